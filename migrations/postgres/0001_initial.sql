@@ -221,6 +221,17 @@ CREATE TABLE attempts (
 ) PARTITION BY RANGE (delivery_id);
 CREATE INDEX attempts_of_destination ON attempts (destination_id, sent_at) WHERE sent_at IS NOT NULL;
 
+-- The keys that the API created. Roles: ingest, read, operate, admin.
+CREATE TABLE api_keys (
+    id         uuid   NOT NULL PRIMARY KEY,
+    name       text   NOT NULL,
+    role       text   NOT NULL CHECK (role IN ('ingest', 'read', 'operate', 'admin')),
+    tenants    text, -- JSON: array of tenants. NULL: all tenants
+    digest     bytea  NOT NULL UNIQUE CHECK (length(digest) = 32), -- SHA-256; the key itself is not stored
+    created_at bigint NOT NULL,
+    expires_at bigint
+);
+
 -- After the restore of a backup: sends that are not in the record may have started until this time. Empty: never
 -- restored.
 CREATE TABLE restored (

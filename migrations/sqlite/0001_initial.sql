@@ -176,6 +176,17 @@ CREATE TABLE attempts (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX attempts_of_destination ON attempts (destination_id, sent_at) WHERE sent_at IS NOT NULL;
 
+-- The keys that the API created. Roles: ingest, read, operate, admin.
+CREATE TABLE api_keys (
+    id         BLOB    NOT NULL PRIMARY KEY CHECK (length(id) = 16),
+    name       TEXT    NOT NULL,
+    role       TEXT    NOT NULL CHECK (role IN ('ingest', 'read', 'operate', 'admin')),
+    tenants    TEXT, -- JSON: array of tenants. NULL: all tenants
+    digest     BLOB    NOT NULL UNIQUE CHECK (length(digest) = 32), -- SHA-256; the key itself is not stored
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER
+) STRICT;
+
 -- After a backup was restored: sends that are not recorded here may have started until this instant. Empty: never
 -- restored.
 CREATE TABLE restored (

@@ -3,6 +3,7 @@
 //! Time, ids and jitter are arguments, so tables and properties can test everything here. The central module is
 //! [`limiter`]: its slots and cursors keep every sliding window of a destination within its limits.
 
+pub mod access;
 pub mod address;
 pub mod alert;
 pub mod audit;
@@ -32,7 +33,7 @@ pub use backoff::Backoff;
 pub use delivery::DeliveryState;
 pub use destination::Destination;
 pub use error_kind::ErrorKind;
-pub use id::{AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, ReplayId};
+pub use id::{ApiKeyId, AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, ReplayId};
 pub use limit::{Period, RateLimit, RateLimits};
 pub use limiter::{Limiter, Slot};
 pub use time::{Clock, Timestamp};

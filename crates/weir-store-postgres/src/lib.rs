@@ -17,6 +17,7 @@
 //!   request, a producer with the same idempotency key.
 
 mod alerting;
+mod api_keys;
 mod cache;
 mod claims;
 #[cfg(test)]

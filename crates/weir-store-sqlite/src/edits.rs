@@ -4,12 +4,12 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use weir_core::{
-    DeliveryId, Destination, DestinationId, ReplayId, Timestamp,
+    ApiKeyId, DeliveryId, Destination, DestinationId, ReplayId, Timestamp,
     alert::{AlertPolicy, AlertState},
 };
 use weir_store::{
-    BreakerChange, ClaimRequest, Claims, DeliveryAction, DestinationPatch, MessageGroup, NewReplay, Pruned, Purge,
-    PurgePlace, PurgeStep, ReplayPhase, ReplayStep, StoreError,
+    ApiKey, BreakerChange, ClaimRequest, Claims, DeliveryAction, DestinationPatch, MessageGroup, NewReplay, Pruned,
+    Purge, PurgePlace, PurgeStep, ReplayPhase, ReplayStep, StoreError,
 };
 
 use crate::{
@@ -45,6 +45,8 @@ pub(crate) enum Edit {
     SetAlertPolicy(Pending<AlertPolicy, ()>),
     /// Of a destination, with the version that must be the current one.
     RecordAlertState(Pending<(DestinationId, u64, AlertState), bool>),
+    CreateApiKey(Pending<ApiKey, ()>),
+    DeleteApiKey(Pending<ApiKeyId, bool>),
     /// The latest instant at which an unrecorded send may have started.
     MarkRestored(Pending<Timestamp, ()>),
     /// Proves that the writer runs and can lock the database.
@@ -110,6 +112,8 @@ impl Edit {
                 let (id, version, state) = &edit.input;
                 edit.answer = Some(transaction.record_alert_state(*id, *version, state)?);
             }
+            Self::CreateApiKey(edit) => edit.answer = Some(transaction.create_api_key(&edit.input)?),
+            Self::DeleteApiKey(edit) => edit.answer = Some(transaction.delete_api_key(edit.input)?),
             Self::Check(edit) => edit.answer = Some(()),
         }
         Ok(())
@@ -136,6 +140,8 @@ impl Edit {
             Self::SetAlertPolicy(edit) => edit.finish(failure),
             Self::RecordAlertState(edit) => edit.finish(failure),
             Self::MarkRestored(edit) => edit.finish(failure),
+            Self::CreateApiKey(edit) => edit.finish(failure),
+            Self::DeleteApiKey(edit) => edit.finish(failure),
             Self::Check(edit) => edit.finish(failure),
         }
     }

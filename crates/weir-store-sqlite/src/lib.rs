@@ -17,6 +17,7 @@
 //! - Every write of a delivery names the state that it expects, and for a claimed delivery the epoch.
 
 mod alerting;
+mod api_keys;
 mod cache;
 mod checkpoint;
 mod claims;

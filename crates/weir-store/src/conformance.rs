@@ -3,6 +3,7 @@
 //! Times are fixed values, so the suite never waits. Each behaviour has its own database.
 
 mod alerting;
+mod api_keys;
 mod coalescing;
 mod destinations;
 mod fast_path;
@@ -43,7 +44,7 @@ use weir_core::{
 };
 
 pub use self::{
-    alerting::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*, ingest::*, message_groups::*,
+    alerting::*, api_keys::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*, ingest::*, message_groups::*,
     message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*, recovery::*,
     replays::*, results::*, rows::*, timing::*, traces::*,
 };
@@ -185,6 +186,8 @@ macro_rules! store_conformance {
             recent_sends_are_counted_in_a_window,
             recent_arrivals_are_counted_in_a_window,
             destinations_survive_a_restart,
+            api_keys_are_kept_until_they_are_deleted,
+            every_role_of_an_api_key_is_stored,
             the_alert_policy_is_the_default_until_one_is_set,
             a_destination_keeps_its_own_alerts,
             alert_subscribers_are_destinations_that_name_operational_events,

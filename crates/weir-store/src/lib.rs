@@ -1,6 +1,6 @@
 //! The record store: the data that Weir must never lose.
 //!
-//! The traits are split by their users: [`Destinations`] and [`History`] serve the API, [`Ingest`] the producer,
+//! The traits are split by their users: [`Destinations`], [`History`] and [`ApiKeys`] serve the API, [`Ingest`] the producer,
 //! [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep, [`Results`] the
 //! worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, and [`Prune`] the retention. A backend
 //! implements all of them ([`Store`]) and passes the `conformance` suite.
@@ -14,6 +14,7 @@
 //! argument, never the database's clock.
 
 mod alerting;
+mod api_keys;
 mod bodies;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -37,6 +38,7 @@ mod stored_filter;
 use std::sync::Arc;
 
 pub use alerting::{Alerting, Condition, Conditions};
+pub use api_keys::{ApiKey, ApiKeys};
 pub use bodies::BodyCache;
 pub use destinations::{
     BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange,
@@ -72,6 +74,7 @@ pub trait Store:
     + Prune
     + Replays
     + Alerting
+    + ApiKeys
     + Send
     + Sync
     + 'static
@@ -88,6 +91,7 @@ impl<T> Store for T where
         + Prune
         + Replays
         + Alerting
+        + ApiKeys
         + Send
         + Sync
         + 'static

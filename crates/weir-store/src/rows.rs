@@ -5,6 +5,7 @@
 //! binds one [`Value`]. Columns are read by position: each list of columns stands beside the function that reads it. A
 //! stored value that no store writes, such as a number that is no state, is an error: [`Corrupt`].
 
+mod api_keys;
 mod codes;
 mod deliveries;
 mod destinations;
@@ -20,6 +21,7 @@ use weir_core::{
 };
 
 pub use self::{
+    api_keys::{API_KEY_COLUMNS, api_key, tenants_json},
     codes::{failure_code, limits_json, outcome_code, phase_code, state_code},
     deliveries::{ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, attempt, delivery, send},
     destinations::{Value, destination, destination_counts, destination_values, limit_change},

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryId, DestinationId, EventId, ReplayId, Timestamp,
+    ApiKeyId, DeliveryId, DestinationId, EventId, ReplayId, Timestamp,
     alert::{AlertPolicy, AlertState},
     claim::{Claim, ProcessId},
     delivery::Delivery,
@@ -12,7 +12,7 @@ use weir_core::{
     retention::Cutoffs,
 };
 use weir_store::{
-    Alerting, AttemptResult, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
+    Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
     EventFilter, FastPath, History, Ingest, IngestRefusal, Ingested, NewEvent, NewReplay, Page, PageRequest,
     ProcessBeat, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay,
     ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendRecord, SendsRequest, Settlement, StoreResult,
@@ -194,6 +194,21 @@ impl Processes for TestStore {
     }
 
     async fn resolve_claims(&self, _: Vec<Claim>, _: Timestamp) -> StoreResult<Recovered> {
+        not_called()
+    }
+}
+
+#[async_trait]
+impl ApiKeys for TestStore {
+    async fn api_keys(&self) -> StoreResult<Vec<ApiKey>> {
+        not_called()
+    }
+
+    async fn create_api_key(&self, _: ApiKey) -> StoreResult<()> {
+        not_called()
+    }
+
+    async fn delete_api_key(&self, _: ApiKeyId) -> StoreResult<bool> {
         not_called()
     }
 }

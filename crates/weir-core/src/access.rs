@@ -1,0 +1,144 @@
+//! Who may do what: the role of an API key, and the tenants that the key is bound to.
+//!
+//! ```text
+//! admin ⊃ operate ⊃ read
+//!                 ⊃ ingest
+//! ```
+
+use std::{collections::BTreeSet, fmt, str::FromStr};
+
+/// The digest of an API key. Weir never stores the key itself.
+pub type KeyDigest = [u8; 32];
+
+/// What a key may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Post events, and nothing else.
+    Ingest,
+    /// Read everything except secrets, and change nothing.
+    Read,
+    /// Read, post events, and change destinations and deliveries.
+    Operate,
+    /// Everything, including secrets, keys and the alert policy.
+    Admin,
+}
+
+/// The text is not the name of a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be \"ingest\", \"read\", \"operate\" or \"admin\"")]
+pub struct InvalidRole;
+
+impl Role {
+    pub const ALL: [Self; 4] = [Self::Ingest, Self::Read, Self::Operate, Self::Admin];
+
+    /// The name in JSON and in the store.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ingest => "ingest",
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// Whether this role may do what needs the role `needed`.
+    pub const fn includes(self, needed: Self) -> bool {
+        match self {
+            Self::Ingest => matches!(needed, Self::Ingest),
+            Self::Read => matches!(needed, Self::Read),
+            Self::Operate => !matches!(needed, Self::Admin),
+            Self::Admin => true,
+        }
+    }
+}
+
+impl FromStr for Role {
+    type Err = InvalidRole;
+
+    fn from_str(name: &str) -> Result<Self, InvalidRole> {
+        Self::ALL.into_iter().find(|role| role.as_str() == name).ok_or(InvalidRole)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The tenants whose data a key may see and change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TenantScope {
+    /// All tenants, and what belongs to no tenant.
+    All,
+    /// Only these tenants. For such a key, nothing else exists.
+    Only(BTreeSet<String>),
+}
+
+impl TenantScope {
+    /// Whether a key may see and change data of `tenant`.
+    pub fn includes(&self, tenant: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(tenants) => tenants.contains(tenant),
+        }
+    }
+
+    /// Whether everything in `other` is in this scope too.
+    pub fn includes_scope(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::All, _) => true,
+            (Self::Only(_), Self::All) => false,
+            (Self::Only(own), Self::Only(others)) => others.is_subset(own),
+        }
+    }
+
+    /// The tenants that a list is limited to. `None`: all tenants.
+    pub fn tenants(&self) -> Option<&BTreeSet<String>> {
+        match self {
+            Self::All => None,
+            Self::Only(tenants) => Some(tenants),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only<const N: usize>(tenants: [&str; N]) -> TenantScope {
+        TenantScope::Only(tenants.map(str::to_owned).into())
+    }
+
+    #[test]
+    fn each_role_includes_exactly_these_roles() {
+        use Role::{Admin, Ingest, Operate, Read};
+        for (role, included) in [
+            (Ingest, &[Ingest][..]),
+            (Read, &[Read]),
+            (Operate, &[Ingest, Read, Operate]),
+            (Admin, &[Ingest, Read, Operate, Admin]),
+        ] {
+            for needed in Role::ALL {
+                assert_eq!(role.includes(needed), included.contains(&needed), "{role} for {needed}");
+            }
+            assert_eq!(role.as_str().parse(), Ok(role));
+        }
+        assert_eq!("root".parse::<Role>(), Err(InvalidRole));
+    }
+
+    #[test]
+    fn a_scope_includes_its_tenants_and_smaller_scopes() {
+        assert!(TenantScope::All.includes("acme") && only(["acme"]).includes("acme") && !only(["acme"]).includes("ac"));
+        for (outer, inner, expected) in [
+            (TenantScope::All, TenantScope::All, true),
+            (TenantScope::All, only(["acme"]), true),
+            (only(["acme"]), TenantScope::All, false),
+            (only(["acme", "globex"]), only(["acme"]), true),
+            (only(["acme"]), only(["acme", "globex"]), false),
+            (only(["acme"]), only([]), true),
+        ] {
+            assert_eq!(outer.includes_scope(&inner), expected, "{outer:?} {inner:?}");
+        }
+    }
+}

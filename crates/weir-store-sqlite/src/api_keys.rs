@@ -1,0 +1,52 @@
+//! API keys: single rows, few and rarely changed.
+
+use async_trait::async_trait;
+use weir_core::ApiKeyId;
+use weir_store::{
+    ApiKey, ApiKeys, StoreResult,
+    rows::{API_KEY_COLUMNS, api_key, tenants_json},
+};
+
+use crate::{
+    SqliteStore,
+    edits::Edit,
+    error::Result,
+    sql::{Values, execute},
+    writer::Transaction,
+};
+
+/// The values of [`API_KEY_COLUMNS`].
+const INSERT: &str = "INSERT INTO api_keys VALUES (?, ?, ?, ?, ?, ?, ?)";
+
+const DELETE: &str = "DELETE FROM api_keys WHERE id = ?";
+
+#[async_trait]
+impl ApiKeys for SqliteStore {
+    async fn api_keys(&self) -> StoreResult<Vec<ApiKey>> {
+        self.read(format!("SELECT {API_KEY_COLUMNS} FROM api_keys ORDER BY id"), Values::default(), api_key).await
+    }
+
+    async fn create_api_key(&self, key: ApiKey) -> StoreResult<()> {
+        self.ask(key, |edit| Edit::operation(Edit::CreateApiKey(edit))).await
+    }
+
+    async fn delete_api_key(&self, id: ApiKeyId) -> StoreResult<bool> {
+        self.ask(id, |edit| Edit::operation(Edit::DeleteApiKey(edit))).await
+    }
+}
+
+impl Transaction<'_, '_> {
+    pub(crate) fn create_api_key(&mut self, key: &ApiKey) -> Result<()> {
+        let tenants = tenants_json(&key.tenants);
+        let mut values = Values::default();
+        values.blob(key.id.as_bytes()).text(&key.name).text(key.role.as_str()).optional_text(tenants.as_deref());
+        values.blob(&key.digest).int(key.created_at.as_nanos()).optional_int(key.expires_at.map(|at| at.as_nanos()));
+        execute(self.connection, INSERT, &values).map(drop)
+    }
+
+    pub(crate) fn delete_api_key(&mut self, id: ApiKeyId) -> Result<bool> {
+        let mut values = Values::default();
+        values.blob(id.as_bytes());
+        Ok(execute(self.connection, DELETE, &values)? == 1)
+    }
+}

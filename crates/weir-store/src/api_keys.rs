@@ -1,0 +1,34 @@
+//! The API keys that the API itself creates. Keys from the settings of the process are not stored.
+
+use async_trait::async_trait;
+use weir_core::{
+    ApiKeyId, Timestamp,
+    access::{KeyDigest, Role, TenantScope},
+};
+
+use crate::StoreResult;
+
+/// A stored key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiKey {
+    pub id: ApiKeyId,
+    /// A name for people: it need not be unique.
+    pub name: String,
+    pub role: Role,
+    pub tenants: TenantScope,
+    pub digest: KeyDigest,
+    pub created_at: Timestamp,
+    /// The first instant at which the key is no longer valid. `None`: it is valid until it is deleted.
+    pub expires_at: Option<Timestamp>,
+}
+
+#[async_trait]
+pub trait ApiKeys {
+    /// All keys, the oldest first, expired ones included. There are few: each API process keeps them in memory.
+    async fn api_keys(&self) -> StoreResult<Vec<ApiKey>>;
+
+    async fn create_api_key(&self, key: ApiKey) -> StoreResult<()>;
+
+    /// `false` if there is no such key.
+    async fn delete_api_key(&self, id: ApiKeyId) -> StoreResult<bool>;
+}

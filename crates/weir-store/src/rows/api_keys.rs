@@ -1,0 +1,30 @@
+//! API keys.
+
+use serde_json::json;
+use weir_core::{ApiKeyId, access::TenantScope};
+
+use super::{Corrupt, Row};
+use crate::ApiKey;
+
+/// The columns for [`api_key`].
+pub const API_KEY_COLUMNS: &str = "id, name, role, tenants, digest, created_at, expires_at";
+
+pub fn api_key<E: From<Corrupt>>(row: &impl Row<E>) -> Result<ApiKey, E> {
+    let digest = row.optional_bytes(4)?.and_then(|digest| digest.try_into().ok());
+    Ok(ApiKey {
+        id: ApiKeyId::from_bytes(row.id(0)?),
+        name: row.text(1)?,
+        role: row.parsed(2, "the role of an API key", |role| role.parse().ok())?,
+        tenants: row
+            .optionally_parsed(3, "the tenants of an API key", |tenants| serde_json::from_str(tenants).ok())?
+            .map_or(TenantScope::All, TenantScope::Only),
+        digest: digest.ok_or(Corrupt("the digest of an API key"))?,
+        created_at: row.time(5)?,
+        expires_at: row.optional_time(6)?,
+    })
+}
+
+/// The tenants of a key as a JSON array; `None` for all tenants.
+pub fn tenants_json(scope: &TenantScope) -> Option<String> {
+    scope.tenants().map(|tenants| json!(tenants).to_string())
+}
