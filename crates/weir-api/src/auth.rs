@@ -1,20 +1,36 @@
-//! Authentication by bearer keys, which are compared in constant time.
+//! Who sends a request: keys from the settings of the process, and stored keys with a role and tenants.
 //!
-//! Keys are stored as SHA-256 digests, so that a comparison takes the same time for every length, and a memory dump
-//! does not contain the keys. If any key is configured, every path under `/v1` needs one. Health, metrics and the
-//! documentation need no key: they show no data of tenants.
+//! Keys are kept as SHA-256 digests, so that a comparison takes the same time for every length, and a memory dump does
+//! not contain the keys. If the settings have any key, every path under `/v1` needs one. Otherwise the server listens
+//! only on loopback, and a request without a key is an admin. Health, metrics and the documentation need no key: they
+//! show no data of tenants.
 
-use std::fmt;
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
-use http::{HeaderMap, Uri, header};
+use axum::extract::FromRequestParts;
+use http::{HeaderMap, Uri, header, request::Parts};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
+use weir_core::{
+    Timestamp,
+    access::{KeyDigest, Role, TenantScope},
+    destination::DEFAULT_TENANT,
+};
+use weir_store::{ApiKey, SharedStore, Store, StoreResult};
 
-use crate::problem::{Problem, ProblemKind};
+use crate::problem::{self, ApiResult, Problem, ProblemKind};
 
-/// The configured API keys.
+/// How often the stored keys are read again: a new key must be valid, and a deleted one invalid, within a second.
+const REFRESH_EVERY: Duration = Duration::from_millis(500);
+
+/// The keys in the settings of the process. Their holders are admins of all tenants.
 #[derive(Clone, Default)]
-pub struct ApiKeys(Vec<[u8; 32]>);
+pub struct ApiKeys(Vec<KeyDigest>);
 
 impl ApiKeys {
     /// Blank keys are ignored: an empty bearer token must never be valid.
@@ -29,21 +45,8 @@ impl ApiKeys {
     }
 
     /// Compares every key, so that the time does not reveal which one matched.
-    fn contains(&self, key: &str) -> bool {
-        let given = digest(key);
-        self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&given)).into()
-    }
-
-    /// Refuses a request that needs a key and does not send a valid one.
-    pub(crate) fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.is_empty() || !is_guarded(uri.path()) {
-            return Ok(());
-        }
-        match bearer(headers) {
-            Some(key) if self.contains(key) => Ok(()),
-            Some(_) => Err(Problem::new(ProblemKind::Unauthorized, "the API key is not valid")),
-            None => Err(Problem::new(ProblemKind::Unauthorized, "send `Authorization: Bearer <key>`")),
-        }
+    fn contains(&self, given: &KeyDigest) -> bool {
+        self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(given)).into()
     }
 }
 
@@ -53,7 +56,181 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-fn digest(key: &str) -> [u8; 32] {
+/// All keys that this process accepts. Clones share the stored keys.
+#[derive(Clone)]
+pub struct KeyRing {
+    configured: ApiKeys,
+    /// By digest. To find a key in the map takes no constant time, but it reveals only something about a digest of an
+    /// unknown key, from which nobody can compute another key. `None`: not read yet.
+    stored: Arc<RwLock<Option<HashMap<KeyDigest, StoredKey>>>>,
+}
+
+struct StoredKey {
+    caller: Caller,
+    expires_at: Option<Timestamp>,
+}
+
+impl KeyRing {
+    /// Only the keys of the settings, until the first [`Self::refresh`].
+    pub fn new(configured: ApiKeys) -> Self {
+        Self { configured, stored: Arc::default() }
+    }
+
+    /// Reads the stored keys again and again until `shutdown` resolves. While the store is unavailable, the known keys
+    /// stay valid: without the store they can do next to nothing.
+    pub async fn keep_fresh(self, store: SharedStore, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            if let Err(error) = self.refresh(&*store).await {
+                tracing::debug!(%error, "could not read the API keys; trying again");
+            }
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = tokio::time::sleep(REFRESH_EVERY) => {}
+            }
+        }
+    }
+
+    /// Reads the stored keys again.
+    pub async fn refresh(&self, store: &dyn Store) -> StoreResult<()> {
+        let keys = store.api_keys().await?.into_iter().map(|key| (key.digest, StoredKey::from(key))).collect();
+        // A panic under the lock leaves the previous map.
+        *self.stored.write().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+        Ok(())
+    }
+
+    /// The sender of a request, or why the request is refused.
+    pub(crate) fn caller(&self, uri: &Uri, headers: &HeaderMap, now: Timestamp) -> ApiResult<Caller> {
+        if !is_guarded(uri.path()) {
+            return Ok(Caller::nobody());
+        }
+        let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
+        let needs_key = !self.configured.is_empty();
+        let Some(key) = bearer(headers) else {
+            let missing = || Problem::new(ProblemKind::Unauthorized, "send `Authorization: Bearer <key>`");
+            return if needs_key { Err(missing()) } else { Ok(Caller::admin()) };
+        };
+        let given = digest(key);
+        if self.configured.contains(&given) {
+            return Ok(Caller::admin());
+        }
+        let Some(stored) = &*stored else {
+            return Err(Problem::new(ProblemKind::Unavailable, "the API keys are not read yet; try again"));
+        };
+        let found = stored.get(&given).filter(|key| key.expires_at.is_none_or(|at| now < at));
+        match found {
+            Some(key) => Ok(key.caller.clone()),
+            None if needs_key || !stored.is_empty() => {
+                Err(Problem::new(ProblemKind::Unauthorized, "the API key is not valid"))
+            }
+            None => Ok(Caller::admin()),
+        }
+    }
+}
+
+impl From<ApiKey> for StoredKey {
+    fn from(key: ApiKey) -> Self {
+        let caller = Caller { role: Some(key.role), tenants: Arc::new(key.tenants) };
+        Self { caller, expires_at: key.expires_at }
+    }
+}
+
+/// The sender of a request, with its rights.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    /// `None`: only the routes that need no key.
+    role: Option<Role>,
+    tenants: Arc<TenantScope>,
+}
+
+impl Caller {
+    fn admin() -> Self {
+        Self { role: Some(Role::Admin), tenants: Arc::new(TenantScope::All) }
+    }
+
+    fn nobody() -> Self {
+        Self { role: None, tenants: Arc::new(TenantScope::Only([].into())) }
+    }
+
+    pub(crate) fn tenants(&self) -> &TenantScope {
+        &self.tenants
+    }
+
+    /// Refuses a request that needs a role which this caller does not have.
+    pub(crate) fn check_role(&self, needed: Role) -> ApiResult<()> {
+        match self.role {
+            Some(role) if role.includes(needed) => Ok(()),
+            Some(role) => {
+                let detail = format!("this needs a key with the role `{needed}`; the role of this key is `{role}`");
+                Err(Problem::new(ProblemKind::Forbidden, detail))
+            }
+            None => Err(Problem::new(ProblemKind::Forbidden, format!("this needs a key with the role `{needed}`"))),
+        }
+    }
+
+    /// Whether the caller is not bound to tenants.
+    pub(crate) fn sees_all(&self) -> bool {
+        matches!(*self.tenants, TenantScope::All)
+    }
+
+    /// Whether the caller may see and change data of `tenant`.
+    pub(crate) fn sees(&self, tenant: &str) -> bool {
+        self.tenants.includes(tenant)
+    }
+
+    pub(crate) fn check_tenant(&self, tenant: &str) -> ApiResult<()> {
+        if self.sees(tenant) {
+            return Ok(());
+        }
+        Err(Problem::not_found(format!("for this key there is no tenant `{tenant}`: name a tenant of the key")))
+    }
+
+    /// Refuses what belongs to the installation as a whole, for a key that is bound to tenants.
+    pub(crate) fn check_unbound(&self) -> ApiResult<()> {
+        if self.sees_all() {
+            return Ok(());
+        }
+        Err(Problem::not_found("there is no such path for a key that is bound to tenants"))
+    }
+
+    /// The tenant of data for which the request names none.
+    pub(crate) fn default_tenant(&self) -> &str {
+        self.only_tenant().unwrap_or(DEFAULT_TENANT)
+    }
+
+    /// The tenant that a list or a filter is limited to: the named one, or the only one of this caller. `None`: all
+    /// tenants.
+    pub(crate) fn limit_to(&self, named: Option<String>) -> ApiResult<Option<String>> {
+        if let Some(tenant) = named {
+            return self.check_tenant(&tenant).map(|()| Some(tenant));
+        }
+        match &*self.tenants {
+            TenantScope::All => Ok(None),
+            TenantScope::Only(_) => match self.only_tenant() {
+                Some(tenant) => Ok(Some(tenant.to_owned())),
+                None => Err(Problem::invalid_field("/tenant", "is required: this key is bound to several tenants")),
+            },
+        }
+    }
+
+    fn only_tenant(&self) -> Option<&str> {
+        let mut tenants = self.tenants.tenants()?.iter();
+        tenants.next().filter(|_| tenants.next().is_none()).map(String::as_str)
+    }
+}
+
+/// The caller that [`crate::observe`] found.
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let found = parts.extensions.get::<Self>().cloned();
+        found.ok_or_else(|| problem::internal("a request was not authenticated", &parts.uri.path()))
+    }
+}
+
+/// The digest that stands for a key.
+pub(crate) fn digest(key: &str) -> KeyDigest {
     Sha256::digest(key.as_bytes()).into()
 }
 
@@ -68,22 +245,51 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse as _;
+    use weir_core::ApiKeyId;
+
     use super::*;
 
-    fn admitted(keys: &ApiKeys, path: &'static str, authorization: Option<&'static str>) -> bool {
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn admitted(keys: &KeyRing, path: &'static str, authorization: Option<&'static str>) -> bool {
         let mut headers = HeaderMap::new();
         if let Some(value) = authorization {
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
         }
-        keys.admit(&Uri::from_static(path), &headers).is_ok()
+        keys.caller(&Uri::from_static(path), &headers, NOW).is_ok()
+    }
+
+    fn with_stored(keys: KeyRing, key: &str, expires_at: Option<Timestamp>) -> KeyRing {
+        let stored = ApiKey {
+            id: ApiKeyId::new(NOW, 1),
+            name: "stored".to_owned(),
+            role: Role::Read,
+            tenants: TenantScope::All,
+            digest: digest(key),
+            created_at: NOW,
+            expires_at,
+        };
+        keys.stored.write().unwrap().get_or_insert_default().insert(stored.digest, stored.into());
+        keys
+    }
+
+    fn bound(tenants: &[&str]) -> Caller {
+        let tenants = TenantScope::Only(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
+        Caller { role: Some(Role::Operate), tenants: Arc::new(tenants) }
     }
 
     #[test]
     fn guarded_paths_need_a_valid_key() {
-        let keys = ApiKeys::new(["alpha", " beta ", "", " "]);
+        let configured = ApiKeys::new(["alpha", " beta ", "", " "]);
+        assert_eq!(format!("{configured:?}"), "ApiKeys(2)");
+        let keys = with_stored(KeyRing::new(configured), "wk_gamma", Some(NOW + std::time::Duration::from_nanos(1)));
+        let keys = with_stored(keys, "wk_expired", Some(NOW));
         let table = [
             ("/v1/events", Some("Bearer alpha"), true),
             ("/v1/events", Some("bearer beta"), true),
+            ("/v1/events", Some("Bearer wk_gamma"), true),
+            ("/v1/events", Some("Bearer wk_expired"), false),
             ("/v1/events", Some("Bearer alph"), false),
             ("/v1/events", Some("Bearer "), false),
             ("/v1/events", Some("Bearer"), false),
@@ -97,11 +303,37 @@ mod tests {
         for (path, authorization, expected) in table {
             assert_eq!(admitted(&keys, path, authorization), expected, "{path} {authorization:?}");
         }
-        assert_eq!(format!("{keys:?}"), "ApiKeys(2)");
     }
 
     #[test]
-    fn without_configured_keys_no_path_needs_one() {
-        assert!(admitted(&ApiKeys::new([""; 1]), "/v1/events", None));
+    fn without_configured_keys_no_path_needs_one_but_a_given_key_must_be_valid() {
+        let keys = KeyRing::new(ApiKeys::new([""; 1]));
+        assert!(!admitted(&keys, "/v1/events", Some("Bearer anything")), "the stored keys are not known yet");
+        *keys.stored.write().unwrap() = Some(HashMap::new());
+        assert!(admitted(&keys, "/v1/events", None));
+        assert!(admitted(&keys, "/v1/events", Some("Bearer anything")), "there are no keys at all");
+        let keys = with_stored(keys, "wk_gamma", None);
+        assert!(admitted(&keys, "/v1/events", None));
+        assert!(admitted(&keys, "/v1/events", Some("Bearer wk_gamma")));
+        assert!(!admitted(&keys, "/v1/events", Some("Bearer wk_deleted")), "a deleted key must not become an admin");
+    }
+
+    #[test]
+    fn a_caller_that_is_bound_to_tenants_is_limited_to_them() {
+        let some = |tenant: &str| Some(tenant.to_owned());
+        let status =
+            |limited: ApiResult<Option<String>>| limited.map_err(|problem| problem.into_response().status().as_u16());
+        for (caller, named, expected) in [
+            (Caller::admin(), None, Ok(None)),
+            (Caller::admin(), some("acme"), Ok(some("acme"))),
+            (bound(&["acme"]), None, Ok(some("acme"))),
+            (bound(&["acme"]), some("acme"), Ok(some("acme"))),
+            (bound(&["acme"]), some("globex"), Err(404)),
+            (bound(&["acme", "globex"]), some("globex"), Ok(some("globex"))),
+            (bound(&["acme", "globex"]), None, Err(422)),
+        ] {
+            assert_eq!(status(caller.limit_to(named.clone())), expected, "{caller:?} {named:?}");
+        }
+        assert_eq!((bound(&["acme"]).default_tenant(), Caller::admin().default_tenant()), ("acme", "default"));
     }
 }

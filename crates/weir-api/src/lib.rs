@@ -46,7 +46,7 @@ mod routes;
 mod spans;
 mod state;
 
-pub use auth::ApiKeys;
+pub use auth::{ApiKeys, KeyRing};
 pub use hosts::Hosts;
 pub use readers::body::BodyBudget;
 pub use routes::{operations_router, router};

@@ -1,4 +1,4 @@
-//! The middleware of every request: checks the host and the key, and counts and times the response.
+//! The middleware of every request: checks the host, the key and its role, and counts and times the response.
 //!
 //! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one
 //! label.
@@ -15,9 +15,11 @@ use axum::{
 };
 use http::{Method, StatusCode};
 use metrics::{Counter, Histogram, counter, histogram};
+use weir_core::access::Role;
 
 use crate::{
     meters::{DURATION, REQUESTS},
+    problem::ApiResult,
     state::Api,
 };
 
@@ -26,11 +28,15 @@ use crate::{
 pub(crate) struct Observer {
     pub(crate) api: Api,
     meters: Arc<Meters>,
+    roles: Roles,
 }
 
+/// The role that a method of a route needs, if it needs any.
+pub(crate) type Roles = fn(&Method, &str) -> Option<Role>;
+
 impl Observer {
-    pub(crate) fn of(api: Api) -> Self {
-        Self { api, meters: Arc::default() }
+    pub(crate) fn of(api: Api, roles: Roles) -> Self {
+        Self { api, meters: Arc::default(), roles }
     }
 }
 
@@ -77,19 +83,30 @@ impl Meters {
     }
 }
 
-pub(crate) async fn observe(State(observer): State<Observer>, request: Request, next: Next) -> Response {
-    let Observer { api, meters } = observer;
+pub(crate) async fn observe(State(observer): State<Observer>, mut request: Request, next: Next) -> Response {
+    let Observer { api, meters, roles } = observer;
     let began = api.clock.now();
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let admitted = api.hosts.admit(&request).and_then(|()| api.api_keys.admit(request.uri(), request.headers()));
-    let response = match admitted {
+    let response = match admit(&api, roles, &mut request, route.as_ref()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
     let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
     meters.record(route, method, response.status(), api.clock.now().since(began).as_secs_f64());
     response
+}
+
+/// Checks the host, the key and the role, and adds the caller to the request.
+fn admit(api: &Api, roles: Roles, request: &mut Request, route: Option<&MatchedPath>) -> ApiResult<()> {
+    api.hosts.admit(request)?;
+    let caller = api.keys.caller(request.uri(), request.headers(), api.clock.now())?;
+    // A path without a route, and a method that the route does not have, are refused later.
+    if let Some(role) = route.and_then(|route| roles(request.method(), route.as_str())) {
+        caller.check_role(role)?;
+    }
+    request.extensions_mut().insert(caller);
+    Ok(())
 }
 
 fn method_name(method: &Method) -> &'static str {

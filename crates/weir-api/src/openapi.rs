@@ -3,11 +3,12 @@
 //! Each handler describes itself in its own file. This file collects the descriptions and adds the shared parts: rules
 //! between fields, and the refusals that follow from the shape of a route. A test checks that document and routes agree.
 
-use std::sync::LazyLock;
+use std::{collections::HashMap, str::FromStr as _, sync::LazyLock};
 
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header;
+use http::{Method, header};
+use serde_json::Value;
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -17,12 +18,15 @@ use utoipa::{
         security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
+use weir_core::access::Role;
 
 use crate::{
     docs,
     problem::ProblemKind,
     readers::{query::Query, texts},
-    resources::{alerts, audit, backlog, deliveries, destinations, events, health, ingest, purge, replays, secrets},
+    resources::{
+        alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays, secrets,
+    },
 };
 
 /// The document as served.
@@ -38,6 +42,28 @@ pub(crate) static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
 )]
 pub(crate) async fn openapi(_: Query<()>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
+}
+
+/// The role that a caller needs for an operation, as the operation states in `security`. `None`: everybody may use it,
+/// or there is no such operation. An operation that states none needs the highest.
+pub(crate) fn role(method: &Method, path: &str) -> Option<Role> {
+    type Operations = Vec<(Method, Option<Role>)>;
+    static ROLES: LazyLock<HashMap<String, Operations>> = LazyLock::new(|| {
+        let document: Value = serde_json::from_slice(&DOCUMENT).unwrap_or_default();
+        let operation = |(method, operation): (&String, &Value)| {
+            let method = Method::from_str(&method.to_ascii_uppercase()).ok()?;
+            // An open operation has a list with an empty requirement.
+            let is_open = operation["security"][0].as_object().is_some_and(serde_json::Map::is_empty);
+            let stated = operation["security"][0][SECURITY_SCHEME][0].as_str().and_then(|role| role.parse().ok());
+            Some((method, (!is_open).then(|| stated.unwrap_or(Role::Admin))))
+        };
+        let paths = document["paths"].as_object().into_iter().flatten();
+        let of_path = |item: &Value| item.as_object().into_iter().flatten().filter_map(operation).collect();
+        paths.map(|(path, item)| (path.clone(), of_path(item))).collect()
+    });
+    // HEAD is served by GET.
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    ROLES.get(path)?.iter().find(|(other, _)| other == method)?.1
 }
 
 /// The attribute below repeats this name, because it accepts only literals.
@@ -61,6 +87,7 @@ const SECURITY_SCHEME: &str = "api_key";
         (name = "deliveries", description = "One event owed to one destination, and its attempts."),
         (name = "replays", description = "Ended deliveries that are sent again beside live traffic."),
         (name = "alerts", description = "Thresholds for alerts about destinations. Alerts are events whose type begins with `weir.`."),
+        (name = "keys", description = "API keys with a role, for all tenants or for some. Each operation states the role that it needs."),
         (name = "operation", description = "Health, metrics and this documentation. These paths need no key.")
     ),
     paths(
@@ -70,11 +97,12 @@ const SECURITY_SCHEME: &str = "api_key";
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,
+        keys::create, keys::list, keys::delete,
         health::live, health::ready, health::metrics, openapi, docs::page
     ),
     components(schemas(
         crate::problem::ProblemDocument<'_>,
-        texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStateText, texts::DestinationIdText,
+        texts::ApiKeyIdText, texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStateText, texts::DestinationIdText,
         texts::EventIdText, texts::EventPatternText, texts::EventTypeText, texts::IdempotencyKeyText,
         texts::ReplayIdText, texts::TenantText, texts::TimeText
     )),
@@ -89,7 +117,9 @@ struct Shared;
 impl Modify for Shared {
     fn modify(&self, document: &mut Document) {
         if let Some(components) = document.components.as_mut() {
-            let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("A configured API key"));
+            let bearer = HttpBuilder::new()
+                .scheme(HttpAuthScheme::Bearer)
+                .description(Some("An API key: one of the settings, or one that `POST /v1/keys` created"));
             let scheme = RefOr::T(SecurityScheme::Http(bearer.build()));
             components.security_schemes.insert(SECURITY_SCHEME.to_owned(), scheme);
             for (name, keywords) in destinations::keywords() {
@@ -127,7 +157,12 @@ fn refusals(path: &str, operation: &Operation) -> Vec<ProblemKind> {
     };
     let mut kinds = vec![ProblemKind::Invalid, ProblemKind::Misdirected];
     if path.starts_with("/v1/") {
-        kinds.extend([ProblemKind::Unauthorized, ProblemKind::Internal, ProblemKind::Unavailable]);
+        kinds.extend([
+            ProblemKind::Unauthorized,
+            ProblemKind::Forbidden,
+            ProblemKind::Internal,
+            ProblemKind::Unavailable,
+        ]);
     }
     if path == "/readyz" {
         kinds.extend([ProblemKind::Internal, ProblemKind::Unavailable]);
@@ -159,12 +194,30 @@ fn response(kind: ProblemKind) -> utoipa::openapi::Response {
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
     fn document() -> Value {
         serde_json::from_slice(&DOCUMENT).unwrap()
+    }
+
+    #[test]
+    fn every_operation_under_v1_states_the_role_that_it_needs_and_every_other_one_is_open() {
+        let document = document();
+        let mut roles = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let stated = operation["security"][0][SECURITY_SCHEME][0].as_str();
+                assert_eq!(stated.is_some(), path.starts_with("/v1/"), "{method} {path}");
+                let method = Method::from_str(&method.to_uppercase()).unwrap();
+                assert_eq!(role(&method, path).map(Role::as_str), stated, "{method} {path}");
+                roles.extend(stated.map(str::to_owned));
+            }
+        }
+        assert_eq!(roles.len(), Role::ALL.len());
+        assert_eq!(role(&Method::HEAD, "/v1/events"), Some(Role::Read));
+        assert_eq!((role(&Method::GET, "/v1/nothing"), role(&Method::PUT, "/v1/events")), (None, None));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub(crate) enum ProblemKind {
     NotJson,
     NoHost,
     Unauthorized,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     Timeout,
@@ -34,10 +35,11 @@ pub(crate) enum ProblemKind {
 
 impl ProblemKind {
     /// Every kind, for the OpenAPI document.
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 14] = [
         Self::NotJson,
         Self::NoHost,
         Self::Unauthorized,
+        Self::Forbidden,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::Timeout,
@@ -54,6 +56,7 @@ impl ProblemKind {
         match self {
             Self::NotJson | Self::NoHost => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
@@ -73,6 +76,7 @@ impl ProblemKind {
             Self::NotJson => "/docs#problem-not-json",
             Self::NoHost => "/docs#problem-no-host",
             Self::Unauthorized => "/docs#problem-unauthorized",
+            Self::Forbidden => "/docs#problem-forbidden",
             Self::NotFound => "/docs#problem-not-found",
             Self::MethodNotAllowed => "/docs#problem-method-not-allowed",
             Self::Timeout => "/docs#problem-timeout",
@@ -91,6 +95,7 @@ impl ProblemKind {
             Self::NotJson => "The body is not JSON",
             Self::NoHost => "The request does not name exactly one host",
             Self::Unauthorized => "An API key is required",
+            Self::Forbidden => "The role of the API key does not allow this operation",
             Self::NotFound => "Not found",
             Self::MethodNotAllowed => "This path does not support the method",
             Self::Timeout => "The body did not arrive in time",

@@ -15,7 +15,9 @@ use crate::{
     observe::{self, Observer},
     openapi,
     problem::{Problem, ProblemKind},
-    resources::{alerts, audit, backlog, deliveries, destinations, events, health, ingest, purge, replays, secrets},
+    resources::{
+        alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays, secrets,
+    },
     state::{Api, ApiState, Operations},
 };
 
@@ -29,7 +31,7 @@ pub fn router(state: ApiState) -> Router {
         .merge(routed(operation_table()).with_state(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(middleware::from_fn_with_state(Observer::of(api), observe::observe))
+        .layer(middleware::from_fn_with_state(Observer::of(api, openapi::role), observe::observe))
 }
 
 /// The routes of a process without the API: health and metrics. They show no secrets and need no key.
@@ -90,6 +92,9 @@ fn table() -> Vec<Route<Api>> {
         route(Method::POST, "/v1/replays/{id}/cancel", post(replays::cancel)),
         route(Method::GET, "/v1/alerts", get(alerts::show)),
         route(Method::PUT, "/v1/alerts", put(alerts::set)),
+        route(Method::POST, "/v1/keys", post(keys::create)),
+        route(Method::GET, "/v1/keys", get(keys::list)),
+        route(Method::DELETE, "/v1/keys/{id}", delete(keys::delete)),
         route(Method::GET, "/openapi.json", get(openapi::openapi)),
         route(Method::GET, "/docs", get(docs::page)),
     ]

@@ -14,7 +14,7 @@ use weir_core::{Clock, DestinationId, address::AddressPolicy};
 use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Terms, Wake};
 use weir_store::SharedStore;
 
-use crate::{auth::ApiKeys, hosts::Hosts, readers::body::BodyBudget, spans::RequestSpans};
+use crate::{auth::KeyRing, hosts::Hosts, readers::body::BodyBudget, spans::RequestSpans};
 
 /// The default size limit of an event.
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
@@ -30,8 +30,8 @@ pub struct ApiState {
     pub store: SharedStore,
     pub queue: SharedQueue,
     pub clock: Arc<dyn Clock>,
-    /// Empty: requests need no key. Such a server listens only on loopback.
-    pub api_keys: ApiKeys,
+    /// Without configured keys requests need none. Such a server listens only on loopback.
+    pub keys: KeyRing,
     /// The addresses that a destination may have.
     pub addresses: AddressPolicy,
     /// The hosts that this server serves.

@@ -38,6 +38,8 @@ pub enum AddressRefusal {
     Scheme(String),
     #[error("must name a host")]
     NoHost,
+    #[error("`{0}` is not the name of a host: names have letters, digits, `-` and `_`, at most 63 between two dots")]
+    NoHostName(String),
     #[error("must not contain a user name or password; send credentials in one of the destination's `headers`")]
     UserInfo,
     #[error("must not name port 0")]
@@ -123,6 +125,7 @@ impl AddressPolicy {
             Host::Domain(name) if is_localhost(name) && !self.allows_loopback() => {
                 Err(AddressRefusal::Localhost(name.to_owned()))
             }
+            Host::Domain(name) if !is_host_name(name) => Err(AddressRefusal::NoHostName(name.to_owned())),
             Host::Domain(_) => Ok(()),
         }
     }
@@ -130,6 +133,17 @@ impl AddressPolicy {
     fn allows_loopback(&self) -> bool {
         self.allows(IpAddr::V4(Ipv4Addr::LOCALHOST)) || self.allows(IpAddr::V6(Ipv6Addr::LOCALHOST))
     }
+}
+
+/// Whether a resolver can find the name. `Url` accepts more characters, and converts other alphabets to these. Source:
+/// RFC 1035, section 2.3; `_` is common in names of containers.
+fn is_host_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 /// Whether a name is `localhost` or below it, and so means this machine. Source: RFC 6761, section 6.3. `Url` converts

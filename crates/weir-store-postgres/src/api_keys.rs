@@ -8,11 +8,7 @@ use weir_store::{
     rows::{API_KEY_COLUMNS, api_key, tenants_json},
 };
 
-use crate::{
-    PostgresStore,
-    edits::Edit,
-    rows::uuid,
-};
+use crate::{PostgresStore, edits::Edit, rows::uuid};
 
 /// The values of [`API_KEY_COLUMNS`].
 const INSERT: &str = "INSERT INTO api_keys VALUES ($1, $2, $3, $4, $5, $6, $7)";

@@ -44,9 +44,9 @@ use weir_core::{
 };
 
 pub use self::{
-    alerting::*, api_keys::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*, ingest::*, message_groups::*,
-    message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*, recovery::*,
-    replays::*, results::*, rows::*, timing::*, traces::*,
+    alerting::*, api_keys::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*, ingest::*,
+    message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*,
+    recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,

@@ -7,7 +7,7 @@ use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
 };
-use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, Operations, Readiness};
+use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, Operations, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
 use weir_scheduler::{
     AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer,
@@ -69,10 +69,10 @@ pub(crate) struct Engine {
     stop_working: watch::Sender<bool>,
     stop_serving: watch::Sender<bool>,
     stop_admitting: watch::Sender<bool>,
-    background: JoinSet<()>,
-    server: JoinHandle<()>,
-    metrics_server: Option<JoinHandle<()>>,
-    declined_admissions: JoinHandle<()>,
+    /// The tasks of each stage.
+    working: JoinSet<()>,
+    serving: JoinSet<()>,
+    admitting: JoinSet<()>,
     lease: JoinHandle<()>,
     traces: Option<Arc<Traces>>,
 }
@@ -97,10 +97,10 @@ impl Engine {
         let (stop_working, working_stops) = watch::channel(false);
         let (stop_serving, serving_stops) = watch::channel(false);
         let (stop_admitting, admitting_stops) = watch::channel(false);
-        let mut background = JoinSet::new();
+        let (mut working, mut serving, mut admitting) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
         let fast_path = FastPath::new(backends.queue(), backends.clock());
         if role.schedules() {
-            schedule(&backends, settings.retention, &working_stops, &mut background);
+            schedule(&backends, settings.retention, &working_stops, &mut working);
         }
         let mut load = None;
         if role.works() {
@@ -110,18 +110,18 @@ impl Engine {
                 .with_spans(traces.clone().map(|traces| traces as _));
             load = Some(worker.load());
             let stops = stopped(working_stops.clone());
-            background.spawn(async move { worker.run(stops).await });
+            working.spawn(async move { worker.run(stops).await });
         }
         if role.serves_api() {
             backends.store().connect(Arc::new(fast_path));
         }
         let declined_admissions = DeclinedAdmissions::new(backends.store(), backends.queue(), backends.clock());
-        let declined_admissions = tokio::spawn(async move { declined_admissions.run(stopped(admitting_stops)).await });
+        admitting.spawn(async move { declined_admissions.run(stopped(admitting_stops)).await });
 
         // Serve health, metrics and, with the role, the API.
         let readiness = Readiness::starting();
         let sources = GaugeSources { role, backends: backends.clone(), load };
-        background.spawn(sources.clone().check_backends(stopped(working_stops.clone())));
+        working.spawn(sources.clone().check_backends(stopped(working_stops.clone())));
         let render = metrics.renderer(sources);
         let operations = Operations {
             store: backends.store(),
@@ -131,20 +131,26 @@ impl Engine {
             render_metrics: metrics_listener.is_none().then(|| render.clone()),
         };
         let limits = ConnectionLimits::new(settings.max_connections);
-        let metrics_server = metrics_listener.map(|listener| {
+        if let Some(listener) = metrics_listener {
             // This port serves nothing that needs protection, so any host name is accepted.
             let hosts = Hosts::default().any_for_probes(true);
             let operations = Operations { render_metrics: Some(render), ..operations.clone() };
             let router = weir_api::operations_router(operations, hosts);
-            tokio::spawn(listener::serve(listener, router, limits, serving_stops.clone()))
-        });
+            serving.spawn(listener::serve(listener, router, limits, serving_stops.clone()));
+        }
         let hosts = settings.hosts.any_for_probes(!settings.listen.ip().to_canonical().is_loopback());
         let router = if role.serves_api() {
+            let keys = KeyRing::new(settings.api_keys);
+            // Before the first request. If it fails, requests with stored keys are answered 503 until a later one succeeds.
+            if let Err(error) = keys.refresh(&*backends.store()).await {
+                tracing::warn!(%error, "could not read the API keys");
+            }
+            serving.spawn(keys.clone().keep_fresh(backends.store(), stopped(serving_stops.clone())));
             weir_api::router(ApiState {
                 store: backends.store(),
                 queue: backends.queue(),
                 clock: backends.clock(),
-                api_keys: settings.api_keys,
+                keys,
                 addresses: settings.addresses,
                 hosts,
                 max_event_bytes: settings.max_event_bytes,
@@ -155,7 +161,7 @@ impl Engine {
         } else {
             weir_api::operations_router(operations, hosts)
         };
-        let server = tokio::spawn(listener::serve(listener, router, limits, serving_stops));
+        serving.spawn(listener::serve(listener, router, limits, serving_stops));
         readiness.set_ready();
         let grace = settings.shutdown_grace;
         Ok(Self {
@@ -167,10 +173,9 @@ impl Engine {
             stop_working,
             stop_serving,
             stop_admitting,
-            background,
-            server,
-            metrics_server,
-            declined_admissions,
+            working,
+            serving,
+            admitting,
             lease,
             traces,
         })
@@ -186,11 +191,13 @@ impl Engine {
         self.metrics_address
     }
 
-    /// Resolves when a background task has ended by itself, which happens only after a panic. Without this task the
-    /// process would seem healthy but not do its work.
+    /// Resolves when a task has ended by itself, which happens only after a panic. Without this task the process would
+    /// seem healthy but not do its work.
     pub(crate) async fn task_failed(&mut self) {
         tokio::select! {
-            Some(_) = self.background.join_next() => {}
+            Some(_) = self.working.join_next() => {}
+            Some(_) = self.serving.join_next() => {}
+            Some(_) = self.admitting.join_next() => {}
             _ = &mut self.lease => {}
         }
         self.readiness.set_stopping();
@@ -200,19 +207,16 @@ impl Engine {
     pub(crate) async fn stop(self) {
         self.readiness.set_stopping();
         let _ = self.stop_working.send(true);
-        if tokio::time::timeout(self.grace + RECORDING_GRACE, all_ended(self.background)).await.is_err() {
+        if tokio::time::timeout(self.grace + RECORDING_GRACE, all_ended(self.working)).await.is_err() {
             tracing::error!("the store did not record all results in time; unrecorded attempts count as unknown");
         }
         let _ = self.stop_serving.send(true);
-        if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
+        if tokio::time::timeout(API_GRACE, all_ended(self.serving)).await.is_err() {
             tracing::warn!("API requests were still open after the grace period");
-        }
-        if let Some(server) = self.metrics_server {
-            server.abort();
         }
         // No more events come in. Release the last fast-path deliveries that no worker has taken.
         let _ = self.stop_admitting.send(true);
-        if tokio::time::timeout(RECORDING_GRACE, self.declined_admissions).await.is_err() {
+        if tokio::time::timeout(RECORDING_GRACE, all_ended(self.admitting)).await.is_err() {
             tracing::error!("the store did not release all unsent deliveries in time; they count as unknown attempts");
         }
         if let Some(traces) = self.traces {
@@ -269,8 +273,8 @@ async fn bind(setting: Key, listen: SocketAddr) -> anyhow::Result<TcpListener> {
     Ok(TcpListener::bind(listen).await.map_err(refused)?)
 }
 
-async fn all_ended(mut background: JoinSet<()>) {
-    while let Some(ended) = background.join_next().await {
+async fn all_ended(mut tasks: JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
         if ended.is_err() {
             tracing::error!("a background task panicked");
         }

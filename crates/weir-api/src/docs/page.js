@@ -60,6 +60,8 @@
     const section = make('section', { id: slug(`${method}-${path}`) },
       make('h3', {}, make('span', { class: 'method' }, method.toUpperCase()), ' ', make('code', {}, path)),
       make('p', {}, make('strong', {}, item.summary || '')), ...paragraphs(item.description));
+    const roles = (item.security || []).flatMap((one) => Object.values(one).flat());
+    if (roles.length) section.append(make('p', {}, 'Needs a key with the role ', make('code', {}, roles[0]), '.'));
     const parameters = (item.parameters || []).map((one) => [
       [make('code', {}, one.name), one.required ? ' required' : ''], [one.in], type(one.schema), [...words(one.description), ' ', bounds(one.schema || {})]]);
     if (parameters.length) section.append(table('Parameters', ['Name', 'In', 'Type', ''], parameters));

@@ -5,7 +5,7 @@
 use serde_json::Value;
 use utoipa::openapi::Schema;
 use weir_core::{
-    DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
+    ApiKeyId, DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
     event::{MAX_TYPE_LEN, valid_type},
     pattern::EventPattern,
     signing::Secret,
@@ -99,6 +99,13 @@ text! {
     /// The id of a delivery.
     #[schema(as = DeliveryId, value_type = String, pattern = "^dlv_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "dlv_01h2xcejqtf2nbrexx3vqjhp41")]
     pub(crate) struct DeliveryIdText(DeliveryId);
+    parse = parsed;
+}
+
+text! {
+    /// The id of an API key.
+    #[schema(as = ApiKeyId, value_type = String, pattern = "^key_[0-7][0-9a-hjkmnp-tv-z]{25}$", example = "key_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub(crate) struct ApiKeyIdText(ApiKeyId);
     parse = parsed;
 }
 

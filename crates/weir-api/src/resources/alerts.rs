@@ -4,6 +4,7 @@ use axum::{Json, extract::State};
 use weir_core::alert::{AlertOverrides, AlertPolicy};
 
 use crate::{
+    auth::Caller,
     problem::ApiResult,
     readers::{body::Body, fields::object, query::Query},
     state::Api,
@@ -37,10 +38,11 @@ impl From<Alerts> for AlertOverrides {
 
 /// Show the thresholds of all destinations
 #[utoipa::path(
-    get, path = "/v1/alerts", operation_id = "show_alerts", tag = "alerts",
+    get, path = "/v1/alerts", operation_id = "show_alerts", tag = "alerts", security(("api_key" = ["read"])),
     responses((status = 200, description = "The thresholds", body = Alerts))
 )]
-pub(crate) async fn show(State(api): State<Api>, _: Query<()>) -> ApiResult<Json<AlertPolicy>> {
+pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -> ApiResult<Json<AlertPolicy>> {
+    caller.check_unbound()?;
     Ok(Json(api.store.alert_policy().await?))
 }
 
@@ -53,15 +55,17 @@ pub(crate) async fn show(State(api): State<Api>, _: Query<()>) -> ApiResult<Json
 /// below 80 % of each threshold. A destination raises at most one alert about dead letters per minute. Changes take
 /// effect within ten seconds.
 #[utoipa::path(
-    put, path = "/v1/alerts", operation_id = "set_alerts", tag = "alerts",
+    put, path = "/v1/alerts", operation_id = "set_alerts", tag = "alerts", security(("api_key" = ["admin"])),
     request_body = Alerts,
     responses((status = 200, description = "The new thresholds", body = Alerts))
 )]
 pub(crate) async fn set(
     State(api): State<Api>,
+    caller: Caller,
     _: Query<()>,
     Body(alerts): Body<Alerts>,
 ) -> ApiResult<Json<AlertPolicy>> {
+    caller.check_unbound()?;
     let policy = AlertOverrides::from(alerts).apply_to(&AlertPolicy::default());
     api.store.set_alert_policy(policy).await?;
     tracing::info!(?policy, "alert thresholds set");

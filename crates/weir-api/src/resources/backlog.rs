@@ -10,6 +10,7 @@ use weir_store::DestinationCounts;
 
 use super::destinations;
 use crate::{
+    auth::Caller,
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
     state::Api,
@@ -48,16 +49,17 @@ pub(crate) struct BacklogView {
 
 /// Show a destination's backlog
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations",
+    get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations", security(("api_key" = ["read"])),
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The current backlog", body = BacklogView))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
 ) -> ApiResult<Json<BacklogView>> {
-    let destination = destinations::find(&api, id).await?;
+    let destination = destinations::find(&api, &caller, id).await?;
     let counts = api.store.destination_counts(id).await?;
     let now = api.clock.now();
     let sends = api.store.recent_sends(id, now, RECENT).await?;

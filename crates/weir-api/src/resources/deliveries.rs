@@ -12,6 +12,7 @@ use weir_queue::Wake;
 use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter};
 
 use crate::{
+    auth::Caller,
     problem::{ApiResult, Problem, Refused},
     readers::{
         body::PathId,
@@ -60,12 +61,13 @@ parameters! {
 /// list ends only when `next_cursor` is null. `from`, `to`, `destination` and the states `failed`, `dead`, `cancelled`,
 /// `superseded` and `expired` reduce the number of deliveries to examine.
 #[utoipa::path(
-    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
+    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries", security(("api_key" = ["read"])),
     params(Filter, RangeParameters, DeliveryPage),
     responses((status = 200, description = "One page, newest first", body = List<DeliveryView>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
+    caller: Caller,
     Query((filter, range, page)): Query<(Filter, RangeParameters, DeliveryPage)>,
 ) -> ApiResult<Json<List<DeliveryView>>> {
     let (from, to) = range.times();
@@ -73,7 +75,7 @@ pub(crate) async fn list(
         destination_id: filter.destination.map(|id| id.0),
         event_id: filter.event.map(|id| id.0),
         state: filter.state.map(|state| state.0),
-        tenant: filter.tenant.map(|tenant| tenant.0),
+        tenant: caller.limit_to(filter.tenant.map(|tenant| tenant.0))?,
         event_type: filter.event_type.map(|pattern| pattern.0),
         error: filter.error.map(|error| error.0),
         from,
@@ -85,15 +87,16 @@ pub(crate) async fn list(
 
 /// Show a delivery with its attempts
 #[utoipa::path(
-    get, path = "/v1/deliveries/{id}", operation_id = "show_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    get, path = "/v1/deliveries/{id}", operation_id = "show_delivery", tag = "deliveries", security(("api_key" = ["read"])), params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
     responses((status = 200, description = "The delivery", body = DeliveryDetailView))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
     _: Query<()>,
 ) -> ApiResult<Json<DeliveryDetailView>> {
-    find(&api, id).await.map(Json)
+    find(&api, &caller, id).await.map(Json)
 }
 
 /// Retry a delivery
@@ -103,7 +106,7 @@ pub(crate) async fn show(
 /// retried. At an `ordered` destination, a delivery that waits for an earlier one continues to wait, and an ended
 /// delivery becomes the next one of its key after the current one.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", security(("api_key" = ["operate"])), params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
     responses(
         (status = 202, description = "Due now", body = DeliveryDetailView),
         (status = 409, response = inline(Refused)),
@@ -111,9 +114,11 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn retry(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
     _: Query<()>,
 ) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
+    check_tenant(&api, &caller, id).await?;
     let now = api.clock.now();
     match api.store.retry_delivery(id, now).await? {
         DeliveryAction::Done { destination_id } => {
@@ -122,14 +127,14 @@ pub(crate) async fn retry(
         }
         other => return Err(refusal(id, other, "retried")),
     }
-    Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)))
+    Ok((StatusCode::ACCEPTED, Json(find(&api, &caller, id).await?)))
 }
 
 /// Cancel a delivery
 ///
 /// Only a waiting delivery (`pending` or `retrying`) can be cancelled.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", security(("api_key" = ["operate"])), params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
     responses(
         (status = 202, description = "Cancelled", body = DeliveryDetailView),
         (status = 409, response = inline(Refused)),
@@ -137,15 +142,17 @@ pub(crate) async fn retry(
 )]
 pub(crate) async fn cancel(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
     _: Query<()>,
 ) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
+    check_tenant(&api, &caller, id).await?;
     let now = api.clock.now();
     match api.store.cancel_delivery(id, now).await? {
         DeliveryAction::Done { destination_id } => {
             // The next delivery of its message group may have become due.
             api.wake(&[Wake { destination_id, due: now }]).await;
-            Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)))
+            Ok((StatusCode::ACCEPTED, Json(find(&api, &caller, id).await?)))
         }
         other => Err(refusal(id, other, "cancelled")),
     }
@@ -167,8 +174,20 @@ fn refusal(id: DeliveryId, action: DeliveryAction, verb: &str) -> Problem {
     }
 }
 
-async fn find(api: &ApiState, id: DeliveryId) -> ApiResult<DeliveryDetailView> {
+/// Refuses a delivery of a tenant that the caller does not see. The tenant of a delivery is that of its event.
+async fn check_tenant(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<()> {
+    if caller.sees_all() {
+        return Ok(());
+    }
+    find(api, caller, id).await.map(drop)
+}
+
+async fn find(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<DeliveryDetailView> {
     let DeliveryDetail { delivery, attempts } = api.store.delivery(id).await?.ok_or_else(|| missing(id))?;
+    if !caller.sees_all() {
+        let event = api.store.event(delivery.event_id).await?;
+        event.filter(|event| caller.sees(&event.tenant)).ok_or_else(|| missing(id))?;
+    }
     let attempts = attempts.into_iter().map(AttemptView::from).collect();
     Ok(DeliveryDetailView { delivery: delivery.into(), attempts })
 }

@@ -31,6 +31,7 @@ use self::{
     view::{CreatedView, DestinationView, SettingsView},
 };
 use crate::{
+    auth::Caller,
     problem::{self, ApiResult, Problem, Refused},
     readers::{
         body::{Body, PathId},
@@ -78,12 +79,19 @@ parameters! {
 ///
 /// Only `url` is required. `errors` lists every invalid field.
 #[utoipa::path(
-    post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", request_body = DestinationRequest,
+    post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", security(("api_key" = ["operate"])), request_body = DestinationRequest,
     responses((status = 201, description = "Created; shows the secret, which otherwise only `/secret` and `/rotate-secret` show", body = CreatedView,
         headers(("location" = String, description = "The path of the destination"))))
 )]
-pub(crate) async fn create(State(api): State<Api>, _: Query<()>, Body(body): Body<Value>) -> ApiResult<Response> {
+pub(crate) async fn create(
+    State(api): State<Api>,
+    caller: Caller,
+    _: Query<()>,
+    Body(mut body): Body<Value>,
+) -> ApiResult<Response> {
+    name_tenant(&mut body, &caller);
     let settings = settings::read(body, &api.addresses)?;
+    caller.check_tenant(&settings.tenant)?;
     let now = api.clock.now();
     let destination = Destination {
         id: DestinationId::new(now, rand::random()),
@@ -104,17 +112,27 @@ pub(crate) async fn create(State(api): State<Api>, _: Query<()>, Body(body): Bod
     Ok(unstored(response))
 }
 
+/// Without a tenant in its body, the new destination belongs to the default tenant of the caller.
+fn name_tenant(body: &mut Value, caller: &Caller) {
+    if let Value::Object(fields) = body
+        && fields.get("tenant").is_none_or(Value::is_null)
+    {
+        fields.insert("tenant".to_owned(), caller.default_tenant().into());
+    }
+}
+
 /// List destinations
 #[utoipa::path(
-    get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations",
+    get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations", security(("api_key" = ["read"])),
     params(DestinationFilter, DestinationPage),
     responses((status = 200, description = "One page, newest first", body = List<DestinationView>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
+    caller: Caller,
     Query((filter, page)): Query<(DestinationFilter, DestinationPage)>,
 ) -> ApiResult<Json<List<DestinationView>>> {
-    let tenant = filter.tenant.map(|tenant| tenant.0);
+    let tenant = caller.limit_to(filter.tenant.map(|tenant| tenant.0))?;
     let now = api.clock.now();
     let page = api.store.list_destinations(tenant.as_deref(), page.request).await?;
     Ok(page::view::<Destinations, _, _>(page, |destination| DestinationView::new(&destination, now)))
@@ -122,15 +140,16 @@ pub(crate) async fn list(
 
 /// Show a destination
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", security(("api_key" = ["read"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The destination", body = DestinationView))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
 ) -> ApiResult<Json<DestinationView>> {
-    let destination = find(&api, id).await?;
+    let destination = find(&api, &caller, id).await?;
     Ok(Json(DestinationView::new(&destination, api.clock.now())))
 }
 
@@ -142,7 +161,7 @@ pub(crate) async fn show(
 /// replaces it with an overlap. A URL with another origin (scheme, host or port) removes the headers that the same
 /// patch does not set: their values are write-only and were meant for the previous origin.
 #[utoipa::path(
-    patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", security(("api_key" = ["operate"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     request_body = Patch,
     responses(
         (status = 200, description = "The edited destination", body = DestinationView),
@@ -151,13 +170,15 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn edit(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
     Body(patch): Body<Value>,
 ) -> ApiResult<Json<DestinationView>> {
-    let destination = change(&api, id, |current| {
+    let destination = change(&api, &caller, id, |current| {
         let shown = shown(&current.settings)?;
-        settings::merge(&current.settings, shown, patch.clone(), &api.addresses)
+        let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
+        caller.check_tenant(&settings.tenant).map(|()| settings)
     })
     .await?;
     Ok(Json(DestinationView::new(&destination, api.clock.now())))
@@ -167,11 +188,12 @@ pub(crate) async fn edit(
 /// starts again from the new state.
 pub(crate) async fn change(
     api: &ApiState,
+    caller: &Caller,
     id: DestinationId,
     edit: impl Fn(&Destination) -> ApiResult<Settings>,
 ) -> ApiResult<Arc<Destination>> {
     for _ in 0..EDIT_ROUNDS {
-        let current = find(api, id).await?;
+        let current = find(api, caller, id).await?;
         let settings = edit(&current)?;
         // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
         let edited = if settings == current.settings { Some(current) } else { commit(api, &current, settings).await? };
@@ -206,15 +228,16 @@ fn shown(settings: &Settings) -> ApiResult<serde_json::Value> {
 ///
 /// Cancels its waiting deliveries and keeps the history.
 #[utoipa::path(
-    delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", security(("api_key" = ["operate"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 204, description = "Deleted"))
 )]
 pub(crate) async fn delete(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
 ) -> ApiResult<StatusCode> {
-    let (destination, now) = (find(&api, id).await?, api.clock.now());
+    let (destination, now) = (find(&api, &caller, id).await?, api.clock.now());
     if !api.store.delete_destination(id, now).await? {
         return Err(missing(id));
     }
@@ -222,9 +245,10 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The destination, or a 404 problem.
-pub(crate) async fn find(api: &ApiState, id: DestinationId) -> ApiResult<Arc<Destination>> {
-    api.store.destination(id).await?.ok_or_else(|| missing(id))
+/// The destination, or a 404 problem. The destination of a tenant that the caller does not see does not exist for it.
+pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DestinationId) -> ApiResult<Arc<Destination>> {
+    let found = api.store.destination(id).await?;
+    found.filter(|destination| caller.sees(&destination.settings.tenant)).ok_or_else(|| missing(id))
 }
 
 pub(crate) fn missing(id: DestinationId) -> Problem {

@@ -14,6 +14,7 @@ use weir_store::EventFilter;
 
 use super::deliveries::DeliveryView;
 use crate::{
+    auth::Caller,
     problem::{self, ApiResult, Problem},
     readers::{
         body::PathId,
@@ -57,19 +58,20 @@ parameters! {
 ///
 /// The list omits `data`, which may be large, unless `include=data` is given.
 #[utoipa::path(
-    get, path = "/v1/events", operation_id = "list_events", tag = "events",
+    get, path = "/v1/events", operation_id = "list_events", tag = "events", security(("api_key" = ["read"])),
     params(Filter, RangeParameters, EventPage),
     responses((status = 200, description = "One page, newest first", body = List<EventView<'static>>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
+    caller: Caller,
     Query((filter, range, page)): Query<(Filter, RangeParameters, EventPage)>,
 ) -> ApiResult<Response> {
     let (from, to) = range.times();
     let with_bodies = filter.include.is_some();
     let filter = EventFilter {
         event_type: filter.r#type.map(|event_type| event_type.0),
-        tenant: filter.tenant.map(|tenant| tenant.0),
+        tenant: caller.limit_to(filter.tenant.map(|tenant| tenant.0))?,
         from,
         to,
         with_bodies,
@@ -83,15 +85,17 @@ pub(crate) async fn list(
 
 /// Show an event with its deliveries
 #[utoipa::path(
-    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = EventIdText, Path, description = "`evt_…`")),
+    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", security(("api_key" = ["read"])), params(("id" = EventIdText, Path, description = "`evt_…`")),
     responses((status = 200, description = "The event", body = EventDetailView<'static>))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
+    caller: Caller,
     PathId(EventIdText(id)): PathId<EventIdText>,
     _: Query<()>,
 ) -> ApiResult<Response> {
-    let event = api.store.event(id).await?.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
+    let event = api.store.event(id).await?.filter(|event| caller.sees(&event.tenant));
+    let event = event.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
     let deliveries = api.store.event_deliveries(id).await?.into_iter().map(DeliveryView::from).collect();
     let data = event.body.data();
     Ok(Json(EventDetailView { event: view(&event, Some(&data))?, deliveries }).into_response())

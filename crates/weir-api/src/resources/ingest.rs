@@ -27,6 +27,7 @@ use self::{
     request::{BorrowedBatch, EventRequest, MAX_BATCH},
 };
 use crate::{
+    auth::Caller,
     errors::Errors,
     meters,
     problem::{self, ApiResult, FieldError, Problem, ProblemDocument, ProblemKind},
@@ -99,28 +100,34 @@ struct KeyParameters {
 /// The event goes to the destinations in `destinations`, or to every destination of the tenant whose `event_types`
 /// match. The answer is sent after the commit, so an accepted event is not lost.
 #[utoipa::path(
-    post, path = "/v1/events", operation_id = "send_event", tag = "events", request_body = EventRequest,
+    post, path = "/v1/events", operation_id = "send_event", tag = "events", security(("api_key" = ["ingest"])), request_body = EventRequest,
     params(KeyParameters, TraceParameters),
     responses(
         (status = 202, description = "Stored", body = AcceptedView),
         (status = 200, description = "An event with this idempotency key already existed; nothing was stored", body = AcceptedView),
     )
 )]
-pub(crate) async fn post(State(api): State<Api>, _: Query<()>, request: Request) -> ApiResult<Response> {
+pub(crate) async fn post(
+    State(api): State<Api>,
+    caller: Caller,
+    _: Query<()>,
+    request: Request,
+) -> ApiResult<Response> {
     let parent = spans::parent(request.headers());
-    let handle = async |trace, accepted: &mut AcceptedEvents| accept_one(&api, request, trace, accepted).await;
+    let handle = async |trace, accepted: &mut AcceptedEvents| accept_one(&api, &caller, request, trace, accepted).await;
     spans::in_span(api.spans.as_deref(), &*api.clock, "/v1/events", parent, handle).await
 }
 
 async fn accept_one(
     api: &ApiState,
+    caller: &Caller,
     request: Request,
     trace: Option<TraceParent>,
     accepted: &mut AcceptedEvents,
 ) -> ApiResult<Response> {
     let header_key = read::header_key(request.headers())?;
     let bytes = json_bytes(&api.bodies, request, api.max_event_bytes).await?;
-    let event = in_trace(read::event(&bytes, header_key, api.clock.now(), 0)?, trace);
+    let event = in_trace(read::event(&bytes, header_key, caller, api.clock.now(), 0)?, trace);
     let outcome = store(api, vec![event]).await?.pop();
     match outcome.ok_or_else(|| problem::internal("the store returned no result", &"for one event"))? {
         Ok(view) => {
@@ -136,7 +143,7 @@ async fn accept_one(
 ///
 /// Each event is handled independently: valid events are stored, and the result of an invalid event is an `error`.
 #[utoipa::path(
-    post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", request_body = BorrowedBatch<'static>,
+    post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", security(("api_key" = ["ingest"])), request_body = BorrowedBatch<'static>,
     params(TraceParameters),
     responses(
         (status = 202, description = "At least one event was stored or already existed", body = BatchView),
@@ -144,7 +151,12 @@ async fn accept_one(
             content_type = "application/problem+json"),
     )
 )]
-pub(crate) async fn post_batch(State(api): State<Api>, _: Query<()>, request: Request) -> ApiResult<Response> {
+pub(crate) async fn post_batch(
+    State(api): State<Api>,
+    caller: Caller,
+    _: Query<()>,
+    request: Request,
+) -> ApiResult<Response> {
     if request.headers().contains_key(KEY_HEADER) {
         return Err(Problem::invalid_field(
             "/idempotency_key",
@@ -152,12 +164,14 @@ pub(crate) async fn post_batch(State(api): State<Api>, _: Query<()>, request: Re
         ));
     }
     let parent = spans::parent(request.headers());
-    let handle = async |trace, accepted: &mut AcceptedEvents| accept_batch(&api, request, trace, accepted).await;
+    let handle =
+        async |trace, accepted: &mut AcceptedEvents| accept_batch(&api, &caller, request, trace, accepted).await;
     spans::in_span(api.spans.as_deref(), &*api.clock, "/v1/events/batch", parent, handle).await
 }
 
 async fn accept_batch(
     api: &ApiState,
+    caller: &Caller,
     request: Request,
     trace: Option<TraceParent>,
     accepted: &mut AcceptedEvents,
@@ -169,7 +183,8 @@ async fn accept_batch(
     }
     let now = api.clock.now();
     let mut events = Vec::with_capacity(batch.events.len());
-    let read = batch.events.iter().enumerate().map(|(index, raw)| read_member(raw, api.max_event_bytes, now, index));
+    let read =
+        batch.events.iter().enumerate().map(|(index, raw)| read_member(raw, api.max_event_bytes, caller, now, index));
     // One entry per event: the refusal, or `None` for an event to store. The results of the store fill the `None`
     // entries.
     let refused: Vec<Option<Problem>> =
@@ -191,12 +206,12 @@ fn in_trace(mut new: NewEvent, trace: Option<TraceParent>) -> NewEvent {
     new
 }
 
-fn read_member(raw: &RawValue, limit: usize, now: Timestamp, index: usize) -> ApiResult<NewEvent> {
+fn read_member(raw: &RawValue, limit: usize, caller: &Caller, now: Timestamp, index: usize) -> ApiResult<NewEvent> {
     let bytes = raw.get().as_bytes();
     if bytes.len() > limit {
         return Err(too_large(limit));
     }
-    read::event(bytes, None, now, index)
+    read::event(bytes, None, caller, now, index)
 }
 
 /// 202 if any event was accepted. Otherwise a problem that lists every error by its index in the batch and contains the

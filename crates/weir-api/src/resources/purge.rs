@@ -12,6 +12,7 @@ use super::{
     dry_run::{CountView, DryRun},
 };
 use crate::{
+    auth::Caller,
     problem::ApiResult,
     readers::{
         body::{Body, PathId},
@@ -59,18 +60,19 @@ impl PurgeRequest {
 /// deliveries and events continue; the answer gives the total. If the answer does not arrive, repeat the request to
 /// cancel the rest. `dry_run=true` only counts.
 #[utoipa::path(
-    post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations",
+    post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations", security(("api_key" = ["operate"])),
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), DryRun),
     request_body = PurgeRequest,
     responses((status = 200, description = "The number of cancelled deliveries, or of those that would be cancelled (`dry_run`)", body = PurgeAnswer))
 )]
 pub(crate) async fn purge(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     Query(dry_run): Query<DryRun>,
     Body(request): Body<PurgeRequest>,
 ) -> ApiResult<Json<PurgeAnswer>> {
-    let destination = find(&api, id).await?;
+    let destination = find(&api, &caller, id).await?;
     let now = api.clock.now();
     let purge = request.purge(id, now);
     if dry_run.only_counts() {

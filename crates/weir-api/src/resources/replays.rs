@@ -15,6 +15,7 @@ use weir_store::{DeliveryFilter, NewReplay, Replay, ReplayFilter, ReplayPhase};
 
 use super::dry_run::{CountView, DryRun};
 use crate::{
+    auth::Caller,
     errors::Errors,
     problem::{ApiResult, Problem, Refused},
     readers::{
@@ -107,7 +108,7 @@ const NO_BODY: &str = "is required: `{}` replays every dead and failed delivery,
 /// sends that live traffic leaves, and it gets a tenth of the sends while both wait. Deliveries of deleted
 /// destinations, expired deliveries and deliveries of another open replay are left out. `dry_run=true` only counts.
 #[utoipa::path(
-    post, path = "/v1/replays", operation_id = "create_replay", tag = "replays",
+    post, path = "/v1/replays", operation_id = "create_replay", tag = "replays", security(("api_key" = ["operate"])),
     params(DryRun),
     request_body = ReplayRequest,
     responses(
@@ -117,13 +118,15 @@ const NO_BODY: &str = "is required: `{}` replays every dead and failed delivery,
 )]
 pub(crate) async fn create(
     State(api): State<Api>,
+    caller: Caller,
     Query(dry_run): Query<DryRun>,
     Body(request): Body<Option<ReplayRequest>>,
 ) -> ApiResult<Response> {
     // A missing body would mean every dead and failed delivery. A client must state this explicitly.
-    let filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
+    let mut filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
+    filter.deliveries.tenant = caller.limit_to(filter.deliveries.tenant)?;
     if let Some(id) = filter.deliveries.destination_id
-        && api.store.destination(id).await?.is_none()
+        && !api.store.destination(id).await?.is_some_and(|found| caller.sees(&found.settings.tenant))
     {
         return Err(Problem::invalid_field("/destination", format!("there is no destination {id}")));
     }
@@ -135,32 +138,38 @@ pub(crate) async fn create(
     let id = ReplayId::new(created_at, rand::random());
     api.store.create_replay(NewReplay { id, filter, created_at }, total).await?;
     tracing::info!(replay = %id, total, "replay started");
-    Ok((StatusCode::ACCEPTED, Json(find(&api, id).await?)).into_response())
+    Ok((StatusCode::ACCEPTED, Json(find(&api, &caller, id).await?)).into_response())
 }
 
 /// List replays
 #[utoipa::path(
-    get, path = "/v1/replays", operation_id = "list_replays", tag = "replays",
+    get, path = "/v1/replays", operation_id = "list_replays", tag = "replays", security(("api_key" = ["read"])),
     params(ReplayPage),
     responses((status = 200, description = "One page, newest first", body = List<ReplayView>))
 )]
-pub(crate) async fn list(State(api): State<Api>, Query(page): Query<ReplayPage>) -> ApiResult<Json<List<ReplayView>>> {
-    let (page, now) = (api.store.list_replays(page.request).await?, api.clock.now());
+pub(crate) async fn list(
+    State(api): State<Api>,
+    caller: Caller,
+    Query(page): Query<ReplayPage>,
+) -> ApiResult<Json<List<ReplayView>>> {
+    let (mut page, now) = (api.store.list_replays(page.request).await?, api.clock.now());
+    page.rows.retain(|replay| is_visible(replay, &caller));
     Ok(page::view::<Replays, _, _>(page, |replay| ReplayView::of(replay, now)))
 }
 
 /// Show the progress of a replay
 #[utoipa::path(
-    get, path = "/v1/replays/{id}", operation_id = "show_replay", tag = "replays",
+    get, path = "/v1/replays/{id}", operation_id = "show_replay", tag = "replays", security(("api_key" = ["read"])),
     params(("id" = ReplayIdText, Path, description = "`rpl_…`")),
     responses((status = 200, description = "The replay", body = ReplayView))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
+    caller: Caller,
     PathId(ReplayIdText(id)): PathId<ReplayIdText>,
     _: Query<()>,
 ) -> ApiResult<Json<ReplayView>> {
-    find(&api, id).await.map(Json)
+    find(&api, &caller, id).await.map(Json)
 }
 
 /// Cancel a replay
@@ -168,7 +177,7 @@ pub(crate) async fn show(
 /// Its unsent deliveries return to their previous state, such as `dead` or `failed`, so another replay can select them.
 /// Deliveries in state `delivering` end as usual.
 #[utoipa::path(
-    post, path = "/v1/replays/{id}/cancel", operation_id = "cancel_replay", tag = "replays",
+    post, path = "/v1/replays/{id}/cancel", operation_id = "cancel_replay", tag = "replays", security(("api_key" = ["operate"])),
     params(("id" = ReplayIdText, Path, description = "`rpl_…`")),
     responses(
         (status = 200, description = "Cancelled", body = ReplayView),
@@ -177,9 +186,11 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn cancel(
     State(api): State<Api>,
+    caller: Caller,
     PathId(ReplayIdText(id)): PathId<ReplayIdText>,
     _: Query<()>,
 ) -> ApiResult<Json<ReplayView>> {
+    find(&api, &caller, id).await?;
     match api.store.cancel_replay(id, api.clock.now()).await? {
         None => return Err(missing(id)),
         Some(ReplayPhase::Completed) => {
@@ -190,11 +201,16 @@ pub(crate) async fn cancel(
         Some(_) => while api.store.step_replay(id, api.clock.now()).await?.more {},
     }
     tracing::info!(replay = %id, "replay cancelled");
-    find(&api, id).await.map(Json)
+    find(&api, &caller, id).await.map(Json)
 }
 
-async fn find(api: &ApiState, id: ReplayId) -> ApiResult<ReplayView> {
-    let replay = api.store.replay(id).await?.ok_or_else(|| missing(id))?;
+/// Whether the replay is limited to a tenant that the caller sees. A replay without a tenant takes deliveries of all.
+fn is_visible(replay: &Replay, caller: &Caller) -> bool {
+    replay.filter.deliveries.tenant.as_deref().map_or(caller.sees_all(), |tenant| caller.sees(tenant))
+}
+
+async fn find(api: &ApiState, caller: &Caller, id: ReplayId) -> ApiResult<ReplayView> {
+    let replay = api.store.replay(id).await?.filter(|replay| is_visible(replay, caller)).ok_or_else(|| missing(id))?;
     Ok(ReplayView::of(replay, api.clock.now()))
 }
 

@@ -17,6 +17,7 @@ use weir_core::{
 
 use super::destinations::{change, find, unstored};
 use crate::{
+    auth::Caller,
     problem::{ApiResult, Problem, Refused},
     readers::{
         body::{Body, PathId},
@@ -43,16 +44,17 @@ object! {
 
 /// Show a destination's secret
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations",
+    get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations", security(("api_key" = ["admin"])),
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The secret", body = SecretView))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
 ) -> ApiResult<Response> {
-    let destination = find(&api, id).await?;
+    let destination = find(&api, &caller, id).await?;
     Ok(shown(&destination.settings.signing, api.clock.now()))
 }
 
@@ -62,7 +64,7 @@ pub(crate) async fn show(
 /// the new secret one by one without refusing a request. A second rotation within an overlap ends the first: only the
 /// secret before the last rotation is kept. Without a body the defaults apply.
 #[utoipa::path(
-    post, path = "/v1/destinations/{id}/rotate-secret", operation_id = "rotate_secret", tag = "destinations",
+    post, path = "/v1/destinations/{id}/rotate-secret", operation_id = "rotate_secret", tag = "destinations", security(("api_key" = ["admin"])),
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     request_body = Option<RotateSecretRequest>,
     responses(
@@ -72,6 +74,7 @@ pub(crate) async fn show(
 )]
 pub(crate) async fn rotate(
     State(api): State<Api>,
+    caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
     Body(request): Body<Option<RotateSecretRequest>>,
@@ -80,7 +83,7 @@ pub(crate) async fn rotate(
     let (overlap_s, secret) = (overlap_s.unwrap_or(DEFAULT_OVERLAP_S), secret.map(|secret| secret.0));
     let now = api.clock.now();
     let previous_until = (overlap_s > 0).then(|| now + Duration::from_secs(overlap_s.into()));
-    let destination = change(&api, id, |current| {
+    let destination = change(&api, &caller, id, |current| {
         let signing = &current.settings.signing;
         let signing = signing.rotated(successor(signing, secret.as_ref())?, previous_until);
         Ok(Settings { signing, ..current.settings.clone() })

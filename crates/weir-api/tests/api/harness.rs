@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tower::ServiceExt;
 use weir_api::{
-    ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, Operations, Readiness,
-    router,
+    ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, KeyRing, Operations,
+    Readiness, router,
 };
 use weir_core::{
     Clock, Destination, DestinationId, Timestamp,
@@ -81,12 +81,14 @@ impl Server {
         let clock = Arc::new(TestClock(AtomicI64::new(START.as_nanos())));
         let readiness = Readiness::starting();
         readiness.set_ready();
+        let keys = KeyRing::new(options.api_keys);
+        keys.refresh(&*store).await.unwrap();
         let router = router(ApiState {
             spans: None,
             store: Arc::clone(&store),
             queue: Arc::<RecordingQueue>::clone(&queue),
             clock: Arc::<TestClock>::clone(&clock),
-            api_keys: options.api_keys,
+            keys,
             addresses: options.addresses,
             hosts: options.hosts,
             max_event_bytes: options.max_event_bytes,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod access;
 mod alerts;
 mod audit;
 mod bad_destinations;

@@ -245,3 +245,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_host_that_no_resolver_can_find_is_refused() {
+    let long = format!("https://{}.example/", "a".repeat(64));
+    for url in ["https://a*.example/", "https://a..example/", "https://example!/", "https://.example/", long.as_str()] {
+        assert!(matches!(check(&strict(), url), Err(AddressRefusal::NoHostName(_))), "{url}");
+    }
+    for url in ["https://bücher.example/", "https://my_service.internal/", "https://a-b.example./", "https://0.aaa/"] {
+        assert_eq!(check(&strict(), url), Ok(()), "{url}");
+    }
+}

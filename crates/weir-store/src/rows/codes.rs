@@ -2,9 +2,7 @@
 //! and the JSON are part of the schema.
 
 use serde_json::{Value, json};
-use weir_core::{
-    DeliveryState, Period, RateLimit, RateLimits, access::TenantScope, delivery::AttemptOutcome, outcome::Failure,
-};
+use weir_core::{DeliveryState, Period, RateLimit, RateLimits, delivery::AttemptOutcome, outcome::Failure};
 
 use crate::ReplayPhase;
 

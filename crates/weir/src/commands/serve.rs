@@ -1,6 +1,6 @@
 //! `weir serve` runs all roles in one process; `weir api`, `weir scheduler` and `weir worker` run one role.
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_api::{ApiKeys, BodyBudget, Hosts};
 use weir_core::address::AddressPolicy;
 
@@ -18,7 +18,8 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     let backing = settings.backing(role)?;
     let traces = TraceSettings::load()?;
     logs::start(&settings.log, settings.log_format);
-    let mut engine = Engine::start(
+    let mut stop = StopSignals::handle()?;
+    let start = Engine::start(
         role,
         EngineSettings {
             backing,
@@ -41,8 +42,15 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
             traces,
         },
         Metrics::install()?,
-    )
-    .await?;
+    );
+    let mut engine = tokio::select! {
+        // Boxed, because this future is large.
+        started = Box::pin(start) => started?,
+        signal = stop.received() => {
+            tracing::info!(signal, "stopped before the start was complete");
+            return Ok(Exit::Done);
+        }
+    };
     // On standard output, independent of the log filter: with port 0, scripts read the actual port here.
     if let Some(address) = engine.metrics_address() {
         println!("metrics are served on http://{address}/metrics");
@@ -59,9 +67,9 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
         );
     }
     let exit = tokio::select! {
-        signal = wait_for_stop() => {
+        signal = stop.received() => {
             let grace_s = settings.shutdown_grace.as_secs();
-            tracing::info!(signal = signal?, grace_s, "stopping: attempts in flight may finish");
+            tracing::info!(signal, grace_s, "stopping: attempts in flight may finish");
             Exit::Done
         }
         () = engine.task_failed() => {
@@ -73,11 +81,23 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     Ok(exit)
 }
 
-/// Waits for SIGTERM or SIGINT.
-async fn wait_for_stop() -> std::io::Result<&'static str> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    })
+/// The signals that ask a process to stop. They are handled from the beginning: the first process of a container gets no
+/// signal that it does not handle, so it could not be stopped while it starts.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn handle() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for one of the signals and returns its name.
+    async fn received(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

@@ -16,6 +16,7 @@ mod backlog;
 mod breaker;
 mod cli;
 mod edges;
+mod keys;
 mod logs;
 mod metrics;
 mod openapi_fuzzed;

@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 7] = [
+const BEYOND_A_SCHEMA: [&str; 8] = [
     "is not a destination of this tenant",
     "there is no destination dst_",
     "differs from the `Idempotency-Key` header",
@@ -30,6 +30,7 @@ const BEYOND_A_SCHEMA: [&str; 7] = [
     "must be at least `base_ms`",
     "must not be before `from`",
     "must be at most 365 days ahead",
+    "must be in the future",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,6 +121,14 @@ impl Findings {
         if name == "positive_data_acceptance" && *status == 422 && is_beyond_a_schema(&problem) {
             return;
         }
+        let failure = check["failure_info"]["failure"]["message"].as_str().unwrap_or_default();
+        // The events of a batch stand alone: an invalid one is refused, and the others are accepted.
+        let is_partial = label == "POST /v1/events/batch" && *status == 202;
+        // The pattern of a URL describes the usual ones; Weir accepts more, such as those with an address.
+        let is_unusual_url = failure.contains("violates `pattern` at") && failure.contains("/properties/url");
+        if name == "negative_data_rejection" && (is_partial || is_unusual_url) {
+            return;
+        }
         let request = &exchange["request"];
         let what = format!("{name}: {label} was answered {status}: {}", kind(&problem));
         let example = format!(
@@ -127,7 +136,7 @@ impl Findings {
             request["method"].as_str().unwrap_or_default(),
             request["uri"].as_str().unwrap_or_default(),
             decoded(&request["body"]),
-            check["failure_info"]["failure"]["message"].as_str().unwrap_or_default(),
+            failure,
         );
         self.failures.entry(what).or_insert(example);
     }

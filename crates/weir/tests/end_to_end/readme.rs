@@ -38,6 +38,7 @@ async fn every_command_of_the_tour_works() {
     let blocks: Vec<&str> = fenced("sh").skip_while(|block| !block.contains("-- serve")).collect();
     let tour = &blocks[..blocks.iter().position(|block| block.contains("weir migrate")).unwrap()];
     let (server, rest) = tour.split_first().unwrap();
+    let keys = blocks.iter().find(|block| block.contains("/v1/keys")).unwrap();
 
     let app = App::launch(shell(folder.path(), server)).await.unwrap();
     let with_ports = |text: &str| {
@@ -59,7 +60,7 @@ async fn every_command_of_the_tour_works() {
     // "Third terminal; set `ID` as above."
     let id = start.lines().find(|line| line.starts_with("ID=")).unwrap();
     let mut skipped = 0;
-    for block in rest {
+    for block in rest.iter().chain([keys]) {
         let (needs_a_value, commands): (Vec<&str>, Vec<&str>) =
             block.lines().partition(|line| code(line).contains('…'));
         skipped += needs_a_value.len();

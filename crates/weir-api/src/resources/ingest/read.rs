@@ -5,7 +5,6 @@ use std::{ops::RangeInclusive, sync::LazyLock, time::Duration};
 use http::HeaderMap;
 use weir_core::{
     DestinationId, EventId, Timestamp,
-    destination::DEFAULT_TENANT,
     event::{DeliveryOptions, Event, EventBody},
     id::InvalidId,
 };
@@ -16,6 +15,7 @@ use super::{
     request::{BorrowedEvent, EventRequest, MAX_DESTINATIONS, check_delay},
 };
 use crate::{
+    auth::Caller,
     errors::Errors,
     problem::{ApiResult, Problem},
     readers::{
@@ -45,14 +45,26 @@ pub(super) fn header_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
 }
 
 /// Reads the event of a body, at `index` of its batch.
-pub(super) fn event(bytes: &[u8], header_key: Option<String>, now: Timestamp, index: usize) -> ApiResult<NewEvent> {
+pub(super) fn event(
+    bytes: &[u8],
+    header_key: Option<String>,
+    caller: &Caller,
+    now: Timestamp,
+    index: usize,
+) -> ApiResult<NewEvent> {
     match serde_json::from_slice::<BorrowedEvent<'_>>(bytes) {
-        Ok(request) => accept(request, header_key, now, index),
+        Ok(request) => accept(request, header_key, caller, now, index),
         Err(error) => Err(diagnosis::event(bytes, &error, now)),
     }
 }
 
-fn accept(request: BorrowedEvent<'_>, header_key: Option<String>, now: Timestamp, index: usize) -> ApiResult<NewEvent> {
+fn accept(
+    request: BorrowedEvent<'_>,
+    header_key: Option<String>,
+    caller: &Caller,
+    now: Timestamp,
+    index: usize,
+) -> ApiResult<NewEvent> {
     let mut errors = Errors::default();
     if let Err(detail) = check_new_type(&request.event_type) {
         errors.add("/type", detail);
@@ -81,12 +93,14 @@ fn accept(request: BorrowedEvent<'_>, header_key: Option<String>, now: Timestamp
     if !errors.is_empty() {
         return Err(Problem::invalid(errors.into_vec()));
     }
+    let tenant = request.tenant.unwrap_or_else(|| caller.default_tenant().to_owned());
+    caller.check_tenant(&tenant)?;
     let random = sortable_random(now, index);
     let id = EventId::new(now, random);
     let body = EventBody::freeze(id, &request.event_type, now, request.data.get());
     let event = Event {
         id,
-        tenant: request.tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned()),
+        tenant,
         event_type: request.event_type.into_owned(),
         created_at: now,
         idempotency_key: request.idempotency_key.or(header_key),

@@ -12,9 +12,9 @@ use weir_core::{
     retention::Cutoffs,
 };
 use weir_store::{
-    Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail, DeliveryFilter,
-    EventFilter, FastPath, History, Ingest, IngestRefusal, Ingested, NewEvent, NewReplay, Page, PageRequest,
-    ProcessBeat, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay,
+    Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail,
+    DeliveryFilter, EventFilter, FastPath, History, Ingest, IngestRefusal, Ingested, NewEvent, NewReplay, Page,
+    PageRequest, ProcessBeat, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay,
     ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendRecord, SendsRequest, Settlement, StoreResult,
 };
 

@@ -1,0 +1,226 @@
+//! API keys: created, listed and deleted by admins.
+//!
+//! An admin that is bound to tenants sees and creates only keys that are bound to some of these tenants.
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_core::{
+    ApiKeyId, Timestamp,
+    access::{Role, TenantScope},
+};
+use weir_store::{ApiKey, Page};
+
+use super::destinations::unstored;
+use crate::{
+    auth::{self, Caller},
+    problem::{ApiResult, Problem, Refused},
+    readers::{
+        body::{Body, PathId},
+        fields::object,
+        page::{self, List, Listing, PageParameters},
+        query::Query,
+        texts::{ApiKeyIdText, TenantText, TimeText, text},
+    },
+    state::Api,
+};
+
+/// More keys would make the memory of each API process, which has all of them, a resource that clients can use up.
+const MAX_KEYS: usize = 1_000;
+const MAX_NAME_CHARS: usize = 100;
+/// 256 bits: nobody can guess a key, so its digest needs no salt and no slow hash.
+const SECRET_BYTES: usize = 32;
+
+/// The list of keys.
+pub(crate) enum Keys {}
+
+impl Listing for Keys {
+    const TAG: u8 = b'k';
+}
+
+type KeyPage = PageParameters<Keys>;
+
+text! {
+    /// What a key may do: `ingest` posts events; `read` reads everything except secrets; `operate` also posts events and
+    /// changes destinations and deliveries; `admin` may do everything.
+    #[schema(as = Role, value_type = String, pattern = "^(ingest|read|operate|admin)$", example = "ingest")]
+    pub(crate) struct RoleText(Role);
+    parse = crate::readers::texts::parsed;
+}
+
+text! {
+    /// 1 to 100 characters without control characters.
+    #[schema(as = KeyName, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,100}$", example = "billing service")]
+    pub(crate) struct KeyNameText(String);
+    parse = |text| {
+        let fits = (1..=MAX_NAME_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+        fits.then(|| text.to_owned()).ok_or_else(|| "must be 1 to 100 characters without control characters".to_owned())
+    };
+}
+
+object! {
+    /// A new API key.
+    pub(crate) struct KeyRequest {
+        /// What the key is for. Two keys may have the same name.
+        name: KeyNameText,
+        role: RoleText,
+        /// The tenants whose data the key may see and change; null: all tenants. For a key with tenants, everything
+        /// else does not exist.
+        #[schema(min_items = 1, max_items = 100)]
+        tenants: Option<Vec<TenantText>>,
+        /// When the key stops being valid; null: never.
+        expires_at: Option<TimeText>,
+    }
+}
+
+/// Create an API key
+///
+/// Only this answer shows the key: Weir stores a digest. The key is valid at once in this process, and within a second
+/// in every other one. An admin that is bound to tenants can create keys only for these tenants.
+#[utoipa::path(
+    post, path = "/v1/keys", operation_id = "create_key", tag = "keys", security(("api_key" = ["admin"])), request_body = KeyRequest,
+    responses(
+        (status = 201, description = "The key, which is shown only here", body = CreatedKeyView),
+        (status = 409, response = inline(Refused)),
+    )
+)]
+pub(crate) async fn create(
+    State(api): State<Api>,
+    caller: Caller,
+    _: Query<()>,
+    Body(request): Body<KeyRequest>,
+) -> ApiResult<Response> {
+    let now = api.clock.now();
+    let tenants = scope(request.tenants, &caller)?;
+    let expires_at = request.expires_at.map(|at| at.0);
+    if expires_at.is_some_and(|at| at <= now) {
+        return Err(Problem::invalid_field("/expires_at", "must be in the future"));
+    }
+    if api.store.api_keys().await?.len() >= MAX_KEYS {
+        return Err(Problem::conflict(format!("there are already {MAX_KEYS} keys: delete one first")));
+    }
+    let secret = format!("wk_{}", URL_SAFE_NO_PAD.encode(rand::random::<[u8; SECRET_BYTES]>()));
+    let key = ApiKey {
+        id: ApiKeyId::new(now, rand::random()),
+        name: request.name.0,
+        role: request.role.0,
+        tenants,
+        digest: auth::digest(&secret),
+        created_at: now,
+        expires_at,
+    };
+    api.store.create_api_key(key.clone()).await?;
+    api.keys.refresh(&*api.store).await?;
+    tracing::info!(key = %key.id, role = %key.role, "API key created");
+    let view = CreatedKeyView { key: key.into(), secret };
+    Ok(unstored((StatusCode::CREATED, Json(view)).into_response()))
+}
+
+/// The tenants of a new key, which must be within those of its creator.
+fn scope(named: Option<Vec<TenantText>>, caller: &Caller) -> ApiResult<TenantScope> {
+    let scope = match named {
+        None => TenantScope::All,
+        Some(tenants) => TenantScope::Only(tenants.into_iter().map(|tenant| tenant.0).collect()),
+    };
+    if caller.tenants().includes_scope(&scope) {
+        return Ok(scope);
+    }
+    Err(Problem::invalid_field("/tenants", "must name only tenants of the key that creates this one"))
+}
+
+/// List API keys
+///
+/// With expired keys, and without the keys in the settings of the server.
+#[utoipa::path(
+    get, path = "/v1/keys", operation_id = "list_keys", tag = "keys", security(("api_key" = ["admin"])), params(KeyPage),
+    responses((status = 200, description = "One page, newest first", body = List<KeyView>))
+)]
+pub(crate) async fn list(
+    State(api): State<Api>,
+    caller: Caller,
+    Query(page): Query<KeyPage>,
+) -> ApiResult<Json<List<KeyView>>> {
+    let mut keys = api.store.api_keys().await?;
+    let limit = page.request.limit as usize;
+    keys.retain(|key| caller.tenants().includes_scope(&key.tenants));
+    keys.retain(|key| page.request.before.is_none_or(|before| *key.id.as_bytes() < before));
+    keys.reverse();
+    let has_more = keys.len() > limit;
+    keys.truncate(limit);
+    let next = keys.last().filter(|_| has_more).map(|key| *key.id.as_bytes());
+    Ok(page::view::<Keys, _, _>(Page { rows: keys, next }, KeyView::from))
+}
+
+/// Delete an API key
+///
+/// The key is refused at once in this process, and within a second in every other one.
+#[utoipa::path(
+    delete, path = "/v1/keys/{id}", operation_id = "delete_key", tag = "keys", security(("api_key" = ["admin"])),
+    params(("id" = ApiKeyIdText, Path, description = "`key_…`")),
+    responses((status = 204, description = "Deleted"))
+)]
+pub(crate) async fn delete(
+    State(api): State<Api>,
+    caller: Caller,
+    PathId(ApiKeyIdText(id)): PathId<ApiKeyIdText>,
+    _: Query<()>,
+) -> ApiResult<StatusCode> {
+    let missing = || Problem::not_found(format!("there is no key {id}"));
+    let known = api.store.api_keys().await?;
+    let found = known.into_iter().find(|key| key.id == id && caller.tenants().includes_scope(&key.tenants));
+    found.ok_or_else(missing)?;
+    if !api.store.delete_api_key(id).await? {
+        return Err(missing());
+    }
+    api.keys.refresh(&*api.store).await?;
+    tracing::info!(key = %id, "API key deleted");
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// An API key, without its secret.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ApiKey)]
+pub(crate) struct KeyView {
+    #[schema(value_type = String, example = "key_01h2xcejqtf2nbrexx3vqjhp41")]
+    id: ApiKeyId,
+    name: String,
+    #[schema(value_type = String, pattern = "^(ingest|read|operate|admin)$", example = "ingest")]
+    role: &'static str,
+    /// Null: all tenants.
+    tenants: Option<Vec<String>>,
+    #[schema(value_type = String, format = DateTime)]
+    created_at: Timestamp,
+    /// Null: it is valid until it is deleted.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Timestamp>,
+}
+
+/// A newly created API key.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CreatedApiKey)]
+pub(crate) struct CreatedKeyView {
+    #[serde(flatten)]
+    key: KeyView,
+    /// Send it as `Authorization: Bearer wk_…`.
+    #[schema(example = "wk_8qWz1m0yTDUp6n3v0r7cZb5k2hXo4eGf9sLjAaYtQiE")]
+    secret: String,
+}
+
+impl From<ApiKey> for KeyView {
+    fn from(key: ApiKey) -> Self {
+        Self {
+            id: key.id,
+            name: key.name,
+            role: key.role.as_str(),
+            tenants: key.tenants.tenants().map(|tenants| tenants.iter().cloned().collect()),
+            created_at: key.created_at,
+            expires_at: key.expires_at,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! API keys in several processes: a change in one of them takes effect in the others within a second.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{App, Fleet, now};
+
+const SECOND: Duration = Duration::from_secs(1);
+const ROOT: &str = "sesame";
+
+async fn status(app: &App, key: &str) -> u16 {
+    let request = app.http.get(format!("{}/v1/events", app.url)).bearer_auth(key);
+    request.send().await.unwrap().status().as_u16()
+}
+
+/// Waits until the API answers `expected`, and returns how long that took.
+async fn answers(app: &App, key: &str, expected: u16) -> Duration {
+    let began = now();
+    while status(app, key).await != expected {
+        assert!(now() - began < SECOND * 10, "the API does not answer {expected}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    now() - began
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_key_is_valid_and_a_deleted_key_refused_in_every_process_within_a_second() {
+    let fleet = Fleet::new().await;
+    let environment = [("WEIR_API_KEYS", ROOT)];
+    let (first, second) = (fleet.launch_with("api", &environment).await, fleet.launch_with("api", &environment).await);
+    let keys = format!("{}/v1/keys", first.url);
+    let request = first.http.post(&keys).bearer_auth(ROOT).json(&json!({"name": "reader", "role": "read"}));
+    let created: Value = request.send().await.unwrap().json().await.unwrap();
+    let secret = created["secret"].as_str().unwrap();
+    assert_eq!(status(&first, secret).await, 200);
+    let known_after = answers(&second, secret, 200).await;
+
+    let path = format!("{keys}/{}", created["id"].as_str().unwrap());
+    assert_eq!(first.http.delete(path).bearer_auth(ROOT).send().await.unwrap().status(), 204);
+    assert_eq!(status(&first, secret).await, 401);
+    let refused_after = answers(&second, secret, 401).await;
+    // A busy machine adds to both.
+    assert!(known_after < SECOND * 2 && refused_after < SECOND * 2, "{known_after:?}, {refused_after:?}");
+}
