@@ -263,7 +263,7 @@ mod tests {
         let cursors: Vec<&Value> = parameters.flatten().filter(|parameter| parameter["name"] == "cursor").collect();
         let patterns: BTreeSet<&str> =
             cursors.iter().map(|cursor| cursor["schema"]["pattern"].as_str().unwrap()).collect();
-        assert_eq!((cursors.len(), patterns.len()), (4, 4), "{patterns:?}");
+        assert_eq!((cursors.len(), patterns.len()), (5, 5), "{patterns:?}");
     }
 
     #[test]

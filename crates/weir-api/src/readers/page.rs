@@ -32,6 +32,8 @@ pub(crate) trait Listing {
     fn cursor_pattern() -> String {
         let first = &Self::cursor([0; 16])[..1];
         let second: String = (0..16).map(|bits| Self::cursor([bits << 4; 16]).remove(1)).collect();
+        // A `-` between two characters would be a range.
+        let second = second.replace('-', r"\-");
         format!("^{first}[{second}][A-Za-z0-9_-]{{20}}[AEIMQUYcgkosw048]$")
     }
 
@@ -154,6 +156,7 @@ mod tests {
                 let cursor = L::cursor(id);
                 assert_eq!(&cursor[..1], first);
                 assert!(second.contains(&cursor[1..2]), "{cursor} {pattern}");
+                assert_eq!(second.replace(r"\-", "").find('-'), None, "{pattern}");
                 assert_eq!(cursor.len(), 23);
             }
             pattern

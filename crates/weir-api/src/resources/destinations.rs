@@ -178,7 +178,10 @@ pub(crate) async fn edit(
     let destination = change(&api, &caller, id, |current| {
         let shown = shown(&current.settings)?;
         let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
-        caller.check_tenant(&settings.tenant).map(|()| settings)
+        if settings.tenant != current.settings.tenant {
+            return Err(Problem::conflict("a destination cannot change its tenant: create one for the other tenant"));
+        }
+        Ok(settings)
     })
     .await?;
     Ok(Json(DestinationView::new(&destination, api.clock.now())))

@@ -72,9 +72,10 @@ impl SourceValues {
     ) -> Result<Option<PathBuf>, ConfigError> {
         let mut config = None;
         for (name, value) in environment {
-            let Some(name) = name.to_str().filter(|name| name.starts_with(ENV_PREFIX) && !is_service_link(name)) else {
+            let Some(name) = name.to_str().filter(|name| name.starts_with(ENV_PREFIX)) else { continue };
+            if is_service_link(name, &value) {
                 continue;
-            };
+            }
             if name == CONFIG_ENV {
                 config = Some(PathBuf::from(value)).filter(|path| !path.as_os_str().is_empty());
                 continue;
@@ -145,12 +146,13 @@ fn as_text(value: &toml::Value) -> Option<String> {
 }
 
 /// Whether Kubernetes or Docker set this variable: for a service named `weir` they set `WEIR_SERVICE_HOST`,
-/// `WEIR_PORT_8080_TCP` and similar variables in every container.
-fn is_service_link(name: &str) -> bool {
+/// `WEIR_PORT_8080_TCP` and similar variables in every container. The value of a name that ends in `_PORT` must be an
+/// address, because `WEIR_ALLOW_PORT=443` is a setting with a wrong name.
+fn is_service_link(name: &str, value: &OsStr) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
-        || name.ends_with("_PORT")
         || name.contains("_PORT_")
+        || name.ends_with("_PORT") && value.to_str().is_some_and(|value| value.contains("://"))
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> ConfigError {
