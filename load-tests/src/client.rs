@@ -103,10 +103,12 @@ pub(crate) async fn closed_loop(
     path: &'static str,
     body: MakeBody,
 ) -> anyhow::Result<Driven> {
+    // Open the connections before the time starts.
     let mut open = Vec::new();
     for _ in 0..connections {
         open.push(Connection::open(server).await?);
     }
+    // All connections take their numbers from one counter.
     let next = Arc::new(AtomicU64::new(0));
     let started = clock::now();
     let mut loops = JoinSet::new();
@@ -129,6 +131,7 @@ pub(crate) async fn closed_loop(
             anyhow::Ok(answered)
         });
     }
+    // The first error ends all loops.
     let mut answered = 0;
     while let Some(done) = loops.join_next().await {
         answered += done??;
@@ -148,6 +151,7 @@ pub(crate) async fn open_loop(
 ) -> anyhow::Result<Vec<Instant>> {
     let mut queues = Vec::new();
     let mut senders = JoinSet::new();
+    // Each connection has a queue, so that a slow response delays only the requests of that connection.
     for _ in 0..connections {
         let mut connection = Connection::open(server).await?;
         let (queue, mut waiting) = mpsc::unbounded_channel::<u64>();

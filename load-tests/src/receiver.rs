@@ -74,6 +74,7 @@ impl Receiver {
     pub(crate) async fn all_arrived(&self, expected: u64) -> anyhow::Result<Instant> {
         let mut seen = 0;
         let mut progress = clock::now();
+        // Continue as long as something still arrives.
         while seen < expected {
             ensure!(
                 clock::now().duration_since(progress) < TIMEOUT,

@@ -44,6 +44,7 @@ struct Member {
 impl Fleet {
     /// Starts the processes on a fresh store. Their log is written to `log`.
     pub(crate) async fn start(set_up: SetUp, weir: &Path, roles: Roles, log: File) -> anyhow::Result<Self> {
+        // The processes run in another folder, so the path must be absolute.
         let weir = weir.canonicalize().with_context(|| {
             format!("there is no {}; build it with `cargo build --release -p weir`", weir.display())
         })?;
@@ -58,6 +59,8 @@ impl Fleet {
             }
         };
         let mut fleet = Self { weir, set_up, backing, members: Vec::new(), redis, postgres, log, folder };
+
+        // Start the API first: its address is that of the first member.
         match set_up {
             SetUp::Embedded => fleet.add("serve").await?,
             SetUp::Scaled => {

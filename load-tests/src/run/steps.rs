@@ -38,6 +38,7 @@ impl StepRunner<'_> {
             Action::Edit { to, settings } => self.edit(to, settings).await?,
             Action::Pause(group) => {
                 self.edit(group, &json!({"paused": true})).await?;
+                // Sends before the answer are not breaches, and neither are sends after the request to resume.
                 let pause = Pause { from: self.timeline.now(), until: weir_core::Timestamp::MAX };
                 self.group(group)?.pauses.push(pause);
             }
@@ -58,6 +59,7 @@ impl StepRunner<'_> {
             }
             Action::Kill { role, down_s } => {
                 let member = self.fleet()?.kill(role).await?;
+                // The records of its latest sends may be lost, which explains duplicates.
                 if sends(role) {
                     self.recording.faults.push(Fault { from, until: self.timeline.now() });
                 }

@@ -62,7 +62,7 @@ impl Postgres {
         initdb.args(["--username=weir", "--encoding=UTF8", "--locale=C", "--no-sync", "--pgdata", "data"]);
         initdb.args(["--auth", if password.is_some() { "scram-sha-256" } else { "trust" }]);
         if let Some(password) = password {
-            // `initdb` reads the password from a file. The account that runs it is not the owner of the file.
+            // `initdb` reads the password from a file. It may run under another account than the owner of the file.
             let file = folder.path().join("password");
             fs::write(&file, password)?;
             fs::set_permissions(&file, Permissions::from_mode(0o644))?;
