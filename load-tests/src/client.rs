@@ -117,6 +117,7 @@ pub(crate) async fn closed_loop(
         loops.spawn(async move {
             let mut answered = 0;
             loop {
+                // Take the next number. End when the time is over or the numbers are used up.
                 let number = match until {
                     Until::Elapsed(time) if clock::now().duration_since(started) >= time => break,
                     Until::Elapsed(_) => next.fetch_add(1, Ordering::Relaxed),

@@ -116,6 +116,7 @@ fn judge_group(
 ) -> GroupJudgement {
     let recorded = &recording.groups[group];
     let (name, expect) = (&recorded.name, &recorded.expect);
+    // The limits add their breaches themselves. The other figures are compared with the expectations below.
     let limits = caps::judge(recording, group, breaches);
     let fairness = latency::fairness(recording, group);
     let latency_ms = latency::latency(recording, reconciled, group);
@@ -141,6 +142,7 @@ fn judge_group(
             breaches.push(format!("{name}: {what} is {} ms, where {most} ms was expected", shown(measured)));
         }
     }
+    // The rate sent during an overload counts as a share of the rate that the machine can take.
     let overload = overload::judge(recording, group);
     let share = overload.map(|overload| overload.share());
     if let Some(least) = expect.overload_min
@@ -182,6 +184,7 @@ fn judge_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Ve
         let (lost, of) = (reconciled.lost.len(), reconciled.owed);
         breaches.push(format!("{lost} of {of} deliveries are lost, event {event} to {} first", name(*destination)));
     }
+    // A duplicate is a breach only if no fault explains it.
     let unexplained: Vec<_> = reconciled.duplicates.iter().filter(|duplicate| !duplicate.is_explained).collect();
     if let Some(first) = unexplained.first() {
         let (count, to) = (unexplained.len(), name(first.destination));
@@ -211,6 +214,7 @@ fn judge_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Ve
     for role in &recording.died {
         breaches.push(format!("{role} exited by itself"));
     }
+    // Each event must be accepted in the end, whatever happened to Weir meanwhile.
     let is_refused = |event: &&crate::recording::Event| matches!(event.outcome, Outcome::Refused(_) | Outcome::Unknown);
     let unanswered = recording.events.iter().filter(is_refused).count();
     if unanswered > 0 {

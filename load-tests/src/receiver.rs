@@ -87,6 +87,7 @@ impl Receiver {
                 (seen, progress) = (arrived, clock::now());
             }
         }
+        // The last arrival, before a duplicate can take its place.
         let last = self.epoch + Duration::from_nanos(self.last.load(Ordering::Relaxed));
         // Duplicates may arrive later.
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -63,6 +63,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     let api = target.api();
     let timeline = Timeline::begin();
     let arrivals = Arrivals::new(timeline)?;
+    // The tag is unique to this run, because a running Weir keeps the events and keys of earlier runs.
     let tag = format!("load{}", timeline.now().as_millis());
     let (mut recording, receivers, ids) = prepare(scenario, &api, host, &arrivals, &tag, timeline).await?;
     // The run begins when all destinations exist: creating a thousand takes a while.
@@ -93,6 +94,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;
     collect(&api, &ids, &mut recording, &arrivals).await?;
+    // An idle Weir must have no permits left.
     recording.permits_left = permits_left_in_queue(&target, &recording).await?;
     recording.ended = timeline.now();
     progress.end();
@@ -163,6 +165,7 @@ fn streams(
     let mut events: Vec<Event> = Vec::new();
     let mut streams = Vec::new();
     for (stream, publish) in scenario.publish.iter().enumerate() {
+        // The groups that the stream names, and their destinations.
         let groups: Arc<[usize]> = publish.to.iter().filter_map(|name| scenario.group(name)).collect();
         let destinations = groups.iter().flat_map(|group| recording.of_group(*group));
         // The numbers of the events continue those of the last stream.

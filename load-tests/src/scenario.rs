@@ -244,6 +244,7 @@ impl Scenario {
     }
 
     fn check(&self) -> anyhow::Result<()> {
+        // The bound also keeps the conversion to a `Duration` from panicking.
         let is_time = |seconds: f64| seconds.is_finite() && (0.0..=1e6).contains(&seconds);
         ensure!(
             is_time(self.publish_s) && is_time(self.drain_within_s),

@@ -172,6 +172,7 @@ pub(crate) fn run_all(steps: &[Step], env: &[(&'static str, String)]) -> anyhow:
     }
     print("How long the test programs of each crate ran", &timing.crates());
     print("The slowest of the tests that ran one at a time", &timing.slowest_tests());
+    // Only commands that run tests show the times of their steps.
     if steps.iter().any(|step| step.tests.is_some()) {
         let all: Duration = times.iter().map(|(_, time)| *time).sum();
         let rows = times.iter().copied().chain([("all steps", all)]);

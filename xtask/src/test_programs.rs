@@ -60,6 +60,7 @@ pub(crate) fn built(
             continue;
         }
         let Some(executable) = text("/executable") else { continue };
+        // The names of the package and the target decide whether the program is wanted.
         let (package, manifest) = (text("/package_id").unwrap_or_default(), text("/manifest_path").unwrap_or_default());
         let package = package_name(package).to_owned();
         let target = text("/target/name").unwrap_or_default().to_owned();
@@ -113,7 +114,7 @@ pub(crate) fn run(
             }
             Ok(())
         };
-        // Wait for all threads: a panic is passed on, and the first failure is the result.
+        // Wait for all threads. A panic is passed on, and a failure of one thread is the result.
         let threads: Vec<_> = (0..at_once.max(1)).map(|_| scope.spawn(work)).collect();
         let ends =
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

@@ -110,6 +110,7 @@ impl Engine {
             let addresses = settings.addresses.clone();
             let worker = worker(&backends, addresses, settings.shutdown_grace, capacity)
                 .with_spans(traces.clone().map(|traces| traces as _));
+            // Autoscalers read the load of the worker in its metrics.
             load = Some(worker.load());
             let stops = stopped(working_stops.clone());
             background.spawn(async move { worker.run(stops).await });
@@ -125,6 +126,7 @@ impl Engine {
         // Serve health, metrics and, with the role, the API.
         let readiness = Readiness::starting();
         let sources = GaugeSources { role, backends: backends.clone(), load };
+        // Checks whether store and queue answer, for the metrics.
         background.spawn(sources.clone().check_backends(stopped(working_stops.clone())));
         let render = metrics.renderer(sources);
         let operations = Operations {
@@ -134,6 +136,7 @@ impl Engine {
             readiness: readiness.clone(),
             render_metrics: metrics_listener.is_none().then(|| render.clone()),
         };
+        // Each of the two listeners may have this many connections.
         let limits = ConnectionLimits::new(settings.max_connections);
         let metrics_server = metrics_listener.map(|listener| {
             // This port serves nothing that needs protection, so any host name is accepted.
@@ -218,7 +221,7 @@ impl Engine {
         if tokio::time::timeout(API_GRACE, self.server).await.is_err() {
             tracing::warn!("API requests were still open after the grace period");
         }
-        // The metrics can be scraped until here.
+        // The separate metrics listener has stopped with the API. Open scrapes are cut.
         if let Some(server) = self.metrics_server {
             server.abort();
         }
@@ -253,7 +256,7 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let replay_stops = stopped(stops.clone());
     background.spawn(async move { replayer.run(replay_stops).await });
 
-    // Wakes destinations whose wake was lost, and resolves expired claims.
+    // Finds in the store what needs a wake or a repair, and what has expired.
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
     let sweep_stops = stopped(stops.clone());
     background.spawn(async move { sweeper.run(sweep_stops).await });

@@ -80,7 +80,7 @@ impl Played {
 /// Plays a plan, which is in real time.
 pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result<Played> {
     let times = settings.times;
-    // From here on, all times are those of the form that is played.
+    // In the short form, divide the times of the plan and of the configuration.
     let plan = plan.clone().sped_up(times);
     let scaling = plan.scaling(settings.scaling).sped_up(times);
 

@@ -62,6 +62,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             .filter(|edit| edit.to_per_s == to_per_s)
             .filter_map(|edit| Some((edit, effect(&arrivals, edit)?)))
             .collect();
+        // The milliseconds until the effect, from the sending of each edit or from its answer.
         let since = |start: fn(&Edit) -> Timestamp| {
             let ms = |(edit, at): &(&Edit, Timestamp)| at.since(start(edit)).as_secs_f64() * 1e3;
             seen.iter().map(ms).collect::<Vec<_>>()

@@ -70,6 +70,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             run.whole_per_s / run.peak_per_s
         }),
     ];
+    // The limit of the neighbour must hold, and every event must arrive.
     let counts = [
         Figure::new("above", "sends above the neighbour's limit", Unit::Count, sum(|run| run.above))
             .remark(format!("fullest window {fullest}")),

@@ -42,6 +42,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             Figure::new("each", what, Unit::Count, count as f64 / deliveries as f64)
                 .remark(format!("{count} for {deliveries}"))
         };
+        // Without the extension there is no figure for statements.
         if servers.counts_statements() {
             figures.push(each(format!("{what}: SQL statements"), executed.statements));
         }

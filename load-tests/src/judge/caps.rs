@@ -81,6 +81,7 @@ pub(crate) fn judge(recording: &Recording, group: usize, breaches: &mut Vec<Stri
     if unrecorded > 0 {
         breaches.push(format!("{name}: {unrecorded} arrivals are not in Weir's record"));
     }
+    // Without an audit the record of a destination is not judged at all.
     if unaudited > 0 {
         breaches.push(format!("{name}: {unaudited} destinations have no audit"));
     }

@@ -33,6 +33,7 @@ pub(super) fn page(report: &Report) -> anyhow::Result<String> {
 fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
     let failed = report.runs.iter().filter(|run| !run.passed).count();
     let breaches: usize = report.runs.iter().map(|run| run.judgement.breaches.len()).sum();
+    // The class gives the verdict its colour.
     let (class, verdict) = match failed {
         0 => ("ok", "Every promise was kept.".to_owned()),
         _ => (

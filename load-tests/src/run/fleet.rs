@@ -49,6 +49,7 @@ impl Fleet {
             format!("there is no {}; build it with `cargo build --release -p weir`", weir.display())
         })?;
         let folder = tempfile::tempdir().context("cannot make a folder for the database")?;
+        // The scaled set-up gets servers of its own.
         let (mut redis, mut postgres) = (None, None);
         let backing = match set_up {
             SetUp::Embedded => vec![("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())],

@@ -172,6 +172,7 @@ async fn listen(
 ) {
     let mut listener = Some(listener);
     let limiter = Arc::new(RateLimiter::default());
+    // Some behaviours change with the time since the start.
     let since = now();
     loop {
         let is_refusing = *behaviors.borrow_and_update() == ReceiverBehavior::Refuse;

@@ -33,6 +33,7 @@ impl StepRunner<'_> {
 
     async fn act(&mut self, action: &Action) -> anyhow::Result<()> {
         let from = self.timeline.now();
+        // The charts mark the beginning of each step.
         self.recording.marks.push(Mark { what: describe(action), at: from });
         match action {
             Action::Edit { to, settings } => self.edit(to, settings).await?,

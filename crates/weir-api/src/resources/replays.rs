@@ -272,6 +272,7 @@ impl ReplayView {
             failed: figures.failed,
             cancelled: figures.cancelled,
             remaining,
+            // Only a running replay has an estimated end.
             eta_s: if state == "running" { eta_s(figures.ended(), remaining, now.since(created_at)) } else { None },
             created_at,
             ended_at,

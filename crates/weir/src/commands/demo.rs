@@ -160,6 +160,7 @@ async fn drain(
 ) -> anyhow::Result<bool> {
     let (edited, limit, when) = EDITED;
     let started = clock.now();
+    // When the limit is edited, and when the demo fails.
     let edit_at = started + Duration::from_secs_f64(f64::from(seconds) * when);
     let give_up_at = started + Duration::from_secs(seconds.into()) + EXTRA_TIME;
     let mut edit_pending = true;

@@ -54,6 +54,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     } else {
         println!("weir {version} {} is listening on http://{address}", role.name());
     }
+    // `Settings` accepts an API without keys only on loopback.
     if role.serves_api() && settings.api_keys.is_empty() {
         tracing::info!(
             "no API key is set (WEIR_API_KEYS): every user of this machine can use the API, and no other machine can"

@@ -35,6 +35,7 @@ pub(super) fn run(arguments: &VerifyArgs) -> anyhow::Result<Exit> {
         body: &body,
     };
     let tolerance = Duration::from_secs(arguments.tolerance_s.into());
+    // A signed time must be within the tolerance of the clock of this machine.
     Ok(match verify(&key, &style, &received, SystemClock::start().wall(), tolerance) {
         Ok(()) => {
             println!("valid");

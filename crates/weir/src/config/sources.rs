@@ -103,6 +103,7 @@ impl SourceValues {
 
     /// Adds the settings of a file's text.
     pub(crate) fn add_file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        // The reason does not quote the line, which may hold a secret.
         let not_toml =
             |error: toml::de::Error| ConfigError::NotToml { path: path.into(), reason: place_and_reason(text, &error) };
         for (name, value) in toml::from_str::<toml::Table>(text).map_err(not_toml)? {

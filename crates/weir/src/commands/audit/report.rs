@@ -79,6 +79,7 @@ fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
 
 /// The sends of unknown outcome, one per line; empty if there are none.
 pub(super) fn unknown(audited: &[Audited]) -> String {
+    // The lines of one destination.
     let of = |audited: &Audited| {
         let report = &audited.report;
         let mut lines: Vec<_> = report
@@ -100,6 +101,8 @@ pub(super) fn unknown(audited: &[Audited]) -> String {
         lines
     };
     let lines: Vec<_> = audited.iter().flat_map(of).collect();
+
+    // A heading alone would say that there are such sends.
     match lines.as_slice() {
         [] => String::new(),
         lines => format!(
