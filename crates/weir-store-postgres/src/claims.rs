@@ -183,6 +183,7 @@ fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<GroupRequest<'r>>> {
     for (operation, claiming) in group.iter().enumerate() {
         let (now, of_replays) = (claiming.now, claiming.of_replays);
         for (index, request) in claiming.requests.iter().enumerate() {
+            // The first request for a section goes to the first wave, the second one to the second wave.
             let wave = times_named.entry((request.destination_id, of_replays)).or_default();
             if waves.len() == *wave {
                 waves.push(Vec::new());

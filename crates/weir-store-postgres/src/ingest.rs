@@ -126,6 +126,7 @@ async fn store(
 ) -> Result<Vec<IngestResult>, sqlx::Error> {
     let tenants: BTreeSet<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect();
     let tenants: Vec<&str> = tenants.into_iter().collect();
+    // By the cache first. If a guard fails, or the cache does not suffice, after a refresh.
     for _ in 0..ATTEMPTS {
         if let Some(answers) = store_by_cache(new, &tenants, connection, shared).await? {
             return Ok(answers);

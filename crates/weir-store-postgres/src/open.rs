@@ -155,6 +155,7 @@ impl PostgresStore {
     pub(crate) async fn make_partitions(&self, now: Timestamp) -> Result<(), sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         let made = within(GROUP_TIMEOUT, self.shared.partitions.ensure(&mut connection, days_around(now))).await;
+        // After a timeout the connection may still be in the middle of a statement.
         if made.is_err() {
             connection.close_on_drop();
         }

@@ -162,8 +162,10 @@ async fn find_day(connection: &mut PgConnection, cutoffs: &Cutoffs, after: Day) 
     let Some(before) = cutoffs.events() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
     let row = sqlx::query(NEXT_DAY).bind(after).bind(day_of(before)).fetch_one(&mut *connection).await?;
     let day: Option<Day> = sqlx::Row::try_get_unchecked(&row, 0)?;
+    // No such day is left: the events of the other days are deleted row by row.
     let Some(day) = day else { return Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Events([0; 16]))) };
     let has_deliveries = sqlx::query(DAY_HAS_DELIVERIES).bind(day).fetch_one(connection).await?.flag(0)?;
+    // A day that still has deliveries is passed over. Of any other, the keys are deleted first.
     let next = if has_deliveries { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) };
     Ok(PruneStep::of(Pruned::NOTHING, next))
 }
@@ -174,6 +176,7 @@ async fn prune_deliveries(
     after: [u8; 16],
 ) -> Result<PruneStep, sqlx::Error> {
     let Some(before) = cutoffs.deliveries() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
+    // The cutoffs of the states from which deliveries are deleted.
     let of_states = DeliveryState::ALL.into_iter().filter_map(|state| Some((state_code(state), cutoffs.of(state)?)));
     let (states, times): (Vec<i16>, Vec<i64>) = of_states.map(|(state, cutoff)| (state, cutoff.as_nanos())).unzip();
     let row = sqlx::query(DELETE_DELIVERIES)

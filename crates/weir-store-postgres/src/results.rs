@@ -198,9 +198,11 @@ impl Settled {
     pub(crate) async fn advance(mut self, connection: &mut PgConnection) -> Vec<Settlement> {
         let message_groups: BTreeSet<MessageGroup> =
             self.leaving.iter().map(|leaving| leaving.message_group.clone()).collect();
+        // A delivery that is skipped waits again. Unlike an ended one, it must be taken out of its group.
         let skipped = |leaving: &&Leaving| self.settlements[leaving.at].state().is_some_and(DeliveryState::is_waiting);
         let skipped: Vec<DeliveryId> = self.leaving.iter().filter(skipped).map(|leaving| leaving.delivery_id).collect();
         let dues = advance(&message_groups, &skipped, connection).await;
+        // Tell each caller when the new head is due, so that it wakes the destination.
         let dues: BTreeMap<&MessageGroup, Timestamp> =
             message_groups.iter().zip(dues).filter_map(|(message_group, due)| Some((message_group, due?))).collect();
         for leaving in &self.leaving {

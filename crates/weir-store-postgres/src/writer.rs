@@ -292,6 +292,7 @@ struct Redial {
 
 impl Redial {
     async fn connect(&mut self, options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+        // Shortly after a failure, callers get an error at once instead of a wait for the next one.
         if Instant::now() < self.not_before {
             let reason = "the server could not be reached a moment ago";
             return Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::NotConnected, reason)));

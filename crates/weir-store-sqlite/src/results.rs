@@ -283,6 +283,7 @@ impl Transaction<'_, '_> {
         let Some((destination_id, state, expires_at)) = self.find(id)? else {
             return Ok(DeliveryAction::NotFound);
         };
+        // The refusals, in the same order as on PostgreSQL.
         if self.destinations.is_deleted(destination_id) {
             return Ok(DeliveryAction::DestinationGone);
         }
@@ -292,6 +293,7 @@ impl Transaction<'_, '_> {
         if expires_at.is_some_and(|at| at <= now) {
             return Ok(DeliveryAction::Expired);
         }
+        // A waiting delivery is due now, unless it is behind a head. An ended one waits again.
         if state.is_waiting() {
             self.pull_forward(id, now)?;
         } else {
@@ -340,6 +342,7 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL, &values)?;
+        // If it was the head, the next delivery becomes the head.
         if let Some(message_group) = self.message_group_of(id)? {
             self.advance_message_group(&message_group)?;
         }

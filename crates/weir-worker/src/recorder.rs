@@ -106,6 +106,7 @@ impl Stages {
         let mut batch = Vec::with_capacity(BATCH);
         let mut breakers = Breakers::default();
         while reports.recv_many(&mut batch, BATCH).await > 0 {
+            // The queue first: the time of a commit must not count against `max_in_flight`.
             self.free_room(&batch, &mut breakers).await;
             for report in batch.drain(..) {
                 if matches!(report, Report::Stop) {

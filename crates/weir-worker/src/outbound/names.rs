@@ -143,6 +143,7 @@ impl Names {
         };
         let (answer, ttl) = match found {
             Ok(Resolution { addresses, ttl }) => (Ok(addresses.into()), ttl.clamp(MIN_TTL, MAX_TTL)),
+            // A lack of files says nothing about the name, and is not cached.
             Err(exhausted @ NoAddress::Exhausted(_)) => (Err(exhausted), Duration::ZERO),
             Err(failed) => (Err(failed), FAILURE_TTL),
         };
