@@ -99,6 +99,7 @@ impl AddressPolicy {
 
     /// Checks a destination's URL as far as possible without DNS.
     pub fn check_url(&self, url: &Url) -> Result<(), AddressRefusal> {
+        // Https always; plain http only if the operator allows it.
         match url.scheme() {
             "https" => {}
             "http" if self.allow_http => {}
@@ -106,17 +107,21 @@ impl AddressPolicy {
             other => return Err(AddressRefusal::Scheme(other.to_owned())),
         }
         let host = url.host().ok_or(AddressRefusal::NoHost)?;
+        // Credentials belong in the destination's headers, and no receiver can listen on port 0.
         if !url.username().is_empty() || url.password().is_some() {
             return Err(AddressRefusal::UserInfo);
         }
         if url.port() == Some(0) {
             return Err(AddressRefusal::PortZero);
         }
+        // A URL without a port has the default port of its scheme.
         if let Some(port) = url.port_or_known_default()
             && !self.allows_port(port)
         {
             return Err(AddressRefusal::Port(port));
         }
+        // Only an address can be judged without DNS. The addresses of a name are checked before each connection, so
+        // here a name is refused only if it means this machine.
         match host {
             Host::Ipv4(v4) => self.check(IpAddr::V4(v4)),
             Host::Ipv6(v6) => self.check(IpAddr::V6(v6)),

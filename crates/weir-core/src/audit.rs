@@ -117,6 +117,7 @@ impl Auditor {
 
     /// The report on everything added so far.
     pub fn report(self) -> AuditReport {
+        // One row for each limit that was in force in the range, also if it was removed later.
         let limits = |(sliding, usage): &(Sliding, Usage)| {
             let audit_of = |found: &sliding::Findings| LimitAudit {
                 limit: found.limit.limit.get(),
@@ -126,12 +127,14 @@ impl Auditor {
                 worst_sliding_window: found.sliding,
                 violations: found.violations,
                 possible_violations: found.possible_violations,
+                // Sends and times under another limit of the same period do not count for this one.
                 utilisation: usage.utilisation(|limit| limit == Some(found.limit)),
             };
             sliding.findings().iter().map(audit_of).collect::<Vec<_>>()
         };
         AuditReport {
             from: self.from,
+            // `null` for a range without an end.
             to: (self.to < Timestamp::MAX).then_some(self.to),
             sends: self.sends,
             rate_limits: self.periods.iter().flat_map(limits).collect(),

@@ -73,7 +73,9 @@ impl State {
 
     /// Publishes the claims of a scheduler and re-queues the job; `false` when the lease or the terms are stale.
     pub(crate) fn publish(&mut self, scenario: &Scenario, scheduler: usize, (lease, plan): (Lease, Plan)) -> bool {
+        // Only a leased job has a run whose result can be published.
         let Phase::Leased { woken, .. } = self.queue.phase else { return false };
+        // The lease is of this generation, and the job has not been claimed again since.
         let matches = if lease.foreign {
             // Epochs start again with an empty queue, so only the generation shows that the lease is stale.
             !scenario.remedies.generation
@@ -83,14 +85,19 @@ impl State {
         if !matches {
             return false;
         }
+        // The queue knows newer terms than the run has read: another run is needed, with those terms.
         if scenario.remedies.publish_version && scenario.is_newer(self.queue.version, plan.version) {
             self.queue.phase = Phase::Scheduled { due: 0, floor: 0 };
             return false;
         }
+        // Without a remedy a stale publication gets this far, and a property must see it.
         self.witness.stale_published |= lease.foreign || !lease.current;
+        // The terms of the run are in force from here on, even if their edit is never announced.
         self.queue.version = plan.version;
         self.announce_terms(scenario, plan.version);
+        // A recovered cursor counts only while the queue has none.
         self.queue.cursor = self.queue.cursor.or(plan.recovered);
+        // The claims become permits, and the job is re-queued in the same step. Its pace counts these permits.
         for permit in &mut self.permits {
             if permit.stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
                 permit.issue();
