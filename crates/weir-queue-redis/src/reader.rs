@@ -150,6 +150,7 @@ impl ShardReader {
             settled.map_err(ReadError::NotSettled)?;
             self.read_as(Selection::Own, RECALL_COUNT, connection, &held).await?;
         }
+        // Read until stopped, and only while the worker has places.
         while let Some(wanted) = self.wanted(stopped).await {
             // COUNT applies to each stream.
             let count = (wanted / self.shards.len()).clamp(1, PER_READ);

@@ -134,6 +134,7 @@ impl ShardContext {
     async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> QueueResult<Vec<Lease>> {
         // The leases must count the permits that this process has settled.
         self.settlements.flush(self, shards).await?;
+        // One call for each shard, with the same maximum.
         let calls: Vec<Call> = shards
             .iter()
             .map(|&shard| {
