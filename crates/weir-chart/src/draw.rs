@@ -74,10 +74,12 @@ fn draw(out: &mut String, chart: &Chart, is_file: bool) -> fmt::Result {
 
 /// The legend ends at `right`.
 fn draw_legend(out: &mut String, legend: &[Key], right: f64, baseline: f64) -> fmt::Result {
+    // The first entry begins so far to the left that the last one ends at `right`.
     let width = |key: &Key| SAMPLE + CHAR * key.name.len() as f64 + GAP;
     let mut x = right + GAP - legend.iter().map(width).sum::<f64>();
     for key in legend {
         let (class, middle) = (key.color.class(), baseline - 5.0);
+        // The sample of an entry is a line for lines, and a rectangle for areas.
         match key.stroke {
             Some(stroke) => writeln!(out, r#"<path class="{class} {}" d="M{x} {middle}h17"/>"#, stroke.class()),
             None => {

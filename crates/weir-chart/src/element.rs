@@ -42,6 +42,7 @@ pub fn stairs(steps: impl IntoIterator<Item = (f64, f64, Option<f64>)>) -> Vec<V
     for (from, until, value) in steps {
         if let Some(value) = value {
             let ends = [(from, value), (until, value)];
+            // A step continues the line only if it begins where the previous one ended.
             match lines.last_mut() {
                 Some(line) if open_until == Some(from) => line.extend(ends),
                 _ => lines.push(ends.to_vec()),

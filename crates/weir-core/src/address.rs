@@ -63,12 +63,15 @@ impl AddressPolicy {
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefusal> {
         // The address to which a socket connects: `::ffff:10.0.0.1` is `10.0.0.1`.
         let address = address.to_canonical();
+        // A denial counts before every exception.
         if self.denies(address) {
             return Err(AddressRefusal::Denied(address));
         }
         if self.allow_networks.iter().any(|network| network.contains(&address)) {
             return Ok(());
         }
+        // An embedded IPv4 address is judged itself, because traffic ends there. Other addresses are judged by their
+        // range.
         let refused = match address {
             IpAddr::V4(v4) => v4_range(v4).map(|(network, range)| (IpNet::V4(network), range)),
             IpAddr::V6(v6) => match embedded_v4(v6) {

@@ -63,6 +63,7 @@ impl Auditor {
     /// An auditor of the sends in `[from, to)`. `limit_changes` are the limits and when each came into force, oldest
     /// first. The oldest limits also apply to the time before them.
     pub fn new(limit_changes: Vec<(Timestamp, RateLimits)>, from: Timestamp, to: Timestamp) -> Self {
+        // A period without a limit in the range has nothing to judge.
         let judges = |period| {
             let in_force = InForce::new(&limit_changes, period);
             let sliding = Sliding::new(period, &in_force, from, to);

@@ -181,6 +181,7 @@ impl State {
 
     /// Sorts interchangeable schedulers and permits, so that states which differ only in their order are equal.
     pub(crate) fn canonical(mut self) -> Self {
+        // The lesser scheduler is the first. Claimed permits name their scheduler, so they change with it.
         if self.schedulers[0] > self.schedulers[1] {
             self.schedulers.swap(0, 1);
             for permit in &mut self.permits {
@@ -190,6 +191,7 @@ impl State {
             }
         }
         for permit in &mut self.permits {
+            // A permit that neither a process nor a queue knows any more is a free place.
             if permit.stage == Stage::Gone
                 && permit.in_queue == QueueView::ABSENT
                 && permit.in_snapshot == QueueView::ABSENT

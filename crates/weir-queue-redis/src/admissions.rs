@@ -175,6 +175,7 @@ fn record_admitted(context: &ShardContext, groups: Vec<Group>, mut answered: Scr
             tracing::warn!("the answer has an unexpected shape; the claims will expire");
             break;
         };
+        // Redis admits from the front of the batch.
         let refused = deliveries.split_off(count.min(deliveries.len()));
         context.admission_estimates.admitted(id, deliveries.len() as u32, room, admits_from, now);
         if !refused.is_empty() {

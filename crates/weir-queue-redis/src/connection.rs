@@ -112,6 +112,7 @@ async fn in_one_pipeline(mut connection: redis::aio::MultiplexedConnection, call
     if let [call] = calls {
         return vec![one(connection, call).await];
     }
+    // The error of one call must not hide the answers of the others.
     let mut pipeline = redis::pipe();
     pipeline.ignore_errors();
     for call in calls {
@@ -121,6 +122,7 @@ async fn in_one_pipeline(mut connection: redis::aio::MultiplexedConnection, call
         Ok(answers) => answers,
         Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
     };
+    // A server that does not know a script gets its source in a further call.
     for (answer, call) in answers.iter_mut().zip(calls) {
         if answer.as_ref().is_err_and(is_unknown_script) {
             *answer = call.in_full().query_async(&mut connection).await;

@@ -109,6 +109,7 @@ impl Leases for RedisQueue {
     async fn permitted_claims(&self) -> QueueResult<HashSet<Claim>> {
         let mut claims = HashSet::new();
         for shard in Shard::all() {
+            // Page by page. Each page begins behind the last entry of the previous one; a short page is the last.
             let mut after = "-".to_owned();
             loop {
                 let mut call = self.context.new_call(shard, Operation::Entries);

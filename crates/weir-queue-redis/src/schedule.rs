@@ -72,6 +72,7 @@ impl Schedule for RedisQueue {
         }
         for ((shard, _), answered) in batches.iter().zip(self.context.call_all(&calls).await) {
             answered?;
+            // The jobs of edited destinations are due at once.
             self.context.due_times.learn(*shard, now);
         }
         Ok(())
@@ -86,6 +87,7 @@ impl Schedule for RedisQueue {
 
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
         loop {
+            // Listen before the due times are read, so that an earlier one that is learned in between is not missed.
             let sooner = self.context.due_times.sooner();
             tokio::pin!(sooner);
             sooner.as_mut().enable();

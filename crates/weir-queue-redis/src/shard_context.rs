@@ -244,6 +244,7 @@ impl ShardContext {
                 );
             }
             self.decline_unread(unread);
+            // Less than a page: no other entry is old enough.
             if dropped < TIDY_PAGE {
                 return Ok(());
             }

@@ -115,6 +115,8 @@ impl AlertPublisher {
                 }
             }
         }
+        // Last: if this process dies before, the next pass makes the same events, and their keys show that they are
+        // stored.
         for AlertUpdate { destination_id, version, alert_state, .. } in updates {
             self.store.record_alert_state(destination_id, version, alert_state).await?;
         }
@@ -137,10 +139,12 @@ fn alert_update(
 ) -> Option<AlertUpdate> {
     let policy = destination.settings.alerts.apply_to(policy);
     let status = status(destination, condition, now);
+    // Conditions that end without an alert are forgotten first.
     let mut alert_state = condition.state.reconciled(&policy, &status);
     let mut events = Vec::new();
     for alert in alert_state.alerts(&policy, &status, now) {
         let recipients = recipients(destination, &alert, subscribers);
+        // An alert without recipients is not recorded, so a later subscriber still gets it.
         if !recipients.is_empty() {
             events.push(event(destination, &alert, &status, condition.version, recipients, now));
             alert_state = alert_state.with(&alert, now);

@@ -72,6 +72,7 @@ impl ProcessWatcher {
         // In this order: a process registers before it takes permits.
         let holders = self.queue.holders().await?;
         let mut registered = self.store.processes().await?;
+        // A process whose beat has changed meanwhile is not declared dead.
         for ProcessBeat { id, beat } in self.beats.observe(&registered, Instant::now()) {
             if self.store.declare_dead(id, beat).await? {
                 tracing::warn!(process = id.0, "a process is dead; resolving its claims and permits");
@@ -79,6 +80,7 @@ impl ProcessWatcher {
                 registered.retain(|process| process.id != id);
             }
         }
+        // Any holder that is not registered, whichever process has declared it dead.
         let dead: Vec<ProcessId> =
             holders.into_iter().filter(|holder| registered.iter().all(|process| process.id != *holder)).collect();
         if !dead.is_empty() {
@@ -121,6 +123,7 @@ impl ProcessWatcher {
     /// Resolves claims that dead processes had made and not published.
     async fn resolve_claims(&mut self) -> Result<(), Failure> {
         let orphaned = self.store.orphaned_claims(MAX_CLAIMS).await?;
+        // Claims that had a permit need no other look at the queue. Those that are no longer orphaned are forgotten.
         let known = std::mem::take(&mut self.claims_with_permit);
         let (with_permit, new): (Vec<_>, Vec<_>) = orphaned.into_iter().partition(|claim| known.contains(claim));
         self.claims_with_permit.extend(with_permit);

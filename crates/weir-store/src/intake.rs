@@ -144,6 +144,7 @@ impl<'e> Intake<'e> {
         {
             return Some(Ok(stored.clone()));
         }
+        // The first event of the group wakes the destinations.
         let again = |first: Ingested| Ingested { duplicate: true, wake: Vec::new(), ..first };
         first.get(&(tenant, key)).map(|&at| self.answers[at].clone().map(again))
     }
@@ -227,6 +228,7 @@ fn fan_out(
     if let Some(index) = named.iter().position(|&id| directory.find(&event.tenant, id).is_none()) {
         return Err(IngestRefusal::UnknownDestination { index });
     }
+    // Each destination once, however often it is named.
     let mut seen = HashSet::new();
     Ok(named.iter().copied().filter(|&id| named.len() == 1 || seen.insert(id)).collect())
 }

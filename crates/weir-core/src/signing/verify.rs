@@ -110,6 +110,7 @@ fn parts_with_prefix<'s>(list: &'s str, prefix: &'s str) -> impl Iterator<Item =
 fn is_standard(key: &Key, message: &[u8], signature: &str) -> bool {
     let Some((version, encoded)) = signature.split_once(',') else { return false };
     let Ok(bytes) = STANDARD.decode(encoded) else { return false };
+    // A shared secret makes a MAC (`v1`). Any other key belongs to a signature (`v1a`).
     let public = match key {
         Key::Secret(secret) => {
             if let Some(mut mac) = secret.mac() {

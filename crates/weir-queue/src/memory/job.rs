@@ -193,6 +193,7 @@ impl Job {
             Phase::Leased { .. } => terms.max_in_flight.div_ceil(SHARES),
             Phase::Idle | Phase::Scheduled { .. } => 0,
         };
+        // The slot of this delivery comes after those of the queued permits.
         let taken = self.queued() + 1;
         !terms.suspended
             && terms.version == destination.updated_at

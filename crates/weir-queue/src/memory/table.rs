@@ -82,10 +82,12 @@ impl JobTable {
 
     pub fn wake(&mut self, wake: Wake) {
         let job = self.jobs.entry(wake.destination_id).or_insert_with(Job::new);
+        // A run under way does not stop a job whose version has changed.
         job.version += 1;
         match job.phase {
             Phase::Idle => self.schedule(wake.destination_id, wake.due, Timestamp::MIN, false),
             Phase::Scheduled { due, floor, on_settle } => {
+                // A paced job runs no sooner than its floor.
                 let sooner = wake.due.max(floor);
                 if sooner < due {
                     self.schedule(wake.destination_id, sooner, floor, on_settle);
@@ -232,6 +234,7 @@ impl JobTable {
     pub fn admit(&mut self, now: Timestamp, delivery: ClaimedDelivery) -> Option<ClaimedDelivery> {
         let destination_id = delivery.claim.destination_id;
         let closed = self.closed;
+        // The conditions are checked again, because they may have changed since the room was reserved.
         let admits = |job: &&mut Job| {
             job.terms.as_ref().is_some_and(|terms| !terms.suspended) && job.held_until <= now && job.cursors.is_some()
         };
