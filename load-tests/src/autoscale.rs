@@ -67,6 +67,7 @@ pub(crate) async fn run(args: &AutoscaleArgs) -> anyhow::Result<bool> {
     } else {
         args.scenarios.iter().map(|name| Plan::named(name)).collect::<anyhow::Result<_>>()?
     };
+    // The configuration is read from the manifests, so the tested one is the deployed one.
     let scaling = Scaling::read(&args.manifest)?;
     let folder = match &args.report {
         Some(folder) => folder.clone(),
@@ -91,6 +92,7 @@ pub(crate) async fn run(args: &AutoscaleArgs) -> anyhow::Result<bool> {
     if !failed.is_empty() {
         println!("failed: {}", failed.join(", "));
     }
+    // A broken promise makes the result false. A plan that could not be played is an error.
     ensure!(unplayed.is_empty(), "could not be played: {}", unplayed.join(", "));
     Ok(failed.is_empty())
 }
@@ -109,6 +111,7 @@ async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Res
         };
         match played {
             Ok(played) => {
+                // Report each run at once, so that an interruption later does not lose it.
                 print!("{}", summary::of(&played));
                 report(&played, settings.folder)?;
                 all.push(played);

@@ -103,10 +103,12 @@ pub(crate) async fn closed_loop(
     path: &'static str,
     body: MakeBody,
 ) -> anyhow::Result<Driven> {
+    // Open the connections before the time starts.
     let mut open = Vec::new();
     for _ in 0..connections {
         open.push(Connection::open(server).await?);
     }
+    // All connections take their numbers from one counter.
     let next = Arc::new(AtomicU64::new(0));
     let started = clock::now();
     let mut loops = JoinSet::new();
@@ -115,6 +117,7 @@ pub(crate) async fn closed_loop(
         loops.spawn(async move {
             let mut answered = 0;
             loop {
+                // Take the next number. End when the time is over or the numbers are used up.
                 let number = match until {
                     Until::Elapsed(time) if clock::now().duration_since(started) >= time => break,
                     Until::Elapsed(_) => next.fetch_add(1, Ordering::Relaxed),
@@ -129,6 +132,7 @@ pub(crate) async fn closed_loop(
             anyhow::Ok(answered)
         });
     }
+    // The first error ends all loops.
     let mut answered = 0;
     while let Some(done) = loops.join_next().await {
         answered += done??;
@@ -148,6 +152,7 @@ pub(crate) async fn open_loop(
 ) -> anyhow::Result<Vec<Instant>> {
     let mut queues = Vec::new();
     let mut senders = JoinSet::new();
+    // Each connection has a queue, so that a slow response delays only the requests of that connection.
     for _ in 0..connections {
         let mut connection = Connection::open(server).await?;
         let (queue, mut waiting) = mpsc::unbounded_channel::<u64>();

@@ -37,6 +37,7 @@ fn line(name: &str, a: Option<f64>, b: Option<f64>) -> String {
 
 fn figures(run: &Run) -> Vec<(String, Option<f64>)> {
     let judgement = &run.judgement;
+    // First the figures of the run, then those of each group.
     let mut figures = vec![
         ("breaches".to_owned(), Some(judgement.breaches.len() as f64)),
         ("lost".to_owned(), Some(judgement.lost as f64)),

@@ -81,11 +81,13 @@ impl Judgement {
 }
 
 pub(crate) fn judge(recording: &Recording) -> Judgement {
+    // Match the events with the arrivals first: the groups, the whole and the charts need the result.
     let reconciled = reconcile::reconcile(recording);
     let mut breaches = Vec::new();
     let groups = (0..recording.groups.len()).map(|group| judge_group(recording, &reconciled, group, &mut breaches));
     let groups = groups.collect();
     judge_whole(recording, &reconciled, &mut breaches);
+    // The figures of the report.
     let count = |is: fn(&Outcome) -> bool| recording.events.iter().filter(|event| is(&event.outcome)).count() as u64;
     Judgement {
         breaches,
@@ -114,11 +116,13 @@ fn judge_group(
 ) -> GroupJudgement {
     let recorded = &recording.groups[group];
     let (name, expect) = (&recorded.name, &recorded.expect);
+    // The limits add their breaches themselves. The other figures are compared with the expectations below.
     let limits = caps::judge(recording, group, breaches);
     let fairness = latency::fairness(recording, group);
     let latency_ms = latency::latency(recording, reconciled, group);
     let arrivals = recording.of_group(group).map(|number| recording.at(number).len() as u64).sum();
 
+    // The strictest limit is the one that is used most. A figure that was not measured misses its bound.
     let used = limits.iter().filter_map(|limit| limit.utilisation).reduce(f64::max);
     if let Some(least) = expect.utilisation_min
         && used.is_none_or(|used| used < least)
@@ -138,6 +142,7 @@ fn judge_group(
             breaches.push(format!("{name}: {what} is {} ms, where {most} ms was expected", shown(measured)));
         }
     }
+    // The rate sent during an overload counts as a share of the rate that the machine can take.
     let overload = overload::judge(recording, group);
     let share = overload.map(|overload| overload.share());
     if let Some(least) = expect.overload_min
@@ -148,9 +153,11 @@ fn judge_group(
             shown(share)
         ));
     }
+    // After a pause nothing may be sent, except during the time that an edit needs to take effect.
     for pause in &recorded.pauses {
         let holds_from = pause.from + EDIT_GRACE + SLACK;
         let is_within = |at: Timestamp| holds_from < at && at < pause.until;
+        // An arrival in a stall of the receiver may have been sent before the pause.
         let sent =
             |number| recording.at(number).iter().filter(|arrival| is_within(arrival.at - arrival.stalled)).count();
         let sent: usize = recording.of_group(group).map(sent).sum();
@@ -172,10 +179,12 @@ fn judge_group(
 /// Judges the promises of the whole run.
 fn judge_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Vec<String>) {
     let name = |number: u32| &recording.groups[recording.destinations[number as usize].group].name;
+    // Each promise about single deliveries names its first breach.
     if let Some((event, destination)) = reconciled.lost.first() {
         let (lost, of) = (reconciled.lost.len(), reconciled.owed);
         breaches.push(format!("{lost} of {of} deliveries are lost, event {event} to {} first", name(*destination)));
     }
+    // A duplicate is a breach only if no fault explains it.
     let unexplained: Vec<_> = reconciled.duplicates.iter().filter(|duplicate| !duplicate.is_explained).collect();
     if let Some(first) = unexplained.first() {
         let (count, to) = (unexplained.len(), name(first.destination));
@@ -191,6 +200,8 @@ fn judge_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Ve
     if let Some(first) = reconciled.short.first() {
         breaches.push(format!("{} events were accepted for too few destinations: {first}", reconciled.short.len()));
     }
+
+    // Promises about Weir and the run itself.
     if recording.unknown_paths > 0 {
         breaches.push(format!("{} arrivals at paths of no destination", recording.unknown_paths));
     }
@@ -203,6 +214,7 @@ fn judge_whole(recording: &Recording, reconciled: &Reconciled, breaches: &mut Ve
     for role in &recording.died {
         breaches.push(format!("{role} exited by itself"));
     }
+    // Each event must be accepted in the end, whatever happened to Weir meanwhile.
     let is_refused = |event: &&crate::recording::Event| matches!(event.outcome, Outcome::Refused(_) | Outcome::Unknown);
     let unanswered = recording.events.iter().filter(is_refused).count();
     if unanswered > 0 {

@@ -87,6 +87,8 @@ pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
         // Written after each scenario, so an interrupted series leaves a report.
         report.write(&folder)?;
     }
+
+    // A broken promise makes the result false. A scenario that could not be played is an error.
     let failed: Vec<_> = report.runs.iter().filter(|run| !run.passed).map(|run| run.scenario.as_str()).collect();
     println!(
         "\n{} of {} passed; {}",

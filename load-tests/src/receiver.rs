@@ -74,6 +74,7 @@ impl Receiver {
     pub(crate) async fn all_arrived(&self, expected: u64) -> anyhow::Result<Instant> {
         let mut seen = 0;
         let mut progress = clock::now();
+        // Continue as long as something still arrives.
         while seen < expected {
             ensure!(
                 clock::now().duration_since(progress) < TIMEOUT,
@@ -86,6 +87,7 @@ impl Receiver {
                 (seen, progress) = (arrived, clock::now());
             }
         }
+        // The last arrival, before a duplicate can take its place.
         let last = self.epoch + Duration::from_nanos(self.last.load(Ordering::Relaxed));
         // Duplicates may arrive later.
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -63,11 +63,13 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     let api = target.api();
     let timeline = Timeline::begin();
     let arrivals = Arrivals::new(timeline)?;
+    // The tag is unique to this run, because a running Weir keeps the events and keys of earlier runs.
     let tag = format!("load{}", timeline.now().as_millis());
     let (mut recording, receivers, ids) = prepare(scenario, &api, host, &arrivals, &tag, timeline).await?;
     // The run begins when all destinations exist: creating a thousand takes a while.
     let timeline = timeline.restarted();
     recording.began = timeline.now();
+    // Every event has its number and its entry before the first post.
     let (streams, events) = streams(scenario, &tag, &ids, &recording, timeline);
     let events = Arc::new(Mutex::new(events));
     let deadline = timeline.began() + seconds(scenario.publish_s + scenario.drain_within_s);
@@ -92,6 +94,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;
     collect(&api, &ids, &mut recording, &arrivals).await?;
+    // An idle Weir must have no permits left.
     recording.permits_left = permits_left_in_queue(&target, &recording).await?;
     recording.ended = timeline.now();
     progress.end();
@@ -112,7 +115,9 @@ async fn prepare(
     let mut receivers = Vec::new();
     let mut ids = Vec::new();
     for (number, group) in scenario.destinations.iter().enumerate() {
+        // A group has receivers of its own, because its behaviour can change.
         let receiver = Receivers::start(host, group.behavior, arrivals).await.context("cannot listen")?;
+        // The destinations of the group subscribe to the events of the streams that name it.
         let coalesces =
             |publish: &crate::scenario::Publish| publish.to.contains(&group.name) && publish.coalesce_keys.is_some();
         let streams = (0..).zip(&scenario.publish).filter(|(_, publish)| publish.to.contains(&group.name));
@@ -124,6 +129,7 @@ async fn prepare(
             coalesces: scenario.publish.iter().any(coalesces),
         });
         for _ in 0..group.count {
+            // The path in the URL is the number of the destination. It tells the arrivals apart.
             let path = recording.destinations.len();
             let mut settings = group.settings.clone();
             settings["url"] = json!(format!("http://{host}:{}/{path}", receiver.port));
@@ -132,6 +138,7 @@ async fn prepare(
             if group.no_breaker {
                 settings["breaker"] = Value::Null;
             }
+            // The limit came into force at some time between the request and its answer.
             let sent = timeline.now();
             ids.push(api.create_destination(&settings).await.with_context(|| format!("destinations {}", group.name))?);
             let limits = limits_in(&settings)?.unwrap_or(RateLimits::UNLIMITED);
@@ -158,8 +165,10 @@ fn streams(
     let mut events: Vec<Event> = Vec::new();
     let mut streams = Vec::new();
     for (stream, publish) in scenario.publish.iter().enumerate() {
+        // The groups that the stream names, and their destinations.
         let groups: Arc<[usize]> = publish.to.iter().filter_map(|name| scenario.group(name)).collect();
         let destinations = groups.iter().flat_map(|group| recording.of_group(*group));
+        // The numbers of the events continue those of the last stream.
         let count = publisher::count(publish, scenario.publish_s);
         streams.push(Stream {
             publish: publish.clone(),
@@ -168,6 +177,7 @@ fn streams(
             first: events.len() as u64,
             tag: tag.to_owned(),
         });
+        // The publisher completes the entries.
         let entry = Event { groups, destination: None, key: None, meant: timeline.now(), outcome: Outcome::Unknown };
         events.resize(events.len() + count as usize, entry);
     }
@@ -198,9 +208,11 @@ async fn drained(
     timeline: Timeline,
     deadline: std::time::Instant,
 ) -> anyhow::Result<Option<Timestamp>> {
+    // Only destinations that answer can drain.
     let is_drained = |number: &usize| recording.groups[recording.destinations[*number].group].expect.delivered;
     let mut left: Vec<usize> = (0..ids.len()).filter(is_drained).collect();
     loop {
+        // Ask each destination until it has drained. Nothing is posted any more, so it need not be asked again.
         while let Some(number) = left.last() {
             if api.backlog(&ids[*number]).await? > 0 {
                 break;

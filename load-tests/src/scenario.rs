@@ -244,18 +244,23 @@ impl Scenario {
     }
 
     fn check(&self) -> anyhow::Result<()> {
+        // The bound also keeps the conversion to a `Duration` from panicking.
         let is_time = |seconds: f64| seconds.is_finite() && (0.0..=1e6).contains(&seconds);
         ensure!(
             is_time(self.publish_s) && is_time(self.drain_within_s),
             "publish_s and drain_within_s must be 0 to 1000000 seconds"
         );
         ensure!(!self.destinations.is_empty() && !self.publish.is_empty(), "there is nothing to send");
+
+        // The groups: unique names, and readable limits.
         let mut names = HashSet::new();
         for group in &self.destinations {
             ensure!(names.insert(&group.name), "destinations: two groups are named {}", group.name);
             ensure!(group.count >= 1, "destinations {}: count must be at least 1", group.name);
             limits_in(&group.settings).with_context(|| format!("destinations {}", group.name))?;
         }
+
+        // The streams: known groups, exactly one kind of rate, and times within the run.
         for (n, publish) in self.publish.iter().enumerate() {
             for name in &publish.to {
                 ensure!(self.group(name).is_some(), "publish {}: no destinations are named {name}", n + 1);
@@ -285,10 +290,14 @@ impl Scenario {
                 n + 1
             );
         }
+
+        // A group without a stream would test nothing.
         for group in &self.destinations {
             let is_target = self.publish.iter().any(|publish| publish.to.contains(&group.name));
             ensure!(is_target, "destinations {}: nothing is published to them", group.name);
         }
+
+        // The steps: in order, with known groups, and possible in the set-ups.
         let mut last_s = 0.0;
         for (n, step) in self.steps.iter().enumerate() {
             ensure!(is_time(step.at_s) && step.at_s >= last_s, "step {}: steps must be in the order of at_s", n + 1);

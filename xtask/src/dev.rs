@@ -65,10 +65,13 @@ struct Running {
 }
 
 pub(crate) fn run() -> anyhow::Result<()> {
+    // Servers that the caller's variables name are used; the others are started.
     let servers = Servers::for_weir(servers::given)?;
     let mut env: Env = servers.env().to_vec();
     let settings = SETTINGS.into_iter().filter(|(name, _)| servers::given(name).is_none());
     env.extend(settings.map(|(name, value)| (name, value.to_owned())));
+
+    // Build once. Prepare the database before several processes open it.
     let steps = [
         Step::new("Build", &["build", "--package", "weir"]),
         Step::new("Prepare the database", &["run", "--quiet", "--package", "weir", "--", "migrate"]),
@@ -77,18 +80,23 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
     // Cargo builds the program into the folder of this one, because both have the same profile.
     let program = env::current_exe().context("could not find the path of this program")?.with_file_name("weir");
+    // Signals and the ends of roles arrive on one channel.
     let (events, happened) = mpsc::channel();
     watch_signals(events.clone())?;
     let listen = servers::given("WEIR_LISTEN").unwrap_or_else(|| "127.0.0.1:8080".to_owned());
     println!("\n=== Weir's API at http://{listen}, with its other roles and private servers.");
     println!("    Ctrl-C stops everything and removes the data of the servers.\n");
+    // With these variables other commands can use the same servers.
     for (name, value) in &env {
         println!("    {name}={value}");
     }
     println!();
+
+    // Hold the ports of the metrics, so that Prometheus knows its targets before the roles start.
     let held = ROLES.iter().map(|_| server::hold_port()).collect::<anyhow::Result<Vec<_>>>()?;
     let metrics: Vec<_> = held.iter().map(HeldPort::number).collect();
     let targets: Vec<_> = ROLES.iter().zip(&metrics).map(|(role, port)| (role.job, *port)).collect();
+    // Dropped, and so stopped, after the roles have ended.
     let _prometheus = start_prometheus(&targets)?;
     run_roles(&program, &ROLES, &metrics, &env, &events, || happened.recv().context("every source of events has ended"))
 }
@@ -117,6 +125,7 @@ fn run_roles(
     events: &Sender<Event>,
     next_event: impl FnOnce() -> anyhow::Result<Event>,
 ) -> anyhow::Result<()> {
+    // Start the roles. If one cannot be started, the drop of the others stops them.
     let numbered = roles.iter().zip(metrics).enumerate();
     let mut running: Vec<Running> = numbered
         .map(|(n, (role, port))| start(program, role, *port, env, n, events.clone()))
@@ -148,12 +157,15 @@ fn start(
     n: usize,
     events: Sender<Event>,
 ) -> anyhow::Result<Running> {
+    // Both outputs of the role go into one pipe, so that its lines stay in order.
     let (read, write) = io::pipe().context("could not make a pipe for the output of a role")?;
+    // The guard stops the role even if this process is killed.
     let mut command = Guarded::command("TERM", None);
     command.arg(program).args(role.arguments).envs(env.iter().cloned());
     command.env("WEIR_METRICS_LISTEN", format!("127.0.0.1:{metrics}"));
     command.stdout(write.try_clone()?).stderr(write);
     let process = Guarded::spawn(command)?;
+    // A thread prints the output. The output ends with the role, so its end is the event.
     let name = role.name;
     let output = thread::spawn(move || {
         print_lines(name, read);

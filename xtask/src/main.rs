@@ -94,6 +94,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Load { autoscale: true, arguments, .. } => {
             let programs = Servers::programs(servers::given)?;
             let steps = [build_for_load(), prove_autoscaling(&arguments)];
+            // The load tests start a Prometheus themselves and need its path.
             let prometheus = ("WEIR_TEST_PROMETHEUS", servers::utf8(&tools::PROMETHEUS.find()?.join("prometheus"))?);
             let env: Vec<_> = programs.env().iter().cloned().chain([prometheus]).collect();
             step::run_all(&steps, &env)

@@ -85,23 +85,29 @@ impl Step {
     /// Runs the step with the variables in `env`. Returns what its tests have shown, and the time without the build.
     fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<(Outcome, Duration)> {
         let Some((programs, at_once)) = &self.tests else {
+            // A step without tests is one run of cargo, which prints its output itself.
             let began = now();
             let status = self.cargo(&self.arguments, env).status();
             let status = status.with_context(|| format!("could not start `{self}`"))?;
             ensure!(status.success(), "`{self}` failed ({status})");
             return Ok((Outcome::default(), now() - began));
         };
+        // Build all programs first: a build beside tests would disturb them and their times.
         let mut built = Vec::new();
         for programs in programs {
             let mut cargo = self.cargo(&programs.arguments, env);
+            // Standard output holds JSON that names the programs. Readable messages go to standard error.
             cargo.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
             let output = cargo.output().with_context(|| format!("could not start `{programs}`"))?;
             ensure!(output.status.success(), "the build of `{programs}` failed ({})", output.status);
             let messages = String::from_utf8_lossy(&output.stdout);
             let found = test_programs::built(&messages, programs.is_wanted, &programs.how)?;
+            // A filter that matches nothing would otherwise pass unnoticed.
             ensure!(!found.is_empty(), "`{programs}` has no tests");
             built.extend(found);
         }
+
+        // Run the programs. The time counts from here, without the builds.
         let began = now();
         let outcome = test_programs::run(built, *at_once, env).with_context(|| format!("`{self}` failed"))?;
         Ok((outcome, now() - began))
@@ -159,11 +165,14 @@ pub(crate) fn run_all(steps: &[Step], env: &[(&'static str, String)]) -> anyhow:
         }
         timing.join(outcome.timing);
     }
+
+    // Print the results at the end, after the output of all steps.
     for (title, lines) in summaries {
         print(title, &lines);
     }
     print("How long the test programs of each crate ran", &timing.crates());
     print("The slowest of the tests that ran one at a time", &timing.slowest_tests());
+    // Only commands that run tests show the times of their steps.
     if steps.iter().any(|step| step.tests.is_some()) {
         let all: Duration = times.iter().map(|(_, time)| *time).sum();
         let rows = times.iter().copied().chain([("all steps", all)]);

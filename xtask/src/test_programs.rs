@@ -55,10 +55,12 @@ pub(crate) fn built(
     for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: Value = serde_json::from_str(line).context("a message of cargo is not JSON")?;
         let text = |at: &str| message.pointer(at).and_then(Value::as_str);
+        // Other artifacts, such as dependencies, are no test programs.
         if message["profile"]["test"] != true {
             continue;
         }
         let Some(executable) = text("/executable") else { continue };
+        // The names of the package and the target decide whether the program is wanted.
         let (package, manifest) = (text("/package_id").unwrap_or_default(), text("/manifest_path").unwrap_or_default());
         let package = package_name(package).to_owned();
         let target = text("/target/name").unwrap_or_default().to_owned();
@@ -89,6 +91,7 @@ pub(crate) fn run(
     at_once: usize,
     env: &[(&'static str, String)],
 ) -> anyhow::Result<Outcome> {
+    // Every thread takes the next program from one list.
     let waiting = Mutex::new(VecDeque::from(programs));
     let outcome = Mutex::new(Outcome::default());
     let next = || lock(&waiting).pop_front();
@@ -96,6 +99,7 @@ pub(crate) fn run(
         let work = || -> anyhow::Result<()> {
             while let Some(program) = next() {
                 let ended = run_one(&program, at_once <= 1, env);
+                // After a failure no further program starts. The running ones end by themselves.
                 if !ended.as_ref().is_ok_and(|ended| ended.status.success()) {
                     lock(&waiting).clear();
                 }
@@ -110,6 +114,7 @@ pub(crate) fn run(
             }
             Ok(())
         };
+        // Wait for all threads. A panic is passed on, and a failure of one thread is the result.
         let threads: Vec<_> = (0..at_once.max(1)).map(|_| scope.spawn(work)).collect();
         let ends =
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -129,6 +134,7 @@ struct Ended {
 fn run_one(program: &TestProgram, prints_at_once: bool, env: &[(&'static str, String)]) -> anyhow::Result<Ended> {
     let heading = format!("\n     Running {} of {}", program.target, program.package);
     let mut output = String::new();
+    // Beside other programs the output is kept until the end, so that outputs do not mix.
     let mut print = |line: &str| {
         if prints_at_once {
             println!("{line}");
@@ -138,7 +144,10 @@ fn run_one(program: &TestProgram, prints_at_once: bool, env: &[(&'static str, St
         }
     };
     print(&heading);
+
+    // Both outputs of the program go into one pipe, so that its lines stay in order.
     let (read, write) = io::pipe().context("could not make a pipe for the output of a program")?;
+    // `nice` leaves the program only the processor time that others do not use.
     let How { arguments, yields } = &program.how;
     let mut command = if *yields { Command::new("nice") } else { Command::new(&program.executable) };
     if *yields {
@@ -152,6 +161,7 @@ fn run_one(program: &TestProgram, prints_at_once: bool, env: &[(&'static str, St
     let mut child = command.spawn().with_context(|| format!("could not start {}", program.executable.display()))?;
     // Closes this process's ends of the pipe, which the command holds.
     drop(command);
+    // Read until the program closes its output. The times of its tests come from the times of its lines.
     let mut tests = TestTimes::starting(began);
     let mut summary = Vec::new();
     for line in BufReader::new(read).split(b'\n') {
@@ -168,6 +178,8 @@ fn run_one(program: &TestProgram, prints_at_once: bool, env: &[(&'static str, St
     if !prints_at_once {
         println!("{output}");
     }
+
+    // Side by side, the time between two lines is not the time of one test.
     let one_at_a_time = arguments.iter().any(|argument| argument == "--test-threads=1");
     let slowest = if one_at_a_time { tests.times } else { Vec::new() };
     Ok(Ended { status, summary, took, slowest })

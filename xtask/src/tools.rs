@@ -133,11 +133,13 @@ fn installed_in(
         return Ok(folder);
     }
     eprintln!("\n=== Installing into target/tools: {}", version.trim().replace('\n', ", "));
+    // Remove another version, or what a failed installation has left.
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("could not empty {}", folder.display()))?;
     }
     fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
     fill(&folder).with_context(|| format!("could not install {}", version.trim()))?;
+    // A command of `fill` may replace the folder, and must not leave it removed.
     ensure!(folder.exists(), "{} is gone", folder.display());
     fs::write(&stamp, version).with_context(|| format!("could not write {}", stamp.display()))?;
     Ok(folder)

@@ -117,11 +117,13 @@ struct Shared;
 impl Modify for Shared {
     fn modify(&self, document: &mut Document) {
         if let Some(components) = document.components.as_mut() {
+            // How requests authenticate. The document's `security` refers to this scheme by name.
             let bearer = HttpBuilder::new()
                 .scheme(HttpAuthScheme::Bearer)
                 .description(Some("An API key: one of the settings, or one that `POST /v1/keys` created"));
             let scheme = RefOr::T(SecurityScheme::Http(bearer.build()));
             components.security_schemes.insert(SECURITY_SCHEME.to_owned(), scheme);
+            // Add the rules between fields, which the derived schemas do not contain.
             for (name, keywords) in destinations::keywords() {
                 if let Some(RefOr::T(Schema::Object(schema))) = components.schemas.get_mut(name) {
                     let keywords = keywords.as_object().into_iter().flatten();
@@ -129,10 +131,13 @@ impl Modify for Shared {
                         Some(Extensions::from_iter(keywords.map(|(name, value)| (name, value.clone()))));
                 }
             }
+            // Define each refusal once; the operations below refer to it by name.
             for kind in ProblemKind::ALL {
                 components.responses.insert(response_name(kind), RefOr::T(response(kind)));
             }
         }
+
+        // Add the refusals that follow from the shape of each route. A response that a handler describes itself stays.
         for (path, item) in &mut document.paths.paths {
             let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
             for operation in methods.into_iter().filter_map(Option::as_mut) {
@@ -155,7 +160,10 @@ fn refusals(path: &str, operation: &Operation) -> Vec<ProblemKind> {
             RefOr::Ref(_) => false,
         })
     };
+
+    // Every route checks the host that a request names, and refuses unknown parameters.
     let mut kinds = vec![ProblemKind::Invalid, ProblemKind::Misdirected];
+    // The routes of the API check the key and use the store.
     if path.starts_with("/v1/") {
         kinds.extend([
             ProblemKind::Unauthorized,
@@ -164,12 +172,15 @@ fn refusals(path: &str, operation: &Operation) -> Vec<ProblemKind> {
             ProblemKind::Unavailable,
         ]);
     }
+    // Readiness asks the store, and in some roles the queue.
     if path == "/readyz" {
         kinds.extend([ProblemKind::Internal, ProblemKind::Unavailable]);
     }
+    // No row may have the id in the path. `/metrics` is absent if a separate listener serves the metrics.
     if has(ParameterIn::Path) || path == "/metrics" {
         kinds.push(ProblemKind::NotFound);
     }
+    // The refusals of `json_bytes`, which reads every body.
     if operation.request_body.is_some() {
         kinds.extend([
             ProblemKind::NotJson,

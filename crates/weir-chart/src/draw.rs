@@ -38,6 +38,7 @@ pub(crate) fn svg(chart: &Chart, is_file: bool) -> String {
 }
 
 fn draw(out: &mut String, chart: &Chart, is_file: bool) -> fmt::Result {
+    // The panels stand below each other, under the title if there is one.
     let width = chart.width;
     let header = if chart.title.is_empty() { 0.0 } else { HEADER };
     let height = header + chart.panels.iter().map(|panel| panel.height).sum::<f64>();
@@ -45,18 +46,22 @@ fn draw(out: &mut String, chart: &Chart, is_file: bool) -> fmt::Result {
         out,
         r#"<svg class="weir-chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">"#
     )?;
+    // The name of the image for screen readers.
     let title = cut(&chart.title, TITLE_CHARS);
     if !title.is_empty() {
         writeln!(out, "<title>{title}</title>")?;
     }
+    // A file brings its own style and background. In a page, both belong to the page.
     if is_file {
         writeln!(out, "<style>{STYLE}</style>")?;
         writeln!(out, r#"<rect class="background" width="{width}" height="{height}" rx="8"/>"#)?;
     }
+    // The visible title, and the legend of the whole chart at the right edge.
     if !title.is_empty() {
         writeln!(out, r#"<text class="heading" x="{MARGIN}" y="34">{title}</text>"#)?;
         draw_legend(out, &chart.legend, width - RIGHT, 32.0)?;
     }
+    // Each panel has coordinates of its own, moved down by the heights of those above it.
     let mut top = header;
     for panel in &chart.panels {
         writeln!(out, r#"<g transform="translate(0 {top})">"#)?;
@@ -69,10 +74,12 @@ fn draw(out: &mut String, chart: &Chart, is_file: bool) -> fmt::Result {
 
 /// The legend ends at `right`.
 fn draw_legend(out: &mut String, legend: &[Key], right: f64, baseline: f64) -> fmt::Result {
+    // The first entry begins so far to the left that the last one ends at `right`.
     let width = |key: &Key| SAMPLE + CHAR * key.name.len() as f64 + GAP;
     let mut x = right + GAP - legend.iter().map(width).sum::<f64>();
     for key in legend {
         let (class, middle) = (key.color.class(), baseline - 5.0);
+        // The sample of an entry is a line for lines, and a rectangle for areas.
         match key.stroke {
             Some(stroke) => writeln!(out, r#"<path class="{class} {}" d="M{x} {middle}h17"/>"#, stroke.class()),
             None => {
@@ -88,6 +95,7 @@ fn draw_legend(out: &mut String, legend: &[Key], right: f64, baseline: f64) -> f
 
 fn draw_panel(out: &mut String, panel: &Panel, width: f64) -> fmt::Result {
     let right = width - RIGHT;
+    // Title, note and legend share one line. Without all three the plot begins higher.
     let is_titled = !(panel.title.is_empty() && panel.note.is_empty() && panel.legend.is_empty());
     if is_titled {
         let (title, note) = (cut(&panel.title, TITLE_CHARS), cut(&panel.note, NOTE_CHARS));
@@ -98,10 +106,12 @@ fn draw_panel(out: &mut String, panel: &Panel, width: f64) -> fmt::Result {
     let top = if is_titled { TITLED } else { UNTITLED };
     match &panel.content {
         Content::Nothing(why) => {
+            // Without data, the reason stands in the middle.
             let middle = (top + panel.height) / 2.0;
             writeln!(out, r#"<text class="middle" x="{}" y="{middle}">{why}</text>"#, width / 2.0)
         }
         Content::Plot(plot) => {
+            // A name of the x axis needs another line below its labels.
             let below = if plot.x.name.is_empty() { LABELS } else { LABELS + NAME };
             let frame = Frame { left: LEFT, right, top, bottom: panel.height - below };
             draw_axes(out, plot, &frame)?;
@@ -112,16 +122,19 @@ fn draw_panel(out: &mut String, panel: &Panel, width: f64) -> fmt::Result {
 
 fn draw_axes(out: &mut String, plot: &Plot, frame: &Frame) -> fmt::Result {
     let &Frame { left, right, top, bottom } = frame;
+    // The y axis: a line across the plot at each tick. The label is lowered by 4 px, so that its middle is at the line.
     for (value, label) in &plot.y.ticks {
         let y = frame.y(plot, *value);
         writeln!(out, r#"<path class="grid" d="M{left} {y:.1}H{right}"/>"#)?;
         writeln!(out, r#"<text class="end" x="{}" y="{:.1}">{}</text>"#, left - 8.0, y + 4.0, escaped(label))?;
     }
+    // The x axis: a short mark below the plot at each tick.
     for (value, label) in &plot.x.ticks {
         let x = frame.x(plot, *value);
         writeln!(out, r#"<path class="grid" d="M{x:.1} {bottom}v5"/>"#)?;
         writeln!(out, r#"<text class="middle" x="{x:.1}" y="{}">{}</text>"#, bottom + 18.0, escaped(label))?;
     }
+    // The names of the axes. That of the y axis is turned and reads upwards.
     let (middle, center) = ((top + bottom) / 2.0, (left + right) / 2.0);
     if !plot.y.name.is_empty() {
         let name = escaped(&plot.y.name);

@@ -42,6 +42,7 @@ pub fn stairs(steps: impl IntoIterator<Item = (f64, f64, Option<f64>)>) -> Vec<V
     for (from, until, value) in steps {
         if let Some(value) = value {
             let ends = [(from, value), (until, value)];
+            // A step continues the line only if it begins where the previous one ended.
             match lines.last_mut() {
                 Some(line) if open_until == Some(from) => line.extend(ends),
                 _ => lines.push(ends.to_vec()),
@@ -101,6 +102,7 @@ impl Frame {
         let &Self { right, top, bottom, .. } = self;
         match element {
             Element::Area(color, points) => {
+                // The line as it is, closed at both ends by lines down to the x axis.
                 let (Some(first), Some(last)) = (points.first(), points.last()) else { return Ok(()) };
                 let (first, last) = (self.x(plot, first.0), self.x(plot, last.0));
                 let line = self.path(plot, points).replacen('M', "L", 1);
@@ -122,6 +124,7 @@ impl Frame {
             }
             Element::Mark(color, at, label) => {
                 let x = self.x(plot, *at);
+                // Successive labels stand on different lines, so that those of close marks can be read.
                 let y = top + 10.0 + MARK_LINE * mark_line as f64;
                 writeln!(out, r#"<path class="{} mark" d="M{x:.1} {top}V{bottom}"/>"#, color.class())?;
                 // The label is on the side with more space.

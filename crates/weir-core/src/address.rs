@@ -65,12 +65,15 @@ impl AddressPolicy {
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefusal> {
         // The address to which a socket connects: `::ffff:10.0.0.1` is `10.0.0.1`.
         let address = address.to_canonical();
+        // A denial counts before every exception.
         if self.denies(address) {
             return Err(AddressRefusal::Denied(address));
         }
         if self.allow_networks.iter().any(|network| network.contains(&address)) {
             return Ok(());
         }
+        // An embedded IPv4 address is judged itself, because traffic ends there. Other addresses are judged by their
+        // range.
         let refused = match address {
             IpAddr::V4(v4) => v4_range(v4).map(|(network, range)| (IpNet::V4(network), range)),
             IpAddr::V6(v6) => match embedded_v4(v6) {
@@ -101,6 +104,7 @@ impl AddressPolicy {
 
     /// Checks a destination's URL as far as possible without DNS.
     pub fn check_url(&self, url: &Url) -> Result<(), AddressRefusal> {
+        // Https always; plain http only if the operator allows it.
         match url.scheme() {
             "https" => {}
             "http" if self.allow_http => {}
@@ -108,17 +112,21 @@ impl AddressPolicy {
             other => return Err(AddressRefusal::Scheme(other.to_owned())),
         }
         let host = url.host().ok_or(AddressRefusal::NoHost)?;
+        // Credentials belong in the destination's headers, and no receiver can listen on port 0.
         if !url.username().is_empty() || url.password().is_some() {
             return Err(AddressRefusal::UserInfo);
         }
         if url.port() == Some(0) {
             return Err(AddressRefusal::PortZero);
         }
+        // A URL without a port has the default port of its scheme.
         if let Some(port) = url.port_or_known_default()
             && !self.allows_port(port)
         {
             return Err(AddressRefusal::Port(port));
         }
+        // Only an address can be judged without DNS. The addresses of a name are checked before each connection, so
+        // here a name is refused only if it means this machine.
         match host {
             Host::Ipv4(v4) => self.check(IpAddr::V4(v4)),
             Host::Ipv6(v6) => self.check(IpAddr::V6(v6)),

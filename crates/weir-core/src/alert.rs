@@ -153,23 +153,28 @@ impl AlertState {
     /// The alerts that are to be raised now.
     pub fn alerts(&self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Vec<Alert> {
         let mut alerts = Vec::new();
+        // The backlog is high when one measure reaches its threshold. It has cleared when every measure is well below.
         let ratios = threshold_ratios(policy, status);
         let high: Vec<Measure> =
             ratios.iter().filter(|(_, ratio)| *ratio >= 1.0).map(|(measure, _)| *measure).collect();
         let is_cleared = ratios.iter().all(|(_, ratio)| *ratio < CLEARED_BELOW);
+        // A change raises an alert. Between the two bounds nothing changes.
         match self.backlog_high {
             false if !high.is_empty() => alerts.push(Alert::BacklogHigh(high)),
             true if is_cleared => alerts.push(Alert::BacklogCleared),
             _ => {}
         }
+        // One alert when the breaker opens, and one when it closes.
         match (&status.breaker, self.breaker_opened) {
             (Some(reason), false) => alerts.push(Alert::BreakerOpened { reason: reason.clone() }),
             (None, true) => alerts.push(Alert::BreakerClosed),
             _ => {}
         }
+        // A pause by Weir raises one alert. Its end raises none.
         if let Some(reason) = status.paused.as_ref().filter(|_| !self.paused) {
             alerts.push(Alert::Paused { reason: reason.clone() });
         }
+        // Dead letters since the last alert about them, and no alert too soon after that one.
         let new = status.dead.saturating_sub(self.dead);
         let is_too_soon = self.dead_at.is_some_and(|at| now < at + DEAD_LETTER_INTERVAL);
         if policy.dead_letters.is_some_and(|threshold| new >= threshold.into()) && !is_too_soon {

@@ -63,6 +63,7 @@ impl Auditor {
     /// An auditor of the sends in `[from, to)`. `limit_changes` are the limits and when each came into force, oldest
     /// first. The oldest limits also apply to the time before them.
     pub fn new(limit_changes: Vec<(Timestamp, RateLimits)>, from: Timestamp, to: Timestamp) -> Self {
+        // A period without a limit in the range has nothing to judge.
         let judges = |period| {
             let in_force = InForce::new(&limit_changes, period);
             let sliding = Sliding::new(period, &in_force, from, to);
@@ -117,6 +118,7 @@ impl Auditor {
 
     /// The report on everything added so far.
     pub fn report(self) -> AuditReport {
+        // One row for each limit that was in force in the range, also if it was removed later.
         let limits = |(sliding, usage): &(Sliding, Usage)| {
             let audit_of = |found: &sliding::Findings| LimitAudit {
                 limit: found.limit.limit.get(),
@@ -126,12 +128,14 @@ impl Auditor {
                 worst_sliding_window: found.sliding,
                 violations: found.violations,
                 possible_violations: found.possible_violations,
+                // Sends and times under another limit of the same period do not count for this one.
                 utilisation: usage.utilisation(|limit| limit == Some(found.limit)),
             };
             sliding.findings().iter().map(audit_of).collect::<Vec<_>>()
         };
         AuditReport {
             from: self.from,
+            // `null` for a range without an end.
             to: (self.to < Timestamp::MAX).then_some(self.to),
             sends: self.sends,
             rate_limits: self.periods.iter().flat_map(limits).collect(),

@@ -237,6 +237,7 @@ impl Limiter {
     /// after the last start. The last slot may still be used at its end. So when the new slots are narrower, the last
     /// start is moved later by the difference of the widths.
     pub fn reconfigure(&mut self, limits: &RateLimits) {
+        // With the same limits no cursor moves.
         if self.follows(limits) {
             return;
         }
@@ -257,6 +258,7 @@ impl Limiter {
         if let Some(last_start) = edited.last_start.filter(|_| !later.is_zero()) {
             edited.last_start = Some(last_start + later);
             for cursor in &mut edited.cursors {
+                // A kept cursor needs no move: the spacing of its limit already allows for slots of the old width.
                 let is_kept = self.cursors.iter().any(|old| old.limit == cursor.limit);
                 if !is_kept {
                     cursor.since = cursor.since + later;

@@ -111,13 +111,16 @@ pub fn judge(
     now: Timestamp,
     jitter: f64,
 ) -> Decision {
+    // A failure that may pass is retried until the attempts or the age are exhausted.
     let retry = |not_before| match policy.next(attempt, created_at, now, jitter, not_before) {
         Next::RetryAt(at) => Verdict::Retry { at },
         Next::Exhausted => Verdict::Dead,
     };
+    // A delay that the destination asks for holds all its deliveries, for an hour at most. A retry waits for its end.
     let hold = hold_for(result).map(|(delay, reason)| (now + delay.min(MAX_HOLD), reason));
     let effect = hold.map_or(Effect::None, |(until, reason)| Effect::HoldUntil(until, reason));
     let not_before = hold.map(|(until, _)| until);
+    // The status decides about the delivery, and about the destination only when it is gone (410).
     let (outcome, verdict, effect) = match *result {
         SendResult::Answer { status: 200..=299, .. } => (AttemptOutcome::Delivered, Verdict::Delivered, effect),
         SendResult::Answer { status: 408 | 425 | 429 | 500..=599, .. } | SendResult::Failure(_) => {

@@ -80,9 +80,11 @@ pub enum Binding {
 /// With a half-open breaker a destination has at most one send in flight. During the slow start after that, it gets
 /// only a share of its slots and of `max_in_flight`.
 pub fn allowance(observed: &Observed<'_>) -> Allowance {
+    // A suspended destination gets nothing until an edit wakes its job.
     if observed.suspended {
         return Allowance::NOTHING;
     }
+    // The workers are behind, so further permits would only be late. The job tries again at its pace.
     if observed.lagging {
         return Allowance { allow: 0, binding: Binding::Slots };
     }
@@ -104,7 +106,9 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
     let until = observed.now + CADENCE + LEAD + observed.preparation;
     let open = observed.cursors.slots_before(observed.now, until, most.saturating_add(observed.queued));
     let slots = open.saturating_sub(observed.queued);
+    // During the slow start after an outage only a share of these slots is used.
     let allow = scaled(slots, share);
+    // The bound that was reached decides what starts the next run.
     let binding = if allow < most || most == unqueued {
         Binding::Slots
     } else if most == room {

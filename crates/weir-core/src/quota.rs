@@ -30,10 +30,12 @@ pub fn used_up_for<'h>(header: impl Fn(&'static str) -> Option<&'h str>, wall: T
         ("x-ratelimit-remaining", "x-ratelimit-reset"),
         ("x-rate-limit-remaining", "x-rate-limit-reset"),
     ];
+    // A pair counts only when nothing remains and the reset is known.
     let by_pairs = pairs.into_iter().filter_map(|(remaining, reset)| {
         (integer(header(remaining)?)? == 0).then_some(())?;
         Some(until_reset(integer(header(reset)?)?, wall))
     });
+    // Of several limits that are used up, the one with the longest wait.
     by_items.into_iter().chain(by_pairs).max().filter(|delay| !delay.is_zero())
 }
 

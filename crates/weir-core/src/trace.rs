@@ -40,11 +40,13 @@ impl TraceParent {
         let (known, extension) = header.split_at_checked(LEN)?;
         let mut version = [0];
         let (mut trace_id, mut span_id, mut flags) = ([0; 16], [0; 8], [0]);
+        // `version-trace_id-span_id-flags`: hex of fixed lengths, with dashes between.
         let dashes = [2, 35, 52].iter().all(|&at| known[at] == b'-');
         let hex = read_hex(&known[..2], &mut version)
             && read_hex(&known[3..35], &mut trace_id)
             && read_hex(&known[36..52], &mut span_id)
             && read_hex(&known[53..], &mut flags);
+        // Version 00 ends here, version ff is not allowed, and a later version may continue after another dash.
         let ends_well = match version[0] {
             0 => extension.is_empty(),
             0xff => false,

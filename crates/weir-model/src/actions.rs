@@ -68,6 +68,8 @@ impl Protocol {
 
     fn apply(&self, next: &mut State, action: Action) -> bool {
         let scenario = &self.scenario;
+        // Each fault takes one from its budget. The caller discards `next` when this returns `false`, so the order of
+        // the two conditions does not matter.
         match action {
             Action::WorkerWakes(permit) => next.worker_wakes(scenario, permit),
             Action::WorkerHandsBack(permit) => next.worker_hands_back(scenario, permit),
@@ -98,6 +100,7 @@ impl Protocol {
             Action::TermsAreEdited => next.terms_are_edited(scenario),
             Action::Sweep => next.sweeps(scenario),
             Action::Tick => {
+                // A tick while a process could act is a stall of that process.
                 let stalled = next.a_process_could_act(scenario);
                 spend(&mut next.faults.stalls, stalled) && next.tick(scenario)
             }
@@ -110,6 +113,7 @@ impl Protocol {
             Action::ProducerCrashes => spend(&mut next.faults.crashes, true) && std::mem::take(&mut next.wake_owed),
             Action::FastPathCrashes(permit) => spend(&mut next.faults.crashes, true) && next.fast_path_crashes(permit),
             Action::EditorCrashes(version) => spend(&mut next.faults.crashes, true) && next.editor_crashes(version),
+            // A snapshot matters only while it can still be restored.
             Action::QueueIsSaved => next.faults.restores > 0 && next.save_queue(),
             Action::QueueIsLost => {
                 next.lose_queue(scenario, None);
@@ -137,7 +141,9 @@ impl Model for Protocol {
     }
 
     fn actions(&self, _: &State, actions: &mut Vec<Action>) {
+        // All steps in every state: `apply` refuses those that are not possible. First the steps without a fault.
         actions.extend(steps(&self.scenario));
+        // Then the faults of schedulers, of workers and of the fast path.
         for scheduler in 0..MAX_SCHEDULERS {
             actions.push(Action::SchedulerPublishes { scheduler, reply_lost: true });
             actions.push(Action::SchedulerCrashes(scheduler));
@@ -150,6 +156,7 @@ impl Model for Protocol {
                 actions.push(Action::FastPathCrashes(permit));
             }
         }
+        // The faults of editors, of the producer, of the queue and of the whole process.
         actions.extend((1..=MAX_EDITS).map(Action::EditorCrashes));
         actions.extend([
             Action::ProducerCommitsClaimed,
@@ -178,6 +185,7 @@ impl Model for Protocol {
 
 /// The steps without a fault, the most urgent first.
 fn steps(scenario: &Scenario) -> impl Iterator<Item = Action> + use<> {
+    // The steps of a worker, the end of a permit's life first.
     let of_permits = [
         Action::WorkerWakes as fn(usize) -> Action,
         Action::WorkerHandsBack,
@@ -189,9 +197,11 @@ fn steps(scenario: &Scenario) -> impl Iterator<Item = Action> + use<> {
         Action::WorkerReclaims,
         Action::WorkerTakes,
     ];
+    // Without the fast path its steps are never possible.
     let fast_path_permits = if scenario.fast_path == FastPath::Closed { 0 } else { MAX_PERMITS };
     let admits = |permit| Action::FastPathAdmits { permit, reply_lost: false };
     let publishes = |scheduler| Action::SchedulerPublishes { scheduler, reply_lost: false };
+    // In each part ends come before beginnings. A quiet course lets time pass only when nothing else can happen.
     of_permits
         .into_iter()
         .flat_map(|of_permit| (0..MAX_PERMITS).map(of_permit))

@@ -29,18 +29,22 @@ impl Protocol {
         let mut at = state.clone();
         loop {
             let here = BuildHasherDefault::<DefaultHasher>::default().hash_one(&at);
+            // The rest of the course was followed before, and ends well.
             if known.contains(&here) {
                 break;
             }
+            // The course has returned to one of its own states, so it never ends.
             if !course.insert(here) {
                 return false;
             }
+            // Without a next step the world is at rest. That is good only if everything is delivered.
             match self.quiet_step(&at) {
                 Some(next) => at = next,
                 None if at.is_delivered() => break,
                 None => return false,
             }
         }
+        // The courses from all these states end well.
         known.extend(course);
         true
     }

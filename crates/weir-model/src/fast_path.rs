@@ -41,6 +41,8 @@ impl State {
             self.permits[permit].stage = Stage::Declined;
             return !reply_lost;
         }
+        // Without a name the repetition is declined, because the permit is out. So the claim is released although it
+        // may be used.
         if reply_lost && !scenario.remedies.admit_once {
             self.release(scenario, permit);
             self.wake(scenario, 0);

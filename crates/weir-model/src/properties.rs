@@ -52,20 +52,24 @@ fn edits_bind(_: &Protocol, state: &State) -> bool {
 }
 
 fn has_a_job(protocol: &Protocol, state: &State) -> bool {
+    // After a crash or a loss only the sweep may know of the delivery, so nothing is claimed here.
     let failures = |faults: Faults| (faults.crashes, faults.losses, faults.restores, faults.restarts);
     if failures(state.faults) != failures(protocol.scenario.faults) {
         return true;
     }
+    // A process still has to wake the job, or no delivery may be sent before an edit.
     let wake_owed = state.wake_owed
         || state.edits_owed != 0
         || protocol.scenario.terms(state.store.version).suspended
         || state.schedulers.contains(&Scheduler::Stale)
         || state.permits.iter().any(|permit| matches!(permit.stage, Stage::Waking | Stage::Released));
+    // When the job runs, and before which instant it does not. A leased job is running.
     let runs_by = match state.queue.phase {
         Phase::Idle => None,
         Phase::Scheduled { due, floor } => Some((due, floor)),
         Phase::Leased { .. } => Some((0, 0)),
     };
+    // The job runs when the first delivery is due, or at its floor if that is later.
     let has_a_run = || {
         state.store.deliveries.iter().all(|delivery| match delivery {
             Delivery::Waiting { due } => runs_by.is_some_and(|(runs, floor)| runs <= *due.max(&floor)),

@@ -32,7 +32,9 @@ impl State {
 
     /// Applies the terms of an edit, unless the queue knows newer ones. The job runs at once, even if it was parked.
     pub(crate) fn edited(&mut self, scenario: &Scenario, version: u8) {
+        // For the properties the terms are in force from here on, even if the queue ignores them.
         self.announce_terms(scenario, version);
+        // Announcements may overtake each other, so older terms are ignored.
         if scenario.remedies.edit_version && scenario.is_newer(self.queue.version, version) {
             return;
         }
@@ -55,16 +57,19 @@ impl State {
 
     pub(crate) fn claim_due(&mut self, scenario: &Scenario) -> Lease {
         self.queue.phase = Phase::Leased { expires: LEASE, woken: None };
+        // Expired permits leave their sets. Their entries stay in the delivery queue.
         if scenario.remedies.permit_deadlines {
             for permit in self.permits.iter_mut().filter(|permit| permit.expires < 0) {
                 permit.in_queue = QueueView { entry: permit.in_queue.entry, ..QueueView::ABSENT };
             }
         }
+        // All earlier leases of the job are stale from here on.
         for scheduler in &mut self.schedulers {
             if let Scheduler::Leased(lease) | Scheduler::Planned(lease, _) = scheduler {
                 lease.current = false;
             }
         }
+        // The room that the fast path has reserved counts as queued.
         let keeps_room = |permit: &Permit| permit.is_fast_path_claim() && scenario.fast_path == FastPath::KeepsRoom;
         let is_queued = |permit: &&Permit| permit.in_queue.set == Set::Queued || keeps_room(permit);
         let queued = self.permits.iter().filter(is_queued).count();
@@ -73,7 +78,9 @@ impl State {
 
     /// Publishes the claims of a scheduler and re-queues the job; `false` when the lease or the terms are stale.
     pub(crate) fn publish(&mut self, scenario: &Scenario, scheduler: usize, (lease, plan): (Lease, Plan)) -> bool {
+        // Only a leased job has a run whose result can be published.
         let Phase::Leased { woken, .. } = self.queue.phase else { return false };
+        // The lease is of this generation, and the job has not been claimed again since.
         let matches = if lease.foreign {
             // Epochs start again with an empty queue, so only the generation shows that the lease is stale.
             !scenario.remedies.generation
@@ -83,14 +90,19 @@ impl State {
         if !matches {
             return false;
         }
+        // The queue knows newer terms than the run has read: another run is needed, with those terms.
         if scenario.remedies.publish_version && scenario.is_newer(self.queue.version, plan.version) {
             self.queue.phase = Phase::Scheduled { due: 0, floor: 0 };
             return false;
         }
+        // Without a remedy a stale publication gets this far, and a property must see it.
         self.witness.stale_published |= lease.foreign || !lease.current;
+        // The terms of the run are in force from here on, even if their edit is never announced.
         self.queue.version = plan.version;
         self.announce_terms(scenario, plan.version);
+        // A recovered cursor counts only while the queue has none.
         self.queue.cursor = self.queue.cursor.or(plan.recovered);
+        // The claims become permits, and the job is re-queued in the same step. Its pace counts these permits.
         for permit in &mut self.permits {
             if permit.stage == (Stage::Claimed { scheduler: scheduler as u8 }) {
                 permit.issue();
@@ -110,10 +122,12 @@ impl State {
     /// Publishes the claim of a producer without a run; `false` when the delivery has to wait for a run.
     pub(crate) fn admit(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let Stage::FastPathClaimed { version } = self.permits[permit].stage else { return false };
+        // Without the remedy, an unknown cursor counts as one without recent sends.
         if !scenario.remedies.admit_needs_cursor && self.queue.cursor.is_none() {
             self.queue.cursor = Some(scenario.long_ago());
             self.queue.backlog_ended = true;
         }
+        // With reserved room most conditions were checked before the commit. Otherwise all are checked here.
         let open = match scenario.fast_path {
             FastPath::KeepsRoom => self.queue.cursor.is_some() && !scenario.terms(self.queue.version).suspended,
             FastPath::Closed | FastPath::Guesses => self.has_room_now(scenario, version),
@@ -151,6 +165,7 @@ impl State {
         let terms = scenario.terms(self.queue.version);
         let is_good = in_queue.set != Set::None && expires > TIMEOUT;
         let is_open = !terms.suspended || !scenario.remedies.grant_suspension;
+        // No slot without a good permit, with suspended terms, or with an unknown cursor.
         let Some(last) = self.queue.cursor.filter(|_| is_good && is_open) else { return SlotAnswer::Withdrawn };
         let start = next_start(last, scenario.spacing(terms.rate));
         let ahead = if scenario.remedies.grant_ahead { GRANT_AHEAD } else { SLOT_HORIZON };
@@ -187,14 +202,17 @@ impl State {
 
     /// Redis loses its state and comes back with the state of the snapshot, or empty without a snapshot.
     pub(crate) fn lose_queue(&mut self, scenario: &Scenario, snapshot: Option<Queue>) {
+        // Generations make the state of a snapshot void, as if the queue had come back empty.
         let restored = snapshot.filter(|_| !scenario.remedies.generation);
         for permit in &mut self.permits {
             permit.in_queue = if restored.is_some() { permit.in_snapshot } else { QueueView::ABSENT };
             permit.in_snapshot = QueueView::ABSENT;
+            // No worker can take a published permit whose entry is lost.
             if permit.stage == Stage::Published && permit.in_queue.entry != Entry::Ready {
                 permit.stage = Stage::Gone;
             }
         }
+        // No lease from before belongs to the new state.
         for scheduler in &mut self.schedulers {
             if let Scheduler::Leased(lease) | Scheduler::Planned(lease, _) = scheduler {
                 lease.foreign = true;
@@ -210,6 +228,7 @@ impl Queue {
     fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>, pace: Ticks) {
         let remedies = &scenario.remedies;
         self.backlog_ended = scenario.fast_path != FastPath::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
+        // A wake during the lease counts: a stop would lose it, and a later due time would delay it.
         self.phase = match (next, woken) {
             (NextRun::Stop, Some(due)) if remedies.wake_version => Phase::Scheduled { due, floor: 0 },
             (NextRun::Stop, _) => {

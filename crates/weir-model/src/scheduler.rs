@@ -23,12 +23,15 @@ impl State {
     /// Reads the destination, decides, and claims deliveries in the store.
     pub(crate) fn scheduler_decides(&mut self, scenario: &Scenario, scheduler: usize) -> bool {
         let Scheduler::Leased(lease) = self.schedulers[scheduler] else { return false };
+        // Read the terms, and recover the cursor if the lease has none.
         let version = self.store.version;
         let recovered = if lease.cursor.is_none() { Some(self.recovered_cursor(scenario)) } else { None };
         let Some(last) = lease.cursor.or(recovered) else { return false };
+        // Decide, and claim that many deliveries.
         let terms = scenario.terms(version);
         let allow = if terms.suspended { 0 } else { allowance(scenario, terms.rate, lease.queued, last) };
         let Some(claimed) = self.claim(scenario, scheduler, allow) else { return false };
+        // Fewer than allowed were due: the job waits for the next due time, or stops.
         let next = match self.next_due() {
             _ if terms.suspended => NextRun::Stop,
             _ if claimed == allow => NextRun::Paced,
@@ -60,9 +63,11 @@ impl State {
             return false;
         }
         let issued = || (0..of_run.len()).filter(|&permit| of_run[permit]);
+        // Without the remedy, the repetition publishes the same deliveries again.
         if reply_lost && !scenario.remedies.publish_once && !issued().all(|permit| self.issue_again(scenario, permit)) {
             return false;
         }
+        // Without the remedy, claims are released although their permits are published.
         if reply_lost && !scenario.remedies.never_unclaim {
             issued().for_each(|permit| self.release(scenario, permit));
             self.wake(scenario, 0);
@@ -83,6 +88,7 @@ impl State {
                 released = true;
             }
         }
+        // A run in between may have found nothing due because of these claims, and stopped the job.
         if released && scenario.remedies.release_wakes {
             self.wake(scenario, 0);
         }

@@ -148,12 +148,15 @@ pub(crate) struct Witness {
 impl State {
     pub(crate) fn initial(scenario: &Scenario) -> Self {
         Self {
+            // No limit depends on a send that was so long ago.
             store: Store { deliveries: [Delivery::Absent; MAX_DELIVERIES], version: 0, last_sent: scenario.long_ago() },
             queue: Queue {
                 phase: Phase::Idle,
+                // No cursor yet: the first run recovers it from the store.
                 cursor: None,
                 version: 0,
                 backlog_ended: false,
+                // No send of an earlier generation can matter any more.
                 generation_age: scenario.old_age(),
             },
             snapshot: None,
@@ -165,6 +168,7 @@ impl State {
             witness: Witness {
                 sends: [0; MAX_TICKS],
                 announced: 0,
+                // The first terms have been in force as long as any property looks back.
                 limits: [scenario.rate; MAX_TICKS],
                 accepted: [0; MAX_DELIVERIES],
                 crashed_after_send: 0,
@@ -177,6 +181,7 @@ impl State {
 
     /// Sorts interchangeable schedulers and permits, so that states which differ only in their order are equal.
     pub(crate) fn canonical(mut self) -> Self {
+        // The lesser scheduler is the first. Claimed permits name their scheduler, so they change with it.
         if self.schedulers[0] > self.schedulers[1] {
             self.schedulers.swap(0, 1);
             for permit in &mut self.permits {
@@ -186,6 +191,7 @@ impl State {
             }
         }
         for permit in &mut self.permits {
+            // A permit that neither a process nor a queue knows any more is a free place.
             if permit.stage == Stage::Gone
                 && permit.in_queue == QueueView::ABSENT
                 && permit.in_snapshot == QueueView::ABSENT

@@ -20,6 +20,7 @@ const OVER: Ticks = -1;
 impl State {
     /// Whether a process could take a step now. A tick that passes then is a stall.
     pub(crate) fn a_process_could_act(&self, scenario: &Scenario) -> bool {
+        // A scheduler that could claim the job, then the other steps, process by process.
         let job_waits = self.job_is_due() && self.idle_scheduler(scenario).is_some();
         job_waits
             || self.wake_owed
@@ -27,7 +28,9 @@ impl State {
             || self.schedulers.iter().any(|scheduler| *scheduler != Scheduler::Idle)
             || self.permits.iter().enumerate().any(|(place, permit)| match permit.stage {
                 Stage::Published => true,
+                // A restored queue may have an entry again whose permit has ended. A worker can take it.
                 Stage::Gone => permit.in_queue.entry == Entry::Ready,
+                // A worker that is told "later" waits for time to pass, and so does one whose slot has not begun.
                 Stage::Taken if self.needs_slot(scenario, place) => {
                     self.slot_answer(scenario, place) != SlotAnswer::Later
                 }
@@ -49,6 +52,7 @@ impl State {
         if self.permits.iter().any(|permit| permit.awaits_record() && permit.sent == Some(-TIMEOUT)) {
             return false;
         }
+        // The store. Without the remedy, claims never expire.
         let long_ago = scenario.long_ago();
         for delivery in &mut self.store.deliveries {
             match delivery {
@@ -58,9 +62,11 @@ impl State {
             }
         }
         age(&mut self.store.last_sent, long_ago);
+        // The queue. A snapshot ages too: a restore does not set the time back.
         for queue in [Some(&mut self.queue), self.snapshot.as_mut()].into_iter().flatten() {
             queue.tick(scenario);
         }
+        // What the runs have read: cursors, and when the job runs next.
         for scheduler in &mut self.schedulers {
             match scheduler {
                 Scheduler::Leased(lease) => lease.cursor.iter_mut().for_each(|start| age(start, long_ago)),
@@ -73,14 +79,17 @@ impl State {
                 Scheduler::Idle | Scheduler::Stale => {}
             }
         }
+        // The deadlines, slots and sends of permits.
         for permit in &mut self.permits {
             age(&mut permit.expires, OVER);
             permit.slot.iter_mut().for_each(|start| age(start, OVER));
             permit.sent.iter_mut().for_each(|start| age(start, -TIMEOUT));
         }
+        // The history moves by one tick. What no property looks at any more is cleared, so that fewer states differ.
         self.witness.sends.rotate_right(1);
         self.witness.sends[0] = 0;
         self.witness.sends[scenario.window as usize + 1..].fill(0);
+        // The new tick begins with the terms in force. An edit in it may raise this value.
         self.witness.limits.rotate_right(1);
         self.witness.limits[0] = scenario.limit(self.witness.announced);
         self.witness.limits[(scenario.window + 1 + GRANT_AHEAD) as usize..].fill(0);

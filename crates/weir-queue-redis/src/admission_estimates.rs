@@ -57,6 +57,7 @@ impl AdmissionEstimates {
             updated_at: now,
         });
         estimate.updated_at = now;
+        // A pause that is not over, for example after a refusal, stays as it is.
         if estimate.admits_from <= now {
             estimate.admits_from = admits_from;
             estimate.room = estimate.room.max(1);

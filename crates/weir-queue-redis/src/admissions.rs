@@ -51,6 +51,7 @@ impl Admissions {
 
     /// Repeats calls without an answer. Redis knows a call that ran by its name and gives the same answer again.
     async fn admit(&self, context: &ShardContext, deliveries: Vec<ClaimedDelivery>) {
+        // One call for each shard, or more for many destinations. Each has a name, by which Redis knows a repetition.
         let mut open: Vec<Batch> =
             by_shard(by_destination(deliveries, |delivery| delivery.claim.destination_id), |(id, _)| *id)
                 .into_iter()
@@ -61,6 +62,7 @@ impl Admissions {
                     Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation, process }
                 })
                 .collect();
+        // Batches without an answer are repeated until there is one or all their claims have expired.
         let mut backoff = Backoff::default();
         loop {
             self.try_admit(context, &mut open).await;
@@ -83,6 +85,7 @@ impl Admissions {
             batch.record_refusal(context);
             self.declined.add(batch.into_deliveries());
         }
+        // A call has the name of its batch in every try.
         let calls: Vec<Call> = open.iter().map(|batch| batch.call(context)).collect();
         let answers = context.call_all(&calls).await;
         for (mut batch, answered) in std::mem::take(open).into_iter().zip(answers) {
@@ -96,10 +99,13 @@ impl Admissions {
                     }
                 }
                 Err(error) => {
+                    // The first failure gives the reserved room back. A repetition has none to give back.
                     if !batch.maybe_ran {
                         tracing::warn!(%error, "could not admit deliveries");
                         batch.record_refusal(context);
                     }
+                    // The claims can be released only if Redis has certainly not run the call. Otherwise it is
+                    // repeated.
                     batch.maybe_ran |= matches!(error, QueueError::Unknown(_));
                     if batch.maybe_ran {
                         open.push(batch);
@@ -169,6 +175,7 @@ fn record_admitted(context: &ShardContext, groups: Vec<Group>, mut answered: Scr
             tracing::warn!("the answer has an unexpected shape; the claims will expire");
             break;
         };
+        // Redis admits from the front of the batch.
         let refused = deliveries.split_off(count.min(deliveries.len()));
         context.admission_estimates.admitted(id, deliveries.len() as u32, room, admits_from, now);
         if !refused.is_empty() {

@@ -95,23 +95,28 @@ impl RedisClock {
     /// stayed.
     pub(crate) fn set(&self, shard: Shard, bounds: Bounds, trusts_server: bool) -> bool {
         let offset = &self.shards[shard.index()];
+        // At least 1, because 0 stands for "not set yet".
         let now = self.monotonic().max(1);
         let bounds = match offset.set_at.load(Ordering::Relaxed) {
             0 => bounds,
             set_at => {
+                // The earlier bounds, widened by as much as the server's clock may have been slewed since then.
                 let (nanos, error) = (offset.nanos.load(Ordering::Relaxed), offset.error.load(Ordering::Relaxed));
                 let margin = error + (now - set_at) / SLEW;
                 let known = Bounds { low: nanos - margin, high: nanos + margin };
+                // The server's clock was set forward. The offset stays, and the caller corrects the server.
                 if bounds.low - known.high > STEP && !trusts_server {
                     return true;
                 }
                 known.and(bounds)
             }
         };
+        // The middle of the bounds is the offset, and half their width is the error.
         offset.set_at.store(now, Ordering::Relaxed);
         let error = (bounds.high - bounds.low) / 2;
         offset.nanos.store(bounds.low + error, Ordering::Relaxed);
         offset.error.store(error, Ordering::Relaxed);
+        // A large error is reported, but not with every setting of a slow connection.
         if error > LARGE_ERROR.as_nanos() as i64 && self.warn_from.load(Ordering::Relaxed) <= now {
             self.warn_from.store(now + WARN_EVERY.as_nanos() as i64, Ordering::Relaxed);
             tracing::warn!(

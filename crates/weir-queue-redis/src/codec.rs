@@ -54,6 +54,7 @@ pub(crate) const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
 
 /// Encodes the `delivery` field. Bodies of more than `largest` bytes stay in the store.
 pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
+    // A large body stays in the store. The worker reads it there.
     let body = match &delivery.body {
         ClaimedBody::Inline(body) if body.bytes().len() <= largest => Some(body),
         ClaimedBody::Inline(_) | ClaimedBody::InStore => None,
@@ -61,6 +62,7 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     // A body that stays in the store keeps its trace there.
     let trace = body.and_then(EventBody::trace);
     let trace_len = trace.map_or(0, |_| TraceParent::BYTES);
+    // The head, of `HEAD_LEN` bytes, in the order in which `decode` reads it.
     let mut bytes = Vec::with_capacity(HEAD_LEN + trace_len + body.map_or(0, |body| body.bytes().len()));
     bytes.put_slice(delivery.claim.delivery_id.as_bytes());
     bytes.put_slice(delivery.claim.destination_id.as_bytes());
@@ -72,6 +74,7 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
     bytes.put_u8(flag(INLINE, body.is_some()) | flag(IS_REPLAY, delivery.is_replay) | flag(TRACED, trace.is_some()));
     bytes.put_u32(body.map_or(0, EventBody::data_offset));
+    // The trace and the body are last, because only their lengths vary.
     if let Some(trace) = trace {
         bytes.put_slice(&trace.to_bytes());
     }
@@ -81,12 +84,15 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
 
 /// Decodes an entry; `None` when it has another format.
 pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> Option<Entry> {
+    // A longer `permit` comes from a later version; what is behind the known numbers is ignored.
     if permit.len() < PERMIT_LEN || delivery.len() < HEAD_LEN {
         return None;
     }
+    // The five numbers that permits.lua packs. Without an expected time (0) the worker asks as soon as it is ready.
     let (generation, serial) = (permit.get_u64(), permit.get_u64());
     let expires_at = from_micros(permit.get_i64());
     let (expected_at, published_at) = (Some(permit.get_i64()).filter(|at| *at > 0), permit.get_i64());
+    // The head of the delivery, in the order of `encode`.
     let mut id = || {
         let mut id = [0; 16];
         delivery.copy_to_slice(&mut id);
@@ -99,6 +105,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     let (attempts, attempts_before) = (delivery.get_u32(), delivery.get_u32());
     let flags = delivery.get_u8();
     let data_offset = delivery.get_u32();
+    // The trace, if there is one. An entry that is too short for it has another format.
     let trace = if flags & TRACED > 0 {
         let trace = delivery.get(..TraceParent::BYTES).map(TraceParent::from_bytes)?;
         delivery.advance(TraceParent::BYTES);
@@ -106,6 +113,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     } else {
         None
     };
+    // The rest is the body, without a copy.
     let body = if flags & INLINE > 0 {
         ClaimedBody::Inline(EventBody::stored(delivery, data_offset).traced(trace))
     } else {
@@ -126,6 +134,7 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
             is_replay: flags & IS_REPLAY > 0,
             body,
             expires_at,
+            // The worker reads the destination itself.
             destination: None,
         },
     })

@@ -89,6 +89,7 @@ impl Dialer {
             // The TLS provider of the workspace. An error means that a provider is installed already.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
+        // A client for each node, for checks and notifications.
         let nodes: Vec<Client> = config
             .topology
             .urls()
@@ -96,6 +97,9 @@ impl Dialer {
             .map(|url| client(url, config.trusted_ca.as_deref()).map_err(url_error))
             .collect::<Result<_, _>>()?;
         let first = nodes.first().ok_or_else(|| OpenError::Url("no node is named".to_owned()))?;
+        // The connections for scripts and for readers. A pooled connection has the longer timeout of a reader; one for
+        // scripts gets the shorter one when it is taken from the pool. The client of a Cluster has one timeout, so
+        // there are two clients.
         let route = match &config.topology {
             Topology::Single(_) => {
                 let timeouts = AsyncConnectionConfig::new()
@@ -188,6 +192,7 @@ fn cluster(urls: &[String], config: &RedisConfig, response_timeout: Duration) ->
 
 async fn check_node(node: &Client) -> Result<String, OpenError> {
     let address = node.get_connection_info().addr().to_string();
+    // Explicit timeouts, so that a node without an answer is reported within seconds.
     let timeouts = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_TIMEOUT))
         .set_response_timeout(Some(RESPONSE_TIMEOUT));
@@ -195,6 +200,7 @@ async fn check_node(node: &Client) -> Result<String, OpenError> {
         .get_multiplexed_async_connection_with_config(&timeouts)
         .await
         .map_err(|error| refused(&address, &error))?;
+    // A server that is too old is refused, and so is one that does not tell its version.
     let info: InfoDict = redis::cmd("INFO")
         .arg("server")
         .query_async(&mut connection)
@@ -205,6 +211,7 @@ async fn check_node(node: &Client) -> Result<String, OpenError> {
     if major.is_none_or(|major: u32| major < OLDEST_MAJOR) {
         return Err(OpenError::TooOld { address, version });
     }
+    // A policy that may evict keys is only reported.
     match warn_of_eviction(&mut connection, &address).await {
         Ok(()) => Ok(address),
         Err(error) => Err(refused(&address, &error)),

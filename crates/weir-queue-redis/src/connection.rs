@@ -46,6 +46,7 @@ impl Connection {
 
     /// Returns the answers in the order of the calls. Calls of one shard run in the given order.
     pub(crate) async fn call(&self, calls: &[Call]) -> Vec<QueueResult<Value>> {
+        // Without a connection no call is sent, and each gets the same error.
         let (number, connection) = match self.connection().await {
             Ok(connected) => connected,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
@@ -63,6 +64,7 @@ impl Connection {
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_broken)) {
             self.drop_connection(number).await;
         }
+        // Only a refusal of a single try says that nothing was written. After any other error the call may have run.
         let reason = |error: RedisError| match tried_once && is_refusal(&error) {
             true => QueueError::Refused(error.to_string()),
             false => QueueError::Unknown(error.to_string()),
@@ -71,15 +73,19 @@ impl Connection {
     }
 
     async fn connection(&self) -> QueueResult<(u64, Shared)> {
+        // The lock is held while connecting, so that other callers wait for this connection instead of making their
+        // own.
         let mut state = self.state.lock().await;
         if let Some(connection) = &state.connection {
             return Ok((state.number, connection.clone()));
         }
+        // During the backoff calls fail at once, with the error of the last attempt.
         if Instant::now() < state.retry_at {
             return Err(QueueError::NotSent(state.last_error.clone()));
         }
         match self.dialer.shared().await {
             Ok(connection) => {
+                // The new number tells this connection from the previous one, whose calls may still fail.
                 state.number += 1;
                 state.backoff.reset();
                 state.connection = Some(connection.clone());
@@ -106,6 +112,7 @@ async fn in_one_pipeline(mut connection: redis::aio::MultiplexedConnection, call
     if let [call] = calls {
         return vec![one(connection, call).await];
     }
+    // The error of one call must not hide the answers of the others.
     let mut pipeline = redis::pipe();
     pipeline.ignore_errors();
     for call in calls {
@@ -115,6 +122,7 @@ async fn in_one_pipeline(mut connection: redis::aio::MultiplexedConnection, call
         Ok(answers) => answers,
         Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
     };
+    // A server that does not know a script gets its source in a further call.
     for (answer, call) in answers.iter_mut().zip(calls) {
         if answer.as_ref().is_err_and(is_unknown_script) {
             *answer = call.in_full().query_async(&mut connection).await;

@@ -60,6 +60,7 @@ impl DueTimes {
         let first = self.rotation.fetch_add(1, Ordering::Relaxed);
         let mut dues = self.dues();
         let mut shards: Vec<Shard> = Shard::all().filter(|shard| dues[shard.index()] <= now).collect();
+        // Another shard comes first each time. Otherwise `max` could always cut off the same ones.
         if !shards.is_empty() {
             let first = first % shards.len();
             shards.rotate_left(first);

@@ -109,6 +109,7 @@ impl Leases for RedisQueue {
     async fn permitted_claims(&self) -> QueueResult<HashSet<Claim>> {
         let mut claims = HashSet::new();
         for shard in Shard::all() {
+            // Page by page. Each page begins behind the last entry of the previous one; a short page is the last.
             let mut after = "-".to_owned();
             loop {
                 let mut call = self.context.new_call(shard, Operation::Entries);
@@ -143,6 +144,7 @@ impl ShardContext {
     /// A page of the orphaned permits of a dead process in a shard. This process holds them from now on, so that they
     /// can be settled or handed back.
     async fn orphaned_by(&self, process: ProcessId, shard: Shard) -> QueueResult<Vec<OrphanedPermit>> {
+        // The entries that the process had read and that are not acknowledged.
         let mut call = self.new_call(shard, Operation::Orphaned);
         call.arg(reader_named(process)).arg(ORPHANED_PAGE);
         let mut answer = self.call(call).await?.values;
@@ -150,6 +152,8 @@ impl ShardContext {
         while let Some(entry) = answer.next_orphaned() {
             entries.push(entry);
         }
+        // Permits that are still queued have no slot. They are withdrawn first, so that they can get none any more. The
+        // entries of the withdrawn reader went through this before.
         if process != WITHDRAWN_READER && !entries.is_empty() {
             let mut call = self.new_call(shard, Operation::Withdraw);
             call.arg(reader_named(WITHDRAWN_READER));
@@ -158,9 +162,11 @@ impl ShardContext {
             }
             let mut answer = self.call(call).await?.values;
             for entry in &mut entries {
+                // 0: the permit was not queued any more, so it may have been sent.
                 entry.had_slot = answer.next_int().ok_or_else(unexpected)? == 0;
             }
         }
+        // This process holds the permits now, so their ends will remove the entries from the delivery queue.
         let holder = self.lease.process();
         let register = |entry: OrphanedEntry| {
             let OrphanedEntry { entry, generation, id, claim, expires_at, had_slot } = entry;

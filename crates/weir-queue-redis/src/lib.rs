@@ -95,6 +95,7 @@ pub struct Depths {
 impl RedisQueue {
     /// Connects, checks the server, and sets the clock. The queue reconnects by itself after later failures.
     pub async fn open(config: RedisConfig) -> Result<Self, OpenError> {
+        // A server that cannot be used is reported before anything else begins.
         let dialer = Dialer::new(&config)?;
         let address = dialer.check().await?;
         let context = Arc::new(ShardContext {
@@ -112,7 +113,9 @@ impl RedisQueue {
             admissions: admissions::Admissions::default(),
             config,
         });
+        // The clock comes first: the caller's time is a part of every call, and slots are given by this clock.
         context.set_clock(false).await.map_err(|error| OpenError::Unusable { address, error })?;
+        // The tasks of the queue. Dropping the set ends them.
         let mut background = JoinSet::new();
         let (clock, notifications, tidying) = (context.clone(), context.clone(), context.clone());
         let (settlements, admissions) = (context.clone(), context.clone());

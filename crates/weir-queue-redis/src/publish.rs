@@ -42,9 +42,11 @@ struct Batch {
 impl ShardContext {
     /// Repeats calls without an answer. Redis knows a publication that ran by its name and gives the same answer again.
     pub(crate) async fn publish(&self, publications: &[Publication]) -> Vec<PublishOutcome> {
+        // Without a valid lease this process may count as dead, and others may have resolved its claims.
         if !self.lease.is_valid() {
             return vec![PublishOutcome::Stale; publications.len()];
         }
+        // Batches without an answer are tried again. After a few tries the lease of the run may have ended.
         let mut outcomes = vec![None; publications.len()];
         let mut open = self.batches(publications);
         let mut pauses = PAUSES;
@@ -68,6 +70,7 @@ impl ShardContext {
 
     /// Makes one call for each batch. Keeps the batches without an answer.
     async fn try_publish(&self, open: &mut Vec<Batch>, outcomes: &mut [Option<PublishOutcome>]) {
+        // The calls are kept, because a repetition must have the same names.
         let (calls, batches): (Vec<Call>, Vec<(Vec<usize>, bool)>) =
             open.drain(..).map(|batch| (batch.call, (batch.indexes, batch.maybe_ran))).unzip();
         let answers = self.call_all(&calls).await;
@@ -81,9 +84,11 @@ impl ShardContext {
                     continue;
                 }
             };
+            // An answer begins with the shard's earliest due time, which may be earlier than this process knows.
             if let Some(due) = values.next_time() {
                 self.due_times.learn(call.shard, due);
             }
+            // A refusal of the first try is certain. After a try that may have run, it may have published.
             for index in indexes {
                 outcomes[index] = values.next_int().map(|ran| match ran {
                     1 => PublishOutcome::Done,
@@ -109,6 +114,7 @@ impl ShardContext {
     }
 
     fn batches(&self, publications: &[Publication]) -> Vec<Batch> {
+        // A call is about one shard, with as many publications as fit.
         let mut batches: Vec<Batch> = Vec::new();
         let indexes = by_shard(0..publications.len(), |&index| publications[index].lease.destination_id);
         for (shard, indexes) in indexes {
@@ -116,6 +122,8 @@ impl ShardContext {
             let mut room = 0;
             for index in indexes {
                 let publication = &publications[index];
+                // A publication is one step, so it is never split. One that is larger than a batch has a call of its
+                // own.
                 let size = publication.deliveries.len().max(1);
                 if room < size || batches.is_empty() {
                     room = BATCH.max(size);
@@ -133,11 +141,14 @@ impl ShardContext {
     }
 
     fn write(&self, publication: &Publication, call: &mut Call) {
+        // Everything in the order in which publish.lua reads it. The name is new for each publication and the same in
+        // every try.
         let Publication { lease, terms, recovered, deliveries, next } = publication;
         call.destination(lease.destination_id)
             .arg(lease.epoch)
             .arg(lease.version)
             .arg(rand::random::<u64>().to_string());
+        // An optional value is a list of none or one.
         call.arg(u8::from(terms.is_some()));
         if let Some(terms) = terms {
             call.terms(terms);
@@ -146,6 +157,7 @@ impl ShardContext {
         if let Some(recovered) = recovered {
             call.limiter(recovered);
         }
+        // Only `at` and `soon` have a due time; for the others it is 0.
         let (next, due) = match *next {
             NextRun::Stop => ("stop", Timestamp::MIN),
             NextRun::At(due) => ("at", due),

@@ -48,6 +48,7 @@ impl Reader {
         let (sender, permits) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
         let (wanted, _) = watch::channel(0);
+        // On a single server one connection reads all shards. In a Cluster a command cannot span hash slots.
         let each: Vec<Vec<Shard>> = if context.connection.dialer().is_cluster() {
             Shard::all().map(|shard| vec![shard]).collect()
         } else {
@@ -150,6 +151,7 @@ impl ShardReader {
             settled.map_err(ReadError::NotSettled)?;
             self.read_as(Selection::Own, RECALL_COUNT, connection, &held).await?;
         }
+        // Read until stopped, and only while the worker has places.
         while let Some(wanted) = self.wanted(stopped).await {
             // COUNT applies to each stream.
             let count = (wanted / self.shards.len()).clamp(1, PER_READ);
@@ -195,6 +197,7 @@ impl ShardReader {
         let mut command = redis::cmd("XREADGROUP");
         command.arg("GROUP").arg(GROUP).arg(reader).arg("COUNT").arg(count);
         command.arg("BLOCK").arg(BLOCK.as_millis() as u64).arg("STREAMS");
+        // All streams, and then for each the entry from which to read.
         for &shard in &self.shards {
             command.arg(self.context.keys.queue(shard));
         }
@@ -211,6 +214,7 @@ impl ShardReader {
             for entry in entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)) {
                 let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;
                 let held_permit = HeldPermit { generation, expires_at: delivery.expires_at, entry, holder };
+                // It was read before, or its generation has ended.
                 if held.contains(&id) || !self.context.registry.register(id, held_permit) {
                     continue;
                 }

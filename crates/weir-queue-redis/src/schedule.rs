@@ -72,6 +72,7 @@ impl Schedule for RedisQueue {
         }
         for ((shard, _), answered) in batches.iter().zip(self.context.call_all(&calls).await) {
             answered?;
+            // The jobs of edited destinations are due at once.
             self.context.due_times.learn(*shard, now);
         }
         Ok(())
@@ -86,6 +87,7 @@ impl Schedule for RedisQueue {
 
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
         loop {
+            // Listen before the due times are read, so that an earlier one that is learned in between is not missed.
             let sooner = self.context.due_times.sooner();
             tokio::pin!(sooner);
             sooner.as_mut().enable();
@@ -134,6 +136,7 @@ impl ShardContext {
     async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> QueueResult<Vec<Lease>> {
         // The leases must count the permits that this process has settled.
         self.settlements.flush(self, shards).await?;
+        // One call for each shard, with the same maximum.
         let calls: Vec<Call> = shards
             .iter()
             .map(|&shard| {

@@ -106,12 +106,14 @@ static SCRIPTS: LazyLock<[Script; 15]> = LazyLock::new(|| {
 
 /// The constants of the scripts. Times are in microseconds; tables by period are in the order of [`Period::ALL`].
 fn constants() -> String {
+    // Tables by period. Lua counts from 1, and so do the periods in calls.
     let of_periods =
         |of: fn(Period) -> Duration| Period::ALL.map(|period| of(period).as_micros().to_string()).join(", ");
     let spans = of_periods(|period| period.window() + period.widest_slot());
     let (windows, widest) = (of_periods(Period::window), of_periods(Period::widest_slot));
     let mut text =
         format!("local SPAN = {{ {spans} }}\nlocal WINDOW = {{ {windows} }}\nlocal WIDEST_SLOT = {{ {widest} }}\n");
+    // Durations, in microseconds.
     for (name, duration) in [
         ("UNLIMITED_SLOT_WIDTH", UNLIMITED_SLOT_WIDTH),
         ("CADENCE", CADENCE),
@@ -128,9 +130,11 @@ fn constants() -> String {
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
+    // Plain numbers.
     for (name, number) in [("SHARES", SHARES as usize), ("LAG_DEPTH", LAG_DEPTH), ("DELIVERY_HEAD", codec::HEAD_LEN)] {
         text += &format!("local {name} = {number}\n");
     }
+    // In milliseconds, the unit in which keys expire.
     text + &format!("local KEEP_LONGER_MS = {}\n", KEEP_LONGER.as_millis())
 }
 

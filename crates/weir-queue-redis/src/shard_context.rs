@@ -103,6 +103,7 @@ impl ShardContext {
     /// that stalled: with `trusts_server` the time of the server is accepted.
     pub(crate) async fn set_clock(&self, trusts_server: bool) -> QueueResult<bool> {
         let mut was_corrected = false;
+        // In a Cluster each shard has the clock of its node, and is corrected on its own.
         if self.connection.dialer().is_cluster() {
             for measured in join_all(Shard::all().map(|shard| self.measure(shard))).await {
                 let (shard, bounds) = measured?;
@@ -113,6 +114,7 @@ impl ShardContext {
             }
             return Ok(was_corrected);
         }
+        // Each shard begins, and its generation is learned. The measurement below asks one shard only.
         let begin: Vec<Call> = Shard::all().map(|shard| self.begin(shard, false)).collect();
         self.call_all(&begin).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         // All shards are on one server with one clock.
@@ -242,6 +244,7 @@ impl ShardContext {
                 );
             }
             self.decline_unread(unread);
+            // Less than a page: no other entry is old enough.
             if dropped < TIDY_PAGE {
                 return Ok(());
             }

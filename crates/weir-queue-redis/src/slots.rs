@@ -125,6 +125,7 @@ impl ShardContext {
             let micros = preparation.map_or(-1, |took| i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
             call.destination(id.destination_id).arg(id.serial).arg(micros);
         }
+        // If answers are slow, later requests ask for slots that are still usable when the answer arrives.
         let asked = self.clock.monotonic();
         let mut answered = self.call(call).await;
         self.slot_requests.answer_time.observe(self.clock.monotonic() - asked);
@@ -153,6 +154,7 @@ impl ShardContext {
             // The destination has no limit, so a send that is a little early exceeds nothing.
             slot.start = self.clock.engine_time(shard, start);
         }
+        // No slot is granted so far ahead: a clock has changed. The slot is not used, and the clock is set at once.
         if slot.start > self.clock.now() + GRANT_AHEAD + CLOCK_DOUBT {
             self.clock_doubt.notify_one();
             return Err(QueueError::Unknown("the clocks of Redis and of this process differ".to_owned()));

@@ -68,6 +68,7 @@ impl Wakes {
 }
 
 async fn send(context: &ShardContext, earliest: HashMap<DestinationId, Timestamp>) -> QueueResult<()> {
+    // One call for each batch of a shard. The admission estimates learn that these runs were requested.
     let mut calls = Vec::new();
     for (shard, wakes) in by_shard(earliest, |&(id, _)| id) {
         let mut call = context.new_call(shard, Operation::Wake);

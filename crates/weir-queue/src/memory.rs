@@ -55,6 +55,7 @@ impl MemoryQueue {
             (None, Some(_)) => true,
             (Some(before), Some(after)) => after < before,
         };
+        // Before the notification, because the scheduler then takes the lock at once.
         drop(table);
         if sooner {
             self.rescheduled.notify_one();

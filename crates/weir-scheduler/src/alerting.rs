@@ -74,15 +74,19 @@ impl AlertPublisher {
     /// Publishes the alerts that are due now. Returns the duration of the reads.
     async fn pass(&self) -> Result<Duration, Failure> {
         let began = self.clock.now();
+        // Without subscribers this look-up is the whole pass.
         let ids = self.store.alert_subscribers().await?;
         if ids.is_empty() {
             return Ok(Duration::ZERO);
         }
         let subscribers: Vec<_> = self.store.destinations(&ids).await?.into_iter().flatten().collect();
+        // Only destinations of these tenants can have recipients.
         let tenants: BTreeSet<_> = subscribers.iter().map(|subscriber| subscriber.settings.tenant.clone()).collect();
         let policy = self.store.alert_policy().await?;
         let conditions = self.store.conditions(&Vec::from_iter(tenants)).await?;
+        // The pause after the pass depends on the duration of these reads.
         let read_time = self.clock.now().since(began);
+        // Page by page: compare the conditions with the alert states, and publish the differences.
         for conditions in conditions.chunks(PAGE) {
             let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
             let destinations = self.store.destinations(&ids).await?;
@@ -111,6 +115,8 @@ impl AlertPublisher {
                 }
             }
         }
+        // Last: if this process dies before, the next pass makes the same events, and their keys show that they are
+        // stored.
         for AlertUpdate { destination_id, version, alert_state, .. } in updates {
             self.store.record_alert_state(destination_id, version, alert_state).await?;
         }
@@ -133,10 +139,12 @@ fn alert_update(
 ) -> Option<AlertUpdate> {
     let policy = destination.settings.alerts.apply_to(policy);
     let status = status(destination, condition, now);
+    // Conditions that end without an alert are forgotten first.
     let mut alert_state = condition.state.reconciled(&policy, &status);
     let mut events = Vec::new();
     for alert in alert_state.alerts(&policy, &status, now) {
         let recipients = recipients(destination, &alert, subscribers);
+        // An alert without recipients is not recorded, so a later subscriber still gets it.
         if !recipients.is_empty() {
             events.push(event(destination, &alert, &status, condition.version, recipients, now));
             alert_state = alert_state.with(&alert, now);
@@ -187,7 +195,9 @@ fn event(
     now: Timestamp,
 ) -> NewEvent {
     let event_type = alert.event_type();
+    // The idempotency key. Every process makes the same one for this change, so the event is stored once.
     let name = format!("{event_type}/{}/{}", about.id, version + 1);
+    // The same random bits go into the ids of the event and of its deliveries.
     let random = rand::random();
     let id = EventId::new(now, random);
     let body = EventBody::freeze(id, event_type, now, &data(about, alert, status).to_string());
@@ -200,6 +210,7 @@ fn event(
         options: DeliveryOptions::default(),
         body,
     };
+    // Named recipients, because a destination gets no alert about itself.
     NewEvent { event, destinations: Some(recipients), random }
 }
 
@@ -214,6 +225,7 @@ fn data(about: &Destination, alert: &Alert, status: &DestinationStatus) -> serde
             "drain_eta_s": status.drains_in.map(|drains| drains.as_secs()),
         })
     };
+    // Each alert adds the condition behind it.
     match alert {
         Alert::BacklogHigh(measures) => {
             data["reasons"] = json!(measures);

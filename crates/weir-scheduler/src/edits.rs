@@ -47,6 +47,8 @@ impl EditWatcher {
                 () = &mut shutdown => return,
                 announced = self.announce(since) => match announced {
                     Ok(()) => {
+                        // The next pass goes back a little, because an edit may become visible late. Older edits are
+                        // not read again.
                         since = now.before(OVERLAP);
                         self.announced.retain(|place| place.updated_at >= since);
                     }
@@ -70,6 +72,7 @@ impl EditWatcher {
             let edits: Vec<_> = new.map(|edited| edit(edited, now)).collect();
             if !edits.is_empty() {
                 self.queue.edited(&edits).await?;
+                // Only after the call, so that edits whose announcement failed are announced again.
                 self.announced.extend(edited.iter().map(|edited| edited.place));
             }
             match edited.last() {

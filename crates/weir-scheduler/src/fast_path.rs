@@ -61,6 +61,7 @@ impl DeclinedAdmissions {
         tokio::pin!(shutdown);
         let mut stopping = false;
         loop {
+            // In this order: at the shutdown everything that is declined by then is taken before the loop ends.
             let declined = tokio::select! {
                 biased;
                 declined = self.queue.declined() => declined,

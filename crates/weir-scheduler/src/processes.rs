@@ -72,6 +72,7 @@ impl ProcessWatcher {
         // In this order: a process registers before it takes permits.
         let holders = self.queue.holders().await?;
         let mut registered = self.store.processes().await?;
+        // A process whose beat has changed meanwhile is not declared dead.
         for ProcessBeat { id, beat } in self.beats.observe(&registered, Instant::now()) {
             if self.store.declare_dead(id, beat).await? {
                 tracing::warn!(process = id.0, "a process is dead; resolving its claims and permits");
@@ -79,6 +80,7 @@ impl ProcessWatcher {
                 registered.retain(|process| process.id != id);
             }
         }
+        // Any holder that is not registered, whichever process has declared it dead.
         let dead: Vec<ProcessId> =
             holders.into_iter().filter(|holder| registered.iter().all(|process| process.id != *holder)).collect();
         if !dead.is_empty() {
@@ -89,25 +91,31 @@ impl ProcessWatcher {
 
     /// Resolves the permits that dead workers had taken.
     async fn resolve_permits(&self, dead: &[ProcessId]) -> Result<(), Failure> {
+        // The queue returns a permit again until it has ended, so this repeats until there are none.
         loop {
             let orphaned = self.queue.orphaned_permits(dead).await?;
             if orphaned.is_empty() {
                 return Ok(());
             }
+            // A permit with a slot may have been sent. One without a slot was not, and can get no slot any more.
             let (had_slot, unsent): (Vec<OrphanedPermit>, Vec<OrphanedPermit>) =
                 orphaned.into_iter().partition(|permit| permit.had_slot);
             let claims = |permits: &[OrphanedPermit]| permits.iter().map(|permit| permit.claim).collect::<Vec<_>>();
             let (unsent_claims, unknown_claims) = (claims(&unsent), claims(&had_slot));
             let wakes = wakes_of(&[&unsent_claims[..], &unknown_claims[..]].concat(), self.clock.now());
+            // Unsent: the store releases the claims, uncounted. Only then does the queue drop the permits: if this
+            // process dies in between, the next pass still finds them.
             self.store.release(unsent_claims, self.clock.now()).await?;
             let handed_back: Vec<_> =
                 unsent.iter().map(|permit| HandedBack { id: permit.id, crowded: false }).collect();
             self.queue.hand_back(&handed_back).await?;
+            // Maybe sent: the outcome is unknown. In the same order, for the same reason.
             self.resolve(&unknown_claims).await?;
             let settled: Vec<_> = had_slot.iter().map(|permit| permit.id).collect();
             self.queue.settle(&settled).await?;
             self.queue.recorded(&settled);
             tracing::warn!(unknown = had_slot.len(), unsent = unsent.len(), "resolved the permits of dead workers");
+            // Their deliveries are due again. Without these wakes they would wait for the sweep.
             self.queue.wake(&wakes).await?;
         }
     }
@@ -115,6 +123,7 @@ impl ProcessWatcher {
     /// Resolves claims that dead processes had made and not published.
     async fn resolve_claims(&mut self) -> Result<(), Failure> {
         let orphaned = self.store.orphaned_claims(MAX_CLAIMS).await?;
+        // Claims that had a permit need no other look at the queue. Those that are no longer orphaned are forgotten.
         let known = std::mem::take(&mut self.claims_with_permit);
         let (with_permit, new): (Vec<_>, Vec<_>) = orphaned.into_iter().partition(|claim| known.contains(claim));
         self.claims_with_permit.extend(with_permit);

@@ -41,11 +41,13 @@ impl Replayer {
         let mut backoff = Backoff::default();
         let mut woken = self.clock.now();
         loop {
+            // Any wake may be lost, so all destinations with replays are woken from time to time.
             let now = self.clock.now();
             let wake_all = now.since(woken) >= WAKE_ALL;
             if wake_all {
                 woken = now;
             }
+            // More to move: a short pause, which leaves the store to deliveries. Nothing to move: a longer one.
             let pause = tokio::select! {
                 () = &mut shutdown => return,
                 stepped = self.step(wake_all) => match stepped {
@@ -82,13 +84,18 @@ impl Replayer {
                     continue;
                 }
             };
+            // First the runs must know of the replay, then a run may come: without it a run claims live deliveries
+            // only.
             self.replay_shares.add(&step.wake);
             self.wake(&step.wake, now).await;
             more |= step.more;
         }
+        // The list from the store also has the replays that other processes move, and no longer those that have ended.
         let destinations = if open.is_empty() { Vec::new() } else { self.store.replay_destinations().await? };
         let new = self.replay_shares.replace(&destinations);
+        // Destinations that this process did not know are woken at once.
         self.wake(if wake_all { &destinations } else { &new }, now).await;
+        // A failure is reported after every replay has had its step.
         failed.map_or(Ok(more), Err)
     }
 

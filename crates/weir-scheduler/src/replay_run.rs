@@ -23,6 +23,7 @@ impl Scheduler {
     /// Publishes the live deliveries, then claims and publishes replayed deliveries. Live deliveries never wait for the
     /// claim of replayed ones.
     pub(crate) async fn publish_with_replays(&self, runs: Vec<(Run, Claims)>, now: Timestamp) -> Result<(), Failure> {
+        // Publish the live deliveries. The runs continue under the same leases.
         let mut live = Vec::new();
         let mut replay_runs: Vec<ReplayRun> = Vec::with_capacity(runs.len());
         for (mut run, claims) in runs {
@@ -33,6 +34,7 @@ impl Scheduler {
             if !run.deliveries.is_empty() {
                 live.push(run.publication(NextRun::Continue));
             }
+            // Replays get their minimum, or more if the live deliveries leave it.
             let limit = run.split.unwrap_or_default().replay(run.published);
             replay_runs.push(ReplayRun { run, live: live_claims, limit });
         }
@@ -44,6 +46,7 @@ impl Scheduler {
         let claims = match self.store.claim_replays(requests, now).await {
             Ok(claims) => claims,
             Err(error) => {
+                // The claims may have been made, and then expire by themselves. The jobs run again soon.
                 self.end_runs(replay_runs.into_iter().map(|replay_run| replay_run.run).collect(), now + RETRY_RUN)
                     .await?;
                 return Err(error.into());

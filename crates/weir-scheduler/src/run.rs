@@ -65,6 +65,7 @@ impl Run {
             preparation: self.lease.preparation,
             queued: self.lease.queued,
             in_flight: self.lease.in_flight,
+            // While workers have no places, fewer permits may be outstanding.
             max_in_flight: self.lease.max_outstanding.map_or(max_in_flight, |most| most.min(max_in_flight)),
             max_queued: settings.rate_limits.max_queued(),
             suspended: settings.paused,
@@ -110,6 +111,7 @@ impl Run {
         replay: ClaimResult,
     ) -> Publication {
         self.deliveries = deliveries;
+        // All permits that are out when this is published: the next run waits for the slot behind theirs.
         let outstanding = self.lease.queued + self.published + self.deliveries.len() as u32;
         let next = match self.cursors() {
             Some(cursors) => replay_share::next_run(

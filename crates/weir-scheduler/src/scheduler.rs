@@ -57,6 +57,7 @@ impl Scheduler {
         tokio::pin!(shutdown);
         let mut backoff = Backoff::default();
         loop {
+            // Wait for due jobs, or for the shutdown.
             let claiming = self.queue.claim_due(BATCH, LEASE);
             tokio::pin!(claiming);
             let due = tokio::select! {
@@ -71,6 +72,7 @@ impl Scheduler {
                 }
                 due = &mut claiming => due,
             };
+            // A failure slows the loop down. Leases of a batch that was not finished end by themselves.
             let ran = match due {
                 Ok(jobs) => self.run_batch(jobs).await,
                 Err(error) => Err(error.into()),
@@ -123,6 +125,7 @@ impl Scheduler {
                 return Err(error.into());
             }
         };
+        // Publish the claims. Runs with replays claim once more, so the others do not wait for them.
         let (with_replays, without_replays): (Vec<_>, Vec<_>) =
             runs.into_iter().zip(claims).partition(|(run, _)| run.split.is_some());
         self.publish_claimed(without_replays).await?;

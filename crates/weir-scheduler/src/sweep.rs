@@ -40,6 +40,7 @@ impl Sweeper {
         let mut lenient_sweeps = LENIENT_SWEEPS;
         let mut next_group = None;
         loop {
+            // After a failed sweep the store may have been unavailable, so the next sweeps recover no claims.
             lenient_sweeps = match self.sweep(lenient_sweeps == 0, &mut next_group).await {
                 Ok(()) => lenient_sweeps.saturating_sub(1),
                 Err(error) => {
@@ -101,6 +102,7 @@ impl Sweeper {
 
     /// Wakes every destination with a delivery that becomes due before the sweep after the next.
     async fn wake_due(&self, now: Timestamp) -> Result<(), StoreError> {
+        // Wakes for the near future too, so that those jobs run on time and not with a sweep.
         let before = now + self.interval * 2;
         let mut after = None;
         loop {

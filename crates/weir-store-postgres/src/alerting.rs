@@ -38,17 +38,22 @@ WHERE t.version = excluded.version - 1";
 pub(crate) const CONDITIONS: &str = "
 SELECT x.destination_id, x.kind, x.count, x.at, x.state
 FROM (
+    -- 0: the backlog, and when its oldest delivery was created.
     SELECT destination_id, 0 AS kind, count(*) AS count, min(created_at) AS at, NULL AS state
     FROM deliveries WHERE state IN (0, 2) AND NOT is_replay
     GROUP BY destination_id
     UNION ALL
+    -- 1: when the last waiting delivery expires.
     SELECT destination_id, 1, 0, max(expires_at), NULL
     FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2) GROUP BY destination_id
     UNION ALL
+    -- 2: dead letters.
     SELECT destination_id, 2, count(*), NULL, NULL FROM deliveries WHERE state = 5 GROUP BY destination_id
     UNION ALL
+    -- 3: the recorded alert state, also of a destination that has recovered.
     SELECT destination_id, 3, version, NULL, state FROM alert_states
     UNION ALL
+    -- 4: paused by Weir, or a breaker that is not closed.
     SELECT id, 4, 0, NULL, NULL FROM destinations
     WHERE paused_reason IS NOT NULL OR breaker_state::jsonb ->> 'open' IS NOT NULL
 ) x

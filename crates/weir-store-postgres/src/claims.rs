@@ -51,13 +51,16 @@ macro_rules! claim {
         concat!(
             "
 WITH owner AS MATERIALIZED (
+    -- Whether this process may claim.
     SELECT $7::integer IS NULL OR EXISTS (SELECT FROM processes WHERE id = $7) AS is_registered
 ), request AS MATERIALIZED (
+    -- The requests of destinations that are neither paused nor deleted.
     SELECT r.* FROM owner CROSS JOIN unnest($1::uuid[], $2::boolean[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) WITH ORDINALITY
         AS r (destination_id, is_replay, max_claims, now, after, expires_at, request)
     JOIN destinations t ON t.id = r.destination_id AND NOT t.paused AND t.deleted_at IS NULL
     WHERE owner.is_registered
 ), due AS MATERIALIZED (
+    -- The oldest due deliveries of each request, with the addresses of their rows.
     SELECT r.request, r.now, r.expires_at, d.id, d.address
     FROM request r CROSS JOIN LATERAL (
         SELECT id, ctid AS address FROM deliveries
@@ -66,6 +69,7 @@ WITH owner AS MATERIALIZED (
         ORDER BY next_attempt_at, id LIMIT r.max_claims
     ) d
 ), claimed AS (
+    -- Claim them (1), or let them expire (8). A row that another claim has taken meanwhile is left out.
     UPDATE deliveries d
     SET state = CASE WHEN d.expires_at <= due.now THEN 8 ELSE 1 END, claim_epoch = claim_epoch + 1,
         claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END,
@@ -83,6 +87,7 @@ FROM ",
             $claimed,
             "
 UNION ALL
+-- The next due time of each request.
 SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (
     SELECT next_attempt_at FROM deliveries
@@ -91,6 +96,7 @@ FROM request r CROSS JOIN LATERAL (
     ORDER BY next_attempt_at LIMIT 1
 ) next
 UNION ALL
+-- The sign that this process is not registered.
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM owner WHERE NOT is_registered"
         )
     };
@@ -144,6 +150,8 @@ impl Operation for Claiming {
         let (mut claimed, mut freed) = (Vec::new(), BTreeSet::new());
         let has_cached_bodies = !shared.bodies().is_empty();
         let owner = shared.process.id();
+        // Several waves commit together, so that a failure leaves no claim. One wave is one statement and commits by
+        // itself.
         if waves.len() > 1 {
             let mut transaction = connection.begin().await?;
             for wave in waves {
@@ -155,7 +163,9 @@ impl Operation for Claiming {
         } else if let Some(wave) = waves.first() {
             freed.extend(claim(wave, owner, has_cached_bodies, connection, &mut claimed, &mut answers).await?);
         }
+        // After the commit: the message groups of expired heads need new heads.
         advance(&freed, &[], connection).await;
+        // With cached bodies the claim statement has read none.
         if has_cached_bodies {
             find_bodies(&mut claimed, connection, shared).await?;
         }
@@ -173,6 +183,7 @@ fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<GroupRequest<'r>>> {
     for (operation, claiming) in group.iter().enumerate() {
         let (now, of_replays) = (claiming.now, claiming.of_replays);
         for (index, request) in claiming.requests.iter().enumerate() {
+            // The first request for a section goes to the first wave, the second one to the second wave.
             let wave = times_named.entry((request.destination_id, of_replays)).or_default();
             if waves.len() == *wave {
                 waves.push(Vec::new());
@@ -216,6 +227,7 @@ async fn claim(
     claimed: &mut Vec<ClaimedRow>,
     answers: &mut [Vec<Claims>],
 ) -> Result<Vec<MessageGroup>, sqlx::Error> {
+    // One row of parameters for each request. One statement claims for all of them.
     let rows = sqlx::query(if has_cached_bodies { CLAIM } else { CLAIM_WITH_BODIES })
         .bind(column(requests, |one| uuid(one.request.destination_id.as_bytes())))
         .bind(column(requests, |one| one.of_replays))
@@ -226,10 +238,12 @@ async fn claim(
         .bind(owner.map(|owner| owner.0))
         .fetch_all(connection)
         .await?;
+    // Split the rows into next due times, expired deliveries and claims.
     let mut counts = vec![RequestCount::default(); requests.len()];
     let mut freed = Vec::new();
     claimed.reserve(rows.len());
     for row in &rows {
+        // The only row without a request: this process is not registered, and nothing was claimed.
         if row.optional_int(0)?.is_none() {
             return Err(sqlx::Error::Protocol("this process was declared dead".to_owned()));
         }
@@ -295,6 +309,7 @@ async fn find_bodies(
     connection: &mut PgConnection,
     shared: &Shared,
 ) -> Result<(), sqlx::Error> {
+    // Take the cached bodies. The block releases the lock of the cache before the statement.
     let missing: HashSet<Uuid> = {
         let mut cache = shared.bodies();
         for one in &mut *claimed {
@@ -305,10 +320,12 @@ async fn find_bodies(
     if missing.is_empty() {
         return Ok(());
     }
+    // Read the others, each event once.
     let missing: Vec<Uuid> = missing.into_iter().collect();
     let rows = sqlx::query(BODIES).bind(missing).fetch_all(connection).await?;
     let read = |row: &PgRow| Ok((row.event_id(0)?, rows::body(row, 1)?));
     let found: HashMap<EventId, EventBody> = rows.iter().map(read).collect::<Read<_>>()?;
+    // A delivery whose event does not exist keeps no body, and the answer leaves it out.
     for one in claimed.iter_mut().filter(|one| one.body.is_none()) {
         one.body = found.get(&one.event_id).cloned();
     }

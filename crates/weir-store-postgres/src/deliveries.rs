@@ -41,12 +41,15 @@ impl PostgresStore {
         filter: &DeliveryFilter,
         page: PageRequest,
     ) -> StoreResult<Page<Delivery>> {
+        // Choose how to read. Only for a waiting state does the size of the backlog matter.
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
         let plan = ListPlan::of(filter, waiting && self.is_backlog_small(filter.destination_id).await?);
+        // Find the end of the window first: the page reads no further, however few rows match.
         let end = if plan == ListPlan::Window { self.window_end(filter, page).await? } else { None };
         let (sql, arguments) = deliveries_page(filter, page, plan, end).into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::delivery).await?;
         let mut page = Page::of(rows, page, |delivery| *delivery.id.as_bytes());
+        // A page that its window did not fill continues after the window.
         page.next = page.next.or(end);
         Ok(page)
     }
@@ -90,6 +93,7 @@ pub(crate) fn deliveries_page(
     plan: ListPlan,
     window_end: Option<[u8; 16]>,
 ) -> Select {
+    // Begin with the conditions that an index serves. Few deliveries are found by their state, the others by ids.
     let few = plan == ListPlan::Sorted;
     let columns = if few { "d.id, d.created_at" } else { "*" };
     let mut select = Select::new(format!("SELECT {columns} FROM deliveries d"));
@@ -120,6 +124,7 @@ pub(crate) fn deliveries_page(
             select.sql
         );
     }
+    // Continue after the page before, within the times of the filter and the window.
     let scanned = if few { "few" } else { "d" };
     select.range(scanned, page, filter.from, filter.to);
     if let Some(end) = window_end {
@@ -175,6 +180,7 @@ impl Select {
         if let Some(pattern) = &filter.event_type {
             self.of_type(pattern);
         }
+        // By the last attempt. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
         match filter.error {
             None => {}
             Some(ErrorFilter::Status(status)) => self.compare("a.outcome <> 0 AND a.status_code =", i32::from(status)),

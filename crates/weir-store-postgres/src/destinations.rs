@@ -205,6 +205,7 @@ impl Operation for Lookup {
         let mut ids: Vec<DestinationId> = group.iter().flat_map(|lookup| &lookup.0).copied().collect();
         ids.sort_unstable();
         ids.dedup();
+        // With the cached versions the statement returns only the destinations that have changed.
         let versions = shared.destinations.versions(&ids);
         let ids: Vec<_> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
         let changed = sqlx::query(LOOK_UP).bind(ids).bind(versions).fetch_all(connection).await?;

@@ -111,10 +111,13 @@ async fn change_destination(
     change: impl Fn(&Destination) -> Option<Destination> + Send,
 ) -> Result<Option<Arc<Destination>>, sqlx::Error> {
     let Some(tenant) = tenant_of(connection, id).await? else { return Ok(None) };
+    // Under the tenant's lock no event is fanned out partly before and partly after the change.
     let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
+    // Change what the locked row has now, not what a cache has.
     let current = sqlx::query(LOCK_LIVE).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
     let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(None) };
     let Some(changed) = change(&current) else { return Ok(None) };
+    // The audit judges each send by the limits that applied when it started.
     if changed.settings.rate_limits != current.settings.rate_limits {
         record_limits(&mut transaction, &changed, changed.updated_at).await?;
     }
@@ -216,6 +219,7 @@ impl Edit for Delete {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         let Some(tenant) = tenant_of(connection, self.id).await? else { return Ok(false) };
+        // Most of the backlog is cancelled without the tenant's lock, so that ingest waits only for the rest.
         self.cancel_backlog(connection).await?;
         let id = uuid(self.id.as_bytes());
         let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
@@ -224,6 +228,7 @@ impl Edit for Delete {
         if sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?.is_none() {
             return Ok(false);
         }
+        // Later events do not find the destination. The deliveries that came meanwhile are cancelled with it.
         sqlx::query(TOMBSTONE).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
         sqlx::query(CANCEL_WAITING).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
         transaction.commit().await?;

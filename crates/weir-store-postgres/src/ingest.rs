@@ -106,9 +106,11 @@ impl Operation for Posting {
         shared: &Shared,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let all: Vec<&NewEvent> = group.iter().flat_map(|posting| &posting.0).collect();
+        // A row without a partition of its day could not be stored.
         let days = all.iter().map(|new| day_of_id(new.event.id.as_bytes()));
         shared.partitions.ensure(&mut *connection, days).await?;
         let answers = store(&all, connection, shared).await;
+        // Another process has dropped a partition: the next run makes it again.
         if answers.as_ref().is_err_and(lacks_partition) {
             shared.partitions.forget();
         }
@@ -124,6 +126,7 @@ async fn store(
 ) -> Result<Vec<IngestResult>, sqlx::Error> {
     let tenants: BTreeSet<&str> = new.iter().map(|new| new.event.tenant.as_str()).collect();
     let tenants: Vec<&str> = tenants.into_iter().collect();
+    // By the cache first. If a guard fails, or the cache does not suffice, after a refresh.
     for _ in 0..ATTEMPTS {
         if let Some(answers) = store_by_cache(new, &tenants, connection, shared).await? {
             return Ok(answers);
@@ -142,14 +145,18 @@ async fn store_after_refresh(
     connection: &mut PgConnection,
     shared: &Shared,
 ) -> Result<Option<Vec<IngestResult>>, sqlx::Error> {
+    // Take the tenants' locks first: what is read about their destinations then stays current until the commit.
     let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
+    // Read what the cache lacks: idempotency keys that are in use, and changed destinations.
     let known = known_keys(new, &mut transaction).await?;
     learn_changes(tenants, &mut transaction, shared).await?;
     let guards = Guards { owner: shared.process.id(), ..Guards::default() };
     // A process that was declared dead still stores events, but makes no claims.
     let may_claim = is_registered(guards.owner, &mut transaction).await?;
     let mut fast_path_batch = if may_claim { shared.fast_path.batch() } else { FastPathHandle::default().batch() };
+    // Decide again, with this knowledge.
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut fast_path_batch);
+    // Store the events with the first deliveries, then the other deliveries in parts.
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
     let mut freed = insert(&guards, &intake.events, first, &mut transaction).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
@@ -159,6 +166,7 @@ async fn store_after_refresh(
             None => freed = None,
         }
     }
+    // A guard failed: another process stored a key, or this one was declared dead. Without a commit nothing is stored.
     let Some(freed) = freed else {
         transaction.rollback().await?;
         return Ok(None);
@@ -176,6 +184,7 @@ async fn store_by_cache(
     shared: &Shared,
 ) -> Result<Option<Vec<IngestResult>>, sqlx::Error> {
     let mut fast_path_batch = shared.fast_path.batch();
+    // Decide under the lock of the cache, so that the guards have the versions by which the group was decided.
     let (guards, intake) = {
         let mut known = shared.destinations.tenants();
         let guards = Guards {
@@ -187,9 +196,12 @@ async fn store_by_cache(
         (guards, Intake::of(new, &KnownKeys::new(), &mut *known, FIRST_EPOCH, &mut fast_path_batch))
     };
     // An unknown destination may be new.
+    // Many deliveries need several statements, and so a transaction.
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
         return Ok(None);
     }
+    // One call takes the locks, checks the guards, and stores all or nothing. If nothing, the fast path's room is
+    // freed.
     let Some(freed) = insert(&guards, &intake.events, &intake.deliveries, connection).await? else {
         return Ok(None);
     };
@@ -266,17 +278,22 @@ async fn insert(
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
 ) -> Result<Option<BTreeSet<MessageGroup>>, sqlx::Error> {
+    // A column that no row uses is NULL as a whole. Most groups use neither coalesce keys nor ordering keys.
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
     let message_groups = rare_column(deliveries, |delivery| delivery.message_group());
+    // The locks of these keys, so that groups of events with the same key are stored one after the other.
     let names: Vec<String> = message_groups.iter().flatten().flatten().map(lock_name).collect();
     let key_locks = locks_of(coalescing.iter().flatten().flatten().chain(&names).map(String::as_str));
+    // The other columns that only such groups use.
     let superseded = coalescing.as_ref().map(|_| column(deliveries, |delivery| delivery.superseded));
     let follows = message_groups.as_ref().map(|_| column(deliveries, |delivery| delivery.follows));
     let ordering_keys: Option<Vec<Option<String>>> =
         message_groups.map(|groups| groups.into_iter().map(|group| group.map(|group| group.ordering_key)).collect());
+    // The owner matters only if there are claims. A process that was declared dead may store events without any.
     let claims = deliveries.iter().any(|delivery| delivery.claimed_until.is_some());
     let owner = guards.owner.filter(|_| claims);
     let row = sqlx::query(STORE)
+        // The guards.
         .bind(LOCK_SPACE)
         .bind(&guards.locks)
         .bind(KEY_LOCK_SPACE)
@@ -284,6 +301,7 @@ async fn insert(
         .bind(&guards.tenants)
         .bind(&guards.versions)
         .bind(owner.map(|owner| owner.0))
+        // The events.
         .bind(column(events, |(event, _)| uuid(event.id.as_bytes())))
         .bind(column(events, |(event, _)| event.tenant.as_str()))
         .bind(column(events, |(event, _)| event.event_type.as_str()))
@@ -297,6 +315,7 @@ async fn insert(
         .bind(rare_column(events, |(event, _)| event.options.ordering_key.as_deref()))
         .bind(rare_column(events, |(event, _)| event.body.trace().map(TraceParent::to_bytes)))
         .bind(column(events, |&(_, deliveries)| deliveries as i32))
+        // The deliveries.
         .bind(column(deliveries, |delivery| uuid(delivery.id.as_bytes())))
         .bind(column(deliveries, |delivery| uuid(delivery.event.id.as_bytes())))
         .bind(column(deliveries, |delivery| uuid(delivery.destination_id.as_bytes())))
@@ -310,6 +329,7 @@ async fn insert(
         .bind(follows)
         .fetch_one(connection)
         .await?;
+    // `false`: a guard failed, and nothing was stored.
     row.flag(0)?.then(|| freed_groups(&row)).transpose()
 }
 

@@ -57,12 +57,14 @@ impl MessageGroups for PostgresStore {
 /// The message groups after a given one, each with the due time of its first delivery: a loose index scan.
 pub(crate) const MESSAGE_GROUPS: &str = "
 WITH RECURSIVE found AS (
+    -- The first group after the given one.
     (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
         WHERE (destination_id, ordering_key) > ($1, $2) AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     )
     UNION ALL
+    -- Then the next group after each.
     SELECT n.destination_id, n.ordering_key, n.next_attempt_at FROM found f CROSS JOIN LATERAL (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
         WHERE (destination_id, ordering_key) > (f.destination_id, f.ordering_key)
@@ -77,6 +79,7 @@ SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3";
 pub(crate) const DISSOLVE: &str = concat!(
     "
 WITH RECURSIVE grouped (id) AS (
+    -- The destinations that have message groups: a loose index scan.
     SELECT (SELECT destination_id FROM deliveries
         WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
     UNION ALL
@@ -85,6 +88,7 @@ WITH RECURSIVE grouped (id) AS (
         ORDER BY destination_id LIMIT 1)
     FROM grouped WHERE grouped.id IS NOT NULL
 ), chosen AS MATERIALIZED (
+    -- Some deliveries of those that are no longer ordered.
     SELECT d.id FROM grouped JOIN destinations t ON t.id = grouped.id AND NOT t.ordered CROSS JOIN LATERAL (
         SELECT id FROM deliveries WHERE destination_id = t.id AND ordering_key IS NOT NULL AND state < 3
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
@@ -145,6 +149,7 @@ async fn try_advance(
 ) -> Result<Vec<Option<Timestamp>>, sqlx::Error> {
     let message_groups: Vec<&MessageGroup> = message_groups.iter().collect();
     let names: Vec<String> = message_groups.iter().map(|group| lock_name(group)).collect();
+    // Repeat after a conflict here: the callers of `advance` have committed and do not run again.
     let mut attempts = 1;
     let rows = loop {
         let advancing = sqlx::query(ADVANCE)
@@ -160,6 +165,7 @@ async fn try_advance(
             outcome => break outcome?,
         }
     };
+    // A group without a row has no new head: it has a head already, or is empty.
     let mut dues = vec![None; message_groups.len()];
     for row in &rows {
         let (at, _) = named(row, 0, &message_groups)?;

@@ -112,8 +112,10 @@ impl PostgresStore {
     pub async fn open(url: &str, now: Timestamp) -> Result<Self, OpenError> {
         let options = options(url)?;
         let server = server(&options);
+        // Migrate before any connection uses the tables.
         migrate(&server, &options).await?;
         let shared = Arc::<Shared>::default();
+        // The pool connects at its first use.
         let pool = PgPoolOptions::new()
             .max_connections(POOL)
             .acquire_timeout(CONNECT_TIMEOUT)
@@ -123,6 +125,7 @@ impl PostgresStore {
                 Box::pin(async move { Ok(of.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
             })
             .connect_lazy_with(options.clone());
+        // Only what was acknowledged waits for the disk: events, edits and durable claims.
         let recoverable = recoverable(&options);
         let store = Self {
             pool,
@@ -136,6 +139,7 @@ impl PostgresStore {
             beats: Writers::spawn(1, &recoverable, &shared),
             shared,
         };
+        // The first events find their partitions.
         store.make_partitions(now).await.map_err(|error| classify(&server, &error))?;
         Ok(store)
     }
@@ -151,6 +155,7 @@ impl PostgresStore {
     pub(crate) async fn make_partitions(&self, now: Timestamp) -> Result<(), sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         let made = within(GROUP_TIMEOUT, self.shared.partitions.ensure(&mut connection, days_around(now))).await;
+        // After a timeout the connection may still be in the middle of a statement.
         if made.is_err() {
             connection.close_on_drop();
         }

@@ -119,11 +119,14 @@ async fn claim_through(
 /// looking up these.
 pub(crate) const RELEASE: &str = "
 WITH released AS MATERIALIZED (
+    -- The claims to release.
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::bigint[]) WITH ORDINALITY
         AS r (id, epoch, destination_id, now, claim)
 ), live AS MATERIALIZED (
+    -- Their destinations that are not deleted.
     SELECT id FROM destinations WHERE id IN (SELECT destination_id FROM released) AND deleted_at IS NULL FOR KEY SHARE
 )
+-- 6 cancelled, 7 superseded; otherwise as before the claim: 0 pending, 2 retrying.
 UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at = r.now,
     state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
         WHEN d.attempts = coalesce(d.attempts_before, 0) THEN 0 ELSE 2 END
@@ -137,6 +140,7 @@ RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 pub(crate) const DUE_DESTINATIONS: &str = concat!(
     "
 WITH RECURSIVE waiting (id) AS (
+    -- The first destination after the given one that has waiting deliveries, then the next ones.
     SELECT (SELECT destination_id FROM deliveries
         WHERE state IN (0, 2) AND destination_id > $1 ORDER BY destination_id LIMIT 1)
     UNION ALL
@@ -144,6 +148,7 @@ WITH RECURSIVE waiting (id) AS (
         WHERE state IN (0, 2) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
     FROM waiting WHERE waiting.id IS NOT NULL
 ), first (id, due) AS MATERIALIZED (
+    -- The earlier of two due times: of its live deliveries, and of its deliveries of replays.
     SELECT id, least(
         (SELECT next_attempt_at FROM deliveries
             WHERE destination_id = waiting.id AND state IN (0, 2) AND NOT is_replay ORDER BY next_attempt_at LIMIT 1),
@@ -151,6 +156,7 @@ WITH RECURSIVE waiting (id) AS (
             WHERE destination_id = waiting.id AND state IN (0, 2) AND is_replay ORDER BY next_attempt_at LIMIT 1))
     FROM waiting WHERE id IS NOT NULL
 )
+-- A due time at the end of time: only deliveries behind heads remain.
 SELECT first.id, first.due FROM first
 WHERE first.due < $2 AND first.due < ",
     end_of_time!(),
@@ -196,6 +202,7 @@ impl Operation for Releasing {
     }
 
     async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<u64>, sqlx::Error> {
+        // The claims of all callers, each with the index of its caller.
         let mut all: Vec<(usize, Claim, Timestamp)> = Vec::new();
         for (operation, releasing) in group.iter().enumerate() {
             all.extend(releasing.claims.iter().map(|&claim| (operation, claim, releasing.now)));
@@ -209,6 +216,7 @@ impl Operation for Releasing {
             .bind(column(&all, |(_, _, now)| now.as_nanos()))
             .fetch_all(&mut *connection)
             .await?;
+        // A claim without a row no longer held, and is not counted. A head that its release superseded frees its group.
         let (mut released, mut freed) = (vec![0; group.len()], BTreeSet::new());
         for row in &rows {
             let (_, &(operation, Claim { destination_id, .. }, _)) = named(row, 0, &all)?;

@@ -56,6 +56,7 @@ impl Partitions {
         connection: &mut PgConnection,
         days: impl Iterator<Item = Day>,
     ) -> Result<(), sqlx::Error> {
+        // The block releases the lock before the statement. Two callers may name one day: only what is missing is made.
         let missing: BTreeSet<Day> = {
             let known = self.known();
             days.filter(|day| !known.contains(day)).collect()

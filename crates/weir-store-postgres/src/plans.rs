@@ -47,6 +47,7 @@ async fn loaded() -> (Database, PgConnection) {
     for number in 1..=4 {
         store.create_destination(destination(number)).await.unwrap();
     }
+    // Each event has an idempotency key, so that the table of the keys is large too.
     for first in (0..10_000).step_by(2_500) {
         let keyed = (first..first + 2_500).map(|number| {
             let mut new = event(number);
@@ -55,6 +56,7 @@ async fn loaded() -> (Database, PgConnection) {
         });
         store.ingest(keyed.collect()).await.unwrap();
     }
+    // The claims of the first round stay outstanding, those of the second fail, and the others are delivered.
     let requests = || (1..=4).map(|number| request(number, 1_000)).collect();
     for round in 0..6 {
         let claims = store.claim(requests(), NOW + Duration::from_secs(60)).await.unwrap();
@@ -66,6 +68,7 @@ async fn loaded() -> (Database, PgConnection) {
         };
         store.settle(claimed.map(|claimed| Arc::new(result(claimed, verdict))).collect()).await.unwrap();
     }
+    // Plan with the settings of the store's connections, on vacuumed tables with current statistics.
     store.close().await;
     let options = open::options(&database.url()).unwrap();
     let mut connection = PgConnection::connect_with(&options).await.unwrap();

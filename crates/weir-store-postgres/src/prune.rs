@@ -33,13 +33,16 @@ const TAKE_LOCK: &str = "SELECT pg_try_advisory_lock(hashtext('weir.prune'))";
 /// The state is checked under the row lock, so a delivery that is sent again meanwhile stays.
 pub(crate) const DELETE_DELIVERIES: &str = "
 WITH old AS MATERIALIZED (
+    -- The next deliveries by id. They may still wait, or have ended lately.
     SELECT id FROM deliveries WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3
 ), deleted AS (
+    -- Delete those that entered their state before its cutoff. For a state without one the cutoff is NULL.
     DELETE FROM deliveries d USING old WHERE d.id = old.id AND d.updated_at < (
         SELECT c.cutoff FROM unnest($4::smallint[], $5::bigint[]) AS c (state, cutoff) WHERE c.state = d.state
     )
     RETURNING d.id
 ), attempts AS (
+    -- The attempts of exactly these.
     DELETE FROM attempts a USING deleted WHERE a.delivery_id = deleted.id RETURNING 1
 )
 SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM deleted), (SELECT count(*) FROM attempts),
@@ -48,14 +51,17 @@ SELECT (SELECT count(*) FROM old), (SELECT count(*) FROM deleted), (SELECT count
 /// The remaining deliveries of an event have ids of its millisecond.
 pub(crate) const DELETE_EVENTS: &str = "
 WITH old AS MATERIALIZED (
+    -- The next events, with the first and the last id that their deliveries can have.
     SELECT id, (left(id::text, 13) || '-0000-0000-000000000000')::uuid AS first,
         (left(id::text, 13) || '-ffff-ffff-ffffffffffff')::uuid AS last
     FROM events WHERE id > $1 AND id < $2 ORDER BY id LIMIT $3
 ), childless AS MATERIALIZED (
+    -- Those of which no delivery is left.
     SELECT id FROM old WHERE NOT EXISTS (
         SELECT FROM deliveries d WHERE d.id >= old.first AND d.id <= old.last AND d.event_id = old.id
     )
 ), deleted AS (
+    -- Delete them, with their idempotency keys.
     DELETE FROM events e USING childless WHERE e.id = childless.id
     RETURNING e.id, e.tenant, e.idempotency_key
 ), keys AS (
@@ -109,6 +115,7 @@ impl PostgresStore {
             if !is_holder {
                 return Ok(None);
             }
+            // Make one step of the phase that the place names.
             let step = match place {
                 PrunePlace::Deliveries(after) => prune_deliveries(&mut connection, cutoffs, after).await,
                 PrunePlace::Days(after) => find_day(&mut connection, cutoffs, after).await,
@@ -118,7 +125,9 @@ impl PostgresStore {
             step.map(Some)
         })
         .await?;
+        // Another process holds the lock and prunes. This connection is closed.
         let Some(done) = done else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
+        // Keep the connection, and with it the lock, for the next step.
         *pruning = Some(connection);
         Ok(done)
     }
@@ -132,13 +141,16 @@ impl PostgresStore {
             .bind(STEP)
             .fetch_one(&mut *connection)
             .await?;
+        // A full step: more keys may follow.
         if let Some(last) = last_of(&row, 1)? {
             return Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Keys(last)));
         }
+        // No key names the day any more. If an event of that day still comes, ingest makes its partitions again.
         let dropped = sqlx::query(DROP_DAY).bind(day).execute(connection).await;
         self.shared.partitions.forget();
         match dropped {
             Ok(_) => Ok(PruneStep::of(Pruned { days: 1, ..Pruned::NOTHING }, PrunePlace::Days(day))),
+            // Another session uses the tables. A later pass drops the day.
             Err(error) if is_in_use(&error) => Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Days(day))),
             Err(error) => Err(error),
         }
@@ -150,8 +162,10 @@ async fn find_day(connection: &mut PgConnection, cutoffs: &Cutoffs, after: Day) 
     let Some(before) = cutoffs.events() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
     let row = sqlx::query(NEXT_DAY).bind(after).bind(day_of(before)).fetch_one(&mut *connection).await?;
     let day: Option<Day> = sqlx::Row::try_get_unchecked(&row, 0)?;
+    // No such day is left: the events of the other days are deleted row by row.
     let Some(day) = day else { return Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Events([0; 16]))) };
     let has_deliveries = sqlx::query(DAY_HAS_DELIVERIES).bind(day).fetch_one(connection).await?.flag(0)?;
+    // A day that still has deliveries is passed over. Of any other, the keys are deleted first.
     let next = if has_deliveries { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) };
     Ok(PruneStep::of(Pruned::NOTHING, next))
 }
@@ -162,6 +176,7 @@ async fn prune_deliveries(
     after: [u8; 16],
 ) -> Result<PruneStep, sqlx::Error> {
     let Some(before) = cutoffs.deliveries() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
+    // The cutoffs of the states from which deliveries are deleted.
     let of_states = DeliveryState::ALL.into_iter().filter_map(|state| Some((state_code(state), cutoffs.of(state)?)));
     let (states, times): (Vec<i16>, Vec<i64>) = of_states.map(|(state, cutoff)| (state, cutoff.as_nanos())).unzip();
     let row = sqlx::query(DELETE_DELIVERIES)

@@ -21,6 +21,7 @@ macro_rules! purge {
         concat!(
             "
 WITH waiting AS MATERIALIZED (
+    -- The next deliveries in due order: live ones and those of replays, each from its section of the index.
     SELECT * FROM (
         (SELECT id, event_id, next_attempt_at FROM deliveries
         WHERE destination_id = $1 AND state IN (0, 2) AND NOT is_replay
@@ -33,14 +34,17 @@ WITH waiting AS MATERIALIZED (
         ORDER BY next_attempt_at, id LIMIT $4)
     ) w ORDER BY next_attempt_at, id LIMIT $4
 ), chosen AS MATERIALIZED (
+    -- Lock those that match.
     SELECT d.id FROM waiting w JOIN deliveries d ON d.id = w.id
     WHERE d.state + 0 = ANY($5) AND d.created_at < $6 ",
             $of_type,
             "
     FOR UPDATE OF d SKIP LOCKED
 ), cancelled AS (
+    -- Cancel them (6).
     UPDATE deliveries d SET state = 6, updated_at = $7 FROM chosen WHERE d.id = chosen.id RETURNING d.ordering_key
 )
+-- The numbers read and cancelled, the place of the last one read, and the keys of cancelled ones. No row: none waits.
 SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM cancelled), w.next_attempt_at, w.id,
     (SELECT array_agg(ordering_key) FROM cancelled WHERE ordering_key IS NOT NULL)
 FROM waiting w ORDER BY w.next_attempt_at DESC, w.id DESC LIMIT 1"
@@ -100,12 +104,14 @@ impl Edit for PurgeSome<'_> {
 impl PurgeSome<'_> {
     async fn scan(&self, after: PurgePlace, connection: &mut PgConnection) -> Result<PurgeScan, sqlx::Error> {
         let &Purge { destination_id, ref event_type, before, now, .. } = self.purge;
+        // A purge of every type looks up no events.
         let (sql, of_type) = match event_type {
             None => (PURGE, None),
             Some(EventPattern::Any) => (PURGE_ANY, None),
             Some(EventPattern::Exact(exact)) => (PURGE_TYPE, Some(exact)),
             Some(EventPattern::Prefix(prefix)) => (PURGE_PREFIX, Some(prefix)),
         };
+        // Deliveries behind heads are read first, and alone. The scan of due deliveries ends before them.
         let last_due = if after.is_behind() { BEHIND.as_nanos() } else { BEHIND.as_nanos() - 1 };
         let mut query = sqlx::query(sql)
             .bind(uuid(destination_id.as_bytes()))
@@ -119,6 +125,7 @@ impl PurgeSome<'_> {
         if let Some(text) = of_type {
             query = query.bind(text);
         }
+        // Without a row no delivery waits after the place.
         let Some(row) = query.fetch_optional(connection).await? else { return Ok(PurgeScan::default()) };
         let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
         let message_groups =

@@ -61,6 +61,7 @@ impl Edit for Recovery {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
         let mut transaction = connection.begin().await?;
+        // Lock the claims, so that no late result settles them meanwhile.
         let query = match &self.of {
             Abandoned::Expired { until, limit } => sqlx::query(EXPIRED).bind(until.as_nanos()).bind(i64::from(*limit)),
             Abandoned::Named(claims) => sqlx::query(NAMED)
@@ -68,6 +69,7 @@ impl Edit for Recovery {
                 .bind(column(claims, |claim| claim.epoch)),
         };
         let rows = query.fetch_all(&mut *transaction).await?;
+        // Each was an attempt of unknown outcome: the request may have been sent, so it counts.
         let results: Result<Vec<AttemptResult>, sqlx::Error> =
             rows.iter().map(|row| Ok(read_abandoned(row)?.unknown_outcome(self.now))).collect();
         let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;

@@ -72,6 +72,7 @@ impl Edit for Step {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
         let mut transaction = connection.begin().await?;
+        // No row: the replay has ended, or another process makes its step.
         let row = sqlx::query(LOCK).bind(uuid(self.id.as_bytes())).fetch_optional(&mut *transaction).await?;
         let Some(row) = row else { return Ok(ReplayStep::default()) };
         let open = self.read_open(&row)?;
@@ -114,6 +115,7 @@ impl Step {
         message_groups: &mut BTreeSet<MessageGroup>,
         connection: &mut PgConnection,
     ) -> Result<ReplayStep, sqlx::Error> {
+        // One statement reads the next deliveries and moves those that the replay takes.
         let (sql, arguments) = move_some(open, state, self.now).into_parts();
         let arguments = arguments.map_err(|_| Unreadable::from(Corrupt("a filter")))?;
         let row = sqlx::query_with(AssertSqlSafe(sql), arguments).fetch_one(&mut *connection).await?;
@@ -122,6 +124,7 @@ impl Step {
         let (ordered_destinations, keys): (Vec<Uuid>, Vec<String>) =
             (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
         message_groups.extend(of_columns(ordered_destinations, keys));
+        // Save the place in the same transaction: after a crash the next step continues here and moves nothing twice.
         let place = open.place.next(row.optional_id(2)?, row.int(0)? == STEP);
         sqlx::query(SAVE_PROGRESS)
             .bind(uuid(self.id.as_bytes()))
@@ -155,6 +158,7 @@ impl Step {
         if unfinished.fetch_optional(&mut *connection).await?.is_some() {
             return Ok(ReplayStep::default());
         }
+        // Nothing waits for the replay any more: store its figures, which each request has counted until now.
         let counted = sqlx::query(FIGURES).bind(id).fetch_all(&mut *connection).await?;
         let figures: ReplayFigures = counted.iter().map(rows::figure).collect::<Read<_>>()?;
         sqlx::query(END)
@@ -166,6 +170,7 @@ impl Step {
             .bind(self.now.as_nanos())
             .execute(&mut *connection)
             .await?;
+        // The runs of its destinations need not claim for this replay any more.
         sqlx::query(DELETE_REPLAY_DESTINATIONS).bind(id).execute(connection).await?;
         Ok(ReplayStep::default())
     }
@@ -180,11 +185,14 @@ impl Step {
 /// 4. Lock the rows that have not changed since (`chosen`), skip rows that another transaction has locked, and move the
 ///    locked ones (`moved`).
 fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select {
+    // `seen`: the next deliveries in this state, after the place. Their number says whether the state is read to its
+    // end.
     let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
     select.index_for_state(&open.filter, state);
     select.compare("d.id >", uuid(&open.place.after));
     select.sql.push_str(" ORDER BY d.id LIMIT");
     select.value(STEP);
+    // `live`: destinations are locked before deliveries, as in a deletion. `wanted`: the filter chooses among `seen`.
     select.sql = format!(
         "WITH seen AS MATERIALIZED ({}), live AS MATERIALIZED (
             SELECT id, ordered FROM destinations
@@ -196,6 +204,7 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
     );
     select.eligible(state, open.created_at, now);
     select.filter_joined(&open.filter.deliveries);
+    // `chosen`, `moved`: lock the unchanged rows, and make them wait. They keep what a cancellation restores.
     select.sql.push_str(
         "), chosen AS MATERIALIZED (
             SELECT d.id, d.destination_id FROM wanted JOIN deliveries d
@@ -205,6 +214,7 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
             UPDATE deliveries d SET state = 0, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id =",
     );
     select.value(uuid(open.id.as_bytes()));
+    // A delivery with a key at an ordered destination joins its message group, as a live delivery behind the others.
     select.sql.push_str(concat!(
         ", ordering_key = CASE WHEN live.ordered THEN d.ordering_key END,
             is_replay = NOT (live.ordered AND d.ordering_key IS NOT NULL),
@@ -215,6 +225,7 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
     select.value(open.created_at.as_nanos());
     select.sql.push_str(" END, updated_at =");
     select.value(now.as_nanos());
+    // `inserted`: the runs of these destinations also claim deliveries of replays.
     select.sql.push_str(
         " FROM chosen JOIN live ON live.id = chosen.destination_id WHERE d.id = chosen.id
             RETURNING d.destination_id, d.ordering_key
@@ -222,6 +233,7 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
             INSERT INTO replay_destinations (replay_id, destination_id) SELECT",
     );
     select.value(uuid(open.id.as_bytes()));
+    // The numbers read and moved, the last id read, the destinations to wake, and the message groups to advance.
     select.sql.push_str(
         ", destination_id FROM (SELECT DISTINCT destination_id FROM moved) m ON CONFLICT DO NOTHING
         )

@@ -60,14 +60,18 @@ impl Results for PostgresStore {
 /// (`DeliveryOrder::leaves_message_group`).
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (
+    -- The results, one row for each.
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
             $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::smallint[], $15::bytea[])
         WITH ORDINALITY AS r (id, epoch, destination_id, state, due, now, number,
             attempt_id, sent_at, duration_ms, outcome, status_code, error, failure, response_body, result)
 ), live AS MATERIALIZED (
+    -- The destinations of retries (2), unless they are deleted.
     SELECT id, skip_after_attempts FROM destinations
     WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
 ), settled AS (
+    -- Only claims that still hold. A delivery that would be retried is cancelled (6) if its destination is deleted, and
+    -- superseded (7) if it was replaced.
     UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL, claimed_by = NULL,
         state = CASE WHEN r.state <> 2 THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6
             WHEN d.replaced THEN 7 ELSE r.state END,
@@ -79,6 +83,7 @@ WITH result AS MATERIALIZED (
             OR r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id)) THEN d.ordering_key END
             AS freed_key
 ), recorded AS (
+    -- The attempts of these. A result of a lost claim leaves no trace.
     INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error,
         failure, response_body)
     SELECT id, number, attempt_id, destination_id, sent_at, duration_ms, outcome, status_code, error,
@@ -141,6 +146,7 @@ pub(crate) async fn settle_all(
     // Every process updates rows in the order of their ids, which prevents deadlocks.
     indexes.sort_by_key(|&at| results[at].claim.delivery_id);
     let all: Vec<&AttemptResult> = indexes.iter().map(|&at| results[at]).collect();
+    // One column for each property. One statement moves the deliveries and records the attempts.
     let rows = sqlx::query(SETTLE)
         .bind(column(&all, |result| uuid(result.claim.delivery_id.as_bytes())))
         .bind(column(&all, |result| result.claim.epoch))
@@ -192,9 +198,11 @@ impl Settled {
     pub(crate) async fn advance(mut self, connection: &mut PgConnection) -> Vec<Settlement> {
         let message_groups: BTreeSet<MessageGroup> =
             self.leaving.iter().map(|leaving| leaving.message_group.clone()).collect();
+        // A delivery that is skipped waits again. Unlike an ended one, it must be taken out of its group.
         let skipped = |leaving: &&Leaving| self.settlements[leaving.at].state().is_some_and(DeliveryState::is_waiting);
         let skipped: Vec<DeliveryId> = self.leaving.iter().filter(skipped).map(|leaving| leaving.delivery_id).collect();
         let dues = advance(&message_groups, &skipped, connection).await;
+        // Tell each caller when the new head is due, so that it wakes the destination.
         let dues: BTreeMap<&MessageGroup, Timestamp> =
             message_groups.iter().zip(dues).filter_map(|(message_group, due)| Some((message_group, due?))).collect();
         for leaving in &self.leaving {
@@ -269,11 +277,13 @@ impl Edit for RetryDelivery {
         };
         // The destination is locked first, as in a deletion.
         let live = sqlx::query(LOCK_DESTINATION).bind::<Uuid>(destination).fetch_optional(&mut *transaction).await?;
+        // Under its own lock the delivery stays as it is now until the commit.
         let Some(LockedDelivery { destination_id, state, expires_at, message_group }) =
             lock_delivery(&mut transaction, self.id).await?
         else {
             return Ok(DeliveryAction::NotFound);
         };
+        // The refusals. None of them has changed anything, so the transaction needs no commit.
         let Some(live) = live else {
             return Ok(DeliveryAction::DestinationGone);
         };
@@ -285,7 +295,9 @@ impl Edit for RetryDelivery {
             transaction.rollback().await?;
             return Ok(DeliveryAction::Expired);
         }
+        // The key counts only while the destination is ordered.
         let message_group = message_group.filter(|_| live.flag(0).is_ok_and(|ordered| ordered));
+        // A waiting delivery is due now, unless it is behind a head. An ended one waits again.
         if state.is_waiting() {
             update_delivery(&mut transaction, PULL_FORWARD, self.id, self.now).await?;
             transaction.commit().await?;
@@ -293,6 +305,7 @@ impl Edit for RetryDelivery {
         }
         make_waiting(&mut transaction, self.id, message_group.as_ref(), self.now).await?;
         transaction.commit().await?;
+        // After the commit the advance may make it the head. As the head it is due now.
         if message_group.is_some() {
             advance(&message_group.into_iter().collect(), &[], connection).await;
             update_delivery(connection, PULL_FORWARD, self.id, self.now).await?;

@@ -38,6 +38,7 @@ pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<Vec<(i64, S
     // change.
     connection.lock().await?;
     let before = applied(connection).await?;
+    // A newer program has migrated the database: its marker says whether this one may use it.
     let newer = MIGRATIONS.newer_version(&before);
     if let Some(version) = newer
         && !MIGRATIONS.may_use(oldest_program(connection).await?)
@@ -45,6 +46,7 @@ pub(crate) async fn migrate(connection: &mut PgConnection) -> Result<Vec<(i64, S
         return Err(MigrateError::VersionMissing(version));
     }
     let mut migrator = migrator();
+    // The migrations of the newer program are unknown here, and stay.
     migrator.set_ignore_missing(newer.is_some());
     migrator.run_direct(None, connection, false).await?;
     connection.unlock().await?;

@@ -179,10 +179,12 @@ impl<O: Operation> Writer<O> {
     async fn run(mut self) {
         loop {
             let (group, turn) = self.next_group().await;
+            // The store is closed, and no earlier operation is left.
             if group.operations.is_empty() {
                 break;
             }
             self.commit(group.operations).await;
+            // The next small group may run.
             drop(turn);
         }
         if let Some(connection) = self.connection {
@@ -194,6 +196,7 @@ impl<O: Operation> Writer<O> {
     /// The next group and its turn, if it has one. Waits for an operation, and then for the turn, for [`ENOUGH_ROWS`]
     /// or for [`LONGEST_WAIT`]. The group is empty if the store is closed.
     async fn next_group(&self) -> (Group<O>, Turn) {
+        // One writer gathers, the others wait for the inbox. Wait for the first operation.
         let mut inbox = self.inbox.lock().await;
         let mut group = Group { operations: Vec::new(), rows: 0 };
         while group.operations.is_empty() {
@@ -202,9 +205,11 @@ impl<O: Operation> Writer<O> {
                 None => return (group, None),
             }
         }
+        // Gather more until this group may run: because it is large, has the turn, or has waited for too long.
         let mut longest_wait = pin!(sleep(LONGEST_WAIT));
         let turn = loop {
             group.fill(&mut inbox);
+            // A large group runs in any case. It takes the turn if that is free, so that no small group runs beside it.
             if group.rows >= ENOUGH_ROWS {
                 break Arc::clone(&self.turn).try_lock_owned().ok();
             }
@@ -234,6 +239,7 @@ impl<O: Operation> Writer<O> {
                     let _ = pending.reply.send(Ok(answer));
                 }
             }
+            // One operation is faulty: alone, only that one fails.
             Err(error @ StoreError::Failed(_)) if group.len() > 1 => {
                 tracing::warn!(%error, operations = group.len(), "a group failed; its operations are run one by one");
                 for pending in group {
@@ -242,6 +248,7 @@ impl<O: Operation> Writer<O> {
                     let _ = pending.reply.send(answer.and_then(|mut answers| answers.pop().ok_or_else(alone)));
                 }
             }
+            // The server is unavailable, or the only operation is faulty: every caller gets the error.
             Err(error) => {
                 for pending in group {
                     let _ = pending.reply.send(Err(error.clone()));
@@ -269,6 +276,7 @@ impl<O: Operation> Writer<O> {
             missing => missing.insert(self.redial.connect(&self.options).await?),
         };
         let outcome = within(O::TIMEOUT, O::run(group, connection, &self.shared)).await;
+        // A connection in an unknown state may be inside a transaction. The next group opens another.
         if outcome.as_ref().is_err_and(|error| !leaves_connection_sound(error)) {
             self.connection = None;
         }
@@ -284,6 +292,7 @@ struct Redial {
 
 impl Redial {
     async fn connect(&mut self, options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
+        // Shortly after a failure, callers get an error at once instead of a wait for the next one.
         if Instant::now() < self.not_before {
             let reason = "the server could not be reached a moment ago";
             return Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::NotConnected, reason)));

@@ -67,6 +67,7 @@ impl Alerting for SqliteStore {
 
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
         let mut conditions = Conditions::default();
+        // The backlogs: how many live deliveries wait at each destination, and since when.
         for (id, waiting, oldest) in self
             .read_all(WAITING_COUNTS, |row| Ok((row.destination_id(0)?, row.count(1)?, row.optional_time(2)?)))
             .await?
@@ -74,19 +75,25 @@ impl Alerting for SqliteStore {
             let condition = conditions.of(id);
             (condition.waiting, condition.oldest_created_at) = (waiting, oldest);
         }
+        // When the last of the waiting deliveries expires.
         for (id, last) in self.read_all(EXPIRING, |row| Ok((row.destination_id(0)?, row.optional_time(1)?))).await? {
             conditions.of(id).last_expires_at = last;
         }
+        // The number of dead letters.
         for (id, dead) in self.read_all(DEAD, |row| Ok((row.destination_id(0)?, row.count(1)?))).await? {
             conditions.of(id).dead = dead;
         }
+        // The recorded alert states. A destination that has recovered is listed for its alert state alone, so that the
+        // recovery is noticed.
         for (id, version, state) in self.read_all(ALERT_STATES, read_alert_state).await? {
             let condition = conditions.of(id);
             (condition.version, condition.state) = (version, state);
         }
+        // Destinations that Weir paused, or whose breaker is not closed, even without a backlog or dead letters.
         for id in self.destinations.filter(Destination::is_impaired) {
             conditions.of(id);
         }
+        // Keep the destinations of these tenants. A deleted one is not cached, so it drops out.
         let has_tenant = |destination: &Destination| tenants.contains(&destination.settings.tenant);
         let selected: HashSet<_> = self.destinations.filter(has_tenant).into_iter().collect();
         Ok(conditions.into_vec(|id| selected.contains(&id)))

@@ -71,11 +71,13 @@ impl DestinationCache {
 
     /// The destinations of a tenant whose patterns match a type.
     fn matching(&self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
+        // Most types were matched before: a read lock is enough.
         match self.read().tenants.get(tenant).map(|found| found.remembered(event_type)) {
             None => return Arc::default(),
             Some(Some(matches)) => return matches,
             Some(None) => {}
         }
+        // The first event of a type is matched against the patterns, and the result is remembered.
         let mut cached = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         cached.tenants.get_mut(tenant).map(|found| found.matching(tenant, event_type)).unwrap_or_default()
     }
@@ -84,6 +86,7 @@ impl DestinationCache {
     fn apply(&self, changes: impl IntoIterator<Item = (DestinationId, Option<Arc<Destination>>)>) {
         let mut cached = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         for (id, destination) in changes {
+            // Remove the old version, and its tenant if it has no other destination.
             if let Some(old) = cached.by_id.remove(&id)
                 && let Some(tenant) = cached.tenants.get_mut(&old.settings.tenant)
             {
@@ -145,6 +148,7 @@ impl Directory for StagedDestinations<'_> {
         if self.changes.is_empty() {
             return committed;
         }
+        // A destination that this transaction has changed counts as it is now.
         let unchanged = committed.iter().filter(|id| !self.changes.contains_key(id)).copied();
         let accepting = |destination: &&Arc<Destination>| destination.accepts(tenant, event_type);
         unchanged.chain(self.changes.values().flatten().filter(accepting).map(|destination| destination.id)).collect()

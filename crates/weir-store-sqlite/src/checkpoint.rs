@@ -58,6 +58,7 @@ impl Checkpoints {
     /// Called between groups, with the number of rows of the last one.
     pub(crate) fn after(&mut self, rows: usize, connection: &Connection) -> Result<()> {
         self.rows += rows;
+        // Begin a checkpoint, unless another one waits to begin.
         if self.rows >= ROWS && self.begin.try_send(()).is_ok() {
             self.rows = 0;
         }

@@ -103,20 +103,25 @@ impl Transaction<'_, '_> {
         let mut values = Values::with_capacity(3);
         // One more row, for the due time of the next delivery.
         values.blob(id.as_bytes()).int(is_replay.into()).int(wanted as i64 + 1);
+        // Read in the order of due times, up to the limit or to the first delivery that is not due yet.
         let (mut taken, mut expired) = (Vec::with_capacity(wanted), Vec::new());
         visit_rows(self.connection, OLDEST_DUE, &values, |row| {
             let due = row.time(1)?;
             let scanned = taken.len() + expired.len();
             if scanned == wanted || due > now {
+                // A full claim names no next due time; a limit of 0 asks for nothing else. Deliveries behind heads are
+                // never due.
                 let is_asked_for = wanted == 0 || scanned < wanted;
                 claims.next_due = Some(due).filter(|due| is_asked_for && *due < BEHIND);
                 return Ok(ControlFlow::Break(()));
             }
             let delivery = DueDelivery::read(row)?;
+            // An expired delivery is not sent. It counts towards the limit, so that a claim stays bounded.
             let is_expired = delivery.expires_at.is_some_and(|at| at <= now);
             (if is_expired { &mut expired } else { &mut taken }).push(delivery);
             Ok(ControlFlow::Continue(()))
         })?;
+        // Make the claims, then read the bodies.
         self.take(&taken, request.expires_at, now)?;
         for delivery in taken {
             claims.deliveries.push(self.claimed(&delivery, request, is_replay)?);

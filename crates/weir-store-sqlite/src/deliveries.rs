@@ -30,7 +30,9 @@ impl ListPlan {
         let ended = matches!(filter.state, Some(Failed | Dead | Cancelled | Superseded | Expired));
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
         let (index, predicate) = match (filter.event_id, filter.destination_id) {
+            // An event has few deliveries. Their ids are in one narrow range.
             (Some(_), _) => return Self::BY_ID,
+            // There are only as many claims as sends in flight: all of them may be read.
             (None, _) if filter.state == Some(Delivering) => {
                 return Self {
                     index: "INDEXED BY deliveries_claimed",
@@ -38,6 +40,7 @@ impl ListPlan {
                     windowed: false,
                 };
             }
+            // A few waiting deliveries may be anywhere in a long history: read all of them and sort.
             (None, _) if waiting && is_backlog_small => {
                 return Self {
                     index: "INDEXED BY deliveries_due",
@@ -45,11 +48,14 @@ impl ListPlan {
                     windowed: false,
                 };
             }
+            // The states of deliveries that ended undelivered have indexes in the order of ids.
             (None, Some(_)) if ended => ("INDEXED BY deliveries_ended_of_destination", Some("d.state > 3")),
             (None, None) if ended => ("INDEXED BY deliveries_ended", Some("d.state > 3")),
+            // Every other list reads ids backwards.
             (None, Some(_)) => ("INDEXED BY deliveries_of_destination", None),
             (None, None) => ("NOT INDEXED", None),
         };
+        // A filter without an index may refuse most rows, so the page ends with its window.
         let windowed = filter.filters_joined() || (filter.state.is_some() && !ended);
         Self { index, predicate, windowed }
     }
@@ -61,12 +67,15 @@ impl SqliteStore {
         filter: &DeliveryFilter,
         page: PageRequest,
     ) -> StoreResult<Page<Delivery>> {
+        // Choose the index. Only for a waiting state does the size of the backlog matter.
         let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
         let plan = ListPlan::of(filter, waiting && self.is_backlog_small(filter.destination_id).await?);
+        // Find the end of the window first: the page reads no further, however few rows match.
         let window_end = if plan.windowed { self.window_end(filter, page, plan).await? } else { None };
         let (sql, values) = deliveries_page(filter, page, plan, window_end);
         let rows = self.read(sql, values, rows::delivery).await?;
         let mut page = Page::of(rows, page, |delivery| *delivery.id.as_bytes());
+        // A page that its window did not fill continues after the window.
         page.next = page.next.or(window_end);
         Ok(page)
     }
@@ -123,6 +132,7 @@ impl<'f> WhereClause<'f> {
         if let Some(pattern) = &filter.event_type {
             self.of_type(pattern);
         }
+        // By the last attempt. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
         match filter.error {
             None => {}
             Some(ErrorFilter::Status(status)) => {
@@ -169,13 +179,16 @@ pub(crate) fn deliveries_page(
     window_end: Option<[u8; 16]>,
 ) -> (String, Values<'_>) {
     let mut conditions = WhereClause::new();
+    // The ids of an event's deliveries begin with its millisecond. Other events may share it.
     if let Some(id) = &filter.event_id {
         let (first, beyond) = delivery_ids_of(*id);
         conditions.add("d.id >= ?").owned_blob(first);
         conditions.add("d.id < ?").owned_blob(beyond);
         conditions.add("d.event_id = ?").blob(id.as_bytes());
     }
+    // The terms that the index of the plan serves.
     conditions.plan_conditions(filter, page, plan);
+    // A state without an index of its own is compared row by row.
     if let (Some(state), None) = (filter.state, plan.predicate) {
         conditions.add(&format!("d.state = {}", state_code(state)));
     }
@@ -185,6 +198,7 @@ pub(crate) fn deliveries_page(
     let limit = i64::from(page.limit) + 1;
     // Limit the rows before the events are looked up, unless the filter needs the events.
     conditions.values.int(if filter.filters_joined() { -1 } else { limit });
+    // The terms so far filter the inner query. Those on events and last attempts filter the outer one.
     let planned = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.filter_joined(filter);
     conditions.values.int(limit);

@@ -189,6 +189,7 @@ impl Transaction<'_, '_> {
     pub(crate) fn patch_destination(&mut self, patch: &DestinationPatch) -> Result<Option<Arc<Destination>>> {
         let Some(current) = self.destinations.get(patch.id) else { return Ok(None) };
         let Some(edited) = patch.applied_to(&current) else { return Ok(None) };
+        // The audit judges each send by the limits that applied when it started.
         if edited.settings.rate_limits != current.settings.rate_limits {
             self.record_limits(&edited, patch.now)?;
         }
@@ -203,6 +204,7 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) fn hold_destination(&mut self, id: DestinationId, until: Timestamp, reason: &str) -> Result<()> {
+        // A hold that ends later stays.
         let current = self.destinations.get(id).filter(|current| current.held_until.is_none_or(|held| held < until));
         let Some(current) = current else { return Ok(()) };
         let mut held = Destination::clone(&current);
@@ -225,6 +227,7 @@ impl Transaction<'_, '_> {
         if execute(self.connection, TOMBSTONE, &values)? == 0 {
             return Ok(false);
         }
+        // In the same transaction, so that no delivery waits at a deleted destination.
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL_WAITING, &values)?;

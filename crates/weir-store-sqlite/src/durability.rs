@@ -107,6 +107,7 @@ impl FastPath for OpenFastPath {
 async fn a_power_failure_loses_only_commits_that_were_not_durable() {
     let machine = Machine::start().await;
     let store = &machine.store;
+    // The events and the first claim wait for the disk. The second claim and the result do not.
     store.create_destination(destination(1)).await.unwrap();
     store.ingest((1..=3).map(|number| matched(event(number))).collect()).await.unwrap();
     let now = NOW + Duration::from_secs(1);
@@ -115,6 +116,7 @@ async fn a_power_failure_loses_only_commits_that_were_not_durable() {
     let lost = store.claim(vec![request(1, 1)], now).await.unwrap().remove(0).deliveries.remove(0);
     store.settle(vec![Arc::new(result(&kept, Verdict::Delivered))]).await.unwrap();
 
+    // Everything up to the last durable commit is there, and nothing after it.
     let after = machine.lose_power().await;
     let state = async |claimed: &ClaimedDelivery| {
         after.delivery(claimed.claim.delivery_id).await.unwrap().unwrap().delivery.state
@@ -124,6 +126,7 @@ async fn a_power_failure_loses_only_commits_that_were_not_durable() {
     }
     assert_eq!(state(&kept).await, DeliveryState::Delivering, "its claim was durable, its result was not");
     assert_eq!(state(&lost).await, DeliveryState::Pending, "this claim was not durable");
+    // The claim whose result was lost is resolved as unknown.
     let recovered = after.recover_claims(now, true, 9).await.unwrap();
     assert_eq!(recovered, Recovered { retried: 1, ..Recovered::default() });
 }
@@ -170,6 +173,7 @@ async fn nothing_is_acknowledged_after_a_failed_sync() {
     let fast_path = Arc::new(OpenFastPath::default());
     store.connect(fast_path.clone());
     store.create_destination(destination(1)).await.unwrap();
+    // The commit fails: the caller gets an error, and the reserved room is free again.
     machine.disk.fails.store(true, SeqCst);
     let error = store.ingest(vec![matched(event(1))]).await.unwrap_err();
     assert!(matches!(&error, StoreError::Unavailable(reason) if reason.contains("check the disk")), "{error}");
@@ -183,6 +187,7 @@ async fn nothing_is_acknowledged_after_a_failed_sync() {
     assert!(fast_path.admitted.lock().unwrap().is_empty());
     store.close().await;
 
+    // The next start recovers the log, and the store accepts events again.
     let again = SqliteStore::open(&machine.directory.path().join("weir.db")).await.unwrap();
     again.ingest(vec![matched(event(2))]).await.unwrap()[0].as_ref().unwrap();
     again.close().await;

@@ -107,6 +107,7 @@ impl Transaction<'_, '_> {
     }
 
     fn store(&mut self, new: &[&NewEvent]) -> Result<Vec<IngestResult>> {
+        // Decide about duplicates, fan-out and the fast path.
         let known = self.known_keys(new)?;
         let Intake { answers, events, deliveries, .. } =
             Intake::of(new, &known, self.destinations, FIRST_EPOCH, self.fast_path_batch);
@@ -115,13 +116,16 @@ impl Transaction<'_, '_> {
         for delivery in deliveries.iter().filter(|delivery| !delivery.superseded) {
             self.supersede(delivery)?;
         }
+        // After the superseded deliveries have left their groups: a new one may be the head instead of behind one.
         let group_positions = self.group_positions(&deliveries)?;
         let (ordered, others): (Vec<NewDelivery<'_>>, _) = match group_positions.is_empty() {
             true => (Vec::new(), deliveries),
             false => deliveries.into_iter().partition(|delivery| group_positions.contains_key(&delivery.id)),
         };
+        // Store the deliveries: those without an order, and those with a position in a message group.
         self.insert_deliveries(&INSERT_DELIVERIES, &others, &group_positions)?;
         self.insert_deliveries(&INSERT_INTO_GROUPS, &ordered, &group_positions)?;
+        // Keep the bodies for the next runs. Deliveries of the fast path carry theirs.
         for delivery in others.iter().chain(&ordered).filter(|delivery| delivery.is_due_soon()) {
             self.bodies.add(delivery.event.id, &delivery.event.body);
         }
@@ -135,6 +139,7 @@ impl Transaction<'_, '_> {
         values.blob(newer.destination_id.as_bytes()).text(&key);
         let read = |row: &Row<'_>| Ok((row.delivery_id(0)?, row.event_id(1)?, row.state(2)?, row.flag(3)?));
         for (id, event_id, state, in_message_group) in query(self.connection, COALESCING, &values, read)? {
+            // A delivery in flight continues, but does not wait again. A waiting one ends, and needs its body no more.
             let sql = if state == DeliveryState::Delivering {
                 REPLACE
             } else {
@@ -144,6 +149,7 @@ impl Transaction<'_, '_> {
             let mut values = Values::default();
             values.int(newer.event.created_at.as_nanos()).blob(id.as_bytes());
             execute(self.connection, sql, &values)?;
+            // If the head of a message group has ended, the next delivery becomes the head.
             if in_message_group && let Some(message_group) = self.message_group_of(id)? {
                 self.advance_message_group(&message_group)?;
             }
@@ -153,6 +159,7 @@ impl Transaction<'_, '_> {
 
     /// The stored events whose idempotency keys the new events use again.
     fn known_keys(&mut self, new: &[&NewEvent]) -> Result<KnownKeys> {
+        // Each key once, in as few statements as possible. Events without keys cost nothing.
         let keys: HashSet<Key<'_>> = new.iter().filter_map(|new| key(&new.event)).collect();
         let keys: Vec<Key<'_>> = keys.into_iter().collect();
         let mut known = KnownKeys::new();
@@ -188,6 +195,7 @@ impl Transaction<'_, '_> {
                     .optional_text(event.options.coalesce_key.as_deref())
                     .optional_text(event.options.ordering_key.as_deref());
             }
+            // Fill the statement up to its size with rows of NULL, which insert nothing.
             values.nulls(13 * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
@@ -206,6 +214,8 @@ impl Transaction<'_, '_> {
             let size = padded(part.len());
             let mut values = Values::with_capacity(insert.columns() * size);
             for delivery in part {
+                // Its first state: superseded by a later event of the commit group, claimed for the fast path, or
+                // waiting.
                 let state = match delivery.claimed_until {
                     _ if delivery.superseded => DeliveryState::Superseded,
                     Some(_) => DeliveryState::Delivering,
@@ -223,6 +233,7 @@ impl Transaction<'_, '_> {
                     Some(key) => values.owned_text(key),
                     None => values.nulls(1),
                 };
+                // The last columns are the position in the message group, or the expiry of the fast path's claim.
                 match group_positions.get(&delivery.id) {
                     Some(position) => {
                         values.optional_text(delivery.ordering_key).int(position.position);
@@ -233,6 +244,7 @@ impl Transaction<'_, '_> {
                     }
                 }
             }
+            // Fill the statement up to its size with rows of NULL, which insert nothing.
             values.nulls(insert.columns() * (size - part.len()));
             execute(self.connection, &insert.sql(size), &values)?;
         }

@@ -91,6 +91,7 @@ const LEAVE_GROUP: &str = "UPDATE deliveries SET ordering_key = NULL WHERE id = 
 /// from one group to the next.
 pub(crate) const MESSAGE_GROUPS: &str = "
 WITH RECURSIVE found (destination_id, ordering_key, due) AS (
+    -- The first group after the given one.
     SELECT * FROM (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries INDEXED BY deliveries_message_groups
         WHERE (destination_id, ordering_key) > (?, ?) AND destination_id >= ?
@@ -98,6 +99,7 @@ WITH RECURSIVE found (destination_id, ordering_key, due) AS (
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     )
     UNION ALL
+    -- The next key of the same destination, or else the first key of the next destination.
     SELECT n.destination_id, n.ordering_key, n.next_attempt_at FROM found CROSS JOIN deliveries n ON n.id = coalesce((
         SELECT id FROM deliveries INDEXED BY deliveries_message_groups
         WHERE destination_id = found.destination_id AND ordering_key > found.ordering_key
@@ -158,6 +160,7 @@ impl Transaction<'_, '_> {
         let mut group_positions = HashMap::new();
         for delivery in deliveries {
             let Some(message_group) = delivery.message_group() else { continue };
+            // It is the head if its group is empty, in the table and in this commit group.
             let is_behind = delivery.follows || self.first_of(&message_group)?.is_some();
             *self.last_group_position = delivery.event.created_at.as_nanos().max(*self.last_group_position + 1);
             group_positions.insert(delivery.id, GroupPosition { position: *self.last_group_position, is_behind });
@@ -208,6 +211,7 @@ impl Transaction<'_, '_> {
         values.blob(id.as_bytes()).int(limit.into());
         let read = |row: &rusqlite::Row<'_>| Ok((row.delivery_id(0)?, row.time(1)?, row.time(2)?));
         let dissolved = query(self.connection, SOME_OF_GROUPS, &values, read)?;
+        // A head keeps its due time, for example of a retry. The others get the due time that they would have as heads.
         for &(delivery, due, due_as_head) in &dissolved {
             let due = if due == BEHIND { due_as_head } else { due };
             let mut values = Values::default();

@@ -86,12 +86,15 @@ impl SqliteStore {
 
     /// Opens the file with another way to commit a transaction, for tests.
     pub(crate) async fn open_committing(path: &Path, commit: Commit) -> Result<Self, OpenError> {
+        // Lock the file before anything is read or changed: another Weir may have it open.
         let lock = lock(path).await?;
         migrate_file(path).await?;
+        // Load what the writer keeps in memory: the destinations, and the last position in any message group.
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
         let loaded = destinations::load(&connection).map_err(|error| classify(path, &error))?;
         let destinations = Arc::new(DestinationCache::new(loaded));
         let last_group_position = message_groups::load(&connection).map_err(|error| classify(path, &error))?;
+        // Readers have connections of their own. With a write-ahead log they and the writer do not wait for each other.
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)
@@ -102,6 +105,7 @@ impl SqliteStore {
             .connect_with(options(path).read_only(true))
             .await
             .map_err(|error| classify(path, &error.into()))?;
+        // Checkpoints have a connection of their own, so that the writer commits meanwhile.
         let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
         let fast_path = FastPathHandle::default();
         let setup = WriterSetup {
@@ -112,6 +116,7 @@ impl SqliteStore {
             last_group_position,
             fast_path: fast_path.clone(),
         };
+        // The writer holds the lock until it ends, so that no other Weir opens the file before the last commit.
         let (operations, writer) = writer::spawn(setup, lock);
         let log = beside(path, "-wal");
         Ok(Self { operations, writer: Some(writer).into(), readers, destinations, fast_path, log })
@@ -222,6 +227,7 @@ async fn lock(path: &Path) -> Result<File, OpenError> {
     let lock_path = beside(path, ".lock");
     let unwritable = |source| OpenError::NotWritable { path: path.to_owned(), source };
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(unwritable)?;
+    // Another Weir may be stopping: try again for about two seconds before the error.
     for _ in 1..LOCK_ATTEMPTS {
         match file.try_lock() {
             Ok(()) => return Ok(file),

@@ -97,6 +97,7 @@ const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id =
 pub(crate) const DUE_DESTINATIONS: &str = concat!(
     "
 WITH RECURSIVE waiting (id) AS (
+    -- The first destination after the given one that has waiting deliveries, then the next ones.
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
         WHERE state IN (0, 2) AND destination_id > ? ORDER BY destination_id LIMIT 1)
     UNION ALL
@@ -104,6 +105,7 @@ WITH RECURSIVE waiting (id) AS (
         WHERE state IN (0, 2) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
     FROM waiting WHERE waiting.id IS NOT NULL
 ), first (id, due) AS (
+    -- The earlier of two due times: of its live deliveries, and of its deliveries of replays.
     SELECT id, min(
         coalesce((SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
             WHERE destination_id = waiting.id AND is_replay = 0 AND state IN (0, 2)
@@ -118,6 +120,7 @@ WITH RECURSIVE waiting (id) AS (
     )
     FROM waiting WHERE id IS NOT NULL
 )
+-- A due time at the end of time: only deliveries behind heads remain.
 SELECT first.id, first.due FROM first CROSS JOIN destinations t ON t.id = first.id
 WHERE first.due < ? AND first.due < ",
     end_of_time!(),
@@ -161,14 +164,17 @@ impl Transaction<'_, '_> {
             let (claims, now) = &operation.input;
             let mut released = 0;
             for &claim in claims {
+                // A delivery of a deleted destination does not wait again: its release cancels it.
                 let deleted = self.destinations.is_deleted(claim.destination_id);
                 let mut values = Values::default();
                 values.int(now.as_nanos()).int(deleted.into()).blob(claim.delivery_id.as_bytes()).int(claim.epoch);
                 let read = |row: &Row<'_>| Ok((row.state(0)?, row.flag(1)?));
+                // Without a row the claim no longer holds: it was settled, recovered or claimed again.
                 let Some((state, in_message_group)) = query(self.connection, RELEASE, &values, read)?.pop() else {
                     continue;
                 };
                 released += 1;
+                // A head that has ended leaves its message group. One that waits again keeps its place.
                 if in_message_group
                     && !state.is_waiting()
                     && let Some(message_group) = self.message_group_of(claim.delivery_id)?
@@ -214,10 +220,12 @@ impl Transaction<'_, '_> {
         let Recovery { now, all, limit } = recovery;
         let mut values = Values::default();
         values.int(Recovered::latest_expiry(now, all).as_nanos()).int(limit.into());
+        // Read the claims that have expired, or at the start all of them.
         let abandoned = query(self.connection, ABANDONED, &values, read_abandoned)?;
         let max_attempts = |claim: Claim| {
             self.destinations.get(claim.destination_id).map(|destination| destination.settings.retry.max_attempts)
         };
+        // Each was an attempt of unknown outcome: the request may have been sent, so it counts.
         let results: Vec<AttemptResult> = abandoned
             .into_iter()
             .map(|one| AbandonedClaim { max_attempts: max_attempts(one.claim), ..one }.unknown_outcome(now))

@@ -35,6 +35,7 @@ fn plan(connection: &Connection, sql: &str) -> String {
 #[test]
 fn hot_statements_use_their_indexes_at_every_size() {
     let connection = database();
+    // Each size is a statement of its own, with a plan of its own.
     for size in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] {
         for (name, batch, index) in [
             ("claim", &CLAIM, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
@@ -145,6 +146,7 @@ fn reads_use_their_indexes() {
         let plan = plan(&connection, sql);
         assert!(plan.contains(index), "{name}:\n{plan}");
     }
+    // These need the order of their index: no sort.
     for sql in [SENDS, FIRST_OF_GROUP, MESSAGE_GROUPS, DESTINATIONS_WITH_GROUPS] {
         let plan = plan(&connection, sql);
         assert!(!plan.contains("TEMP B-TREE"), "{plan}");
@@ -172,6 +174,7 @@ fn lists_read_one_index_without_sorting() {
             "deliveries_ended_of_destination (destination_id=? AND state=? AND id>? AND id<?)",
         ),
     ];
+    // A range of ids in one index, already in the order of the list.
     for (filter, index) in filters {
         let plan = plan(&connection, &deliveries_page(&filter, page));
         assert!(plan.contains(index), "{filter:?}:\n{plan}");
@@ -213,6 +216,8 @@ fn filters_on_joined_tables_look_up_rows_one_by_one_in_a_window_of_ids() {
             let filter =
                 DeliveryFilter { destination_id, state, tenant, event_type, error, ..DeliveryFilter::default() };
             let list_plan = ListPlan::of(&filter, false);
+            // The end of the window comes from the index alone. The page then looks up each event and each last
+            // attempt.
             let end = plan(&connection, &window_end(&filter, page, list_plan).0);
             assert!(end.contains("id<?)") && !end.contains("TEMP B-TREE"), "{end}");
             let plan = plan(&connection, &deliveries::deliveries_page(&filter, page, list_plan, Some([1; 16])).0);
@@ -245,6 +250,7 @@ fn a_step_of_a_replay_reads_one_index_in_a_window_of_ids() {
             "deliveries_of_destination (destination_id=? AND id>?)",
         ),
     ] {
+        // A filter on the events does not change the index: they are joined after the window was read.
         for event_type in [None, Some("video.*".parse().unwrap())] {
             let deliveries = DeliveryFilter { destination_id, event_type, ..DeliveryFilter::default() };
             let filter = ReplayFilter { states: vec![state], deliveries };

@@ -71,10 +71,12 @@ impl SqliteStore {
         let read =
             |row: &SqliteRow| Ok(OldDelivery { id: row.delivery_id(0)?, state: row.state(1)?, ended_at: row.time(2)? });
         let found = self.read(DELIVERIES.to_owned(), range(&after, before), read).await?;
+        // A full step continues after the last row that it read, whether or not the row is old enough to delete.
         let next = match found.last() {
             Some(last) if found.len() == STEP => PrunePlace::Deliveries(*last.id.as_bytes()),
             _ => PrunePlace::Events([0; 16]),
         };
+        // The age counts from the end of a delivery, not from its id. Waiting deliveries have no cutoff.
         let too_old = |old: &OldDelivery| cutoffs.of(old.state).is_some_and(|cutoff| old.ended_at < cutoff);
         let old: Vec<OldDelivery> = found.into_iter().filter(too_old).collect();
         let pruned = if old.is_empty() { Pruned::NOTHING } else { self.delete(PruneBatch::Deliveries(old)).await? };
@@ -110,6 +112,7 @@ impl Transaction<'_, '_> {
                 for old in old {
                     let mut values = Values::default();
                     values.blob(old.id.as_bytes()).int(state_code(old.state).into()).int(old.ended_at.as_nanos());
+                    // A delivery that has changed since it was read stays, together with its attempts.
                     if execute(self.connection, DELETE_DELIVERY, &values)? == 1 {
                         pruned.deliveries += 1;
                         pruned.attempts += execute(self.connection, DELETE_ATTEMPTS, &Values::id(old.id.as_bytes()))?;
@@ -121,6 +124,7 @@ impl Transaction<'_, '_> {
                     let (first, beyond) = delivery_ids_of(*id);
                     let mut values = Values::default();
                     values.blob(id.as_bytes()).owned_blob(first).owned_blob(beyond);
+                    // An event with deliveries that are not old yet stays.
                     pruned.events += execute(self.connection, DELETE_EVENT, &values)?;
                 }
             }

@@ -23,12 +23,14 @@ macro_rules! waiting {
             "SELECT due.next_attempt_at, d.id, d.state, d.created_at, ",
             $event_type,
             ", d.ordering_key FROM (
+                -- Live deliveries.
                 SELECT * FROM (
                     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
                     WHERE destination_id = ?1 AND is_replay = 0 AND state IN (0, 2) AND (next_attempt_at, id) > (?2, ?3)
                     ORDER BY next_attempt_at, id LIMIT +?4
                 )
                 UNION ALL
+                -- Deliveries of replays.
                 SELECT * FROM (
                     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
                     WHERE destination_id = ?1 AND is_replay = 1 AND state IN (0, 2) AND (next_attempt_at, id) > (?2, ?3)
@@ -74,6 +76,7 @@ impl Transaction<'_, '_> {
     pub(crate) fn purge(&mut self, purge: &Purge, after: Option<PurgePlace>) -> Result<PurgeStep> {
         let mut after = after.unwrap_or(PurgePlace::FIRST_BEHIND);
         let mut scan = self.scan(purge, after)?;
+        // No delivery is behind a head, or none any more: this step reads the due deliveries.
         if scan.found_none_behind(after) {
             after = PurgePlace::FIRST_DUE;
             scan = self.scan(purge, after)?;
@@ -91,17 +94,20 @@ impl Transaction<'_, '_> {
         let (mut scan, mut scanned, mut chosen) = (PurgeScan::default(), 0, Vec::new());
         visit_rows(self.connection, waiting, &values, |row| {
             let (due, id) = (row.time(0)?, row.delivery_id(1)?);
+            // The due deliveries end here. Those behind heads were read first.
             if due == BEHIND && !after.is_behind() {
                 return Ok(ControlFlow::Break(()));
             }
             scanned += 1;
             scan.last = Some(PurgePlace { due, id });
             let event_type = row.text(4)?;
+            // Choose the deliveries that the purge asks for.
             if purge.takes(row.state(2)?)
                 && row.time(3)? < purge.before
                 && purge.event_type.as_ref().is_none_or(|pattern| pattern.matches(&event_type))
             {
                 chosen.push(id);
+                // A due delivery with a key is the head of its message group, so the group needs a new head.
                 if due < BEHIND
                     && let Some(ordering_key) = row.optional_text(5)?
                 {

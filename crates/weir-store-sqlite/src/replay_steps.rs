@@ -157,6 +157,7 @@ impl Transaction<'_, '_> {
 
     /// Reads the next deliveries in a state and moves those that the replay takes.
     fn move_some(&mut self, open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Result<ReplayStep> {
+        // Read the next deliveries. The place moves past those that the replay does not take, too.
         let (sql, values) = candidates(open, state, now);
         let read = |row: &Row<'_>| {
             Ok(Candidate {
@@ -192,6 +193,7 @@ impl Transaction<'_, '_> {
             values.blob(open.id.as_bytes()).blob(to.as_bytes());
             execute(self.connection, INSERT_REPLAY_DESTINATION, &values)?;
         }
+        // Save the place with the moves: after a crash the next step continues here and moves nothing twice.
         let moved = taken.len() as u64;
         let mut values = Values::default();
         values.owned_blob(place_bytes(place)).int((open.moved + moved) as i64).blob(open.id.as_bytes());
@@ -237,6 +239,7 @@ impl Transaction<'_, '_> {
         if !query(self.connection, is_unfinished, &of_replay, |_| Ok(()))?.is_empty() {
             return Ok(ReplayStep::default());
         }
+        // Nothing waits for the replay any more: store its figures, which each request has counted until now.
         let counted = query(self.connection, FIGURES, &of_replay, |row| rows::figure(row))?;
         let figures: ReplayFigures = counted.into_iter().collect();
         let mut values = Values::default();
@@ -248,6 +251,7 @@ impl Transaction<'_, '_> {
             .int(now.as_nanos())
             .blob(id.as_bytes());
         execute(self.connection, END, &values)?;
+        // The runs of its destinations need not claim for this replay any more.
         execute(self.connection, DELETE_REPLAY_DESTINATIONS, &of_replay)?;
         Ok(ReplayStep::default())
     }
@@ -261,9 +265,11 @@ pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp
     // The first values of the statement belong to the column that says whether the replay takes the delivery.
     eligible(&mut conditions, state, *created_at, now);
     conditions.filter_joined(&filter.deliveries);
+    // They become a column, not a condition: a delivery that is not taken still counts for the place.
     let is_eligible = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
+    // The conditions of the index, the times of the filter, and the place.
     let page = PageRequest { before: None, limit: 0 };
     conditions.range("d", page, filter.deliveries.from, filter.deliveries.to);
     conditions.add("d.id > ?").blob(&place.after);

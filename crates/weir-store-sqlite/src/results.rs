@@ -134,6 +134,7 @@ impl Transaction<'_, '_> {
     /// Updates the deliveries whose claims still hold, then records their attempts. Results of lost claims change
     /// nothing.
     pub(crate) fn settle_all(&mut self, results: &[&AttemptResult]) -> Result<Vec<Settlement>> {
+        // Read which claims still hold.
         let mut held = self.held_claims(results)?;
         let mut settled = Vec::with_capacity(results.len());
         let mut ended: BTreeMap<(i64, u32), Vec<&AttemptResult>> = BTreeMap::new();
@@ -147,10 +148,12 @@ impl Transaction<'_, '_> {
                 continue;
             };
             let (state, due) = self.next_state(result, &held);
+            // Deliveries that end with the same state and number of attempts share a statement.
             match due {
                 Some(due) => retried.push((result, state, due)),
                 None => ended.entry((i64::from(state_code(state)), result.attempt.number)).or_default().push(result),
             }
+            // Its message group advances after the writes, when the new states can be read.
             if held.in_message_group && self.leaves_message_group(result, state) {
                 leaving.push((answers.len(), result.claim.delivery_id, state));
             }
@@ -269,6 +272,7 @@ impl Transaction<'_, '_> {
                     .optional_int(attempt.failure.map(|failure| failure_code(failure).into()))
                     .optional_text(attempt.response_body.as_deref());
             }
+            // Fill the statement up to its size with rows of NULL, which insert nothing.
             values.nulls(11 * (size - part.len()));
             execute(self.connection, &INSERT_ATTEMPTS.sql(size), &values)?;
         }
@@ -279,6 +283,7 @@ impl Transaction<'_, '_> {
         let Some((destination_id, state, expires_at)) = self.find(id)? else {
             return Ok(DeliveryAction::NotFound);
         };
+        // The refusals, in the same order as on PostgreSQL.
         if self.destinations.is_deleted(destination_id) {
             return Ok(DeliveryAction::DestinationGone);
         }
@@ -288,6 +293,7 @@ impl Transaction<'_, '_> {
         if expires_at.is_some_and(|at| at <= now) {
             return Ok(DeliveryAction::Expired);
         }
+        // A waiting delivery is due now, unless it is behind a head. An ended one waits again.
         if state.is_waiting() {
             self.pull_forward(id, now)?;
         } else {
@@ -308,10 +314,13 @@ impl Transaction<'_, '_> {
     pub(crate) fn make_waiting(&mut self, id: DeliveryId, destination_id: DestinationId, now: Timestamp) -> Result<()> {
         let message_group = self.message_group_of(id)?;
         let ordered = self.destinations.get(destination_id).is_some_and(|found| found.settings.order.is_by_key());
+        // In its group it is first behind the head, even if the group is empty.
         let due = if ordered && message_group.is_some() { BEHIND } else { now };
         let mut values = Values::default();
         values.int(due.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, RETRY_ENDED, &values)?;
+        // The advance makes it the head if it is the first of a group without a head. It is then due now. If order was
+        // switched off meanwhile, it leaves the group.
         match message_group {
             Some(message_group) if ordered => {
                 self.advance_message_group(&message_group)?;
@@ -333,6 +342,7 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL, &values)?;
+        // If it was the head, the next delivery becomes the head.
         if let Some(message_group) = self.message_group_of(id)? {
             self.advance_message_group(&message_group)?;
         }

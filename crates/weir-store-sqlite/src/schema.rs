@@ -26,6 +26,7 @@ fn migrator() -> Migrator {
 /// Applies the missing migrations. Returns their versions and descriptions.
 pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i64, String)>, MigrateError> {
     let before = applied(connection).await?;
+    // A newer program has migrated the file: its marker says whether this one may use it.
     let newer = MIGRATIONS.newer_version(&before);
     if let Some(version) = newer
         && !MIGRATIONS.may_use(oldest_program(connection).await?)
@@ -33,6 +34,7 @@ pub(crate) async fn migrate(connection: &mut SqliteConnection) -> Result<Vec<(i6
         return Err(MigrateError::VersionMissing(version));
     }
     let mut migrator = migrator();
+    // The migrations of the newer program are unknown here, and stay.
     migrator.set_ignore_missing(newer.is_some());
     migrator.run_direct(None, connection, false).await?;
     Ok(MIGRATIONS.missing(&before))

@@ -112,6 +112,7 @@ pub(crate) fn spawn(setup: WriterSetup, lock: File) -> (mpsc::Sender<Operation>,
     let writer = Writer {
         connection,
         commit,
+        // The connection was opened with `synchronous=NORMAL`.
         is_durable: false,
         failure: None,
         destinations,
@@ -122,6 +123,7 @@ pub(crate) fn spawn(setup: WriterSetup, lock: File) -> (mpsc::Sender<Operation>,
         commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "group"),
         commit_size: histogram!("weir_store_commit_size", "operation" => "group"),
     };
+    // A thread for blocking calls. The lock of the file is released only after the last commit.
     let thread = tokio::task::spawn_blocking(move || {
         writer.run(operations);
         drop(lock);
@@ -146,6 +148,7 @@ impl Writer {
         while let Some(group) = queue.next_group(&mut operations) {
             self.store(group, |group| queue.more_results(group, &mut operations));
         }
+        // Refuse later operations. Then end the checkpoints: the last connection to close copies and removes the log.
         drop(operations);
         self.checkpoints.close();
         if let Err((_, error)) = self.connection.close() {
@@ -161,6 +164,7 @@ impl Writer {
                 self.commit_seconds.record(began.elapsed());
                 self.commit_size.record(group.operations() as f64);
                 let rows = group.rows();
+                // The commit has succeeded, so the events of the fast path are on disk and may be sent.
                 fast_path_batch.admit();
                 group.finish(None);
                 if let Err(error) = self.checkpoints.after(rows, &self.connection) {
@@ -170,6 +174,7 @@ impl Writer {
             }
             Err(error @ StoreError::Failed(_)) if group.has_several() => {
                 tracing::warn!(%error, "a commit group failed; its operations run one by one");
+                // Only the faulty operation is to fail.
                 group.split().into_iter().for_each(|alone| self.store(alone, ALONE));
             }
             Err(error) => group.finish(Some(&error)),
@@ -204,6 +209,8 @@ impl Writer {
     ) -> Result<FastPathBatch> {
         self.wait_for_disk(group.is_durable())?;
         statement(&self.connection, "BEGIN IMMEDIATE")?;
+        // Changes of destinations are staged until the commit. Positions and bodies are not: a group that is rolled
+        // back may skip positions, and the bodies are only a cache.
         let mut destinations = StagedDestinations::new(&self.destinations);
         let mut fast_path_batch = self.fast_path.batch();
         let mut transaction = Transaction {
@@ -223,6 +230,7 @@ impl Writer {
         }
         match done.and_then(|()| (self.commit)(&self.connection).map_err(Error::from)) {
             Ok(()) => {
+                // Only now may other threads see the changed destinations.
                 destinations.commit();
                 Ok(fast_path_batch)
             }

@@ -25,11 +25,13 @@ impl DestinationPatch {
             return None;
         }
         let mut edited = Destination { settings: self.settings.clone(), updated_at: self.now, ..current.clone() };
+        // A destination keeps its tenant.
         edited.settings.tenant.clone_from(&current.settings.tenant);
         let (before, after) = (&current.settings, &edited.settings);
         if before.url != after.url || before.breaker != after.breaker || (before.paused && !after.paused) {
             edited.breaker = Breaker::default();
         }
+        // The reason ends with the pause.
         if !edited.settings.paused {
             edited.paused_reason = None;
         }

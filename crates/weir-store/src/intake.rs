@@ -106,6 +106,7 @@ impl<'e> Intake<'e> {
         };
         // The index of the answer to the first event with each key.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
+        // A key that was used gives the answer to its first event. Every other event is fanned out.
         for &new in new {
             let key = key(&new.event);
             let answer = match intake.duplicate(key, known, &first) {
@@ -143,6 +144,7 @@ impl<'e> Intake<'e> {
         {
             return Some(Ok(stored.clone()));
         }
+        // The first event of the group wakes the destinations.
         let again = |first: Ingested| Ingested { duplicate: true, wake: Vec::new(), ..first };
         first.get(&(tenant, key)).map(|&at| self.answers[at].clone().map(again))
     }
@@ -155,6 +157,7 @@ impl<'e> Intake<'e> {
         epoch: i64,
         fast_path_batch: &mut FastPathBatch,
     ) -> IngestResult {
+        // A named destination that does not exist refuses the event before anything of it is kept.
         let fan_out = fan_out(event, destinations.as_deref(), directory)?;
         // A delivery with a coalesce key waits for a run: sent at once, it could not be superseded.
         let by_fast_path = event.delayed_until().is_none() && event.options.coalesce_key.is_none();
@@ -172,6 +175,7 @@ impl<'e> Intake<'e> {
             let eligible = awake
                 .as_ref()
                 .filter(|destination| by_fast_path && destination.breaker.allows_full_rate(event.created_at));
+            // With room on the fast path, the delivery is stored as claimed until this instant.
             let claimed_until = eligible.and_then(|destination| {
                 fast_path_batch.try_add(destination, |expires_at| ClaimedDelivery {
                     claim: Claim { delivery_id: id, destination_id, epoch },
@@ -185,6 +189,7 @@ impl<'e> Intake<'e> {
                     destination: Some(destination.clone()),
                 })
             });
+            // A delivery that waits needs a run of its destination's job.
             if awake.is_some() && claimed_until.is_none() {
                 wake.push(destination_id);
             }
@@ -223,6 +228,7 @@ fn fan_out(
     if let Some(index) = named.iter().position(|&id| directory.find(&event.tenant, id).is_none()) {
         return Err(IngestRefusal::UnknownDestination { index });
     }
+    // Each destination once, however often it is named.
     let mut seen = HashSet::new();
     Ok(named.iter().copied().filter(|&id| named.len() == 1 || seen.insert(id)).collect())
 }

@@ -84,6 +84,7 @@ impl AbandonedClaim {
     /// The result of its attempt. The request may have been sent, at any time until now, so the attempt counts.
     pub fn unknown_outcome(&self, now: Timestamp) -> AttemptResult {
         let Self { claim, attempts, attempts_before, max_attempts } = *self;
+        // The attempt counts. Those before a replay do not count against the retries.
         let number = attempts + 1;
         let exhausted = max_attempts.is_some_and(|most| number.saturating_sub(attempts_before) >= most);
         let attempt = Attempt {
@@ -91,6 +92,7 @@ impl AbandonedClaim {
             id: AttemptId::new(now, u128::from_be_bytes(*claim.delivery_id.as_bytes()).wrapping_add(number.into())),
             delivery_id: claim.delivery_id,
             number,
+            // The latest possible instant, so that recovered cursors and the audit have an upper bound.
             sent_at: Some(now),
             duration_ms: 0,
             outcome: AttemptOutcome::Unknown,
@@ -101,6 +103,8 @@ impl AbandonedClaim {
             failure: None,
             response_body: None,
         };
+        // Due again at once, unless no attempt is left. The store cancels the delivery instead if its destination is
+        // deleted.
         let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };
         AttemptResult { claim, attempt, verdict, now }
     }

@@ -28,10 +28,12 @@ impl ReplayFilter {
     /// `None` if [`Self::to_stored`] did not write the text.
     pub fn from_stored(text: &str) -> Option<Self> {
         let object: Map<String, Value> = serde_json::from_str(text).ok()?;
+        // A term that is missing is not set. One that is there must be valid, or the text is refused.
         fn parsed<T: std::str::FromStr>(object: &Map<String, Value>, name: &str) -> Option<Option<T>> {
             let Some(value) = object.get(name) else { return Some(None) };
             value.as_str()?.parse().ok().map(Some)
         }
+        // The same for instants, in nanoseconds.
         let time = |name: &str| object.get(name).map(|value| value.as_i64().map(Timestamp::from_nanos));
         let time = |name: &str| match time(name) {
             None => Some(None),

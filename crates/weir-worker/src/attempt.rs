@@ -127,6 +127,7 @@ struct PermitSlots<'a> {
 
 impl SlotSource for PermitSlots<'_> {
     async fn next(&mut self) -> Option<Slot> {
+        // A slot that was granted and not used comes first, while it lasts.
         if let Some(slot) = self.slot.take() {
             if !slot.is_over(self.attempter.clock.now()) {
                 // Its connection was closed. Another connection may be ready in time; the next slot may be an hour
@@ -136,11 +137,14 @@ impl SlotSource for PermitSlots<'_> {
             }
             self.attempter.meters.slots_missed.increment(1);
         }
+        // Ask until a slot is granted or the permit is to go back unsent.
         let mut failures = 0;
         loop {
+            // A later attempt could outlast its claim. A process that shuts down takes no more slots.
             if self.attempter.clock.now() >= self.start_by || self.attempter.stopping.load(Ordering::Relaxed) {
                 return None;
             }
+            // The preparation is reported once. The next permits are published that much earlier.
             let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
             match self.attempter.queue.take_slot(request).await {
                 Ok(SlotAnswer::Granted(slot)) => {
@@ -157,6 +161,7 @@ impl SlotSource for PermitSlots<'_> {
                 }
                 Ok(SlotAnswer::Withdrawn) => return None,
                 Err(error) => {
+                    // The queue may answer again in a moment: try a few times before the permit goes back.
                     failures += 1;
                     if failures == ASK_TRIES {
                         tracing::warn!(%error, "could not take a slot; the permit goes back unsent");
@@ -195,6 +200,7 @@ impl Attempter {
         let traced_body = span.map(|span| body.clone().traced(Some(span.context)));
         match self.send(permit, traced_body.as_ref().unwrap_or(body), target).await {
             TransportResult::Sent(sent) => self.judge(permit, target, sent, began, span),
+            // An attempt without a connection has no send start, and is judged and recorded like any other.
             TransportResult::Unreachable(Unreachable { failure, error }) => {
                 let sent = Sent {
                     sent_at: None,
@@ -214,6 +220,7 @@ impl Attempter {
     }
 
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> TransportResult {
+        // When to ask for the slot, the latest send start, and when the start lag begins.
         let start_by = permit.delivery.expires_at - target.timeout();
         let lag_since = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
         let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, lag_since };
@@ -242,6 +249,7 @@ impl Attempter {
                 // The destination decides how long connecting takes.
                 slots.exclude_from_lag(connecting_since, self.clock.now());
             }
+            // An idle connection needs no preparation.
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
             slots.preparation = Some(took);
 
@@ -257,6 +265,7 @@ impl Attempter {
                 ExchangeResult::Withdrawn => return TransportResult::Withdrawn,
                 // No byte was sent: use another connection.
                 ExchangeResult::NotSent(unreachable) => {
+                    // An idle connection may have been closed long ago, so it does not count.
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
                         let error = "each connection was closed before the request could be sent".to_owned();
@@ -311,11 +320,13 @@ impl Attempter {
         began: Timestamp,
         span: Option<StartedSpan>,
     ) -> PermitEnd {
+        // A replay begins a new series of attempts. Their numbers continue, but retries are counted within the series.
         let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
         let number = attempts + 1;
         let number_in_series = number.saturating_sub(attempts_before);
         let now = sent.ended_at;
         let policy = &target.destination.settings.retry;
+        // Decide about the delivery and the destination.
         let mut decision =
             outcome::judge(&sent.result, policy, number_in_series, event_created_at, now, rand::random());
         if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
@@ -324,6 +335,7 @@ impl Attempter {
             decision.verdict = Verdict::Retry { at: now };
             self.outbound.close_idle(&target.target);
         }
+        // Report the attempt to the trace and the meters.
         let (status_code, failure) = match sent.result {
             SendResult::Answer { status, .. } => (Some(status), None),
             SendResult::Failure(failure) => (None, Some(failure)),
@@ -343,6 +355,7 @@ impl Attempter {
         }
         let kind = failure.map_or("answer", Failure::as_str);
         self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
+        // The reason for a hold or a pause, as the API will show it.
         let reason = match decision.effect {
             Effect::None => String::new(),
             Effect::HoldUntil(_, HoldReason::RetryAfter) => {
@@ -353,6 +366,7 @@ impl Attempter {
             }
             Effect::Pause => "the destination answered 410 Gone".to_owned(),
         };
+        // The record of the attempt, and what the recorder needs to apply its effect.
         let attempt = Attempt {
             id: AttemptId::new(now, rand::random()),
             delivery_id: claim.delivery_id,

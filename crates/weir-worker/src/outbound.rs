@@ -123,6 +123,7 @@ impl Outbound {
     /// is longer than the limit of dials.
     pub async fn connect(&self, target: &Target) -> Result<Checkout, NoConnection> {
         self.dialer.check(target)?;
+        // An idle connection at once, or a position in the wait queue, with a dial if one more is needed.
         let (receiver, dial) = match self.pool.acquire(target.origin()) {
             Acquired::Idle(connection) => return Ok(Checkout { connection, warm: true }),
             Acquired::Queued(receiver, dial) => (receiver, dial),
@@ -182,6 +183,7 @@ impl Outbound {
         debug_assert_eq!(target.origin(), connection.origin());
         let taken = Instant::now();
         let result = connection.exchange(head.with_body(body), slots, timeout, &*self.clock).await;
+        // The server closed the connection before the request: learn how long it keeps idle connections.
         if matches!(result, ExchangeResult::NotSent(_)) {
             self.pool.closed_by_server(&connection, taken);
         }
@@ -201,6 +203,7 @@ fn start_dial(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
                 .map_err(|_| Unreachable::closed_before_send().into()),
             Err(error) => Err(error),
         };
+        // The end of one dial makes room for the dials of other waiters.
         for next in dial.end(connection) {
             start_dial(next, dialer.clone(), clock.clone());
         }

@@ -119,6 +119,7 @@ impl Worker {
     /// when all ended attempts are recorded.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let stopping = Arc::new(AtomicBool::new(false));
+        // The recorder runs in a task of its own, until the last attempt is recorded.
         let (recorder_handle, recorder) = Recorder::new(self.store.clone(), self.queue.clone(), self.clock.clone());
         let recorder = tokio::spawn(recorder.run());
         let attempter = Arc::new(Attempter {
@@ -131,8 +132,10 @@ impl Worker {
         });
         self.take_until(shutdown, &attempter, &recorder_handle).await;
 
+        // Permits without a slot go back unsent: those of attempts that wait, and those that the queue has fetched.
         stopping.store(true, Ordering::Relaxed);
         recorder_handle.unused(self.queue.stop_taking().await.iter().map(UnusedPermit::from));
+        // Sends in flight may end within the grace period.
         if tokio::time::timeout(self.grace, self.places.wait_for_all()).await.is_err() {
             let unfinished = self.places.taken();
             tracing::warn!(unfinished, "attempts did not finish within the grace period; their outcome is unknown");
@@ -173,6 +176,7 @@ impl Worker {
                     continue;
                 }
             };
+            // Read what the attempts need. If that fails, the permits go back instead of holding their claims here.
             let mut without_place = match self.resolve(permits, &mut targets, recorder_handle).await {
                 Ok(ready) => ready,
                 Err((error, permits)) => {
@@ -185,6 +189,7 @@ impl Worker {
             // Start the attempts. Take no more permits before these have places: in the delivery queue, permits are
             // counted and available to other workers.
             loop {
+                // Register first: a place that is freed during the try below would be missed.
                 let freed = self.places.next_freed();
                 tokio::pin!(freed);
                 freed.as_mut().enable();
@@ -192,6 +197,8 @@ impl Worker {
                 if without_place.is_empty() {
                     break;
                 }
+                // Wait for a place, but check again soon: a destination that has become slow gets its permits handed
+                // back.
                 tokio::select! {
                     biased;
                     () = &mut shutdown => {
@@ -212,6 +219,7 @@ impl Worker {
         recorder_handle: &RecorderHandle,
     ) -> Result<Vec<ResolvedPermit>, (StoreError, Vec<Permit>)> {
         counter!("weir_permits_taken_total").increment(permits.len() as u64);
+        // The permits return with an error, so that the caller can hand them back.
         let resolved = targets.resolve(&permits).await;
         let bodies = self.bodies(&permits).await;
         let (resolved, bodies) = match (resolved, bodies) {
@@ -239,6 +247,7 @@ impl Worker {
         let mut without_place = Vec::new();
         for ready in ready {
             let began = self.clock.now();
+            // Take a place. Without one the permit waits, or goes back if the attempts of its destination take long.
             let place = match self.places.take(ready.permit.id.destination_id, began) {
                 Ok(place) => place,
                 Err(NoPlace::Wait) => {
@@ -256,6 +265,7 @@ impl Worker {
             tokio::spawn(async move {
                 let ResolvedPermit { permit, target, body } = ready;
                 match attempter.make(&permit, &body, &target).await {
+                    // Whether this attempt was quick decides about the next places of its destination.
                     PermitEnd::Recorded(finished) => {
                         place.ended(finished.began, finished.result.now);
                         recorder_handle.finished(finished);

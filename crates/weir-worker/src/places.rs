@@ -89,6 +89,7 @@ impl Places {
     /// Takes a place for an attempt at this destination, unless none is free or the destination holds its share.
     pub(crate) fn take(self: &Arc<Self>, id: DestinationId, now: Timestamp) -> Result<Place, NoPlace> {
         let mut state = self.state();
+        // Forget destinations that hold no place, when there are too many.
         if state.destinations.len() > MOST_KNOWN {
             state.destinations.retain(|_, held| held.places > 0);
         }
@@ -96,6 +97,7 @@ impl Places {
         if free == 0 {
             return Err(NoPlace::Wait);
         }
+        // The share: as many places as are free, without the reserved ones unless the destination is quick.
         let held = state.destinations.entry(id).or_default();
         let reserved = if held.is_quick(now) { 0 } else { self.capacity / RESERVED_FOR_QUICK };
         if held.places >= free.saturating_sub(reserved) {

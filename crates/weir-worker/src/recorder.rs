@@ -106,6 +106,7 @@ impl Stages {
         let mut batch = Vec::with_capacity(BATCH);
         let mut breakers = Breakers::default();
         while reports.recv_many(&mut batch, BATCH).await > 0 {
+            // The queue first: the time of a commit must not count against `max_in_flight`.
             self.free_room(&batch, &mut breakers).await;
             for report in batch.drain(..) {
                 if matches!(report, Report::Stop) {
@@ -121,6 +122,7 @@ impl Stages {
     async fn record_in_store(&self, mut reports: mpsc::UnboundedReceiver<Report>) {
         let mut batch = Vec::with_capacity(BATCH);
         while reports.recv_many(&mut batch, BATCH).await > 0 {
+            // Gather more reports for the same commit. At the end of the channel no more will come.
             if batch.len() < BATCH && !reports.is_closed() {
                 if !batch.iter().any(Report::blocks_its_message_group) {
                     tokio::time::sleep(GATHER).await;
@@ -131,6 +133,7 @@ impl Stages {
                     batch.push(report);
                 }
             }
+            // Attempts are recorded, unused permits are released.
             let (mut finished, mut unused) = (Vec::with_capacity(batch.len()), Vec::new());
             for report in batch.drain(..) {
                 match report {
@@ -153,7 +156,9 @@ impl Stages {
                 Report::Unused(_) | Report::Stop => None,
             })
         };
+        // First stop what must not be sent: freed room could start the next send at once.
         self.hold_and_pause(finished()).await;
+        // Attempts that ended because the server closed a reused connection do not count for its breaker.
         for BreakerUpdate { change, pauses } in
             finished().filter(|ended| !ended.ignored_by_breaker).filter_map(|ended| breakers.observe(ended))
         {
@@ -164,6 +169,7 @@ impl Stages {
             }
         }
         breakers.tidy(self.clock.now());
+        // Then free the room of all ended attempts in one call.
         let ids: Vec<_> = finished().map(|ended| ended.permit).collect();
         if ids.is_empty() {
             return;
@@ -182,6 +188,7 @@ impl Stages {
         let destinations: Vec<_> = finished.iter().map(|ended| ended.result.claim.destination_id).collect();
         let permits: Vec<_> = finished.iter().map(|ended| ended.permit).collect();
         let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
+        // Record, however long the store takes. Until then the entries stay in the delivery queue, in case of a crash.
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
         self.queue.recorded(&permits);
         settlements.iter().filter_map(|settlement| settlement.state()).for_each(|state| self.meters.count(state));
@@ -190,6 +197,7 @@ impl Stages {
             counter!("weir_claims_lost_total").increment(lost as u64);
             tracing::warn!(lost, "attempts ended after their claims had been recovered");
         }
+        // After the commit, so that the runs find these deliveries due.
         self.wake(&retries).await;
         self.wake(&wakes_of_advanced_groups(&destinations, &settlements)).await;
     }
@@ -201,6 +209,7 @@ impl Stages {
         }
         let now = self.clock.now();
         let claims: Vec<_> = unused.iter().map(|ended| ended.claim).collect();
+        // Release the claims first, so that a run that the freed room allows finds the deliveries waiting.
         persist("release claims", || self.store.release(claims.clone(), now)).await;
         let permits: Vec<_> =
             unused.iter().map(|&UnusedPermit { permit: id, crowded, .. }| HandedBack { id, crowded }).collect();
@@ -276,6 +285,7 @@ impl Stages {
                 Effect::Pause => self.pause(id, &ended.reason).await,
             }
         }
+        // The queue first, because it grants the slots. The store keeps the hold for the runs.
         for (id, (until, reason)) in holds {
             if let Err(error) = self.queue.hold(id, until).await {
                 tracing::warn!(destination = %id, %error, "could not hold the destination in the queue");

@@ -44,6 +44,7 @@ impl Targets {
         if self.compiled.len() > MAX_CACHED {
             self.compiled.clear();
         }
+        // Permits of this process may carry their destination as it was at the claim. The others only name it.
         let mut unknown = Vec::new();
         for permit in permits {
             match &permit.delivery.destination {
@@ -54,6 +55,7 @@ impl Targets {
         }
         unknown.sort_unstable();
         unknown.dedup();
+        // Read the others in one call. The store has the current settings, so they replace any other version.
         if !unknown.is_empty() {
             for (id, destination) in unknown.iter().zip(self.store.destinations(&unknown).await?) {
                 match destination {

@@ -122,6 +122,7 @@ pub(crate) struct SettingFlags {
 impl SettingFlags {
     /// The flags that are set, as texts: the same code parses flags, environment and file, with the same messages.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (Key, String)> {
+        // The match is exhaustive, so a new key needs a flag.
         let flag = |key: Key| match key {
             Key::Listen => &self.listen,
             Key::MetricsListen => &self.metrics_listen,

@@ -188,6 +188,7 @@ impl Settings {
     }
 
     fn from_sources(values: &SourceValues, role: Role) -> Result<Self, ConfigError> {
+        // Each value comes from its strongest source, or is the default. The first invalid value ends the reading.
         let settings = Self {
             listen: parse_setting(values, Key::Listen, role.default_listen(), parse::listen)?,
             metrics_listen: parse_setting(values, Key::MetricsListen, "", parse::optional_listen)?,
@@ -220,6 +221,7 @@ impl Settings {
                 dead: parse_setting(values, Key::RetentionDeadDays, FOREVER, parse::days)?,
             },
         };
+        // Without keys everyone who can connect can use the API, so it may listen only on loopback.
         if role.serves_api() && settings.api_keys.is_empty() && !settings.listen.ip().to_canonical().is_loopback() {
             let (setting, _) = values.get(Key::Listen, role.default_listen());
             return Err(ConfigError::OpenToAll { setting, listen: settings.listen });

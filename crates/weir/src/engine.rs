@@ -87,9 +87,11 @@ impl Engine {
             None => None,
         };
         let metrics_address = metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        // A process with only the scheduler makes no spans.
         let traces = settings.traces.filter(|_| role.serves_api() || role.works()).map(Traces::start).transpose()?;
         // Boxed, because this future is large and would enlarge every future around it.
         let backends = Box::pin(Backends::open(&settings.backing)).await?;
+        // Register the process before any role starts: its claims and permits carry its id.
         let lease = ProcessLease::begin(backends.store(), backends.queue()).await?;
         let lease = tokio::spawn(lease.keep());
 
@@ -108,19 +110,23 @@ impl Engine {
             let addresses = settings.addresses.clone();
             let worker = worker(&backends, addresses, settings.shutdown_grace, capacity)
                 .with_spans(traces.clone().map(|traces| traces as _));
+            // Autoscalers read the load of the worker in its metrics.
             load = Some(worker.load());
             let stops = stopped(working_stops.clone());
             working.spawn(async move { worker.run(stops).await });
         }
         if role.serves_api() {
+            // From now on new deliveries may use the fast path.
             backends.store().connect(Arc::new(fast_path));
         }
+        // This task runs until the API has stopped, because until then the API admits deliveries.
         let declined_admissions = DeclinedAdmissions::new(backends.store(), backends.queue(), backends.clock());
         admitting.spawn(async move { declined_admissions.run(stopped(admitting_stops)).await });
 
         // Serve health, metrics and, with the role, the API.
         let readiness = Readiness::starting();
         let sources = GaugeSources { role, backends: backends.clone(), load };
+        // Checks whether store and queue answer, for the metrics.
         working.spawn(sources.clone().check_backends(stopped(working_stops.clone())));
         let render = metrics.renderer(sources);
         let operations = Operations {
@@ -130,6 +136,7 @@ impl Engine {
             readiness: readiness.clone(),
             render_metrics: metrics_listener.is_none().then(|| render.clone()),
         };
+        // Each of the two listeners may have this many connections.
         let limits = ConnectionLimits::new(settings.max_connections);
         if let Some(listener) = metrics_listener {
             // This port serves nothing that needs protection, so any host name is accepted.
@@ -138,6 +145,8 @@ impl Engine {
             let router = weir_api::operations_router(operations, hosts);
             serving.spawn(listener::serve(listener, router, limits, serving_stops.clone()));
         }
+
+        // Beyond loopback, the probes of an orchestrator may name any host.
         let hosts = settings.hosts.any_for_probes(!settings.listen.ip().to_canonical().is_loopback());
         let router = if role.serves_api() {
             let keys = KeyRing::new(settings.api_keys);
@@ -162,6 +171,7 @@ impl Engine {
             weir_api::operations_router(operations, hosts)
         };
         serving.spawn(listener::serve(listener, router, limits, serving_stops));
+        // The process is ready only now: it listens, and its backends are open.
         readiness.set_ready();
         let grace = settings.shutdown_grace;
         Ok(Self {
@@ -205,11 +215,15 @@ impl Engine {
 
     /// Stops in order: no new sends start, attempts in flight finish and are recorded, the API ends, the store closes.
     pub(crate) async fn stop(self) {
+        // `/readyz` refuses from now on, so that a load balancer sends no new clients.
         self.readiness.set_stopping();
+        // No new send starts. Wait until the attempts in flight have ended and are recorded.
         let _ = self.stop_working.send(true);
         if tokio::time::timeout(self.grace + RECORDING_GRACE, all_ended(self.working)).await.is_err() {
             tracing::error!("the store did not record all results in time; unrecorded attempts count as unknown");
         }
+
+        // Only now stop the API, so that it accepts events during the wait above. Open requests may finish.
         let _ = self.stop_serving.send(true);
         if tokio::time::timeout(API_GRACE, all_ended(self.serving)).await.is_err() {
             tracing::warn!("API requests were still open after the grace period");
@@ -219,9 +233,12 @@ impl Engine {
         if tokio::time::timeout(RECORDING_GRACE, all_ended(self.admitting)).await.is_err() {
             tracing::error!("the store did not release all unsent deliveries in time; they count as unknown attempts");
         }
+        // Export the last spans, which belong to the attempts and requests that have just ended.
         if let Some(traces) = self.traces {
             traces.stop().await;
         }
+        // End the lease last: without it, other processes would resolve claims that are still recorded or released
+        // above.
         self.lease.abort();
         ProcessLease::end(&self.backends.store()).await;
         self.backends.close().await;
@@ -236,24 +253,38 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
         let (scheduler, stops) = (scheduler.clone(), stopped(stops.clone()));
         background.spawn(async move { scheduler.run(stops).await });
     }
+
+    // Moves deliveries into replays, and ends replays.
     let replayer = Replayer::new(backends.store(), backends.queue(), backends.clock(), &scheduler);
     let replay_stops = stopped(stops.clone());
     background.spawn(async move { replayer.run(replay_stops).await });
+
+    // Finds in the store what needs a wake or a repair, and what has expired.
     let sweeper = Sweeper::new(backends.store(), backends.queue(), backends.clock());
     let sweep_stops = stopped(stops.clone());
     background.spawn(async move { sweeper.run(sweep_stops).await });
+
+    // Resolves the claims of dead processes.
     let processes = ProcessWatcher::new(backends.store(), backends.queue(), backends.clock());
     let processes_stop = stopped(stops.clone());
     background.spawn(async move { processes.run(processes_stop).await });
+
+    // Announces each edit again, because the first announcement may be lost.
     let edits = EditWatcher::new(backends.store(), backends.queue(), backends.clock());
     let edits_stop = stopped(stops.clone());
     background.spawn(async move { edits.run(edits_stop).await });
+
+    // Deletes what the retention no longer keeps.
     let pruner = Pruner::new(backends.store(), backends.clock(), retention);
     let prune_stops = stopped(stops.clone());
     background.spawn(async move { pruner.run(prune_stops).await });
+
+    // Measures the backlog in the store, for the metrics.
     let backlog = BacklogMeter::new(backends.store());
     let backlog_stops = stopped(stops.clone());
     background.spawn(async move { backlog.run(backlog_stops).await });
+
+    // Publishes alerts as events.
     let alerts = AlertPublisher::new(backends.store(), backends.queue(), backends.clock());
     let alert_stops = stopped(stops.clone());
     background.spawn(async move { alerts.run(alert_stops).await });

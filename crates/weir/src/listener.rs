@@ -74,6 +74,7 @@ pub(crate) async fn serve(
     let free_connections = Arc::new(Semaphore::new(limits.max_connections));
     let mut stop = pin!(stopped(stops.clone()));
     loop {
+        // A connection is accepted only when the limit allows one more. Further clients wait in the kernel's backlog.
         let (stream, reservation) = tokio::select! {
             accepted = accept(&listener, &free_connections) => accepted,
             () = &mut stop => break,
@@ -123,9 +124,11 @@ fn is_connection_error(error: &io::Error) -> bool {
 async fn serve_client(stream: TcpStream, router: Router, limits: ConnectionLimits, stops: watch::Receiver<bool>) {
     // A response in several writes must not wait for the client's acknowledgements. An error here only costs latency.
     let _ = stream.set_nodelay(true);
+    // The stream and the responses share the phase: it decides which timeout runs.
     let phases = Arc::new(PhaseTracker::new());
     let router = TowerToHyperService::new(router);
     let exchange = service_fn(|request: Request<Incoming>| {
+        // The guard is in the response's body: until the body is written, no timeout runs.
         let guard = PhaseTracker::begin_request(&phases);
         let response = router.call(request);
         async move {
@@ -134,7 +137,9 @@ async fn serve_client(stream: TcpStream, router: Router, limits: ConnectionLimit
         }
     });
     let stream = TokioIo::new(TimedStream::new(stream, Arc::clone(&phases), limits));
+    // Hyper's timeout is off, because `TimedStream` keeps the timeouts.
     let mut connection = pin!(http1::Builder::new().header_read_timeout(None).serve_connection(stream, exchange));
+    // When the listener stops, a request in progress is answered before the connection closes.
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stopped(stops) => {

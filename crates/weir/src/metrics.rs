@@ -97,6 +97,7 @@ impl Metrics {
     /// their last values.
     pub(crate) fn renderer(&self, sources: GaugeSources) -> RenderMetrics {
         let Self { handle, busy } = self.clone();
+        // Export these series from the start. A counter that begins with 0 shows its first event as an increase.
         gauge!("weir_build_info", "version" => env!("CARGO_PKG_VERSION"), "role" => sources.role.name()).set(1.0);
         gauge!(listener::CONNECTIONS).increment(0.0);
         let counters_by_role = [
@@ -107,12 +108,16 @@ impl Metrics {
         for name in counters_by_role.into_iter().filter(|(counts, _)| *counts).flat_map(|(_, names)| names) {
             counter!(*name).increment(0);
         }
+
+        // Concurrent scrapes share the time at which the depths were last read.
         let depths_read_at = Arc::new(Mutex::new(None));
+        // Each scrape sets the gauges anew.
         Arc::new(move || {
             let (handle, busy, sources, depths_read_at) =
                 (handle.clone(), busy.clone(), sources.clone(), depths_read_at.clone());
             Box::pin(async move {
                 sources.set_process_gauges(busy.share());
+                // The depths are those of all processes, so it is enough that schedulers export them.
                 if sources.role.schedules() {
                     sources.set_queue_gauges(&depths_read_at).await;
                 }

@@ -71,6 +71,7 @@ impl Traces {
         attributes: Vec<KeyValue>,
         failed: bool,
     ) {
+        // Convert ids and times to the types of the SDK.
         let flags = if context.is_sampled() { TraceFlags::SAMPLED } else { TraceFlags::NOT_SAMPLED };
         let (trace_id, span_id) = (TraceId::from_bytes(context.trace_id()), SpanId::from_bytes(context.span_id()));
         self.export.queue(SpanData {
@@ -85,6 +86,7 @@ impl Traces {
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
             links: SpanLinks::default(),
+            // OpenTelemetry leaves the status of a success unset.
             status: if failed { Status::error("") } else { Status::Unset },
             instrumentation_scope: InstrumentationScope::builder("weir")
                 .with_version(env!("CARGO_PKG_VERSION"))

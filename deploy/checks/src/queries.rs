@@ -109,10 +109,12 @@ pub fn metrics_in(expr: &str) -> BTreeSet<String> {
     let mut rest = without_texts.as_str();
     while let Some(next) = rest.chars().next() {
         rest = match next {
+            // Selectors, ranges and numbers hold no names of metrics.
             '{' => after(rest, '}'),
             '[' => after(rest, ']'),
             '0'..='9' | '.' => rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.'),
             'a'..='z' | 'A'..='Z' | '_' => {
+                // A word is a metric, unless it is a keyword or takes arguments.
                 let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
                 let (word, following) = rest.split_at(rest.find(|c| !is_part(c)).unwrap_or(rest.len()));
                 let following = following.trim_start();

@@ -41,9 +41,11 @@ impl Controller {
     /// Runs until `stop` is true. Returns all syncs.
     pub(crate) async fn run(self, mut stop: watch::Receiver<bool>) -> anyhow::Result<Vec<Tick>> {
         let mut history = History::default();
+        // How often each metric has failed in a row, for KEDA's fallback.
         let mut failures = vec![0; self.scaling.metrics.len()];
         let mut ticks = Vec::new();
         let mut sync = tokio::time::interval(self.scaling.sync);
+        // A late sync moves the following ones, so that two syncs are never close together.
         sync.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -51,6 +53,7 @@ impl Controller {
                 _ = stop.wait_for(|stopped| *stopped) => return Ok(ticks),
                 _ = sync.tick() => {}
             }
+            // Hold the lock only for the numbers: the queries below may take long.
             let replicas = {
                 let deployment = self.deployment.lock().await;
                 Replicas { wanted: deployment.wanted(), current: deployment.wanted(), ready: deployment.ready() }
@@ -61,11 +64,13 @@ impl Controller {
                 readings.push(Reading { target: metric.target, value });
             }
             let now = self.timeline.now();
+            // The algorithm accepts times since any origin.
             let since = now.since(Timestamp::MIN);
             let decision = history.decide(&readings, replicas, &self.scaling.bounds, since);
             if decision.replicas != replicas.wanted {
                 self.deployment.lock().await.scale(decision.replicas)?;
             }
+            // Keep the inputs with the decision, for the trace.
             ticks.push(Tick {
                 at: now,
                 wanted: replicas.wanted,

@@ -122,6 +122,8 @@ impl ScaledObject {
         let behavior = self.advanced.and_then(|advanced| advanced.horizontal_pod_autoscaler_config);
         let behavior = behavior.and_then(|config| config.behavior);
         ensure!(!self.triggers.is_empty(), "there is no trigger");
+        // Each trigger becomes a metric. An unsupported setting is an error: ignored, it would make the test differ
+        // from the cluster.
         let metric = |(number, trigger): (usize, documents::Trigger)| {
             let name = trigger.name.unwrap_or_else(|| format!("s{number}-{}", trigger.kind));
             ensure!(
@@ -157,6 +159,7 @@ impl ScaledObject {
 impl Hpa {
     fn scaling(self, rules: &AdapterRules) -> anyhow::Result<Scaling> {
         ensure!(!self.metrics.is_empty(), "there is no metric");
+        // Each external metric gets its query from the rules of the adapter.
         let metric = |metric: documents::HpaMetric| {
             let external = metric.external.context("only metrics of type External are supported")?;
             let name = external.metric.name;
@@ -173,6 +176,7 @@ impl Hpa {
             kind: "HorizontalPodAutoscaler",
             bounds: bounds(self.min_replicas, self.max_replicas, self.behavior)?,
             metrics: self.metrics.into_iter().map(metric).collect::<anyhow::Result<_>>()?,
+            // Only KEDA has a fallback.
             fallback: None,
             sync: SYNC,
         })
@@ -188,6 +192,7 @@ fn bounds(min: u32, max: u32, behavior: Option<Behavior>) -> anyhow::Result<Boun
 /// Missing fields have the defaults of Kubernetes.
 fn rules(written: Option<ScalingRules>, default: Rules) -> anyhow::Result<Rules> {
     let Some(written) = written else { return Ok(default) };
+    // A policy limits the change within a period, in pods or in per cent.
     let policy = |policy: documents::PolicyDocument| Policy {
         amount: match policy.kind {
             PolicyKind::Pods => Amount::Pods(policy.value),
@@ -204,6 +209,7 @@ fn rules(written: Option<ScalingRules>, default: Rules) -> anyhow::Result<Rules>
         },
         policies: written.policies.map_or(default.policies, |policies| policies.into_iter().map(policy).collect()),
         tolerance: match written.tolerance {
+            // `quantity` answers in thousandths.
             Some(tolerance) => quantity(&tolerance)? as f64 / 1_000.0,
             None => TOLERANCE,
         },

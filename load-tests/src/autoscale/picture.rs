@@ -22,6 +22,7 @@ struct Line {
 
 pub(super) fn draw(trace: &Trace) -> String {
     let length_s = trace.replicas.last().map_or(1.0, |(at, _)| *at).max(1.0);
+    // The three panels: the load, the number of workers, and the start lag.
     let load = vec![
         Line { points: steps(&trace.offered), color: Color::Grey, name: "offered" },
         Line { points: steps(&trace.started), color: Color::Blue, name: "started" },
@@ -30,12 +31,15 @@ pub(super) fn draw(trace: &Trace) -> String {
         Line { points: steps(&numbers(&trace.replicas)), color: Color::Red, name: "wanted" },
         Line { points: steps(&numbers(&trace.ready)), color: Color::Green, name: "ready" },
     ];
+    // The axis of lag is logarithmic, so it has a lowest value above 0.
     let above_floor = |series: &[Point]| series.iter().map(|(at, ms)| (*at, ms.max(FLOOR_MS))).collect();
     let lag = vec![
         Line { points: vec![(0.0, PROMISED_MS), (length_s, PROMISED_MS)], color: Color::Red, name: "promised" },
         Line { points: above_floor(&trace.late_ms), color: Color::Green, name: "measured by receivers" },
         Line { points: above_floor(&trace.lag_ms), color: Color::Blue, name: "measured by Weir" },
     ];
+
+    // The axes: counts from 0, and the lag up to 2 s or more.
     let slowest = highest(&lag).max(1_000.0) * 2.0;
     let in_time = |ms: f64| if ms < 1_000.0 { format!("{ms} ms") } else { format!("{} s", ms / 1_000.0) };
     let counts = |lines: &[Line]| Axis::linear(highest(lines) * HEADROOM, 5, |count| count.to_string());

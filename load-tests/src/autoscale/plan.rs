@@ -101,6 +101,7 @@ impl Plan {
         for publish in &mut load.publish {
             publish.from_s /= times;
             publish.until_s = publish.until_s.map(|until_s| until_s / times);
+            // A burst is a number of events. It is divided like the number of events of a rate.
             publish.burst = publish.burst.map(|events| (events as f64 / times).ceil() as u64);
         }
         for step in &mut load.steps {

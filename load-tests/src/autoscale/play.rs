@@ -80,10 +80,16 @@ impl Played {
 /// Plays a plan, which is in real time.
 pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result<Played> {
     let times = settings.times;
+    // In the short form, divide the times of the plan and of the configuration.
     let plan = plan.clone().sped_up(times);
     let scaling = plan.scaling(settings.scaling).sped_up(times);
+
+    // Start the servers, the API and the schedulers.
     let log = run::log_file(settings.folder, &plan.name)?;
     let mut fleet = Fleet::start(SetUp::Scaled, settings.weir, plan.load.fleet, log).await?;
+
+    // Start Prometheus. The targets of the API and the schedulers do not change; the Deployment sets those of the
+    // workers.
     let mut prometheus =
         Prometheus::start(&["weir-api", "weir-scheduler", pods::JOB], SCRAPE_EVERY.div_f64(times), times).await?;
     let client = prometheus.client();
@@ -93,6 +99,8 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
             pods.map(|(number, port)| ScrapeTarget { pod: format!("weir-{role}-{number}"), port }).collect();
         client.set_targets(&format!("weir-{role}"), &pods)?;
     }
+
+    // Start the minimum of workers. The first sync needs samples of all of them.
     let mut deployment = Deployment::new(template(&plan, &fleet, settings)?, client.clone());
     deployment.scale(scaling.bounds.min)?;
     all_ready(&mut deployment).await?;
@@ -112,6 +120,7 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
     let api = Api::new(fleet.address(), None);
     let load = async {
         let recording = run::record(&plan.load, Weir::Running(api), "127.0.0.1").await;
+        // The end of the load, even by an error, ends the controller and the outages.
         stop.send_replace(true);
         recording
     };
@@ -123,8 +132,10 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
     // Stop every process and judge the run.
     let deployment = Arc::into_inner(deployment).context("the controller still holds the Deployment")?.into_inner();
     let mut failures = deployment.end().await;
+    // A process that exited by itself is a failure of the run.
     failures.extend(fleet.ended()?.into_iter().map(|role| format!("{role} exited by itself")));
     fleet.stop().await?;
+    // Prometheus still runs, so its series can be read after the run.
     let trace = trace(&plan, &scaling, &recording, &ticks, &outages);
     let trace = with_series(trace, &prometheus, &recording, times).await?;
     Ok(judged(&plan, recording, trace, ticks, failures))
@@ -177,6 +188,7 @@ async fn cause_outages(
             Server::Prometheus => prometheus.kill().await?,
             Server::Redis => fleet.redis()?.kill().await?,
         }
+        // The load continues while the server is down.
         tokio::time::sleep(seconds(outage.for_s)).await;
         match outage.of {
             Server::Prometheus => prometheus.start_again().await?,
@@ -198,8 +210,10 @@ fn trace(
     // The recording begins after the destinations are created; earlier syncs do not belong to it.
     let seconds = |at: Timestamp| at.since(recording.began).as_secs_f64();
     let during = || ticks.iter().filter(|tick| tick.at >= recording.began);
+    // The promises compute the needed workers with the target of the busy ratio.
     let busy = scaling.metrics.iter().find(|metric| metric.query.contains(BUSY)).map(|metric| metric.target);
     let sync_s = scaling.sync.as_secs_f64();
+    // One value for each sync.
     let [offered, started] = rates(recording, sync_s);
     Trace {
         min: scaling.bounds.min,
@@ -240,6 +254,7 @@ async fn with_series(
 
 fn judged(plan: &Plan, recording: Recording, trace: Trace, ticks: Vec<Tick>, failures: Vec<String>) -> Played {
     let judgement = judge::judge(&recording);
+    // In a negative control, the promise that must be broken is met by being broken.
     let verdict = |promise: &super::promise::Promise| {
         let verdict = promise.judge(&trace);
         match &plan.must_break {
@@ -255,6 +270,7 @@ fn judged(plan: &Plan, recording: Recording, trace: Trace, ticks: Vec<Tick>, fai
         name: plan.name.clone(),
         about: plan.load.about.clone(),
         verdicts: plan.promises.iter().map(verdict).collect(),
+        // Processes that exited by themselves are breaches too.
         breaches: judgement.breaches.iter().cloned().chain(failures).collect(),
         trace,
         ticks,

@@ -191,6 +191,7 @@ impl Client {
         until: Timestamp,
         step: Duration,
     ) -> anyhow::Result<Vec<(Timestamp, f64)>> {
+        // The API of Prometheus takes times in seconds, and answers with texts as values.
         let seconds = |at: Timestamp| format!("{:.3}", at.as_millis() as f64 / 1_000.0);
         let arguments = [
             ("query", query.to_owned()),
@@ -199,6 +200,7 @@ impl Client {
             ("step", format!("{:.3}", step.as_secs_f64())),
         ];
         let result: Matrix = self.ask("query_range", &arguments).await?;
+        // The queries aggregate, so they have at most one series.
         let first = result.0.into_iter().next().map(|series| series.values).unwrap_or_default();
         let sample = |(at, value): (f64, String)| {
             let value: f64 = value.parse().ok()?;

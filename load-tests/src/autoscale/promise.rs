@@ -83,6 +83,7 @@ impl Promise {
                 Verdict {
                     promise: format!("at most {times_at_most} × the {needed:.0} needed workers"),
                     measured: format!("at most {most}"),
+                    // Without a measurement the promise is not kept.
                     is_kept: f64::from(most) <= needed * times_at_most && most > 0,
                 }
             }
@@ -105,6 +106,7 @@ impl Promise {
             Self::ScalesIn { from_s, until_s, places } => scales_in(trace, from_s, until_s, places),
             Self::Holds(of) => holds(trace, of),
             Self::Recovers { of, within_s, until_s, p99_ms } => {
+                // The time counts from the restart. Without a restart the promise is not kept.
                 let Some(back_s) = trace.outage(of).map(|(_, until_s)| until_s) else {
                     return Verdict {
                         promise: format!("{of:?} restarts"),
@@ -169,18 +171,23 @@ fn scales_in(trace: &Trace, from_s: f64, until_s: f64, places: f64) -> Verdict {
     let window_s = trace.down.window.as_secs_f64();
     let needed = needed(trace, places) as u32;
     let mut faults = Vec::new();
+    // During the window, the workers that the load needed stay.
     // The last recommendation before the step may be one sync old.
     let kept = series.iter().filter(|(at, _)| *at < from_s + window_s - trace.sync_s).map(|(_, replicas)| *replicas);
     let kept = kept.min().unwrap_or_default();
     if kept < needed {
         faults.push(format!("only {kept} within the window"));
     }
+
+    // Afterwards no step is larger than the policies allow.
     for (number, (at, replicas)) in series.iter().enumerate().skip(1) {
         let least = least_allowed(&trace.down, &series[..number], *at);
         if *replicas < least && *replicas < series[number - 1].1 {
             faults.push(format!("{replicas} at {at:.1} s, where the policy allows {least}"));
         }
     }
+
+    // At the end the minimum is reached.
     let last = series.last().map_or(0, |(_, replicas)| *replicas);
     if last != trace.min {
         faults.push(format!("{last} at the end"));

@@ -14,6 +14,7 @@ pub(super) fn sped_up(query: &str, times: f64) -> String {
     let mut quote = None;
     let mut rest = query;
     while let Some(next) = rest.chars().next() {
+        // Outside of strings `[` begins a range. `[1h:1m]` has a range and a step, and both are divided.
         if quote.is_none()
             && next == '['
             && let Some((range, after)) = rest[1..].split_once(']')
@@ -23,6 +24,7 @@ pub(super) fn sped_up(query: &str, times: f64) -> String {
             rest = after;
             continue;
         }
+        // A string ends with the quote that began it. A `[` inside a string begins no range.
         match quote {
             Some(open) if next == open => quote = None,
             None if matches!(next, '"' | '\'' | '`') => quote = Some(next),

@@ -41,9 +41,11 @@ fn lines(played: &Played) -> Vec<(String, String, bool)> {
 
 /// A table of the run over time. Each column shows the largest value of its time, for the rates the mean.
 fn table(trace: &Trace) -> String {
+    // Every column covers an equal part of the run.
     let length_s = trace.replicas.last().map_or(1.0, |(at, _)| *at).max(1.0);
     let column_s = length_s / COLUMNS as f64;
     let mut out = String::new();
+    // Writes a row. `value` gets the beginning and the end of each column.
     let mut row = |name: &str, value: &dyn Fn(f64, f64) -> Option<f64>| {
         let _ = write!(out, "  {name:<16}");
         for column in 0..COLUMNS {

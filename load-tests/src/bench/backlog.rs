@@ -70,6 +70,7 @@ async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
     let started = now();
     running.load("bench", waiting).await.context("loading")?;
     let loaded_per_s = waiting as f64 / now().duration_since(started).as_secs_f64();
+    // Background work of the load must not be part of the measurement.
     running.tidy().await?;
     tokio::time::sleep(SETTLE).await;
     let rss_mib = running.engine.rss_mib()?;
@@ -77,14 +78,17 @@ async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
     // Post at the rate of the limit and measure the CPU time of each span.
     rig.receiver.reset(false);
     let (span, repeats) = (rig.span(SECONDS), rig.repeats(REPEATS));
+    // The posts last for the warm-up, all spans and one more second.
     let posting_s = (WARM_UP + span * repeats as u32).as_secs_f64().ceil() as u32 + 1;
     let per_s = LIMIT_PER_S / BATCH as u32;
     let body: MakeBody = std::sync::Arc::new(|number| batch("bench", number, BATCH));
     let (to, every) = (running.engine.address(), Duration::from_secs(1) / per_s);
     let posting = tokio::spawn(open_loop(to, CONNECTIONS, every, per_s * posting_s, "/v1/events/batch", body));
+    // Resume the destination, and wait until it sends steadily.
     running.patch(&id, json!({"paused": false})).await?;
     tokio::time::sleep(WARM_UP).await;
     let mut costs = Vec::new();
+    // Each span begins where the last one ended.
     let (mut before, mut arrived) = (running.cpu()?, rig.receiver.arrived());
     for _ in 0..repeats {
         tokio::time::sleep(span).await;
@@ -93,6 +97,7 @@ async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
         costs.push(Cost::between(before, after, arrived_now - arrived));
         (before, arrived) = (after, arrived_now);
     }
+    // The page shows whether the backlog kept its size.
     let backlog = running.engine.ask(Method::GET, &format!("/v1/destinations/{id}/backlog"), Value::Null).await?;
     let left = backlog["pending"].as_u64().unwrap_or_default();
     posting.await?.context("posting during the measurement")?;

@@ -79,10 +79,12 @@ async fn cost(rig: &Rig, active: u64) -> anyhow::Result<Vec<Cost>> {
     let settings = json!({
         "url": url, "max_in_flight": MAX_IN_FLIGHT, "rate_limits": [{"limit": LIMIT_PER_S, "period": "second"}],
     });
+    // Create the destinations and send to each once.
     let ids: Arc<[String]> = running.create_many(active, move |_| settings.clone()).await?.into();
     warm(rig, &running, &ids).await?;
     let mut costs = Vec::new();
     for _ in 0..rig.repeats(REPEATS) {
+        // In each repeat post the same number of events at the same rate.
         rig.receiver.reset(false);
         let batches = BATCHES_PER_S * rig.seconds(SECONDS) as u32;
         let deliveries = u64::from(batches) * BATCH;
@@ -90,6 +92,7 @@ async fn cost(rig: &Rig, active: u64) -> anyhow::Result<Vec<Cost>> {
         let before = running.cpu()?;
         open_loop(running.engine.address(), CONNECTIONS, every, batches, "/v1/events/batch", bodies(&ids)).await?;
         rig.receiver.all_arrived(deliveries).await?;
+        // The recording of the last results is part of the cost.
         tokio::time::sleep(RECORDED_WITHIN).await;
         costs.push(Cost::between(before, running.cpu()?, deliveries));
     }

@@ -34,10 +34,13 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let running = rig.engine().await?;
     let mut recorder = Recorder::start().await?;
     let event_type = recorder.destination(&running, SLOW).await?;
+    // Load more events than can be sent during the edits, then resume the destination.
     let repeats = rig.repeats(REPEATS);
     running.load(&event_type, u64::from(FAST) * 2 * repeats as u64).await?;
     recorder.pause(&running, false).await?;
     tokio::time::sleep(SETTLED).await;
+
+    // Edit up and down in turn. Each edit has time to take effect before the next one.
     let mut edits: Vec<Edit> = Vec::new();
     for number in 0..repeats * 2 {
         let (from_per_s, to_per_s) = if number % 2 == 0 { (SLOW, FAST) } else { (FAST, SLOW) };
@@ -45,11 +48,13 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         tokio::time::sleep(SETTLED + PHASE * number as u32).await;
         edits.push(Edit { sent, answered, until: recorder.now(), from_per_s, to_per_s });
     }
+    // The arrivals are complete only when nothing is sent any more.
     recorder.pause(&running, true).await?;
     let recorded = recorder.finish(&running).await?;
     let arrivals = recorded.arrivals(0);
     running.end().await?;
 
+    // Find in the arrivals when each edit took effect.
     let mut figures = Vec::new();
     for (id, what, to_per_s) in [("up", "5/s to 100/s", FAST), ("down", "100/s to 5/s", SLOW)] {
         let seen: Vec<_> = edits
@@ -57,11 +62,13 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             .filter(|edit| edit.to_per_s == to_per_s)
             .filter_map(|edit| Some((edit, effect(&arrivals, edit)?)))
             .collect();
+        // The milliseconds until the effect, from the sending of each edit or from its answer.
         let since = |start: fn(&Edit) -> Timestamp| {
             let ms = |(edit, at): &(&Edit, Timestamp)| at.since(start(edit)).as_secs_f64() * 1e3;
             seen.iter().map(ms).collect::<Vec<_>>()
         };
         let (from_sent, from_answer) = (since(|edit| edit.sent), since(|edit| edit.answered));
+        // Without the edits that had no effect, the figures would look too good.
         let missed = repeats - seen.len();
         anyhow::ensure!(missed == 0, "{missed} of {repeats} edits {what} had no effect before the next edit");
         figures.extend(Figure::of("median", format!("{what}, from the sending of the PATCH"), Unit::Ms, &from_sent));
@@ -74,6 +81,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             worst,
         ));
     }
+    // The chart is measured with an engine of its own.
     let ladder = ladder::measure(rig).await?;
     figures.extend(ladder.figures);
     Ok(Measured { figures, remarks: ladder.remarks, sends: ladder.sends })

@@ -22,6 +22,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let running = rig.engine().await?;
     let before_mib = running.engine.rss_mib()?;
     let (count, url) = (rig.count(DESTINATIONS), rig.receiver.url());
+    // Create the destinations. With many tenants Weir creates them in parallel.
     let started = now();
     let settings = move |number: u64| {
         json!({
@@ -31,6 +32,8 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     };
     running.create_many(count, settings).await?;
     let made_per_s = count as f64 / now().duration_since(started).as_secs_f64();
+
+    // Send one event to each destination, so that all have been active and are idle again.
     rig.receiver.reset(false);
     let mut sent = 0;
     for tenant in 0..TENANTS {
@@ -40,9 +43,11 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         sent += (tenant..count).step_by(TENANTS as usize).count() as u64;
         rig.receiver.all_arrived(sent).await?;
     }
+    // Background work of the sends must not be part of the measurement.
     running.tidy().await?;
     tokio::time::sleep(SETTLE + Duration::from_secs(3)).await;
 
+    // Nothing is sent during the span.
     let (before, span) = (running.cpu()?, rig.span(SECONDS));
     tokio::time::sleep(span).await;
     let after = running.cpu()?;

@@ -21,8 +21,12 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let mut recorder = Recorder::start().await?;
     let event_type = recorder.destination(&running, STEPS_PER_S[0]).await?;
     let step = rig.span(STEP_S);
+    // The backlog is larger than what the steps can send: each step has a second to spare.
     let most: u32 = STEPS_PER_S.iter().sum();
     running.load(&event_type, u64::from(most) * (step.as_secs() + 1)).await?;
+
+    // Resume the destination and edit its limit after each step. In the chart a limit begins with the answer to its
+    // edit.
     recorder.pause(&running, false).await?;
     let mut caps = vec![(recorder.now(), f64::from(STEPS_PER_S[0]))];
     tokio::time::sleep(step).await;
@@ -32,10 +36,14 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         tokio::time::sleep(step).await;
     }
     let ended = recorder.now();
+
+    // Pause, and wait for the sends in flight.
     recorder.pause(&running, true).await?;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let recorded = recorder.finish(&running).await?;
     running.end().await?;
+
+    // Judge every window, as in the scenarios, and keep the data of the chart.
     let (judged, breaches) = recorded.judge(0)?;
     let above = (judged.violations + judged.recorded_violations) as f64;
     let figure = Figure::new("ladder", "sends above the cap of the picture, in any window", Unit::Count, above);

@@ -37,21 +37,25 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     for &offered in offered_on(rig.set_up) {
         let (mut bare, mut weir, mut costs) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..rig.repeats(REPEATS) {
+            // Measure the bare receiver and Weir in turn, at the same rate.
             let bare_body: MakeBody = Arc::new(|number| data(number).into());
             let seconds = rig.seconds(BARE_SECONDS);
             bare.push(percentiles(rig, rig.receiver.address(), offered, seconds, "/hook", bare_body).await?);
             let (to, seconds) = (running.engine.address(), rig.seconds(SECONDS));
             let before = running.cpu()?;
             weir.push(percentiles(rig, to, offered, seconds, path, Arc::clone(&body)).await?);
+            // The recording of the last results is part of the cost.
             tokio::time::sleep(RECORDED_WITHIN).await;
             costs.push(Cost::between(before, running.cpu()?, u64::from(offered) * seconds));
         }
+        // Each percentile stands beside that of the bare receiver.
         for (name, of) in PERCENTILES {
             let [bare, weir] = [&bare, &weir].map(|runs| runs.iter().map(of).collect::<Vec<_>>());
             let what = format!("{offered}/s offered, {name}");
             let figure = Figure::of(format!("{name}.{offered}"), what, Unit::Ms, &weir);
             figures.extend(figure.map(|figure| figure.beside(&weir, &bare)));
         }
+        // The set-ups are compared by their CPU time at one rate.
         if offered == COMPARED_PER_S {
             figures.extend(figures_of(rig, u64::from(offered), "a second, CPU for each delivery", &costs));
         }

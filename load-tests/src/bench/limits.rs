@@ -21,10 +21,12 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     let mut breaches = Vec::new();
     let (mut fullest, mut above) = (0.0_f64, 0);
     for limits in TOGETHER {
+        // The limits of a group are measured at the same time, each at a destination of its own.
         let recorded = record(rig, limits).await?;
         for (number, limit) in limits.iter().enumerate() {
             let (judged, broken) = recorded.judge(number)?;
             breaches.extend(broken);
+            // The fullest window is that of Weir's record. The remark adds the one at the receiver.
             let in_record = judged.recorded_worst_sliding.unwrap_or_default();
             fullest = fullest.max(in_record as f64 / f64::from(*limit));
             above += judged.violations + judged.recorded_violations;

@@ -57,12 +57,14 @@ pub(crate) fn page(results: &Results) -> String {
     if results.brief {
         page += "**A brief run, which only checks that everything can be measured. Do not use these figures.**\n\n";
     }
+    // The head: on which machine, with which versions, and when.
     let _ = writeln!(
         page,
         "{}, {} cores shared by client, receiver, engine and servers, {:.0} GiB, {}.  ",
         machine.cpu, machine.cores, machine.memory_gib, machine.kernel
     );
     let _ = writeln!(page, "{}.  ", machine.versions.join(", "));
+    // Sections may be from different runs, so the page names the first and the last time.
     if let Some((first, last)) =
         results.sections.iter().map(|s| &s.began).min().zip(results.sections.iter().map(|s| &s.began).max())
     {
@@ -75,10 +77,12 @@ pub(crate) fn page(results: &Results) -> String {
     if results.sections.iter().any(|section| section.measured.sends.is_some()) {
         page += "\n![Sends per second against a cap that is edited while a backlog drains](results.svg)\n";
     }
+    // First a summary, then the tables of each topic.
     let _ = write!(page, "\n## In short\n\n{}", short::table(results));
     page += &summary(results);
     let mut last = None;
     for section in &results.sections {
+        // Sections of one topic follow each other; the heading stands above the first.
         if last != Some(section.topic) {
             let _ = write!(page, "\n## {}\n\n{}\n", section.topic.title(), about(section.topic));
         }
@@ -123,6 +127,7 @@ fn verdict(bound: Bound, figure: &Figure) -> &'static str {
 }
 
 fn table(section: &Section) -> String {
+    // The head: the set-up, the time, and the ceiling of this run.
     let mut text = format!("\n**{}**, {}, {:.0} s", section.set_up.title(), section.began, section.took_s);
     if let Some(ceiling) = section.ceiling {
         let _ = write!(
@@ -133,6 +138,7 @@ fn table(section: &Section) -> String {
         );
     }
     text += "\n\n";
+    // A failed topic shows the reason instead of a table.
     if let Some(failure) = &section.failure {
         let _ = writeln!(text, "Not measured: {}", cell(failure));
         return text;
@@ -144,6 +150,7 @@ fn table(section: &Section) -> String {
         let write = |value| figure.unit.write(value);
         let range = figure.range.map_or(String::new(), |(least, most)| format!("{} – {}", write(least), write(most)));
         let ceiling = figure.ceiling.map_or(String::new(), |ceiling| write(ceiling.value));
+        // A rate is a share of the ceiling, and a time a multiple of it.
         let ratio = figure.ceiling.map_or(String::new(), |ceiling| match figure.unit {
             Unit::PerSecond => format!("{:.1} %", ceiling.ratio * 100.0),
             _ => format!("{:.1} ×", ceiling.ratio),

@@ -50,6 +50,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     for _ in 0..rig.repeats(REPEATS) {
         runs.push(run(rig).await?);
     }
+    // Rates are medians of the repeats. Errors are summed, because no repeat may have any.
     let figure = |id: &str, what: &str, unit: Unit, of: fn(&Run) -> f64| {
         Figure::of(id, what, unit, &runs.iter().map(of).collect::<Vec<_>>())
     };
@@ -69,6 +70,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             run.whole_per_s / run.peak_per_s
         }),
     ];
+    // The limit of the neighbour must hold, and every event must arrive.
     let counts = [
         Figure::new("above", "sends above the neighbour's limit", Unit::Count, sum(|run| run.above))
             .remark(format!("fullest window {fullest}")),
@@ -79,9 +81,11 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
 }
 
 async fn run(rig: &Rig) -> anyhow::Result<Run> {
+    // The peak is measured right before the overload, because the speed of the machine changes.
     let peak_per_s = peak(rig).await.context("the peak rate")?;
     let running = rig.engine().await?;
     let unlimited = running.engine.create_destination(rig.unlimited()).await?;
+    // The neighbour has a limit, and all its arrivals are recorded.
     let mut recorder = Recorder::start().await?;
     let capped_type = recorder.destination(&running, CAP_PER_S).await?;
     recorder.pause(&running, false).await?;
@@ -98,6 +102,7 @@ async fn run(rig: &Rig) -> anyhow::Result<Run> {
     let (path, body) = requests(BATCH);
     let started = now();
     open_loop(to, BATCH_CONNECTIONS, every, batches, path, body).await?;
+    // What has arrived by now was delivered while more was offered.
     let (offered_s, arrived) = (now().duration_since(started).as_secs_f64(), rig.receiver.arrived());
     neighbour.await?.context("the neighbour")?;
     // Wait until everything is delivered.

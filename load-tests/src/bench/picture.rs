@@ -21,11 +21,14 @@ pub(crate) fn draw(sends: &Sends) -> String {
     let Sends { bucket_s, per_s, caps } = sends;
     let length_s = (per_s.len() as f64 * bucket_s).max(1.0);
     let highest = caps.iter().map(|(_, cap)| *cap).chain(per_s.iter().copied()).fold(1.0, f64::max);
+    // Each bucket lasts until the next one, and each limit until the next edit.
     let bucket = |(n, per_s): (usize, &f64)| (n as f64 * bucket_s, (n + 1) as f64 * bucket_s, Some(*per_s));
     let cap = |(n, &(from_s, cap)): (usize, &(f64, f64))| {
         let until_s = caps.get(n + 1).map_or(length_s, |(next_s, _)| *next_s);
         (from_s, until_s, Some(cap))
     };
+
+    // The arrivals are areas, the limits are lines with labels.
     let areas = stairs(per_s.iter().enumerate().map(bucket)).into_iter().map(|area| Element::Area(Color::Blue, area));
     let lines = stairs(caps.iter().enumerate().map(cap)).into_iter();
     let lines = lines.map(|line| Element::Line(Color::Red, Stroke::Solid, line));

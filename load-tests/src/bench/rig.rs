@@ -198,6 +198,7 @@ impl Running<'_> {
     ) -> anyhow::Result<Vec<String>> {
         let connections = (CONNECTIONS as u64).min(count);
         let mut creating = JoinSet::new();
+        // Every connection creates an equal share, at regular distances in the sequence of numbers.
         for first in 0..connections {
             let mut connection = Connection::open(self.engine.address()).await?;
             let settings = settings.clone();
@@ -212,6 +213,7 @@ impl Running<'_> {
                 anyhow::Ok(ids)
             });
         }
+        // The ids are not in the order of the numbers.
         let mut ids = Vec::new();
         while let Some(created) = creating.join_next().await {
             ids.extend(created??);

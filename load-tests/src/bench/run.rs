@@ -63,16 +63,21 @@ impl BenchArgs {
 /// failure, because the machine may be slower.
 pub(crate) async fn run(args: &BenchArgs) -> anyhow::Result<bool> {
     ensure!(args.set_ups().next().is_some(), "no topic of --only is measured on this set-up");
+    // A brief run has its own files, so that it does not replace real figures.
     let (json, page) = match args.brief {
         true => (args.json.with_file_name("brief.json"), args.json.with_file_name("BRIEF.md")),
         false => (args.json.clone(), args.page.clone()),
     };
+    // Topics that are not measured now keep their last figures.
     let mut results = Results::read(&json)?;
     results.brief = args.brief;
+    // Look at the machine again, and keep the known versions of the servers. The first two are those of Weir and the
+    // compiler.
     results.machine =
         Machine::look(&args.weir).with_versions(std::mem::take(&mut results.machine.versions).into_iter().skip(2));
     let mut is_whole = true;
     for set_up in args.set_ups() {
+        // If a set-up cannot be started, each of its topics has this failure.
         let rig = Rig::start(set_up, args.weir.clone(), args.folder.clone(), args.brief).await;
         if let Ok(rig) = &rig {
             results.machine = results.machine.with_versions(rig.versions().await.unwrap_or_default());

@@ -40,9 +40,11 @@ impl Servers {
         let redis = Redis::start().await?;
         let psql = postgres_programs()?.join("psql");
         let query = |statement| sql(&psql, postgres.url(), statement);
+        // Statements can be counted only with the extension.
         let counts_statements =
             query("SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_stat_statements'").await? == "1";
         if counts_statements {
+            // The server loads a library only when it starts.
             query("ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'").await?;
             postgres.stop().await?;
             postgres.start_again().await?;
@@ -52,6 +54,7 @@ impl Servers {
             query("SELECT pg_reload_conf()").await?;
             query("CREATE EXTENSION pg_stat_statements").await?;
         }
+        // The CPU time is read by process id.
         let postmaster =
             sql(&psql, postgres.url(), r"SELECT split_part(pg_read_file('postmaster.pid'), E'\n', 1)").await?;
         let postmaster = postmaster.parse().context("postmaster.pid")?;

@@ -37,10 +37,12 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         (Load::Batches, "batches of 100, as fast as they are answered"),
     ] {
         let (executed, deliveries) = count(rig, servers, load).await?;
+        // Each figure is the count for one delivery. The remark shows both numbers.
         let each = |what: String, count: u64| {
             Figure::new("each", what, Unit::Count, count as f64 / deliveries as f64)
                 .remark(format!("{count} for {deliveries}"))
         };
+        // Without the extension there is no figure for statements.
         if servers.counts_statements() {
             figures.push(each(format!("{what}: SQL statements"), executed.statements));
         }
@@ -63,9 +65,12 @@ async fn count(rig: &Rig, servers: &Servers, load: Load) -> anyhow::Result<(Exec
     let running = rig.counted_engine().await?;
     let database = running.on.as_ref().map(|(_, database)| database.clone()).unwrap_or_default();
     running.engine.create_destination(rig.unlimited()).await?;
+    // Wait until the transactions of the start are reported, so that they are not counted.
     tokio::time::sleep(REPORTED_WITHIN).await;
     rig.receiver.reset(false);
     let before = servers.begin_count(&database).await?;
+
+    // Post for some seconds, and wait until everything has arrived and is recorded.
     let (to, seconds) = (running.engine.address(), rig.seconds(SECONDS));
     let until = Until::Elapsed(Duration::from_secs(seconds));
     let deliveries = match load {
@@ -85,6 +90,8 @@ async fn count(rig: &Rig, servers: &Servers, load: Load) -> anyhow::Result<(Exec
     };
     rig.receiver.all_arrived(deliveries).await?;
     tokio::time::sleep(RECORDED_WITHIN).await;
+
+    // Sessions report their last transactions when they end.
     running.engine.kill().await?;
     tokio::time::sleep(ENDED_WITHIN).await;
     let executed = servers.executed(&database, before).await?;

@@ -34,6 +34,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         let all = |of: fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<_>>();
         let (ceilings, arrived) = (all(|run| run.ceiling_per_s), all(|run| run.arrived_per_s));
         let accepted = all(|run| run.accepted_per_s);
+        // A repeat is compared with the ceiling that was measured right before it.
         let figure = |id: &str, what: String, repeats: &[f64]| {
             Some(Figure::of(id, what, Unit::PerSecond, repeats)?.beside(repeats, &ceilings))
         };

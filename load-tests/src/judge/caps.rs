@@ -61,6 +61,7 @@ impl LimitJudgement {
 pub(crate) fn judge(recording: &Recording, group: usize, breaches: &mut Vec<String>) -> Vec<LimitJudgement> {
     let name = &recording.groups[group].name;
     let judged: Vec<_> = Period::ALL.into_iter().filter_map(|period| judge_period(recording, group, period)).collect();
+    // A limit must hold at the receiver and in Weir's record.
     for limit in &judged {
         let period = &limit.period;
         if limit.violations > 0 {
@@ -74,10 +75,13 @@ pub(crate) fn judge(recording: &Recording, group: usize, breaches: &mut Vec<Stri
                 .push(format!("{name}: {} recorded sends above the limit of a {period}", limit.recorded_violations));
         }
     }
+
+    // Every arrival must be in Weir's record.
     let (unrecorded, unaudited) = record_gaps(recording, group);
     if unrecorded > 0 {
         breaches.push(format!("{name}: {unrecorded} arrivals are not in Weir's record"));
     }
+    // Without an audit the record of a destination is not judged at all.
     if unaudited > 0 {
         breaches.push(format!("{name}: {unaudited} destinations have no audit"));
     }
@@ -107,6 +111,7 @@ fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<L
     let mut judgement: Option<LimitJudgement> = None;
     for number in recording.of_group(group) {
         let destination = &recording.destinations[number as usize];
+        // A destination that never had a limit for this period is not judged.
         if destination.limits.iter().all(|change| limit_of(&change.limits, period).is_none()) {
             continue;
         }
@@ -119,6 +124,7 @@ fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<L
             one.recorded_worst_calendar = one.recorded_worst_calendar.max(most(recorded.worst_calendar_window));
             one.recorded_violations += recorded.violations;
         }
+        // The judgement of the group is the worst of its destinations.
         judgement = Some(match judgement {
             Some(others) => others.combined_with(one),
             None => one,
@@ -133,6 +139,8 @@ fn judge_destination(
     in_force: &InForce,
     limits: &[LimitChange],
 ) -> LimitJudgement {
+    // An arrival may be later than its send by the slack. So windows are shorter by it, and the grace of edits is
+    // longer.
     let windows = Windows { length: period.window() - SLACK, grace: EDIT_GRACE + SLACK, ..Windows::of(period) };
     let seen: Vec<Timestamp> = arrivals.iter().map(|arrival| arrival.at).collect();
     let violations_with = |earliest: fn(&Arrival) -> Timestamp| {
@@ -140,6 +148,7 @@ fn judge_destination(
             arrivals.iter().map(|arrival| ObservedSend { seen: arrival.at, earliest: earliest(arrival) }).collect();
         windows::certain_violations(&sightings, &windows, in_force)
     };
+    // An arrival in a stall may have been sent when the stall began. Violations that this explains are excused.
     let violations = violations_with(|arrival| arrival.at - arrival.stalled);
     LimitJudgement {
         period: period.as_str().to_owned(),

@@ -119,11 +119,13 @@ fn owed(recording: &Recording, reconciled: &mut Reconciled) {
     }
     for (number, event) in (0_u64..).zip(&recording.events) {
         let Outcome::Accepted { deliveries, .. } = event.outcome else { continue };
+        // The event is owed to its only destination, or to all destinations of its groups.
         let all = || event.groups.iter().flat_map(|group| members[*group].iter().copied());
         let expected = event.destination.map_or_else(|| all().count(), |_| 1);
         if deliveries as usize != expected {
             reconciled.short.push(format!("event {number} has {deliveries} deliveries, not {expected}"));
         }
+        // Destinations that never answer 2xx are owed nothing.
         let answers = |destination: &u32| {
             let group = recording.destinations[*destination as usize].group;
             recording.groups[group].expect.delivered
@@ -133,6 +135,7 @@ fn owed(recording: &Recording, reconciled: &mut Reconciled) {
         {
             reconciled.owed += 1;
             let seen = reconciled.seen[destination as usize].get(&number);
+            // A later event of its key may have replaced it. Then it need not arrive.
             if seen.is_none_or(|seen| seen.success.is_none()) && !replaced.contains(&number) {
                 reconciled.lost.push((number, destination));
             }
@@ -153,6 +156,8 @@ fn order_at(recording: &Recording, number: u32, reconciled: &mut Reconciled) {
             keys.entry(event.key).or_default().0.push(event_number);
         }
     }
+
+    // Go through the arrivals. Before each one, take in the successes until its time.
     let mut successes: Vec<(Timestamp, u64)> =
         recording.at(number).iter().filter_map(|arrival| Some((arrival.succeeded_at()?, arrival.event))).collect();
     successes.sort_unstable();
@@ -164,6 +169,7 @@ fn order_at(recording: &Recording, number: u32, reconciled: &mut Reconciled) {
         }
         let Some(event) = recording.events.get(arrival.event as usize) else { continue };
         let Some((posted, front)) = keys.get_mut(&event.key) else { continue };
+        // The head is the first event of the key without a success. Only it, or an earlier event, may arrive now.
         while posted.get(*front).is_some_and(|head| done.contains(head)) {
             *front += 1;
         }

@@ -91,6 +91,7 @@ fn backlog(recording: &Recording, reconciled: &Reconciled, buckets: &Buckets) ->
 }
 
 fn of_group(recording: &Recording, reconciled: &Reconciled, group: usize, buckets: &Buckets) -> GroupPictures {
+    // For each bucket the sum over the destinations of the group.
     let mut sends = vec![0_u64; buckets.count];
     let (mut caps, mut paces) = (vec![Some(0.0); buckets.count], vec![Some(0.0); buckets.count]);
     let mut full: BTreeMap<u64, u64> = BTreeMap::new();
@@ -109,9 +110,11 @@ fn of_group(recording: &Recording, reconciled: &Reconciled, group: usize, bucket
             };
             let pace = |(_, in_force): &(Period, InForce)| Some(in_force.limit_at(start)?.per_second());
             let (most, pace) = (least(limits.iter().filter_map(most)), least(limits.iter().filter_map(pace)));
+            // If one destination has no limit, the group has none.
             caps[bucket] = caps[bucket].zip(most).map(|(all, most): (f64, f64)| all + most);
             paces[bucket] = paces[bucket].zip(pace).map(|(all, pace): (f64, f64)| all + pace);
         }
+        // The fullness of the window that ends at each send. The window is shorter by the slack.
         for (period, in_force) in &limits {
             let window = period.window() - SLACK;
             for (at, held) in seen.iter().zip(windows::counts(&seen, window)) {

@@ -33,6 +33,7 @@ pub(super) fn page(report: &Report) -> anyhow::Result<String> {
 fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
     let failed = report.runs.iter().filter(|run| !run.passed).count();
     let breaches: usize = report.runs.iter().map(|run| run.judgement.breaches.len()).sum();
+    // The class gives the verdict its colour.
     let (class, verdict) = match failed {
         0 => ("ok", "Every promise was kept.".to_owned()),
         _ => (
@@ -41,6 +42,7 @@ fn write_verdict(out: &mut String, report: &Report) -> anyhow::Result<()> {
         ),
     };
     writeln!(out, "<h1>Weir under load</h1><p class=\"verdict {class}\">{verdict}</p>")?;
+    // The totals of all runs.
     let sum = |figure: fn(&Judgement) -> u64| report.runs.iter().map(|run| figure(&run.judgement)).sum::<u64>();
     let facts = [
         ("scenarios passed", format!("{} of {}", report.runs.len() - failed, report.runs.len())),
@@ -110,6 +112,7 @@ fn write_run(out: &mut String, number: usize, run: &Run) -> anyhow::Result<()> {
         verdict(run),
         escaped(&run.about)
     )?;
+    // The broken promises, in words.
     if !run.passed {
         *out += "<ul class=\"no\">";
         for breach in &run.judgement.breaches {
@@ -130,6 +133,7 @@ fn write_run(out: &mut String, number: usize, run: &Run) -> anyhow::Result<()> {
     }
     write_limits(out, &run.judgement.groups)?;
     write_latencies(out, &run.judgement.groups)?;
+    // The pictures of a group follow each other. Each group has a heading and a box.
     let mut last = None;
     for picture in pictures::all(&run.judgement.pictures) {
         if picture.group != last

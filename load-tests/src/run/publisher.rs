@@ -79,6 +79,7 @@ impl Stream {
         deadline: Instant,
     ) {
         let posts = posts(&self.publish, publish_s);
+        // Note all times before the first post, so that they do not depend on how Weir responds.
         {
             let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
             for post in &posts {
@@ -92,6 +93,7 @@ impl Stream {
         }
         let connections = self.publish.connections as usize;
         let stream = Arc::new(self);
+        // Each connection has a task and a queue of its own.
         let mut queues = Vec::new();
         let mut senders = JoinSet::new();
         for _ in 0..connections {
@@ -146,6 +148,7 @@ impl Stream {
         loop {
             let answer = tokio::time::timeout(TIMEOUT, exchange(connection, api, path, body.clone())).await;
             let answer = answer.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in time")));
+            // Until the deadline a persistent stream repeats a post. Idempotency keys make this safe.
             let is_final = now() >= deadline || !self.publish.persistent;
             match answer {
                 Ok((status, answer)) if (200..300).contains(&status) => {
@@ -155,6 +158,7 @@ impl Stream {
                 Ok((429 | 503, _)) if !is_final => {}
                 Ok((status, _)) => return vec![Outcome::Refused(status); post.count as usize],
                 Err(_) => {
+                    // A connection with an error is not used again.
                     *connection = None;
                     if is_final {
                         return vec![Outcome::Unknown; post.count as usize];

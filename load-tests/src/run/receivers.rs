@@ -172,9 +172,12 @@ async fn listen(
 ) {
     let mut listener = Some(listener);
     let limiter = Arc::new(RateLimiter::default());
+    // Some behaviours change with the time since the start.
     let since = now();
     loop {
         let is_refusing = *behaviors.borrow_and_update() == ReceiverBehavior::Refuse;
+        // Dropping the listener closes the port. Afterwards the same port is opened again, which may need several
+        // attempts.
         if is_refusing {
             listener = None;
         } else if listener.is_none() {
@@ -184,6 +187,7 @@ async fn listen(
                 continue;
             }
         }
+        // Without a listener wait only for another behaviour.
         let accepted = async {
             match &listener {
                 Some(listener) => listener.accept().await,
@@ -236,6 +240,7 @@ impl ConnectionHandler {
         // The send has arrived when its head has, so the time is taken before the body is read.
         let at = arrival_time.at();
         let (head, body) = request.into_parts();
+        // The path contains the number of the destination, and the body that of the event.
         let destination = head.uri.path().trim_start_matches('/').parse().ok();
         let id = head.headers.get("webhook-id").and_then(|id| id.to_str().ok()?.parse::<EventId>().ok());
         let body = body.collect().await?.to_bytes();
@@ -243,8 +248,10 @@ impl ConnectionHandler {
             return Ok(Response::builder().status(404).body(Full::default().boxed()).unwrap_or_default());
         };
         let arrivals = &self.arrivals;
+        // Keep the arrival before the answer, which may come late or never.
         let at = arrivals.timeline.at(at);
         let number = arrivals.keep(Arrival { destination, event, id, at, stalled: Duration::ZERO, answered: None });
+        // Answer as the behaviour says at this moment.
         let behavior = *self.behaviors.borrow();
         let Answer { after, status, retry_after_s, drip } =
             behaviors::answer(behavior, self.since.elapsed(), |per_s| self.limiter.has_room(destination, at, per_s));

@@ -33,11 +33,13 @@ impl StepRunner<'_> {
 
     async fn act(&mut self, action: &Action) -> anyhow::Result<()> {
         let from = self.timeline.now();
+        // The charts mark the beginning of each step.
         self.recording.marks.push(Mark { what: describe(action), at: from });
         match action {
             Action::Edit { to, settings } => self.edit(to, settings).await?,
             Action::Pause(group) => {
                 self.edit(group, &json!({"paused": true})).await?;
+                // Sends before the answer are not breaches, and neither are sends after the request to resume.
                 let pause = Pause { from: self.timeline.now(), until: weir_core::Timestamp::MAX };
                 self.group(group)?.pauses.push(pause);
             }
@@ -58,6 +60,7 @@ impl StepRunner<'_> {
             }
             Action::Kill { role, down_s } => {
                 let member = self.fleet()?.kill(role).await?;
+                // The records of its latest sends may be lost, which explains duplicates.
                 if sends(role) {
                     self.recording.faults.push(Fault { from, until: self.timeline.now() });
                 }

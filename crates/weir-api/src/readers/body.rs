@@ -70,6 +70,8 @@ pub(crate) async fn json_bytes(budget: &BodyBudget, request: Request, limit: usi
     // A chunked body has no declared length and reserves the limit.
     let declared = body.size_hint().upper().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let reserved = budget.reserve(declared.map_or(limit, |bytes| bytes.min(limit)));
+    // Read the body if the budget has memory for it. Otherwise drop the body as it arrives: if the connection closed at
+    // once, a client that is still writing could lose the refusal.
     let received = async {
         match reserved {
             Some(reserved) => Ok(BudgetedBody { bytes: read(body, declared, limit).await?, _reserved: reserved }),
@@ -83,6 +85,7 @@ pub(crate) async fn json_bytes(budget: &BodyBudget, request: Request, limit: usi
             }
         }
     };
+    // A client that stalls must not keep its share of the budget.
     tokio::time::timeout(BODY_TIMEOUT, received)
         .await
         .unwrap_or_else(|_| Err(Problem::new(ProblemKind::Timeout, "the body did not arrive within 60 s")))
@@ -157,6 +160,7 @@ async fn drain(mut body: Stream, declared: Option<usize>, limit: usize) {
 }
 
 async fn read(mut body: Stream, declared: Option<usize>, limit: usize) -> Result<Bytes, Problem> {
+    // A body that is too long even to be dropped is refused unread.
     if declared.is_some_and(|bytes| bytes > limit + DRAIN_BYTES) {
         return Err(too_large(limit));
     }
@@ -169,6 +173,7 @@ async fn read(mut body: Stream, declared: Option<usize>, limit: usize) -> Result
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
         if length > limit {
+            // Too large: keep no more bytes, but drop the rest as it arrives, so that the client gets the refusal.
             whole = BytesMut::new();
             if length > limit + DRAIN_BYTES {
                 break;
@@ -176,6 +181,7 @@ async fn read(mut body: Stream, declared: Option<usize>, limit: usize) -> Result
         } else if first.is_empty() {
             first = data;
         } else {
+            // From the second frame on, the frames are collected in one buffer.
             if whole.is_empty() {
                 whole.reserve(declared.unwrap_or(length).min(limit));
                 whole.extend_from_slice(&first);

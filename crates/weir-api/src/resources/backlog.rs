@@ -74,11 +74,15 @@ fn view(
     recent_arrivals: u64,
     now: Timestamp,
 ) -> BacklogView {
+    // The allowed rate and the measured rates.
     let configured_per_s = destination.settings.rate_limits.per_second();
     let achieved_per_s = recent_sends as f64 / RECENT.as_secs_f64();
     let inflow_per_s = recent_arrivals as f64 / INFLOW.as_secs_f64();
+
+    // The backlog shrinks at the rate of the limit; without a limit, the best estimate is the recent rate.
     let waiting = counts.pending + counts.retrying;
     let rate = configured_per_s.unwrap_or(achieved_per_s);
+    // A hold delays the drain by a known time. A pause, or a breaker that is not closed, lasts for an unknown time.
     let hold_s = destination.held_until.map_or(0.0, |until| until.since(now).as_secs_f64());
     let is_stopped = destination.settings.paused || destination.breaker.state(now) != BreakerState::Closed;
     let drain_eta_s = match waiting {
@@ -87,10 +91,14 @@ fn view(
         _ if rate > 0.0 => Some(millis(hold_s + waiting as f64 / rate)),
         _ => None,
     };
+
+    // The rate allowed now. After the breaker has closed, a growing share of the limit is allowed.
     let effective_per_s = match configured_per_s {
         _ if is_stopped || hold_s > 0.0 => Some(0.0),
         configured => configured.map(|rate| millis(rate * destination.breaker.share(now))),
     };
+
+    // The backlog gets shorter if deliveries leave faster than they arrive.
     let drains = match waiting {
         0 => Some(true),
         _ if is_stopped => Some(false),

@@ -176,11 +176,14 @@ async fn accept_batch(
     trace: Option<TraceParent>,
     accepted: &mut AcceptedEvents,
 ) -> ApiResult<Response> {
+    // A body may be as large as a batch. The limit of one event applies to each member, in `read_member`.
     let bytes = json_bytes(&api.bodies, request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?;
     let batch: BorrowedBatch<'_> = serde_json::from_slice(&bytes).map_err(|error| diagnosis::batch(&bytes, &error))?;
     if !(1..=MAX_BATCH).contains(&batch.events.len()) {
         return Err(Problem::invalid_field("/events", format!("must contain 1 to {MAX_BATCH} events")));
     }
+
+    // All events get the same time. Their ids keep the order of the batch by their index.
     let now = api.clock.now();
     let mut events = Vec::with_capacity(batch.events.len());
     let read =
@@ -189,12 +192,14 @@ async fn accept_batch(
     // entries.
     let refused: Vec<Option<Problem>> =
         read.map(|event| event.map(|event| events.push(in_trace(event, trace))).err()).collect();
+    // An error of the store, unlike a refused event, fails the whole batch.
     let mut outcomes = store(api, events).await?.into_iter();
     let events: Vec<BatchItem> = refused
         .into_iter()
         .filter_map(|refusal| refusal.map(Err).or_else(|| outcomes.next()))
         .map(|outcome| outcome.map_or_else(|error| BatchItem::Refused { error }, BatchItem::Accepted))
         .collect();
+    // The span of the request reports how many events were accepted.
     accepted.event_count = events.iter().filter(|item| matches!(item, BatchItem::Accepted(_))).count();
     Ok(answer_batch(events))
 }

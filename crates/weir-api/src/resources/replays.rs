@@ -76,8 +76,10 @@ impl From<ReplayRequest> for ReplayFilter {
     fn from(request: ReplayRequest) -> Self {
         let mut states = Vec::new();
         match request.states {
+            // By default the replay selects the dead letters.
             None => states.extend([DeliveryState::Dead, DeliveryState::Failed]),
             Some(named) => {
+                // A state that is named twice counts once.
                 for ReplayableStateText(state) in named {
                     if !states.contains(&state) {
                         states.push(state);
@@ -125,16 +127,21 @@ pub(crate) async fn create(
     // A missing body would mean every dead and failed delivery. A client must state this explicitly.
     let mut filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
     filter.deliveries.tenant = caller.limit_to(filter.deliveries.tenant)?;
+    // An unknown destination would select nothing, so it is refused.
     if let Some(id) = filter.deliveries.destination_id
         && !api.store.destination(id).await?.is_some_and(|found| caller.sees(&found.settings.tenant))
     {
         return Err(Problem::invalid_field("/destination", format!("there is no destination {id}")));
     }
+
+    // The number of selected deliveries: the answer of a dry run, or the first total of the replay.
     let created_at = api.clock.now();
     let total = api.store.count_replay(&filter, created_at).await?;
     if dry_run.only_counts() {
         return Ok(Json(CountView { total }).into_response());
     }
+
+    // Store only the replay. The scheduler moves the deliveries into it, step by step.
     let id = ReplayId::new(created_at, rand::random());
     api.store.create_replay(NewReplay { id, filter, created_at }, total).await?;
     tracing::info!(replay = %id, total, "replay started");
@@ -259,6 +266,7 @@ pub(crate) struct ReplayView {
 impl ReplayView {
     fn of(replay: Replay, now: Timestamp) -> Self {
         let Replay { id, filter, phase, figures, created_at, ended_at } = replay;
+        // Clients do not see whether the deliveries are still being moved.
         let state = match phase {
             ReplayPhase::Moving | ReplayPhase::Moved => "running",
             ReplayPhase::Completed => "completed",
@@ -280,6 +288,7 @@ impl ReplayView {
             failed: figures.failed,
             cancelled: figures.cancelled,
             remaining,
+            // Only a running replay has an estimated end.
             eta_s: if state == "running" { eta_s(figures.ended(), remaining, now.since(created_at)) } else { None },
             created_at,
             ended_at,

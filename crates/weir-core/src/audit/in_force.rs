@@ -153,11 +153,13 @@ fn push_window_limits(
     window_limits: &mut Vec<WindowLimit>,
 ) {
     let (Some(first), Some(last)) = (intervals.first(), intervals.last()) else { return };
+    // Windows begin at `begin` or later, and none reaches beyond `end`.
     let (begin, end) = ((first.from + grace).max(windows.from), last.until.min(windows.to));
     // A limit counts for the windows that reach its beginning, and stops counting for windows that begin after its
     // grace.
     let mut steps = Vec::new();
     for (index, interval) in intervals.iter().enumerate() {
+        // An interval without a limit judges nothing, and neither does one that begins at the end or later.
         let (Some(limit), true) = (interval.limit, interval.from < end) else { continue };
         let enters = if index == 0 { begin } else { windows.earliest(interval.from).max(begin) };
         let leaves = if interval.until >= end { end } else { (interval.until + windows.grace).max(begin) };
@@ -174,7 +176,9 @@ fn push_window_limits(
         };
         let until = steps.get(n + 1).map_or(end, |next| next.0).min(end);
         let judge = counting.last().and_then(|&(_, index)| intervals[index].limit);
+        // Steps at the same instant leave no windows between them.
         let (Some(limit), true) = (judge, at < until) else { continue };
+        // If the same limit judges the next windows too, its entry becomes longer.
         match window_limits.last_mut() {
             Some(before) if before.limit == limit && before.until == at => before.until = until,
             _ => window_limits.push(WindowLimit { from: at, until, end, limit }),

@@ -34,6 +34,7 @@ impl Histogram {
     /// percentile is at most a thousandth too low. The maximum is exact.
     pub(super) fn percentiles(&self) -> LatencyPercentiles {
         let milliseconds = |micros: u64| micros as f64 / 1_000.0;
+        // Counts from the shortest latency up, until the rank is reached.
         let rank = |percent: u64| {
             let rank = (self.count * percent).div_ceil(100);
             let mut seen = 0;

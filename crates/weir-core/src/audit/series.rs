@@ -47,10 +47,12 @@ pub(super) struct Counter {
 impl Counter {
     /// Adds a send. Sends are added earliest first.
     pub(super) fn send(&mut self, at: Timestamp) {
+        // The series begins with the second of the first send.
         if self.last.is_none() {
             (self.bucket_s, self.first) = (LENGTHS_S[0], at.as_secs());
         }
         self.last = Some(at);
+        // A send beyond the last bucket makes all buckets longer.
         while self.place(at) >= MAX_BUCKETS {
             self.lengthen();
         }
@@ -68,6 +70,7 @@ impl Counter {
     /// Merges the counts into buckets of the next length, a multiple of the current one.
     fn lengthen(&mut self) {
         let next = LENGTHS_S.into_iter().find(|length_s| *length_s > self.bucket_s).unwrap_or(self.bucket_s * 2);
+        // The new buckets begin at multiples of their length, so each old bucket lies in one of them.
         let factor = (next / self.bucket_s) as i64;
         let first = self.first.div_euclid(factor);
         let mut counts: Vec<u32> = Vec::new();
@@ -94,6 +97,7 @@ fn caps(start: Timestamp, last: Timestamp, bucket: Duration, changes: &[(Timesta
     let mut caps: Vec<Cap> = Vec::new();
     for (at, limits) in changes {
         let cap = Cap { at: start.max(*at), sends: most_in(limits, bucket) };
+        // The oldest limits apply from the start. Later ones count if they change the cap before the last send.
         match caps.last_mut() {
             None => caps.push(Cap { at: start, ..cap }),
             Some(_) if *at > last => break,

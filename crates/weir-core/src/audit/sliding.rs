@@ -83,12 +83,15 @@ impl Sliding {
         let judges = &self.window_limits[self.over..];
         let judges = &judges[..judges.partition_point(|(judge, _)| judge.from <= at)];
         for (judge, index) in judges {
+            // The earliest window that this limit judges and that ends with the send: it holds the most sends.
             let begin = judge.from.max(earliest);
             let (Some(held), found) = (recent.since(begin), &mut self.findings[*index]) else { continue };
+            // The calendar window counts from its beginning, or from the first window that this limit judges.
             let calendar = calendar_start(at, windows.length);
             let inside = recent.since(begin.max(calendar)).map_or(0, |inside| inside.window.sends);
             larger(&mut found.sliding, held.window);
             larger(&mut found.calendar, Window { start: calendar, sends: inside });
+            // Certain only when the sends with a known outcome alone exceed the bound, and this send is one of them.
             let judgement = match judge.limit.bound() {
                 bound if held.known > bound && !is_unknown => Judgement::Breaks,
                 bound if held.window.sends > bound => Judgement::MayBreak,
@@ -104,6 +107,7 @@ impl Sliding {
                 Judgement::Breaks => self.findings[*index].violations += 1,
             }
         }
+        // The windows of later sends begin no earlier than these, so older sends are not needed any more.
         judges.first().map(|(judge, _)| judge.from.max(earliest))
     }
 

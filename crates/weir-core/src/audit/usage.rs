@@ -65,6 +65,7 @@ impl Usage {
                 used.allowed += f64::from(limit.limit.get()) * overlap.as_secs_f64() / self.window.as_secs_f64();
             }
         }
+        // The send counts in the interval in which it starts.
         while self.intervals.get(self.current + 1).is_some_and(|(next, _)| next.from <= at) {
             self.current += 1;
         }

@@ -65,7 +65,9 @@ pub fn certain_violations(sends: &[ObservedSend], windows: &Windows, in_force: &
     let mut violations = 0;
     for (index, send) in sends.iter().enumerate() {
         let last = send.seen;
+        // These limits judge no window with this send or a later one.
         over += window_limits[over..].iter().take_while(|judge| judge.is_over(last, windows)).count();
+        // One send more than the bound allows lies in the window if the send `bound` places earlier does.
         let breaks = window_limits[over..].iter().take_while(|judge| judge.from <= last).any(|judge| {
             let first = usize::try_from(judge.limit.bound()).ok().and_then(|bound| index.checked_sub(bound));
             let begin = judge.from.max(windows.earliest(last));

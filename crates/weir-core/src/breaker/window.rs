@@ -64,9 +64,11 @@ impl AttemptWindow {
     }
 
     fn count(&mut self, failed: bool, policy: &BreakerPolicy, ending: &EndedAttempt) -> Signal {
+        // The breaker has changed since this attempt began, so the attempt says nothing about its present state.
         if ending.began < self.since {
             return if failed { Signal::Failure } else { Signal::Success };
         }
+        // Buckets are used again after a minute: one that still holds an earlier minute starts at zero.
         let number = ending.now.as_nanos() / BUCKET.as_nanos() as i64;
         let bucket = &mut self.buckets[number.rem_euclid(BUCKETS as i64) as usize];
         if bucket.number != number {
@@ -75,14 +77,18 @@ impl AttemptWindow {
         bucket.attempts += 1;
         bucket.failures += u32::from(failed);
         self.last = ending.now;
+        // A success ends the row of failures and never opens the breaker.
         if !failed {
             self.consecutive = 0;
             return Signal::Success;
         }
+        // The first condition: so many failures in a row.
         self.consecutive += 1;
         if self.consecutive >= policy.consecutive {
             return Signal::Trips(format!("{} attempts in a row failed", self.consecutive));
         }
+        // The second condition: so large a share of failures in the last minute, of enough attempts. Buckets that still
+        // hold an earlier minute are left out.
         let recent = self.buckets.iter().filter(|bucket| bucket.number > number - BUCKETS as i64);
         let (attempts, failures) = recent
             .fold((0, 0), |(attempts, failures), bucket| (attempts + bucket.attempts, failures + bucket.failures));

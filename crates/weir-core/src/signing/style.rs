@@ -60,14 +60,17 @@ impl SignatureStyle {
         unix_seconds: i64,
         body: &[u8],
     ) -> String {
+        // Without a header that carries the time, a receiver could not verify a signed time.
         let signed_time = match self {
             Self::Prefixed { timestamp_header: None, .. } => None,
             _ => Some(unix_seconds),
         };
+        // A timestamped signature begins with its time, as the first part of the list.
         let (mut value, prefix) = match self {
             Self::Timestamped { .. } => (format!("t={unix_seconds}"), "v1="),
             _ => (String::new(), "sha256="),
         };
+        // One signature for each secret: during a rotation a receiver verifies with the old secret or with the new one.
         for mut mac in secrets.filter_map(Secret::mac) {
             update(&mut mac, signed_time, body);
             if !value.is_empty() {

@@ -70,6 +70,7 @@ pub fn verify(
     now: Timestamp,
     tolerance: Duration,
 ) -> Result<(), Rejection> {
+    // The signed time: a part of the signature in the timestamped style, else the value of a header.
     let signed_at = match style {
         SignatureStyle::Timestamped { .. } => {
             Some(parts_with_prefix(received.signature, "t=").next().ok_or(Rejection::Undated)?)
@@ -80,6 +81,7 @@ pub fn verify(
         Some(text) => Some(text.parse().map_err(|_| Rejection::Undated)?),
         None => received.unix_seconds,
     };
+    // One valid signature is enough: during a rotation the sender signs with two secrets.
     let is_valid = match (style, signed_at) {
         (SignatureStyle::Standard, None) => return Err(Rejection::Undated),
         (SignatureStyle::Standard, Some(signed_at)) => {
@@ -96,6 +98,7 @@ pub fn verify(
     if !is_valid {
         return Err(Rejection::BadSignature);
     }
+    // Only now does the time mean anything. A signature of the body alone has no time and does not age.
     signed_at.map_or(Ok(()), |signed_at| is_recent(signed_at, now.as_secs(), tolerance.as_secs()))
 }
 
@@ -107,6 +110,7 @@ fn parts_with_prefix<'s>(list: &'s str, prefix: &'s str) -> impl Iterator<Item =
 fn is_standard(key: &Key, message: &[u8], signature: &str) -> bool {
     let Some((version, encoded)) = signature.split_once(',') else { return false };
     let Ok(bytes) = STANDARD.decode(encoded) else { return false };
+    // A shared secret makes a MAC (`v1`). Any other key belongs to a signature (`v1a`).
     let public = match key {
         Key::Secret(secret) => {
             if let Some(mut mac) = secret.mac() {

@@ -12,6 +12,7 @@ local caller, name, repeated = text(), text(), number() == 1
 local admitted_by = SHARD .. ':admitted:' .. caller
 local REMEMBERED_MS = 600000
 
+-- If the call has run, its answer was lost: the caller gets it again, and nothing is published twice.
 if repeated then
   local last = redis.call('GET', admitted_by)
   last = last and cmsgpack.unpack(last)
@@ -55,9 +56,11 @@ end
 
 local function admit(id, version, batch)
   local job = load_job(id)
+  -- A backlog, other terms, a suspended destination or workers that are behind: the deliveries wait for a run.
   if lagging or not admits(job, version) then
     return { 0, 0, 0 }
   end
+  -- The first deliveries of the batch get the room. The others are declined.
   local room = room_of(id, job)
   local count = math.min(#batch, most_at_once(id, job, room))
   if count > 0 then
@@ -72,5 +75,6 @@ while more() do
   local id, version = text(), number()
   answer[#answer + 1] = admit(id, version, list(read_delivery))
 end
+-- For ten minutes: the caller repeats a call only while its claims last, and they do not last as long.
 redis.call('SET', admitted_by, cmsgpack.pack({ name = name, answer = answer }), 'PX', REMEMBERED_MS)
 return answer

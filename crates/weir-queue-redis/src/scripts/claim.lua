@@ -33,7 +33,10 @@ local leases = {}
 for index = 1, #due, 2 do
   local id = due[index]
   local job = load_job(id)
+  -- A leased job stays in the schedule, at the end of its lease, so that it runs again if its scheduler dies.
   move_job(id, job, 'leased', now + lease_for)
+  -- The new epoch makes a publication of an earlier lease stale. Wakes and settles from here on are those of this
+  -- lease.
   job.epoch = job.epoch + 1
   job.woken, job.settled = nil, nil
   save_job(id, job)

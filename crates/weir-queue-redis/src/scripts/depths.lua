@@ -8,6 +8,7 @@
 local entries = redis.call('XLEN', QUEUE)
 local pending = redis.call('XPENDING', QUEUE, WORKERS)[1]
 local queued, in_flight = 0, 0
+-- Expired permits do not count, even if no script has dropped them yet.
 for _, id in ipairs(redis.call('SMEMBERS', BUSY)) do
   queued = queued + redis.call('ZCOUNT', queued_of(id), now, '+inf')
   in_flight = in_flight + redis.call('ZCOUNT', in_flight_of(id), now, '+inf')
@@ -25,9 +26,11 @@ local function last_read()
 end
 
 local function oldest_age()
+  -- No entry is unread.
   if entries == pending then
     return 0
   end
+  -- The first entry behind the last one that was read. Its time is the fifth number of the permit; see permits.lua.
   local oldest = redis.call('XRANGE', QUEUE, '(' .. last_read(), '+', 'COUNT', 1)[1]
   local published = oldest and struct.unpack('>i8', oldest[2][2], 33) or now
   return math.max(now - published, 0)

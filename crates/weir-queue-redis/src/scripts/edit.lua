@@ -10,6 +10,7 @@ while more() do
   local id, terms = text(), read_terms()
   local job = load_job(id)
   if job.terms_version < terms.version then
+    -- It counts as a wake: a run under way does not stop the job.
     job.version = job.version + 1
     follow_terms(job, terms)
     -- The next run finds out whether there is a backlog.

@@ -6,6 +6,7 @@
 
 local id, hold_until = text(), number()
 local job = load_job(id)
+-- The job keeps the hold too, because its cursors may be unknown.
 job.held_until = math.max(job.held_until, hold_until)
 if job.cursors then
   hold_limiter(job.cursors, hold_until)

@@ -125,7 +125,9 @@ local function moved_cursor(cursor, limit, last_start)
     owed = math.ceil(owed * every / spacing(cursor)) + 1
   end
   local spent = cursor.spent + math.max(0, limit.burst - cursor.burst)
+  -- Spent tokens above the burst become time.
   local over = math.max(0, spent - limit.burst) * every
+  -- No wait is longer than a window after the last start.
   local latest = last_start + WINDOW[limit.period] + slot_width(limit) - every
   moved.since = math.min(last_start - math.max(0, on_the_way) + owed + over, latest)
   moved.spent = math.min(spent, limit.burst)
@@ -148,6 +150,8 @@ local function reconfigure(limiter, limits)
   end
   local old_width, last_start = width_of_slots(limiter), limiter.last_start
   local cursors, edited = {}, {}
+  -- Each new limit keeps its cursor, takes the debt over from another limit of its period, or begins after the last
+  -- start.
   for index, limit in ipairs(limits) do
     local cursor = cursor_of_period(limiter, limit.period)
     if cursor and same_limit(cursor, limit) then
@@ -161,6 +165,7 @@ local function reconfigure(limiter, limits)
     end
   end
   limiter.cursors = cursors
+  -- A kept cursor does not move: the spacing of its limit already allows for slots of the old width.
   local later = old_width - width_of_slots(limiter)
   if last_start and later > 0 then
     limiter.last_start = last_start + later

@@ -14,6 +14,7 @@ for _, pending in ipairs(redis.call('XPENDING', QUEUE, WORKERS, '-', '+', most, 
     answer[#answer + 1] = entry[2][2]
     answer[#answer + 1] = string.sub(entry[2][4], 1, DELIVERY_HEAD)
   else
+    -- The entry is deleted, so it only has to leave the reader's list.
     redis.call('XACK', QUEUE, WORKERS, id)
   end
 end

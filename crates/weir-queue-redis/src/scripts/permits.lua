@@ -13,17 +13,20 @@ end
 -- its slot is expected, after the queued permits. Without it a worker asks for the slot as soon as it is ready.
 local function issue_permits(id, job, batch, count, paced)
   local queued, scored = queued_of(id), {}
+  -- The slots begin after those of the permits that are queued already.
   local others = paced and redis.call('ZCARD', queued) or 0
   for index = 1, count do
     local delivery = batch[index]
     job.serial = job.serial + 1
     scored[2 * index - 1], scored[2 * index] = delivery.score, permit_named(digits(job.serial))
+    -- The job is kept at least as long as its permits.
     job.permits_until = math.max(job.permits_until, delivery.expires)
     local expected = paced and start_after(job.cursors, others + index - 1, now) or 0
     local permit = struct.pack('>i8i8i8i8i8', generation, job.serial, delivery.expires, expected, now)
     redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
   end
   add_all(queued, scored)
+  -- The set expires a little after its last permit. Gauges and tidy.lua visit the destinations in BUSY.
   redis.call('PEXPIREAT', queued, expiry(job.permits_until))
   redis.call('SADD', BUSY, id)
 end

@@ -34,6 +34,7 @@ local function read_publication()
 end
 
 local function follow(job, run)
+  -- Unknown cursors come from the run, or begin one spacing from now. A hold from before applies to them.
   if not job.cursors then
     job.cursors = run.recovered or recovered_limiter(run.terms.limits, now)
     hold_limiter(job.cursors, job.held_until)
@@ -50,16 +51,21 @@ local AHEAD_AFTER = { stop = 0, at = 0, soon = FAST_PATH_AHEAD }
 
 local function requeue(job, run)
   local id, next_run, woken = run.id, run.next, job.woken
+  -- The run publishes once more under its lease, so the job stays as it is.
   if next_run == 'continue' then
     return
   end
+  -- Only a run that found no live backlog opens the fast path.
   job.fast_path_ahead = AHEAD_AFTER[next_run]
+  -- A wake during the lease counts: a stop would lose it, and a later due time would delay it. A new version is a wake,
+  -- or an edit.
   if next_run == 'stop' and not woken and job.version == run.version then
     move_job(id, job, 'idle', nil)
   elseif next_run == 'stop' then
     schedule(id, job, woken or now, 0, false)
   elseif next_run == 'at' or next_run == 'soon' then
     schedule(id, job, math.min(woken or run.next_due, run.next_due), 0, false)
+  -- Paced: the permits of this publication are queued by now, so the pace counts them.
   elseif next_run == 'paced' then
     local due = job.cursors and paced_due(job.cursors, redis.call('ZCARD', queued_of(id)), job.preparation, now) or now
     schedule(id, job, due, due, false)
@@ -73,9 +79,11 @@ end
 
 local function publish(run)
   local job = load_job(run.id)
+  -- This call has run before, and its answer was lost.
   if job.published == run.name then
     return 1
   end
+  -- The job must still have this lease: not ended, and not claimed again.
   if job.phase ~= 'leased' or job.epoch ~= run.epoch then
     return 0
   end
@@ -92,6 +100,7 @@ local function publish(run)
     issue_permits(run.id, job, run.batch, #run.batch, true)
   end
   requeue(job, run)
+  -- The name is saved together with the job, so a repetition never finds one without the other.
   job.published = run.name
   save_job(run.id, job)
   return 1
@@ -101,5 +110,6 @@ local answer = { generation, false }
 while more() do
   answer[#answer + 1] = publish(read_publication())
 end
+-- After all publications, because each can change it.
 answer[2] = earliest() or false
 return answer

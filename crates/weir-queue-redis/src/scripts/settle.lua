@@ -35,6 +35,7 @@ local function make_room(id, job)
   if job.phase == 'scheduled' and job.on_settle then
     schedule(id, job, now, now, false)
     return true
+  -- A run under way learns at its end that there is room. Otherwise it would wait for a settle that has come already.
   elseif job.phase == 'leased' and not job.settled then
     job.settled = true
     return true
@@ -43,6 +44,7 @@ end
 
 -- Makes a paced job due earlier, for the slots that unused permits leave free.
 local function pull_pace(id, job, queued)
+  -- A job that is not paced only learns of the room.
   if job.phase ~= 'scheduled' or job.on_settle or job.due ~= job.floor or not job.cursors then
     return make_room(id, job)
   end
@@ -55,14 +57,17 @@ end
 
 local function settle(id, ended, unused, crowded)
   local job, queued, in_flight = load_job(id), queued_of(id), in_flight_of(id)
+  -- Only permits that are removed here count: a repeated call finds none.
   local removed_ended = remove(ended, in_flight, queued)
   local removed_unused = remove(unused, queued, in_flight)
   local max_before = job.max_outstanding
   raise_max_outstanding(job, removed_ended)
+  -- A worker has no place for more, so no more than the present number may be outstanding.
   if crowded > 0 and removed_unused > 0 then
     job.max_outstanding = math.max(redis.call('ZCARD', queued) + redis.call('ZCARD', in_flight), 1)
   end
   local changed = job.max_outstanding ~= max_before
+  -- Unused permits leave their slots free, ended ones only their room.
   if removed_unused > crowded then
     changed = pull_pace(id, job, queued) or changed
   elseif removed_ended > 0 then
@@ -71,6 +76,7 @@ local function settle(id, ended, unused, crowded)
   if changed then
     save_job(id, job)
   end
+  -- The gauges and tidy.lua visit only destinations with permits.
   if redis.call('EXISTS', queued, in_flight) == 0 then
     redis.call('SREM', BUSY, id)
   end
@@ -83,10 +89,12 @@ end
 while more() do
   local id, permit_generation = text(), number()
   local ended, unused, crowded, entries = list(permit), list(permit), number(), list(text)
+  -- Permits of an earlier generation have gone with its data.
   if permit_generation == generation then
     if #ended + #unused > 0 then
       settle(id, ended, unused, crowded)
     end
+    -- The store knows how these permits ended, so nobody will look for their entries.
     if #entries > 0 then
       redis.call('XACK', QUEUE, WORKERS, unpack(entries))
       redis.call('XDEL', QUEUE, unpack(entries))

@@ -32,6 +32,7 @@ local function set_time(time)
 end
 
 now = server_time + shift
+-- A server that is behind the caller was set back, or has taken over from a server that was ahead.
 if now < caller_time - CLOCK_TOLERANCE then
   set_time(caller_time)
 end
@@ -75,21 +76,27 @@ end
 local function current_generation()
   local has_queue = redis.call('EXISTS', QUEUE) == 1
   local since = now - (tonumber(known[3]) or 0)
+  -- Checked a moment ago: without INFO.
   if has_queue and since >= 0 and since < CHECKED_FOR then
     return tonumber(known[2])
   end
   local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  -- This server process has written the data.
   if has_queue and known[1] == run_id then
     redis.call('HSET', GENERATION, 'checked', now)
     return tonumber(known[2])
   end
+  -- Another server may have another clock, so the time continues from the caller's.
   if caller_time > 0 then
     set_time(caller_time)
   end
+  -- Generations only rise, whatever the clock says.
   local began = math.max(now, (tonumber(known[2]) or 0) + 1)
+  -- The jobs stay until they expire. `load_job` ignores them and drops their permits.
   redis.call('DEL', SCHEDULE, QUEUE, BUSY)
   redis.call('XGROUP', 'CREATE', QUEUE, WORKERS, '0', 'MKSTREAM')
   redis.call('HSET', GENERATION, 'run_id', run_id, 'began', began, 'checked', now)
+  -- Processes learn at once that their permits are not valid any more.
   notify('generation', NUMBER, began)
   return began
 end
@@ -130,6 +137,7 @@ local function load_job(id)
       return job
     end
   end
+  -- No job of this generation: permits of an earlier one must not count.
   redis.call('DEL', queued_of(id), in_flight_of(id))
   return new_job()
 end

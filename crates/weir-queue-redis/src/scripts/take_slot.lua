@@ -8,6 +8,7 @@
 -- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
 --         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn
 
+-- Not in the past, and not so late that no slot could be granted.
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
 
 -- A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
@@ -70,18 +71,22 @@ local function grant_all(requests)
   local id = requests.id
   local job = load_job(id)
   local queued, in_flight = expiries(requests)
+  -- The room below the maximum. Every grant of this call takes a part of it.
   local most = math.min(job.max_in_flight, job.max_outstanding or job.max_in_flight)
   local sending = redis.call('ZCARD', in_flight_of(id))
   local granted, scored = {}, {}
   for index, permit in ipairs(requests.permits) do
     local queued_score = queued[index]
+    -- 0 for a permit in neither set: settled, withdrawn, or dropped after its expiry.
     local expires = tonumber(queued_score or in_flight[index] or 0)
     local slot_start, slot_end = 0, 0
+    -- A permit in flight asks again after a missed slot, and has its room already.
     if expires > now and not job.suspended and job.cursors and not (queued_score and sending >= most) then
       if requests.preparations[index] >= 0 then
         job.preparation = smoothed(job.preparation, requests.preparations[index])
       end
       slot_start, slot_end = take(job)
+      -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then
         sending = sending + 1
         granted[#granted + 1] = permit
@@ -89,6 +94,7 @@ local function grant_all(requests)
         scored[#scored + 1] = permit
       end
     end
+    -- Two numbers for each request, behind the generation, in the order of the requests.
     local offset = 2 * requests.positions[index]
     answer[offset], answer[offset + 1] = slot_start, slot_end
   end

@@ -17,6 +17,7 @@ local function entry_number(id)
 end
 
 local last_ms, last_count
+-- How far the workers have read.
 for _, pairs_of in ipairs(redis.call('XINFO', 'GROUPS', QUEUE)) do
   for index = 1, #pairs_of, 2 do
     if pairs_of[index] == 'last-delivered-id' then
@@ -26,6 +27,7 @@ for _, pairs_of in ipairs(redis.call('XINFO', 'GROUPS', QUEUE)) do
 end
 
 local dropped, unread = {}, {}
+-- The oldest entries, up to the first that may stay. Ids have the server's own time, without the shift.
 for _, entry in ipairs(redis.call('XRANGE', QUEUE, '-', '+', 'COUNT', page)) do
   local permit, delivery = entry[2][2], entry[2][4]
   local ms, count = entry_number(entry[1])
@@ -41,11 +43,13 @@ for _, entry in ipairs(redis.call('XRANGE', QUEUE, '-', '+', 'COUNT', page)) do
     unread[#unread + 1] = delivery
   end
 end
+-- Acknowledged too: a deleted entry would stay in its reader's list.
 if #dropped > 0 then
   redis.call('XACK', QUEUE, WORKERS, unpack(dropped))
   redis.call('XDEL', QUEUE, unpack(dropped))
 end
 
+-- Expired permits of some destinations, chosen at random, so that each has its turn.
 for _, id in ipairs(redis.call('SRANDMEMBER', BUSY, page)) do
   redis.call('ZREMRANGEBYSCORE', queued_of(id), '-inf', now)
   redis.call('ZREMRANGEBYSCORE', in_flight_of(id), '-inf', now)
@@ -54,6 +58,7 @@ for _, id in ipairs(redis.call('SRANDMEMBER', BUSY, page)) do
   end
 end
 
+-- Readers that ended long ago. One with entries stays: its permits are not resolved yet.
 for _, pairs_of in ipairs(redis.call('XINFO', 'CONSUMERS', QUEUE, WORKERS)) do
   local reader = {}
   for index = 1, #pairs_of, 2 do

@@ -8,6 +8,7 @@ local before = earliest()
 while more() do
   local id, due = text(), number()
   local job = load_job(id)
+  -- A run under way does not stop a job whose version has changed.
   job.version = job.version + 1
   if job.phase ~= 'idle' and not redis.call('ZSCORE', SCHEDULE, id) then
     -- The schedule was evicted, so no scheduler would ever claim the job.
@@ -16,11 +17,13 @@ while more() do
   if job.phase == 'idle' then
     schedule(id, job, due, 0, false)
   elseif job.phase == 'scheduled' then
+    -- A paced job runs no sooner than its floor.
     local sooner = math.max(due, job.floor)
     if sooner < job.due then
       schedule(id, job, sooner, job.floor, job.on_settle)
     end
   else
+    -- The end of the run takes the wake into account.
     job.woken = math.min(job.woken or due, due)
   end
   save_job(id, job)

@@ -12,6 +12,7 @@ while more() do
   local id, permit, entry = text(), permit_named(text()), text()
   local unsent = redis.call('ZREM', queued_of(id), permit)
   if unsent == 1 then
+    -- Idle time 0: the process that read the entry is dead. JUSTID: the caller has the entry already.
     redis.call('XCLAIM', QUEUE, WORKERS, withdrawn_reader, 0, entry, 'JUSTID')
   end
   answer[#answer + 1] = unsent

@@ -121,18 +121,25 @@ impl Job {
 
     /// Decides about a slot for one of the job's permits.
     pub(super) fn take_slot(&mut self, now: Timestamp, serial: u64, preparation: Option<Duration>) -> SlotAnswer {
+        // The job must know the permit, and its claim must not have expired. A permit in flight asks again after a
+        // missed slot.
         let in_flight = self.in_flight.get(&serial).copied();
         let Some(expires) = in_flight.or_else(|| self.queued.get(&serial).copied()).filter(|expires| *expires > now)
         else {
             return SlotAnswer::Withdrawn;
         };
+        // A permit in flight has its room already. A queued one needs room below the maximum.
         let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.allowed_outstanding();
+        // No slot while the terms or the cursors are unknown, because the next run finds them; and none while
+        // suspended.
         let (Some(cursors), true, false) =
             (&mut self.cursors, has_room, self.terms.as_ref().is_none_or(|t| t.suspended))
         else {
             return SlotAnswer::Withdrawn;
         };
+        // Later permits are published earlier by this time.
         self.preparation = preparation.map_or(self.preparation, |new| smoothed(self.preparation, new));
+        // Only a granted slot changes the permit.
         match grant(cursors, now) {
             SlotAnswer::Granted(slot) => {
                 self.queued.remove(&serial);
@@ -186,6 +193,7 @@ impl Job {
             Phase::Leased { .. } => terms.max_in_flight.div_ceil(SHARES),
             Phase::Idle | Phase::Scheduled { .. } => 0,
         };
+        // The slot of this delivery comes after those of the queued permits.
         let taken = self.queued() + 1;
         !terms.suspended
             && terms.version == destination.updated_at

@@ -82,10 +82,12 @@ impl JobTable {
 
     pub fn wake(&mut self, wake: Wake) {
         let job = self.jobs.entry(wake.destination_id).or_insert_with(Job::new);
+        // A run under way does not stop a job whose version has changed.
         job.version += 1;
         match job.phase {
             Phase::Idle => self.schedule(wake.destination_id, wake.due, Timestamp::MIN, false),
             Phase::Scheduled { due, floor, on_settle } => {
+                // A paced job runs no sooner than its floor.
                 let sooner = wake.due.max(floor);
                 if sooner < due {
                     self.schedule(wake.destination_id, sooner, floor, on_settle);
@@ -122,6 +124,8 @@ impl JobTable {
     pub fn claim_due(&mut self, now: Timestamp, max: usize, lease_for: Duration) -> Vec<Lease> {
         self.prune(now);
         let mut leases = Vec::new();
+        // The schedule begins with the job that is due first. A leased job is in it at the end of its lease, so that it
+        // runs again if its scheduler has died.
         while leases.len() < max {
             let Some(&(due, destination_id)) = self.schedule.first() else { break };
             if due > now {
@@ -130,8 +134,11 @@ impl JobTable {
             let expires = now + lease_for;
             self.move_to(destination_id, Phase::Leased { expires });
             let Some(job) = self.jobs.get_mut(&destination_id) else { continue };
+            // The new epoch makes a publication of an earlier lease stale. From here on wakes and settles are events of
+            // this lease.
             job.epoch += 1;
             job.during_lease = DuringLease::default();
+            // The counts of the lease are without expired permits: perhaps nobody will ever settle those.
             job.drop_expired(now);
             leases.push(Lease {
                 destination_id,
@@ -154,6 +161,7 @@ impl JobTable {
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
         let Publication { lease, terms, recovered, deliveries, next } = publication;
         let destination_id = lease.destination_id;
+        // The job must still have this lease: not ended, and not claimed again.
         let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Stale(deliveries) };
         if job.epoch != lease.epoch || !matches!(job.phase, Phase::Leased { .. }) {
             return Published::Stale(deliveries);
@@ -167,6 +175,8 @@ impl JobTable {
         if self.closed && !deliveries.is_empty() {
             return Published::Stale(deliveries);
         }
+        // Unknown cursors come from the run, or begin one spacing from now. A hold from before applies to them. Then
+        // the limits that the run has read are applied.
         if let Some(terms) = &terms {
             let held_until = job.held_until;
             job.cursors.get_or_insert_with(|| {
@@ -176,6 +186,7 @@ impl JobTable {
             });
             job.follow(terms);
         }
+        // Each slot is expected after those of the permits before it.
         for delivery in deliveries {
             let others = self.jobs.get(&destination_id).map_or(0, Job::queued);
             self.issue(now, delivery, Some(others));
@@ -223,6 +234,7 @@ impl JobTable {
     pub fn admit(&mut self, now: Timestamp, delivery: ClaimedDelivery) -> Option<ClaimedDelivery> {
         let destination_id = delivery.claim.destination_id;
         let closed = self.closed;
+        // The conditions are checked again, because they may have changed since the room was reserved.
         let admits = |job: &&mut Job| {
             job.terms.as_ref().is_some_and(|terms| !terms.suspended) && job.held_until <= now && job.cursors.is_some()
         };
@@ -249,10 +261,13 @@ impl JobTable {
     fn requeue(&mut self, now: Timestamp, lease: &Lease, next: NextRun) {
         let id = lease.destination_id;
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        // The run publishes once more under its lease, so the job stays as it is.
         if next == NextRun::Continue {
             return;
         }
+        // Only a run that found no live backlog opens the fast path.
         job.fast_path_ahead = next.fast_path_ahead();
+        // A wake during the lease counts: a stop would lose it, and a later due time would delay it.
         let during_lease = job.during_lease;
         match (next, during_lease.wake) {
             (NextRun::Continue, _) => {}

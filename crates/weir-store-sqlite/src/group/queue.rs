@@ -34,6 +34,7 @@ pub(crate) struct CommitQueue {
 impl CommitQueue {
     /// Waits for the next group. `None` when the store closes.
     pub(crate) fn next_group(&mut self, operations: &mut mpsc::Receiver<Operation>) -> Option<Group> {
+        // Wait for an operation. A store that closes still commits what arrived before the close.
         self.gather(operations);
         while self.urgent.is_empty() && !self.has_bulk() {
             if self.closing {
@@ -45,6 +46,7 @@ impl CommitQueue {
             }
             self.gather(operations);
         }
+        // Urgent groups and groups of events and results alternate, so that neither kind starves the other.
         let bulk = self.urgent.is_empty() || self.bulk_next && self.has_bulk();
         self.bulk_next = !bulk;
         let mut group = Group::default();
@@ -54,6 +56,7 @@ impl CommitQueue {
             group.fill(&mut self.ingests, ingests);
             group.fill(&mut self.results, group.rows + RESULTS_PER_STEP);
         } else {
+            // All of them share the group, because workers are idle while a claim waits.
             group.fill(&mut self.urgent, usize::MAX);
         }
         Some(group)

@@ -31,6 +31,7 @@ macro_rules! destination_columns {
 }
 
 pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E> {
+    // The numbers are positions in `destination_columns!`.
     let settings = Settings {
         tenant: row.text(1)?,
         name: row.text(4)?,
@@ -90,6 +91,7 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 19], 
     }
     let settings = &destination.settings;
     let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
+    // The stores bind the values by position, so the order is that of the columns.
     Ok([
         int(destination.updated_at.as_nanos()),
         text(&settings.name),

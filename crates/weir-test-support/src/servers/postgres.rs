@@ -49,26 +49,34 @@ impl Postgres {
 
     async fn init(password: Option<&str>) -> io::Result<Self> {
         let programs = postgres_programs()?;
+        // PostgreSQL refuses to run as root.
         let account = if account::is_root() { Account::unprivileged("postgres") } else { None };
         // The user of PostgreSQL must be able to read the folder.
         let folder = TempDir::with_prefix_in("weir-", "/tmp")?;
         if let Some(Account { user, group }) = account {
             chown(folder.path(), Some(user), Some(group))?;
         }
+
+        // Make the data folder. It is removed with this value, so the files need not reach the disk here.
         let mut initdb = program(&programs, "initdb", folder.path(), account);
         initdb.args(["--username=weir", "--encoding=UTF8", "--locale=C", "--no-sync", "--pgdata", "data"]);
         initdb.args(["--auth", if password.is_some() { "scram-sha-256" } else { "trust" }]);
         if let Some(password) = password {
+            // `initdb` reads the password from a file. It may run under another account than the owner of the file.
             let file = folder.path().join("password");
             fs::write(&file, password)?;
             fs::set_permissions(&file, Permissions::from_mode(0o644))?;
             initdb.arg("--pwfile").arg(&file);
         }
         run(&mut initdb).await?;
+
+        // Start the server on a port that no other process takes.
         let port = HeldPort::hold()?;
         let process = spawn(&programs, folder.path(), account, &port)?;
         let mut postgres = Self { process, programs, account, port, folder };
         postgres.wait_until_ready().await?;
+
+        // `initdb` makes no database `weir`.
         let mut createdb = client(&postgres.programs, "createdb", &postgres.port);
         run(createdb.env("PGPASSWORD", password.unwrap_or_default()).arg("weir")).await?;
         Ok(postgres)

@@ -52,6 +52,7 @@ impl Answer {
                 Some(Ok(frame)) => {
                     // Trailers are ignored.
                     let Ok(data) = frame.into_data() else { continue };
+                    // Keep what fits. Once more than that has arrived, the rest is not read.
                     let room = MAX_ANSWER_BODY - self.kept.len();
                     self.kept.extend_from_slice(&data[..data.len().min(room)]);
                     if data.len() > room {

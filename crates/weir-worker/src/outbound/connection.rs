@@ -177,6 +177,7 @@ impl Connection {
         limit: Duration,
         clock: &dyn Clock,
     ) -> ExchangeResult {
+        // A closed connection is found before it costs a slot.
         if !self.is_open() {
             return ExchangeResult::NotSent(Unreachable::closed_before_send());
         }
@@ -184,6 +185,7 @@ impl Connection {
         // From here on the request is in hyper's buffer and cannot be removed: a withdrawal after a missed slot closes
         // the connection.
         self.between_requests = false;
+        // Hand the request to hyper, and let it write in the first slot that is not missed.
         let mut response = pin!(self.http.sender.send_request(request));
         let sent_at = loop {
             match self.write_in_slot(slot).await {
@@ -207,11 +209,13 @@ impl Connection {
         let max_idle = answer.keep_alive().map_or(MAX_IDLE, |named| named.saturating_sub(BEFORE_CLOSE).min(MAX_IDLE));
         self.idle_since = Instant::now();
         self.idle_until = self.idle_since + max_idle;
+        // A reused connection that ended without a byte of answer: the server had most likely closed it before.
         let cut_on_reuse = reused && matches!(end, Some((Failure::Broken, _))) && !self.gate.has_received();
         self.between_requests = end.is_none() && answer.allows_reuse() && self.is_idle();
         if self.between_requests {
             self.gate.shut();
         }
+        // Once its head has arrived, the answer counts, however the rest of it ended.
         let (failure, error) = end.map_or((Failure::Broken, None), |(failure, error)| (failure, Some(error)));
         ExchangeResult::Sent(Sent {
             sent_at: Some(sent_at),
@@ -245,7 +249,9 @@ impl Connection {
     ) -> Result<(), Broken> {
         let http = &mut self.http;
         let read = poll_fn(|cx| {
+            // hyper reads, and writes the rest of the request, only while it is driven.
             let is_alive = http.drive(cx);
+            // First the head, which ends the future of the response.
             if !answer.has_head() {
                 match response.as_mut().poll(cx) {
                     Poll::Ready(Ok(response)) => answer.set_head(response),
@@ -253,6 +259,7 @@ impl Connection {
                     Poll::Pending => return if is_alive { Poll::Pending } else { Poll::Ready(Err(Broken::Closed)) },
                 }
             }
+            // Then the body.
             match answer.poll_body(cx) {
                 // Only the end of the body may be missing: poll once more for it.
                 Poll::Pending if answer.is_full() => {

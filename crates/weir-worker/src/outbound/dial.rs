@@ -64,6 +64,7 @@ impl Dialer {
 
     pub(super) async fn dial(&self, origin: &Origin) -> Result<Stream, NoConnection> {
         let deadline = Instant::now() + self.budget;
+        // Only addresses that the policy has checked are dialled.
         let addresses = self.allowed(origin, deadline).await?;
         let stream =
             timeout_at(deadline, connect_any(&addresses)).await.map_err(|_| self.timeout_error(Failure::Connect))??;
@@ -72,6 +73,7 @@ impl Dialer {
         if !origin.tls {
             return Ok(Stream::Plain(stream));
         }
+        // The TLS handshake has what is left of the time limit.
         let name = server_name(&origin.host)?;
         match timeout_at(deadline, self.tls.connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream))),
@@ -138,6 +140,7 @@ async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, NoConnection
     let mut connecting = FuturesUnordered::new();
     let mut last_error = None;
     loop {
+        // Begin with the next address. It has failed when none is left and no connection is under way.
         match untried.next() {
             Some(&address) => connecting.push(connect(address)),
             None if connecting.is_empty() => {
@@ -146,12 +149,14 @@ async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, NoConnection
             }
             None => {}
         }
+        // Ends when the next address is to be tried; never, if there is none.
         let next_try = async {
             if untried.len() == 0 {
                 std::future::pending::<()>().await;
             }
             sleep(STAGGER).await;
         };
+        // The first connection wins; the others are dropped. After an error or the delay, the next address is tried.
         tokio::select! {
             Some(connected) = connecting.next() => match connected {
                 Ok(stream) => return Ok(stream),

@@ -112,12 +112,15 @@ impl GatedStream {
         write: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let mut inner = self.gate.lock();
+        // A write has failed before: hyper waits until a read finds the end of the connection.
         if inner.unwritable.is_some() {
             return Poll::Pending;
         }
         let written = match inner.state {
+            // The rest of a request that has begun needs no slot.
             GateState::Passed(_) => write(Pin::new(&mut self.stream), cx),
             GateState::Open(slot) => {
+                // The clock is read and the bytes are written in one step: this time is the send start.
                 let at = self.gate.clock.now();
                 if !slot.contains(at) {
                     inner.state = GateState::Missed;

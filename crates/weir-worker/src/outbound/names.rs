@@ -110,9 +110,11 @@ impl Names {
     fn known_or_started(self: &Arc<Self>, name: &str) -> watch::Receiver<Option<CachedAnswer>> {
         let now = Instant::now();
         let mut known = self.lock();
+        // Share a current answer, or the look-up under way.
         if let Some(entry) = known.get(name).filter(|entry| is_current(entry, now)) {
             return entry.clone();
         }
+        // Make room: outdated answers first, or else all of them.
         if known.len() >= MAX_NAMES {
             known.retain(|_, entry| is_current(entry, now));
         }
@@ -120,6 +122,7 @@ impl Names {
             // Names are looked up again when they are needed. Look-ups under way continue for their waiters.
             known.clear();
         }
+        // Look up in a task of its own, which continues for the other waiters when one gives up.
         let (sender, entry) = watch::channel(None);
         let name: Arc<str> = name.into();
         known.insert(name.clone(), entry.clone());
@@ -140,6 +143,7 @@ impl Names {
         };
         let (answer, ttl) = match found {
             Ok(Resolution { addresses, ttl }) => (Ok(addresses.into()), ttl.clamp(MIN_TTL, MAX_TTL)),
+            // A lack of files says nothing about the name, and is not cached.
             Err(exhausted @ NoAddress::Exhausted(_)) => (Err(exhausted), Duration::ZERO),
             Err(failed) => (Err(failed), FAILURE_TTL),
         };

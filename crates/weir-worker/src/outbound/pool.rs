@@ -133,6 +133,7 @@ impl Dial {
 
 impl Drop for Dial {
     fn drop(&mut self) {
+        // The dial is over: it counts no more, whatever its result.
         let mut pools = self.pool.lock();
         pools.dials -= 1;
         if let Some(pool) = pools.by_origin.get_mut(&self.origin) {
@@ -181,6 +182,7 @@ impl Pool {
         loop {
             let mut pools = self.lock();
             let Some(idle) = pools.pop(origin, now) else {
+                // Wait in the queue. Under the same lock, so that no connection becomes idle unnoticed in between.
                 let pool = pools.by_origin.entry(origin.clone()).or_default();
                 let (waiter, receiver) = oneshot::channel();
                 pool.wait_queue.push_back(waiter);
@@ -197,9 +199,11 @@ impl Pool {
     /// The connection, if it can still be used. Call it without the lock.
     fn usable(&self, idle: IdleConnection, now: Instant) -> Option<Connection> {
         let IdleConnection { mut connection, trusted_for } = idle;
+        // It is too old, or the server may be about to close it.
         if !connection.is_reusable(now) || connection.idle_for(now) >= trusted_for {
             return None;
         }
+        // The server has closed it: learn how long it keeps idle connections.
         if !connection.is_open() {
             self.closed_by_server(&connection, now);
             return None;
@@ -259,6 +263,7 @@ impl Pool {
         // is this one.
         let surplus = if full || pool.idle.len() > self.max_per_origin { pool.idle.pop_front() } else { None };
         pools.idle_total += usize::from(surplus.is_none());
+        // The sweep task runs only while there are idle connections.
         if !pools.is_sweeping {
             pools.is_sweeping = true;
             tokio::spawn(sweep_while_used(Arc::downgrade(self)));

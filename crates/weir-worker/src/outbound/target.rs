@@ -88,6 +88,7 @@ impl Target {
         trace: Option<TraceParent>,
     ) -> RequestHead {
         let HeadTemplate { uri, headers, signature: signature_header, timestamp } = &self.template;
+        // The template holds a place for each of these headers, so their order is the same in every request.
         let mut headers = headers.clone();
         if let Some(name) = signature_header {
             headers.insert(name, ascii_value(signature));
@@ -131,20 +132,24 @@ impl HeadTemplate {
         if url.host().is_none() {
             return Err("the URL names no host");
         }
+        // The request line: the path and the query.
         let path = &url[Position::BeforePath..Position::AfterQuery];
         // `Url` percent-encodes other bytes; this check makes sure.
         if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("the URL's path cannot be sent");
         }
         let path: PathAndQuery = path.parse().map_err(|_| "the URL's path cannot be sent")?;
+        // The host as the URL names it: without the port, if that is the default.
         let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort]);
         let host = host.ok().filter(|host| host.as_bytes().iter().all(u8::is_ascii_graphic));
+        // The headers of the signature style.
         let signature = signing_header(style.header())?;
         // Every request has `webhook-timestamp` already.
         let timestamp = style.timestamp_header().filter(|&name| WEBHOOK_TIMESTAMP != name);
         let timestamp = timestamp.map(signing_header).transpose()?;
 
         let mut headers = HeaderMap::new();
+        // The headers that are the same in every request: Weir's own, then those of the destination.
         headers.insert(HOST, host.ok_or("the URL's host cannot be sent")?);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
@@ -152,14 +157,17 @@ impl HeadTemplate {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a header name cannot be sent")?;
             // This parse refuses line breaks, which would start another header.
             let value = HeaderValue::from_str(value).map_err(|_| "a header value cannot be sent")?;
+            // The destination's own headers replace none of Weir's, and do not frame the request.
             if !is_reserved_header(name.as_str()) && name != signature && timestamp.as_ref() != Some(&name) {
                 headers.try_append(name, value).map_err(|_| TOO_LARGE)?;
             }
         }
+        // Refuse now what every receiver would refuse at each send.
         let length = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + ": \r\n".len();
         if path.as_str().len() + headers.iter().map(length).sum::<usize>() > MAX_HEAD {
             return Err(TOO_LARGE);
         }
+        // Hold places for the headers that differ from send to send, after all others.
         let differing = [Some(&signature), timestamp.as_ref(), Some(&WEBHOOK_ID)];
         let always = [&WEBHOOK_TIMESTAMP, &WEIR_ATTEMPT, &CONTENT_LENGTH];
         for name in differing.into_iter().flatten().chain(always) {

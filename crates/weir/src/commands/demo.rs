@@ -91,8 +91,10 @@ fn demo_destinations(seconds: f64) -> Vec<DemoDestination> {
 }
 
 pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
+    // Only warnings and errors are logged, because the demo draws its progress on the terminal.
     logs::start("warn", LogFormat::Text);
     let folder = tempfile::tempdir().context("cannot make a temporary folder for the demo's database")?;
+    // The engine of `weir serve`, on a free port of loopback and with a temporary database.
     let engine = Engine::start(
         Role::Serve,
         EngineSettings {
@@ -101,6 +103,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             metrics_listen: None,
             api_keys: ApiKeys::new::<String>([]),
             hosts: Hosts::default(),
+            // The receiver of the demo listens on loopback, over plain HTTP.
             addresses: AddressPolicy {
                 allow_http: true,
                 allow_networks: vec!["127.0.0.0/8".parse()?],
@@ -117,6 +120,8 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
         Metrics::install()?,
     )
     .await?;
+
+    // Stop the engine even after an error, before the folder of its database is removed.
     let exit = run_on(&engine, arguments).await;
     engine.stop().await;
     exit
@@ -155,11 +160,13 @@ async fn drain(
 ) -> anyhow::Result<bool> {
     let (edited, limit, when) = EDITED;
     let started = clock.now();
+    // When the limit is edited, and when the demo fails.
     let edit_at = started + Duration::from_secs_f64(f64::from(seconds) * when);
     let give_up_at = started + Duration::from_secs(seconds.into()) + EXTRA_TIME;
     let mut edit_pending = true;
     loop {
         let now = clock.now();
+        // The progress is what the receiver has counted, not what Weir reports.
         let arrivals: Vec<Vec<Timestamp>> =
             destinations.iter().map(|destination| receiver.tally(destination.path).arrivals).collect();
         let lines: Vec<_> = destinations
@@ -178,10 +185,13 @@ async fn drain(
         if drained || now > give_up_at {
             return Ok(drained);
         }
+
+        // Edit one limit once, while the backlog of its destination drains.
         if edit_pending && now >= edit_at {
             edit_pending = false;
             let destination = &mut destinations[edited];
             client.edit(&destination.id, &json!([{"limit": limit, "period": "second"}])).await?;
+            // The next frames show the new limit.
             let before = std::mem::replace(&mut destination.cap, format!("{limit}/second"));
             progress.say(&format!(
                 "\n{}: {before} edited to {} while its backlog drains\n",
@@ -212,6 +222,7 @@ fn all_arrived_once(
     let mut complete = true;
     for (destination, report) in destinations.iter().zip(reports) {
         let tally = receiver.tally(destination.path);
+        // Three counts must agree: the events, the sends that Weir recorded, and the requests that arrived.
         if tally.forged > 0 || tally.arrivals.len() != destination.total || report.sends != destination.total as u64 {
             complete = false;
             progress.say(&format!(
@@ -234,6 +245,7 @@ fn conclude(
     complete: bool,
     arguments: &DemoArgs,
 ) -> anyhow::Result<Exit> {
+    // The limits were kept if no audit found a violation.
     let kept = reports.iter().all(|report| report.violations() == 0);
     let audited: Vec<_> = destinations
         .iter()
@@ -243,6 +255,8 @@ fn conclude(
     if let Some(file) = &arguments.svg {
         draw(file, "weir demo: sends per second", &audited)?;
     }
+
+    // With `--json` only JSON goes to standard output, so that another program can read it.
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&audited)?);
     } else {

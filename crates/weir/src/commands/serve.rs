@@ -14,6 +14,7 @@ use crate::{
 };
 
 pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit> {
+    // Read all settings first: an invalid one ends the process before anything is opened.
     let settings = Settings::load(flags, role)?;
     let backing = settings.backing(role)?;
     let traces = TraceSettings::load()?;
@@ -61,11 +62,14 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     } else {
         println!("weir {version} {} is listening on http://{address}", role.name());
     }
+    // `Settings` accepts an API without keys only on loopback.
     if role.serves_api() && settings.api_keys.is_empty() {
         tracing::info!(
             "no API key is set (WEIR_API_KEYS): every user of this machine can use the API, and no other machine can"
         );
     }
+
+    // Run until a signal asks to stop or a background task has panicked. Both end with an orderly stop.
     let exit = tokio::select! {
         signal = stop.received() => {
             let grace_s = settings.shutdown_grace.as_secs();

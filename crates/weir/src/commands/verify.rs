@@ -19,12 +19,15 @@ use crate::{
 
 /// Ends with [`Exit::Failure`] and prints the reason if the signature is not valid.
 pub(super) fn run(arguments: &VerifyArgs) -> anyhow::Result<Exit> {
+    // An empty secret counts as a missing one.
     let secret = arguments.secret.as_deref().filter(|secret| !secret.is_empty());
     let secret = secret.ok_or_else(|| misuse("the secret is missing; set WEIR_VERIFY_SECRET or --secret"))?;
     // The error never repeats the text: it may be a misspelled secret.
     let key: Key = secret.trim().parse().map_err(|error| misuse(&format!("the secret {error}")))?;
     let style = style(arguments)?;
     let body = body(&arguments.body)?;
+
+    // What the receiver got: the headers that the style needs, and the raw body.
     let received = Received {
         id: arguments.id.as_deref().unwrap_or_default(),
         unix_seconds: arguments.timestamp,
@@ -32,6 +35,7 @@ pub(super) fn run(arguments: &VerifyArgs) -> anyhow::Result<Exit> {
         body: &body,
     };
     let tolerance = Duration::from_secs(arguments.tolerance_s.into());
+    // A signed time must be within the tolerance of the clock of this machine.
     Ok(match verify(&key, &style, &received, SystemClock::start().wall(), tolerance) {
         Ok(()) => {
             println!("valid");

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -72,10 +72,13 @@ impl SourceValues {
     ) -> Result<Option<PathBuf>, ConfigError> {
         let mut config = None;
         for (name, value) in environment {
+            // Other programs' variables are not Weir's, and neither are those that Kubernetes sets for a service named
+            // `weir`.
             let Some(name) = name.to_str().filter(|name| name.starts_with(ENV_PREFIX)) else { continue };
             if is_service_link(name, &value) {
                 continue;
             }
+            // Two variables are no settings: the path of the file, and the secret of `weir verify`.
             if name == CONFIG_ENV {
                 config = Some(PathBuf::from(value)).filter(|path| !path.as_os_str().is_empty());
                 continue;
@@ -83,6 +86,7 @@ impl SourceValues {
             if name == VERIFY_ENV {
                 continue;
             }
+            // An unknown name is probably misspelled. Ignoring it would leave a setting at its default.
             let Some(key) = Key::of_env(name) else {
                 let known = Key::ALL.into_iter().map(Key::env).chain([CONFIG_ENV.to_owned()]);
                 return Err(ConfigError::UnknownVariable { name: name.to_owned(), nearest: nearest(name, known) });
@@ -100,13 +104,16 @@ impl SourceValues {
 
     /// Adds the settings of a file's text.
     pub(crate) fn add_file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+        // The reason does not quote the line, which may hold a secret.
         let not_toml =
             |error: toml::de::Error| ConfigError::NotToml { path: path.into(), reason: place_and_reason(text, &error) };
         for (name, value) in toml::from_str::<toml::Table>(text).map_err(not_toml)? {
+            // An unknown key is probably misspelled. Ignoring it would leave a setting at its default.
             let Some(key) = Key::of_name(&name) else {
                 let nearest = nearest(&name, Key::ALL.into_iter().map(|key| key.name().to_owned()));
                 return Err(ConfigError::UnknownKey { name, path: path.into(), nearest });
             };
+            // Every value becomes the text that a variable would have, so one parser reads both.
             let origin = Origin::File(path.into());
             match as_text(&value) {
                 Some(text) => self.add(key, origin, text),

@@ -117,6 +117,8 @@ fn variables_that_kubernetes_sets_for_a_service_named_weir_are_ignored() {
         ("WEIR_PORT_80_TCP_ADDR", "10.0.0.1"),
     ];
     assert!(load(&[], &links, "").is_ok());
+    let misspelled = refusal(&[], &[("WEIR_ALLOW_PORT", "443")], "");
+    assert!(misspelled.contains("did you mean WEIR_ALLOW_PORTS?"), "{misspelled}");
 }
 
 #[test]

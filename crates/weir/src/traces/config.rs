@@ -40,9 +40,12 @@ impl TraceSettings {
     fn from(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, Misuse> {
         let read = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         let is = |name: &str, value: &str| read(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
+
+        // The specification's two ways to disable the export.
         if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
             return Ok(None);
         }
+        // The endpoint of traces is used as it is. It overrides the common endpoint.
         let endpoint = match (read(TRACES_ENDPOINT), read(ENDPOINT)) {
             (Some(text), _) => endpoint(TRACES_ENDPOINT, &text)?,
             (None, Some(text)) => {
@@ -55,13 +58,17 @@ impl TraceSettings {
             }
             (None, None) => return Ok(None),
         };
+        // The exporter supports only this protocol. Another one is refused, not ignored.
         for name in ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"] {
             if let Some(protocol) = read(name).filter(|protocol| protocol != "http/protobuf") {
                 return Err(Misuse(format!("{name}: must be http/protobuf, not `{protocol}`")));
             }
         }
+
+        // The default is that of the specification.
         let sampler = read(SAMPLER).unwrap_or_else(|| "parentbased_always_on".to_owned());
         let sampling = sampling(&sampler, read(SAMPLER_ARG).as_deref())?;
+        // The SDK reads these variables itself. Here they decide only whether Weir sets its own service name.
         let attributes = read("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
         let service_is_named = read("OTEL_SERVICE_NAME").is_some()
             || attributes.split(',').any(|one| one.trim().starts_with("service.name="));
@@ -79,14 +86,17 @@ fn endpoint(name: &str, text: &str) -> Result<Url, Misuse> {
 }
 
 fn sampling(name: &str, argument: Option<&str>) -> Result<Sampling, Misuse> {
+    // With the prefix, the decision of a parent span is followed.
     let (follows_parent, root) = match name.strip_prefix("parentbased_") {
         Some(root) => (true, root),
         None => (false, name),
     };
+    // The rest names the sampler for the spans that no parent decides.
     let root = match root {
         "always_on" => Sampler::AlwaysOn,
         "always_off" => Sampler::AlwaysOff,
         "traceidratio" => {
+            // The default ratio of the specification is 1.
             let ratio: Option<f64> = argument.unwrap_or("1").parse().ok();
             let ratio = ratio.filter(|ratio| (0.0..=1.0).contains(ratio));
             Sampler::TraceIdRatioBased(

@@ -44,6 +44,7 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) fn start(endpoint: &Url, service_is_named: bool) -> anyhow::Result<Self> {
+        // Export both counters from the start, so that the first lost span shows as an increase.
         describe_counter!(EXPORTED, "Spans that the trace collector accepted");
         describe_counter!(
             DROPPED,
@@ -52,6 +53,8 @@ impl Export {
         counter!(EXPORTED).increment(0);
         counter!(DROPPED, "reason" => "queue_full").increment(0);
         counter!(DROPPED, "reason" => "export_failed").increment(0);
+
+        // The exporter sends through this client and this runtime, because the thread of the SDK has no runtime.
         let redirects = reqwest::redirect::Policy::none();
         let http = reqwest::Client::builder().timeout(TIMEOUT).redirect(redirects).build();
         let client = Client { http: http.context("no HTTP client for traces")?, runtime: Handle::current() };
@@ -62,8 +65,11 @@ impl Export {
             .with_http_client(client)
             .build()
             .map_err(|error| Misuse(format!("traces cannot be exported: {error}")))?;
+
+        // The wrapper counts what was exported or lost. It also lowers `pending`, which bounds the spans in memory.
         let pending = Arc::new(AtomicUsize::new(0));
         let counting = CountingExporter { exporter, pending: pending.clone(), failing: AtomicBool::new(false) };
+        // The SDK sends a batch each second, or earlier if one is full.
         let batches = BatchConfigBuilder::default()
             .with_max_queue_size(MAX_PENDING)
             .with_max_export_batch_size(BATCH)

@@ -25,14 +25,18 @@ impl History {
         bounds: &Bounds,
         now: Duration,
     ) -> Decision {
+        // A failed metric has no proposal.
         let propose = |reading: &Reading| Some(proposal(reading.target, reading.value?, replicas, bounds));
         let proposals: Vec<_> = readings.iter().map(propose).collect();
         let wanted = replicas.wanted;
+        // A number outside the bounds is corrected at once, without windows and policies.
         let (desired, decided) = if wanted > bounds.max {
             (Err(Blocked::OutOfBounds), bounds.max)
         } else if wanted < bounds.min {
             (Err(Blocked::OutOfBounds), bounds.min)
         } else {
+            // Otherwise: the largest proposal, then the windows, then the policies and bounds. This is the order of
+            // Kubernetes.
             match largest(&proposals, wanted) {
                 Ok(desired) => {
                     let stabilised = self.stabilise(desired, wanted, bounds, now);
@@ -41,6 +45,7 @@ impl History {
                 Err(blocked) => (Err(blocked), wanted),
             }
         };
+        // Later decisions limit their changes by the changes of the last periods.
         self.remember(wanted, decided, bounds, now);
         Decision { proposals, desired, replicas: decided }
     }
@@ -78,6 +83,7 @@ impl History {
     /// The furthest number that the policies allow. The base is the number at the beginning of a policy's period,
     /// before the changes within the period.
     fn allowed(&self, rules: &Rules, wanted: u32, direction: Direction, now: Duration) -> u32 {
+        // This direction is forbidden.
         if rules.select == Select::Disabled {
             return wanted;
         }
@@ -86,6 +92,7 @@ impl History {
                 let recent = events.iter().filter(|(at, _)| *at + policy.period > now);
                 recent.map(|(_, change)| i64::from(*change)).sum::<i64>()
             };
+            // The base: undo the changes within the period.
             let before = i64::from(wanted) - sum(&self.added) + sum(&self.removed);
             match (direction, policy.amount) {
                 (Direction::Up, Amount::Pods(pods)) => before + i64::from(pods),

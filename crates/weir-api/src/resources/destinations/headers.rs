@@ -50,10 +50,12 @@ impl Read for Headers {
         for (given, value) in members {
             let pointer = format!("{at}/{}", escape(&given));
             match header(&given, value) {
+                // The names are in lower case here, so two spellings of one name are found.
                 Ok(Some((name, _))) if headers.iter().any(|other| other.name == name) => {
                     errors.add(format!("{at}/{}", escape(&name)), TWICE);
                 }
                 Ok(Some((name, value))) => headers.push(Header { name, value, pointer }),
+                // A null value means that the header is absent.
                 Ok(None) => {}
                 Err(detail) => errors.add(pointer, detail),
             }

@@ -52,9 +52,11 @@ impl Read for Limits {
         let mut limits = Vec::with_capacity(values.len());
         for (index, value) in values.into_iter().enumerate() {
             let at = format!("{at}/{index}");
+            // An invalid limit adds its own error and is left out.
             let read = RateLimitRequest::read(value, items, &at, errors);
             let limit =
                 read.and_then(|limit| RateLimit::with_burst(limit.limit, limit.period.0, limit.burst.unwrap_or(1)));
+            // A second limit for a period is refused, so that the result is a valid set.
             match limit {
                 Some(limit) if limits.iter().any(|other: &RateLimit| other.period == limit.period) => {
                     errors.add(format!("{at}/period"), InvalidLimits::DuplicatePeriod(limit.period).to_string());

@@ -69,11 +69,13 @@ struct Context<'a> {
 impl Context<'_> {
     /// `None` if the URL is invalid, which has no default.
     fn settings(&self, request: DestinationRequest, errors: &mut Errors) -> Option<Settings> {
+        // The rules of the URL, the headers and the signing depend on the configuration and on the current settings.
         let url = request.url.and_then(|url| self.url(url.0, errors));
         let headers = self.headers(request.headers.unwrap_or_default(), errors);
         let style = request.signature.map_or(SignatureStyle::Standard, SignatureStyle::from);
         let signing = self.signing(request.secret.map(|secret| secret.0), style, errors);
         let skip_after_attempts = request.skip_after_attempts.and_then(NonZeroU32::new);
+        // Absent fields get their defaults.
         Some(Settings {
             url: url?,
             name: request.name.map(|name| name.0).unwrap_or_default(),

@@ -91,6 +91,7 @@ impl SignatureRequest {
             // The allowed headers depend on the style.
             return;
         }
+        // Refuses a field that the style does not use.
         let mut omit = |name: &str, is_given: bool, reason: &str| {
             if is_given {
                 errors.add(format!("{at}/{name}"), format!("must be omitted: {reason}"));
@@ -107,6 +108,7 @@ impl SignatureRequest {
                 omit("timestamp_header", self.timestamp_header.is_some(), reason);
             }
             Style::Prefixed => {
+                // Both headers are allowed, but one header cannot have two values.
                 if self.timestamp_header.as_ref().is_some_and(|TimestampHeaderText(name)| name == self.header()) {
                     errors.add(format!("{at}/timestamp_header"), "must differ from the header of the signature");
                 }

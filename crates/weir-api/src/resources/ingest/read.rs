@@ -66,6 +66,7 @@ fn accept(
     index: usize,
 ) -> ApiResult<NewEvent> {
     let mut errors = Errors::default();
+    // Check every field before any error is returned, so that the client gets all errors at once.
     if let Err(detail) = check_new_type(&request.event_type) {
         errors.add("/type", detail);
     }
@@ -75,11 +76,14 @@ fn accept(
     if let Some(Err(detail)) = request.idempotency_key.as_deref().map(check_idempotency_key) {
         errors.add("/idempotency_key", detail);
     }
+    // The key may be in the field, in the header, or in both if they are equal.
     if let (Some(field), Some(header)) = (&request.idempotency_key, &header_key)
         && field != header
     {
         errors.add("/idempotency_key", "differs from the `Idempotency-Key` header");
     }
+
+    // The destinations as ids, and the delivery options: `ttl_s` becomes an instant.
     let destinations = request.destinations.map(|ids| read_destinations(&ids, &mut errors));
     let mut options = read_options(request.deliver_at.as_deref(), request.ttl_s, now, &mut errors);
     if let Some(Err(detail)) = request.coalesce_key.as_deref().map(check_event_key) {
@@ -93,10 +97,16 @@ fn accept(
     if !errors.is_empty() {
         return Err(Problem::invalid(errors.into_vec()));
     }
+
+    // A key that is bound to tenants sends events only for these.
     let tenant = request.tenant.unwrap_or_else(|| caller.default_tenant().to_owned());
     caller.check_tenant(&tenant)?;
+
+    // The random bits contain the index, so the ids of a batch keep its order. Delivery ids are made from the same
+    // bits.
     let random = sortable_random(now, index);
     let id = EventId::new(now, random);
+    // The frozen body contains the id and the time. Every destination gets these bytes.
     let body = EventBody::freeze(id, &request.event_type, now, request.data.get());
     let event = Event {
         id,

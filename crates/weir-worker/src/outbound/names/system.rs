@@ -95,12 +95,14 @@ impl NameServers {
     }
 
     async fn find(self, name: Arc<str>) -> Result<Resolution, NoAddress> {
+        // The hosts file takes precedence. Its entries have no TTL, so they get the longest.
         let addresses = self.in_hosts(&name);
         if !addresses.is_empty() {
             return Ok(Resolution { addresses, ttl: MAX_TTL });
         }
         let lookup = self.resolver.ok_or(NoAddress::Failed)?.lookup_ip(&*name).await;
         let lookup = lookup.map_err(|error| no_address(&error))?;
+        // The record with the shortest TTL decides. Each address counts once, in the order of the answer.
         let seconds = lookup.as_lookup().answers().iter().map(|record| record.ttl).min().unwrap_or(0);
         let mut addresses: Vec<IpAddr> = Vec::new();
         for address in lookup.iter() {
@@ -159,6 +161,7 @@ impl SystemNames {
         if let Some(read) = read.as_ref().filter(|read| now.duration_since(read.checked_at) < CHECK_FILES_EVERY) {
             return read.servers.clone();
         }
+        // Read the files again only if their modification times have changed.
         let written = self.files.each_ref().map(|file| fs::metadata(file).and_then(|file| file.modified()).ok());
         let servers = match &*read {
             Some(read) if read.written == written => read.servers.clone(),

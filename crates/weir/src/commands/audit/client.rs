@@ -85,6 +85,7 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, &str)]) -> anyhow::Result<T> {
+        // The path is appended to the path of the server's URL, which may end in a slash.
         let mut url = self.server.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(path);
@@ -103,6 +104,7 @@ impl Client {
         if status.is_success() {
             return response.json().await.with_context(|| format!("the response of {url} is not from a Weir server"));
         }
+        // A refusal has a problem document. The response of a proxy may have none.
         let problem: Problem = response.json().await.unwrap_or_default();
         Err(refused(&url, status, &problem))
     }

@@ -48,6 +48,7 @@ pub(in crate::commands) fn table(audited: &[Audited]) -> String {
 fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
     let report = &audited.report;
     let latency = |latency: Option<f64>| latency.map_or(NONE.to_owned(), |ms| format!("{ms:.1}"));
+    // One row: the figures of the destination, and of one of its limits.
     let row = |first: bool, limit: Option<&LimitAudit>| {
         let mut row = [
             cell_text(audited.title()),
@@ -60,6 +61,7 @@ fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
             latency(report.delivery_latency_ms.p50),
             latency(report.delivery_latency_ms.p99),
         ];
+        // The figures of the destination stand only in its first row.
         if !first {
             for column in [0, 2, 7, 8] {
                 row[column].clear();
@@ -67,6 +69,8 @@ fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
         }
         row
     };
+
+    // A destination without limits has a row too.
     match report.rate_limits.as_slice() {
         [] => vec![row(true, None)],
         limits => limits.iter().enumerate().map(|(n, limit)| row(n == 0, Some(limit))).collect(),
@@ -75,6 +79,7 @@ fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
 
 /// The sends of unknown outcome, one per line; empty if there are none.
 pub(super) fn unknown(audited: &[Audited]) -> String {
+    // The lines of one destination.
     let of = |audited: &Audited| {
         let report = &audited.report;
         let mut lines: Vec<_> = report
@@ -90,11 +95,14 @@ pub(super) fn unknown(audited: &[Audited]) -> String {
                 )
             })
             .collect();
+        // The report names only the first of these sends, but counts all of them.
         let unnamed = report.unknown_sends_total.saturating_sub(lines.len() as u64);
         lines.extend((unnamed > 0).then(|| format!("  {}  and {unnamed} more", cell_text(audited.title()))));
         lines
     };
     let lines: Vec<_> = audited.iter().flat_map(of).collect();
+
+    // A heading alone would say that there are such sends.
     match lines.as_slice() {
         [] => String::new(),
         lines => format!(
