@@ -282,6 +282,7 @@ async fn a_key_is_shown_once_and_is_valid_until_it_expires_or_is_deleted() {
             "created_at": created["created_at"], "expires_at": expires_at,
         })
     );
+    server.clock.advance(Duration::from_millis(1));
     let forever = server.key("read", Value::Null).await;
     let listed = server.ask(ROOT, "GET", "/v1/keys", None).await.expect(StatusCode::OK);
     assert_eq!((listed["data"].as_array().unwrap().len(), &listed["data"][1]), (2, &created));

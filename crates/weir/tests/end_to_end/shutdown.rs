@@ -77,14 +77,15 @@ async fn a_send_that_outlasts_the_grace_of_a_worker_is_made_again_by_another() {
     eventually("nothing is left", SECOND * 5, async || fleet.entries().await == "0 0").await;
 }
 
-/// The process is in the middle of its start, because its database does not answer.
+/// The process is in the middle of its start, because its servers do not answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_starts_can_be_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let database = format!("postgres://weir@{}/weir", silent.local_addr().unwrap());
+    let address = silent.local_addr().unwrap();
+    let (database, redis) = (format!("postgres://weir@{address}/weir"), format!("redis://{address}"));
     let mut command = App::command(folder.path());
-    command.arg("api").envs([("WEIR_DATABASE_URL", database.as_str()), ("WEIR_REDIS_URL", "redis://127.0.0.1:1")]);
+    command.arg("api").envs([("WEIR_DATABASE_URL", database.as_str()), ("WEIR_REDIS_URL", redis.as_str())]);
     let mut process = command.kill_on_drop(true).spawn().unwrap();
     let _connection = tokio::time::timeout(SECOND * 20, silent.accept()).await.expect("it connects").unwrap();
     let id = process.id().unwrap().to_string();
