@@ -25,6 +25,7 @@ pub(crate) enum ProblemKind {
     MethodNotAllowed,
     Timeout,
     Conflict,
+    PreconditionFailed,
     TooLarge,
     UnsupportedMediaType,
     Misdirected,
@@ -35,7 +36,7 @@ pub(crate) enum ProblemKind {
 
 impl ProblemKind {
     /// Every kind, for the OpenAPI document.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::NotJson,
         Self::NoHost,
         Self::Unauthorized,
@@ -44,6 +45,7 @@ impl ProblemKind {
         Self::MethodNotAllowed,
         Self::Timeout,
         Self::Conflict,
+        Self::PreconditionFailed,
         Self::TooLarge,
         Self::UnsupportedMediaType,
         Self::Misdirected,
@@ -61,6 +63,7 @@ impl ProblemKind {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
             Self::Conflict => StatusCode::CONFLICT,
+            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
@@ -81,6 +84,7 @@ impl ProblemKind {
             Self::MethodNotAllowed => "/docs#problem-method-not-allowed",
             Self::Timeout => "/docs#problem-timeout",
             Self::Conflict => "/docs#problem-conflict",
+            Self::PreconditionFailed => "/docs#problem-precondition-failed",
             Self::TooLarge => "/docs#problem-too-large",
             Self::UnsupportedMediaType => "/docs#problem-unsupported-media-type",
             Self::Misdirected => "/docs#problem-misdirected",
@@ -100,6 +104,7 @@ impl ProblemKind {
             Self::MethodNotAllowed => "This path does not support the method",
             Self::Timeout => "The body did not arrive in time",
             Self::Conflict => "The current state does not allow this operation",
+            Self::PreconditionFailed => "The resource has another version than the request names",
             Self::TooLarge => "The body is too large",
             Self::UnsupportedMediaType => "The body must be sent as application/json",
             Self::Misdirected => "This server does not serve the host that the request names",
@@ -208,6 +213,15 @@ pub(crate) struct ProblemDocument<'a> {
 #[response(description = "The current state does not allow this operation", content_type = "application/problem+json")]
 #[expect(dead_code, reason = "describes the response of a conflict; a `Problem` is sent")]
 pub(crate) struct Refused(ProblemDocument<'static>);
+
+/// The resource has another version than the request names
+#[derive(ToResponse)]
+#[response(
+    description = "The resource has another version than the request names",
+    content_type = "application/problem+json"
+)]
+#[expect(dead_code, reason = "describes the response of a failed precondition; a `Problem` is sent")]
+pub(crate) struct Changed(ProblemDocument<'static>);
 
 impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

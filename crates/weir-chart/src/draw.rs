@@ -132,7 +132,10 @@ fn draw_axes(out: &mut String, plot: &Plot, frame: &Frame) -> fmt::Result {
     for (value, label) in &plot.x.ticks {
         let x = frame.x(plot, *value);
         writeln!(out, r#"<path class="grid" d="M{x:.1} {bottom}v5"/>"#)?;
-        writeln!(out, r#"<text class="middle" x="{x:.1}" y="{}">{}</text>"#, bottom + 18.0, escaped(label))?;
+        // A label at the right edge would be cut, so it ends there.
+        let is_cut = x + label.chars().count() as f64 * CHAR / 2.0 > right + RIGHT;
+        let (class, x) = if is_cut { ("end", right + RIGHT) } else { ("middle", x) };
+        writeln!(out, r#"<text class="{class}" x="{x:.1}" y="{}">{}</text>"#, bottom + 18.0, escaped(label))?;
     }
     // The names of the axes. That of the y axis is turned and reads upwards.
     let (middle, center) = ((top + bottom) / 2.0, (left + right) / 2.0);
@@ -201,5 +204,14 @@ mod tests {
         ] {
             assert!(chart.contains(part), "{part} is missing in {chart}");
         }
+    }
+
+    #[test]
+    fn a_label_that_would_be_cut_ends_at_the_right_edge() {
+        let x = Axis::linear(10.0, 2, |value| format!("{value} seconds"));
+        let plot = Plot { x, y: Axis::linear(1.0, 1, |value| value.to_string()), elements: Vec::new() };
+        let chart = Chart::of(196.0, Panel::of(200.0, plot)).inline();
+        assert!(chart.contains(r#"<text class="middle" x="122.0""#), "{chart}");
+        assert!(chart.contains(r#"<text class="end" x="196.0""#), "{chart}");
     }
 }

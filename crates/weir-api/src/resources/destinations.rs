@@ -17,7 +17,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use weir_core::{Destination, DestinationId, Timestamp, breaker::Breaker, destination::Settings};
 use weir_queue::Terms;
@@ -32,9 +32,10 @@ use self::{
 };
 use crate::{
     auth::Caller,
-    problem::{self, ApiResult, Problem, Refused},
+    problem::{self, ApiResult, Changed, Problem, Refused},
     readers::{
         body::{Body, PathId},
+        if_match::IfMatch,
         page::{self, List, Listing, PageParameters},
         query::{Query, parameters},
         texts::{DestinationIdText, TenantText},
@@ -104,7 +105,8 @@ pub(crate) async fn create(
         breaker: Breaker::default(),
     };
     let destination = api.store.create_destination(destination).await?;
-    let mut response = (StatusCode::CREATED, Json(CreatedView::new(&destination, now))).into_response();
+    let mut response =
+        (StatusCode::CREATED, etag_header(&destination), Json(CreatedView::new(&destination, now))).into_response();
     let location = HeaderValue::try_from(format!("/v1/destinations/{}", destination.id));
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
@@ -141,16 +143,17 @@ pub(crate) async fn list(
 /// Show a destination
 #[utoipa::path(
     get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", security(("api_key" = ["read"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
-    responses((status = 200, description = "The destination", body = DestinationView))
+    responses((status = 200, description = "The destination", body = DestinationView,
+        headers(("etag" = String, description = "The version of the destination, for `If-Match`"))))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
-) -> ApiResult<Json<DestinationView>> {
+) -> ApiResult<impl IntoResponse> {
     let destination = find(&api, &caller, id).await?;
-    Ok(Json(DestinationView::new(&destination, api.clock.now())))
+    Ok((etag_header(&destination), Json(DestinationView::new(&destination, api.clock.now()))))
 }
 
 /// Edit a destination
@@ -160,22 +163,28 @@ pub(crate) async fn show(
 /// take effect within 100 ms and do not reset the windows. A `secret` replaces the old secret at once; `rotate-secret`
 /// replaces it with an overlap. A URL with another origin (scheme, host or port) removes the headers that the same
 /// patch does not set: their values are write-only and were meant for the previous origin.
+///
+/// With the header `If-Match` and the `etag` of an earlier answer, the edit is made only if nobody has edited the
+/// destination since; otherwise the answer is 412. A destination cannot change its tenant.
 #[utoipa::path(
     patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", security(("api_key" = ["operate"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     request_body = Patch,
     responses(
-        (status = 200, description = "The edited destination", body = DestinationView),
+        (status = 200, description = "The edited destination", body = DestinationView,
+            headers(("etag" = String, description = "The new version of the destination"))),
         (status = 409, response = inline(Refused)),
+        (status = 412, response = inline(Changed)),
     )
 )]
 pub(crate) async fn edit(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    if_match: IfMatch,
     _: Query<()>,
     Body(patch): Body<Value>,
-) -> ApiResult<Json<DestinationView>> {
-    let destination = change(&api, &caller, id, |current| {
+) -> ApiResult<impl IntoResponse> {
+    let destination = change(&api, &caller, id, &if_match, |current| {
         let shown = shown(&current.settings)?;
         let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
         if settings.tenant != current.settings.tenant {
@@ -184,7 +193,7 @@ pub(crate) async fn edit(
         Ok(settings)
     })
     .await?;
-    Ok(Json(DestinationView::new(&destination, api.clock.now())))
+    Ok((etag_header(&destination), Json(DestinationView::new(&destination, api.clock.now()))))
 }
 
 /// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
@@ -193,10 +202,12 @@ pub(crate) async fn change(
     api: &ApiState,
     caller: &Caller,
     id: DestinationId,
+    if_match: &IfMatch,
     edit: impl Fn(&Destination) -> ApiResult<Settings>,
 ) -> ApiResult<Arc<Destination>> {
     for _ in 0..EDIT_ROUNDS {
         let current = find(api, caller, id).await?;
+        if_match.check(&etag(&current))?;
         let settings = edit(&current)?;
         // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
         let edited = if settings == current.settings { Some(current) } else { commit(api, &current, settings).await? };
@@ -229,18 +240,23 @@ fn shown(settings: &Settings) -> ApiResult<serde_json::Value> {
 
 /// Delete a destination
 ///
-/// Cancels its waiting deliveries and keeps the history.
+/// Cancels its waiting deliveries and keeps the history. `If-Match` works as for an edit.
 #[utoipa::path(
     delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", security(("api_key" = ["operate"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
-    responses((status = 204, description = "Deleted"))
+    responses(
+        (status = 204, description = "Deleted"),
+        (status = 412, response = inline(Changed)),
+    )
 )]
 pub(crate) async fn delete(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    if_match: IfMatch,
     _: Query<()>,
 ) -> ApiResult<StatusCode> {
     let (destination, now) = (find(&api, &caller, id).await?, api.clock.now());
+    if_match.check(&etag(&destination))?;
     if !api.store.delete_destination(id, now).await? {
         return Err(missing(id));
     }
@@ -256,6 +272,15 @@ pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DestinationId) -> 
 
 pub(crate) fn missing(id: DestinationId) -> Problem {
     Problem::not_found(format!("there is no destination {id}"))
+}
+
+/// The entity tag of a destination: its version, which every edit changes.
+fn etag(destination: &Destination) -> String {
+    format!("\"{:x}\"", destination.updated_at.as_nanos())
+}
+
+fn etag_header(destination: &Destination) -> [(HeaderName, String); 1] {
+    [(header::ETAG, etag(destination))]
 }
 
 /// Keeps a response with a secret out of caches.

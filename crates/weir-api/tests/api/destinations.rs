@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{StatusCode, header};
 use serde_json::{Value, json};
 use weir_core::{address::AddressPolicy, outcome::Verdict};
 use weir_queue::{Edit, Terms};
@@ -240,4 +240,31 @@ async fn the_backlog_counts_states_and_estimates_the_drain() {
     assert_eq!((&busy["achieved_per_s"], &busy["drain_eta_s"]), (&json!(0.2), &json!(1.0)));
     assert_eq!((&busy["inflow_per_s"], &busy["drains"]), (&json!(0.067), &json!(true)));
     assert_eq!(busy["oldest_age_s"], 2.0);
+}
+
+#[tokio::test]
+async fn an_edit_of_a_version_that_is_not_the_current_one_is_refused() {
+    let server = Server::start().await;
+    let path = format!("/v1/destinations/{}", server.destination(json!({"url": URL})).await);
+    let edit = |method: &str, etag: &str, body: Value| {
+        let mut request = json_request(method, &path, body);
+        request.headers_mut().insert(header::IF_MATCH, etag.parse().unwrap());
+        server.send(request)
+    };
+    let first = server.get(&path).await.header("etag").to_owned();
+    let edited = edit("PATCH", &first, json!({"name": "one"})).await;
+    edited.expect(StatusCode::OK);
+    let second = edited.header("etag").to_owned();
+    assert_ne!(first, second);
+
+    let refused = edit("PATCH", &first, json!({"name": "two"})).await;
+    assert!(refused.problem(412)["detail"].as_str().unwrap().contains(&second));
+    edit("DELETE", &first, json!({})).await.problem(412);
+    let shown = server.get(&path).await;
+    assert_eq!((&shown.expect(StatusCode::OK)["name"], shown.header("etag")), (&json!("one"), second.as_str()));
+    // Without the header the last edit wins.
+    server.patch(&path, json!({"name": "three"})).await.expect(StatusCode::OK);
+    edit("PATCH", "*", json!({"name": "four"})).await.expect(StatusCode::OK);
+    let last = server.get(&path).await.header("etag").to_owned();
+    assert_eq!(edit("DELETE", &last, json!({})).await.status, StatusCode::NO_CONTENT);
 }
