@@ -26,6 +26,7 @@ use crate::{
     readers::{query::Query, texts},
     resources::{
         alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays, secrets,
+        test_event,
     },
 };
 
@@ -93,7 +94,7 @@ const SECURITY_SCHEME: &str = "api_key";
     paths(
         ingest::post, ingest::post_batch, events::list, events::show,
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
-        secrets::show, secrets::rotate, backlog::show, purge::purge, audit::show,
+        secrets::show, secrets::rotate, backlog::show, purge::purge, audit::show, test_event::send,
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,

@@ -13,3 +13,4 @@ pub(crate) mod keys;
 pub(crate) mod purge;
 pub(crate) mod replays;
 pub(crate) mod secrets;
+pub(crate) mod test_event;

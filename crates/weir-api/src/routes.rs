@@ -17,6 +17,7 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays, secrets,
+        test_event,
     },
     state::{Api, ApiState, Operations},
 };
@@ -82,6 +83,7 @@ fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/destinations/{id}/backlog", get(backlog::show)),
         route(Method::POST, "/v1/destinations/{id}/purge", post(purge::purge)),
         route(Method::GET, "/v1/destinations/{id}/audit", get(audit::show)),
+        route(Method::POST, "/v1/destinations/{id}/test", post(test_event::send)),
         route(Method::GET, "/v1/deliveries", get(deliveries::list)),
         route(Method::GET, "/v1/deliveries/{id}", get(deliveries::show)),
         route(Method::POST, "/v1/deliveries/{id}/retry", post(deliveries::retry)),

@@ -182,7 +182,7 @@ async fn check_tenant(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiRes
     find(api, caller, id).await.map(drop)
 }
 
-async fn find(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<DeliveryDetailView> {
+pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<DeliveryDetailView> {
     let DeliveryDetail { delivery, attempts } = api.store.delivery(id).await?.ok_or_else(|| missing(id))?;
     if !caller.sees_all() {
         let event = api.store.event(delivery.event_id).await?;

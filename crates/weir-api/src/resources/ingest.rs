@@ -128,15 +128,10 @@ async fn accept_one(
     let header_key = read::header_key(request.headers())?;
     let bytes = json_bytes(&api.bodies, request, api.max_event_bytes).await?;
     let event = in_trace(read::event(&bytes, header_key, caller, api.clock.now(), 0)?, trace);
-    let outcome = store(api, vec![event]).await?.pop();
-    match outcome.ok_or_else(|| problem::internal("the store returned no result", &"for one event"))? {
-        Ok(view) => {
-            *accepted = AcceptedEvents { event_count: 1, event_id: Some(view.id) };
-            let status = if view.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
-            Ok((status, Json(view)).into_response())
-        }
-        Err(refusal) => Err(refusal),
-    }
+    let view = store_one(api, event).await?;
+    *accepted = AcceptedEvents { event_count: 1, event_id: Some(view.id) };
+    let status = if view.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(view)).into_response())
 }
 
 /// Send up to 1000 events
@@ -250,6 +245,12 @@ pub(crate) struct BatchProblemView<'a> {
     /// Absent if the body has no list of events.
     #[schema(required = false)]
     events: Vec<BatchItem>,
+}
+
+/// Stores one event and wakes its destinations.
+pub(crate) async fn store_one(api: &ApiState, event: NewEvent) -> ApiResult<AcceptedView> {
+    let outcome = store(api, vec![event]).await?.pop();
+    outcome.ok_or_else(|| problem::internal("the store returned no result", &"for one event"))?
 }
 
 /// Stores the events and wakes their destinations.

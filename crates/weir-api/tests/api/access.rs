@@ -151,6 +151,7 @@ fn operations() -> Vec<Operation> {
         ),
         change("PATCH", "/v1/destinations/{id}", "operate", 200, Some(|_| json!({"name": "renamed"}))),
         change("POST", "/v1/destinations/{id}/rotate-secret", "admin", 200, nothing),
+        change("POST", "/v1/destinations/{id}/test", "operate", 202, nothing),
         change("POST", "/v1/deliveries/{id}/retry", "operate", 202, nothing),
         change("POST", "/v1/deliveries/{id}/cancel", "operate", 202, nothing),
         change("POST", "/v1/replays", "operate", 202, Some(|to| json!({"tenant": to}))),

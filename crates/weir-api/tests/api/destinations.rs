@@ -268,3 +268,20 @@ async fn an_edit_of_a_version_that_is_not_the_current_one_is_refused() {
     let last = server.get(&path).await.header("etag").to_owned();
     assert_eq!(edit("DELETE", &last, json!({})).await.status, StatusCode::NO_CONTENT);
 }
+
+#[tokio::test]
+async fn a_test_event_goes_only_to_its_destination() {
+    let server = Server::start().await;
+    let id = server.destination(json!({"url": URL, "event_types": ["video.*"]})).await;
+    server.destination(json!({"url": "https://other.example/", "event_types": ["*", "weir.*"]})).await;
+    let delivery = server.post(&format!("/v1/destinations/{id}/test"), "").await.expect(StatusCode::ACCEPTED);
+    assert_eq!(
+        (&delivery["destination_id"], &delivery["event_type"], &delivery["state"]),
+        (&json!(id), &json!("weir.test"), &json!("pending"))
+    );
+    assert_eq!(server.count("/v1/deliveries").await, 1);
+    assert_eq!(server.queue.woken(), [id.parse().unwrap()]);
+    let event = server.get(&format!("/v1/events/{}", delivery["event_id"].as_str().unwrap())).await;
+    assert_eq!(event.expect(StatusCode::OK)["data"]["destination"], id);
+    server.post("/v1/destinations/dst_01h2xcejqtf2nbrexx3vqjhp41/test", "").await.problem(404);
+}
