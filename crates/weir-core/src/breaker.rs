@@ -112,8 +112,8 @@ impl BreakerState {
     }
 }
 
-/// How long after its breaker has closed a destination takes to return to its limit: long enough that a receiver which
-/// fails again under load is noticed within a part of its limit, and short beside the outage before it.
+/// How long a destination takes to return to its limit after its breaker has closed. The time is long enough to notice
+/// that a receiver fails again under load before it gets its whole limit, and short compared with the outage.
 pub const SLOW_START: Duration = Duration::from_secs(10);
 /// The fraction of its limit with which a destination begins: the receiver has answered only probes so far.
 const FIRST_SHARE: f64 = 0.05;

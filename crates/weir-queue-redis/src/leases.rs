@@ -28,8 +28,8 @@ const ORPHANED_PAGE: usize = 100;
 /// Entries of the delivery queue in one call. Only their claims come back.
 const QUEUE_PAGE: usize = 200;
 
-/// The lease of this process, as last renewed. A process without a lease reads under a random name and may do
-/// everything: no other process declares it dead.
+/// The lease of this process, as last renewed. A process that has never registered reads under a random name and may do
+/// everything, because no other process watches it.
 pub(crate) struct OwnLease {
     /// A random name of this process, for uses that need no lease.
     pub(crate) name: String,

@@ -67,8 +67,8 @@ pub(crate) const WAITING_OF_REPLAY: &str = concat!(
     ") LIMIT +?"
 );
 
-/// Columns: id, replay, due, now, whether it joins its message group. The plus keeps the planner from scanning the
-/// ended deliveries instead of looking up these.
+/// Columns: id, replay, due, now, whether it joins its message group. `+state` makes the planner look up the given ids;
+/// with `state` it could scan all ended deliveries.
 pub(crate) static MOVE: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = 0, state_before = state, attempts_before = attempts, replaced = NULL,
         replay_id = r.column2, next_attempt_at = r.column3, updated_at = r.column4, is_replay = NOT r.column5,

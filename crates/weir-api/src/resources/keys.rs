@@ -47,8 +47,8 @@ impl Listing for Keys {
 type KeyPage = PageParameters<Keys>;
 
 text! {
-    /// What a key may do: `ingest` posts events; `read` reads everything except secrets; `operate` also posts events and
-    /// changes destinations and deliveries; `admin` may do everything.
+    /// What a key may do: `ingest` posts events; `read` reads everything except secrets; `operate` also posts events
+    /// and changes destinations and deliveries; `admin` may do everything.
     #[schema(as = Role, value_type = String, pattern = "^(ingest|read|operate|admin)$", example = "ingest")]
     pub(crate) struct RoleText(Role);
     parse = crate::readers::texts::parsed;

@@ -36,7 +36,7 @@ const BUCKETS: usize = 6;
 pub struct AttemptWindow {
     buckets: [Bucket; BUCKETS],
     consecutive: u32,
-    /// Attempts that began before this instant are not counted: the breaker has changed since.
+    /// Attempts that began before this instant are not counted, because the breaker changed after they began.
     since: Timestamp,
     last: Timestamp,
 }

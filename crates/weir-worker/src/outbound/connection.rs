@@ -54,8 +54,8 @@ pub(super) const BEFORE_CLOSE: Duration = Duration::from_secs(1);
 /// The maximum age of a connection, even a busy one: a changed DNS record takes effect within this time and its TTL. As
 /// long as the longest TTL that is used, so that a connection costs at most as much delay as DNS itself.
 const MAX_AGE: Duration = Duration::from_secs(300);
-/// The random part of [`MAX_AGE`], so that connections that were dialled together are not all replaced together: within
-/// a minute instead of at once.
+/// The random part of [`MAX_AGE`]. Connections that were dialled together are replaced within a minute, not all at
+/// once.
 const AGE_JITTER: f64 = 0.2;
 
 /// A connection to one origin.
