@@ -2,8 +2,8 @@
 //! processes.
 //!
 //! Each process reads the delivery queue under its own id, so Redis knows which process has which entry. An entry of a
-//! dead process whose permit has no slot is first moved to the reader [`WITHDRAWN_READER`]. So every later lookup knows
-//! that it was not sent.
+//! dead process whose permit has no slot is first moved to the reader [`WITHDRAWN_READER`]. So every later look-up
+//! finds it there and knows that it was not sent.
 
 use std::collections::HashSet;
 

@@ -84,8 +84,7 @@ impl Replayer {
                     continue;
                 }
             };
-            // First the runs must know of the replay, then a run may come: without it a run claims live deliveries
-            // only.
+            // Tell the runs of the replay before the wake: a run that does not know of it claims live deliveries only.
             self.replay_shares.add(&step.wake);
             self.wake(&step.wake, now).await;
             more |= step.more;

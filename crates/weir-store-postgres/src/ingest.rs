@@ -195,8 +195,8 @@ async fn store_by_cache(
         };
         (guards, Intake::of(new, &KnownKeys::new(), &mut *cached, FIRST_EPOCH, &mut fast_path_batch))
     };
-    // An unknown destination may be new.
-    // Many deliveries need several statements, and so a transaction.
+    // After a refusal the changes are read first, because an unknown destination may be new. Many deliveries need
+    // several statements, and so a transaction.
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
         return Ok(None);
     }

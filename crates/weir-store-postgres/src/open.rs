@@ -140,7 +140,7 @@ impl PostgresStore {
             beats: Writers::spawn(1, &recoverable, &shared),
             shared,
         };
-        // The first events find their partitions.
+        // Make the partitions that the first events need.
         store.make_partitions(now).await.map_err(|error| classify(&server, &error))?;
         Ok(store)
     }

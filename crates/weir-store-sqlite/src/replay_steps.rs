@@ -265,7 +265,7 @@ pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp
     // The first values of the statement belong to the column that says whether the replay takes the delivery.
     eligible(&mut conditions, state, *created_at, now);
     conditions.filter_joined(&filter.deliveries);
-    // They become a column, not a condition: a delivery that is not taken still counts for the place.
+    // These conditions become a column: a delivery that the replay does not take still counts for the place.
     let is_eligible = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());

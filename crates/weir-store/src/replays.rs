@@ -167,11 +167,11 @@ pub enum ReplayTask {
     Move(DeliveryState),
     /// Enter [`ReplayPhase::Moved`]: the deliveries in every state were read.
     MarkMoved,
-    /// Put deliveries that wait for the replay back; claimed ones end by themselves, and a later step puts back those
-    /// that wait again. If none waits: [`Self::End`] as cancelled.
+    /// Put back the deliveries that wait for the replay. Claimed ones end by themselves; a later step puts back those
+    /// that wait again. When none waits, the step does [`Self::End`] with [`ReplayPhase::Cancelled`].
     PutBack,
-    /// Store this phase and the final figures, and forget the destinations, once no delivery of the replay waits or is
-    /// in flight.
+    /// Once no delivery of the replay waits or is in flight: store this phase and the final figures, and forget the
+    /// destinations. See [`ReplayPhase::waits_for_live`] for live deliveries.
     End(ReplayPhase),
 }
 
