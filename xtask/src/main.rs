@@ -21,12 +21,12 @@ use step::{Programs, Step};
 /// The modules of the end-to-end tests that need the machine for themselves.
 const ALONE: &str = "alone::";
 
-/// The libraries whose tests compute, and use no server and no real time. With the simulation of the queue they take 140
-/// of the 160 seconds of processor time that the tests of all libraries take.
+/// The libraries whose tests compute, and use no server and no real time. With the simulation of the queue they take
+/// 140 of the 160 seconds of processor time that the tests of all libraries take.
 const COMPUTING: [&str; 4] = ["weir-api", "weir-core", "weir-model", "weir-store"];
 
-/// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and 6
-/// seconds of processor time, with six at a time 74.
+/// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and
+/// 6 seconds of processor time, with six at a time 74.
 const WAITING: &str = "weir-store-postgres";
 
 /// Automation for the workspace.
@@ -40,8 +40,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
-    /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them, then
-    /// those that judge times, one at a time; the quick set of the load tests on both set-ups; the short form of
+    /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them,
+    /// then those that judge times, one at a time; the quick set of the load tests on both set-ups; the short form of
     /// autoscaling.
     Test,
     /// Check formatting, lints and documentation; a warning is an error.

@@ -84,8 +84,8 @@ fn package_name(id: &str) -> &str {
     version.split_once('@').map_or_else(|| path.rsplit('/').next().unwrap_or(path), |(name, _)| name)
 }
 
-/// Runs the programs in order, `at_once` of them at one time, until one fails. The output of a program is printed when it
-/// ends, or, if only one runs at a time, at once.
+/// Runs the programs in order, `at_once` of them at one time, until one fails. The output of a program is printed when
+/// it ends, or, if only one runs at a time, at once.
 pub(crate) fn run(
     programs: Vec<TestProgram>,
     at_once: usize,

@@ -1,4 +1,5 @@
-//! The tools that check the files in `deploy/` and `k8s/`, and the API against its document. A variable gives the path of each tool to the tests.
+//! The tools that check the files in `deploy/` and `k8s/`, and the API against its document. A variable gives the path
+//! of each tool to the tests.
 //!
 //! Tools of a distribution are installed like the servers (see [`programs`]). Tools of npm and PyPI are installed into
 //! `target/tools`, in the version that is pinned here, and stay until that version changes.

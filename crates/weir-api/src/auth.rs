@@ -60,8 +60,8 @@ impl fmt::Debug for ApiKeys {
 #[derive(Clone)]
 pub struct KeyRing {
     configured: ApiKeys,
-    /// By digest. To find a key in the map takes no constant time, but it reveals only something about a digest of an
-    /// unknown key, from which nobody can compute another key. `None`: not read yet.
+    /// The stored keys by digest; `None` until they are read. The time of a look-up may reveal a part of a stored
+    /// digest, but nobody can compute a key from it.
     stored: Arc<RwLock<Option<HashMap<KeyDigest, StoredKey>>>>,
 }
 
@@ -77,7 +77,7 @@ impl KeyRing {
     }
 
     /// Reads the stored keys again and again until `shutdown` resolves. While the store is unavailable, the known keys
-    /// stay valid: without the store they can do next to nothing.
+    /// stay valid: without the store, a request can do almost nothing.
     pub async fn keep_fresh(self, store: SharedStore, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {
@@ -94,7 +94,7 @@ impl KeyRing {
     /// Reads the stored keys again.
     pub async fn refresh(&self, store: &dyn Store) -> StoreResult<()> {
         let keys = store.api_keys().await?.into_iter().map(|key| (key.digest, StoredKey::from(key))).collect();
-        // A panic under the lock leaves the previous map.
+        // The map is replaced in one step, so after a panic under the lock it is still complete.
         *self.stored.write().unwrap_or_else(PoisonError::into_inner) = Some(keys);
         Ok(())
     }
@@ -138,7 +138,7 @@ impl From<ApiKey> for StoredKey {
 /// The sender of a request, with its rights.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// `None`: only the routes that need no key.
+    /// `None`: the caller may use only the routes that need no key.
     role: Option<Role>,
     tenants: Arc<TenantScope>,
 }
@@ -185,7 +185,7 @@ impl Caller {
         Err(Problem::not_found(format!("for this key there is no tenant `{tenant}`: name a tenant of the key")))
     }
 
-    /// Refuses what belongs to the installation as a whole, for a key that is bound to tenants.
+    /// Refuses a key that is bound to tenants. For operations on the installation as a whole.
     pub(crate) fn check_unbound(&self) -> ApiResult<()> {
         if self.sees_all() {
             return Ok(());
@@ -193,7 +193,7 @@ impl Caller {
         Err(Problem::not_found("there is no such path for a key that is bound to tenants"))
     }
 
-    /// The tenant of data for which the request names none.
+    /// The tenant of new data when the request names none: the only tenant of the key, or else the default tenant.
     pub(crate) fn default_tenant(&self) -> &str {
         self.only_tenant().unwrap_or(DEFAULT_TENANT)
     }
@@ -229,7 +229,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// The digest that stands for a key.
+/// The digest by which a key is stored and found.
 pub(crate) fn digest(key: &str) -> KeyDigest {
     Sha256::digest(key.as_bytes()).into()
 }

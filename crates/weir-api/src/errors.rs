@@ -53,7 +53,7 @@ pub(crate) fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// The type of a JSON value, with its article.
+/// The name of a JSON value's type, with its article: `a string`.
 pub(crate) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

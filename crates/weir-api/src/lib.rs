@@ -15,20 +15,21 @@
 //! ```
 //!
 //! A refused request changes nothing: everything is validated before the first write. The store is the source of truth
-//! and is written first; afterwards the queue is notified. If that fails, the request has still succeeded: the sweep wakes
-//! the destinations, and every run reads its destination from the store.
+//! and is written first; afterwards the queue is notified. If that fails, the request has still succeeded: the sweep
+//! wakes the destinations, and every run reads its destination from the store.
 //!
 //! # How to add a route
 //!
-//! 1. Write the handler in the file of its resource, below `#[utoipa::path(…)]`. The doc comment becomes the summary and
-//!    the description.
-//! 2. Declare the body with `object!` and read it as `Body<Request>`. Ranges and counts are `#[schema(…)]` attributes, which
-//!    the reader obeys. Rules between fields go into `check`; state them in the schema too, as `keywords` does for
-//!    destinations.
-//! 3. Declare query parameters with `parameters!` and read them as `Query<Parameters>`; a list adds `PageParameters` with a
-//!    `Listing` of its own. A route without parameters takes `Query<()>`, which refuses them all.
+//! 1. Write the handler in the file of its resource, below `#[utoipa::path(…)]`. The doc comment becomes the summary
+//!    and the description.
+//! 2. Declare the body with `object!` and read it as `Body<Request>`. Ranges and counts are `#[schema(…)]` attributes,
+//!    which the reader obeys. Rules between fields go into `check`; state them in the schema too, as `keywords` does
+//!    for destinations.
+//! 3. Declare query parameters with `parameters!` and read them as `Query<Parameters>`; a list adds `PageParameters`
+//!    with a `Listing` of its own. A route without parameters takes `Query<()>`, which refuses them all.
 //! 4. Strings with a form are types in `readers::texts`: one pattern, one parser, one message.
-//! 5. Rules that need the configuration or the store run in `read_with`, so that the client gets their errors with all others.
+//! 5. Rules that need the configuration or the store run in `read_with`, so that the client gets their errors with all
+//!    others.
 //! 6. Answer with a `*View` that derives `Serialize` and `ToSchema`.
 //! 7. Add the handler to the table in `routes` and to `paths` in `openapi`. A test compares the two.
 

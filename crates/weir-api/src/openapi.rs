@@ -1,7 +1,8 @@
 //! The OpenAPI document.
 //!
 //! Each handler describes itself in its own file. This file collects the descriptions and adds the shared parts: rules
-//! between fields, and the refusals that follow from the shape of a route. A test checks that document and routes agree.
+//! between fields, and the refusals that follow from the shape of a route. A test checks that document and routes
+//! agree.
 
 use std::{collections::HashMap, str::FromStr as _, sync::LazyLock};
 

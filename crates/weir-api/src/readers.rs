@@ -1,8 +1,8 @@
 //! Readers of requests: bodies, queries and paths become typed values, or a problem with all errors.
 //!
-//! A request type is declared once, with [`fields::object`] or [`query::parameters`]. The declaration gives the type, its
-//! schema in the OpenAPI document, and its reader. The reader takes the ranges and the numbers of array items from the
-//! schema, so both always agree.
+//! A request type is declared once, with [`fields::object`] or [`query::parameters`]. The declaration gives the type,
+//! its schema in the OpenAPI document, and its reader. The reader takes the ranges and the numbers of array items from
+//! the schema, so both always agree.
 
 pub(crate) mod body;
 pub(crate) mod fields;

@@ -25,9 +25,11 @@ const MARGIN: f64 = 24.0;
 /// The longest title and note in characters. Longer texts would overlap.
 const TITLE_CHARS: usize = 60;
 const NOTE_CHARS: usize = 80;
-/// The width of a character in a legend, at most, of the sample before it, and of the gap between two entries.
+/// The largest width of a character in a legend.
 const CHAR: f64 = 7.0;
+/// The width of the sample before a name.
 const SAMPLE: f64 = 22.0;
+/// The gap between two entries.
 const GAP: f64 = 12.0;
 
 pub(crate) fn svg(chart: &Chart, is_file: bool) -> String {

@@ -71,7 +71,7 @@ impl fmt::Display for Role {
 pub enum TenantScope {
     /// All tenants, and what belongs to no tenant.
     All,
-    /// Only these tenants. For such a key, nothing else exists.
+    /// Only these tenants. For such a key, data of other tenants does not exist.
     Only(BTreeSet<String>),
 }
 

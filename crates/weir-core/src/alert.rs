@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::time::Timestamp;
 
 /// A backlog has cleared when each of its measures is below this fraction of its threshold. A backlog that stays close
-/// to a threshold would otherwise raise and clear its alert in turn.
+/// to a threshold would otherwise raise and clear its alert again and again.
 pub const CLEARED_BELOW: f64 = 0.8;
 /// The shortest time between two alerts about dead letters of one destination: a destination that fails for good has
 /// one dead letter after another, and an operator needs one message a minute at most.

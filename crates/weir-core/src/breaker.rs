@@ -33,18 +33,17 @@ pub struct BreakerPolicy {
     pub min_attempts: u32,
     /// The breaker opens after this many failures in a row, 1 to [`MAX_COUNT`].
     pub consecutive: u32,
-    /// How long the breaker stays open the first time; in [`OPEN_MS`].
+    /// How long the breaker stays open the first time; within [`OPEN_MS`].
     pub open_ms: u32,
-    /// The longest time for which the breaker stays open. The time doubles after each failed probe. In [`OPEN_MS`], and
-    /// at least [`Self::open_ms`].
+    /// The longest time for which the breaker stays open. The time doubles after each failed probe. Within [`OPEN_MS`],
+    /// and at least [`Self::open_ms`].
     pub open_max_ms: u32,
-    /// A destination whose breaker has not closed for this time is paused; in [`PAUSE_AFTER_S`]. `None`: it is never
-    /// paused.
+    /// A destination whose breaker has not closed for this time is paused; within [`PAUSE_AFTER_S`]. `None`: it is
+    /// never paused.
     pub pause_after_s: Option<u32>,
 }
 
-/// The largest `min_attempts` and `consecutive`. No destination needs so many failures to count as failing; a policy
-/// without a bound could be one that never acts.
+/// The largest `min_attempts` and `consecutive`. With larger numbers the breaker would hardly ever open.
 pub const MAX_COUNT: u32 = 100_000;
 /// The allowed range of `open_ms` and `open_max_ms`: up to a day.
 pub const OPEN_MS: std::ops::RangeInclusive<u32> = 100..=86_400_000;
@@ -112,8 +111,8 @@ impl BreakerState {
     }
 }
 
-/// How long after its breaker has closed a destination takes to return to its limit: long enough that a receiver which
-/// fails again under load is noticed within a part of its limit, and short beside the outage before it.
+/// How long a destination takes to return to its limit after its breaker has closed. The time is long enough to notice
+/// that a receiver fails again under load before it gets its whole limit, and short compared with the outage.
 pub const SLOW_START: Duration = Duration::from_secs(10);
 /// The fraction of its limit with which a destination begins: the receiver has answered only probes so far.
 const FIRST_SHARE: f64 = 0.05;

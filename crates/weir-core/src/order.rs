@@ -19,7 +19,7 @@ pub const BEHIND: Timestamp = Timestamp::MAX;
 /// The order in which a destination gets its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeliveryOrder {
-    /// No order is promised.
+    /// Events may be delivered in any order.
     #[default]
     Any,
     /// Events with the same `ordering_key` are delivered one after the other, in the order in which they were stored.

@@ -9,17 +9,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// The shortest time between two paced runs of one job: twenty runs a second give a receiver an even stream instead of
-/// a burst each second, and thousands of busy destinations still share few batches of runs.
+/// The shortest time between two paced runs of one job. Twenty runs a second give a receiver an even stream instead of
+/// a burst each second, and the runs of thousands of busy destinations still share a few batches.
 pub const CADENCE: Duration = Duration::from_millis(50);
-/// How long before the start of its slot a permit is published, so that a worker has it when the slot opens: more than
-/// the 15 ms before the slot at which workers ask for it.
+/// How long before the start of its slot a permit is published, so that a worker has it when the slot opens. Longer
+/// than the 15 ms for which workers ask ahead of the slot.
 pub const LEAD: Duration = Duration::from_millis(20);
 /// The most permits that one run publishes, so that no destination delays the others of its batch. With a run every 50
 /// ms this is still ten thousand a second.
 pub const MAX_PER_RUN: u32 = 512;
-/// With more permits than this in the delivery queue the workers are behind, and further permits would only be late. As
-/// many as the places of one worker: with fewer, one worker could be without work.
+/// With more permits than this in the delivery queue the workers are behind, and more permits would only wait there.
+/// The number equals the places of one worker: with fewer permits, a worker could have free places and no permit.
 pub const LAG_DEPTH: usize = 8_192;
 
 /// A run publishes at most `max_in_flight / SHARES` permits. Permits that are published together end at about the same

@@ -54,8 +54,8 @@ impl Cutoffs {
         [self.delivered, self.cancelled, self.dead].into_iter().flatten().max()
     }
 
-    /// Events that were created before the returned instant and have no deliveries are deleted. The instant is the same
-    /// for events that never had deliveries.
+    /// Events that were created before the returned instant are deleted when they have no deliveries: when all were
+    /// deleted, or when there never were any.
     pub fn events(&self) -> Option<Timestamp> {
         [self.delivered, self.cancelled].into_iter().flatten().min().or(self.dead)
     }

@@ -39,7 +39,7 @@ impl State {
         Some(claimed)
     }
 
-    /// A free permit; `None` when this world has no room for another one.
+    /// A free permit; `None` when the scenario allows no further one.
     pub(crate) fn free_permit(&mut self, scenario: &Scenario) -> Option<&mut Permit> {
         let room = MAX_PERMITS - scenario.permits;
         let free = self.permits.iter().filter(|permit| **permit == Permit::FREE).count();

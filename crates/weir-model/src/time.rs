@@ -85,7 +85,8 @@ impl State {
             permit.slot.iter_mut().for_each(|start| age(start, OVER));
             permit.sent.iter_mut().for_each(|start| age(start, -TIMEOUT));
         }
-        // The history moves by one tick. What no property looks at any more is cleared, so that fewer states differ.
+        // The history moves by one tick. The part that no property reads any more is cleared, so that fewer states
+        // differ.
         self.witness.sends.rotate_right(1);
         self.witness.sends[0] = 0;
         self.witness.sends[scenario.window as usize + 1..].fill(0);

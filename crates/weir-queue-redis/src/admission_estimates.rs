@@ -15,8 +15,8 @@ use weir_queue::LAST_OLD_START;
 
 /// The first pause: the time after a wake in which its run has probably ended, and the pause after the first refusal.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// A run of another process that ends the backlog is not seen here. So this is the longest time that deliveries wait
-/// for runs without need; one wrong estimate in this time costs next to nothing.
+/// The longest pause. This process does not see that a run of another process ended the backlog. So for up to this time
+/// deliveries may wait for a run although the fast path is open. One wrong estimate in this time costs little.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
 /// An estimate that was not updated for this long is dropped: Redis may have forgotten the job, which it keeps for a
@@ -64,7 +64,8 @@ impl AdmissionEstimates {
         }
     }
 
-    /// A run found less than it was allowed to claim. The next answer of the script says how much room there is.
+    /// Called when a run found less than it was allowed to claim, so there is no backlog. One delivery may be admitted
+    /// at once; the answer of the script then says how much room there is.
     pub(crate) fn backlog_ended(&self, id: DestinationId, now: Timestamp) {
         if let Some(estimate) = self.estimates().get_mut(&id) {
             *estimate = Estimate {

@@ -51,7 +51,8 @@ impl Admissions {
 
     /// Repeats calls without an answer. Redis knows a call that ran by its name and gives the same answer again.
     async fn admit(&self, context: &ShardContext, deliveries: Vec<ClaimedDelivery>) {
-        // One call for each shard, or more for many destinations. Each has a name, by which Redis knows a repetition.
+        // One call for each shard, or several if there are many destinations. Each call has a name, so that Redis
+        // recognises a repeated call.
         let mut open: Vec<Batch> =
             by_shard(by_destination(deliveries, |delivery| delivery.claim.destination_id), |(id, _)| *id)
                 .into_iter()
@@ -91,7 +92,8 @@ impl Admissions {
         for (mut batch, answered) in std::mem::take(open).into_iter().zip(answers) {
             match answered {
                 Ok(answered) => {
-                    // In a new generation the name is lost too. If an earlier try may have run, the claims must expire.
+                    // A new generation does not know the names of earlier calls. If an earlier try may have run,
+                    // declined deliveries are not released: their claims must expire.
                     let is_certain = !batch.maybe_ran || answered.generation == batch.generation;
                     let declined = record_admitted(context, batch.groups, answered);
                     if is_certain {

@@ -143,7 +143,8 @@ impl RedisClock {
     /// Narrows a slot, given by the server's clock in microseconds, by the error at both ends.
     pub(crate) fn narrowed(&self, shard: Shard, (start, end): (i64, i64)) -> Slot {
         let width = (end - start).saturating_mul(1_000);
-        // A slot keeps a quarter of its width. With a larger error a send may be outside the slot by the difference.
+        // A slot keeps at least a quarter of its width. If the error is larger than this allows, a send may be outside
+        // the slot by the difference.
         let error = self.shards[shard.index()].error.load(Ordering::Relaxed);
         let margin = (error + DRIFT.as_nanos() as i64).min(width * 3 / 8);
         Slot {

@@ -97,9 +97,9 @@ impl Dialer {
             .map(|url| client(url, config.trusted_ca.as_deref()).map_err(url_error))
             .collect::<Result<_, _>>()?;
         let first = nodes.first().ok_or_else(|| OpenError::Url("no node is named".to_owned()))?;
-        // The connections for scripts and for readers. A pooled connection has the longer timeout of a reader; one for
-        // scripts gets the shorter one when it is taken from the pool. The client of a Cluster has one timeout, so
-        // there are two clients.
+        // The connections for scripts and for readers. A pooled connection has the longer timeout of a reader; a
+        // connection for scripts gets the shorter timeout when it is taken from the pool. The client of a Cluster has
+        // one timeout, so there are two clients.
         let route = match &config.topology {
             Topology::Single(_) => {
                 let timeouts = AsyncConnectionConfig::new()

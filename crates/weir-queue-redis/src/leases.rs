@@ -2,8 +2,8 @@
 //! processes.
 //!
 //! Each process reads the delivery queue under its own id, so Redis knows which process has which entry. An entry of a
-//! dead process whose permit has no slot is first moved to the reader [`WITHDRAWN_READER`]. So every later lookup knows
-//! that it was not sent.
+//! dead process whose permit has no slot is first moved to the reader [`WITHDRAWN_READER`]. So every later look-up
+//! finds it there and knows that it was not sent.
 
 use std::collections::HashSet;
 
@@ -28,8 +28,8 @@ const ORPHANED_PAGE: usize = 100;
 /// Entries of the delivery queue in one call. Only their claims come back.
 const QUEUE_PAGE: usize = 200;
 
-/// The lease of this process, as last renewed. A process without a lease reads under a random name and may do
-/// everything: no other process declares it dead.
+/// The lease of this process, as last renewed. A process that has never registered reads under a random name and may do
+/// everything, because no other process watches it.
 pub(crate) struct OwnLease {
     /// A random name of this process, for uses that need no lease.
     pub(crate) name: String,

@@ -35,7 +35,7 @@ struct Batch {
     /// Their indexes in the list of all publications.
     indexes: Vec<usize>,
     call: Call,
-    /// An earlier try may have run. Then a refusal does not mean that nothing was published.
+    /// Whether an earlier try may have run. If so, a refusal of this try does not mean that nothing was published.
     maybe_ran: bool,
 }
 

@@ -249,7 +249,8 @@ pub trait Schedule {
 
     /// Reserves room for a permit that [`Self::admit`] will publish without a run. There is room under four conditions:
     /// the last run of the job found less than it was allowed to claim, the job has the terms of this destination, a
-    /// slot is free now, and fewer than `max_in_flight` permits are outstanding.
+    /// slot is free now (or soon, if only replays have a backlog), and fewer than `max_in_flight` permits are
+    /// outstanding.
     fn reserve(&self, destination: &Destination) -> bool;
 
     /// Releases reserved room.

@@ -120,10 +120,11 @@ impl ProcessWatcher {
         }
     }
 
-    /// Resolves claims that dead processes had made and not published.
+    /// Resolves the claims that dead processes made and did not publish.
     async fn resolve_claims(&mut self) -> Result<(), Failure> {
         let orphaned = self.store.orphaned_claims(MAX_CLAIMS).await?;
-        // Claims that had a permit need no other look at the queue. Those that are no longer orphaned are forgotten.
+        // A claim that was found with a permit is not looked up in the queue again. It is forgotten when it is no
+        // longer orphaned.
         let known = std::mem::take(&mut self.claims_with_permit);
         let (with_permit, new): (Vec<_>, Vec<_>) = orphaned.into_iter().partition(|claim| known.contains(claim));
         self.claims_with_permit.extend(with_permit);

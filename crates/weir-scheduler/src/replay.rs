@@ -14,8 +14,8 @@ use crate::{replay_shares::ReplayShares, scheduler::Scheduler};
 
 /// The time between two checks while there is nothing to move. A replay begins within this time.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// The pause between two steps, so that most of the store's time is left for deliveries. Shorter than that of the
-/// retention: somebody waits for a replay.
+/// The pause between two steps, so that most of the store's time is left for deliveries. Shorter than the pause of the
+/// retention, because a person waits for a replay.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often every destination with replays is woken, in case earlier wakes were lost. As often as the sweep wakes the
 /// others.
@@ -84,8 +84,7 @@ impl Replayer {
                     continue;
                 }
             };
-            // First the runs must know of the replay, then a run may come: without it a run claims live deliveries
-            // only.
+            // Tell the runs of the replay before the wake: a run that does not know of it claims live deliveries only.
             self.replay_shares.add(&step.wake);
             self.wake(&step.wake, now).await;
             more |= step.more;

@@ -1,5 +1,5 @@
-//! The last part of a run for a destination with a replay. Such a run makes two claims: the first takes live deliveries,
-//! the second takes replayed deliveries.
+//! The last part of a run for a destination with a replay. Such a run makes two claims: the first takes live
+//! deliveries, the second takes replayed deliveries.
 
 use weir_core::{Timestamp, plan::NextRun, replay_share::ClaimResult};
 use weir_store::Claims;

@@ -63,8 +63,8 @@ impl Scheduler {
             let due = tokio::select! {
                 biased;
                 () = &mut shutdown => {
-                    // A claim that is dropped may have succeeded; no scheduler would run its jobs until their leases
-                    // end.
+                    // Wait for the claim that is under way. If it were dropped after it succeeded, no scheduler would
+                    // run its jobs until their leases end.
                     if let Ok(Ok(jobs)) = tokio::time::timeout(LAST_CLAIM, claiming).await {
                         self.return_jobs(jobs).await;
                     }

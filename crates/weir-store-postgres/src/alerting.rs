@@ -33,8 +33,8 @@ INSERT INTO alert_states AS t (destination_id, version, state) VALUES ($1, $2, $
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE t.version = excluded.version - 1";
 
-/// Each row has a kind, a count, a time and an alert state. Deliveries of replays are left out, because a person asked
-/// for them. The counts are index-only scans, on pages that vacuum has marked all-visible.
+/// Each row has a kind, a count, a time and an alert state. The backlog has no deliveries of replays, because a person
+/// asked for them. The counts are index-only scans, on pages that vacuum has marked all-visible.
 pub(crate) const CONDITIONS: &str = "
 SELECT x.destination_id, x.kind, x.count, x.at, x.state
 FROM (

@@ -86,7 +86,7 @@ pub(crate) fn window_end(filter: &DeliveryFilter, page: PageRequest) -> Select {
     select
 }
 
-/// One row more than the page, from the ids below `page.before` down to `window_end`.
+/// Reads one row more than the page has, from the ids below `page.before` down to `window_end`.
 pub(crate) fn deliveries_page(
     filter: &DeliveryFilter,
     page: PageRequest,

@@ -54,12 +54,12 @@ impl Ingest for PostgresStore {
     }
 }
 
-/// Each part of a body of this size counts as one more row, so that a group holds fewer large events.
+/// A large body counts as one more row for each 4 KiB, so that a group holds fewer large events.
 const BYTES_PER_ROW: usize = 4 * 1024;
 /// The most deliveries in one statement. An event may have many destinations.
 const MAX_DELIVERIES: usize = 8_192;
 
-/// The known ones of some idempotency keys, with their events and numbers of deliveries.
+/// Finds which of the given idempotency keys are stored, with the event of each and the number of its deliveries.
 pub(crate) const KNOWN_KEYS: &str = concat!(
     "SELECT ",
     event_columns!("e.body"),
@@ -186,17 +186,17 @@ async fn store_by_cache(
     let mut fast_path_batch = shared.fast_path.batch();
     // Decide under the lock of the cache, so that the guards have the versions by which the group was decided.
     let (guards, intake) = {
-        let mut known = shared.destinations.tenants();
+        let mut cached = shared.destinations.tenants();
         let guards = Guards {
             owner: shared.process.id(),
             locks: locks_of(tenants.iter().copied()),
             tenants: tenants.to_vec(),
-            versions: tenants.iter().map(|tenant| known.version(tenant)).collect(),
+            versions: tenants.iter().map(|tenant| cached.version(tenant)).collect(),
         };
-        (guards, Intake::of(new, &KnownKeys::new(), &mut *known, FIRST_EPOCH, &mut fast_path_batch))
+        (guards, Intake::of(new, &KnownKeys::new(), &mut *cached, FIRST_EPOCH, &mut fast_path_batch))
     };
-    // An unknown destination may be new.
-    // Many deliveries need several statements, and so a transaction.
+    // After a refusal the changes are read first, because an unknown destination may be new. Many deliveries need
+    // several statements, and so a transaction.
     if intake.answers.iter().any(Result::is_err) || intake.deliveries.len() > MAX_DELIVERIES {
         return Ok(None);
     }

@@ -24,7 +24,8 @@ const OLDEST_SERVER: i32 = 140_000;
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// Connections for edits and for reads of the API.
 const POOL: u32 = 6;
-/// Writers of each kind. Where there are two, one works while the other waits for the disk or for its answer.
+/// The number of writers for each kind of operation. With two, one works while the other waits for the disk or for an
+/// answer.
 const POSTING: usize = 2;
 const CLAIMING: usize = 2;
 const SETTLING: usize = 2;
@@ -139,7 +140,7 @@ impl PostgresStore {
             beats: Writers::spawn(1, &recoverable, &shared),
             shared,
         };
-        // The first events find their partitions.
+        // Make the partitions that the first events need.
         store.make_partitions(now).await.map_err(|error| classify(&server, &error))?;
         Ok(store)
     }

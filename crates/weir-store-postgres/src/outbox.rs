@@ -115,8 +115,8 @@ async fn claim_through(
 }
 
 /// Releases claims, as [`Outbox::release`] says. The row of the destination is locked, so that a deletion cannot commit
-/// between this read and this commit (edits.rs). `state + 0` keeps the planner from scanning all claims instead of
-/// looking up these.
+/// between this read and this commit (edits.rs). `state + 0` makes the planner look up the given deliveries; with
+/// `state` it could scan all claims.
 pub(crate) const RELEASE: &str = "
 WITH released AS MATERIALIZED (
     -- The claims to release.

@@ -11,11 +11,11 @@ use crate::{edits::Edit, history::Select, message_groups::advance, rows::uuid};
 /// How many deliveries a step reads. Claims of the destination wait for the commit of a step.
 const STEP: i64 = 1_000;
 
-/// One step. It reads the waiting deliveries after a position, in due order: live ones and those of replays, each with
-/// a LIMIT of its own before they are merged, so that the planner cannot sort all of them. It locks the matching ones,
-/// skips rows that are already locked, and cancels the locked ones. The lock checks the state again. `d.state + 0`
-/// keeps the planner from scanning all waiting deliveries instead of looking up these. The event type is a scalar
-/// subquery for the same reason.
+/// One step. It reads the waiting deliveries after a position, in due order. Live deliveries and those of replays have
+/// a LIMIT each before they are merged, so that the planner cannot sort all of them. It locks the matching ones, skips
+/// rows that are already locked, and cancels the locked ones. The lock checks the state again. `d.state + 0` makes the
+/// planner look up the deliveries that were read; with `d.state` it could scan all waiting deliveries. The event type
+/// is a scalar subquery for the same reason.
 macro_rules! purge {
     ($of_type:expr) => {
         concat!(

@@ -34,7 +34,7 @@ FROM ",
 /// There are only as many outstanding claims as sends in flight, so all of them may be read.
 pub(crate) const EXPIRED: &str = abandoned!("deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2");
 
-/// `state + 0` keeps the planner from scanning all claims instead of looking up these.
+/// `state + 0` makes the planner look up the given deliveries; with `state` it could scan all claims.
 pub(crate) const NAMED: &str = abandoned!(
     "unnest($1::uuid[], $2::bigint[]) AS r (id, epoch) JOIN deliveries d ON d.id = r.id
 WHERE d.claim_epoch = r.epoch AND d.state + 0 = 1"

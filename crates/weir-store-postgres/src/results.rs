@@ -55,8 +55,8 @@ impl Results for PostgresStore {
 
 /// Moves the deliveries whose claims are still valid to their next states ([`AttemptResult::next_state`]), and records
 /// the attempts of only these. The rows of the destinations of retries are locked, so that a deletion cannot commit
-/// between this read and this commit (edits.rs). `state + 0` keeps the planner from scanning all claims instead of
-/// looking up these. Returns the ordering key of each delivery that must leave its message group
+/// between this read and this commit (edits.rs). `state + 0` makes the planner look up the given deliveries; with
+/// `state` it could scan all claims. Returns the ordering key of each delivery that must leave its message group
 /// (`DeliveryOrder::leaves_message_group`).
 pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (

@@ -31,8 +31,8 @@ SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.attempts_be
     WHERE destination_id = ? AND is_replay = ? AND state IN (0, 2) ORDER BY next_attempt_at, id LIMIT +?
 ) due CROSS JOIN deliveries d ON d.id = due.id";
 
-/// Claims the deliveries of one request. The plus keeps the planner from scanning all waiting deliveries instead of
-/// looking up these.
+/// Claims the deliveries of one request. `+state` makes the planner look up the given ids; with `state` it could scan
+/// all waiting deliveries.
 pub(crate) static CLAIM: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = 1, claim_epoch = claim_epoch + 1, claim_expires_at = ?1, updated_at = ?2
     WHERE +state IN (0, 2) AND id IN (",

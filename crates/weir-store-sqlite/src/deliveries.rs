@@ -186,7 +186,7 @@ pub(crate) fn deliveries_page(
         conditions.add("d.id < ?").owned_blob(beyond);
         conditions.add("d.event_id = ?").blob(id.as_bytes());
     }
-    // The terms that the index of the plan serves.
+    // Add the conditions that the index of the plan serves.
     conditions.plan_conditions(filter, page, plan);
     // A state without an index of its own is compared row by row.
     if let (Some(state), None) = (filter.state, plan.predicate) {

@@ -59,9 +59,9 @@ impl Edit {
         Operation::Edit(Box::new(self))
     }
 
-    /// Whether the commit must reach the disk. A power failure may lose a hold, which ignores one `Retry-After`; a
-    /// breaker change, because the breaker opens again; and the work of the sweep, which the sweep repeats. All other
-    /// edits were acknowledged.
+    /// Whether the commit must reach the disk. A power failure may lose a hold (one `Retry-After` is then ignored), a
+    /// change of a breaker (the breaker opens again), and steps that background work repeats. A check changes nothing.
+    /// All other edits were acknowledged.
     pub(crate) fn durable(&self) -> bool {
         if let Self::ClaimReplays(claim) = self {
             return claim.input.0.iter().any(|request| request.durable);

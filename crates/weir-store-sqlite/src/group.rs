@@ -70,7 +70,7 @@ pub(crate) struct Group {
     recoveries: Vec<Recover>,
     claims: Vec<Claiming>,
     operations: usize,
-    /// The rows of its ingests and results.
+    /// The number of events and of results in the group.
     rows: usize,
 }
 

@@ -74,7 +74,7 @@ pub(crate) static INSERT_INTO_GROUPS: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// The known ones among some idempotency keys, with their events and the number of deliveries of each.
+/// Finds which of the given idempotency keys are stored, with the event of each and the number of its deliveries.
 pub(crate) static KNOWN_KEYS: Batch = Batch::new(
     concat!("SELECT ", event_columns!("e.body"), ", e.deliveries FROM (VALUES "),
     "(?,?)",

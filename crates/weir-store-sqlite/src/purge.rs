@@ -47,7 +47,8 @@ pub(crate) const WAITING_OF_ANY_TYPE: &str = waiting!("''", "");
 pub(crate) const WAITING_WITH_TYPES: &str =
     waiting!("e.event_type", "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id");
 
-/// Columns: id, now. The plus keeps the planner from scanning all waiting deliveries instead of looking up these.
+/// Columns: id, now. `+state` makes the planner look up the given ids; with `state` it could scan all waiting
+/// deliveries.
 pub(crate) static CANCEL: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = 6, updated_at = r.column2 FROM (VALUES ",
     "(?,?)",

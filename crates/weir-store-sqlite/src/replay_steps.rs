@@ -67,8 +67,8 @@ pub(crate) const WAITING_OF_REPLAY: &str = concat!(
     ") LIMIT +?"
 );
 
-/// Columns: id, replay, due, now, whether it joins its message group. The plus keeps the planner from scanning the
-/// ended deliveries instead of looking up these.
+/// Columns: id, replay, due, now, whether it joins its message group. `+state` makes the planner look up the given ids;
+/// with `state` it could scan all ended deliveries.
 pub(crate) static MOVE: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = 0, state_before = state, attempts_before = attempts, replaced = NULL,
         replay_id = r.column2, next_attempt_at = r.column3, updated_at = r.column4, is_replay = NOT r.column5,
@@ -265,7 +265,7 @@ pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp
     // The first values of the statement belong to the column that says whether the replay takes the delivery.
     eligible(&mut conditions, state, *created_at, now);
     conditions.filter_joined(&filter.deliveries);
-    // They become a column, not a condition: a delivery that is not taken still counts for the place.
+    // These conditions become a column: a delivery that the replay does not take still counts for the place.
     let is_eligible = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());

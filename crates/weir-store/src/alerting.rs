@@ -19,7 +19,7 @@ pub struct Condition {
     pub waiting: u64,
     /// When the oldest of them was created.
     pub oldest_created_at: Option<Timestamp>,
-    /// The latest instant at which one of them expires; `None` when none does.
+    /// The latest instant at which a waiting delivery expires, with those of replays; `None` when none expires.
     pub last_expires_at: Option<Timestamp>,
     /// Dead letters.
     pub dead: u64,

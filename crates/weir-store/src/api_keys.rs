@@ -1,4 +1,4 @@
-//! The API keys that the API itself creates. Keys from the settings of the process are not stored.
+//! The API keys that are created through the API. Keys from the settings of the process are not stored.
 
 use async_trait::async_trait;
 use weir_core::{

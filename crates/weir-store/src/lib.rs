@@ -1,14 +1,18 @@
 //! The record store: the data that Weir must never lose.
 //!
-//! The traits are split by their users: [`Destinations`], [`History`] and [`ApiKeys`] serve the API, [`Ingest`] the producer,
-//! [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep, [`Results`] the
-//! worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, and [`Prune`] the retention. A backend
-//! implements all of them ([`Store`]) and passes the `conformance` suite.
+//! The traits are split by their users: [`Destinations`], [`History`] and [`ApiKeys`] serve the API, [`Ingest`] the
+//! producer, [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep,
+//! [`Results`] the worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, and [`Prune`] the retention.
+//! A backend implements all of them ([`Store`]) and passes the `conformance` suite.
 //!
-//! What is the same in every backend stands here, so that a backend has only its statements and what is of its engine:
-//! [`intake`] decides about new events and has the rules of idempotency, coalescing and order, [`rows`] reads and
-//! writes rows, [`schema`] says which schemas a program may use, [`TenantDestinations`] says which destinations take an
-//! event, and [`PurgeScan`] and [`OpenReplay`] say what the next step of a purge and of a replay does.
+//! This crate has what is the same in every backend, so that a backend has only its statements and what belongs to its
+//! engine:
+//!
+//! - [`intake`] decides about new events, by the rules of idempotency, coalescing and order.
+//! - [`rows`] reads and writes rows.
+//! - [`schema`] says which schemas a program may use.
+//! - [`TenantDestinations`] says which destinations take an event.
+//! - [`PurgeScan`] and [`OpenReplay`] say what the next step of a purge and of a replay does.
 //!
 //! Every write names the state that it expects; zero changed rows are a result, not an error. `now` is always an
 //! argument, never the database's clock.

@@ -37,7 +37,8 @@ pub struct HeadlessGroups {
 }
 
 impl HeadlessGroups {
-    /// `found`: message groups in their order, at most `limit`, each with the due time of its first delivery.
+    /// Selects the groups without a head among `found`: at most `limit` message groups in their order, each with the
+    /// due time of its first delivery.
     pub fn of(found: Vec<(MessageGroup, Timestamp)>, limit: u32) -> Self {
         let next =
             found.last().filter(|_| found.len() == limit as usize).map(|(message_group, _)| message_group.clone());

@@ -65,7 +65,9 @@ impl ReplayPhase {
     }
 }
 
-/// The deliveries of a replay, counted by result.
+/// The deliveries of a replay, counted by result. Deliveries that are live by now are counted too. When a cancelled
+/// replay ends, it does not wait for these ([`ReplayPhase::waits_for_live`]), so those that end later are not counted
+/// as ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplayFigures {
     pub total: u64,
@@ -82,7 +84,7 @@ impl ReplayFigures {
         self.delivered + self.failed + self.cancelled
     }
 
-    /// The deliveries that have not ended; for a cancelled replay, those that it did not send.
+    /// The deliveries that have not ended. For a cancelled replay: those that had not ended when the replay ended.
     pub fn remaining(self) -> u64 {
         self.total.saturating_sub(self.ended())
     }
@@ -165,11 +167,11 @@ pub enum ReplayTask {
     Move(DeliveryState),
     /// Enter [`ReplayPhase::Moved`]: the deliveries in every state were read.
     MarkMoved,
-    /// Put deliveries that wait for the replay back; claimed ones end by themselves, and a later step puts back those
-    /// that wait again. If none waits: [`Self::End`] as cancelled.
+    /// Put back the deliveries that wait for the replay. Claimed ones end by themselves; a later step puts back those
+    /// that wait again. When none waits, the step does [`Self::End`] with [`ReplayPhase::Cancelled`].
     PutBack,
-    /// Store this phase and the final figures, and forget the destinations, once no delivery of the replay waits or is
-    /// in flight.
+    /// Once no delivery of the replay waits or is in flight: store this phase and the final figures, and forget the
+    /// destinations. See [`ReplayPhase::waits_for_live`] for live deliveries.
     End(ReplayPhase),
 }
 

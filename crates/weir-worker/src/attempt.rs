@@ -121,7 +121,8 @@ struct PermitSlots<'a> {
     /// A slot that was granted and not used yet.
     slot: Option<Slot>,
     /// The start of the start lag: the time from which only this process delays the send. The permit is published, the
-    /// limit allows the send, and the connection is open.
+    /// limit allows the send, and the connection is open. The wait for a slot that was granted ahead of its start does
+    /// not count.
     lag_since: Timestamp,
 }
 

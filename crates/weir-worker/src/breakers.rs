@@ -1,7 +1,7 @@
 //! The breakers of the destinations that this process sends to: counts of their recent failures.
 //!
 //! Each worker counts its own attempts and changes the breaker in the store, which all workers share. So a breaker
-//! opens after the failures in one process reach its policy, and no process depends on the counts of another.
+//! opens when the failures in one process meet its policy, and no process depends on the counts of another.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -13,7 +13,7 @@ use weir_store::BreakerChange;
 
 use crate::attempt::FinishedAttempt;
 
-/// How often destinations without recent attempts are forgotten: the window of a breaker is a minute long.
+/// How often destinations without recent attempts are forgotten. The window of a breaker is a minute long.
 const TIDY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]

@@ -119,8 +119,8 @@ impl Outbound {
     }
 
     /// A connection to the target: the idle one that was used last, or else the next one that is dialled or returned
-    /// after use. Fails when the dial fails: within the connect budget, or within twice the budget when the wait queue
-    /// is longer than the limit of dials.
+    /// after use. Fails when the dial fails. This takes at most the connect budget, or twice the budget when more
+    /// deliveries wait than may dial at one time.
     pub async fn connect(&self, target: &Target) -> Result<Checkout, NoConnection> {
         self.dialer.check(target)?;
         // An idle connection at once, or a position in the wait queue, with a dial if one more is needed.

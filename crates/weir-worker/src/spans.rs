@@ -28,7 +28,7 @@ pub struct AttemptSpan<'a> {
     pub span: StartedSpan,
     pub event_id: EventId,
     pub claim: Claim,
-    /// From 1 on.
+    /// The number of the attempt, from 1 on.
     pub number: u32,
     /// The send start, or the end of an attempt without a connection.
     pub sent_at: Timestamp,

@@ -1,4 +1,5 @@
-//! The clock of the process: the only code that reads the operating system's clocks.
+//! The clock of a process with the queue in memory, and of `weir demo` and `weir verify`. Only this file and
+//! `RedisClock` (`weir-queue-redis/src/clock.rs`) make engine time from the clocks of the operating system.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -150,7 +150,8 @@ impl Engine {
         let hosts = settings.hosts.any_for_probes(!settings.listen.ip().to_canonical().is_loopback());
         let router = if role.serves_api() {
             let keys = KeyRing::new(settings.api_keys);
-            // Before the first request. If it fails, requests with stored keys are answered 503 until a later one succeeds.
+            // Before the first request. If it fails, requests with stored keys are answered 503 until a later one
+            // succeeds.
             if let Err(error) = keys.refresh(&*backends.store()).await {
                 tracing::warn!(%error, "could not read the API keys");
             }

@@ -4,7 +4,7 @@
 //! Every function takes the time as an argument, counted from any origin. The order of the steps is that of Kubernetes:
 //!
 //! ```text
-//! metrics ─► a proposal for each ─► the largest ─► stabilised (windows) ─► limited (policies, min, max) ─► the number of replicas
+//! metrics ─► a proposal for each ─► the largest ─► stabilised (windows) ─► limited (policies, min, max) ─► replicas
 //!                └ a failed metric has no proposal and prevents scaling in
 //! ```
 //!

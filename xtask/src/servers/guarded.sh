@@ -1,8 +1,8 @@
 # Runs a command that must not outlive its starter: sh -c THIS guarded SIGNALS FOLDER COMMAND [ARGUMENT…]
 #
-# Standard input is a pipe whose other end only the starter holds. The pipe ends when the starter closes it or dies. Then the
-# command gets SIGNALS, one after the other, and KILL if it still runs after 30 seconds. When the command has ended, FOLDER
-# (unless empty) is removed, and this shell exits with the status of the command.
+# Standard input is a pipe whose other end only the starter holds. The pipe ends when the starter closes it or dies.
+# Then the command gets SIGNALS, one after the other, and KILL if it still runs after 30 seconds. When the command has
+# ended, FOLDER (unless empty) is removed, and this shell exits with the status of the command.
 #
 # This shell leads a process group of its own, so a terminal's Ctrl-C does not reach it.
 

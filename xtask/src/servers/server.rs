@@ -18,8 +18,8 @@ use weir_test_support::HeldPort;
 
 use super::guarded::Guarded;
 
-/// Where a port cannot be held, another process may take it before the server listens on it. The server then ends, and is
-/// started with other ports.
+/// Where a port cannot be held, another process may take it before the server listens on it. The server then ends, and
+/// is started with other ports.
 const TRIES: usize = 3;
 const ASK_EVERY: Duration = Duration::from_millis(20);
 const ASK_TIMES: usize = 3000;

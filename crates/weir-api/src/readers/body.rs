@@ -126,8 +126,8 @@ pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(ProblemKind::TooLarge, format!("the body is larger than {limit} bytes"))
 }
 
-/// Refuses a body with another media type. A body without a media type counts as JSON, unless a web page sent it: a
-/// page can post such bodies to other sites, including a server without keys on loopback, without a CORS preflight.
+/// Refuses a body with another media type. A body without a media type counts as JSON, unless a web page sent it.
+/// Without a CORS preflight, a page can post such bodies to other sites, among them a server without keys on loopback.
 fn expect_json(headers: &HeaderMap) -> Result<(), Problem> {
     let accepted = match headers.get(header::CONTENT_TYPE) {
         Some(value) => value.to_str().is_ok_and(is_json),

@@ -35,8 +35,8 @@ pub(crate) trait Read: Sized {
         None
     }
 
-    /// Reads the value at the pointer `at` and adds every error. `schema` is the schema of the field: it has the range of
-    /// a number and the allowed number of items.
+    /// Reads the value at the pointer `at` and adds every error. `schema` is the schema of the field: it has the range
+    /// of a number and the allowed number of items.
     fn read(value: Value, schema: &Schema, at: &str, errors: &mut Errors) -> Option<Self>;
 }
 
@@ -57,8 +57,8 @@ pub(crate) fn read_with<T: Read, U>(body: Value, rules: impl FnOnce(T, &mut Erro
 /// Declares an object that requests contain: a struct with its schema and its reader.
 ///
 /// A field of a plain type must be given; an `Option` is `None` if the field is absent, `null` or invalid. With
-/// `Option<Option<_>>` an absent field and `null` differ. After the struct may follow `check = Self::check;`, a function
-/// that adds the errors of rules between fields, `read_only = NAMES;` and `plural = "names";`, as in [`Read`].
+/// `Option<Option<_>>` an absent field and `null` differ. After the struct may follow `check = Self::check;`, a
+/// function that adds the errors of rules between fields, `read_only = NAMES;` and `plural = "names";`, as in [`Read`].
 macro_rules! object {
     (
         $(#[$meta:meta])*

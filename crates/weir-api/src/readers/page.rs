@@ -27,8 +27,8 @@ pub(crate) trait Listing {
     /// The byte of its cursors; every list has its own.
     const TAG: u8;
 
-    /// The regular expression of this list's cursors, for the document. The first character of the base64url belongs to
-    /// the list, the second one also carries four bits of the id, and the last one carries four bits.
+    /// The regular expression of this list's cursors, for the document. A cursor is base64url. Its first character
+    /// belongs to the list, its second character also carries four bits of the id, and its last one only four bits.
     fn cursor_pattern() -> String {
         let first = &Self::cursor([0; 16])[..1];
         let second: String = (0..16).map(|bits| Self::cursor([bits << 4; 16]).remove(1)).collect();

@@ -73,7 +73,7 @@ impl Read for f64 {
     }
 }
 
-/// The valid items. The number of items is limited by the schema.
+/// Reads every item and returns the valid ones. The schema limits the number of items.
 impl<T: Read> Read for Vec<T> {
     fn read(value: Value, schema: &Schema, at: &str, errors: &mut Errors) -> Option<Self> {
         let (values, items) = array::<T>(value, schema, at, errors)?;

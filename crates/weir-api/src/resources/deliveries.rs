@@ -48,8 +48,8 @@ parameters! {
         tenant: Option<TenantText>,
         /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`
         event_type: Option<EventPatternText>,
-        /// Only deliveries whose last attempt had this error: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`,
-        /// `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)
+        /// Only deliveries whose last attempt had this error: `dns`, `connect`, `tls`, `timeout`, `broken`,
+        /// `forbidden`, `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)
         error: Option<AttemptErrorText>,
     }
 }

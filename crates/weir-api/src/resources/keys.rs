@@ -31,10 +31,10 @@ use crate::{
     state::Api,
 };
 
-/// More keys would make the memory of each API process, which has all of them, a resource that clients can use up.
+/// The most stored keys. Each API process keeps all keys in memory, so clients could otherwise use up this memory.
 const MAX_KEYS: usize = 1_000;
 const MAX_NAME_CHARS: usize = 100;
-/// 256 bits: nobody can guess a key, so its digest needs no salt and no slow hash.
+/// 256 bits. Nobody can guess a key of this length, so its digest needs no salt and no slow hash.
 const SECRET_BYTES: usize = 32;
 
 /// The list of keys.
@@ -47,8 +47,8 @@ impl Listing for Keys {
 type KeyPage = PageParameters<Keys>;
 
 text! {
-    /// What a key may do: `ingest` posts events; `read` reads everything except secrets; `operate` also posts events and
-    /// changes destinations and deliveries; `admin` may do everything.
+    /// What a key may do: `ingest` posts events; `read` reads everything except secrets; `operate` also posts events
+    /// and changes destinations and deliveries; `admin` may do everything.
     #[schema(as = Role, value_type = String, pattern = "^(ingest|read|operate|admin)$", example = "ingest")]
     pub(crate) struct RoleText(Role);
     parse = crate::readers::texts::parsed;
@@ -70,8 +70,8 @@ object! {
         /// What the key is for. Two keys may have the same name.
         name: KeyNameText,
         role: RoleText,
-        /// The tenants whose data the key may see and change; null: all tenants. For a key with tenants, everything
-        /// else does not exist.
+        /// The tenants whose data the key may see and change; null: all tenants. For a key with tenants, data of other
+        /// tenants does not exist.
         #[schema(min_items = 1, max_items = 100)]
         tenants: Option<Vec<TenantText>>,
         /// When the key stops being valid; null: never.
@@ -81,8 +81,8 @@ object! {
 
 /// Create an API key
 ///
-/// Only this answer shows the key: Weir stores a digest. The key is valid at once in this process, and within a second
-/// in every other one. An admin that is bound to tenants can create keys only for these tenants.
+/// Only this answer shows the key: Weir stores its digest. The key is valid at once in this process, and within a
+/// second in every other process. An admin that is bound to tenants can create keys only for these tenants.
 #[utoipa::path(
     post, path = "/v1/keys", operation_id = "create_key", tag = "keys", security(("api_key" = ["admin"])), request_body = KeyRequest,
     responses(
@@ -136,7 +136,7 @@ fn scope(named: Option<Vec<TenantText>>, caller: &Caller) -> ApiResult<TenantSco
 
 /// List API keys
 ///
-/// With expired keys, and without the keys in the settings of the server.
+/// The list has expired keys too, but no keys from the settings of the server.
 #[utoipa::path(
     get, path = "/v1/keys", operation_id = "list_keys", tag = "keys", security(("api_key" = ["admin"])), params(KeyPage),
     responses((status = 200, description = "One page, newest first", body = List<KeyView>))
@@ -159,7 +159,7 @@ pub(crate) async fn list(
 
 /// Delete an API key
 ///
-/// The key is refused at once in this process, and within a second in every other one.
+/// The key is refused at once in this process, and within a second in every other process.
 #[utoipa::path(
     delete, path = "/v1/keys/{id}", operation_id = "delete_key", tag = "keys", security(("api_key" = ["admin"])),
     params(("id" = ApiKeyIdText, Path, description = "`key_…`")),

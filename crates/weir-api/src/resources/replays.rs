@@ -253,7 +253,7 @@ pub(crate) struct ReplayView {
     failed: u64,
     /// Deliveries that were cancelled individually, purged, superseded or expired meanwhile.
     cancelled: u64,
-    /// Deliveries that have not ended; for a cancelled replay, deliveries returned to their previous state.
+    /// Deliveries that have not ended; for a cancelled replay, deliveries that had not ended when the replay ended.
     remaining: u64,
     /// The estimated time until the end, at the average rate so far; null if unknown.
     eta_s: Option<u64>,

@@ -1,4 +1,5 @@
-//! API keys: every operation, by every role, on data of the key's own tenant and of another one; and the keys themselves.
+//! API keys: every operation, by every role, on data of the key's own tenant and of another one; and the keys
+//! themselves.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::LatencyPercentiles;
 
-/// Below 2^11 microseconds, each microsecond has a bucket. Above, the range from one power of two to the next is divided
-/// into 2^10 buckets, so no bucket is wider than a thousandth of its latencies.
+/// Below 2^11 microseconds, each microsecond has a bucket. Above, the range from one power of two to the next is
+/// divided into 2^10 buckets, so no bucket is wider than a thousandth of its latencies.
 const EXACT_BITS: u32 = 11;
 
 /// The number of latencies in each bucket. A latency of an hour needs 22,000 buckets, of a year 36,000, and the longest

@@ -17,7 +17,7 @@ pub(super) struct Recent {
     unknown: VecDeque<Timestamp>,
 }
 
-/// The sends from some instant on.
+/// The sends at or after an instant.
 pub(super) struct Held {
     pub(super) window: Window,
     /// How many of the sends have a known outcome, and so certainly started at their instant.

@@ -245,9 +245,9 @@ mod tests {
         assert_eq!(judged.findings()[0].violations, 1);
     }
 
-    /// Checks every window that begins at a step of 5 ms: how many sends it holds and which limit judges it. No send
-    /// and no edit lies on a step. So these windows, together with those that begin at the edges that edits make, hold
-    /// every set of sends that a window can hold.
+    /// Counts the sends of one window for every 5 ms, and finds the limit that judges the window. No send and no edit
+    /// is at the beginning or the end of such a window. So every set of sends that a window can hold is the set of one
+    /// of these windows, or of a window that begins at an edge that an edit makes.
     fn brute(sends: &[i64], changes: &[(i64, Option<RateLimit>)], until: i64) -> HashMap<RateLimit, (u64, Vec<i64>)> {
         let mut found: HashMap<RateLimit, (u64, Vec<i64>)> = HashMap::new();
         let replaced = |n: usize| changes.get(n + 1).map_or(i64::MAX, |(next, _)| *next);

@@ -67,7 +67,7 @@ pub fn certain_violations(sends: &[ObservedSend], windows: &Windows, in_force: &
         let last = send.seen;
         // These limits judge no window with this send or a later one.
         over += window_limits[over..].iter().take_while(|judge| judge.is_over(last, windows)).count();
-        // One send more than the bound allows lies in the window if the send `bound` places earlier does.
+        // The window holds more sends than the bound if it also holds the send that is `bound` places earlier.
         let breaks = window_limits[over..].iter().take_while(|judge| judge.from <= last).any(|judge| {
             let first = usize::try_from(judge.limit.bound()).ok().and_then(|bound| index.checked_sub(bound));
             let begin = judge.from.max(windows.earliest(last));

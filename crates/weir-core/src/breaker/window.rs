@@ -36,7 +36,7 @@ const BUCKETS: usize = 6;
 pub struct AttemptWindow {
     buckets: [Bucket; BUCKETS],
     consecutive: u32,
-    /// Attempts that began before this instant are not counted: the breaker has changed since.
+    /// Attempts that began before this instant are not counted, because the breaker changed after they began.
     since: Timestamp,
     last: Timestamp,
 }
@@ -82,13 +82,13 @@ impl AttemptWindow {
             self.consecutive = 0;
             return Signal::Success;
         }
-        // The first condition: so many failures in a row.
+        // The first condition: `consecutive` failures in a row.
         self.consecutive += 1;
         if self.consecutive >= policy.consecutive {
             return Signal::Trips(format!("{} attempts in a row failed", self.consecutive));
         }
-        // The second condition: so large a share of failures in the last minute, of enough attempts. Buckets that still
-        // hold an earlier minute are left out.
+        // The second condition: at least `min_attempts` in the last minute, and a larger fraction of failures than
+        // `failure_ratio`. Buckets of an earlier minute are left out.
         let recent = self.buckets.iter().filter(|bucket| bucket.number > number - BUCKETS as i64);
         let (attempts, failures) = recent
             .fold((0, 0), |(attempts, failures), bucket| (attempts + bucket.attempts, failures + bucket.failures));

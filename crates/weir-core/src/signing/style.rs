@@ -22,8 +22,8 @@ pub enum SignatureStyle {
     Standard,
     /// `t=<unix seconds>,v1=<hex>` with the MAC of `{unix seconds}.{body}`; one `v1=` for each secret.
     Timestamped { header: String },
-    /// `sha256=<hex>` with the MAC of `{unix seconds}.{body}`, or of the body alone without a `timestamp_header`. One
-    /// for each secret, separated by commas.
+    /// `sha256=<hex>` with the MAC of `{unix seconds}.{body}`, or of the body alone without a `timestamp_header`.
+    /// During a rotation there are two of these, separated by a comma.
     Prefixed { header: String, timestamp_header: Option<String> },
 }
 

@@ -181,9 +181,9 @@ impl Job {
         self.max_outstanding = self.max_outstanding.map(|most| most + 1).filter(|most| *most < max_in_flight);
     }
 
-    /// Whether a new delivery can be sent without a run. The last run found less than it was allowed to claim, so that
-    /// at most a few deliveries are waiting; the terms are those of the destination; a slot is free now, or soon during
-    /// a replay; there is room.
+    /// Whether a new delivery can be sent without a run. Four conditions: the last run found less than it was allowed
+    /// to claim, so that at most a few deliveries are waiting; the terms are those of the destination; a slot is free
+    /// now, or soon during a replay; and there is room.
     pub(super) fn has_room(&self, now: Timestamp, destination: &Destination) -> bool {
         let (Some(ahead), Some(terms), Some(cursors)) = (self.fast_path_ahead, &self.terms, &self.cursors) else {
             return false;

@@ -51,11 +51,11 @@ const MAX_IDLE: Duration = Duration::from_secs(60);
 /// How long before the idle timeout of a server, named or learned, a connection to it is no longer used: a request must
 /// not collide with the close. Servers name whole seconds, and a request may be under way for a part of one.
 pub(super) const BEFORE_CLOSE: Duration = Duration::from_secs(1);
-/// The maximum age of a connection, even a busy one: a changed DNS record takes effect within this time and its TTL. As
-/// long as the longest TTL that is used, so that a connection costs at most as much delay as DNS itself.
+/// The maximum age of a connection, even a busy one: a changed DNS record takes effect within this time and its TTL. It
+/// equals the longest TTL that is used, so a connection delays a change by at most as much as DNS does.
 const MAX_AGE: Duration = Duration::from_secs(300);
-/// The random part of [`MAX_AGE`], so that connections that were dialled together are not all replaced together: within
-/// a minute instead of at once.
+/// The random part of [`MAX_AGE`]. Connections that were dialled together are replaced within a minute, not all at
+/// once.
 const AGE_JITTER: f64 = 0.2;
 
 /// A connection to one origin.

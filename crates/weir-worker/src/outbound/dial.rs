@@ -140,7 +140,7 @@ async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, NoConnection
     let mut connecting = FuturesUnordered::new();
     let mut last_error = None;
     loop {
-        // Begin with the next address. It has failed when none is left and no connection is under way.
+        // Try the next address. When none is left and no connection is under way, the dial has failed.
         match untried.next() {
             Some(&address) => connecting.push(connect(address)),
             None if connecting.is_empty() => {

@@ -135,8 +135,8 @@ impl GatedStream {
             GateState::Shut | GateState::Missed | GateState::Dead => return Poll::Pending,
         };
         match written {
-            // On an error hyper would stop, but an answer that arrived before can still be read. A read finds the end
-            // of the connection.
+            // hyper would stop at this error, but an answer that arrived before can still be read. So the error is not
+            // returned: a later read finds the end of the connection.
             Poll::Ready(Err(error)) => {
                 inner.unwritable = Some(error.kind());
                 Poll::Pending

@@ -33,8 +33,8 @@ const MAX_TTL: Duration = Duration::from_secs(300);
 /// How long a failure is cached: shorter than any backoff, and long enough that many dials to a failing name cause one
 /// look-up.
 const FAILURE_TTL: Duration = Duration::from_secs(5);
-/// Concurrent look-ups. Each uses up to two sockets for each name server, so these use a thousand or two. Others wait,
-/// for as long as their dials do.
+/// The most look-ups at one time. Each uses up to two sockets per name server, so 512 use one to two thousand sockets.
+/// A further look-up waits, at most as long as its dial waits.
 const MAX_LOOKUPS: usize = 512;
 /// How many names are cached: more than the origins that a worker has connections to. An entry takes a few hundred
 /// bytes.

@@ -5,9 +5,9 @@
 //! connections. An empty pool has no timer.
 //!
 //! A checkout that finds no idle connection joins the wait queue of its origin. The pool dials once for each waiter, up
-//! to a limit. The first waiter gets the next connection, whether it was dialled or returned after use: a lost SYN (a
-//! full accept queue at the receiver) delays its dial by a second, and no delivery must wait for that one dial. A
-//! failed dial also fails the first waiter. A connection that no waiter needs becomes idle.
+//! to a limit. The first waiter gets the next connection, whether it was dialled or returned after use. So no delivery
+//! waits for one certain dial, which may lose its SYN (at a full accept queue) and take a second longer. A failed dial
+//! also fails the first waiter. A connection that no waiter needs becomes idle.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,5 +1,5 @@
-//! `weir health`: asks the process with the same settings whether it is ready. For health checks inside a container, which
-//! has neither a shell nor an HTTP client.
+//! `weir health`: asks the process with the same settings whether it is ready. For health checks inside a container,
+//! which has neither a shell nor an HTTP client.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},

@@ -85,8 +85,8 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     Ok(exit)
 }
 
-/// The signals that ask a process to stop. They are handled from the beginning: the first process of a container gets no
-/// signal that it does not handle, so it could not be stopped while it starts.
+/// The signals that ask a process to stop. They are handled from the beginning: the first process of a container gets
+/// no signal that it does not handle, so it could not be stopped while it starts.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,

@@ -45,7 +45,8 @@ async fn a_dead_endpoint_gets_only_probes_until_it_recovers(app: &App, workers: 
 
     let at_most = workers * CONSECUTIVE + IN_FLIGHT;
     let arrivals = receiver.wait_for("/dead", at_most + 3, TIMEOUT).await;
-    // The time until the next probe begins after the answer to the one before, so other tests can only lengthen the gap.
+    // The time until the next probe begins after the answer to the one before, so other tests can only lengthen the
+    // gap.
     for (earlier, later) in arrivals[at_most..].iter().zip(&arrivals[at_most + 1..]) {
         let gap = later.at - earlier.at;
         assert!(gap + support::SLACK + later.stalled + earlier.stalled >= OPEN, "two probes within {gap:?}");

@@ -42,8 +42,8 @@ async fn the_api_accepts_and_answers_what_its_document_says() {
     let report = folder.path().join("report.ndjson");
     let mut fuzzer = Command::new(provided("WEIR_TEST_SCHEMATHESIS"));
     fuzzer.arg("run").arg(format!("{}/openapi.json", app.url)).current_dir(folder.path()).kill_on_drop(true);
-    // One worker: with several, version 4.32.5 fails under Python 3.11. The name of the header must be written like this,
-    // otherwise the check `ignored_auth` does not recognise it.
+    // One worker: with several, version 4.32.5 fails under Python 3.11. The name of the header must be written like
+    // this, otherwise the check `ignored_auth` does not recognise it.
     fuzzer.args(["--checks", "all", "--workers", "1", "--header", &format!("Authorization: Bearer {KEY}")]);
     // The same cases in each run, all of them, also after a failure.
     fuzzer.args(["--max-examples", RANDOM_CASES, "--seed", "24", "--generation-database", "none"]);

@@ -60,7 +60,7 @@ fn the_namespace_refuses_unrestricted_pods() {
 fn no_pod_has_a_token_or_variables_of_services() {
     for (name, pod) in pods() {
         assert_eq!(pod["automountServiceAccountToken"], false, "{name}");
-        // WEIR_API_PORT, set by Kubernetes for the Service, would be a setting that Weir refuses.
+        // Kubernetes would set WEIR_API_PORT and similar variables for the Service, which look like settings of Weir.
         assert_eq!(pod["enableServiceLinks"], false, "{name}");
     }
 }

@@ -15,8 +15,8 @@ use crate::{
 };
 
 object! {
-    /// At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit that
-    /// raises the burst of an active destination takes effect gradually: the burst fills at the rate of the limit.
+    /// At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit
+    /// that raises the burst of an active destination takes effect gradually: the burst fills at the rate of the limit.
     pub(crate) struct RateLimitRequest {
         #[schema(minimum = 1, maximum = 1_000_000)]
         limit: u32,

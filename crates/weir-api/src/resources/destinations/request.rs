@@ -90,8 +90,8 @@ object! {
         /// Headers added to every request. Values are write-only. Names that Weir sets itself are refused.
         #[schema(default = json!({}))]
         pub(super) headers: Option<Headers>,
-        /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32 bytes,
-        /// optionally followed by the public key). If absent, a `whsec_` secret is generated.
+        /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32
+        /// bytes, optionally followed by the public key). If absent, a `whsec_` secret is generated.
         pub(super) secret: Option<SecretText>,
         /// Styles other than `standard` need a `whsec_` secret.
         pub(super) signature: Option<SignatureRequest>,

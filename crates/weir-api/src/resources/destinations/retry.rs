@@ -11,8 +11,8 @@ use crate::{
 };
 
 object! {
-    /// The retry policy: the number of attempts, their age limit and their delays. The delays are given by `base_ms` and
-    /// `cap_ms`, or by `schedule_ms`.
+    /// The retry policy: the number of attempts, their age limit and their delays. The delays are given by `base_ms`
+    /// and `cap_ms`, or by `schedule_ms`.
     pub(crate) struct RetryRequest {
         #[schema(minimum = 1, maximum = 100, default = json!(RetryPolicy::default().max_attempts))]
         max_attempts: Option<u32>,

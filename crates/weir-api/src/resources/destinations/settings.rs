@@ -62,7 +62,8 @@ struct Context<'a> {
     addresses: &'a AddressPolicy,
     /// The settings before the edit; `None` for a new destination.
     current: Option<&'a Settings>,
-    /// Whether the edit changes the origin of the URL. Then header values are not kept.
+    /// Whether the edit changes the origin of the URL. If it does, masked header values are refused, so that the new
+    /// origin does not get the old values.
     origin_changes: bool,
 }
 

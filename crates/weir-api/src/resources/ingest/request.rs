@@ -69,8 +69,8 @@ object! {
         /// continues, but is not retried if it fails.
         coalesce_key: Option<EventKeyText>,
         /// An `ordered` destination gets the events of one key one after the other, in the order in which they were
-        /// stored. So if a producer sends an event after it got the 202 of another one, the other one comes first. The
-        /// events of a batch keep their order.
+        /// stored. So an event that is posted after the 202 of another event is sent after that event. The events of a
+        /// batch keep their order.
         ordering_key: Option<EventKeyText>,
     }
 }

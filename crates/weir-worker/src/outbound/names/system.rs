@@ -25,8 +25,8 @@ use tokio::time::Instant;
 use super::{Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress, Resolution};
 use crate::outbound::fault::NoConnection;
 
-/// How often the files are checked for changes: a process may start before its network has name servers. As long as a
-/// failure is cached, so a check is made before the next look-up of a name that failed.
+/// How often the files are checked for changes, because a process may start before its network has name servers. A
+/// failed look-up is cached for the same time, so the files are checked before the name is looked up again.
 const CHECK_FILES_EVERY: Duration = Duration::from_secs(5);
 /// The maximum time to wait for a name server before it is asked again: after a lost datagram, time must remain for
 /// another one.

@@ -108,8 +108,8 @@ impl OrderReceiver {
         Ok(Response::builder().status(status).body(Empty::new()).expect("a response"))
     }
 
-    /// Records an arrival. Returns the number of earlier arrivals of its place, and whether no other event of the key may
-    /// arrive until it is answered.
+    /// Records an arrival. Returns the number of earlier arrivals of its place, and whether no other event of the key
+    /// may arrive until it is answered.
     fn arrived(&self, key: &str, at: usize) -> (usize, bool) {
         let mut state = self.state();
         let State { keys, violations, ignored } = &mut *state;

@@ -1,5 +1,5 @@
-//! A database on the shared PostgreSQL for each test. The environment names the programs and the server, as `cargo xtask
-//! test` sets it. Tests that stop their servers have their own (`weir_test_support`).
+//! A database on the shared PostgreSQL for each test. The environment names the programs and the server, as `cargo
+//! xtask test` sets it. Tests that stop their servers have their own (`weir_test_support`).
 
 use std::{
     path::{Path, PathBuf},
