@@ -19,7 +19,6 @@ use subtle::{Choice, ConstantTimeEq};
 use weir_core::{
     Timestamp,
     access::{KeyDigest, Role, TenantScope},
-    destination::DEFAULT_TENANT,
 };
 use weir_store::{ApiKey, SharedStore, Store, StoreResult};
 
@@ -193,11 +192,6 @@ impl Caller {
         Err(Problem::not_found("there is no such path for a key that is bound to tenants"))
     }
 
-    /// The tenant of new data when the request names none: the only tenant of the key, or else the default tenant.
-    pub(crate) fn default_tenant(&self) -> &str {
-        self.only_tenant().unwrap_or(DEFAULT_TENANT)
-    }
-
     /// The tenant that a list or a filter is limited to: the named one, or the only one of this caller. `None`: all
     /// tenants.
     pub(crate) fn limit_to(&self, named: Option<String>) -> ApiResult<Option<String>> {
@@ -334,6 +328,5 @@ mod tests {
         ] {
             assert_eq!(status(caller.limit_to(named.clone())), expected, "{caller:?} {named:?}");
         }
-        assert_eq!((bound(&["acme"]).default_tenant(), Caller::admin().default_tenant()), ("acme", "default"));
     }
 }

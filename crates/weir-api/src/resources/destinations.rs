@@ -90,7 +90,7 @@ pub(crate) async fn create(
     _: Query<()>,
     Body(mut body): Body<Value>,
 ) -> ApiResult<Response> {
-    name_tenant(&mut body, &caller);
+    name_tenant(&mut body, &caller)?;
     let settings = settings::read(body, &api.addresses)?;
     caller.check_tenant(&settings.tenant)?;
     let now = api.clock.now();
@@ -114,13 +114,14 @@ pub(crate) async fn create(
     Ok(unstored(response))
 }
 
-/// Without a tenant in its body, the new destination belongs to the default tenant of the caller.
-fn name_tenant(body: &mut Value, caller: &Caller) {
+/// Without a tenant in its body, the new destination belongs to the only tenant of the caller.
+fn name_tenant(body: &mut Value, caller: &Caller) -> ApiResult<()> {
     if let Value::Object(fields) = body
         && fields.get("tenant").is_none_or(Value::is_null)
     {
-        fields.insert("tenant".to_owned(), caller.default_tenant().into());
+        fields.extend(caller.limit_to(None)?.map(|tenant| ("tenant".to_owned(), tenant.into())));
     }
+    Ok(())
 }
 
 /// List destinations

@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
-use weir_store::{DeliveryFilter, NewReplay, Replay, ReplayFilter, ReplayPhase};
+use weir_store::{DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase};
 
 use super::dry_run::{CountView, DryRun};
 use crate::{
@@ -159,8 +159,7 @@ pub(crate) async fn list(
     caller: Caller,
     Query(page): Query<ReplayPage>,
 ) -> ApiResult<Json<List<ReplayView>>> {
-    let (mut page, now) = (api.store.list_replays(page.request).await?, api.clock.now());
-    page.rows.retain(|replay| is_visible(replay, &caller));
+    let (page, now) = (visible_page(&api, &caller, page.request).await?, api.clock.now());
     Ok(page::view::<Replays, _, _>(page, |replay| ReplayView::of(replay, now)))
 }
 
@@ -209,6 +208,26 @@ pub(crate) async fn cancel(
     }
     tracing::info!(replay = %id, "replay cancelled");
     find(&api, &caller, id).await.map(Json)
+}
+
+/// A page of the replays that the caller sees. The id of a hidden replay never becomes a cursor.
+async fn visible_page(api: &ApiState, caller: &Caller, mut request: PageRequest) -> ApiResult<Page<Replay>> {
+    if caller.sees_all() {
+        return Ok(api.store.list_replays(request).await?);
+    }
+    let limit = request.limit as usize;
+    let mut rows: Vec<Replay> = Vec::new();
+    // One row more than the page has shows that there is another page.
+    while rows.len() <= limit {
+        let read = api.store.list_replays(request).await?;
+        rows.extend(read.rows.into_iter().filter(|replay| is_visible(replay, caller)));
+        let Some(before) = read.next else { break };
+        request.before = Some(before);
+    }
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    let next = rows.last().filter(|_| has_more).map(|replay| *replay.id.as_bytes());
+    Ok(Page { rows, next })
 }
 
 /// Whether the replay is limited to a tenant that the caller sees. A replay without a tenant takes deliveries of all.

@@ -5,6 +5,7 @@ use std::{ops::RangeInclusive, sync::LazyLock, time::Duration};
 use http::HeaderMap;
 use weir_core::{
     DestinationId, EventId, Timestamp,
+    destination::DEFAULT_TENANT,
     event::{DeliveryOptions, Event, EventBody},
     id::InvalidId,
 };
@@ -99,8 +100,7 @@ fn accept(
     }
 
     // A key that is bound to tenants sends events only for these.
-    let tenant = request.tenant.unwrap_or_else(|| caller.default_tenant().to_owned());
-    caller.check_tenant(&tenant)?;
+    let tenant = caller.limit_to(request.tenant)?.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
 
     // The random bits contain the index, so the ids of a batch keep its order. Delivery ids are made from the same
     // bits.
