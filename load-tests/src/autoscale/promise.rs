@@ -13,6 +13,10 @@ use super::{
     trace::Trace,
 };
 
+/// What a faster run does not make faster: Prometheus and the workers start, and the lag that they recorded leaves the
+/// windows of the queries only after that. Of 18 s, all but a tenth of a second were needed once.
+const NOT_SPED_UP_S: f64 = 6.0;
+
 /// Times are seconds since the beginning of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -62,6 +66,7 @@ impl Promise {
         match self {
             Self::Settles { from_s, within_s, until_s, .. } => {
                 [from_s, within_s, until_s].into_iter().for_each(|time| *time /= times);
+                *within_s += if times > 1.0 { NOT_SPED_UP_S } else { 0.0 };
             }
             Self::Replicas { from_s, until_s, .. }
             | Self::Reversals { from_s, until_s, .. }
@@ -70,6 +75,7 @@ impl Promise {
             Self::Holds(_) => {}
             Self::Recovers { within_s, until_s, .. } => {
                 [within_s, until_s].into_iter().for_each(|time| *time /= times);
+                *within_s += if times > 1.0 { NOT_SPED_UP_S } else { 0.0 };
             }
         }
     }
