@@ -63,10 +63,11 @@ impl Promise {
     }
 
     pub(super) fn speed_up(&mut self, times: f64) {
+        let not_sped_up_s = if times > 1.0 { NOT_SPED_UP_S } else { 0.0 };
         match self {
             Self::Settles { from_s, within_s, until_s, .. } => {
-                [from_s, within_s, until_s].into_iter().for_each(|time| *time /= times);
-                *within_s += if times > 1.0 { NOT_SPED_UP_S } else { 0.0 };
+                [from_s, until_s].into_iter().for_each(|time| *time /= times);
+                *within_s = *within_s / times + not_sped_up_s;
             }
             Self::Replicas { from_s, until_s, .. }
             | Self::Reversals { from_s, until_s, .. }
@@ -74,8 +75,8 @@ impl Promise {
             | Self::ScalesIn { from_s, until_s, .. } => [from_s, until_s].into_iter().for_each(|time| *time /= times),
             Self::Holds(_) => {}
             Self::Recovers { within_s, until_s, .. } => {
-                [within_s, until_s].into_iter().for_each(|time| *time /= times);
-                *within_s += if times > 1.0 { NOT_SPED_UP_S } else { 0.0 };
+                *until_s /= times;
+                *within_s = *within_s / times + not_sped_up_s;
             }
         }
     }

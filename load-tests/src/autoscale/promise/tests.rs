@@ -89,3 +89,14 @@ fn the_number_of_workers_must_not_change_while_a_server_is_down() {
     assert!(!away(&[2, 6, 6, 7, 7, 7]).is_kept);
     assert!(!Promise::Holds(Server::Redis).judge(&trace(&[2])).is_kept);
 }
+
+#[test]
+fn only_a_faster_run_gives_time_to_what_does_not_start_faster() {
+    let promise = Promise::Settles { from_s: 120.0, within_s: 180.0, until_s: 600.0, p99_ms: 250.0 };
+    for (times, expected) in [(1.0, (120.0, 180.0, 600.0)), (10.0, (12.0, 24.0, 60.0))] {
+        let mut sped_up = promise;
+        sped_up.speed_up(times);
+        let (from_s, within_s, until_s) = expected;
+        assert_eq!(sped_up, Promise::Settles { from_s, within_s, until_s, p99_ms: 250.0 });
+    }
+}
