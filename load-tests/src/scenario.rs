@@ -2,6 +2,8 @@
 //! program.
 
 mod behavior;
+mod group;
+mod publish;
 mod step;
 mod table;
 
@@ -9,11 +11,11 @@ use std::{collections::HashSet, path::Path, time::Duration};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
-use weir_core::{Period, RateLimit, RateLimits};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use behavior::ReceiverBehavior;
+pub(crate) use group::{Expect, Group, limits_in};
+pub(crate) use publish::Publish;
 pub(crate) use step::{Action, Step};
 pub(crate) use table::SCENARIOS;
 
@@ -81,114 +83,6 @@ impl Default for Roles {
     }
 }
 
-/// Destinations with the same settings and expectations.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Group {
-    pub(crate) name: String,
-    #[serde(default = "one")]
-    pub(crate) count: u32,
-    /// The body of `POST /v1/destinations`; the harness sets `url`, `name` and `event_types`.
-    #[serde(default = "no_settings")]
-    pub(crate) settings: Value,
-    /// Stands for `breaker = null`, which turns the breaker off: TOML has no null.
-    #[serde(default)]
-    pub(crate) no_breaker: bool,
-    #[serde(default)]
-    pub(crate) behavior: ReceiverBehavior,
-    #[serde(default)]
-    pub(crate) expect: Expect,
-}
-
-fn one() -> u32 {
-    1
-}
-
-fn no_settings() -> Value {
-    Value::Object(serde_json::Map::new())
-}
-
-/// Expectations of a group beside its limits, which must always hold.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Expect {
-    /// Every event arrives, and the backlog drains. False for destinations that never answer 2xx.
-    pub(crate) delivered: bool,
-    /// Sends of each destination ÷ the sends that its strictest limit allowed.
-    pub(crate) utilisation_min: Option<f64>,
-    /// Jain's index of the destinations' sends ÷ allowed sends, while all had a backlog.
-    pub(crate) fairness_min: Option<f64>,
-    /// From the instant an event was meant to be posted to its first arrival.
-    pub(crate) p50_ms: Option<f64>,
-    pub(crate) p99_ms: Option<f64>,
-    /// Sends a second during the overload ÷ the rate that the machine can take.
-    pub(crate) overload_min: Option<f64>,
-    /// Events with one `ordering_key` arrive in their order.
-    pub(crate) in_order: bool,
-}
-
-impl Default for Expect {
-    fn default() -> Self {
-        Self {
-            delivered: true,
-            utilisation_min: None,
-            fairness_min: None,
-            p50_ms: None,
-            p99_ms: None,
-            overload_min: None,
-            in_order: false,
-        }
-    }
-}
-
-/// A stream of events to one or several groups. Each group gets every event.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Publish {
-    #[serde(deserialize_with = "one_or_more")]
-    pub(crate) to: Vec<String>,
-    /// Events a second at fixed times, however Weir responds. Exactly one of `per_s`, `burst` and `overload` is set.
-    pub(crate) per_s: Option<f64>,
-    /// This many events, all at `from_s`.
-    pub(crate) burst: Option<u64>,
-    /// A multiple of the rate that the machine can take, which is measured before the run.
-    pub(crate) overload: Option<f64>,
-    #[serde(default)]
-    pub(crate) from_s: f64,
-    /// `None`: until `publish_s`.
-    pub(crate) until_s: Option<f64>,
-    /// Events in one request.
-    #[serde(default = "one")]
-    pub(crate) batch: u32,
-    #[serde(default = "connections")]
-    pub(crate) connections: u32,
-    /// Each event to one destination in turn, instead of to all.
-    #[serde(default)]
-    pub(crate) spread: bool,
-    /// Events have idempotency keys and are posted again until they are answered.
-    #[serde(default)]
-    pub(crate) persistent: bool,
-    pub(crate) ordering_keys: Option<u32>,
-    pub(crate) coalesce_keys: Option<u32>,
-}
-
-fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Names {
-        One(String),
-        More(Vec<String>),
-    }
-    Ok(match Names::deserialize(deserializer)? {
-        Names::One(name) => vec![name],
-        Names::More(names) => names,
-    })
-}
-
-fn connections() -> u32 {
-    16
-}
-
 impl Scenario {
     pub(crate) fn parse(name: &str, text: &str) -> anyhow::Result<Self> {
         toml::from_str::<Self>(text).with_context(|| format!("scenario {name}"))?.named_as(name)
@@ -244,8 +138,6 @@ impl Scenario {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        // The bound also keeps the conversion to a `Duration` from panicking.
-        let is_time = |seconds: f64| seconds.is_finite() && (0.0..=1e6).contains(&seconds);
         ensure!(
             is_time(self.publish_s) && is_time(self.drain_within_s),
             "publish_s and drain_within_s must be 0 to 1000000 seconds"
@@ -256,39 +148,15 @@ impl Scenario {
         let mut names = HashSet::new();
         for group in &self.destinations {
             ensure!(names.insert(&group.name), "destinations: two groups are named {}", group.name);
-            ensure!(group.count >= 1, "destinations {}: count must be at least 1", group.name);
-            limits_in(&group.settings).with_context(|| format!("destinations {}", group.name))?;
+            group.check().with_context(|| format!("destinations {}", group.name))?;
         }
 
-        // The streams: known groups, exactly one kind of rate, and times within the run.
+        // The streams: known groups, and a valid rate.
         for (n, publish) in self.publish.iter().enumerate() {
             for name in &publish.to {
                 ensure!(self.group(name).is_some(), "publish {}: no destinations are named {name}", n + 1);
             }
-            let rates = [publish.per_s.is_some(), publish.burst.is_some(), publish.overload.is_some()];
-            ensure!(
-                rates.into_iter().filter(|is_set| *is_set).count() == 1,
-                "publish {}: give one of per_s, burst and overload",
-                n + 1
-            );
-            ensure!(
-                publish.per_s.is_none_or(|rate| rate > 0.0 && rate <= 1e6),
-                "publish {}: per_s must be above 0 and at most 1000000",
-                n + 1
-            );
-            ensure!(
-                publish.overload.is_none_or(|times| (1.0..=10.0).contains(&times)),
-                "publish {}: overload must be 1 to 10",
-                n + 1
-            );
-            ensure!((1..=1_000).contains(&publish.batch), "publish {}: batch must be 1 to 1000", n + 1);
-            ensure!(publish.connections >= 1, "publish {}: connections must be at least 1", n + 1);
-            let (from_s, until_s) = (publish.from_s, publish.until_s.unwrap_or(self.publish_s));
-            ensure!(
-                is_time(from_s) && from_s <= until_s && until_s <= self.publish_s,
-                "publish {}: from_s and until_s must be in order and within publish_s",
-                n + 1
-            );
+            publish.check(self.publish_s).with_context(|| format!("publish {}", n + 1))?;
         }
 
         // A group without a stream would test nothing.
@@ -318,18 +186,14 @@ impl Scenario {
     }
 }
 
-/// The limits in the settings; `None` when the settings have no `rate_limits`.
-pub(crate) fn limits_in(settings: &Value) -> anyhow::Result<Option<RateLimits>> {
-    let Some(limits) = settings.get("rate_limits") else { return Ok(None) };
-    let limits = limits.as_array().context("rate_limits must be an array")?;
-    let parse = |limit: &Value| {
-        let number = |name: &str| u32::try_from(limit.get(name)?.as_u64()?).ok();
-        let period = Period::parse(limit.get("period")?.as_str()?)?;
-        RateLimit::with_burst(number("limit")?, period, number("burst").unwrap_or(1))
-    };
-    let limits: Option<Vec<RateLimit>> = limits.iter().map(parse).collect();
-    let limits = limits.context("rate_limits: each is a limit of 1 to 1000000 and a period")?;
-    Ok(Some(RateLimits::new(limits).context("rate_limits")?))
+/// The default of counts.
+fn one() -> u32 {
+    1
+}
+
+/// Whether this is a time in a scenario. The bound also keeps the conversion to a `Duration` from panicking.
+fn is_time(seconds: f64) -> bool {
+    seconds.is_finite() && (0.0..=1e6).contains(&seconds)
 }
 
 pub(crate) fn seconds(seconds: f64) -> Duration {

@@ -8,7 +8,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, LazyLock, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -98,12 +98,13 @@ impl KeyRing {
         Ok(())
     }
 
-    /// The sender of a request, or why the request is refused.
-    pub(crate) fn caller(&self, uri: &Uri, headers: &HeaderMap, now: Timestamp) -> ApiResult<Caller> {
-        if !is_guarded(uri.path()) {
-            return Ok(Caller::nobody());
-        }
-        let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
+    /// The sender of a request, or why the request is refused. `None`: the path needs no key.
+    pub(crate) fn caller(&self, uri: &Uri, headers: &HeaderMap, now: Timestamp) -> ApiResult<Option<Caller>> {
+        if is_guarded(uri.path()) { self.holder(headers, now).map(Some) } else { Ok(None) }
+    }
+
+    /// The holder of the key in a request.
+    fn holder(&self, headers: &HeaderMap, now: Timestamp) -> ApiResult<Caller> {
         let needs_key = !self.configured.is_empty();
         let Some(key) = bearer(headers) else {
             let missing = || Problem::new(ProblemKind::Unauthorized, "send `Authorization: Bearer <key>`");
@@ -113,6 +114,8 @@ impl KeyRing {
         if self.configured.contains(&given) {
             return Ok(Caller::admin());
         }
+        // Only now, because most requests have a key of the settings or none.
+        let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
         let Some(stored) = &*stored else {
             return Err(Problem::new(ProblemKind::Unavailable, "the API keys are not read yet; try again"));
         };
@@ -129,42 +132,36 @@ impl KeyRing {
 
 impl From<ApiKey> for StoredKey {
     fn from(key: ApiKey) -> Self {
-        let caller = Caller { role: Some(key.role), tenants: Arc::new(key.tenants) };
-        Self { caller, expires_at: key.expires_at }
+        Self { caller: Caller::new(key.role, key.tenants), expires_at: key.expires_at }
     }
 }
 
 /// The sender of a request, with its rights.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    /// `None`: the caller may use only the routes that need no key.
-    role: Option<Role>,
+    role: Role,
     tenants: Arc<TenantScope>,
 }
 
 impl Caller {
+    fn new(role: Role, tenants: TenantScope) -> Self {
+        Self { role, tenants: Arc::new(tenants) }
+    }
+
+    /// An admin of all tenants. Most requests have this caller, so it is made once.
     fn admin() -> Self {
-        Self { role: Some(Role::Admin), tenants: Arc::new(TenantScope::All) }
-    }
-
-    fn nobody() -> Self {
-        Self { role: None, tenants: Arc::new(TenantScope::Only([].into())) }
-    }
-
-    pub(crate) fn tenants(&self) -> &TenantScope {
-        &self.tenants
+        static ADMIN: LazyLock<Caller> = LazyLock::new(|| Caller::new(Role::Admin, TenantScope::All));
+        ADMIN.clone()
     }
 
     /// Refuses a request that needs a role which this caller does not have.
     pub(crate) fn check_role(&self, needed: Role) -> ApiResult<()> {
-        match self.role {
-            Some(role) if role.includes(needed) => Ok(()),
-            Some(role) => {
-                let detail = format!("this needs a key with the role `{needed}`; the role of this key is `{role}`");
-                Err(Problem::new(ProblemKind::Forbidden, detail))
-            }
-            None => Err(Problem::new(ProblemKind::Forbidden, format!("this needs a key with the role `{needed}`"))),
+        let Self { role, .. } = self;
+        if role.includes(needed) {
+            return Ok(());
         }
+        let detail = format!("this needs a key with the role `{needed}`; the role of this key is `{role}`");
+        Err(Problem::new(ProblemKind::Forbidden, detail))
     }
 
     /// Whether the caller is not bound to tenants.
@@ -177,7 +174,12 @@ impl Caller {
         self.tenants.includes(tenant)
     }
 
-    pub(crate) fn check_tenant(&self, tenant: &str) -> ApiResult<()> {
+    /// Whether the caller may see and create keys of this scope.
+    pub(crate) fn sees_scope(&self, scope: &TenantScope) -> bool {
+        self.tenants.includes_scope(scope)
+    }
+
+    pub(crate) fn check_sees(&self, tenant: &str) -> ApiResult<()> {
         if self.sees(tenant) {
             return Ok(());
         }
@@ -196,7 +198,7 @@ impl Caller {
     /// tenants.
     pub(crate) fn limit_to(&self, named: Option<String>) -> ApiResult<Option<String>> {
         if let Some(tenant) = named {
-            return self.check_tenant(&tenant).map(|()| Some(tenant));
+            return self.check_sees(&tenant).map(|()| Some(tenant));
         }
         match &*self.tenants {
             TenantScope::All => Ok(None),
@@ -270,7 +272,7 @@ mod tests {
 
     fn bound(tenants: &[&str]) -> Caller {
         let tenants = TenantScope::Only(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
-        Caller { role: Some(Role::Operate), tenants: Arc::new(tenants) }
+        Caller::new(Role::Operate, tenants)
     }
 
     #[test]

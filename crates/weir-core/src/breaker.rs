@@ -38,8 +38,8 @@ pub struct BreakerPolicy {
     /// The longest time for which the breaker stays open. The time doubles after each failed probe. Within [`OPEN_MS`],
     /// and at least [`Self::open_ms`].
     pub open_max_ms: u32,
-    /// A destination whose breaker has not closed for this time is paused; within [`PAUSE_AFTER_S`]. `None`: it is
-    /// never paused.
+    /// If the breaker does not close for this many seconds, Weir pauses the destination. Within [`PAUSE_AFTER_S`].
+    /// `None`: Weir never pauses it for this reason.
     pub pause_after_s: Option<u32>,
 }
 

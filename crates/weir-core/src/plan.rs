@@ -12,8 +12,8 @@ use crate::{
 /// The shortest time between two paced runs of one job. Twenty runs a second give a receiver an even stream instead of
 /// a burst each second, and the runs of thousands of busy destinations still share a few batches.
 pub const CADENCE: Duration = Duration::from_millis(50);
-/// How long before the start of its slot a permit is published, so that a worker has it when the slot opens. Longer
-/// than the 15 ms for which workers ask ahead of the slot.
+/// A permit is published this long before its slot starts, so that a worker has the permit in time. Workers ask for a
+/// slot 15 ms before it starts, so this must be longer.
 pub const LEAD: Duration = Duration::from_millis(20);
 /// The most permits that one run publishes, so that no destination delays the others of its batch. With a run every 50
 /// ms this is still ten thousand a second.

@@ -15,8 +15,8 @@ use weir_queue::PermitId;
 
 use crate::keys::{SHARDS, Shard};
 
-/// Longer than any permit lives: a minute until its send starts, and the longest timeout of two minutes. Older permits
-/// are dropped.
+/// Older permits are dropped. A permit is in use for three minutes at most: a minute until its send starts, and two
+/// minutes, the longest timeout.
 const KEPT_FOR: Duration = Duration::from_secs(600);
 
 /// A permit that was read from the delivery queue.

@@ -84,7 +84,7 @@ impl ShardContext {
                     continue;
                 }
             };
-            // An answer begins with the shard's earliest due time, which may be earlier than this process knows.
+            // Each answer begins with the earliest due time of the shard. Another process may have set it, so learn it.
             if let Some(due) = values.next_time() {
                 self.due_times.learn(call.shard, due);
             }

@@ -281,7 +281,7 @@ async fn insert(
     // A column that no row uses is NULL as a whole. Most groups use neither coalesce keys nor ordering keys.
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
     let message_groups = rare_column(deliveries, |delivery| delivery.message_group());
-    // The locks of these keys, so that groups of events with the same key are stored one after the other.
+    // Each key has a lock. Two transactions that use the same key take the same lock, so one waits for the other.
     let names: Vec<String> = message_groups.iter().flatten().flatten().map(lock_name).collect();
     let key_locks = locks_of(coalescing.iter().flatten().flatten().chain(&names).map(String::as_str));
     // The other columns that only such groups use.

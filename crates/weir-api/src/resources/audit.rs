@@ -49,10 +49,11 @@ pub(crate) async fn show(
     Query(range): Query<RangeParameters>,
 ) -> ApiResult<Json<AuditView>> {
     let (from, to) = range.times();
-    // The tenant of a deleted destination is not known any more, so only a caller for all tenants may audit it.
-    let is_deleted = api.store.destination(id).await?.is_none();
-    if !(is_deleted && caller.sees_all() && api.store.destination_existed(id).await?) {
-        destinations::find(&api, &caller, id).await?;
+    match api.store.destination(id).await? {
+        Some(destination) if caller.sees(&destination.settings.tenant) => {}
+        // The tenant of a deleted destination is not known any more, so only a caller for all tenants may audit it.
+        None if caller.sees_all() && api.store.destination_existed(id).await? => {}
+        _ => return Err(destinations::missing(id)),
     }
     let from = from.unwrap_or_else(|| to.unwrap_or_else(|| api.clock.now()).before(DEFAULT_RANGE).max(Timestamp::MIN));
     in_time(judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(|report| Json(report.into()))

@@ -118,16 +118,10 @@ pub(crate) async fn retry(
     PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
     _: Query<()>,
 ) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
-    check_tenant(&api, &caller, id).await?;
+    check_visible(&api, &caller, id).await?;
     let now = api.clock.now();
-    match api.store.retry_delivery(id, now).await? {
-        DeliveryAction::Done { destination_id } => {
-            let due = now;
-            api.wake(&[Wake { destination_id, due }]).await;
-        }
-        other => return Err(refusal(id, other, "retried")),
-    }
-    Ok((StatusCode::ACCEPTED, Json(find(&api, &caller, id).await?)))
+    let action = api.store.retry_delivery(id, now).await?;
+    answer(&api, &caller, id, action, "retried", now).await
 }
 
 /// Cancel a delivery
@@ -146,16 +140,25 @@ pub(crate) async fn cancel(
     PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
     _: Query<()>,
 ) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
-    check_tenant(&api, &caller, id).await?;
+    check_visible(&api, &caller, id).await?;
     let now = api.clock.now();
-    match api.store.cancel_delivery(id, now).await? {
-        DeliveryAction::Done { destination_id } => {
-            // The next delivery of its message group may have become due.
-            api.wake(&[Wake { destination_id, due: now }]).await;
-            Ok((StatusCode::ACCEPTED, Json(find(&api, &caller, id).await?)))
-        }
-        other => Err(refusal(id, other, "cancelled")),
-    }
+    let action = api.store.cancel_delivery(id, now).await?;
+    answer(&api, &caller, id, action, "cancelled", now).await
+}
+
+/// Answers a retry or a cancellation; `verb` is "retried" or "cancelled". The delivery is due now, or the next one of
+/// its message group may have become due, so the destination is woken.
+async fn answer(
+    api: &ApiState,
+    caller: &Caller,
+    id: DeliveryId,
+    action: DeliveryAction,
+    verb: &str,
+    now: Timestamp,
+) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
+    let DeliveryAction::Done { destination_id } = action else { return Err(refusal(id, action, verb)) };
+    api.wake(&[Wake { destination_id, due: now }]).await;
+    Ok((StatusCode::ACCEPTED, Json(find(api, caller, id).await?)))
 }
 
 /// Why the delivery cannot be `verb` ("retried", "cancelled").
@@ -175,7 +178,7 @@ fn refusal(id: DeliveryId, action: DeliveryAction, verb: &str) -> Problem {
 }
 
 /// Refuses a delivery of a tenant that the caller does not see. The tenant of a delivery is that of its event.
-async fn check_tenant(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<()> {
+async fn check_visible(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<()> {
     if caller.sees_all() {
         return Ok(());
     }

@@ -92,7 +92,7 @@ pub(crate) async fn create(
 ) -> ApiResult<Response> {
     name_tenant(&mut body, &caller)?;
     let settings = settings::read(body, &api.addresses)?;
-    caller.check_tenant(&settings.tenant)?;
+    caller.check_sees(&settings.tenant)?;
     let now = api.clock.now();
     let destination = Destination {
         id: DestinationId::new(now, rand::random()),

@@ -128,7 +128,7 @@ fn scope(named: Option<Vec<TenantText>>, caller: &Caller) -> ApiResult<TenantSco
         None => TenantScope::All,
         Some(tenants) => TenantScope::Only(tenants.into_iter().map(|tenant| tenant.0).collect()),
     };
-    if caller.tenants().includes_scope(&scope) {
+    if caller.sees_scope(&scope) {
         return Ok(scope);
     }
     Err(Problem::invalid_field("/tenants", "must name only tenants of the key that creates this one"))
@@ -147,14 +147,10 @@ pub(crate) async fn list(
     Query(page): Query<KeyPage>,
 ) -> ApiResult<Json<List<KeyView>>> {
     let mut keys = api.store.api_keys().await?;
-    let limit = page.request.limit as usize;
-    keys.retain(|key| caller.tenants().includes_scope(&key.tenants));
+    keys.retain(|key| caller.sees_scope(&key.tenants));
     keys.retain(|key| page.request.before.is_none_or(|before| *key.id.as_bytes() < before));
     keys.reverse();
-    let has_more = keys.len() > limit;
-    keys.truncate(limit);
-    let next = keys.last().filter(|_| has_more).map(|key| *key.id.as_bytes());
-    Ok(page::view::<Keys, _, _>(Page { rows: keys, next }, KeyView::from))
+    Ok(page::view::<Keys, _, _>(Page::of(keys, page.request, |key| *key.id.as_bytes()), KeyView::from))
 }
 
 /// Delete an API key
@@ -173,7 +169,7 @@ pub(crate) async fn delete(
 ) -> ApiResult<StatusCode> {
     let missing = || Problem::not_found(format!("there is no key {id}"));
     let known = api.store.api_keys().await?;
-    let found = known.into_iter().find(|key| key.id == id && caller.tenants().includes_scope(&key.tenants));
+    let found = known.into_iter().find(|key| key.id == id && caller.sees_scope(&key.tenants));
     found.ok_or_else(missing)?;
     if !api.store.delete_api_key(id).await? {
         return Err(missing());

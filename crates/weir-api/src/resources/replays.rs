@@ -215,19 +215,15 @@ async fn visible_page(api: &ApiState, caller: &Caller, mut request: PageRequest)
     if caller.sees_all() {
         return Ok(api.store.list_replays(request).await?);
     }
-    let limit = request.limit as usize;
     let mut rows: Vec<Replay> = Vec::new();
-    // One row more than the page has shows that there is another page.
-    while rows.len() <= limit {
+    // `Page::of` needs one row more than the page has.
+    while rows.len() <= request.limit as usize {
         let read = api.store.list_replays(request).await?;
         rows.extend(read.rows.into_iter().filter(|replay| is_visible(replay, caller)));
         let Some(before) = read.next else { break };
         request.before = Some(before);
     }
-    let has_more = rows.len() > limit;
-    rows.truncate(limit);
-    let next = rows.last().filter(|_| has_more).map(|replay| *replay.id.as_bytes());
-    Ok(Page { rows, next })
+    Ok(Page::of(rows, request, |replay| *replay.id.as_bytes()))
 }
 
 /// Whether the replay is limited to a tenant that the caller sees. A replay without a tenant takes deliveries of all.

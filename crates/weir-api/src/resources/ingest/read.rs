@@ -67,7 +67,7 @@ fn accept(
     index: usize,
 ) -> ApiResult<NewEvent> {
     let mut errors = Errors::default();
-    // Check every field before any error is returned, so that the client gets all errors at once.
+    // Check every field first and return the errors together: the client gets all of them in one answer.
     if let Err(detail) = check_new_type(&request.event_type) {
         errors.add("/type", detail);
     }
