@@ -7,6 +7,8 @@
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
+use crate::id::ApiKeyId;
+
 /// The digest of an API key. Weir never stores the key itself.
 pub type KeyDigest = [u8; 32];
 
@@ -102,6 +104,37 @@ impl TenantScope {
     }
 }
 
+/// Who did something, as the activity log names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Actor {
+    /// The name of a stored key, or one of the names below. Keys may have any name, so only `key_id` tells them apart.
+    pub name: String,
+    /// The stored key. `None`: a key of the settings, no key, or Weir itself.
+    pub key_id: Option<ApiKeyId>,
+}
+
+impl Actor {
+    /// The holder of a stored key.
+    pub fn of_key(key_id: ApiKeyId, name: impl Into<String>) -> Self {
+        Self { name: name.into(), key_id: Some(key_id) }
+    }
+
+    /// The holder of a key in the settings of the process. The settings give keys no names.
+    pub fn of_settings() -> Self {
+        Self { name: "WEIR_API_KEYS".to_owned(), key_id: None }
+    }
+
+    /// The sender of a request without a key, on a server that needs none.
+    pub fn anonymous() -> Self {
+        Self { name: "anonymous".to_owned(), key_id: None }
+    }
+
+    /// Weir itself, for example when it opens a breaker.
+    pub fn weir() -> Self {
+        Self { name: "weir".to_owned(), key_id: None }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,6 +158,14 @@ mod tests {
             assert_eq!(role.as_str().parse(), Ok(role));
         }
         assert_eq!("root".parse::<Role>(), Err(InvalidRole));
+    }
+
+    #[test]
+    fn a_key_cannot_pretend_to_be_another_actor_by_its_name() {
+        let id = ApiKeyId::new(crate::Timestamp::from_secs(1_800_000_000), 1);
+        for other in [Actor::weir(), Actor::anonymous(), Actor::of_settings()] {
+            assert_ne!(Actor::of_key(id, other.name.clone()), other);
+        }
     }
 
     #[test]
