@@ -1,4 +1,4 @@
-//! Automation that needs an `if`: `cargo xtask test`, `lint`, `ci`, `dev`, `bench`, `load`.
+//! Automation that needs an `if`: `cargo xtask test`, `prove`, `lint`, `ci`, `dev`, `bench`, `load`.
 //!
 //! Each command is a list of steps, and each step is one run of cargo. The first step that fails ends the list, and its
 //! heading names it. The servers of the tests are started before the first step and stopped after the last.
@@ -41,12 +41,14 @@ struct Cli {
 enum Command {
     /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
     /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them,
-    /// then those that judge times, one at a time; the quick set of the load tests on both set-ups; the short form of
-    /// autoscaling.
+    /// then those that judge times, one at a time.
     Test,
+    /// Prove the promises that need minutes of load: the quick set of the load tests on both set-ups, and the short
+    /// form of autoscaling. Takes about eight minutes.
+    Prove,
     /// Check formatting, lints and documentation; a warning is an error.
     Lint,
-    /// Run every check that a change must pass: lint, then test.
+    /// Run every check that a change must pass: lint, then test, then prove.
     Ci,
     /// Run Weir's roles as separate processes over private servers, until Ctrl-C.
     Dev,
@@ -85,25 +87,47 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Test => run_with_servers(&test_steps()),
         Command::Lint => step::run_all(&lint_steps(), &[]),
-        Command::Ci => run_with_servers(&lint_steps().into_iter().chain(test_steps()).collect::<Vec<_>>()),
+        Command::Prove => {
+            let proof = ProofEnv::find()?;
+            step::run_all(&proof_steps(), &proof.env())
+        }
+        Command::Ci => {
+            run_with_servers(&lint_steps().into_iter().chain(test_steps()).collect::<Vec<_>>())?;
+            run(Command::Prove)
+        }
         Command::Dev => dev::run(),
         Command::Bench { arguments } => {
             let programs = Servers::programs(servers::given)?;
             step::run_all(&bench_steps(&arguments), programs.env())
         }
         Command::Load { autoscale: true, arguments, .. } => {
-            let programs = Servers::programs(servers::given)?;
             let steps = [build_for_load(), prove_autoscaling(&arguments)];
-            // The load tests start a Prometheus themselves and need its path.
-            let prometheus = ("WEIR_TEST_PROMETHEUS", servers::utf8(&tools::PROMETHEUS.find()?.join("prometheus"))?);
-            let env: Vec<_> = programs.env().iter().cloned().chain([prometheus]).collect();
-            step::run_all(&steps, &env)
+            let proof = ProofEnv::find()?;
+            step::run_all(&steps, &proof.env())
         }
         Command::Load { scaled: false, arguments, .. } => step::run_all(&load_steps("embedded", &arguments), &[]),
         Command::Load { scaled: true, arguments, .. } => {
             let programs = Servers::programs(servers::given)?;
             step::run_all(&load_steps("scaled", &arguments), programs.env())
         }
+    }
+}
+
+/// The programs that the load tests start themselves.
+struct ProofEnv {
+    programs: Servers,
+    prometheus: String,
+}
+
+impl ProofEnv {
+    fn find() -> anyhow::Result<Self> {
+        let programs = Servers::programs(servers::given)?;
+        Ok(Self { programs, prometheus: servers::utf8(&tools::PROMETHEUS.find()?.join("prometheus"))? })
+    }
+
+    fn env(&self) -> Vec<(&'static str, String)> {
+        let prometheus = ("WEIR_TEST_PROMETHEUS", self.prometheus.clone());
+        self.programs.env().iter().cloned().chain([prometheus]).collect()
     }
 }
 
@@ -116,7 +140,6 @@ fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
 }
 
 fn test_steps() -> Vec<Step> {
-    let quick = ["--quick".to_owned()];
     vec![
         Step::tests(
             "Tests of the store on PostgreSQL, which wait; beside them, tests that compute",
@@ -149,6 +172,15 @@ fn test_steps() -> Vec<Step> {
             )],
             1,
         ),
+    ]
+}
+
+/// These take minutes, need most of the machine, and judge the running program from outside, so they are a command of
+/// their own.
+fn proof_steps() -> Vec<Step> {
+    let quick = ["--quick".to_owned()];
+    vec![
+        build_for_load(),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
         // The short form, in which time runs ten times as fast. `cargo xtask load --autoscale` plays the other
@@ -232,12 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_include_a_load_test_on_both_set_ups() {
-        let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
+    fn the_proofs_include_a_load_test_on_both_set_ups_and_autoscaling() {
+        let steps: Vec<_> = proof_steps().iter().map(Step::to_string).collect();
         for set_up in ["embedded", "scaled"] {
             let proof = format!("run --spawn {set_up} --quick");
             assert!(steps.iter().any(|step| step.ends_with(&proof)), "{steps:?}");
         }
+        assert!(steps.iter().any(|step| step.contains("autoscale --short capped")), "{steps:?}");
     }
 
     #[test]
