@@ -21,6 +21,9 @@ use step::{Programs, Step};
 /// The modules of the end-to-end tests that need the machine for themselves.
 const ALONE: &str = "alone::";
 
+/// The modules of the end-to-end tests that take minutes of load.
+const PROOFS: &str = "proofs::";
+
 /// The libraries whose tests compute, and use no server and no real time. With the simulation of the queue they take
 /// 140 of the 160 seconds of processor time that the tests of all libraries take.
 const COMPUTING: [&str; 4] = ["weir-api", "weir-core", "weir-model", "weir-store"];
@@ -43,8 +46,8 @@ enum Command {
     /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them,
     /// then those that judge times, one at a time.
     Test,
-    /// Prove the promises that need minutes of load: the quick set of the load tests on both set-ups, and the short
-    /// form of autoscaling. Takes about eight minutes.
+    /// Prove the promises that need minutes of load: many faults at once, the quick set of the load tests on both
+    /// set-ups, and the short form of autoscaling. Takes about ten minutes.
     Prove,
     /// Check formatting, lints and documentation; a warning is an error.
     Lint,
@@ -158,7 +161,10 @@ fn test_steps() -> Vec<Step> {
         Step::tests(
             "Tests of the whole program that mostly wait; beside them, tests of deploy/ and k8s/ with the tools that read them",
             vec![
-                Programs::of(&["--release", "--package", "weir", "--tests"], &["--test-threads=6", "--skip", ALONE]),
+                Programs::of(
+                    &["--release", "--package", "weir", "--tests"],
+                    &["--test-threads=6", "--skip", ALONE, "--skip", PROOFS],
+                ),
                 libraries(&[]).only(reads_manifests).yielding(),
             ],
             2,
@@ -166,13 +172,14 @@ fn test_steps() -> Vec<Step> {
         // One at a time, so that a limit that is exceeded cannot be the effect of another test.
         Step::tests(
             "Tests of the whole program that judge times, one at a time",
-            vec![Programs::of(
-                &["--release", "--package", "weir", "--test", "end_to_end"],
-                &["--test-threads=1", ALONE],
-            )],
+            vec![end_to_end(&["--test-threads=1", ALONE])],
             1,
         ),
     ]
+}
+
+fn end_to_end(run: &[&str]) -> Programs {
+    Programs::of(&["--release", "--package", "weir", "--test", "end_to_end"], run)
 }
 
 /// These take minutes, need most of the machine, and judge the running program from outside, so they are a command of
@@ -181,6 +188,7 @@ fn proof_steps() -> Vec<Step> {
     let quick = ["--quick".to_owned()];
     vec![
         build_for_load(),
+        Step::tests("Prove that faults break no promise", vec![end_to_end(&["--test-threads=1", PROOFS])], 1),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
         // The short form, in which time runs ten times as fast. `cargo xtask load --autoscale` plays the other
@@ -274,13 +282,20 @@ mod tests {
     }
 
     #[test]
-    fn every_end_to_end_test_is_in_one_of_the_two_steps() {
-        let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
+    fn every_end_to_end_test_is_in_one_of_the_three_steps() {
+        let steps: Vec<_> = test_steps().iter().chain(&proof_steps()).map(Step::to_string).collect();
         let of_the_program = |line: &&str| line.contains("--package weir --test");
         let lines: Vec<_> = steps.iter().flat_map(|step| step.lines()).filter(of_the_program).collect();
         let filters: Vec<_> =
             lines.iter().filter_map(|line| line.split_once(" -- ")).map(|(_, filter)| filter).collect();
-        assert_eq!(filters, ["--test-threads=6 --skip alone::", "--test-threads=1 alone::"]);
+        assert_eq!(
+            filters,
+            [
+                "--test-threads=6 --skip alone:: --skip proofs::",
+                "--test-threads=1 alone::",
+                "--test-threads=1 proofs::"
+            ]
+        );
     }
 
     #[test]

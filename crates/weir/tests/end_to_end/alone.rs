@@ -1,7 +1,6 @@
 //! Tests that need the machine for themselves. Other files have a module of the same name for such tests of theirs.
 
 mod caps;
-mod chaos;
 mod degrade;
 mod neighbours;
 mod restore;

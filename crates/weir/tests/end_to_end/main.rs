@@ -3,7 +3,7 @@
 //!
 //! Most tests wait for most of their time, so they run side by side. The tests in modules named `alone` judge the times
 //! of requests or the speed of Weir. They run after the others and one at a time, so a limit that is exceeded cannot be
-//! the effect of another test. `cargo xtask test` runs both groups.
+//! the effect of another test. `cargo xtask test` runs both groups, and `cargo xtask prove` the tests in `proofs`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,6 +25,7 @@ mod ordered;
 mod ports;
 mod processes;
 mod prometheus;
+mod proofs;
 mod readme;
 mod receivers;
 mod replays;
