@@ -14,7 +14,10 @@ use axum::{
 use http::{Version, header};
 use url::Host;
 
-use crate::problem::{Problem, ProblemKind};
+use crate::{
+    problem::{Problem, ProblemKind},
+    request_id::RequestId,
+};
 
 /// The hosts that requests may address.
 #[derive(Debug, Clone, Default)]
@@ -56,12 +59,15 @@ impl Hosts {
     }
 }
 
-/// The middleware of a process without the API: checks the host.
-pub(crate) async fn check(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    match hosts.admit(&request) {
+/// The middleware of a process without the API: gives each request an id, and checks the host.
+pub(crate) async fn check(State(hosts): State<Arc<Hosts>>, mut request: Request, next: Next) -> Response {
+    let request_id = RequestId::give(&mut request);
+    let path = request.uri().path().to_owned();
+    let response = match hosts.admit(&request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
-    }
+    };
+    request_id.answer(response, &path)
 }
 
 /// The authority that the request addresses. An authority in the target (`GET http://host/path`) overrides the header.

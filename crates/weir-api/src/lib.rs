@@ -42,6 +42,7 @@ mod observe;
 mod openapi;
 mod problem;
 mod readers;
+mod request_id;
 mod resources;
 mod routes;
 mod spans;

@@ -1,4 +1,5 @@
-//! The middleware of every request: checks the host, the key and its role, and counts and times the response.
+//! The middleware of every request: gives it an id, checks the host, the key and its role, and counts and times the
+//! response.
 //!
 //! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one
 //! label.
@@ -20,6 +21,7 @@ use weir_core::access::Role;
 use crate::{
     meters::{DURATION, REQUESTS},
     problem::ApiResult,
+    request_id::RequestId,
     state::Api,
 };
 
@@ -86,6 +88,7 @@ impl Meters {
 pub(crate) async fn observe(State(observer): State<Observer>, mut request: Request, next: Next) -> Response {
     let Observer { api, meters, roles } = observer;
     let began = api.clock.now();
+    let request_id = RequestId::give(&mut request);
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let response = match admit(&api, roles, &mut request, route.as_ref()) {
@@ -94,7 +97,7 @@ pub(crate) async fn observe(State(observer): State<Observer>, mut request: Reque
     };
     let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
     meters.record(route, method, response.status(), api.clock.now().since(began).as_secs_f64());
-    response
+    request_id.answer(response, route)
 }
 
 /// Checks the host, the key and the role, and adds the caller to the request.

@@ -80,7 +80,9 @@ const SECURITY_SCHEME: &str = "api_key";
             follow `next_cursor` until it is null. Every refused request gets a problem (RFC 9457) and changes nothing. \
             `errors` names each invalid value by a JSON pointer, or a query parameter by `/` and its name. Unknown fields \
             and parameters are refused. Without configured API keys the server listens only on loopback and requests need \
-            no key. A request must name a loopback host or a configured host; otherwise the answer is 421.",
+            no key. A request must name a loopback host or a configured host; otherwise the answer is 421. Every answer has an \
+            `x-request-id`: the one of the request if it has 1 to 64 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`, \
+            or else a new one. The log of the server names it with the reason of a 500 or 503.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     tags(

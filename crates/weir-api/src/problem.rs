@@ -1,6 +1,7 @@
 //! Maps errors to HTTP responses: RFC 9457 `application/problem+json`. No other module does.
 //!
-//! Internals never reach a client. Errors of the store are logged here, once, and answered with 500 or 503.
+//! Internals never reach a client: an error of the store is answered with 500 or 503, and its reason goes along with the
+//! response to the log ([`Failure`]), where it gets the id of the request.
 
 use std::borrow::Cow;
 
@@ -132,11 +133,13 @@ pub(crate) struct Problem {
     kind: ProblemKind,
     detail: Cow<'static, str>,
     errors: Vec<FieldError>,
+    /// Why the server failed, for its log.
+    failure: Option<Failure>,
 }
 
 impl Problem {
     pub(crate) fn new(kind: ProblemKind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), errors: Vec::new() }
+        Self { kind, detail: detail.into(), errors: Vec::new(), failure: None }
     }
 
     pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
@@ -154,7 +157,7 @@ impl Problem {
             [only] => Cow::Owned(describe(only)),
             [first, rest @ ..] => Cow::Owned(format!("{}; {} more in `errors`", describe(first), rest.len())),
         };
-        Self { kind: ProblemKind::Invalid, detail, errors }
+        Self { kind: ProblemKind::Invalid, detail, errors, failure: None }
     }
 
     /// The problem of a request with one error.
@@ -231,7 +234,11 @@ impl Serialize for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        response(self.kind, &self.document())
+        let mut response = response(self.kind, &self.document());
+        if let Some(failure) = self.failure {
+            response.extensions_mut().insert(failure);
+        }
+        response
     }
 }
 
@@ -253,12 +260,34 @@ pub(crate) fn response(kind: ProblemKind, document: &impl Serialize) -> Response
     response
 }
 
+/// Why the server could not do what a valid request asks for. The log gets it, the client does not.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    message: &'static str,
+    reason: String,
+    /// Whether a later attempt may succeed.
+    is_transient: bool,
+}
+
+impl Failure {
+    /// Writes the failure to the log.
+    pub(crate) fn log(&self, request_id: &str, route: &str) {
+        let Self { message, reason, is_transient } = self;
+        if *is_transient {
+            tracing::warn!(%reason, request_id, route, "{message}");
+        } else {
+            tracing::error!(%reason, request_id, route, "{message}");
+        }
+    }
+}
+
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(reason) => {
-                tracing::warn!(%reason, "the store is unavailable");
-                Self::new(ProblemKind::Unavailable, "the store does not answer; try again")
+                let problem = Self::new(ProblemKind::Unavailable, "the store does not answer; try again");
+                let failure = Failure { message: "the store is unavailable", reason, is_transient: true };
+                Self { failure: Some(failure), ..problem }
             }
             StoreError::Failed(reason) => internal("a store operation failed", &reason),
         }
@@ -267,8 +296,9 @@ impl From<StoreError> for Problem {
 
 /// An internal error. The log gets the reason, the client does not.
 pub(crate) fn internal(message: &'static str, reason: &dyn std::fmt::Display) -> Problem {
-    tracing::error!(%reason, "{message}");
-    Problem::new(ProblemKind::Internal, "an internal error occurred; the log of the server gives the reason")
+    let detail = "an internal error occurred; the log of the server gives the reason under the `x-request-id`";
+    let failure = Failure { message, reason: reason.to_string(), is_transient: false };
+    Problem { failure: Some(failure), ..Problem::new(ProblemKind::Internal, detail) }
 }
 
 /// The result of a handler.

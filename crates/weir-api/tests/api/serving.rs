@@ -77,6 +77,37 @@ async fn a_process_without_the_api_checks_the_host_too() {
 }
 
 #[tokio::test]
+async fn every_answer_has_the_id_of_its_request() {
+    let server = Server::start_with(Options { api_keys: ApiKeys::new(["sesame"]), ..Options::default() }).await;
+    let operations = operations_router(
+        Operations {
+            store: server.store.clone(),
+            queue: None,
+            readiness: server.readiness.clone(),
+            render_metrics: None,
+        },
+        Hosts::default(),
+    );
+    let request = |path: &str, host: &str| Request::get(path).header("host", host).header("x-request-id", "mine-1");
+    for (path, host, status) in [
+        ("/healthz", "localhost", 200),
+        ("/v1/events", "localhost", 401),
+        ("/nothing", "localhost", 404),
+        ("/healthz", "evil.test", 421),
+    ] {
+        for router in [&server.router, &operations] {
+            let given = reply(router.clone(), request(path, host).body(Body::empty()).unwrap()).await;
+            assert_eq!(given.header("x-request-id"), "mine-1", "{path} {host}");
+        }
+        let given = server.send(request(path, host).body(Body::empty()).unwrap()).await;
+        assert_eq!(given.status.as_u16(), status, "{path} {host}");
+    }
+    let made = [server.get("/healthz").await, server.get("/healthz").await];
+    let made = made.each_ref().map(|reply| reply.header("x-request-id"));
+    assert!(made[0] != made[1] && made.iter().all(|id| id.len() == 32), "{made:?}");
+}
+
+#[tokio::test]
 async fn readiness_follows_the_process_and_health_does_not() {
     let server = Server::start().await;
     assert_eq!(server.get("/readyz").await.expect(StatusCode::OK), json!({"status": "ready"}));
