@@ -48,7 +48,7 @@ mod routes;
 mod spans;
 mod state;
 
-pub use auth::{ApiKeys, KeyRing};
+pub use auth::{ApiKeys, InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress};
 pub use hosts::Hosts;
 pub use readers::body::BodyBudget;
 pub use routes::{operations_router, router};

@@ -1,5 +1,5 @@
-//! The middleware of every request: gives it an id, checks the host, the key and its role, and counts and times the
-//! response.
+//! The middleware of every request: gives it an id; checks the host, the key or session, its role, and the page that sent
+//! the request; counts and times the response.
 //!
 //! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one
 //! label.
@@ -19,6 +19,7 @@ use metrics::{Counter, Histogram, counter, histogram};
 use weir_core::access::Role;
 
 use crate::{
+    auth::{Caller, SessionCookie, same_origin},
     meters::{DURATION, REQUESTS},
     problem::ApiResult,
     request_id::RequestId,
@@ -100,10 +101,13 @@ pub(crate) async fn observe(State(observer): State<Observer>, mut request: Reque
     request_id.answer(response, route)
 }
 
-/// Checks the host, the key and the role, and adds the caller to the request.
+/// Checks the host, the key or session, the page and the role, and adds the caller to the request.
 fn admit(api: &Api, roles: Roles, request: &mut Request, route: Option<&MatchedPath>) -> ApiResult<()> {
     api.hosts.admit(request)?;
-    let Some(caller) = api.keys.caller(request.uri(), request.headers(), api.clock.now())? else { return Ok(()) };
+    let (headers, public_url) = (request.headers(), api.public_url.as_ref());
+    let caller = api.keys.caller(request.uri(), headers, SessionCookie::of(public_url), api.clock.now())?;
+    same_origin::check(caller.as_ref().map(Caller::credential), request.method(), headers, public_url)?;
+    let Some(caller) = caller else { return Ok(()) };
     // A path without a route, and a method that the route does not have, are refused later.
     if let Some(role) = route.and_then(|route| roles(request.method(), route.as_str())) {
         caller.check_role(role)?;

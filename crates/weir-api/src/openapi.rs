@@ -27,7 +27,7 @@ use crate::{
     readers::{query::Query, texts},
     resources::{
         alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays, secrets,
-        test_event,
+        session, test_event,
     },
 };
 
@@ -47,17 +47,21 @@ pub(crate) async fn openapi(_: Query<()>) -> Response {
 }
 
 /// The role that a caller needs for an operation, as the operation states in `security`. `None`: everybody may use it,
-/// or there is no such operation. An operation that states none needs the highest.
+/// or every holder of a key, or there is no such operation. An operation that states nothing needs the highest.
 pub(crate) fn role(method: &Method, path: &str) -> Option<Role> {
     type Operations = Vec<(Method, Option<Role>)>;
     static ROLES: LazyLock<HashMap<String, Operations>> = LazyLock::new(|| {
         let document: Value = serde_json::from_slice(&DOCUMENT).unwrap_or_default();
         let operation = |(method, operation): (&String, &Value)| {
             let method = Method::from_str(&method.to_ascii_uppercase()).ok()?;
+            let needed = operation["security"].as_array().and_then(|list| list.first()).and_then(Value::as_object);
             // An open operation has a list with an empty requirement.
-            let is_open = operation["security"][0].as_object().is_some_and(serde_json::Map::is_empty);
-            let stated = operation["security"][0][SECURITY_SCHEME][0].as_str().and_then(|role| role.parse().ok());
-            Some((method, (!is_open).then(|| stated.unwrap_or(Role::Admin))))
+            let is_open = needed.is_some_and(serde_json::Map::is_empty);
+            // An operation for every role names the key without a role.
+            let roles = needed.and_then(|needed| needed.get(SECURITY_SCHEME)).and_then(Value::as_array);
+            let is_for_every_role = roles.is_some_and(Vec::is_empty);
+            let stated = roles.and_then(|roles| roles.first()?.as_str()?.parse().ok());
+            Some((method, (!is_open && !is_for_every_role).then(|| stated.unwrap_or(Role::Admin))))
         };
         let paths = document["paths"].as_object().into_iter().flatten();
         let of_path = |item: &Value| item.as_object().into_iter().flatten().filter_map(operation).collect();
@@ -91,6 +95,7 @@ const SECURITY_SCHEME: &str = "api_key";
         (name = "deliveries", description = "One event owed to one destination, and its attempts."),
         (name = "replays", description = "Ended deliveries that are sent again beside live traffic."),
         (name = "alerts", description = "Thresholds for alerts about destinations. Alerts are events whose type begins with `weir.`."),
+        (name = "session", description = "Who sends the requests, and the sessions of browsers. In a session the cookie replaces the key on every path."),
         (name = "keys", description = "API keys with a role, for all tenants or for some. Each operation states the role that it needs."),
         (name = "operation", description = "Health, metrics and this documentation. These paths need no key.")
     ),
@@ -101,6 +106,7 @@ const SECURITY_SCHEME: &str = "api_key";
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,
+        session::me, session::create, session::delete,
         keys::create, keys::list, keys::delete,
         health::live, health::ready, health::metrics, openapi, docs::page
     ),
@@ -122,9 +128,10 @@ impl Modify for Shared {
     fn modify(&self, document: &mut Document) {
         if let Some(components) = document.components.as_mut() {
             // How requests authenticate. The document's `security` refers to this scheme by name.
-            let bearer = HttpBuilder::new()
-                .scheme(HttpAuthScheme::Bearer)
-                .description(Some("An API key: one of the settings, or one that `POST /v1/keys` created"));
+            let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
+                "An API key: one of the settings, or one that `POST /v1/keys` created. A browser may send the \
+                     cookie of `POST /v1/session` instead.",
+            ));
             let scheme = RefOr::T(SecurityScheme::Http(bearer.build()));
             components.security_schemes.insert(SECURITY_SCHEME.to_owned(), scheme);
             // Add the rules between fields, which the derived schemas do not contain.
@@ -217,6 +224,10 @@ mod tests {
         serde_json::from_slice(&DOCUMENT).unwrap()
     }
 
+    /// The operations under `/v1` that need no role: for every holder of a key, and for everybody.
+    const FOR_EVERY_KEY: [&str; 1] = ["get /v1/me"];
+    const OPEN: [&str; 2] = ["post /v1/session", "delete /v1/session"];
+
     #[test]
     fn every_operation_under_v1_states_the_role_that_it_needs_and_every_other_one_is_open() {
         let document = document();
@@ -224,7 +235,13 @@ mod tests {
         for (path, item) in document["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {
                 let stated = operation["security"][0][SECURITY_SCHEME][0].as_str();
-                assert_eq!(stated.is_some(), path.starts_with("/v1/"), "{method} {path}");
+                let name = format!("{method} {path}");
+                let expected = match &*name {
+                    name if FOR_EVERY_KEY.contains(&name) => json!([{SECURITY_SCHEME: []}]),
+                    name if OPEN.contains(&name) || !path.starts_with("/v1/") => json!([{}]),
+                    _ => json!([{SECURITY_SCHEME: [stated.unwrap()]}]),
+                };
+                assert_eq!(operation["security"], expected, "{name}");
                 let method = Method::from_str(&method.to_uppercase()).unwrap();
                 assert_eq!(role(&method, path).map(Role::as_str), stated, "{method} {path}");
                 roles.extend(stated.map(str::to_owned));
@@ -302,8 +319,6 @@ mod tests {
                     for status in ["401", "500", "503"] {
                         assert!(responses.contains_key(status), "{method} {path} {status}");
                     }
-                } else {
-                    assert_eq!(operation["security"], json!([{}]), "{method} {path}");
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! Internals never reach a client: an error of the store is answered with 500 or 503, and its reason goes along with the
 //! response to the log ([`Failure`]), where it gets the id of the request.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
@@ -22,6 +22,7 @@ pub(crate) enum ProblemKind {
     NoHost,
     Unauthorized,
     Forbidden,
+    CrossSite,
     NotFound,
     MethodNotAllowed,
     Timeout,
@@ -31,17 +32,19 @@ pub(crate) enum ProblemKind {
     UnsupportedMediaType,
     Misdirected,
     Invalid,
+    TooManyFailures,
     Internal,
     Unavailable,
 }
 
 impl ProblemKind {
     /// Every kind, for the OpenAPI document.
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::NotJson,
         Self::NoHost,
         Self::Unauthorized,
         Self::Forbidden,
+        Self::CrossSite,
         Self::NotFound,
         Self::MethodNotAllowed,
         Self::Timeout,
@@ -51,6 +54,7 @@ impl ProblemKind {
         Self::UnsupportedMediaType,
         Self::Misdirected,
         Self::Invalid,
+        Self::TooManyFailures,
         Self::Internal,
         Self::Unavailable,
     ];
@@ -59,7 +63,7 @@ impl ProblemKind {
         match self {
             Self::NotJson | Self::NoHost => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden => StatusCode::FORBIDDEN,
+            Self::Forbidden | Self::CrossSite => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
@@ -69,6 +73,7 @@ impl ProblemKind {
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::TooManyFailures => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -81,6 +86,7 @@ impl ProblemKind {
             Self::NoHost => "/docs#problem-no-host",
             Self::Unauthorized => "/docs#problem-unauthorized",
             Self::Forbidden => "/docs#problem-forbidden",
+            Self::CrossSite => "/docs#problem-cross-site",
             Self::NotFound => "/docs#problem-not-found",
             Self::MethodNotAllowed => "/docs#problem-method-not-allowed",
             Self::Timeout => "/docs#problem-timeout",
@@ -90,6 +96,7 @@ impl ProblemKind {
             Self::UnsupportedMediaType => "/docs#problem-unsupported-media-type",
             Self::Misdirected => "/docs#problem-misdirected",
             Self::Invalid => "/docs#problem-invalid",
+            Self::TooManyFailures => "/docs#problem-too-many-failures",
             Self::Internal => "/docs#problem-internal",
             Self::Unavailable => "/docs#problem-unavailable",
         }
@@ -101,6 +108,7 @@ impl ProblemKind {
             Self::NoHost => "The request does not name exactly one host",
             Self::Unauthorized => "An API key is required",
             Self::Forbidden => "The role of the API key does not allow this operation",
+            Self::CrossSite => "A browser may send this only from a page of this server",
             Self::NotFound => "Not found",
             Self::MethodNotAllowed => "This path does not support the method",
             Self::Timeout => "The body did not arrive in time",
@@ -110,6 +118,7 @@ impl ProblemKind {
             Self::UnsupportedMediaType => "The body must be sent as application/json",
             Self::Misdirected => "This server does not serve the host that the request names",
             Self::Invalid => "The request is invalid",
+            Self::TooManyFailures => "There were too many failed logins",
             Self::Internal => "Internal error",
             Self::Unavailable => "The server is temporarily unavailable",
         }
@@ -135,11 +144,20 @@ pub(crate) struct Problem {
     errors: Vec<FieldError>,
     /// Why the server failed, for its log.
     failure: Option<Failure>,
+    /// `Retry-After` in seconds, where it depends on the request.
+    retry_after_s: Option<u64>,
 }
 
 impl Problem {
     pub(crate) fn new(kind: ProblemKind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), errors: Vec::new(), failure: None }
+        Self { kind, detail: detail.into(), errors: Vec::new(), failure: None, retry_after_s: None }
+    }
+
+    /// The refusal of a login after too many failures. `wait`: until the next attempt is admitted.
+    pub(crate) fn too_many_failures(wait: Duration) -> Self {
+        let problem = Self::new(ProblemKind::TooManyFailures, "wait as long as `Retry-After` says, then try again");
+        // Rounded up: a client that waits exactly this long must not be refused again.
+        Self { retry_after_s: Some(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)), ..problem }
     }
 
     pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
@@ -157,7 +175,7 @@ impl Problem {
             [only] => Cow::Owned(describe(only)),
             [first, rest @ ..] => Cow::Owned(format!("{}; {} more in `errors`", describe(first), rest.len())),
         };
-        Self { kind: ProblemKind::Invalid, detail, errors, failure: None }
+        Self { errors, ..Self::new(ProblemKind::Invalid, detail) }
     }
 
     /// The problem of a request with one error.
@@ -226,6 +244,15 @@ pub(crate) struct Refused(ProblemDocument<'static>);
 #[expect(dead_code, reason = "describes the response of a failed precondition; a `Problem` is sent")]
 pub(crate) struct Changed(ProblemDocument<'static>);
 
+/// There were too many failed logins
+#[derive(ToResponse)]
+#[response(
+    description = "There were too many failed logins: wait as long as `Retry-After` says",
+    content_type = "application/problem+json"
+)]
+#[expect(dead_code, reason = "describes the response of a throttled login; a `Problem` is sent")]
+pub(crate) struct Throttled(ProblemDocument<'static>);
+
 impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.document().serialize(serializer)
@@ -237,6 +264,9 @@ impl IntoResponse for Problem {
         let mut response = response(self.kind, &self.document());
         if let Some(failure) = self.failure {
             response.extensions_mut().insert(failure);
+        }
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         response
     }

@@ -13,4 +13,5 @@ pub(crate) mod keys;
 pub(crate) mod purge;
 pub(crate) mod replays;
 pub(crate) mod secrets;
+pub(crate) mod session;
 pub(crate) mod test_event;

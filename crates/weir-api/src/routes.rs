@@ -17,7 +17,7 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays, secrets,
-        test_event,
+        session, test_event,
     },
     state::{Api, ApiState, Operations},
 };
@@ -94,6 +94,9 @@ fn table() -> Vec<Route<Api>> {
         route(Method::POST, "/v1/replays/{id}/cancel", post(replays::cancel)),
         route(Method::GET, "/v1/alerts", get(alerts::show)),
         route(Method::PUT, "/v1/alerts", put(alerts::set)),
+        route(Method::GET, "/v1/me", get(session::me)),
+        route(Method::POST, "/v1/session", post(session::create)),
+        route(Method::DELETE, "/v1/session", delete(session::delete)),
         route(Method::POST, "/v1/keys", post(keys::create)),
         route(Method::GET, "/v1/keys", get(keys::list)),
         route(Method::DELETE, "/v1/keys/{id}", delete(keys::delete)),

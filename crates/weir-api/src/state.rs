@@ -14,7 +14,12 @@ use weir_core::{Clock, DestinationId, address::AddressPolicy};
 use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Terms, Wake};
 use weir_store::SharedStore;
 
-use crate::{auth::KeyRing, hosts::Hosts, readers::body::BodyBudget, spans::RequestSpans};
+use crate::{
+    auth::{KeyRing, PublicUrl},
+    hosts::Hosts,
+    readers::body::BodyBudget,
+    spans::RequestSpans,
+};
 
 /// The default size limit of an event.
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
@@ -36,6 +41,8 @@ pub struct ApiState {
     pub addresses: AddressPolicy,
     /// The hosts that this server serves.
     pub hosts: Hosts,
+    /// Where browsers reach this server. `None`: at its listener, over plain http.
+    pub public_url: Option<PublicUrl>,
     /// The largest request body of one event, in bytes.
     pub max_event_bytes: usize,
     /// The budget for the request bodies in memory.

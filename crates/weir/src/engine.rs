@@ -7,7 +7,7 @@ use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
 };
-use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, Operations, Readiness};
+use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, Operations, PublicUrl, Readiness};
 use weir_core::{address::AddressPolicy, retention::Retention};
 use weir_scheduler::{
     AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer,
@@ -44,6 +44,7 @@ pub(crate) struct EngineSettings {
     pub(crate) metrics_listen: Option<SocketAddr>,
     pub(crate) api_keys: ApiKeys,
     pub(crate) hosts: Hosts,
+    pub(crate) public_url: Option<PublicUrl>,
     pub(crate) addresses: AddressPolicy,
     pub(crate) max_event_bytes: usize,
     pub(crate) bodies: BodyBudget,
@@ -163,6 +164,7 @@ impl Engine {
                 keys,
                 addresses: settings.addresses,
                 hosts,
+                public_url: settings.public_url,
                 max_event_bytes: settings.max_event_bytes,
                 bodies: settings.bodies,
                 operations,

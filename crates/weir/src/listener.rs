@@ -36,6 +36,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::{Instant, Sleep, sleep, sleep_until},
 };
+use weir_api::RemoteAddress;
 
 use crate::engine::stopped;
 
@@ -75,7 +76,7 @@ pub(crate) async fn serve(
     let mut stop = pin!(stopped(stops.clone()));
     loop {
         // A connection is accepted only when the limit allows one more. Further clients wait in the kernel's backlog.
-        let (stream, reservation) = tokio::select! {
+        let (stream, address, reservation) = tokio::select! {
             accepted = accept(&listener, &free_connections) => accepted,
             () = &mut stop => break,
         };
@@ -83,7 +84,7 @@ pub(crate) async fn serve(
         tokio::spawn(async move {
             let open = gauge!(CONNECTIONS);
             open.increment(1.0);
-            serve_client(stream, router, limits, stops).await;
+            serve_client(stream, address, router, limits, stops).await;
             open.decrement(1.0);
             drop(reservation);
         });
@@ -99,12 +100,12 @@ pub(crate) async fn serve(
 async fn accept(
     listener: &TcpListener,
     free_connections: &Arc<Semaphore>,
-) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+) -> (TcpStream, RemoteAddress, Option<OwnedSemaphorePermit>) {
     // The semaphore is never closed.
     let reservation = Arc::clone(free_connections).acquire_owned().await.ok();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, reservation),
+            Ok((stream, address)) => return (stream, RemoteAddress(address.ip()), reservation),
             // The client closed the connection before it was accepted.
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
@@ -121,13 +122,20 @@ fn is_connection_error(error: &io::Error) -> bool {
 }
 
 /// Serves one connection, from its accept to its end.
-async fn serve_client(stream: TcpStream, router: Router, limits: ConnectionLimits, stops: watch::Receiver<bool>) {
+async fn serve_client(
+    stream: TcpStream,
+    address: RemoteAddress,
+    router: Router,
+    limits: ConnectionLimits,
+    stops: watch::Receiver<bool>,
+) {
     // A response in several writes must not wait for the client's acknowledgements. An error here only costs latency.
     let _ = stream.set_nodelay(true);
     // The stream and the responses share the phase: it decides which timeout runs.
     let phases = Arc::new(PhaseTracker::new());
     let router = TowerToHyperService::new(router);
-    let exchange = service_fn(|request: Request<Incoming>| {
+    let exchange = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(address);
         // The guard is in the response's body: until the body is written, no timeout runs.
         let guard = PhaseTracker::begin_request(&phases);
         let response = router.call(request);

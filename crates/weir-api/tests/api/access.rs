@@ -138,6 +138,10 @@ fn operations() -> Vec<Operation> {
         // The rows of other tenants are left out.
         read("/v1/replays", 200),
         read("/v1/replays/{id}", 404),
+        Operation { role: "every", ..read("/v1/me", 200) },
+        // They need no key.
+        Operation { foreign: 201, ..change("POST", "/v1/session", "every", 201, Some(|_| json!({"key": ROOT}))) },
+        Operation { foreign: 204, ..change("DELETE", "/v1/session", "every", 204, nothing) },
         Operation { role: "admin", ..read("/v1/keys", 200) },
         Operation { role: "admin", ..read("/v1/destinations/{id}/secret", 404) },
         // What belongs to the installation does not exist for a key that is bound to tenants.
@@ -180,7 +184,7 @@ fn includes(role: &str, needed: &str) -> bool {
         "operate" => &["ingest", "read", "operate"],
         _ => &["ingest", "read", "operate", "admin"],
     };
-    included.contains(&needed)
+    needed == "every" || included.contains(&needed)
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tower::ServiceExt;
 use weir_api::{
     ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, KeyRing, Operations,
-    Readiness, router,
+    PublicUrl, Readiness, router,
 };
 use weir_core::{
     Clock, Destination, DestinationId, Timestamp,
@@ -53,6 +53,7 @@ pub(crate) struct Options {
     pub(crate) api_keys: ApiKeys,
     pub(crate) addresses: AddressPolicy,
     pub(crate) hosts: Hosts,
+    pub(crate) public_url: Option<PublicUrl>,
     pub(crate) max_event_bytes: usize,
     pub(crate) body_budget_bytes: usize,
 }
@@ -63,6 +64,7 @@ impl Default for Options {
             api_keys: ApiKeys::default(),
             addresses: AddressPolicy::default(),
             hosts: Hosts::default(),
+            public_url: None,
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
             body_budget_bytes: DEFAULT_BODY_BUDGET_BYTES,
         }
@@ -91,6 +93,7 @@ impl Server {
             keys,
             addresses: options.addresses,
             hosts: options.hosts,
+            public_url: options.public_url,
             max_event_bytes: options.max_event_bytes,
             bodies: BodyBudget::new(options.body_budget_bytes),
             operations: Operations {

@@ -17,4 +17,5 @@ mod purges;
 mod replays;
 mod secrets;
 mod serving;
+mod sessions;
 mod timing;

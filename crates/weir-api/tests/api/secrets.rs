@@ -100,8 +100,10 @@ async fn an_invalid_rotation_reports_its_errors_and_changes_nothing() {
         assert!(!text.contains(&SECRET[6..]) && !text.contains("c2hvcnQ"), "a secret is shown: {text}");
     }
     server.post(&path, "{").await.problem(400);
-    let elsewhere = Request::post(&path).header("origin", "https://example.com").body(Body::empty()).unwrap();
-    server.send(elsewhere).await.problem(415);
+    for (origin, status) in [("https://example.com", 403), ("http://localhost", 415)] {
+        let page = Request::post(&path).header("origin", origin).body(Body::empty()).unwrap();
+        server.send(page).await.problem(status);
+    }
     server.post("/v1/destinations/dst_01h2xcejqtf2nbrexx3vqjhp41/rotate-secret", "{}").await.problem(404);
     assert_eq!(signing(&server, &id).await, before);
     assert!(server.queue.edited().is_empty());

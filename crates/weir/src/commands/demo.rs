@@ -103,6 +103,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             metrics_listen: None,
             api_keys: ApiKeys::new::<String>([]),
             hosts: Hosts::default(),
+            public_url: None,
             // The receiver of the demo listens on loopback, over plain HTTP.
             addresses: AddressPolicy {
                 allow_http: true,

@@ -28,6 +28,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
             metrics_listen: settings.metrics_listen,
             api_keys: ApiKeys::new(&settings.api_keys),
             hosts: Hosts::new(settings.hosts.iter().cloned()),
+            public_url: None,
             addresses: AddressPolicy {
                 allow_http: settings.allow_http,
                 allow_networks: settings.allow_networks.clone(),

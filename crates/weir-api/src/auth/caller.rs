@@ -1,0 +1,195 @@
+//! The sender of a request: its rights, and its name in the activity log.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+};
+
+use axum::extract::FromRequestParts;
+use http::request::Parts;
+use weir_core::{
+    Timestamp,
+    access::{Actor, Role, TenantScope},
+};
+use weir_store::ApiKey;
+
+use crate::problem::{self, ApiResult, Problem, ProblemKind};
+
+/// The sender of a request, with its rights.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    holder: Arc<Holder>,
+    credential: Credential,
+}
+
+/// Who holds a key. Sessions have the rights of the key.
+#[derive(Debug)]
+struct Holder {
+    actor: Actor,
+    role: Role,
+    tenants: TenantScope,
+}
+
+/// By what a request names its sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// A key in `Authorization`.
+    Key,
+    /// The cookie of a session.
+    Session {
+        /// The first instant at which the session is no longer valid.
+        expires_at: Timestamp,
+    },
+    /// Nothing, on a server that needs no key.
+    Nothing,
+}
+
+impl Caller {
+    fn new(actor: Actor, role: Role, tenants: TenantScope, credential: Credential) -> Self {
+        Self { holder: Arc::new(Holder { actor, role, tenants }), credential }
+    }
+
+    /// The holder of a stored key.
+    pub(super) fn of_key(key: &ApiKey) -> Self {
+        let actor = Actor::of_key(key.id, key.name.clone());
+        Self::new(actor, key.role, key.tenants.clone(), Credential::Key)
+    }
+
+    /// The holder of a key in the settings: an admin of all tenants. Most requests have this caller, so it is made
+    /// once.
+    pub(super) fn of_settings() -> Self {
+        static CALLER: LazyLock<Caller> =
+            LazyLock::new(|| Caller::new(Actor::of_settings(), Role::Admin, TenantScope::All, Credential::Key));
+        CALLER.clone()
+    }
+
+    /// The sender of a request without a key, on a server that needs none: an admin of all tenants.
+    pub(super) fn anonymous() -> Self {
+        static CALLER: LazyLock<Caller> =
+            LazyLock::new(|| Caller::new(Actor::anonymous(), Role::Admin, TenantScope::All, Credential::Nothing));
+        CALLER.clone()
+    }
+
+    /// The same holder, in a session.
+    pub(super) fn in_session(self, expires_at: Timestamp) -> Self {
+        Self { credential: Credential::Session { expires_at }, ..self }
+    }
+
+    pub(crate) fn credential(&self) -> Credential {
+        self.credential
+    }
+
+    /// Who the activity log says it was.
+    pub(crate) fn actor(&self) -> &Actor {
+        &self.holder.actor
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.holder.role
+    }
+
+    /// The tenants that the caller is bound to. `None`: it sees all tenants.
+    pub(crate) fn tenants(&self) -> Option<&BTreeSet<String>> {
+        self.holder.tenants.tenants()
+    }
+
+    /// Refuses a request that needs a role which this caller does not have.
+    pub(crate) fn check_role(&self, needed: Role) -> ApiResult<()> {
+        let role = self.role();
+        if role.includes(needed) {
+            return Ok(());
+        }
+        let detail = format!("this needs a key with the role `{needed}`; the role of this key is `{role}`");
+        Err(Problem::new(ProblemKind::Forbidden, detail))
+    }
+
+    /// Whether the caller is not bound to tenants.
+    pub(crate) fn sees_all(&self) -> bool {
+        self.tenants().is_none()
+    }
+
+    /// Whether the caller may see and change data of `tenant`.
+    pub(crate) fn sees(&self, tenant: &str) -> bool {
+        self.holder.tenants.includes(tenant)
+    }
+
+    /// Whether the caller may see and create keys of this scope.
+    pub(crate) fn sees_scope(&self, scope: &TenantScope) -> bool {
+        self.holder.tenants.includes_scope(scope)
+    }
+
+    pub(crate) fn check_sees(&self, tenant: &str) -> ApiResult<()> {
+        if self.sees(tenant) {
+            return Ok(());
+        }
+        Err(Problem::not_found(format!("for this key there is no tenant `{tenant}`: name a tenant of the key")))
+    }
+
+    /// Refuses a key that is bound to tenants. For operations on the installation as a whole.
+    pub(crate) fn check_unbound(&self) -> ApiResult<()> {
+        if self.sees_all() {
+            return Ok(());
+        }
+        Err(Problem::not_found("there is no such path for a key that is bound to tenants"))
+    }
+
+    /// The tenant that a list or a filter is limited to: the named one, or the only one of this caller. `None`: all
+    /// tenants.
+    pub(crate) fn limit_to(&self, named: Option<String>) -> ApiResult<Option<String>> {
+        if let Some(tenant) = named {
+            return self.check_sees(&tenant).map(|()| Some(tenant));
+        }
+        match &self.holder.tenants {
+            TenantScope::All => Ok(None),
+            TenantScope::Only(_) => match self.only_tenant() {
+                Some(tenant) => Ok(Some(tenant.to_owned())),
+                None => Err(Problem::invalid_field("/tenant", "is required: this key is bound to several tenants")),
+            },
+        }
+    }
+
+    fn only_tenant(&self) -> Option<&str> {
+        let mut tenants = self.tenants()?.iter();
+        tenants.next().filter(|_| tenants.next().is_none()).map(String::as_str)
+    }
+}
+
+/// The caller that [`crate::observe`] found.
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let found = parts.extensions.get::<Self>().cloned();
+        found.ok_or_else(|| problem::internal("a request was not authenticated", &parts.uri.path()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse as _;
+
+    use super::*;
+
+    fn bound(tenants: &[&str]) -> Caller {
+        let tenants = TenantScope::Only(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
+        Caller::new(Actor::anonymous(), Role::Operate, tenants, Credential::Key)
+    }
+
+    #[test]
+    fn a_caller_that_is_bound_to_tenants_is_limited_to_them() {
+        let some = |tenant: &str| Some(tenant.to_owned());
+        let status =
+            |limited: ApiResult<Option<String>>| limited.map_err(|problem| problem.into_response().status().as_u16());
+        for (caller, named, expected) in [
+            (Caller::of_settings(), None, Ok(None)),
+            (Caller::of_settings(), some("acme"), Ok(some("acme"))),
+            (bound(&["acme"]), None, Ok(some("acme"))),
+            (bound(&["acme"]), some("acme"), Ok(some("acme"))),
+            (bound(&["acme"]), some("globex"), Err(404)),
+            (bound(&["acme", "globex"]), some("globex"), Ok(some("globex"))),
+            (bound(&["acme", "globex"]), None, Err(422)),
+        ] {
+            assert_eq!(status(caller.limit_to(named.clone())), expected, "{caller:?} {named:?}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Sessions: the token that a browser keeps in place of a key.
+//!
+//! ```text
+//!   fingerprint of the key (16 bytes) · expiry in Unix seconds (8) · HMAC-SHA256 of both (32), as base64url
+//! ```
+//!
+//! The HMAC is keyed by the digest of the key, which the server has anyway. So a token needs no storage, every process
+//! accepts it, and it ends with its key: without the digest, no signature is valid. The token contains no role and no
+//! tenants; they are those of the key at the time of each request. A session cannot be extended, and a server never
+//! accepts a token that it has not signed.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+use weir_core::{Timestamp, access::KeyDigest};
+
+/// How long a session lasts: a working day, so that nobody has to log in twice a day, and a forgotten browser is
+/// logged out by the next morning.
+pub(crate) const SESSION_LENGTH: Duration = Duration::from_secs(12 * 3_600);
+
+/// What is signed begins with its purpose, so that one signature cannot be used as the other.
+const FINGERPRINT: &[u8] = b"weir session: fingerprint of the key\n";
+const TOKEN: &[u8] = b"weir session: token\n";
+
+/// Names a key without revealing its digest.
+pub(super) type Fingerprint = [u8; 16];
+
+const EXPIRY_AT: usize = size_of::<Fingerprint>();
+const SIGNATURE_AT: usize = EXPIRY_AT + size_of::<u64>();
+const LENGTH: usize = SIGNATURE_AT + 32;
+
+/// A session's token. Only [`Self::is_signed_by`] says whether this server made it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token([u8; LENGTH]);
+
+impl Token {
+    /// A token for the key with this digest. Its expiry has whole seconds.
+    pub(super) fn sign(digest: &KeyDigest, expires_at: Timestamp) -> Self {
+        let mut token = [0; LENGTH];
+        token[..EXPIRY_AT].copy_from_slice(&fingerprint(digest));
+        token[EXPIRY_AT..SIGNATURE_AT].copy_from_slice(&expires_at.as_secs().to_be_bytes());
+        let signature = mac(digest).chain_update(TOKEN).chain_update(&token[..SIGNATURE_AT]).finalize();
+        token[SIGNATURE_AT..].copy_from_slice(&signature.into_bytes());
+        Self(token)
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut token = [0; LENGTH];
+        let length = URL_SAFE_NO_PAD.decode_slice(text, &mut token).ok()?;
+        (length == LENGTH).then_some(Self(token))
+    }
+
+    /// Which key to check the signature with. Not yet checked: anybody can write any fingerprint.
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        let mut fingerprint = Fingerprint::default();
+        fingerprint.copy_from_slice(&self.0[..EXPIRY_AT]);
+        fingerprint
+    }
+
+    /// The first instant at which the token is no longer valid.
+    pub(super) fn expires_at(&self) -> Timestamp {
+        let mut seconds = [0; 8];
+        seconds.copy_from_slice(&self.0[EXPIRY_AT..SIGNATURE_AT]);
+        Timestamp::from_secs(i64::from_be_bytes(seconds))
+    }
+
+    /// Whether the token was made with the key of this digest. The comparison takes the same time for every signature.
+    pub(super) fn is_signed_by(&self, digest: &KeyDigest) -> bool {
+        let (signed, signature) = self.0.split_at(SIGNATURE_AT);
+        mac(digest).chain_update(TOKEN).chain_update(signed).verify_slice(signature).is_ok()
+    }
+
+    /// The text in the cookie.
+    pub(super) fn to_text(self) -> String {
+        URL_SAFE_NO_PAD.encode(self.0)
+    }
+}
+
+/// The fingerprint of the key with this digest.
+pub(super) fn fingerprint(digest: &KeyDigest) -> Fingerprint {
+    let full = mac(digest).chain_update(FINGERPRINT).finalize().into_bytes();
+    let mut fingerprint = Fingerprint::default();
+    fingerprint.copy_from_slice(&full[..size_of::<Fingerprint>()]);
+    fingerprint
+}
+
+fn mac(digest: &KeyDigest) -> Hmac<Sha256> {
+    // HMAC extends a short key with zeros to the length of a block.
+    let mut key = [0; 64];
+    key[..digest.len()].copy_from_slice(digest);
+    Hmac::new(&key.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: KeyDigest = [7; 32];
+    const OTHER: KeyDigest = [8; 32];
+    const EXPIRY: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    #[test]
+    fn a_token_is_read_back_and_is_signed_by_its_key_alone() {
+        let token = Token::sign(&OWN, EXPIRY);
+        let read = Token::parse(&token.to_text()).unwrap();
+        assert_eq!((read, read.expires_at(), read.fingerprint()), (token, EXPIRY, fingerprint(&OWN)));
+        assert!(read.is_signed_by(&OWN) && !read.is_signed_by(&OTHER));
+    }
+
+    #[test]
+    fn a_token_with_any_changed_bit_is_not_valid() {
+        let token = Token::sign(&OWN, EXPIRY);
+        for bit in 0..LENGTH * 8 {
+            let mut forged = token;
+            forged.0[bit / 8] ^= 1 << (bit % 8);
+            assert!(!forged.is_signed_by(&OWN), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_signature_is_valid_for_no_other_fingerprint_and_no_other_expiry() {
+        let (own, other) = (Token::sign(&OWN, EXPIRY), Token::sign(&OTHER, EXPIRY));
+        let mut swapped = own;
+        swapped.0[..EXPIRY_AT].copy_from_slice(&other.0[..EXPIRY_AT]);
+        assert!(!swapped.is_signed_by(&OWN) && !swapped.is_signed_by(&OTHER));
+        let later = Token::sign(&OWN, EXPIRY + Duration::from_secs(1));
+        let mut extended = own;
+        extended.0[EXPIRY_AT..SIGNATURE_AT].copy_from_slice(&later.0[EXPIRY_AT..SIGNATURE_AT]);
+        assert!(!extended.is_signed_by(&OWN));
+    }
+
+    #[test]
+    fn text_of_another_length_or_alphabet_is_no_token() {
+        let text = Token::sign(&OWN, EXPIRY).to_text();
+        assert_eq!(text.len(), 75);
+        let truncated = &text[..text.len() - 4];
+        let foreign = text.replace(|_: char| true, "!");
+        for bad in ["", "x", truncated, &format!("{text}AAAA"), &format!("{text}="), &foreign, &format!(" {text}")] {
+            assert_eq!(Token::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_token_reveals_neither_the_key_nor_its_digest() {
+        let token = Token::sign(&OWN, EXPIRY);
+        assert!(!token.0.windows(4).any(|part| part == &OWN[..4]));
+    }
+}

@@ -1,0 +1,127 @@
+//! Who sends the requests, and the sessions of browsers.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use http::{StatusCode, header};
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_core::{Timestamp, access::Actor};
+
+use super::destinations::unstored;
+use crate::{
+    auth::{Caller, Credential, RemoteAddress, SessionCookie},
+    problem::ApiResult,
+    readers::{body::Body, fields::object, query::Query, texts::text},
+    state::Api,
+};
+
+text! {
+    /// An API key.
+    #[schema(as = ApiKeyText, value_type = String, example = "wk_8qWz1m0yTDUp6n3v0r7cZb5k2hXo4eGf9sLjAaYtQiE")]
+    pub(crate) struct SecretText(String);
+    parse = |text| Ok(text.to_owned());
+}
+
+object! {
+    /// A login.
+    pub(crate) struct SessionRequest {
+        /// The key whose rights the session gets.
+        key: SecretText,
+    }
+}
+
+/// Show who sends the request
+///
+/// Every key may use this.
+#[utoipa::path(
+    get, path = "/v1/me", operation_id = "show_me", tag = "session", security(("api_key" = [])),
+    responses((status = 200, description = "The rights of the key or session", body = MeView))
+)]
+pub(crate) async fn me(State(api): State<Api>, caller: Caller, _: Query<()>) -> Response {
+    unstored(Json(view(&api, &caller)).into_response())
+}
+
+/// Log in
+///
+/// The answer sets a cookie that replaces the key on every path for 12 hours, or until the key ends. With the cookie,
+/// a method other than GET, HEAD and OPTIONS is refused unless a page of this server sends it. After ten failures from
+/// one address within a minute, or a hundred from all, further logins are refused.
+#[utoipa::path(
+    post, path = "/v1/session", operation_id = "create_session", tag = "session", security(()), request_body = SessionRequest,
+    responses(
+        (status = 201, description = "The rights of the session, and its cookie", body = MeView),
+        (status = 429, response = inline(crate::problem::Throttled)),
+    )
+)]
+pub(crate) async fn create(
+    State(api): State<Api>,
+    address: Option<Extension<RemoteAddress>>,
+    _: Query<()>,
+    Body(request): Body<SessionRequest>,
+) -> ApiResult<Response> {
+    let now = api.clock.now();
+    // Without the address, all clients share one limit.
+    let address = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Extension(RemoteAddress(address))| address);
+    let logged_in = api.keys.log_in(&request.key.0, address, now);
+    let (caller, token) = logged_in.inspect_err(|problem| {
+        tracing::warn!(%address, reason = problem.detail(), "a login failed");
+    })?;
+    let Actor { name, key_id } = caller.actor();
+    tracing::info!(%address, key = key_id.map_or_else(|| name.clone(), |id| id.to_string()), "logged in");
+    let me = view(&api, &caller);
+    let valid_for = me.session_expires_at.unwrap_or(now).since(now);
+    let cookie = SessionCookie::of(api.public_url.as_ref()).set(token, valid_for);
+    Ok(unstored((StatusCode::CREATED, [(header::SET_COOKIE, cookie)], Json(me)).into_response()))
+}
+
+/// Log out
+///
+/// Removes the cookie from the browser. The server keeps no list of sessions: to end every session of a key, delete
+/// the key.
+#[utoipa::path(
+    delete, path = "/v1/session", operation_id = "delete_session", tag = "session", security(()),
+    responses((status = 204, description = "The cookie is removed, if there was one"))
+)]
+pub(crate) async fn delete(State(api): State<Api>, _: Query<()>) -> Response {
+    let cookie = SessionCookie::of(api.public_url.as_ref()).clear();
+    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
+}
+
+fn view(api: &Api, caller: &Caller) -> MeView {
+    MeView {
+        name: caller.actor().key_id.map(|_| caller.actor().name.clone()),
+        role: caller.role().as_str(),
+        tenants: caller.tenants().map(|tenants| tenants.iter().cloned().collect()),
+        session_expires_at: match caller.credential() {
+            Credential::Session { expires_at } => Some(expires_at),
+            Credential::Key | Credential::Nothing => None,
+        },
+        keys_required: api.keys.are_required(),
+        version: env!("CARGO_PKG_VERSION"),
+    }
+}
+
+/// The sender of a request.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Me)]
+pub(crate) struct MeView {
+    /// The name of the key; null for a key from the settings of the server, and without a key.
+    name: Option<String>,
+    #[schema(value_type = String, pattern = "^(ingest|read|operate|admin)$", example = "operate")]
+    role: &'static str,
+    /// Null: all tenants.
+    tenants: Option<Vec<String>>,
+    /// When the session ends; null for a request with a key, or without one.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    session_expires_at: Option<Timestamp>,
+    /// Whether requests need a key or a session. If not, everybody who reaches the server is an admin.
+    keys_required: bool,
+    /// The version of Weir.
+    #[schema(value_type = String, example = "0.1.0")]
+    version: &'static str,
+}
