@@ -1,0 +1,175 @@
+// Keyboard, zone of the times, pause of live updates, countdowns, dialogs. Every page works without this script.
+(() => {
+  'use strict';
+  const body = document.body;
+  const find = (selector, root = document) => root.querySelector(selector);
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  // --- What only works with the script.
+  const reveal = (root) => all('[data-all], #zone, #pause-live, [data-dialog], [data-copy]', root)
+    .forEach((element) => { element.hidden = false; });
+
+  // --- Times: UTC from the server, or the reader's zone. The axes of charts too.
+  const stored = (name, value) => {
+    try {
+      if (value === undefined) return localStorage.getItem(name);
+      localStorage.setItem(name, value);
+    } catch { /* The browser keeps nothing; the choice lasts for this page. */ }
+    return value;
+  };
+  let isLocal = stored('weir-zone') === 'local';
+  const two = (number) => String(number).padStart(2, '0');
+  const day = (at) => isLocal
+    ? `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}` : at.toISOString().slice(0, 10);
+  const clock = (at) => isLocal
+    ? `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}` : at.toISOString().slice(11, 19);
+  const span = (seconds) => seconds < 60 ? `${seconds} s` : seconds < 3600
+    ? `${Math.floor(seconds / 60)} min ${seconds % 60} s`
+    : `${Math.floor(seconds / 3600)} h ${Math.floor(seconds % 3600 / 60)} min`;
+  const forms = {
+    clock,
+    day,
+    minute: (at) => clock(at).slice(0, 5),
+    monthminute: (at) => `${day(at).slice(5)} ${clock(at).slice(0, 5)}`,
+    zone: (at) => `${day(at)} ${isLocal ? Intl.DateTimeFormat().resolvedOptions().timeZone : 'UTC'}`,
+    countdown: (at) => {
+      const left = Math.ceil((at - Date.now()) / 1000);
+      return left > 0 ? `in ${span(left)}` : 'now';
+    },
+  };
+  const show = (element, at, form) => {
+    const text = (forms[form] || ((when) => `${day(when)} ${clock(when)}`))(at);
+    if (element.textContent !== text) element.textContent = text;
+  };
+  const paint = (root) => {
+    all('time[datetime]', root).forEach((time) => show(time, new Date(time.dateTime), time.dataset.form));
+    all('text[data-at]', root).forEach((text) => show(text, new Date(Number(text.dataset.at)), text.dataset.form));
+    const zone = find('#zone');
+    if (zone) {
+      zone.textContent = isLocal ? 'Local time' : 'UTC';
+      zone.title = `Times are in ${isLocal ? Intl.DateTimeFormat().resolvedOptions().timeZone : 'UTC'}`;
+    }
+  };
+  const turnZone = () => {
+    isLocal = !isLocal;
+    stored('weir-zone', isLocal ? 'local' : 'utc');
+    paint(document);
+  };
+  setInterval(() => all('time[data-form=countdown]').forEach((time) =>
+    show(time, new Date(time.dateTime), 'countdown')), 500);
+
+  // --- Live updates: never while paused, nor below the reader's hands.
+  let isPaused = false;
+  const liveState = (text, state) => {
+    const label = find('#live-state');
+    if (!label) return;
+    label.textContent = text;
+    find('#pause-live').dataset.state = state;
+  };
+  const turnPause = () => {
+    const button = find('#pause-live');
+    if (!button) return;
+    isPaused = !isPaused;
+    button.setAttribute('aria-pressed', String(isPaused));
+    liveState(isPaused ? 'Paused' : 'Live', isPaused ? 'paused' : 'on');
+    if (!isPaused) htmx.trigger(find('#live'), 'snapshot');
+  };
+  const isTyping = (element) => element && element.matches('input:not([type=checkbox]), textarea, select');
+  const isBusy = (region) => isPaused || region.classList.contains('htmx-request') || find('dialog[open]', region)
+    || (region.contains(document.activeElement) && isTyping(document.activeElement));
+  document.addEventListener('htmx:config:request', (event) => {
+    const region = event.detail.ctx.sourceElement;
+    if (region.matches('[data-live]') && isBusy(region)) event.preventDefault();
+  });
+  // An error of one refresh must not replace what is shown; the next refresh follows in a second.
+  document.addEventListener('htmx:before:swap', (event) => {
+    const ctx = event.detail.ctx;
+    const region = ctx && ctx.sourceElement;
+    if (!region || !region.matches('[data-live]')) return;
+    if (isBusyAtSwap(region) || (ctx.response && ctx.response.status >= 400)) event.preventDefault();
+  });
+  const isBusyAtSwap = (region) => isPaused || find('dialog[open]', region)
+    || (region.contains(document.activeElement) && isTyping(document.activeElement));
+  document.addEventListener('htmx:sse:after:connection', () => { if (!isPaused) liveState('Live', 'on'); });
+  for (const lost of ['htmx:sse:error', 'htmx:sse:close']) {
+    document.addEventListener(lost, () => { if (!isPaused) liveState('Reconnecting', 'off'); });
+  }
+  document.addEventListener('htmx:after:swap', () => { reveal(document); paint(document); });
+
+  // --- Dialogs, copies, ticks, typed confirmations.
+  const open = (id) => {
+    const dialog = document.getElementById(id);
+    if (dialog && !dialog.open) dialog.showModal();
+  };
+  const copy = async (button) => {
+    const text = document.getElementById(button.dataset.copy).textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // Without https the clipboard is closed: select the text instead.
+      getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
+      return;
+    }
+    const before = button.textContent;
+    button.textContent = 'Copied';
+    setTimeout(() => { button.textContent = before; }, 1200);
+  };
+  document.addEventListener('click', (event) => {
+    const opener = event.target.closest('[data-dialog]');
+    if (opener) open(opener.dataset.dialog);
+    const copier = event.target.closest('[data-copy]');
+    if (copier) copy(copier);
+    if (event.target.closest('#zone')) turnZone();
+    if (event.target.closest('#pause-live')) turnPause();
+  });
+  document.addEventListener('change', (event) => {
+    if (!event.target.matches('[data-all]')) return;
+    all('input[name=id]', event.target.closest('form')).forEach((box) => { box.checked = event.target.checked; });
+  });
+  const confirmations = (root) => all('input[data-expect]', root).forEach((input) => {
+    const button = find('button', input.closest('form'));
+    button.disabled = input.value.trim() !== input.dataset.expect;
+  });
+  document.addEventListener('input', (event) => {
+    if (event.target.matches('input[data-expect]')) confirmations(event.target.closest('form'));
+  });
+
+  // --- Keyboard.
+  const move = (step) => {
+    const rows = all('a.row');
+    if (rows.length === 0) return;
+    const at = rows.indexOf(document.activeElement);
+    const next = at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(Math.max(at + step, 0), rows.length - 1);
+    rows[next].focus();
+  };
+  let isAfterG = false;
+  const keys = {
+    '/': () => { const jump = find('#jump'); if (jump) { jump.focus(); jump.select(); } },
+    '?': () => open('shortcuts'),
+    j: () => move(1),
+    k: () => move(-1),
+    p: turnPause,
+    u: turnZone,
+  };
+  document.addEventListener('keydown', (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    if (isAfterG) {
+      isAfterG = false;
+      const link = find(`nav.side a[data-key="${CSS.escape(event.key)}"]`);
+      if (link) { event.preventDefault(); link.click(); }
+      return;
+    }
+    if (event.key === 'g') {
+      isAfterG = true;
+      setTimeout(() => { isAfterG = false; }, 1500);
+    } else if (keys[event.key]) {
+      event.preventDefault();
+      keys[event.key]();
+    }
+  });
+
+  reveal(document);
+  paint(document);
+  confirmations(document);
+  body.dataset.script = 'on';
+})();

@@ -1,0 +1,166 @@
+//! The frame around every page: navigation, who is logged in, the message of the last action, live updates.
+
+use serde::{Deserialize, Deserializer, de};
+use weir_core::access::Role;
+
+use crate::{assets, flash::Flash, site::Site};
+
+/// The parts of the dashboard, in the order of the navigation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Section {
+    Overview,
+    Deliveries,
+    DeadLetters,
+    Events,
+    Replays,
+    Alerts,
+    Activity,
+    Keys,
+    Status,
+    /// Pages that no entry of the navigation leads to.
+    None,
+}
+
+impl Section {
+    const ALL: [Self; 9] = [
+        Self::Overview,
+        Self::Deliveries,
+        Self::DeadLetters,
+        Self::Events,
+        Self::Replays,
+        Self::Alerts,
+        Self::Activity,
+        Self::Keys,
+        Self::Status,
+    ];
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Overview | Self::None => "/",
+            Self::Deliveries => "/deliveries",
+            Self::DeadLetters => "/dead-letters",
+            Self::Events => "/events",
+            Self::Replays => "/replays",
+            Self::Alerts => "/alerts",
+            Self::Activity => "/activity",
+            Self::Keys => "/keys",
+            Self::Status => "/status",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Overview | Self::None => "Overview",
+            Self::Deliveries => "Deliveries",
+            Self::DeadLetters => "Dead letters",
+            Self::Events => "Events",
+            Self::Replays => "Replays",
+            Self::Alerts => "Alerts",
+            Self::Activity => "Activity",
+            Self::Keys => "Keys",
+            Self::Status => "Status",
+        }
+    }
+
+    /// The key that follows `g`.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Overview | Self::None => "o",
+            Self::Deliveries => "d",
+            Self::DeadLetters => "x",
+            Self::Events => "e",
+            Self::Replays => "r",
+            Self::Alerts => "a",
+            Self::Activity => "l",
+            Self::Keys => "k",
+            Self::Status => "s",
+        }
+    }
+
+    /// The role without which the API refuses what the section shows.
+    fn role(self) -> Role {
+        match self {
+            Self::Keys => Role::Admin,
+            _ => Role::Read,
+        }
+    }
+}
+
+/// The answer of `GET /v1/me`.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Me {
+    /// Null without configured keys.
+    pub(crate) name: Option<String>,
+    #[serde(deserialize_with = "role")]
+    pub(crate) role: Role,
+    pub(crate) tenants: Option<Vec<String>>,
+    pub(crate) keys_required: bool,
+    pub(crate) version: String,
+}
+
+fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Role, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+}
+
+/// An entry of the navigation.
+pub(crate) struct Entry {
+    pub(crate) href: String,
+    pub(crate) name: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) is_current: bool,
+}
+
+/// What the layout shows around a page. Every page has it as the field `frame`.
+pub(crate) struct Frame {
+    pub(crate) site: Site,
+    pub(crate) section: Section,
+    pub(crate) title: String,
+    /// `None` on the login page and on error pages.
+    pub(crate) me: Option<Me>,
+    pub(crate) flash: Option<Flash>,
+    /// The query of the live stream, such as `?destination=dst_…`; `None`: the page has no live updates.
+    pub(crate) live: Option<String>,
+}
+
+impl Frame {
+    pub(crate) fn new(site: Site, section: Section, title: impl Into<String>) -> Self {
+        Self { site, section, title: title.into(), me: None, flash: None, live: None }
+    }
+
+    /// Updates the live regions of the page. `query` selects the stream: empty, or `?destination=…` or `?tenant=…`.
+    pub(crate) fn live(self, query: impl Into<String>) -> Self {
+        Self { live: Some(query.into()), ..self }
+    }
+
+    /// The path prefix of every link: `{{ frame.base() }}/deliveries`.
+    pub(crate) fn base(&self) -> &str {
+        &self.site.base
+    }
+
+    pub(crate) fn asset(&self, name: &str) -> String {
+        format!("{}{}", self.site.base, assets::path(name))
+    }
+
+    /// The entries that the caller may use.
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        let Some(me) = &self.me else { return Vec::new() };
+        let visible = Section::ALL.into_iter().filter(|section| me.role.includes(section.role()));
+        let entry = |section: Section| Entry {
+            href: format!("{}{}", self.site.base, section.path()),
+            name: section.name(),
+            key: section.key(),
+            is_current: section == self.section,
+        };
+        visible.map(entry).collect()
+    }
+
+    /// Whether actions on destinations and deliveries are shown. The API decides about each of them again.
+    pub(crate) fn can_operate(&self) -> bool {
+        self.me.as_ref().is_some_and(|me| me.role.includes(Role::Operate))
+    }
+
+    /// Whether secrets, keys and the alert policy are shown.
+    pub(crate) fn can_admin(&self) -> bool {
+        self.me.as_ref().is_some_and(|me| me.role.includes(Role::Admin))
+    }
+}

@@ -1,0 +1,121 @@
+//! The middleware of every request to the dashboard: refuses forms of other sites, shows refusals as pages, and adds
+//! the security headers.
+//!
+//! The API refuses requests of other sites only where a cookie authenticates them. Without configured keys there is no
+//! cookie, and a page of another site could post a form to a server on loopback. So the dashboard refuses every form
+//! that does not prove its origin.
+
+use askama::Template;
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::{Html, IntoResponse, Response},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+
+use crate::{
+    client::append,
+    frame::{Frame, Section},
+    refusal::Refusal,
+    site::Site,
+};
+
+/// Only what this server serves: no inline script or style, no frame, no form to another site.
+const POLICY: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+     form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+);
+
+/// The headers of every response, unless the handler has set them.
+const HEADERS: [(HeaderName, HeaderValue); 5] = [
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    // Forms need the `Origin` header, which `no-referrer` would make `null`.
+    (header::REFERRER_POLICY, HeaderValue::from_static("same-origin")),
+    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+];
+
+pub(crate) async fn guard(State(site): State<Site>, request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let is_fragment = headers.contains_key("hx-request");
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    // A form cannot be sent again by following a link.
+    let next_path = if request.method().is_safe() { path } else { "/".to_owned() };
+    let mut response = if request.method().is_safe() || is_same_origin(headers) {
+        next.run(request).await
+    } else {
+        let detail = "The form was not sent by a page of this server. Open the page again, and send the form there.";
+        Refusal::new(StatusCode::FORBIDDEN, "Refused", detail).into_response()
+    };
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+        response = shown(&site, refusal, is_fragment, &next_path);
+    }
+    let headers = response.headers_mut();
+    for (name, value) in HEADERS {
+        headers.entry(name).or_insert(value);
+    }
+    response
+}
+
+/// Whether a page of this server sent the request. Browsers leave `Sec-Fetch-Site` out on plain-http names that are not
+/// loopback, but send `Origin` with every form.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    match text(HeaderName::from_static("sec-fetch-site")) {
+        Some(site) => site == "same-origin",
+        None => {
+            let origin = text(header::ORIGIN).and_then(|origin| origin.split_once("://"));
+            matches!((origin, text(header::HOST)), (Some((_, origin)), Some(host)) if origin.eq_ignore_ascii_case(host))
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "refusal.html")]
+struct RefusalPage {
+    frame: Frame,
+    refusal: Refusal,
+}
+
+#[derive(Template)]
+#[template(path = "refusal_part.html")]
+struct RefusalPart {
+    refusal: Refusal,
+}
+
+/// The refusal as a page or as a part of one. Without a login, the reader gets the login page.
+fn shown(site: &Site, refusal: Refusal, is_fragment: bool, next_path: &str) -> Response {
+    if refusal.status == StatusCode::UNAUTHORIZED {
+        return to_login(site, is_fragment, next_path);
+    }
+    let (status, retry_after) = (refusal.status, refusal.retry_after.clone());
+    let page = if is_fragment {
+        RefusalPart { refusal }.render()
+    } else {
+        let frame = Frame::new(site.clone(), Section::None, refusal.title.clone());
+        RefusalPage { frame, refusal }.render()
+    };
+    let mut response = (status, Html(page.unwrap_or_default())).into_response();
+    if let Some(value) = retry_after.and_then(|value| HeaderValue::try_from(value).ok()) {
+        response.headers_mut().insert(header::RETRY_AFTER, value);
+    }
+    response
+}
+
+fn to_login(site: &Site, is_fragment: bool, next_path: &str) -> Response {
+    let mut login = format!("{}/login", site.base);
+    // The page of a fragment is not known here; the reader starts again at the overview.
+    if !is_fragment && next_path != "/" {
+        append(&mut login, "next", next_path);
+    }
+    let (status, name) = if is_fragment {
+        (StatusCode::OK, HeaderName::from_static("hx-redirect"))
+    } else {
+        (StatusCode::SEE_OTHER, header::LOCATION)
+    };
+    match HeaderValue::try_from(login) {
+        Ok(login) => (status, [(name, login)]).into_response(),
+        Err(_) => StatusCode::UNAUTHORIZED.into_response(),
+    }
+}

@@ -1,0 +1,46 @@
+//! The dashboard: pages for people, made from the answers of the HTTP API.
+//!
+//! The dashboard is a client of the API within the process (`client`). It has no rights, makes no SQL and keeps no
+//! state: a page asks the API with the browser's cookie, reads the answer into a small struct of the fields that it
+//! shows, and renders a template.
+//!
+//! ```text
+//!   browser ──▶ guard ──▶ pages ──▶ client ──▶ API router
+//!                 │         └────▶ askama templates
+//!                 └ same-origin forms, security headers, refusals as pages, login
+//! ```
+//!
+//! Every page works without JavaScript: forms post and redirect, and a reload shows the current state. With it, `htmx`
+//! replaces live regions when the stream of the page names an event.
+//!
+//! # How to add a page
+//!
+//! 1. A file in `pages`: a struct that derives `Deserialize` for the answer of the API, with the types of `units` for
+//!    its numbers and times, and a struct with the field `frame: Frame` that derives `Template`.
+//! 2. A handler `async fn show(visit: Visit, …) -> Answered`: ask the API with `tokio::try_join!(visit.me(), …)`, and
+//!    answer with `visit.page(&…)`. A refusal goes up with `?`; it becomes a page with its status, or the login.
+//! 3. A template that extends `layout.html`. askama escapes every value. Links begin with `{{ frame.base() }}`.
+//! 4. An action is a form with `method="post"`, and a handler that calls the API and answers with `visit.after(…)`: a
+//!    redirect with a message. Show it only to the role that the API asks for (`frame.can_operate()`).
+//! 5. A live region is a template of its own that the page includes, and a route that answers only this template. Its
+//!    root element has an id, `data-live`, `hx-get` with the route, `hx-trigger="snapshot from:#live"` and
+//!    `hx-swap="outerMorph"`; the page's frame needs `.live("")`.
+//! 6. Add the routes to the table in `router`.
+
+mod assets;
+mod client;
+mod fields;
+mod flash;
+mod frame;
+mod guard;
+mod pages;
+mod refusal;
+mod router;
+mod site;
+mod units;
+mod views;
+mod visit;
+
+pub use client::CarryExtensions;
+pub use router::router;
+pub use site::DashboardSettings;

@@ -1,0 +1,45 @@
+//! Jump to what an id names, or search destinations for any other text.
+
+use axum::extract::Query;
+use serde::Deserialize;
+
+use crate::{
+    client::append,
+    visit::{Answered, Visit},
+};
+
+#[derive(Deserialize)]
+pub(crate) struct Jump {
+    #[serde(default)]
+    id: String,
+}
+
+pub(crate) async fn jump(visit: Visit, Query(jump): Query<Jump>) -> Answered {
+    visit.redirect(&target(jump.id.trim()), None)
+}
+
+fn target(id: &str) -> String {
+    let pages = [("dst_", "/destinations/"), ("dlv_", "/deliveries/"), ("evt_", "/events/"), ("rpl_", "/replays/")];
+    let is_id = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    match pages.into_iter().find(|(prefix, _)| is_id && id.starts_with(prefix)) {
+        Some((_, page)) => format!("{page}{id}"),
+        None => {
+            let mut overview = String::from("/");
+            append(&mut overview, "q", id);
+            overview
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_leads_to_its_page_and_a_text_to_a_search() {
+        assert_eq!(target("dst_01h2xcejqtf2nbrexx3vqjhp41"), "/destinations/dst_01h2xcejqtf2nbrexx3vqjhp41");
+        assert_eq!(target("dlv_1"), "/deliveries/dlv_1");
+        assert_eq!((target("acme & co"), target("dst_/../x")), ("/?q=acme%20%26%20co".into(), "/?q=dst_/../x".into()));
+        assert_eq!(target(""), "/");
+    }
+}

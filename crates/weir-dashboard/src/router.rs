@@ -1,0 +1,53 @@
+//! The table of all pages.
+
+use axum::{
+    Router,
+    extract::Request,
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get, post},
+};
+use http::header;
+use tower::ServiceExt as _;
+
+use crate::{
+    assets, guard,
+    pages::{jump, live, login, overview},
+    site::{DashboardSettings, Site},
+};
+
+/// The dashboard and, at all other paths, the API.
+pub fn router(settings: DashboardSettings) -> Router {
+    let api = settings.api.clone();
+    let site = Site::new(settings);
+    let guarded = middleware::from_fn_with_state(site.clone(), guard::guard);
+    let pages = table().into_iter().fold(Router::new(), |router, (path, handler)| router.route(path, handler));
+    // The fallback is added after the layer: the API has rules of its own.
+    pages.layer(guarded).with_state(site).fallback_service(api)
+}
+
+/// Every page, fragment and action. To add one, see the crate's documentation.
+fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
+    vec![
+        ("/", get(home)),
+        ("/login", get(login::show).post(login::submit)),
+        ("/logout", post(login::logout)),
+        ("/assets/{file}", get(assets::serve)),
+        ("/live", get(live::stream)),
+        ("/jump", get(jump::jump)),
+        ("/fragments/overview", get(overview::fragment)),
+        ("/destinations/bulk", post(overview::bulk)),
+    ]
+}
+
+/// The overview for browsers. A program that asks for anything else gets the answer of the API.
+async fn home(visit: crate::visit::Visit, query: overview::Query, request: Request) -> Response {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    if accept.contains("text/html") {
+        return overview::show(visit, query).await.into_response();
+    }
+    match visit.site.api.clone().oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}

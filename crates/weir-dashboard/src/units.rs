@@ -1,0 +1,210 @@
+//! Numbers and times as people read them. View structs declare these types, so that templates only name the field.
+//!
+//! Each type reads the plain JSON value of the API and writes text, or HTML for times.
+
+use std::fmt;
+
+use askama::filters::HtmlSafe;
+use serde::Deserialize;
+use weir_core::Timestamp;
+
+/// A whole number with commas: `12,345`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Count(pub(crate) u64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.to_string();
+        for (at, digit) in digits.chars().enumerate() {
+            if at > 0 && (digits.len() - at).is_multiple_of(3) {
+                f.write_str(",")?;
+            }
+            write!(f, "{digit}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A rate in the unit that people can count: `120/s`, `9.8/s`, `12/min`, `3/h`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct PerSecond(pub(crate) f64);
+
+impl fmt::Display for PerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rate, unit) = match self.0 {
+            rate if rate <= 0.0 => (0.0, "s"),
+            rate if rate >= 0.1 => (rate, "s"),
+            rate if rate * 60.0 >= 0.1 => (rate * 60.0, "min"),
+            rate if rate * 3_600.0 >= 0.1 => (rate * 3_600.0, "h"),
+            rate => (rate * 86_400.0, "d"),
+        };
+        write!(f, "{}/{unit}", short(rate))
+    }
+}
+
+/// Three significant digits, without trailing zeros; commas from a thousand on.
+fn short(value: f64) -> String {
+    let digits = match value {
+        value if value >= 100.0 => return Count(value.round() as u64).to_string(),
+        value if value >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.digits$}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A duration with its two largest units: `850 ms`, `12 s`, `3 min 5 s`, `4 d 3 h`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Seconds(pub(crate) f64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(seconds) = *self;
+        if seconds < 1.0 {
+            return write!(f, "{} ms", (seconds.max(0.0) * 1_000.0).round());
+        }
+        if seconds < 10.0 {
+            return write!(f, "{} s", short((seconds * 10.0).round() / 10.0));
+        }
+        let whole = seconds.round() as u64;
+        let (large, rest, unit, smaller, size) = match whole {
+            0..60 => return write!(f, "{whole} s"),
+            60..3_600 => (whole / 60, whole % 60, "min", "s", 1),
+            3_600..86_400 => (whole / 3_600, whole % 3_600, "h", "min", 60),
+            _ => (whole / 86_400, whole % 86_400, "d", "h", 3_600),
+        };
+        write!(f, "{} {unit}", Count(large))?;
+        match rest / size {
+            0 => Ok(()),
+            rest => write!(f, " {rest} {smaller}"),
+        }
+    }
+}
+
+/// A share of 1 as a percentage: `97 %`. It rounds down near 100 %, so that 100 % means all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Share(pub(crate) f64);
+
+impl Share {
+    /// The width of a bar, in percent.
+    pub(crate) fn width(&self) -> u32 {
+        (self.0.clamp(0.0, 1.0) * 100.0).round() as u32
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = self.0 * 100.0;
+        match percent {
+            99.0..100.0 => write!(f, "{} %", (percent * 10.0).floor() / 10.0),
+            percent if percent > 0.0 && percent < 1.0 => f.write_str("< 1 %"),
+            percent => write!(f, "{} %", percent.round()),
+        }
+    }
+}
+
+/// An instant as `<time>`: the day and the clock in UTC. The script of the page shows it in the reader's zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct At(pub(crate) Timestamp);
+
+impl At {
+    /// Only the clock: for instants of the last minutes.
+    pub(crate) fn clock(&self) -> Clock {
+        Clock(self.0)
+    }
+
+    /// Counts down to the instant.
+    pub(crate) fn countdown(&self) -> Countdown {
+        Countdown(self.0)
+    }
+}
+
+/// `2026-11-21 07:30:00`, and the clock in it.
+fn day_and_clock(at: Timestamp) -> (String, String) {
+    let iso = at.to_string();
+    let day = iso.get(..10).unwrap_or(&iso).to_owned();
+    let clock = iso.get(11..19).unwrap_or_default().to_owned();
+    (day, clock)
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (iso, (day, clock)) = (self.0, day_and_clock(self.0));
+        write!(f, r#"<time datetime="{iso}" title="{iso}">{day} {clock}</time>"#)
+    }
+}
+
+impl HtmlSafe for At {}
+
+/// An instant as `<time>` with only the clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock(Timestamp);
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (iso, (_, clock)) = (self.0, day_and_clock(self.0));
+        write!(f, r#"<time datetime="{iso}" title="{iso}" data-form="clock">{clock}</time>"#)
+    }
+}
+
+impl HtmlSafe for Clock {}
+
+/// An instant as `<time>` that counts down; without the script it shows the clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Countdown(Timestamp);
+
+impl fmt::Display for Countdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (iso, (_, clock)) = (self.0, day_and_clock(self.0));
+        write!(f, r#"<time datetime="{iso}" title="{iso}" data-form="countdown">at {clock}</time>"#)
+    }
+}
+
+impl HtmlSafe for Countdown {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_commas() {
+        let shown = [0, 7, 999, 1_000, 12_345, 1_234_567].map(|count| Count(count).to_string());
+        assert_eq!(shown, ["0", "7", "999", "1,000", "12,345", "1,234,567"]);
+    }
+
+    #[test]
+    fn rates_are_shown_in_a_unit_that_people_can_count() {
+        let rates = [0.0, 0.5, 9.84, 12.34, 1_234.4, 1.0 / 60.0, 5.0 / 3_600.0, 0.000_3, 1.0 / 86_400.0];
+        let shown = rates.map(|rate| PerSecond(rate).to_string());
+        assert_eq!(shown, ["0/s", "0.5/s", "9.84/s", "12.3/s", "1,234/s", "1/min", "5/h", "1.08/h", "1/d"]);
+    }
+
+    #[test]
+    fn durations_have_their_two_largest_units() {
+        let seconds = [0.0, 0.85, 1.25, 12.4, 59.7, 185.0, 3_600.0, 11_520.0, 356_400.0];
+        let shown = seconds.map(|seconds| Seconds(seconds).to_string());
+        let expected = ["0 ms", "850 ms", "1.3 s", "12 s", "1 min", "3 min 5 s", "1 h", "3 h 12 min", "4 d 3 h"];
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn a_percentage_is_100_only_when_nothing_is_missing() {
+        let shown = [0.0, 0.001, 0.5, 0.97, 0.999_9, 1.0, 1.2].map(|share| Share(share).to_string());
+        assert_eq!(shown, ["0 %", "< 1 %", "50 %", "97 %", "99.9 %", "100 %", "120 %"]);
+        assert_eq!([0.0, 0.504, 1.2].map(|share| Share(share).width()), [0, 50, 100]);
+    }
+
+    #[test]
+    fn an_instant_has_its_iso_time_for_the_script_and_the_tooltip() {
+        let at = At(Timestamp::from_secs(1_763_710_200));
+        let iso = "2025-11-21T07:30:00.000Z";
+        assert_eq!(at.to_string(), format!(r#"<time datetime="{iso}" title="{iso}">2025-11-21 07:30:00</time>"#));
+        assert!(at.clock().to_string().ends_with(">07:30:00</time>"));
+        assert!(at.countdown().to_string().contains("data-form=\"countdown\">at 07:30:00<"));
+    }
+}

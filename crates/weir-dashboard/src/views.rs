@@ -1,0 +1,139 @@
+//! Answers of the API that several pages show: only the fields that they show.
+
+use serde::Deserialize;
+
+use crate::units::{Count, PerSecond, Seconds, Share};
+
+/// A page of a list.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct List<T> {
+    pub(crate) data: Vec<T>,
+    pub(crate) next_cursor: Option<String>,
+}
+
+/// A limit of a destination: `10/s`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct RateLimit {
+    pub(crate) limit: Count,
+    pub(crate) period: String,
+    #[serde(default)]
+    pub(crate) burst: Option<u32>,
+}
+
+impl RateLimit {
+    /// `10/s`, `600/min`, `10/s burst 5`.
+    pub(crate) fn short(&self) -> String {
+        let unit = match self.period.as_str() {
+            "second" => "s",
+            "minute" => "min",
+            "hour" => "h",
+            "day" => "d",
+            other => other,
+        };
+        match self.burst {
+            Some(burst) if burst > 1 => format!("{}/{unit} burst {burst}", self.limit),
+            _ => format!("{}/{unit}", self.limit),
+        }
+    }
+}
+
+/// A row of the overview, and the state of one destination.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct OverviewRow {
+    pub(crate) destination: DestinationState,
+    pub(crate) dead: Count,
+    pub(crate) backlog: Count,
+    pub(crate) oldest_age_s: Option<Seconds>,
+    pub(crate) achieved_per_s: PerSecond,
+    pub(crate) arrivals_per_s: PerSecond,
+    /// Of the binding limit.
+    #[serde(rename = "use")]
+    pub(crate) usage: Option<Share>,
+    pub(crate) binding: Option<RateLimit>,
+    pub(crate) drain_eta_s: Option<Seconds>,
+    pub(crate) drains: Option<bool>,
+    /// Why it does not send faster.
+    pub(crate) reason: Option<String>,
+}
+
+/// What the overview shows of a destination.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct DestinationState {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) tenant: String,
+    pub(crate) rate_limits: Vec<RateLimit>,
+}
+
+impl DestinationState {
+    /// The name, or the URL of a destination without one.
+    pub(crate) fn label(&self) -> &str {
+        if self.name.is_empty() { &self.url } else { &self.name }
+    }
+}
+
+/// When a backlog has drained.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Drain {
+    /// Nothing waits.
+    Empty,
+    In(Seconds),
+    /// More arrives than may be sent.
+    Never,
+    /// Nothing is sent at present.
+    Stopped,
+}
+
+impl OverviewRow {
+    pub(crate) fn drain(&self) -> Drain {
+        match (self.backlog, self.drain_eta_s, self.drains) {
+            (Count(0), _, _) => Drain::Empty,
+            (_, Some(eta), _) => Drain::In(eta),
+            (_, None, Some(false)) => Drain::Never,
+            (_, None, _) => Drain::Stopped,
+        }
+    }
+
+    /// The reason in words, for tooltips.
+    pub(crate) fn reason_text(&self) -> &'static str {
+        match self.reason.as_deref() {
+            Some("limit") => "It sends as fast as its limit allows",
+            Some("slow") => "The receiver answers slowly, so max_in_flight is reached before the limit",
+            Some("held") => "The receiver asked to wait (Retry-After or a quota)",
+            Some("breaker") => "The breaker is open: the receiver fails",
+            Some("paused") => "It is paused",
+            Some("ordered") => "Deliveries wait for an earlier one of the same key",
+            _ => "",
+        }
+    }
+
+    /// The colour of the reason: `limit` is as it should be.
+    pub(crate) fn reason_tone(&self) -> &'static str {
+        match self.reason.as_deref() {
+            Some("breaker") => "bad",
+            Some("held" | "paused" | "slow") => "warn",
+            _ => "calm",
+        }
+    }
+
+    /// The colour of the bar.
+    pub(crate) fn usage_tone(&self) -> &'static str {
+        match self.usage {
+            Some(Share(usage)) if usage >= 0.9 => "full",
+            _ => "part",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_written_as_people_say_it() {
+        let limit = |limit, period: &str, burst| RateLimit { limit: Count(limit), period: period.to_owned(), burst };
+        let shown = [limit(10, "second", Some(1)), limit(1_200, "minute", None), limit(5, "day", Some(3))];
+        assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min", "5/d burst 3"]);
+    }
+}
