@@ -56,10 +56,8 @@ pub(crate) fn path(name: &str) -> String {
 pub(crate) async fn serve(Path(file): Path<String>) -> Result<Response, Refusal> {
     let asset = ASSETS.iter().find(|asset| asset.file == file);
     let asset = asset.ok_or_else(|| Refusal::not_found("There is no such file."))?;
-    let headers = [
-        (header::CONTENT_TYPE, asset.media_type),
-        (header::CACHE_CONTROL, "public, max-age=31536000, immutable"),
-    ];
+    let headers =
+        [(header::CONTENT_TYPE, asset.media_type), (header::CACHE_CONTROL, "public, max-age=31536000, immutable")];
     Ok((headers, asset.content.clone()).into_response())
 }
 

@@ -6,7 +6,9 @@
 
 use axum::{Router, body::Body};
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
+};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Serialize, de::DeserializeOwned};
 use tower::ServiceExt as _;
@@ -62,6 +64,7 @@ impl Client {
         self.send(&Call::get(path)).await?.read()
     }
 
+    #[expect(dead_code, reason = "for the pages that follow")]
     /// Sends a body and reads the answer. The answer of a 204 reads as `()`.
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &ApiPath, body: &impl Serialize) -> Result<T, Refusal> {
         self.send(&Call::new(Method::POST, path).json(body)?).await?.read()
@@ -102,6 +105,7 @@ impl Answer {
         serde_json::from_slice(body).map_err(|error| Refusal::broken(&format_args!("an answer of the API: {error}")))
     }
 
+    #[expect(dead_code, reason = "for the pages that follow")]
     /// The version of what was read, for `If-Match`.
     pub(crate) fn etag(&self) -> Option<String> {
         self.headers.get(header::ETAG)?.to_str().ok().map(str::to_owned)
@@ -132,11 +136,13 @@ impl Call {
         Ok(self)
     }
 
+    #[expect(dead_code, reason = "for the pages that follow")]
     /// Only if the resource still has this version. An empty one is left out.
     pub(crate) fn if_match(self, etag: &str) -> Result<Self, Refusal> {
         if etag.is_empty() { Ok(self) } else { self.with_header(header::IF_MATCH, etag) }
     }
 
+    #[expect(dead_code, reason = "for the pages that follow")]
     /// A form that is sent twice creates once.
     pub(crate) fn idempotency_key(self, key: &str) -> Result<Self, Refusal> {
         if key.is_empty() { Ok(self) } else { self.with_header(HeaderName::from_static("idempotency-key"), key) }

@@ -37,6 +37,7 @@ impl Fields {
         self.0.iter().filter(|(known, _)| known == name).map(|(_, value)| value.trim()).collect()
     }
 
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the pages that follow"))]
     pub(crate) fn is_ticked(&self, name: &str) -> bool {
         !self.raw(name).is_empty()
     }
@@ -46,7 +47,8 @@ impl<S: Send + Sync> FromRequest<S> for Fields {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
-        let refused = |_| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "The form is too large", "The form is too large.");
+        let refused =
+            |_| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "The form is too large", "The form is too large.");
         to_bytes(request.into_body(), MAX_BYTES).await.map(|bytes| Self::parse(&bytes)).map_err(refused)
     }
 }

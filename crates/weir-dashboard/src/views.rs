@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::units::{Count, PerSecond, Seconds, Share};
 
+#[expect(dead_code, reason = "for the pages that follow")]
 /// A page of a list.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct List<T> {

@@ -66,8 +66,7 @@ impl Filter {
     /// The query of a link to this view, on the page that begins at `cursor`.
     fn link(&self, path: &str, cursor: &str) -> String {
         let mut link = path.to_owned();
-        let parameters =
-            [("q", &*self.q), ("tenant", &*self.tenant), ("state", &*self.state), ("sort", &*self.sort)];
+        let parameters = [("q", &*self.q), ("tenant", &*self.tenant), ("state", &*self.state), ("sort", &*self.sort)];
         for (name, value) in parameters.into_iter().chain([("cursor", cursor)]) {
             append(&mut link, name, value);
         }

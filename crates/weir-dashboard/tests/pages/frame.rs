@@ -1,0 +1,153 @@
+//! What all pages share: headers, login, forms of other sites, refusals, assets.
+
+use serde_json::json;
+
+use crate::support::{FakeApi, problem, row};
+
+fn overview(api: &FakeApi) {
+    let totals = json!({"destinations": 1, "backlog": 0, "dead": 0, "achieved_per_s": 0.0, "arrivals_per_s": 0.0});
+    let body = json!({"as_of": "2025-11-21T07:30:00.000Z", "totals": totals, "data": [row("dst_1", "Acme")],
+        "next_cursor": null});
+    api.on("GET", "/v1/overview", 200, body);
+}
+
+#[tokio::test]
+async fn every_page_has_the_security_headers_and_is_never_stored() {
+    let api = FakeApi::for_role("read");
+    overview(&api);
+    let browser = api.dashboard();
+    for page in [
+        browser.get("/").await,
+        browser.get("/login").await,
+        browser.get_with("/fragments/overview", &[("hx-request", "true")]).await,
+    ] {
+        assert_eq!(
+            page.header("content-security-policy"),
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+             form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        );
+        assert_eq!(page.header("x-content-type-options"), "nosniff");
+        assert_eq!(page.header("referrer-policy"), "same-origin");
+        assert_eq!(page.header("cross-origin-opener-policy"), "same-origin");
+        assert_eq!(page.header("cache-control"), "no-store");
+    }
+}
+
+#[tokio::test]
+async fn a_page_has_no_inline_script_style_or_handler() {
+    let api = FakeApi::for_role("admin");
+    overview(&api);
+    let page = api.dashboard().get("/").await;
+    for script in page.text.split("<script").skip(1) {
+        assert!(script.starts_with(" defer src=\"/assets/"), "{script}");
+    }
+    page.has_not(&["<style", " style=", " onclick=", " onload=", "javascript:", "hx-on", "js:"]);
+}
+
+#[tokio::test]
+async fn assets_are_named_by_their_content_and_kept_for_ever() {
+    let api = FakeApi::locked();
+    let browser = api.dashboard_at("/weir");
+    let login = browser.get("/login").await;
+    let (_, rest) = login.text.split_once("href=\"/weir/assets/").unwrap();
+    let icon = rest.split('"').next().unwrap().to_owned();
+    let asset = browser.get(&format!("/assets/{icon}")).await;
+    assert_eq!(asset.header("content-type"), "image/svg+xml");
+    assert_eq!(asset.header("cache-control"), "public, max-age=31536000, immutable");
+    assert_eq!(browser.get("/assets/0000000000000000-app.css").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_page_without_a_login_leads_to_the_login_and_back() {
+    let api = FakeApi::locked();
+    api.on("GET", "/v1/overview", 401, problem("An API key is required", "send a key"));
+    let browser = api.dashboard();
+    assert_eq!(browser.get("/").await.location(), "/login");
+    assert_eq!(browser.get("/?q=a%20b&state=held").await.location(), "/login?next=/?q%3Da%2520b%26state%3Dheld");
+    assert_eq!(api.dashboard_at("/weir").get("/").await.location(), "/weir/login");
+    let fragment = browser.get_with("/fragments/overview", &[("hx-request", "true")]).await;
+    assert_eq!((fragment.status.as_u16(), fragment.header("hx-redirect")), (200, "/login"));
+}
+
+#[tokio::test]
+async fn a_refusal_is_a_page_with_its_status_and_a_part_in_a_fragment() {
+    let api = FakeApi::for_role("ingest");
+    api.on_with(
+        "GET",
+        "/v1/overview",
+        503,
+        &[("retry-after", "2")],
+        problem("The server is temporarily unavailable", "the <store> does not answer"),
+    );
+    let browser = api.dashboard();
+    let page = browser.get("/").await;
+    assert_eq!((page.status.as_u16(), page.header("retry-after")), (503, "2"));
+    page.has(&["<!doctype html>", "The server is temporarily unavailable", "the &#60;store&#62; does not answer"]);
+    let part = browser.get_with("/fragments/overview", &[("hx-request", "true")]).await;
+    part.has(&["does not answer"]).has_not(&["<html"]);
+    assert_eq!(part.status.as_u16(), 503);
+}
+
+#[tokio::test]
+async fn a_form_must_prove_that_a_page_of_this_server_sent_it() {
+    let api = FakeApi::for_role("admin");
+    let browser = api.dashboard();
+    let cases: [(&[(&str, &str)], bool); 8] = [
+        (&[("sec-fetch-site", "same-origin")], true),
+        (&[("origin", "http://weir.test")], true),
+        (&[("origin", "http://WEIR.test")], true),
+        (&[], false),
+        (&[("sec-fetch-site", "cross-site"), ("origin", "http://weir.test")], false),
+        (&[("sec-fetch-site", "same-site")], false),
+        (&[("origin", "http://evil.test")], false),
+        (&[("origin", "null")], false),
+    ];
+    for (headers, is_accepted) in cases {
+        let page = browser.post_with("/destinations/bulk", "action=pause&next=/", headers).await;
+        assert_eq!(page.status == 303, is_accepted, "{headers:?}: {}", page.text);
+        assert!(is_accepted || page.status == 403, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn calls_carry_what_the_api_needs_to_decide() {
+    let api = FakeApi::for_role("operate");
+    let headers = [("sec-fetch-site", "same-origin"), ("origin", "http://weir.test"), ("x-request-id", "r-1")];
+    api.dashboard().post_with("/destinations/bulk", "action=pause&id=dst_1&next=/", &headers).await;
+    let [edit] = api.seen("PATCH", "/v1/destinations/dst_1").try_into().unwrap();
+    for (name, value) in headers.into_iter().chain([("cookie", "weir_session=abc"), ("host", "weir.test")]) {
+        assert_eq!(edit.headers.get(name).unwrap(), value, "{name}");
+    }
+    assert!(edit.headers.get("accept").is_none());
+}
+
+#[tokio::test]
+async fn a_program_gets_the_answer_of_the_api() {
+    let api = FakeApi::for_role("read");
+    for accept in ["application/json", "*/*"] {
+        let page = api.dashboard().get_with("/", &[("accept", accept)]).await;
+        // The browser of the tests sends `text/html` too, and the first value counts.
+        assert!(page.status.is_client_error() || page.status.is_server_error(), "{accept}: {}", page.text);
+    }
+    assert_eq!(api.dashboard().get("/v1/me").await.status, 200);
+    assert_eq!(api.dashboard().get("/v1/nothing").await.status, 404);
+}
+
+#[tokio::test]
+async fn only_an_admin_sees_the_keys() {
+    for (role, sees) in [("read", false), ("operate", false), ("admin", true)] {
+        let api = FakeApi::for_role(role);
+        overview(&api);
+        assert_eq!(api.dashboard().get("/").await.text.contains("href=\"/keys\""), sees, "{role}");
+    }
+}
+
+#[tokio::test]
+async fn the_message_of_an_action_is_shown_once() {
+    let api = FakeApi::for_role("operate");
+    overview(&api);
+    let page = api.dashboard().get_with("/", &[("cookie", "weir_flash=error.It%20%3Cfailed%3E")]).await;
+    page.has(&["role=\"alert\">It &#60;failed&#62;</p>"]);
+    assert!(page.header("set-cookie").starts_with("weir_flash=; Path=/; Max-Age=0"));
+    assert_eq!(api.dashboard().get("/").await.header("set-cookie"), "");
+}

@@ -1,0 +1,8 @@
+//! The dashboard on an API that answers scripted JSON.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod frame;
+mod login;
+mod overview;
+mod support;
