@@ -16,6 +16,8 @@
 //!
 //! At a destination with strict order, a pending delivery may have to wait for another one: see [`crate::order`].
 
+use std::net::SocketAddr;
+
 use crate::{
     error_kind::ErrorKind,
     id::{AttemptId, DeliveryId, DestinationId, EventId},
@@ -168,4 +170,26 @@ pub struct Attempt {
     pub failure: Option<Failure>,
     /// The body of the answer, at most 16 KiB.
     pub response_body: Option<String>,
+    pub details: AttemptDetails,
+}
+
+/// What the owner of a destination needs to find out why an attempt ended as it did. Decides nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AttemptDetails {
+    /// The time that was signed: the `webhook-timestamp` of the request. `None` if nothing was sent.
+    pub signed_at: Option<Timestamp>,
+    /// The connection that carried the request. `None` if there was none.
+    pub connection: Option<ConnectionDetails>,
+    /// The first headers of the answer, in their order, without those that may hold credentials.
+    pub response_headers: Vec<(String, String)>,
+}
+
+/// The connection of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionDetails {
+    pub remote_address: SocketAddr,
+    /// How long the name look-up and the TCP connection took. `None` if the connection had been used before.
+    pub connect_ms: Option<u32>,
+    /// How long the TLS handshake took. `None` also without TLS.
+    pub tls_ms: Option<u32>,
 }

@@ -12,7 +12,7 @@ use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Clai
 use weir_store::{
     AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
     end_of_time,
-    rows::{Row as _, failure_code, outcome_code, state_code},
+    rows::{Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
 };
 
 use crate::{
@@ -62,9 +62,11 @@ pub(crate) const SETTLE: &str = "
 WITH result AS MATERIALIZED (
     -- The results, one row for each.
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
-            $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::smallint[], $15::bytea[])
+            $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::smallint[], $15::bytea[],
+            $16::bigint[], $17::text[], $18::text[])
         WITH ORDINALITY AS r (id, epoch, destination_id, state, due, now, number,
-            attempt_id, sent_at, duration_ms, outcome, status_code, error, failure, response_body, result)
+            attempt_id, sent_at, duration_ms, outcome, status_code, error, failure, response_body,
+            signed_at, connection, response_headers, result)
 ), live AS MATERIALIZED (
     -- The destinations of retries (2), unless they are deleted.
     SELECT id, skip_after_attempts FROM destinations
@@ -78,16 +80,16 @@ WITH result AS MATERIALIZED (
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
-        r.status_code, r.error, r.failure, r.response_body,
+        r.status_code, r.error, r.failure, r.response_body, r.signed_at, r.connection, r.response_headers,
         CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> 2
             OR r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id)) THEN d.ordering_key END
             AS freed_key
 ), recorded AS (
     -- The attempts of these. A result of a lost claim leaves no trace.
     INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code, error,
-        failure, response_body)
+        failure, response_body, signed_at, connection, response_headers)
     SELECT id, number, attempt_id, destination_id, sent_at, duration_ms, outcome, status_code, error,
-        failure, response_body
+        failure, response_body, signed_at, connection, response_headers
     FROM settled
 )
 SELECT result, state, freed_key FROM settled";
@@ -163,6 +165,9 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| result.attempt.error.as_deref().map(storable)))
         .bind(column(&all, |result| result.attempt.failure.map(failure_code)))
         .bind(column(&all, |result| result.attempt.response_body.as_ref().map(|body| body.as_bytes())))
+        .bind(column(&all, |result| result.attempt.details.signed_at.map(Timestamp::as_nanos)))
+        .bind(column(&all, |result| connection_json(&result.attempt.details)))
+        .bind(column(&all, |result| response_headers_json(&result.attempt.details)))
         .fetch_all(connection)
         .await?;
     // A result without a row belongs to a claim that is no longer valid.

@@ -21,7 +21,14 @@ const INITIAL: &str = concat!(
     include_str!("../../../migrations/postgres/functions/advance_message_groups.sql"),
 );
 
-pub(crate) const MIGRATIONS: Migrations = Migrations(&[Migration { version: 1, description: "initial", sql: INITIAL }]);
+pub(crate) const MIGRATIONS: Migrations = Migrations(&[
+    Migration { version: 1, description: "initial", sql: INITIAL },
+    Migration {
+        version: 2,
+        description: "attempt details",
+        sql: include_str!("../../../migrations/postgres/0002_attempt_details.sql"),
+    },
+]);
 
 fn migrator() -> Migrator {
     let migration = |one: &Migration| {
@@ -71,7 +78,10 @@ async fn applied(connection: &mut PgConnection) -> Result<Vec<i64>, MigrateError
 #[cfg(test)]
 mod tests {
     use sqlx::raw_sql;
-    use weir_core::{DeliveryId, DeliveryState, DestinationId, EventId, Timestamp, delivery::AttemptOutcome};
+    use weir_core::{
+        DeliveryId, DeliveryState, DestinationId, EventId, Timestamp,
+        delivery::{AttemptDetails, AttemptOutcome},
+    };
     use weir_store::{Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _};
 
     use super::*;
@@ -79,9 +89,10 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 1] = [(
-        1,
-        r#"
+    const LEFT_BEHIND: [(i64, &str); 2] = [
+        (
+            1,
+            r#"
         SELECT make_partitions(ARRAY[20833]);
         INSERT INTO destinations (id, tenant, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers,
             signing, paused, breaker, breaker_state, alerts, takes_alerts, ordered, created_at, updated_at)
@@ -103,7 +114,18 @@ mod tests {
         VALUES ('01a3185c-5000-7000-8000-000000000004', 1, '01a3185c-5000-7000-8000-000000000005',
             '01a3185c-5000-7000-8000-000000000001', 1800000000000000000, 12, 0, 200);
         "#,
-    )];
+        ),
+        (
+            2,
+            r#"
+        INSERT INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code,
+            signed_at, connection, response_headers)
+        VALUES ('01a3185c-5000-7000-8000-000000000004', 2, '01a3185c-5000-7000-8000-000000000006',
+            '01a3185c-5000-7000-8000-000000000001', 1800000001000000000, 12, 0, 200, 1800000000000000000,
+            '["192.0.2.7:443",3,9]', '[["server","nginx"]]');
+        "#,
+        ),
+    ];
 
     fn bytes(last: u128) -> [u8; 16] {
         (0x01a3_185c_5000_7000_8000_0000_0000_0000_u128 + last).to_be_bytes()
@@ -133,6 +155,8 @@ mod tests {
         let detail = store.delivery(DeliveryId::from_bytes(bytes(4))).await.unwrap().unwrap();
         assert_eq!(detail.delivery.state, DeliveryState::Delivered);
         assert_eq!(detail.attempts[0].outcome, AttemptOutcome::Delivered);
+        assert_eq!(detail.attempts[0].details, AttemptDetails::default());
+        assert_eq!(detail.attempts[1].details.response_headers, [("server".to_owned(), "nginx".to_owned())]);
         let again = NewEvent { event: event.clone(), destinations: None, random: 7 };
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));

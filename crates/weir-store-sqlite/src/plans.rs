@@ -18,12 +18,15 @@ use crate::{
     replay_steps::{IS_UNFINISHED, IS_UNFINISHED_IN_REPLAY, MOVE, PUT_BACK, WAITING_OF_REPLAY, candidates},
     replays::{FIGURES, OPEN},
     results::{END, HELD_CLAIMS, RETRY},
+    schema::MIGRATIONS,
     sql::{Values, query},
 };
 
 fn database() -> Connection {
     let connection = Connection::open_in_memory().unwrap();
-    connection.execute_batch(include_str!("../../../migrations/sqlite/0001_initial.sql")).unwrap();
+    for migration in MIGRATIONS.0 {
+        connection.execute_batch(migration.sql).unwrap();
+    }
     connection
 }
 

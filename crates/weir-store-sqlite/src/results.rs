@@ -10,7 +10,7 @@ use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND};
 use weir_store::{
     AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult, end_of_time,
-    rows::{Corrupt, Row as _, failure_code, outcome_code, state_code},
+    rows::{Corrupt, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
 };
 
 use crate::{
@@ -87,11 +87,14 @@ pub(crate) static RETRY: Batch = Batch::new(
     ") AS r WHERE deliveries.id = r.column1 AND +state = 1",
 );
 
+/// The columns of an attempt.
+const ATTEMPT_VALUES: usize = 14;
+
 static INSERT_ATTEMPTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO attempts (delivery_id, number, id, destination_id, sent_at, duration_ms, outcome, status_code,
-        error, failure, response_body)
+        error, failure, response_body, signed_at, connection, response_headers)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -257,7 +260,7 @@ impl Transaction<'_, '_> {
     fn insert_attempts(&mut self, results: &[&AttemptResult]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(11 * size);
+            let mut values = Values::with_capacity(ATTEMPT_VALUES * size);
             for AttemptResult { claim, attempt, .. } in part {
                 values
                     .blob(claim.delivery_id.as_bytes())
@@ -270,10 +273,13 @@ impl Transaction<'_, '_> {
                     .optional_int(attempt.status_code.map(i64::from))
                     .optional_text(attempt.error.as_deref())
                     .optional_int(attempt.failure.map(|failure| failure_code(failure).into()))
-                    .optional_text(attempt.response_body.as_deref());
+                    .optional_text(attempt.response_body.as_deref())
+                    .optional_int(attempt.details.signed_at.map(Timestamp::as_nanos))
+                    .optional_owned_text(connection_json(&attempt.details))
+                    .optional_owned_text(response_headers_json(&attempt.details));
             }
             // Fill the statement up to its size with rows of NULL, which insert nothing.
-            values.nulls(11 * (size - part.len()));
+            values.nulls(ATTEMPT_VALUES * (size - part.len()));
             execute(self.connection, &INSERT_ATTEMPTS.sql(size), &values)?;
         }
         Ok(())

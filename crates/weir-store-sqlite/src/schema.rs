@@ -9,11 +9,14 @@ use sqlx::{
 };
 use weir_store::schema::{Migration, Migrations};
 
-pub(crate) const MIGRATIONS: Migrations = Migrations(&[Migration {
-    version: 1,
-    description: "initial",
-    sql: include_str!("../../../migrations/sqlite/0001_initial.sql"),
-}]);
+pub(crate) const MIGRATIONS: Migrations = Migrations(&[
+    Migration { version: 1, description: "initial", sql: include_str!("../../../migrations/sqlite/0001_initial.sql") },
+    Migration {
+        version: 2,
+        description: "attempt details",
+        sql: include_str!("../../../migrations/sqlite/0002_attempt_details.sql"),
+    },
+]);
 
 fn migrator() -> Migrator {
     let migration = |one: &Migration| {

@@ -131,6 +131,13 @@ impl<'v> Values<'v> {
         }
     }
 
+    pub(crate) fn optional_owned_text(&mut self, value: Option<String>) -> &mut Self {
+        match value {
+            Some(value) => self.owned_text(value),
+            None => self.push(ValueRef::Null),
+        }
+    }
+
     pub(crate) fn value(&mut self, value: rows::Value<'v>) -> &mut Self {
         match value {
             rows::Value::Int(value) => self.optional_int(value),

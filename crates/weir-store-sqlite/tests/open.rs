@@ -138,7 +138,7 @@ async fn migrate_returns_the_applied_migrations() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
     let applied = SqliteStore::migrate(&path).await.unwrap();
-    assert_eq!(applied, [(1, "initial".to_owned())]);
+    assert_eq!(applied, [(1, "initial".to_owned()), (2, "attempt details".to_owned())]);
     assert!(SqliteStore::migrate(&path).await.unwrap().is_empty());
     SqliteStore::open(&path).await.unwrap().close().await;
 }

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use weir_core::{
     AttemptId, DeliveryState, Timestamp,
     claim::{Claim, ProcessId},
-    delivery::{Attempt, AttemptOutcome},
+    delivery::{Attempt, AttemptDetails, AttemptOutcome},
     outcome::Verdict,
 };
 
@@ -102,6 +102,7 @@ impl AbandonedClaim {
             ),
             failure: None,
             response_body: None,
+            details: AttemptDetails::default(),
         };
         // Due again at once, unless no attempt is left. The store cancels the delivery instead if its destination is
         // deleted.

@@ -23,7 +23,10 @@ use weir_core::{
 pub use self::{
     api_keys::{API_KEY_COLUMNS, api_key, tenants_json},
     codes::{failure_code, limits_json, outcome_code, phase_code, state_code},
-    deliveries::{ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, attempt, delivery, send},
+    deliveries::{
+        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, attempt, connection_json, delivery, response_headers_json,
+        send,
+    },
     destinations::{Value, destination, destination_counts, destination_values, limit_change},
     events::{body, event, known_event},
     replays::{REPLAY_COLUMNS, figure, phase, replay},

@@ -16,7 +16,7 @@ use metrics::counter;
 use weir_core::{
     AttemptId, Clock, Destination, Slot, Timestamp,
     claim::{Claim, ClaimedDelivery},
-    delivery::Attempt,
+    delivery::{Attempt, AttemptDetails},
     event::EventBody,
     outcome::{self, Effect, Failure, HoldReason, SendResult, Verdict},
 };
@@ -208,6 +208,7 @@ impl Attempter {
                     ended_at: self.clock.now(),
                     result: SendResult::Failure(failure),
                     response_body: None,
+                    details: AttemptDetails::default(),
                     error: Some(error),
                     cut_on_reuse: false,
                 };
@@ -301,7 +302,11 @@ impl Attempter {
         let signing = &target.destination.settings.signing;
         let signature = signing.sign(&id, unix_seconds, &body, self.clock.now());
         let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1, trace);
-        self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await
+        let mut result = self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await;
+        if let ExchangeResult::Sent(sent) = &mut result {
+            sent.details.signed_at = Some(Timestamp::from_secs(unix_seconds));
+        }
+        result
     }
 
     /// Sleeps until `at`, if it is in the future.
@@ -379,6 +384,7 @@ impl Attempter {
             error: sent.error,
             failure,
             response_body: sent.response_body,
+            details: sent.details,
         };
         let result = Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, now });
         let destination = target.destination.clone();

@@ -22,6 +22,7 @@ mod fault;
 mod fixed_clock;
 mod gate;
 mod idle_times;
+mod kept_headers;
 mod names;
 mod pool;
 mod stream;
@@ -35,6 +36,7 @@ use tokio::time::{Instant, timeout};
 use weir_core::{
     Clock, Slot, Timestamp,
     address::AddressPolicy,
+    delivery::AttemptDetails,
     outcome::{Failure, SendResult},
 };
 
@@ -83,6 +85,8 @@ pub struct Sent {
     pub result: SendResult,
     /// At most [`MAX_ANSWER_BODY`] bytes of the answer.
     pub response_body: Option<String>,
+    /// What else is recorded of it. The caller adds the time that it signed.
+    pub details: AttemptDetails,
     /// The error, for the destination's owner. With an answer: how its body was cut off, which changes no verdict.
     pub error: Option<String>,
     /// The connection had been used before and ended without one byte of answer: most likely the server closed it just
@@ -198,7 +202,7 @@ impl Outbound {
 fn start_dial(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
     tokio::spawn(async move {
         let connection = match dialer.dial(dial.origin()).await {
-            Ok(stream) => Connection::new(stream, dial.origin().clone(), clock.clone())
+            Ok(dialled) => Connection::new(dialled, dial.origin().clone(), clock.clone())
                 .await
                 .map_err(|_| Unreachable::closed_before_send().into()),
             Err(error) => Err(error),

@@ -1,5 +1,7 @@
 //! Deliveries: list, show, retry and cancel.
 
+use std::net::SocketAddr;
+
 use axum::{Json, extract::State};
 use http::StatusCode;
 use serde::Serialize;
@@ -268,6 +270,19 @@ pub(crate) struct AttemptView {
     outcome: &'static str,
     /// The body of the response, truncated to 16 KiB.
     response_body: Option<String>,
+    /// The time that was signed: the `webhook-timestamp` of the request.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    signed_at: Option<Timestamp>,
+    /// The first 16 headers of the response as `[name, value]`; values are truncated to 256 bytes. Headers that may
+    /// hold credentials, such as `set-cookie`, are left out.
+    response_headers: Vec<(String, String)>,
+    /// The address and port that the request was sent to.
+    #[schema(value_type = Option<String>, example = "203.0.113.7:443")]
+    remote_address: Option<SocketAddr>,
+    /// How long the name look-up and the TCP connection took; null if the connection had been used before.
+    connect_ms: Option<u32>,
+    /// How long the TLS handshake took; null if the connection had been used before.
+    tls_ms: Option<u32>,
 }
 
 impl From<Delivery> for DeliveryView {
@@ -293,6 +308,7 @@ impl From<Delivery> for DeliveryView {
 
 impl From<Attempt> for AttemptView {
     fn from(attempt: Attempt) -> Self {
+        let connection = attempt.details.connection;
         Self {
             id: attempt.id,
             number: attempt.number,
@@ -303,6 +319,11 @@ impl From<Attempt> for AttemptView {
             error: attempt.error,
             outcome: attempt.outcome.as_str(),
             response_body: attempt.response_body,
+            signed_at: attempt.details.signed_at,
+            response_headers: attempt.details.response_headers,
+            remote_address: connection.map(|connection| connection.remote_address),
+            connect_ms: connection.and_then(|connection| connection.connect_ms),
+            tls_ms: connection.and_then(|connection| connection.tls_ms),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weir_core::{
     Clock as _,
     claim::ClaimedDelivery,
-    delivery::{Attempt, AttemptOutcome},
+    delivery::{Attempt, AttemptDetails, AttemptOutcome},
     id::AttemptId,
     outcome::Verdict,
 };
@@ -61,6 +61,7 @@ impl Server {
                 error: None,
                 failure: None,
                 response_body: None,
+                details: AttemptDetails::default(),
             };
             let now = now + Duration::from_millis(12);
             results.push(Arc::new(AttemptResult { claim: delivery.claim, attempt, verdict: Verdict::Delivered, now }));

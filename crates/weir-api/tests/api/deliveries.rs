@@ -38,8 +38,11 @@ async fn a_delivery_shows_its_attempts_first_to_last() {
     let expected = json!({
         "id": attempts[0]["id"], "number": 1, "sent_at": attempts[0]["sent_at"], "status_code": 503, "duration_ms": 12,
         "error": "answered 503", "error_kind": "5xx", "outcome": "retryable", "response_body": "ok",
+        "signed_at": attempts[0]["signed_at"], "response_headers": [["server", "nginx"]],
+        "remote_address": "203.0.113.7:443", "connect_ms": 3, "tls_ms": null,
     });
     assert_eq!(attempts[0], expected);
+    assert_eq!(attempts[0]["signed_at"], "2026-11-21T07:30:00.000Z");
     assert_eq!(
         (&attempts[1]["number"], &attempts[1]["outcome"], &attempts[1]["error"]),
         (&json!(2), &json!("delivered"), &Value::Null)

@@ -24,7 +24,7 @@ use weir_core::{
     Clock, Destination, DestinationId, Timestamp,
     address::AddressPolicy,
     claim::ClaimedDelivery,
-    delivery::{Attempt, AttemptOutcome},
+    delivery::{Attempt, AttemptDetails, AttemptOutcome, ConnectionDetails},
     id::AttemptId,
     outcome::Verdict,
 };
@@ -179,6 +179,15 @@ impl Server {
             error: (status != 200).then(|| format!("answered {status}")),
             failure: None,
             response_body: Some("ok".to_owned()),
+            details: AttemptDetails {
+                signed_at: Some(Timestamp::from_secs(now.as_secs())),
+                connection: Some(ConnectionDetails {
+                    remote_address: ([203, 0, 113, 7], 443).into(),
+                    connect_ms: Some(3),
+                    tls_ms: None,
+                }),
+                response_headers: vec![("server".to_owned(), "nginx".to_owned())],
+            },
         };
         let result = AttemptResult { claim: delivery.claim, attempt, verdict, now: now + Duration::from_millis(12) };
         self.store.settle(vec![Arc::new(result)]).await.unwrap();

@@ -46,6 +46,7 @@ pub async fn an_attempt_is_recorded_in_full(subject: Subject) {
     let second = subject.claim(1, 1).await.remove(0);
     let mut delivered = result(&second, Verdict::Delivered);
     delivered.attempt.response_body = None;
+    delivered.attempt.details = weir_core::delivery::AttemptDetails::default();
     subject.settle(delivered.clone()).await;
     assert_eq!(subject.attempts(first.claim.delivery_id).await, [failed.attempt, delivered.attempt]);
 }

@@ -1,6 +1,9 @@
 //! Builders for the rows of the suite. Tests of the backends use them as well.
 
-use weir_core::ReplayId;
+use weir_core::{
+    ReplayId,
+    delivery::{AttemptDetails, ConnectionDetails},
+};
 
 use super::*;
 use crate::{OpenReplay, ReplayFilter, ReplayPhase, ReplayPlace};
@@ -126,6 +129,15 @@ pub(super) fn attempt(claimed: &ClaimedDelivery, outcome: AttemptOutcome) -> Att
         error: None,
         failure: None,
         response_body: Some("ok".to_owned()),
+        details: AttemptDetails {
+            signed_at: Some(NOW),
+            connection: Some(ConnectionDetails {
+                remote_address: "[2001:db8::7]:8443".parse().expect("an address"),
+                connect_ms: Some(12),
+                tls_ms: None,
+            }),
+            response_headers: vec![("server".to_owned(), "é\"\\".to_owned()), ("server".to_owned(), String::new())],
+        },
     }
 }
 

@@ -1,10 +1,10 @@
 //! Deliveries, their attempts, and the sends among the attempts.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use weir_core::{
     AttemptId, ErrorKind,
-    delivery::{Attempt, AttemptOutcome, Delivery, LastAttempt},
+    delivery::{Attempt, AttemptDetails, AttemptOutcome, ConnectionDetails, Delivery, LastAttempt},
     order::BEHIND,
 };
 
@@ -48,8 +48,8 @@ fn status_code<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Opt
 }
 
 /// The columns for [`attempt`].
-pub const ATTEMPT_COLUMNS: &str =
-    "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, failure, response_body";
+pub const ATTEMPT_COLUMNS: &str = "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, \
+    failure, response_body, signed_at, connection, response_headers";
 
 pub fn attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Attempt, E> {
     Ok(Attempt {
@@ -63,7 +63,34 @@ pub fn attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Attempt, E> {
         error: row.optional_text(7)?,
         failure: row.optional_failure(8)?,
         response_body: row.optional_text(9)?,
+        details: AttemptDetails {
+            signed_at: row.optional_time(10)?,
+            connection: row.optionally_parsed(11, "the connection of an attempt", connection)?,
+            response_headers: row
+                .optionally_parsed(12, "the headers of an answer", |headers| serde_json::from_str(headers).ok())?
+                .unwrap_or_default(),
+        },
     })
+}
+
+fn connection(json: &str) -> Option<ConnectionDetails> {
+    let (remote_address, connect_ms, tls_ms) = serde_json::from_str(json).ok()?;
+    Some(ConnectionDetails { remote_address, connect_ms, tls_ms })
+}
+
+/// The connection of an attempt as a JSON array: the remote address, `connect_ms` and `tls_ms`.
+pub fn connection_json(details: &AttemptDetails) -> Option<String> {
+    let ConnectionDetails { remote_address, connect_ms, tls_ms } = details.connection?;
+    let connection: (SocketAddr, Option<u32>, Option<u32>) = (remote_address, connect_ms, tls_ms);
+    serde_json::to_string(&connection).ok()
+}
+
+/// The headers of an answer as a JSON array of `[name, value]`; `None` if there are none.
+pub fn response_headers_json(details: &AttemptDetails) -> Option<String> {
+    if details.response_headers.is_empty() {
+        return None;
+    }
+    serde_json::to_string(&details.response_headers).ok()
 }
 
 /// From six columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome, and

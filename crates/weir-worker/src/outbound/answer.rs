@@ -17,7 +17,7 @@ use weir_core::{
     quota,
 };
 
-use super::{MAX_ANSWER_BODY, fault::Broken};
+use super::{MAX_ANSWER_BODY, fault::Broken, kept_headers};
 
 /// The part of an answer that has arrived. It outlives the read, so it is still there after a timeout.
 #[derive(Default)]
@@ -100,6 +100,11 @@ impl Answer {
             retry_after: first("retry-after").and_then(|value| outcome::retry_after(value, wall)),
             used_up_for: quota::used_up_for(first, wall),
         }
+    }
+
+    /// The headers to record; none before the head has arrived.
+    pub(super) fn kept_headers(&self) -> Vec<(String, String)> {
+        self.response.as_ref().map(|response| kept_headers::of(&response.headers)).unwrap_or_default()
     }
 
     pub(super) fn into_text(self) -> Option<String> {

@@ -32,14 +32,18 @@ use tokio::{
     task::unconstrained,
     time::{Instant, sleep, timeout},
 };
-use weir_core::{Clock, Slot, Timestamp, outcome::Failure};
+use weir_core::{
+    Clock, Slot, Timestamp,
+    delivery::{AttemptDetails, ConnectionDetails},
+    outcome::Failure,
+};
 
 use super::{
     ExchangeResult, Sent, SlotSource,
     answer::Answer,
     fault::{Broken, Unreachable},
     gate::{Gate, GateState, GatedStream},
-    stream::Stream,
+    stream::Dialled,
     target::Origin,
 };
 
@@ -62,6 +66,8 @@ const AGE_JITTER: f64 = 0.2;
 pub struct Connection {
     origin: Arc<Origin>,
     gate: Arc<Gate>,
+    /// With the times of the dial.
+    details: ConnectionDetails,
     /// Boxed, because connections are moved often.
     http: Box<Http>,
     /// No exchange is under way, none has left data on the connection, and the gate is shut.
@@ -120,9 +126,9 @@ enum WriteResult {
 }
 
 impl Connection {
-    pub(super) async fn new(stream: Stream, origin: Arc<Origin>, clock: Arc<dyn Clock>) -> hyper::Result<Self> {
+    pub(super) async fn new(dialled: Dialled, origin: Arc<Origin>, clock: Arc<dyn Clock>) -> hyper::Result<Self> {
         let gate = Gate::new(clock);
-        let stream = TokioIo::new(GatedStream::new(stream, gate.clone()));
+        let stream = TokioIo::new(GatedStream::new(dialled.stream, gate.clone()));
         let (sender, driver) = http1::Builder::new().max_header_size(MAX_HEAD).handshake(stream).await?;
         let http = Box::new(Http { sender, driver, ended: false });
         let now = Instant::now();
@@ -130,6 +136,7 @@ impl Connection {
         Ok(Self {
             origin,
             gate,
+            details: dialled.details,
             http,
             between_requests: true,
             used: false,
@@ -221,10 +228,20 @@ impl Connection {
             sent_at: Some(sent_at),
             ended_at: clock.now(),
             result: answer.send_result(failure, clock.wall()),
+            details: AttemptDetails {
+                signed_at: None,
+                connection: Some(self.details_of_attempt(reused)),
+                response_headers: answer.kept_headers(),
+            },
             response_body: answer.into_text(),
             error,
             cut_on_reuse,
         })
+    }
+
+    /// The times of the dial belong to the first request alone.
+    fn details_of_attempt(&self, reused: bool) -> ConnectionDetails {
+        if reused { ConnectionDetails { connect_ms: None, tls_ms: None, ..self.details } } else { self.details }
     }
 
     /// Opens the gate for the slot and lets hyper write.

@@ -19,12 +19,12 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 use url::Host;
-use weir_core::{address::AddressPolicy, outcome::Failure};
+use weir_core::{address::AddressPolicy, delivery::ConnectionDetails, outcome::Failure};
 
 use super::{
     fault::{NoConnection, Unreachable, connect_error, tls_error},
     names::{Names, SystemNames},
-    stream::Stream,
+    stream::{Dialled, Stream},
     target::{Origin, Target},
     tls::{TlsRoots, connector},
 };
@@ -62,21 +62,27 @@ impl Dialer {
         Ok(())
     }
 
-    pub(super) async fn dial(&self, origin: &Origin) -> Result<Stream, NoConnection> {
-        let deadline = Instant::now() + self.budget;
+    pub(super) async fn dial(&self, origin: &Origin) -> Result<Dialled, NoConnection> {
+        let began = Instant::now();
+        let deadline = began + self.budget;
         // Only addresses that the policy has checked are dialled.
         let addresses = self.allowed(origin, deadline).await?;
-        let stream =
+        let (stream, remote_address) =
             timeout_at(deadline, connect_any(&addresses)).await.map_err(|_| self.timeout_error(Failure::Connect))??;
         // Without it, Nagle's algorithm could delay a small request beyond its slot.
         stream.set_nodelay(true).map_err(|error| connect_error(&error))?;
+        let details = ConnectionDetails { remote_address, connect_ms: Some(milliseconds(began)), tls_ms: None };
         if !origin.tls {
-            return Ok(Stream::Plain(stream));
+            return Ok(Dialled { stream: Stream::Plain(stream), details });
         }
         // The TLS handshake has what is left of the time limit.
         let name = server_name(&origin.host)?;
+        let connected = Instant::now();
         match timeout_at(deadline, self.tls.connect(name, stream)).await {
-            Ok(Ok(stream)) => Ok(Stream::Tls(Box::new(stream))),
+            Ok(Ok(stream)) => {
+                let details = ConnectionDetails { tls_ms: Some(milliseconds(connected)), ..details };
+                Ok(Dialled { stream: Stream::Tls(Box::new(stream)), details })
+            }
             Ok(Err(error)) => Err(tls_error(&error, &origin.host.to_string()).into()),
             Err(_) => Err(self.timeout_error(Failure::Tls).into()),
         }
@@ -135,7 +141,7 @@ fn interleave(addresses: &mut Vec<IpAddr>) {
 
 /// Returns the first connection that is established. The next address is tried when one fails or does not answer for
 /// [`STAGGER`].
-async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, NoConnection> {
+async fn connect_any(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), NoConnection> {
     let mut untried = addresses.iter();
     let mut connecting = FuturesUnordered::new();
     let mut last_error = None;
@@ -159,7 +165,7 @@ async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, NoConnection
         // The first connection wins; the others are dropped. After an error or the delay, the next address is tried.
         tokio::select! {
             Some(connected) = connecting.next() => match connected {
-                Ok(stream) => return Ok(stream),
+                Ok(connected) => return Ok(connected),
                 Err((address, error)) => match NoConnection::exhausted(&error) {
                     // The other addresses would fail in the same way.
                     Some(exhausted) if has_route_to(address) => return Err(exhausted),
@@ -171,8 +177,16 @@ async fn connect_any(addresses: &[SocketAddr]) -> Result<TcpStream, NoConnection
     }
 }
 
-async fn connect(address: SocketAddr) -> Result<TcpStream, (SocketAddr, io::Error)> {
-    TcpStream::connect(address).await.map_err(|error| (address, error))
+async fn connect(address: SocketAddr) -> Result<(TcpStream, SocketAddr), (SocketAddr, io::Error)> {
+    match TcpStream::connect(address).await {
+        Ok(stream) => Ok((stream, address)),
+        Err(error) => Err((address, error)),
+    }
+}
+
+/// Whole milliseconds since an instant. The budget of a dial bounds them.
+fn milliseconds(since: Instant) -> u32 {
+    since.elapsed().as_millis() as u32
 }
 
 /// Whether the machine has a local address and a route to this address. No packet is sent: connecting a datagram socket

@@ -11,6 +11,13 @@ use tokio::{
     net::TcpStream,
 };
 use tokio_rustls::client::TlsStream;
+use weir_core::delivery::ConnectionDetails;
+
+/// A new connection, and what is known of its dial.
+pub(super) struct Dialled {
+    pub(super) stream: Stream,
+    pub(super) details: ConnectionDetails,
+}
 
 /// The TLS stream is boxed because it is large and is moved during the dial.
 pub(super) enum Stream {

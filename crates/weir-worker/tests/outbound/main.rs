@@ -5,6 +5,7 @@
 
 mod answers;
 mod connecting;
+mod details;
 mod gate;
 mod names;
 mod reuse;

@@ -7,6 +7,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
 };
+use weir_core::Timestamp;
 
 use crate::support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody};
 
@@ -116,9 +117,14 @@ async fn timeouts_refusals_and_floods_are_retried_or_cut() {
     let flooded = ended(&app, &floods).await;
     assert_eq!(flooded["state"], "delivered");
     assert_eq!(flooded["attempts"][0]["response_body"].as_str().unwrap().len(), 16 << 10);
+    let signed: Timestamp = flooded["attempts"][0]["signed_at"].as_str().unwrap().parse().unwrap();
+    let arrival = &receiver.arrivals("/floods")[0];
+    assert_eq!(signed.as_secs().to_string(), arrival.header("webhook-timestamp"));
+    assert_eq!(flooded["attempts"][0]["remote_address"], receiver.address.to_string());
     let refused = ended(&app, &refuses).await;
     assert_eq!(refused["state"], "dead");
     assert_eq!(refused["attempts"][0]["sent_at"], Value::Null, "nothing was sent: {refused}");
+    assert_eq!(refused["attempts"][0]["signed_at"], Value::Null, "nothing was signed: {refused}");
     assert!(refused["attempts"][0]["error"].as_str().unwrap().contains("refused"), "{refused}");
 }
 

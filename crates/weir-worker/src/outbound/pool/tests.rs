@@ -1,8 +1,12 @@
 use tokio::net::{TcpListener, TcpStream};
 use url::Host;
+use weir_core::delivery::ConnectionDetails;
 
 use super::{
-    super::{fixed_clock::FixedClock, stream::Stream},
+    super::{
+        fixed_clock::FixedClock,
+        stream::{Dialled, Stream},
+    },
     *,
 };
 
@@ -15,8 +19,9 @@ async fn connected(count: usize) -> (Arc<Origin>, Vec<Connection>, Vec<TcpStream
     let (mut connections, mut ends) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let stream = Stream::Plain(near.unwrap());
-        connections.push(Connection::new(stream, origin.clone(), Arc::new(FixedClock)).await.unwrap());
+        let details = ConnectionDetails { remote_address: address, connect_ms: None, tls_ms: None };
+        let dialled = Dialled { stream: Stream::Plain(near.unwrap()), details };
+        connections.push(Connection::new(dialled, origin.clone(), Arc::new(FixedClock)).await.unwrap());
         ends.push(far.unwrap().0);
     }
     (origin, connections, ends)
