@@ -1,11 +1,19 @@
 //! The command line: the commands, their flags, and the exit codes.
 
+pub(crate) mod api;
+pub(crate) mod destinations;
+pub(crate) mod limit;
+
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand};
 use url::Url;
 
-use crate::config::{ConfigError, Key, VERIFY_ENV};
+use self::api::{ApiCommand, ServerFlags, server_url};
+use crate::{
+    commands::ApiError,
+    config::{ConfigError, Key, VERIFY_ENV},
+};
 
 /// Outbound webhooks at exactly the rate the other side can take.
 #[derive(Debug, Parser)]
@@ -41,6 +49,21 @@ pub(crate) enum Command {
     Scheduler(SettingFlags),
     /// Run only a worker; other processes run the other roles (needs PostgreSQL and Redis)
     Worker(SettingFlags),
+    #[command(flatten)]
+    Call(ApiCommand),
+    /// Print the completion script for a shell, such as: source <(weir completions bash)
+    Completions {
+        #[arg(value_name = "SHELL", value_parser = clap::value_parser!(CompletedShell))]
+        shell: CompletedShell,
+    },
+}
+
+/// The shells for which there are completions.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum CompletedShell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// The settings as flags. A flag overrides its environment variable, and the variable overrides the configuration file.
@@ -164,12 +187,11 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AuditArgs {
-    /// URL of the server
-    #[arg(long, default_value = "http://127.0.0.1:8080", value_parser = server_url)]
-    pub(crate) url: Url,
-    /// API key of the server [default: the first key in WEIR_API_KEYS]
-    #[arg(long, value_name = "KEY")]
-    pub(crate) api_key: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+    /// The former name of --server
+    #[arg(long, value_name = "URL", value_parser = server_url, hide = true, conflicts_with = "server")]
+    pub(crate) url: Option<Url>,
     /// Audit only this destination, by id or name; may be repeated
     #[arg(long = "destination", value_name = "ID|NAME")]
     pub(crate) destinations: Vec<String>,
@@ -219,14 +241,6 @@ impl std::fmt::Debug for VerifyArgs {
     }
 }
 
-fn server_url(text: &str) -> Result<Url, String> {
-    let url: Url = text.parse().map_err(|error| format!("{error}; use a URL such as http://127.0.0.1:8080"))?;
-    match url.scheme() {
-        "http" | "https" => Ok(url),
-        other => Err(format!("the scheme is `{other}`; use http or https")),
-    }
-}
-
 /// The exit codes of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -242,6 +256,7 @@ impl Exit {
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         let misuse = |cause: &(dyn std::error::Error + 'static)| {
             cause.is::<ConfigError>()
+                || cause.downcast_ref::<ApiError>().is_some_and(ApiError::is_misuse)
                 || cause.is::<Misuse>()
                 || cause.is::<weir_store_sqlite::OpenError>()
                 || cause.is::<weir_store_postgres::OpenError>()

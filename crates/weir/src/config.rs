@@ -16,7 +16,8 @@ use url::Host;
 use weir_core::retention::Retention;
 
 pub(crate) use error::ConfigError;
-pub(crate) use key::{Key, VERIFY_ENV};
+pub(crate) use key::{API_KEY_ENV, Key, PROFILE_ENV, URL_ENV, VERIFY_ENV};
+pub(crate) use sources::place_and_reason;
 
 use crate::cli::SettingFlags;
 use error::SettingSource;
@@ -221,6 +222,11 @@ impl Settings {
                 dead: parse_setting(values, Key::RetentionDeadDays, FOREVER, parse::days)?,
             },
         };
+        // It may be a misspelled `WEIR_API_KEYS`, without which the API would be open.
+        if role.serves_api() && settings.api_keys.is_empty() && values.has_client_key {
+            let nearest = Some(Key::ApiKeys.env());
+            return Err(ConfigError::UnknownVariable { name: API_KEY_ENV.to_owned(), nearest });
+        }
         // Without keys everyone who can connect can use the API, so it may listen only on loopback.
         if role.serves_api() && settings.api_keys.is_empty() && !settings.listen.ip().to_canonical().is_loopback() {
             let (setting, _) = values.get(Key::Listen, role.default_listen());

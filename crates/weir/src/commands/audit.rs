@@ -4,42 +4,59 @@
 //! Without `--from` and `--to`, the audit covers the last day. The server computes it (`GET
 //! /v1/destinations/{id}/audit`, implemented in `weir_core::audit`); this command only collects and shows the results.
 
-mod client;
 mod report;
 
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::path::Path;
 
 use anyhow::Context as _;
 
-pub(super) use report::{Audited, table};
+pub(super) use report::Audited;
 
+use super::{
+    api::{
+        client::{Client, Fields},
+        connection::Connection,
+        destinations_of, with_remedy,
+    },
+    output::{self, Screen},
+};
 use crate::cli::{AuditArgs, Exit};
-use client::Client;
 
 /// Audits the selected destinations. Ends with [`Exit::Failure`] if any limit was exceeded.
 pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
-    let client = Client::new(&arguments)?;
-    let mut audited = Vec::new();
-    for destination in client.destinations(&arguments.destinations).await? {
-        let report = client.audit(&destination).await?;
-        audited.push(Audited { id: destination.id, name: destination.name, report });
-    }
+    let mut server = arguments.server.clone();
+    server.server = server.server.or_else(|| arguments.url.clone());
+    let client = Client::new(Connection::find(&server)?)?;
+    let audited = audits(&client, &arguments).await.map_err(with_remedy)?;
     if let Some(file) = &arguments.svg {
         draw(file, "Sends and limits", &audited)?;
     }
     let violations: u64 = audited.iter().map(|audited| audited.report.violations()).sum();
     let possible: u64 = audited.iter().map(|audited| audited.report.possible_violations()).sum();
-    let mut out = io::stdout().lock();
-    if arguments.json {
-        serde_json::to_writer_pretty(&mut out, &audited)?;
-        writeln!(out)?;
+    output::print(&if arguments.json {
+        serde_json::to_string_pretty(&audited)?
     } else {
-        writeln!(out, "{}\n{}{}", table(&audited), report::unknown(&audited), verdict(violations, possible))?;
-    }
+        format!("{}\n{}{}", table(&audited), report::unknown(&audited), verdict(violations, possible))
+    })?;
     Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
+}
+
+/// The table of audits for standard output.
+pub(super) fn table(audited: &[Audited]) -> String {
+    report::table(audited, Screen::of_stdout())
+}
+
+async fn audits(client: &Client, arguments: &AuditArgs) -> anyhow::Result<Vec<Audited>> {
+    let mut range = Fields::new();
+    for (name, time) in [("from", arguments.from), ("to", arguments.to)] {
+        range.extend(time.map(|time| (name.to_owned(), time.to_string().into())));
+    }
+    let mut audited = Vec::new();
+    for destination in destinations_of(client, &arguments.destinations).await? {
+        let report = client.get(&["v1", "destinations", &destination.id, "audit"], &range).await?.read()?;
+        audited.push(Audited { id: destination.id, name: destination.name, report });
+    }
+    Ok(audited)
 }
 
 /// Writes a chart of the sends and the limits of every destination.

@@ -6,9 +6,12 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
-use serde::Deserialize;
+use anyhow::Context as _;
 
+use super::api::{
+    client::{Client, Fields},
+    connection::Connection,
+};
 use crate::{
     cli::{Exit, Misuse, SettingFlags},
     config::Settings,
@@ -16,12 +19,6 @@ use crate::{
 
 /// The process checks its store and its queue for at most 2 s each before it answers.
 const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The field of a problem document (RFC 9457) that says why the process is not ready.
-#[derive(Debug, Default, Deserialize)]
-struct Problem {
-    detail: Option<String>,
-}
 
 /// Prints the URL, and succeeds if the process is ready. The error names the URL, too.
 pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
@@ -31,16 +28,10 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
                        WEIR_METRICS_LISTEN or WEIR_LISTEN";
         return Err(Misuse(message.to_owned()).into());
     }
-    let url = format!("http://{}/readyz", reachable(listen));
-    // A proxy would ask the health of its own machine.
-    let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().context("cannot make an HTTP client")?;
-    let answer = http.get(&url).send().await.with_context(|| format!("no answer from {url}"))?;
-    let status = answer.status();
-    if !status.is_success() {
-        let problem: Problem = answer.json().await.unwrap_or_default();
-        bail!("{url} answered {status}: {}", problem.detail.as_deref().unwrap_or("no reason given"));
-    }
-    println!("{url} is ready");
+    let server = format!("http://{}", reachable(listen));
+    let connection = Connection { server: server.parse().context("the address is no URL")?, key: None };
+    Client::with_timeout(connection, TIMEOUT)?.get(&["readyz"], &Fields::new()).await?;
+    println!("{server}/readyz is ready");
     Ok(Exit::Done)
 }
 

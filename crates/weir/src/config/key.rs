@@ -7,6 +7,12 @@ pub(crate) const ENV_PREFIX: &str = "WEIR_";
 pub(crate) const CONFIG_ENV: &str = "WEIR_CONFIG";
 /// The secret for `weir verify`. It is no setting of a server, and a server ignores it.
 pub(crate) const VERIFY_ENV: &str = "WEIR_VERIFY_SECRET";
+/// The server, the key and the profile of the commands that call a server. They are no settings of a server, and a
+/// server ignores them.
+pub(crate) const URL_ENV: &str = "WEIR_URL";
+pub(crate) const API_KEY_ENV: &str = "WEIR_API_KEY";
+pub(crate) const PROFILE_ENV: &str = "WEIR_PROFILE";
+pub(crate) const CLIENT_ENV: [&str; 3] = [URL_ENV, API_KEY_ENV, PROFILE_ENV];
 
 /// A setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

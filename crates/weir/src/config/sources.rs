@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     error::{ConfigError, Origin, SettingSource},
-    key::{CONFIG_ENV, ENV_PREFIX, Key, VERIFY_ENV, nearest},
+    key::{API_KEY_ENV, CLIENT_ENV, CONFIG_ENV, ENV_PREFIX, Key, VERIFY_ENV, nearest},
 };
 use crate::cli::SettingFlags;
 
@@ -18,7 +18,11 @@ const DEFAULT_FILE: &str = "weir.toml";
 
 /// Every setting that is set, with the value of its strongest source.
 #[derive(Debug, Default)]
-pub(crate) struct SourceValues(BTreeMap<Key, (Origin, String)>);
+pub(crate) struct SourceValues {
+    values: BTreeMap<Key, (Origin, String)>,
+    /// Whether `WEIR_API_KEY` is set, the key of commands that call a server.
+    pub(crate) has_client_key: bool,
+}
 
 impl SourceValues {
     /// Reads the flags, then the environment, then the configuration file named by a flag or the environment.
@@ -49,13 +53,13 @@ impl SourceValues {
     }
 
     pub(crate) fn find(&self, key: Key) -> Option<(SettingSource, String)> {
-        let (origin, text) = self.0.get(&key)?;
+        let (origin, text) = self.values.get(&key)?;
         Some((SettingSource { key, origin: origin.clone() }, text.clone()))
     }
 
     /// Adds a value unless a stronger source, which was read earlier, has set it.
     fn add(&mut self, key: Key, origin: Origin, text: String) {
-        self.0.entry(key).or_insert((origin, text));
+        self.values.entry(key).or_insert((origin, text));
     }
 
     pub(crate) fn add_flags(&mut self, flags: &SettingFlags) {
@@ -83,7 +87,9 @@ impl SourceValues {
                 config = Some(PathBuf::from(value)).filter(|path| !path.as_os_str().is_empty());
                 continue;
             }
-            if name == VERIFY_ENV {
+            // Neither are those of commands that call a server, which may run on the same machine.
+            if name == VERIFY_ENV || CLIENT_ENV.contains(&name) {
+                self.has_client_key |= name == API_KEY_ENV && !value.is_empty();
                 continue;
             }
             // An unknown name is probably misspelled. Ignoring it would leave a setting at its default.
@@ -131,7 +137,7 @@ impl SourceValues {
 }
 
 /// The line and the reason of a TOML error. The error's own text quotes the line, which may hold a key or a password.
-fn place_and_reason(text: &str, error: &toml::de::Error) -> String {
+pub(crate) fn place_and_reason(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().map_or(0, |span| span.start);
     let line = 1 + text.bytes().take(before).filter(|&byte| byte == b'\n').count();
     format!("line {line}: {}", error.message())

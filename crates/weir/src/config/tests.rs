@@ -215,3 +215,12 @@ fn a_named_file_is_read_and_must_exist() {
         .to_string();
     assert!(missing.starts_with("cannot read the configuration file no/such.toml"), "{missing}");
 }
+
+#[test]
+fn variables_of_commands_that_call_a_server_are_ignored_where_the_api_has_keys() {
+    let client = [("WEIR_URL", "http://10.0.0.1:8080"), ("WEIR_PROFILE", "production"), ("WEIR_API_KEY", "wk_1")];
+    assert!(load(&["--api-keys", "secret"], &client, "").is_ok());
+    assert!(load(&[], &client[..2], "").is_ok());
+    let refusal = refusal(&[], &client, "");
+    assert!(refusal.starts_with("WEIR_API_KEY is not a setting"), "{refusal}");
+}

@@ -173,12 +173,12 @@ async fn audit_shows_a_running_server_as_a_table_as_json_and_as_a_chart() {
     app.drained(&id, Duration::from_secs(10)).await;
     let picture = folder.path().join("audit.svg");
     let picture = picture.to_str().unwrap();
-    let output = run(folder.path(), &["audit", "--url", &app.url, "--svg", picture], &[]).await;
+    let output = run(folder.path(), &["audit", "--server", &app.url, "--svg", picture], &[]).await;
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(table.contains("Acme") && table.contains("60"), "{table}");
     assert!(std::fs::read_to_string(picture).unwrap().contains("<svg"));
-    let output = run(folder.path(), &["audit", "--url", &app.url, "--json"], &[]).await;
+    let output = run(folder.path(), &["audit", "--server", &app.url, "--json"], &[]).await;
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(json.to_string().contains("worst_sliding_window"), "{json}");
 }

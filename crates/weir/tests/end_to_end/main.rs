@@ -15,6 +15,7 @@ mod architecture;
 mod backlog;
 mod breaker;
 mod cli;
+mod cli_api;
 mod edges;
 mod keys;
 mod logs;

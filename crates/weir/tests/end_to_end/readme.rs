@@ -43,7 +43,7 @@ async fn every_command_of_the_tour_works() {
     let app = App::launch(shell(folder.path(), server)).await.unwrap();
     let with_ports = |text: &str| {
         text.replace("localhost:8080", &app.address().to_string())
-            .replace("-- audit", &format!("-- audit --url {}", app.url))
+            .replace("-- audit", &format!("-- audit --server {}", app.url))
             .replace("127.0.0.1:9000", &format!("127.0.0.1:{}", port.number()))
             .replace(r#"("127.0.0.1", 9000)"#, &format!(r#"("127.0.0.1", {})"#, port.number()))
             .replace("https://example.com", "https://127.0.0.1:1")

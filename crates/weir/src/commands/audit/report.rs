@@ -4,6 +4,15 @@ use serde::Serialize;
 use weir_chart::{AuditPanel, audit_chart};
 use weir_core::audit::{AuditReport, LimitAudit, Window};
 
+use crate::{
+    cli::limit::LimitText,
+    commands::output::{
+        Screen,
+        table::{Cell, Column, Table},
+        texts::{NONE, clean, shortened},
+    },
+};
+
 /// A destination and its audit.
 #[derive(Debug, Clone, Serialize)]
 pub(in crate::commands) struct Audited {
@@ -19,39 +28,36 @@ impl Audited {
     }
 }
 
-const HEAD: [&str; 9] =
-    ["destination", "cap", "sends", "worst calendar", "worst sliding", "violations", "utilisation", "p50 ms", "p99 ms"];
-const NONE: &str = "–";
+/// The table of the audits.
+fn columns() -> [Column; 9] {
+    [
+        Column::text("destination").flexible(),
+        Column::text("cap"),
+        Column::number("sends"),
+        Column::number("worst calendar").or("calendar"),
+        Column::number("worst sliding").or("sliding"),
+        Column::number("violations").or("over"),
+        Column::number("utilisation").or("use"),
+        Column::number("p50 ms"),
+        Column::number("p99 ms"),
+    ]
+}
 /// Longer names are truncated, so that a row fits on one line.
 const NAME_CHARS: usize = 32;
 
 /// One row for each limit that was in force. With several limits, only the first row shows the destination's name and
 /// figures.
-pub(in crate::commands) fn table(audited: &[Audited]) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned)];
-    rows.extend(audited.iter().flat_map(rows_of));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; HEAD.len()] = std::array::from_fn(width);
-    // The first two columns are text, aligned left; the others are numbers, aligned right.
-    let line = |row: &[String; HEAD.len()]| {
-        let cells = row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
-            0 | 1 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let mut lines: Vec<_> = rows.iter().map(line).collect();
-    lines.insert(1, widths.map(|width| "─".repeat(width)).join("  "));
-    lines.join("\n")
+pub(in crate::commands) fn table(audited: &[Audited], screen: Screen) -> String {
+    Table::new(columns()).with(audited.iter().flat_map(rows_of).map(|row| row.map(Cell::from))).render(screen)
 }
 
-fn rows_of(audited: &Audited) -> Vec<[String; HEAD.len()]> {
+fn rows_of(audited: &Audited) -> Vec<[String; 9]> {
     let report = &audited.report;
     let latency = |latency: Option<f64>| latency.map_or(NONE.to_owned(), |ms| format!("{ms:.1}"));
     // One row: the figures of the destination, and of one of its limits.
     let row = |first: bool, limit: Option<&LimitAudit>| {
         let mut row = [
-            cell_text(audited.title()),
+            name(audited),
             limit.map_or("none".to_owned(), cap),
             report.sends.to_string(),
             fullest(limit.and_then(|limit| limit.worst_calendar_window)),
@@ -88,7 +94,7 @@ pub(super) fn unknown(audited: &[Audited]) -> String {
             .map(|send| {
                 format!(
                     "  {}  attempt {} of {}, no later than {}",
-                    cell_text(audited.title()),
+                    name(audited),
                     send.number,
                     send.delivery_id,
                     send.latest_at
@@ -97,7 +103,7 @@ pub(super) fn unknown(audited: &[Audited]) -> String {
             .collect();
         // The report names only the first of these sends, but counts all of them.
         let unnamed = report.unknown_sends_total.saturating_sub(lines.len() as u64);
-        lines.extend((unnamed > 0).then(|| format!("  {}  and {unnamed} more", cell_text(audited.title()))));
+        lines.extend((unnamed > 0).then(|| format!("  {}  and {unnamed} more", name(audited))));
         lines
     };
     let lines: Vec<_> = audited.iter().flat_map(of).collect();
@@ -135,24 +141,16 @@ fn note(report: &AuditReport) -> String {
     format!("{caps} · {} {sends}{worst}{broken}", report.sends)
 }
 
-/// `10/second`, `10/second burst 5`.
 fn cap(limit: &LimitAudit) -> String {
-    let burst = if limit.burst > 1 { format!(" burst {}", limit.burst) } else { String::new() };
-    format!("{}/{}{burst}", limit.limit, limit.period.as_str())
+    LimitText::new(limit.limit, limit.period, limit.burst).to_string()
 }
 
 fn fullest(window: Option<Window>) -> String {
     window.map_or(NONE.to_owned(), |window| window.sends.to_string())
 }
 
-/// A name for one cell: truncated, and without control characters, which could move the terminal's cursor.
-fn cell_text(name: &str) -> String {
-    let clean = |char: char| if char.is_control() { ' ' } else { char };
-    if name.chars().count() <= NAME_CHARS {
-        name.chars().map(clean).collect()
-    } else {
-        name.chars().take(NAME_CHARS - 1).map(clean).chain(['…']).collect()
-    }
+fn name(audited: &Audited) -> String {
+    shortened(&clean(audited.title()), NAME_CHARS)
 }
 
 #[cfg(test)]
@@ -189,10 +187,11 @@ mod tests {
     fn the_table_has_a_row_for_each_limit() {
         let second = RateLimit::with_burst(2, Period::Second, 2).unwrap();
         let minute = RateLimit::new(30, Period::Minute).unwrap();
-        let table = table(&[audited("Acme", vec![second, minute]), audited("", Vec::new())]);
+        let screen = Screen { width: Some(120), colours: false };
+        let table = table(&[audited("Acme", vec![second, minute]), audited("", Vec::new())], screen);
         let lines: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines.len(), 5, "{table}");
-        assert_eq!(lines[2], ["Acme", "2/second", "burst", "2", "4", "4", "4", "1", "1.2500", "1.5", "1.5"]);
+        assert_eq!(lines[2], ["Acme", "2/second:2", "4", "4", "4", "1", "1.2500", "1.5", "1.5"]);
         assert_eq!(lines[3], ["30/minute", "4", "4", "0", "1.2500"]);
         assert_eq!(lines[4], ["dst_1", "none", "4", "–", "–", "–", "–", "1.5", "1.5"]);
     }
@@ -215,8 +214,8 @@ mod tests {
     #[test]
     fn a_name_cannot_break_the_table() {
         let name = format!("\u{1b}[2J\n{}", "é".repeat(60));
-        let table = table(&[audited(&name, Vec::new())]);
-        assert_eq!(table.lines().count(), 3, "{table}");
+        let table = table(&[audited(&name, Vec::new())], Screen::PLAIN);
+        assert_eq!(table.lines().count(), 2, "{table}");
         assert!(!table.contains('\u{1b}') && table.contains('…'), "{table}");
     }
 

@@ -1,0 +1,315 @@
+//! The flags of the commands that call the API of a running server.
+//!
+//! Structs that derive `Serialize` have the names of the API: they are sent as the parameters or the body of a request,
+//! without the flags that are not set.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use url::Url;
+use weir_core::Timestamp;
+
+use super::destinations::DestinationCommand;
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ApiCommand {
+    /// List, show, create, edit, pause, resume, test, purge and delete destinations
+    Destinations(ApiArgs<DestinationCommand>),
+    /// Post, list and show events
+    Events(ApiArgs<EventCommand>),
+    /// List, show, retry and cancel deliveries
+    Deliveries(ApiArgs<DeliveryCommand>),
+    /// Create, list, show and cancel replays, which send ended deliveries again
+    Replays(ApiArgs<ReplayCommand>),
+    /// Create, list and delete API keys
+    Keys(ApiArgs<KeyCommand>),
+    /// Show the attempts at a destination as they end, until Ctrl-C
+    Tail(TailArgs),
+}
+
+/// The server, and the key for it.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ServerFlags {
+    /// URL of the server [env: WEIR_URL] [default: that of the profile, or http://127.0.0.1:8080]
+    #[arg(long, value_name = "URL", value_parser = server_url, global = true)]
+    pub(crate) server: Option<Url>,
+    /// File with the API key [default: the key in WEIR_API_KEY or of the profile]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) key_file: Option<PathBuf>,
+    /// API key. Other users can see it in the list of processes: prefer --key-file or WEIR_API_KEY
+    #[arg(long, value_name = "KEY", alias = "api-key", conflicts_with = "key_file", global = true)]
+    pub(crate) key: Option<KeyText>,
+    /// Profile of ~/.config/weir/config.toml [env: WEIR_PROFILE] [default: the `profile` that the file names]
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) profile: Option<String>,
+}
+
+/// An API key. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct KeyText(pub(crate) String);
+
+impl From<&str> for KeyText {
+    fn from(key: &str) -> Self {
+        Self(key.to_owned())
+    }
+}
+
+impl std::fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyText(…)")
+    }
+}
+
+pub(crate) fn server_url(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|error| format!("{error}; use a URL such as http://127.0.0.1:8080"))?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        other => Err(format!("the scheme is `{other}`; use http or https")),
+    }
+}
+
+/// A command of the API with the flags that all of them have.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ApiArgs<C: Subcommand> {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+    #[command(subcommand)]
+    pub(crate) command: C,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CallFlags {
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+    /// Print the JSON of the API instead of a table or text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// How much of a list is shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct PageFlags {
+    /// Show at most this many, the newest first
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    /// Show all of them
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) all: bool,
+}
+
+/// The answer to the question that a command asks before it changes much.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Consent {
+    /// Do not ask for confirmation
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum EventCommand {
+    /// Post an event
+    Post(PostArgs),
+    /// List events
+    List {
+        #[command(flatten)]
+        filter: EventFilter,
+        #[command(flatten)]
+        page: PageFlags,
+    },
+    /// Show an event, its data and its deliveries
+    Show {
+        #[arg(value_name = "EVENT")]
+        id: String,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PostArgs {
+    #[command(flatten)]
+    pub(crate) event: EventFields,
+    /// The data, as JSON [default: null]
+    #[arg(value_name = "DATA", conflicts_with = "file")]
+    pub(crate) data: Option<String>,
+    /// Read the data from this file; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Deliver to this destination only, by id or name; may be repeated [default: all whose event types match]
+    #[arg(long = "destination", value_name = "ID|NAME")]
+    pub(crate) destinations: Vec<String>,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct EventFields {
+    /// The type, such as video.created
+    #[arg(value_name = "TYPE")]
+    pub(crate) r#type: String,
+    /// The tenant [default: that of the key, or `default`]
+    #[arg(long)]
+    pub(crate) tenant: Option<String>,
+    /// A second event with the same key is not stored
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+    /// Send nothing before this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) deliver_at: Option<Timestamp>,
+    /// Deliveries that are not sent within this time expire
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) ttl_s: Option<u32>,
+    /// Supersede waiting deliveries of this type and key
+    #[arg(long, value_name = "KEY")]
+    pub(crate) coalesce_key: Option<String>,
+    /// Keep the order of events with this key, at ordered destinations
+    #[arg(long, value_name = "KEY")]
+    pub(crate) ordering_key: Option<String>,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct EventFilter {
+    /// Only events of exactly this type
+    #[arg(long, value_name = "TYPE")]
+    r#type: Option<String>,
+    /// Only this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only events created at or after this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    from: Option<Timestamp>,
+    /// Only events created before this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    to: Option<Timestamp>,
+}
+
+/// Which deliveries are listed or replayed.
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct DeliveryFilter {
+    /// Only deliveries to this destination, by id or name
+    #[arg(long, value_name = "ID|NAME")]
+    pub(crate) destination: Option<String>,
+    /// Only this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only events of this type: exact (video.created), a prefix (video.*) or *
+    #[arg(long, value_name = "PATTERN")]
+    event_type: Option<String>,
+    /// Only deliveries whose last attempt had this error: timeout, connect, dns, tls, 5xx, 503, …
+    #[arg(long, value_name = "ERROR")]
+    error: Option<String>,
+    /// Only events created at or after this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    from: Option<Timestamp>,
+    /// Only events created before this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    to: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum DeliveryCommand {
+    /// List deliveries
+    List {
+        #[command(flatten)]
+        filter: DeliveryFilter,
+        /// Only deliveries of this event
+        #[arg(long, value_name = "EVENT")]
+        event: Option<String>,
+        /// Only this state: pending, delivering, retrying, delivered, failed, dead, cancelled, superseded or expired
+        #[arg(long)]
+        state: Option<String>,
+        #[command(flatten)]
+        page: PageFlags,
+    },
+    /// Show a delivery with its attempts
+    Show {
+        #[arg(value_name = "DELIVERY")]
+        id: String,
+    },
+    /// Send deliveries again now, within the limits of their destinations
+    Retry {
+        #[arg(value_name = "DELIVERY", required = true)]
+        ids: Vec<String>,
+    },
+    /// Cancel waiting deliveries
+    Cancel {
+        #[arg(value_name = "DELIVERY", required = true)]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ReplayCommand {
+    /// Send ended deliveries again, beside live traffic
+    Create {
+        #[command(flatten)]
+        filter: DeliveryFilter,
+        /// Only this state: dead, failed, cancelled or delivered; may be repeated [default: dead and failed]
+        #[arg(long = "state", value_name = "STATE")]
+        states: Vec<String>,
+        /// Only count the deliveries
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// List replays with their progress
+    List {
+        #[command(flatten)]
+        page: PageFlags,
+    },
+    /// Show the progress of a replay
+    Show {
+        #[arg(value_name = "REPLAY")]
+        id: String,
+    },
+    /// Cancel a replay; its unsent deliveries return to their previous state
+    Cancel {
+        #[arg(value_name = "REPLAY")]
+        id: String,
+    },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum KeyCommand {
+    /// List the API keys that are stored
+    List {
+        #[command(flatten)]
+        page: PageFlags,
+    },
+    /// Create an API key and show it, once
+    Create(KeyFields),
+    /// Delete an API key; it is refused within a second
+    Delete {
+        #[arg(value_name = "KEY_ID")]
+        id: String,
+        #[command(flatten)]
+        consent: Consent,
+    },
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct KeyFields {
+    /// What the key is for
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What the key may do
+    #[arg(long, value_name = "ROLE", value_parser = ["ingest", "read", "operate", "admin"])]
+    role: String,
+    /// A tenant whose data the key may see and change; may be repeated [default: all tenants]
+    #[arg(long = "tenant", value_name = "TENANT")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tenants: Vec<String>,
+    /// When the key stops being valid (RFC 3339) [default: never]
+    #[arg(long, value_name = "TIME")]
+    expires_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TailArgs {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+    /// The destination, by id or name
+    #[arg(value_name = "ID|NAME")]
+    pub(crate) destination: String,
+    /// Begin with this many of the latest attempts
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 10)]
+    pub(crate) lines: usize,
+}

@@ -1,0 +1,174 @@
+//! The flags of `weir destinations`.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use weir_core::Timestamp;
+
+use super::{
+    api::{Consent, PageFlags},
+    limit::LimitText,
+};
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum DestinationCommand {
+    /// List destinations
+    List {
+        /// Only this tenant
+        #[arg(long)]
+        tenant: Option<String>,
+        #[command(flatten)]
+        page: PageFlags,
+    },
+    /// Show a destination, its settings and its backlog
+    Show(One),
+    /// Create a destination and show its secret
+    Create {
+        /// Where deliveries are sent
+        #[arg(value_name = "URL")]
+        url: Option<String>,
+        /// The tenant [default: that of the key, or `default`]
+        #[arg(long)]
+        tenant: Option<String>,
+        /// Start paused: nothing is sent
+        #[arg(long)]
+        paused: bool,
+        #[command(flatten)]
+        changes: Changes,
+    },
+    /// Edit a destination. New limits are in effect within 100 ms; the edit is refused if another one came between
+    Edit {
+        #[command(flatten)]
+        one: One,
+        /// Another URL. An edit to another host drops headers that it does not repeat
+        #[arg(long)]
+        url: Option<String>,
+        #[command(flatten)]
+        changes: Changes,
+    },
+    /// Send nothing until `resume`; deliveries wait
+    Pause(Several),
+    /// Send again
+    Resume(Several),
+    /// Delete destinations: what waits is cancelled, the history stays
+    Delete {
+        #[command(flatten)]
+        several: Several,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Send a test event to a destination
+    Test(One),
+    /// Cancel the waiting deliveries of a destination
+    Purge {
+        #[command(flatten)]
+        one: One,
+        #[command(flatten)]
+        filter: PurgeFilter,
+        /// Only count the deliveries
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        consent: Consent,
+    },
+    /// Show the secret that signs
+    Secret(One),
+    /// Make a new secret; both secrets sign during the overlap
+    RotateSecret {
+        #[command(flatten)]
+        one: One,
+        /// How long the previous secret signs too [default: a day]
+        #[arg(long, value_name = "SECONDS")]
+        overlap_s: Option<u32>,
+        /// Read the new secret from this file; - is standard input [default: a secret is made]
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+        #[command(flatten)]
+        consent: Consent,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct One {
+    /// The destination, by id or name
+    #[arg(value_name = "ID|NAME")]
+    pub(crate) destination: String,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Several {
+    /// The destinations, by id or name
+    #[arg(value_name = "ID|NAME", required = true)]
+    pub(crate) destinations: Vec<String>,
+}
+
+/// The settings that `create` and `edit` have in common.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Changes {
+    #[command(flatten)]
+    pub(crate) fields: Fields,
+    /// Remove all limits
+    #[arg(long, conflicts_with = "rate_limits")]
+    pub(crate) unlimited: bool,
+    /// Read the secret from this file; - is standard input [default: a secret is made]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
+    /// Read further settings (JSON, as in the API) from this file; - is standard input. Flags override them
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct Fields {
+    /// A name for people
+    #[arg(long)]
+    name: Option<String>,
+    /// Deliver events of this type: video.created, video.* or *; may be repeated [default: *]
+    #[arg(long = "event-type", value_name = "PATTERN")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    event_types: Vec<String>,
+    /// A limit, such as 10/second, or 300/minute:5 with a burst; one for each period
+    #[arg(long = "limit", value_name = "N/PERIOD[:BURST]")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rate_limits: Vec<LimitText>,
+    /// Most sends that are under way at one time
+    #[arg(long, value_name = "N")]
+    max_in_flight: Option<u32>,
+    /// Time limit of one attempt
+    #[arg(long, value_name = "MS")]
+    timeout_ms: Option<u32>,
+    /// Deliver events of one ordering key one after the other
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    ordered: Option<bool>,
+    /// Let later events pass one that has failed this often
+    #[arg(long, value_name = "N")]
+    skip_after_attempts: Option<u32>,
+    /// A header of every request; may be repeated. Others can see it in the list of processes: prefer --file
+    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
+    #[serde(serialize_with = "as_object", skip_serializing_if = "Vec::is_empty")]
+    headers: Vec<(String, String)>,
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("use a name and a value, such as x-api-key:secret")?;
+    Ok((name.trim().to_ascii_lowercase(), value.trim().to_owned()))
+}
+
+fn as_object<S: serde::Serializer>(headers: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    headers.iter().map(|(name, value)| (name, value)).collect::<BTreeMap<_, _>>().serialize(serializer)
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct PurgeFilter {
+    /// Only this state: pending or retrying [default: both]
+    #[arg(long = "state", value_name = "STATE")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    states: Vec<String>,
+    /// Only events of this type: exact (video.created), a prefix (video.*) or *
+    #[arg(long, value_name = "PATTERN")]
+    event_type: Option<String>,
+    /// Only events created before this time (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    before: Option<Timestamp>,
+}

@@ -1,0 +1,162 @@
+//! The commands that call the API of a running server: `weir destinations`, `events`, `deliveries`, `replays`, `keys` and
+//! `tail`. Each makes its requests with [`Client`] and shows [`records`] in a table, or the JSON of the server.
+
+pub(super) mod client;
+pub(super) mod connection;
+mod deliveries;
+mod destinations;
+mod events;
+mod keys;
+mod records;
+mod replays;
+mod settings;
+mod tail;
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use anyhow::Context as _;
+use serde::de::DeserializeOwned;
+use weir_core::{Clock as _, Timestamp};
+
+use self::{
+    client::{Answer, Client, Rows, Unreachable},
+    connection::Connection,
+    records::Destination,
+};
+use super::output::{self, Screen, json, table::Table};
+use crate::{
+    cli::{
+        Exit, Misuse,
+        api::{ApiCommand, CallFlags, Consent, PageFlags},
+    },
+    clock::SystemClock,
+};
+
+/// Runs a command of the API.
+pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
+    let done = match command {
+        ApiCommand::Destinations(args) => destinations::run(&Call::new(&args.call)?, args.command).await,
+        ApiCommand::Events(args) => events::run(&Call::new(&args.call)?, args.command).await,
+        ApiCommand::Deliveries(args) => deliveries::run(&Call::new(&args.call)?, args.command).await,
+        ApiCommand::Replays(args) => replays::run(&Call::new(&args.call)?, args.command).await,
+        ApiCommand::Keys(args) => keys::run(&Call::new(&args.call)?, args.command).await,
+        ApiCommand::Tail(args) => tail::run(&Call::new(&args.call)?, &args).await,
+    };
+    done.map_err(with_remedy).map(|()| Exit::Done)
+}
+
+/// A server that cannot be reached is often another one than was meant.
+pub(super) fn with_remedy(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Unreachable>() {
+        return error.context(
+            "cannot reach the server; is `weir serve` running? Name another one with --server, WEIR_URL or a profile",
+        );
+    }
+    error
+}
+
+/// The destinations with these ids or names, or all of them if none is named; the oldest first. A destination that does
+/// not exist is an error: an audit of nothing must not pass.
+pub(super) async fn destinations_of(client: &Client, named: &[String]) -> anyhow::Result<Vec<Destination>> {
+    let mut all: Vec<Destination> =
+        client.list(&["v1", "destinations"], &client::Fields::new(), usize::MAX).await?.read()?;
+    all.reverse();
+    let is = |destination: &Destination, named: &String| destination.id == *named || destination.name == *named;
+    if let Some(missing) = named.iter().find(|named| !all.iter().any(|destination| is(destination, named))) {
+        return Err(Misuse(format!("no destination has the id or name `{missing}`")).into());
+    }
+    all.retain(|destination| named.is_empty() || named.iter().any(|named| is(destination, named)));
+    Ok(all)
+}
+
+/// One run of a command: the server that it asks and how it prints.
+struct Call {
+    client: Client,
+    json: bool,
+    screen: Screen,
+    now: Timestamp,
+}
+
+impl Call {
+    fn new(flags: &CallFlags) -> anyhow::Result<Self> {
+        let connection = Connection::find(&flags.server)?;
+        Ok(Self {
+            client: Client::new(connection)?,
+            json: flags.json,
+            screen: Screen::of_stdout(),
+            now: SystemClock::start().wall(),
+        })
+    }
+
+    /// Prints an answer: its JSON, or the text that `write` makes of it.
+    fn print<T: DeserializeOwned>(&self, answer: &Answer, write: impl FnOnce(T) -> String) -> anyhow::Result<()> {
+        output::print(&if self.json { json::pretty(answer.text()) } else { write(answer.read()?) })
+    }
+
+    /// Prints what has no answer, such as a deletion. There is no JSON of it.
+    fn say(&self, text: &str) -> anyhow::Result<()> {
+        if self.json { Ok(()) } else { output::print(text) }
+    }
+
+    /// Prints rows as a JSON array or as a table. A hint says where the list was cut.
+    fn print_rows<T: DeserializeOwned, const N: usize>(
+        &self,
+        rows: &Rows,
+        empty: Table<N>,
+        row: impl Fn(T) -> [output::table::Cell; N],
+    ) -> anyhow::Result<()> {
+        if self.json {
+            return output::print(&json::pretty(&rows.array()));
+        }
+        let records: Vec<T> = rows.read()?;
+        if records.is_empty() && self.screen.width.is_some() {
+            return output::print("There are none.");
+        }
+        output::print(&empty.with(records.into_iter().map(row)).render(self.screen))?;
+        if rows.is_cut {
+            eprintln!("There are more: show them with --all, or choose how many with --limit.");
+        }
+        Ok(())
+    }
+
+    async fn list(&self, path: &[&str], query: &client::Fields, page: PageFlags) -> anyhow::Result<Rows> {
+        self.client.list(path, query, if page.all { usize::MAX } else { page.limit as usize }).await
+    }
+}
+
+/// Asks whether to go on, unless `--yes` was given. Without a terminal there is nobody to ask.
+fn confirm(consent: Consent, question: &str) -> anyhow::Result<()> {
+    if consent.yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Misuse(format!("{question} Nobody can be asked here: add --yes")).into());
+    }
+    eprint!("{question} [y/N] ");
+    io::stderr().flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    if matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        return Ok(());
+    }
+    anyhow::bail!("nothing was changed")
+}
+
+/// The text of a file; `-` is standard input.
+fn read_file(path: &std::path::Path, flag: &str) -> anyhow::Result<String> {
+    let text = if path == std::path::Path::new("-") {
+        io::read_to_string(io::stdin().lock())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let wrong = |error: &io::Error| Misuse(format!("cannot read {} ({flag}): {error}", path.display()));
+    Ok(text.map_err(|error| wrong(&error))?)
+}
+
+/// The flags that are set, by the names of the API.
+fn fields(flags: &impl serde::Serialize) -> anyhow::Result<client::Fields> {
+    let value = serde_json::to_value(flags).context("cannot write the flags as JSON")?;
+    let serde_json::Value::Object(mut fields) = value else { anyhow::bail!("the flags are no JSON object") };
+    fields.retain(|_, value| !value.is_null());
+    Ok(fields)
+}

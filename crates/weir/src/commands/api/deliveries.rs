@@ -1,0 +1,114 @@
+//! `weir deliveries`.
+
+use super::{
+    Call,
+    client::{Client, Fields},
+    fields,
+    records::{Attempt, Delivery},
+    settings,
+};
+use crate::{
+    cli::api::{DeliveryCommand as Command, DeliveryFilter},
+    commands::output::{
+        Screen,
+        table::{Cell, Column, Table},
+        texts::{age, clean, or_none},
+    },
+};
+
+pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List { filter, event, state, page } => {
+            let mut query = by_id(&call.client, &filter).await?;
+            query.extend(fields(&serde_json::json!({"event": event, "state": state}))?);
+            let rows = call.list(&["v1", "deliveries"], &query, page).await?;
+            call.print_rows(&rows, table(), |delivery| row(delivery, call))
+        }
+        Command::Show { id } => {
+            let answer = call.client.get(&["v1", "deliveries", &id], &Fields::new()).await?;
+            call.print(&answer, |delivery| shown(&delivery, call.screen))
+        }
+        Command::Retry { ids } => act(call, &ids, "retry", "Due now").await,
+        Command::Cancel { ids } => act(call, &ids, "cancel", "Cancelled").await,
+    }
+}
+
+/// The filter, with the id of a destination that is named.
+pub(super) async fn by_id(client: &Client, filter: &DeliveryFilter) -> anyhow::Result<Fields> {
+    let mut query = fields(filter)?;
+    if let Some(named) = &filter.destination {
+        query.insert("destination".to_owned(), client.destination_id(named).await?.into());
+    }
+    Ok(query)
+}
+
+async fn act(call: &Call, ids: &[String], action: &str, done: &str) -> anyhow::Result<()> {
+    for id in ids {
+        let answer = call.client.post(&["v1", "deliveries", id, action], None).await?;
+        call.print(&answer, |delivery: Delivery| format!("{done}: {}", delivery.id))?;
+    }
+    Ok(())
+}
+
+pub(super) fn table() -> Table<6> {
+    Table::new([
+        Column::text("id"),
+        Column::text("state"),
+        Column::number("attempts").or("tries"),
+        Column::text("answer"),
+        Column::text("event type").or("type").flexible(),
+        Column::number("age"),
+    ])
+}
+
+pub(super) fn row(delivery: Delivery, call: &Call) -> [Cell; 6] {
+    let (answer, age) = (or_none(delivery.answer()), age(delivery.created_at, call.now));
+    let Delivery { id, state, attempt_count, event_type, .. } = delivery;
+    [id.into(), Cell::state(&state), attempt_count.into(), answer.into(), event_type.into(), age.into()]
+}
+
+fn shown(delivery: &Delivery, screen: Screen) -> String {
+    let mut lines = vec![
+        ("event", format!("{} ({})", delivery.event_id, delivery.event_type)),
+        ("destination", delivery.destination_id.clone()),
+        ("state", delivery.state.clone()),
+        ("created", delivery.created_at.to_string()),
+        ("changed", delivery.updated_at.to_string()),
+    ];
+    lines.extend(delivery.next_attempt_at.map(|at| ("next try", at.to_string())));
+    lines.extend(delivery.expires_at.map(|at| ("expires", at.to_string())));
+    lines.extend(delivery.last_error.clone().map(|error| ("last error", error)));
+    let mut text = format!("{}\n{}", delivery.id, settings::render(&lines, screen));
+    if !delivery.attempts.is_empty() {
+        let rows = delivery.attempts.iter().map(attempt_row);
+        text = format!("{text}\n\n{}", attempts().with(rows).render(screen));
+    }
+    if let Some(body) =
+        delivery.attempts.last().and_then(|last| last.response_body.as_deref()).filter(|b| !b.is_empty())
+    {
+        text = format!("{text}\n\nThe last answer:\n{}", body.lines().map(clean).collect::<Vec<_>>().join("\n"));
+    }
+    text
+}
+
+fn attempts() -> Table<6> {
+    Table::new([
+        Column::number("attempt").or("#"),
+        Column::text("sent at"),
+        Column::number("ms"),
+        Column::text("status"),
+        Column::text("outcome"),
+        Column::text("error").flexible(),
+    ])
+}
+
+fn attempt_row(attempt: &Attempt) -> [Cell; 6] {
+    [
+        attempt.number.into(),
+        or_none(attempt.sent_at).into(),
+        attempt.duration_ms.into(),
+        or_none(attempt.status_code).into(),
+        attempt.outcome.as_str().into(),
+        or_none(attempt.error.as_deref()).into(),
+    ]
+}

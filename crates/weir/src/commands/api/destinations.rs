@@ -1,0 +1,218 @@
+//! `weir destinations`.
+
+use anyhow::Context as _;
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{
+    Call,
+    client::{Answer, Fields, Request},
+    confirm, fields, read_file,
+    records::{Backlog, Created, Delivery, Destination, Purged, Secret, Total},
+    settings,
+};
+use crate::{
+    cli::{
+        Misuse,
+        destinations::{Changes, DestinationCommand as Command},
+    },
+    commands::output::{
+        self,
+        table::{Cell, Column, Table},
+        texts::{count, joined},
+    },
+};
+
+const LIST: [&str; 2] = ["v1", "destinations"];
+
+pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List { tenant, page } => {
+            let query = fields(&serde_json::json!({"tenant": tenant}))?;
+            call.print_rows(&call.list(&LIST, &query, page).await?, table(), row)
+        }
+        Command::Show(one) => show(call, &one.destination).await,
+        Command::Create { url, tenant, paused, changes } => {
+            let mut body = body(&changes, "create")?;
+            body.extend(fields(&serde_json::json!({"url": url, "tenant": tenant}))?);
+            if paused {
+                body.insert("paused".to_owned(), true.into());
+            }
+            let created = call.client.post(&LIST, Some(&Value::Object(body).to_string())).await?;
+            call.print(&created, |Created { destination, secret }| {
+                format!("Created {}.\nIts secret: {secret}", destination.label())
+            })
+        }
+        Command::Edit { one, url, changes } => {
+            let mut body = body(&changes, "edit")?;
+            body.extend(fields(&serde_json::json!({"url": url}))?);
+            if body.is_empty() {
+                return Err(
+                    Misuse("nothing to edit: give at least one setting, such as --limit 10/second".into()).into()
+                );
+            }
+            let edited = edit(call, &one.destination, body).await?;
+            call.print(&edited, |destination: Destination| {
+                format!("Edited {}. Its limits: {}.", destination.title(), destination.limits())
+            })
+        }
+        Command::Pause(several) => set_paused(call, &several.destinations, true).await,
+        Command::Resume(several) => set_paused(call, &several.destinations, false).await,
+        Command::Delete { several, consent } => {
+            for named in &several.destinations {
+                let (destination, answer) = find(call, named).await?;
+                let waiting = waiting(call, &destination.id).await?;
+                let question = format!("Delete {} and cancel {waiting} that wait?", destination.title());
+                confirm(consent, &question)?;
+                let path = ["v1", "destinations", &destination.id];
+                let etag = answer.etag.as_deref();
+                call.client.send(Request { if_match: etag, ..Request::new(Method::DELETE, &path) }).await?;
+                call.say(&format!("Deleted {}.", destination.label()))?;
+            }
+            Ok(())
+        }
+        Command::Test(one) => {
+            let id = call.client.destination_id(&one.destination).await?;
+            let answer = call.client.post(&["v1", "destinations", &id, "test"], None).await?;
+            call.print(&answer, |delivery: Delivery| {
+                format!("The delivery of the test event is {}: weir deliveries show {}", delivery.state, delivery.id)
+            })
+        }
+        Command::Purge { one, filter, dry_run, consent } => {
+            let (destination, _) = find(call, &one.destination).await?;
+            let body = Value::Object(fields(&filter)?).to_string();
+            let counted = purge(call, &destination, &body, true).await?;
+            if dry_run {
+                return call.print(&counted, |Total { total }| {
+                    format!("{} would be cancelled.", count(total, "delivery", "deliveries"))
+                });
+            }
+            let Total { total } = counted.read()?;
+            let question = format!("Cancel {} to {}?", count(total, "delivery", "deliveries"), destination.title());
+            confirm(consent, &question)?;
+            let purged = purge(call, &destination, &body, false).await?;
+            call.print(&purged, |Purged { cancelled }| {
+                format!("Cancelled {}.", count(cancelled, "delivery", "deliveries"))
+            })
+        }
+        Command::Secret(one) => {
+            let id = call.client.destination_id(&one.destination).await?;
+            let answer = call.client.get(&["v1", "destinations", &id, "secret"], &Fields::new()).await?;
+            call.print(&answer, secret_text)
+        }
+        Command::RotateSecret { one, overlap_s, secret_file, consent } => {
+            let (destination, _) = find(call, &one.destination).await?;
+            let secret = secret_file.map(|file| read_file(&file, "--secret-file")).transpose()?;
+            let body = serde_json::json!({"overlap_s": overlap_s, "secret": secret.as_deref().map(str::trim)});
+            confirm(consent, &format!("Replace the secret of {}?", destination.title()))?;
+            let path = ["v1", "destinations", &destination.id, "rotate-secret"];
+            let body = Value::Object(fields(&body)?).to_string();
+            call.print(&call.client.post(&path, Some(&body)).await?, secret_text)
+        }
+    }
+}
+
+fn table() -> Table<6> {
+    Table::new([
+        Column::text("id"),
+        Column::text("name").flexible(),
+        Column::text("state"),
+        Column::text("limits").flexible(),
+        Column::text("tenant").flexible().optional(),
+        Column::text("url").flexible().optional(),
+    ])
+}
+
+fn row(destination: Destination) -> [Cell; 6] {
+    let (state, limits) = (destination.state(), destination.limits());
+    let Destination { id, name, tenant, url, .. } = destination;
+    [id.into(), name.into(), Cell::state(state), limits.into(), tenant.into(), url.into()]
+}
+
+async fn find(call: &Call, named: &str) -> anyhow::Result<(Destination, Answer)> {
+    let id = call.client.destination_id(named).await?;
+    let answer = call.client.get(&["v1", "destinations", &id], &Fields::new()).await?;
+    Ok((answer.read()?, answer))
+}
+
+async fn backlog(call: &Call, id: &str) -> anyhow::Result<Backlog> {
+    call.client.get(&["v1", "destinations", id, "backlog"], &Fields::new()).await?.read()
+}
+
+async fn waiting(call: &Call, id: &str) -> anyhow::Result<String> {
+    let Backlog { pending, retrying, .. } = backlog(call, id).await?;
+    Ok(count(pending + retrying, "delivery", "deliveries"))
+}
+
+async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
+    let (destination, answer) = find(call, named).await?;
+    if call.json {
+        return call.print(&answer, |_: Destination| String::new());
+    }
+    let backlog = backlog(call, &destination.id).await?;
+    let mut lines = vec![
+        ("id", destination.id.clone()),
+        ("url", destination.url.clone()),
+        ("tenant", destination.tenant.clone()),
+        ("state", destination.state().to_owned()),
+    ];
+    lines.extend(destination.reason().map(|reason| ("", reason)));
+    lines.push(("limits", destination.limits()));
+    lines.push(("event types", joined(&destination.event_types)));
+    lines.extend(settings::lines(&answer.read()?));
+    lines.extend(settings::backlog_lines(&backlog));
+    output::print(&format!("{}\n{}", destination.title(), settings::render(&lines, call.screen)))
+}
+
+/// The settings of the file, overridden by the flags.
+fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
+    let mut body = match &changes.file {
+        None => Fields::new(),
+        Some(file) => {
+            let text = read_file(file, "--file")?;
+            let wrong = |error| Misuse(format!("{} is no JSON object (--file): {error}", file.display()));
+            serde_json::from_str(&text).map_err(wrong).with_context(|| format!("cannot {command} the destination"))?
+        }
+    };
+    body.extend(fields(&changes.fields)?);
+    if changes.unlimited {
+        body.insert("rate_limits".to_owned(), Value::Array(Vec::new()));
+    }
+    if let Some(file) = &changes.secret_file {
+        body.insert("secret".to_owned(), read_file(file, "--secret-file")?.trim().into());
+    }
+    Ok(body)
+}
+
+/// Edits the version that was just read: an edit that came between is not overwritten.
+async fn edit(call: &Call, named: &str, body: Fields) -> anyhow::Result<Answer> {
+    let (destination, read) = find(call, named).await?;
+    let path = ["v1", "destinations", &destination.id];
+    let body = Value::Object(body).to_string();
+    let request = Request { body: Some(&body), if_match: read.etag.as_deref(), ..Request::new(Method::PATCH, &path) };
+    call.client.send(request).await
+}
+
+async fn set_paused(call: &Call, named: &[String], paused: bool) -> anyhow::Result<()> {
+    for named in named {
+        let edited = edit(call, named, Fields::from_iter([("paused".to_owned(), paused.into())])).await?;
+        call.print(&edited, |destination: Destination| {
+            format!("{} {}.", if paused { "Paused" } else { "Resumed" }, destination.label())
+        })?;
+    }
+    Ok(())
+}
+
+async fn purge(call: &Call, destination: &Destination, body: &str, dry_run: bool) -> anyhow::Result<Answer> {
+    let path = ["v1", "destinations", &destination.id, "purge"];
+    let query = Fields::from_iter([("dry_run".to_owned(), dry_run.into())]);
+    let request = Request { body: Some(body), query: &query, ..Request::new(Method::POST, &path) };
+    call.client.send(request).await
+}
+
+fn secret_text(secret: Secret) -> String {
+    let mut lines = vec![secret.secret];
+    lines.extend(secret.public_key.map(|key| format!("Receivers verify with its public key: {key}")));
+    lines.extend(secret.previous_valid_until.map(|until| format!("The previous secret signs too until {until}.")));
+    lines.join("\n")
+}

@@ -1,0 +1,63 @@
+//! `weir keys`.
+
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{
+    Call,
+    client::{Fields, Request},
+    confirm, fields,
+    records::Key,
+};
+use crate::{
+    cli::api::KeyCommand as Command,
+    commands::output::{
+        table::{Cell, Column, Table},
+        texts::{NONE, age, joined},
+    },
+};
+
+const LIST: [&str; 2] = ["v1", "keys"];
+
+pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List { page } => {
+            call.print_rows(&call.list(&LIST, &Fields::new(), page).await?, table(), |key| row(key, call))
+        }
+        Command::Create(key) => {
+            let body = Value::Object(fields(&key)?).to_string();
+            let answer = call.client.post(&LIST, Some(&body)).await?;
+            call.print(&answer, |key: Key| {
+                let secret = key.secret.unwrap_or_default();
+                format!("Created {} ({}). The key, which is shown only now:\n{secret}", key.name, key.id)
+            })
+        }
+        Command::Delete { id, consent } => {
+            confirm(consent, &format!("Delete the key {id}? Whoever uses it is refused within a second."))?;
+            call.client.send(Request::new(Method::DELETE, &["v1", "keys", &id])).await?;
+            call.say(&format!("Deleted {id}."))
+        }
+    }
+}
+
+fn table() -> Table<6> {
+    Table::new([
+        Column::text("id"),
+        Column::text("name").flexible(),
+        Column::text("role"),
+        Column::text("tenants").flexible(),
+        Column::text("expires").flexible().optional(),
+        Column::number("age"),
+    ])
+}
+
+fn row(key: Key, call: &Call) -> [Cell; 6] {
+    let tenants = key.tenants.as_deref().map_or_else(|| "all".to_owned(), joined);
+    let expires = match key.expires_at {
+        None => NONE.to_owned(),
+        Some(at) if at <= call.now => "expired".to_owned(),
+        Some(at) => at.to_string(),
+    };
+    let age = age(key.created_at, call.now);
+    [key.id.into(), key.name.into(), key.role.into(), tenants.into(), Cell::state(&expires), age.into()]
+}

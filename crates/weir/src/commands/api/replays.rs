@@ -1,0 +1,114 @@
+//! `weir replays`.
+
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{
+    Call,
+    client::{Answer, Fields, Request},
+    confirm,
+    deliveries::by_id,
+    records::{Replay, Total},
+    settings,
+};
+use crate::{
+    cli::api::ReplayCommand as Command,
+    commands::output::{
+        Screen,
+        table::{Cell, Column, Table},
+        texts::{age, count, joined, or_none, span_s},
+    },
+};
+
+const LIST: [&str; 2] = ["v1", "replays"];
+
+pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Create { filter, states, dry_run, consent } => {
+            let mut body = by_id(&call.client, &filter).await?;
+            if !states.is_empty() {
+                body.insert("states".to_owned(), states.into());
+            }
+            let body = Value::Object(body).to_string();
+            let counted = create(call, &body, true).await?;
+            if dry_run {
+                return call.print(&counted, |Total { total }| {
+                    format!("{} would be sent again.", count(total, "delivery", "deliveries"))
+                });
+            }
+            let Total { total } = counted.read()?;
+            confirm(consent, &format!("Send {} again?", count(total, "delivery", "deliveries")))?;
+            call.print(&create(call, &body, false).await?, |replay: Replay| {
+                format!("Started: weir replays show {}", replay.id)
+            })
+        }
+        Command::List { page } => {
+            let rows = call.list(&LIST, &Fields::new(), page).await?;
+            call.print_rows(&rows, table(), |replay| row(&replay, call))
+        }
+        Command::Show { id } => {
+            let answer = call.client.get(&["v1", "replays", &id], &Fields::new()).await?;
+            call.print(&answer, |replay| shown(&replay, call.screen))
+        }
+        Command::Cancel { id } => {
+            let answer = call.client.post(&["v1", "replays", &id, "cancel"], None).await?;
+            call.print(&answer, |replay: Replay| {
+                format!("Cancelled {}: {} were delivered before.", replay.id, replay.delivered)
+            })
+        }
+    }
+}
+
+async fn create(call: &Call, body: &str, dry_run: bool) -> anyhow::Result<Answer> {
+    let query = Fields::from_iter([("dry_run".to_owned(), dry_run.into())]);
+    call.client.send(Request { body: Some(body), query: &query, ..Request::new(Method::POST, &LIST) }).await
+}
+
+fn table() -> Table<8> {
+    Table::new([
+        Column::text("id"),
+        Column::text("state"),
+        Column::number("total"),
+        Column::number("delivered").or("ok"),
+        Column::number("failed").or("bad"),
+        Column::number("remaining").or("left"),
+        Column::number("eta"),
+        Column::number("age"),
+    ])
+}
+
+fn row(replay: &Replay, call: &Call) -> [Cell; 8] {
+    [
+        replay.id.as_str().into(),
+        Cell::state(&replay.state),
+        replay.total.into(),
+        replay.delivered.into(),
+        replay.failed.into(),
+        replay.remaining.into(),
+        or_none(replay.eta_s.map(span_s)).into(),
+        age(replay.created_at, call.now).into(),
+    ]
+}
+
+fn shown(replay: &Replay, screen: Screen) -> String {
+    let Replay { total, delivered, failed, cancelled, remaining, .. } = replay;
+    let mut lines = vec![
+        ("state", replay.state.clone()),
+        ("deliveries", format!("{total}: {delivered} delivered, {failed} failed, {cancelled} cancelled")),
+        ("remaining", remaining.to_string()),
+    ];
+    lines.extend(replay.eta_s.filter(|_| *remaining > 0).map(|eta| ("ends in", span_s(eta))));
+    lines.push(("created", replay.created_at.to_string()));
+    lines.extend(replay.ended_at.map(|at| ("ended", at.to_string())));
+    lines.push(("states", joined(&replay.states)));
+    let filters = [
+        ("destination", replay.destination.clone()),
+        ("tenant", replay.tenant.clone()),
+        ("event type", replay.event_type.clone()),
+        ("error", replay.error.clone()),
+        ("from", replay.from.map(|at| at.to_string())),
+        ("to", replay.to.map(|at| at.to_string())),
+    ];
+    lines.extend(filters.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    format!("{}\n{}", replay.id, settings::render(&lines, screen))
+}

@@ -1,0 +1,87 @@
+//! What `show` prints: a line for each property, with its name before it.
+
+use serde_json::{Map, Value};
+
+use super::records::Backlog;
+use crate::commands::output::{
+    Screen,
+    table::{Column, Table},
+    texts::{NONE, clean, span_s},
+};
+
+/// A name and its text. A line without a name continues the one above.
+pub(super) type Line = (&'static str, String);
+
+/// The lines, aligned. They are not shortened: a terminal may wrap a long URL, which can then still be copied.
+pub(super) fn render(lines: &[Line], screen: Screen) -> String {
+    let columns = [Column::text("").at_least(11), Column::text("")];
+    let table = Table::new(columns).without_headings();
+    let rows = lines.iter().map(|(name, text)| [(*name).into(), text.as_str().into()]);
+    let text = table.with(rows).render(Screen { width: None, ..screen });
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+/// The settings of a destination that its other lines do not show. They are read from the JSON, because most of them are
+/// printed only here.
+pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
+    let number = |path: &str| value(destination, path).and_then(Value::as_f64);
+    let seconds = |path: &str| number(path).map_or_else(|| NONE.to_owned(), |ms| span_s(ms / 1_000.0));
+    let mut lines = Vec::new();
+    if let (Some(in_flight), Some(timeout_ms)) = (number("max_in_flight"), number("timeout_ms")) {
+        lines.push(("in flight", format!("at most {in_flight}, each for at most {} s", timeout_ms / 1_000.0)));
+    }
+    if let (Some(attempts), Some(age_s)) = (number("retry/max_attempts"), number("retry/max_age_s")) {
+        let delays = match value(destination, "retry/schedule_ms").and_then(Value::as_array) {
+            Some(schedule) => format!("after {} fixed delays", schedule.len()),
+            None => format!("after {} to {}", seconds("retry/base_ms"), seconds("retry/cap_ms")),
+        };
+        lines.push(("retries", format!("{attempts} attempts within {}, {delays}", span_s(age_s))));
+    }
+    let breaker = match value(destination, "breaker") {
+        Some(Value::Object(_)) => format!(
+            "opens after {} failures in a row, or {} % of at least {}",
+            number("breaker/consecutive").unwrap_or_default(),
+            number("breaker/failure_ratio").unwrap_or_default() * 100.0,
+            number("breaker/min_attempts").unwrap_or_default()
+        ),
+        _ => "off".to_owned(),
+    };
+    lines.push(("breaker", breaker));
+    if value(destination, "ordered") == Some(&Value::Bool(true)) {
+        let skip = number("skip_after_attempts").map(|n| format!("; an event is passed after {n} failed attempts"));
+        lines.push(("order", format!("by ordering key{}", skip.unwrap_or_default())));
+    }
+    if let Some(style) = value(destination, "signature/style").and_then(Value::as_str) {
+        lines.push(("signature", style.to_owned()));
+    }
+    if let Some(headers) = value(destination, "headers").and_then(Value::as_object).filter(|found| !found.is_empty()) {
+        lines.push(("headers", headers.keys().map(|name| clean(name)).collect::<Vec<_>>().join(", ")));
+    }
+    lines
+}
+
+pub(super) fn backlog_lines(backlog: &Backlog) -> Vec<Line> {
+    let Backlog { pending, retrying, delivering, .. } = backlog;
+    let mut lines = vec![("backlog", format!("{pending} pending, {retrying} retrying, {delivering} delivering"))];
+    if let Some(oldest) = backlog.oldest_age_s {
+        lines.push(("oldest", format!("{} old", span_s(oldest))));
+    }
+    lines.push(("rate", format!("{}/s sent, {}/s arriving", backlog.achieved_per_s, backlog.inflow_per_s)));
+    if pending + retrying > 0 {
+        lines.push((
+            "drained",
+            match (backlog.drain_eta_s, backlog.drains) {
+                (_, Some(false)) => "never at this inflow".to_owned(),
+                (Some(eta), _) => format!("in {}", span_s(eta.ceil())),
+                (None, _) => "unknown".to_owned(),
+            },
+        ));
+    }
+    lines
+}
+
+fn value<'a>(object: &'a Map<String, Value>, path: &str) -> Option<&'a Value> {
+    let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+    let found = object.get(first)?;
+    if rest.is_empty() { Some(found) } else { value(found.as_object()?, rest) }
+}

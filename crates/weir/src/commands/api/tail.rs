@@ -1,0 +1,231 @@
+//! `weir tail`: the attempts at one destination, as they end.
+//!
+//! It polls the list of deliveries, because the server's stream has figures and no deliveries. The list is ordered by the
+//! age of the deliveries. Of a long backlog the oldest deliveries are sent next, so `to` leaves out those that are much
+//! younger; otherwise each poll would read the whole backlog.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde_json::json;
+use weir_core::{Clock as _, Timestamp};
+
+use super::{
+    Call,
+    client::{ApiError, Fields, Unreachable},
+    fields,
+    records::{Backlog, Delivery},
+};
+use crate::{
+    cli::api::TailArgs,
+    clock::SystemClock,
+    commands::output::{
+        self,
+        table::{Cell, Column, Table},
+        texts::or_none,
+    },
+};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The longest pause between two tries to reach the server.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// The states that an attempt leads to.
+const STATES: [&str; 4] = ["delivered", "retrying", "failed", "dead"];
+/// More deliveries per state and poll are not shown.
+const MAX_PAGES: usize = 5;
+/// Above this many waiting deliveries the younger ones are left out.
+const LONG_BACKLOG: u64 = 1_000;
+/// How much younger than the oldest delivery may one be that is sent now: the order is not strict, and the clocks of
+/// two machines differ.
+const MARGIN: Duration = Duration::from_secs(60);
+/// A delivery that was shown is remembered for this long after the latest one.
+const MEMORY: Duration = Duration::from_secs(60);
+
+/// Shows attempts until Ctrl-C.
+pub(super) async fn run(call: &Call, args: &TailArgs) -> anyhow::Result<()> {
+    let id = call.client.destination_id(&args.destination).await?;
+    let follow = async {
+        let mut tail = Tail { call, id: &id, shown: Shown::default(), has_headings: false };
+        let mut attempts = tail.poll().await?;
+        // The first poll finds the history, of which only the end is shown.
+        let first = attempts.len().saturating_sub(args.lines);
+        tail.print(attempts.split_off(first))?;
+        let mut pause = INTERVAL;
+        loop {
+            tokio::time::sleep(pause).await;
+            match tail.poll().await {
+                Ok(attempts) => {
+                    if pause != INTERVAL {
+                        eprintln!("The server answers again.");
+                    }
+                    pause = INTERVAL;
+                    tail.print(attempts)?;
+                }
+                Err(error) if may_pass(&error) => {
+                    if pause == INTERVAL {
+                        eprintln!("{error:#}; trying again until it answers");
+                    }
+                    pause = LONGEST_PAUSE.min(pause * 2);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    tokio::select! {
+        ended = follow => ended,
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
+    }
+}
+
+/// Whether the server may answer later.
+fn may_pass(error: &anyhow::Error) -> bool {
+    error.is::<Unreachable>() || error.downcast_ref::<ApiError>().is_some_and(|error| !error.is_misuse())
+}
+
+struct Tail<'a> {
+    call: &'a Call,
+    id: &'a str,
+    shown: Shown,
+    has_headings: bool,
+}
+
+/// A delivery and its JSON.
+type Attempted = (Delivery, String);
+
+impl Tail<'_> {
+    /// The deliveries that have changed since the last poll, in the order of their changes.
+    async fn poll(&mut self) -> anyhow::Result<Vec<Attempted>> {
+        let client = &self.call.client;
+        let backlog = client.get(&["v1", "destinations", self.id, "backlog"], &Fields::new()).await?.read()?;
+        let to = youngest(&backlog, SystemClock::start().wall());
+        let mut changed = Vec::new();
+        for state in STATES {
+            let query = json!({"destination": self.id, "state": state, "to": to, "limit": 200});
+            let mut query = fields(&query)?;
+            for _ in 0..MAX_PAGES {
+                let page = client.page(&["v1", "deliveries"], &query).await?;
+                let deliveries: Vec<Delivery> = page.rows.read()?;
+                let texts = page.rows.texts().map(str::to_owned);
+                let before = deliveries.len();
+                let new: Vec<_> =
+                    deliveries.into_iter().zip(texts).filter(|(found, _)| self.shown.is_new(found)).collect();
+                // What follows a known delivery was there before.
+                let has_known = new.len() < before;
+                changed.extend(new);
+                match page.next_cursor {
+                    Some(cursor) if !has_known => query.insert("cursor".to_owned(), cursor.into()),
+                    _ => break,
+                };
+            }
+        }
+        changed.sort_by_key(|(delivery, _)| delivery.updated_at);
+        self.shown.add(changed.iter().map(|(delivery, _)| delivery));
+        Ok(changed)
+    }
+
+    fn print(&mut self, attempts: Vec<Attempted>) -> anyhow::Result<()> {
+        if self.call.json {
+            // One object per line, as programs read streams.
+            return attempts.iter().try_for_each(|(_, text)| output::print(text));
+        }
+        let headings = !std::mem::replace(&mut self.has_headings, true);
+        if attempts.is_empty() && !headings {
+            return Ok(());
+        }
+        let table = if headings { table() } else { table().without_headings() };
+        output::print(&table.with(attempts.into_iter().map(|(delivery, _)| row(delivery))).render(self.call.screen))
+    }
+}
+
+/// Which deliveries have been shown, with the number of their attempts.
+#[derive(Debug, Default)]
+struct Shown {
+    attempts: HashMap<String, (u32, String, Timestamp)>,
+    latest: Timestamp,
+}
+
+impl Shown {
+    fn is_new(&self, delivery: &Delivery) -> bool {
+        let known = self.attempts.get(&delivery.id);
+        known.map_or(delivery.updated_at > self.latest.before(MEMORY), |(attempts, state, _)| {
+            (*attempts, state) != (delivery.attempt_count, &delivery.state)
+        })
+    }
+
+    fn add<'a>(&mut self, deliveries: impl Iterator<Item = &'a Delivery>) {
+        for delivery in deliveries {
+            self.latest = self.latest.max(delivery.updated_at);
+            let known = (delivery.attempt_count, delivery.state.clone(), delivery.updated_at);
+            self.attempts.insert(delivery.id.clone(), known);
+        }
+        let oldest = self.latest.before(MEMORY);
+        self.attempts.retain(|_, (_, _, updated_at)| *updated_at > oldest);
+    }
+}
+
+/// Of a long backlog, the time before which the deliveries were created that are sent now.
+fn youngest(backlog: &Backlog, now: Timestamp) -> Option<Timestamp> {
+    let is_long = backlog.pending + backlog.retrying > LONG_BACKLOG;
+    let age = Duration::try_from_secs_f64(backlog.oldest_age_s.filter(|_| is_long)?).ok()?;
+    Some(now.before(age) + MARGIN)
+}
+
+fn table() -> Table<6> {
+    Table::new([
+        Column::text("time").at_least(8),
+        Column::text("state").at_least(9),
+        Column::text("answer").at_least(6),
+        Column::number("try").at_least(3),
+        Column::text("delivery").at_least(30),
+        Column::text("event type").flexible(),
+    ])
+}
+
+fn row(delivery: Delivery) -> [Cell; 6] {
+    // The time of day, of `2026-11-26T04:30:00.000Z`.
+    let at = delivery.updated_at.to_string();
+    let time = at.split(['T', '.']).nth(1).unwrap_or_default().to_owned();
+    let (state, answer) = (Cell::state(&delivery.state), or_none(delivery.answer()));
+    [time.into(), state, answer.into(), delivery.attempt_count.into(), delivery.id.into(), delivery.event_type.into()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+    fn delivery(id: &str, attempts: u32, state: &str, updated_at: Timestamp) -> Delivery {
+        let delivery = json!({
+            "id": id, "event_id": "evt_1", "event_type": "a", "destination_id": "dst_1", "state": state,
+            "attempt_count": attempts, "created_at": NOW, "updated_at": updated_at,
+        });
+        serde_json::from_value(delivery).unwrap()
+    }
+
+    #[test]
+    fn each_attempt_is_shown_once() {
+        let mut shown = Shown::default();
+        let first = delivery("dlv_1", 1, "retrying", NOW);
+        assert!(shown.is_new(&first));
+        shown.add([&first].into_iter());
+        assert!(!shown.is_new(&first));
+        assert!(shown.is_new(&delivery("dlv_1", 2, "delivered", NOW)));
+        // Forgotten, but too old to be new.
+        shown.add([&delivery("dlv_2", 1, "delivered", NOW + MEMORY)].into_iter());
+        assert_eq!(shown.attempts.len(), 1);
+        assert!(!shown.is_new(&first));
+    }
+
+    #[test]
+    fn only_a_long_backlog_leaves_out_the_youngest_deliveries() {
+        let backlog = |pending: u64| -> Backlog {
+            let backlog = json!({
+                "pending": pending, "retrying": 0, "delivering": 0, "oldest_age_s": 600.0, "achieved_per_s": 1.0,
+                "inflow_per_s": 0.0, "drain_eta_s": null, "drains": null,
+            });
+            serde_json::from_value(backlog).unwrap()
+        };
+        assert_eq!(youngest(&backlog(1_000), NOW), None);
+        assert_eq!(youngest(&backlog(1_001), NOW), Some(NOW - Duration::from_secs(540)));
+    }
+}

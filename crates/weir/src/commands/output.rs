@@ -1,0 +1,61 @@
+//! What the commands print: tables, texts and JSON.
+//!
+//! On a terminal, output fits its width and may have colours. Elsewhere it is plain and complete: nothing is shortened.
+
+pub(super) mod json;
+pub(super) mod table;
+pub(super) mod texts;
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use terminal_size::Width;
+
+use crate::cli::Exit;
+
+/// What standard output can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Screen {
+    /// The columns of the terminal; `None`: no terminal.
+    pub(super) width: Option<usize>,
+    pub(super) colours: bool,
+}
+
+impl Screen {
+    pub(super) const PLAIN: Self = Self { width: None, colours: false };
+    /// For a terminal that does not tell its width.
+    const USUAL_WIDTH: usize = 80;
+
+    pub(super) fn of_stdout() -> Self {
+        if !io::stdout().is_terminal() {
+            return Self::PLAIN;
+        }
+        let width = terminal_size::terminal_size().map_or(Self::USUAL_WIDTH, |(Width(width), _)| usize::from(width));
+        // https://no-color.org: set and not empty. A dumb terminal has no colours either.
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self { width: Some(width.max(1)), colours: !is_set("NO_COLOR") && !is_dumb }
+    }
+}
+
+/// Standard output is closed, as by `| head`: the command ends and has not failed.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output is closed")]
+pub(super) struct Closed;
+
+/// Writes a text to standard output, followed by a line break.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{}", text.trim_end_matches('\n')).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Closed.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The exit of a command whose reader may have gone.
+pub(super) fn unless_closed(exit: anyhow::Result<Exit>) -> anyhow::Result<Exit> {
+    match exit {
+        Err(error) if error.is::<Closed>() => Ok(Exit::Done),
+        exit => exit,
+    }
+}

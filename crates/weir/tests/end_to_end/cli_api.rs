@@ -1,0 +1,341 @@
+//! The commands that call a running server: what they change, print and answer, and their exit codes.
+
+use std::{process::Output, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+};
+
+use crate::support::{Answer, App, Receiver};
+
+/// A user with a server, and the folders of that user.
+struct User {
+    app: App,
+    folder: tempfile::TempDir,
+}
+
+impl User {
+    async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(environment: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let app = App::start_with(folder.path(), environment).await;
+        Self { app, folder }
+    }
+
+    /// The program with the environment of the user. Its output is no terminal.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = App::command(self.folder.path());
+        command.args(arguments).env("WEIR_URL", &self.app.url).env("XDG_CONFIG_HOME", self.folder.path());
+        command
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Output {
+        finish(self.command(arguments)).await
+    }
+
+    /// The output of a command that succeeds.
+    async fn says(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments).await;
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The JSON of a command that succeeds.
+    async fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.says(&[arguments, &["--json"]].concat()).await;
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+
+    /// The exit code and the error of a command that fails.
+    async fn fails(&self, arguments: &[&str]) -> (i32, String) {
+        failure(self.run(arguments).await)
+    }
+}
+
+async fn finish(mut command: Command) -> Output {
+    tokio::time::timeout(Duration::from_secs(60), command.output()).await.expect("it ends").expect("it runs")
+}
+
+fn failure(output: Output) -> (i32, String) {
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    (output.status.code().unwrap(), error)
+}
+
+fn ids(rows: &Value) -> Vec<&str> {
+    rows.as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
+    let user = User::start().await;
+    let created = user
+        .json(
+            &[
+                &["destinations", "create", "http://127.0.0.1:1/hooks", "--name", "Acme"][..],
+                &["--limit", "10/second", "--limit", "300/minute:5"],
+                &["--event-type", "video.*", "--header", "X-Api-Key: 7"],
+            ]
+            .concat(),
+        )
+        .await;
+    let id = created["id"].as_str().unwrap();
+    assert!(created["secret"].as_str().unwrap().starts_with("whsec_"), "{created}");
+    let limits = json!([{"limit": 10, "period": "second", "burst": 1}, {"limit": 300, "period": "minute", "burst": 5}]);
+    assert_eq!((&created["rate_limits"], &created["headers"]), (&limits, &json!({"x-api-key": "***"})));
+
+    let shown = user.says(&["destinations", "show", "Acme"]).await;
+    for part in ["10/second, 300/minute:5", "video.*", "x-api-key", "0 pending", "active", id] {
+        assert!(shown.contains(part), "{part} is missing in {shown}");
+    }
+    let edited = user.says(&["destinations", "edit", "Acme", "--limit", "20/second", "--ordered"]).await;
+    assert!(edited.contains("20/second"), "{edited}");
+    user.says(&["destinations", "pause", "Acme"]).await;
+    let stored = user.app.get(&format!("/v1/destinations/{id}")).await;
+    assert_eq!(stored["rate_limits"], json!([{"limit": 20, "period": "second", "burst": 1}]));
+    assert_eq!(
+        (&stored["paused"], &stored["ordered"], &stored["event_types"]),
+        (&json!(true), &json!(true), &json!(["video.*"]))
+    );
+    let list = user.says(&["destinations", "list"]).await;
+    assert!(list.lines().nth(1).unwrap().contains("paused"), "{list}");
+
+    user.says(&["destinations", "resume", id]).await;
+    let edited = user.json(&["destinations", "edit", "Acme", "--unlimited", "--ordered=false"]).await;
+    assert_eq!(
+        (&edited["rate_limits"], &edited["paused"], &edited["ordered"]),
+        (&json!([]), &json!(false), &json!(false))
+    );
+    let (code, error) = user.fails(&["destinations", "delete", "Acme"]).await;
+    assert!(code == 2 && error.contains("--yes"), "{error}");
+    user.says(&["destinations", "delete", "Acme", "--yes"]).await;
+    assert_eq!(user.json(&["destinations", "list"]).await, json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_come_from_a_file_and_flags_override_them() {
+    let user = User::start().await;
+    let file = user.folder.path().join("acme.json");
+    let settings = json!({"url": "http://127.0.0.1:1/", "name": "From the file", "retry": {"max_attempts": 3}});
+    std::fs::write(&file, settings.to_string()).unwrap();
+    let created =
+        user.json(&["destinations", "create", "--file", file.to_str().unwrap(), "--name", "From the flag"]).await;
+    assert_eq!((&created["name"], &created["retry"]["max_attempts"]), (&json!("From the flag"), &json!(3)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_arrives_byte_for_byte_and_its_delivery_is_shown_and_sent_again() {
+    let (user, receiver) = (User::start().await, Receiver::start().await);
+    user.says(&["destinations", "create", &receiver.url("/cli"), "--name", "Acme"]).await;
+    let data = r#"{"b": 1.50, "a": "é"}"#;
+    let posted = user.says(&["events", "post", "video.created", data, "--idempotency-key", "k1"]).await;
+    assert!(posted.contains("1 delivery"), "{posted}");
+    let again = user.says(&["events", "post", "video.created", data, "--idempotency-key", "k1"]).await;
+    assert!(again.contains("already posted"), "{again}");
+    let arrivals = receiver.wait_for("/cli", 1, Duration::from_secs(10)).await;
+    let body = String::from_utf8_lossy(&arrivals[0].body);
+    assert!(body.contains(data), "{body}");
+
+    let events = user.json(&["events", "list", "--type", "video.created"]).await;
+    let event = ids(&events)[0];
+    let shown = user.says(&["events", "show", event]).await;
+    assert!(shown.contains(r#""b": 1.50,"#) && shown.contains("k1") && shown.contains("dlv_"), "{shown}");
+    let destination = user.json(&["destinations", "show", "Acme"]).await;
+    user.app.drained(destination["id"].as_str().unwrap(), Duration::from_secs(10)).await;
+    let deliveries = user.json(&["deliveries", "list", "--destination", "Acme", "--state", "delivered"]).await;
+    let delivery = ids(&deliveries)[0];
+    let shown = user.says(&["deliveries", "show", delivery]).await;
+    assert!(shown.contains("delivered") && shown.contains(event), "{shown}");
+    assert!(user.says(&["deliveries", "retry", delivery]).await.contains(delivery));
+    receiver.wait_for("/cli", 2, Duration::from_secs(10)).await;
+    let (code, error) = user.fails(&["deliveries", "cancel", delivery]).await;
+    assert!(code == 1 && error.contains("cannot be cancelled"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_is_purged_and_what_is_dead_is_replayed_after_it_was_counted() {
+    let (user, receiver) = (User::start().await, Receiver::start().await);
+    receiver.script("/dead", [Answer::status(400)]);
+    user.says(&["destinations", "create", &receiver.url("/dead"), "--name", "Dead"]).await;
+    user.says(&["destinations", "create", &receiver.url("/paused"), "--name", "Paused", "--paused"]).await;
+    user.app.events("a", 3).await;
+    receiver.wait_for("/dead", 3, Duration::from_secs(10)).await;
+
+    assert!(user.says(&["destinations", "purge", "Paused", "--dry-run"]).await.contains("3 deliveries"));
+    assert_eq!(user.fails(&["destinations", "purge", "Paused"]).await.0, 2);
+    assert_eq!(user.json(&["destinations", "purge", "Paused", "--yes"]).await, json!({"cancelled": 3}));
+
+    let dead = user.app.destination(json!({"url": receiver.url("/other")})).await;
+    let none = ["replays", "create", "--dry-run", "--destination", &dead];
+    assert_eq!(user.json(&none).await, json!({"total": 0}));
+    let all = ["replays", "create", "--destination", "Dead", "--state", "failed"];
+    let error = user.fails(&all).await.1;
+    assert!(error.contains("Send 3 deliveries again?"), "{error}");
+    receiver.script("/dead", [Answer::status(200)]);
+    let replay = user.json(&[&all[..], &["--yes"]].concat()).await;
+    let id = replay["id"].as_str().unwrap();
+    receiver.wait_for("/dead", 6, Duration::from_secs(10)).await;
+    let shown = user.says(&["replays", "show", id]).await;
+    assert!(shown.contains("3: ") && shown.contains("failed"), "{shown}");
+    assert!(user.says(&["replays", "list"]).await.contains(id));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_come_from_a_file_the_environment_or_a_profile_and_are_needed() {
+    let user = User::start_with(&[("WEIR_API_KEYS", "sesame")]).await;
+    let (code, error) = user.fails(&["keys", "list"]).await;
+    assert!(code == 2 && error.contains("--key-file") && error.contains("WEIR_API_KEY"), "{error}");
+
+    let file = user.folder.path().join("key");
+    std::fs::write(&file, "sesame\n").unwrap();
+    let with_file = ["keys", "create", "billing", "--role", "read", "--tenant", "acme"];
+    let created = user.json(&[&with_file[..], &["--key-file", file.to_str().unwrap()]].concat()).await;
+    let secret = created["secret"].as_str().unwrap();
+    assert_eq!(created["tenants"], json!(["acme"]));
+
+    let config = user.folder.path().join("weir/config.toml");
+    std::fs::create_dir(config.parent().unwrap()).unwrap();
+    let profile = format!("[profiles.reader]\nserver = \"{}\"\nkey = \"{secret}\"\n", user.app.url);
+    std::fs::write(&config, profile).unwrap();
+    std::process::Command::new("chmod").arg("600").arg(&config).status().unwrap();
+    assert!(user.says(&["events", "list", "--profile", "reader"]).await.starts_with("id"));
+    let (code, error) = user.fails(&["keys", "list", "--profile", "reader"]).await;
+    assert!(code == 2 && error.contains("admin"), "{error}");
+
+    let mut list = user.command(&["keys", "list"]);
+    list.env("WEIR_API_KEY", "sesame");
+    let list = String::from_utf8(finish(list).await.stdout).unwrap();
+    assert!(list.contains("billing") && list.contains("acme") && !list.contains(secret), "{list}");
+    std::process::Command::new("chmod").arg("644").arg(&config).status().unwrap();
+    assert!(user.fails(&["events", "list", "--profile", "reader"]).await.1.contains("chmod 600"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_are_shown_with_their_fields_and_exit_codes() {
+    let user = User::start().await;
+    let (code, error) = user.fails(&["destinations", "create", "ftp://x", "--max-in-flight", "0"]).await;
+    assert!(code == 2 && error.contains("\n  /url ") && error.contains("\n  /max_in_flight "), "{error}");
+    let (code, error) = user.fails(&["deliveries", "show", "dlv_01h2xcejqtf2nbrexx3vqjhp41"]).await;
+    assert!(code == 2 && error.contains("there is no delivery dlv_01h2xcejqtf2nbrexx3vqjhp41"), "{error}");
+    let (code, error) = user.fails(&["destinations", "show", "Nobody"]).await;
+    assert!(code == 2 && error.contains("`Nobody`"), "{error}");
+    let (code, error) = user.fails(&["events", "post", "a", "{"]).await;
+    assert!(code == 2 && error.contains("JSON"), "{error}");
+    let (code, error) = user.fails(&["destinations", "edit", "Nobody", "--limit", "ten/second"]).await;
+    assert!(code == 2 && error.contains("10/second"), "{error}");
+    let (code, error) = user.fails(&["events", "list", "--server", "http://127.0.0.1:1"]).await;
+    assert!(code == 1 && error.contains("no answer from http://127.0.0.1:1/v1/events"), "{error}");
+    for name in ["Twin", "Twin"] {
+        user.says(&["destinations", "create", "http://127.0.0.1:1/", "--name", name]).await;
+    }
+    let (code, error) = user.fails(&["destinations", "pause", "Twin"]).await;
+    assert!(code == 2 && error.matches("dst_").count() == 2, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_is_cut_at_its_limit_and_says_so_and_all_of_it_spans_pages() {
+    let user = User::start().await;
+    user.app.events("a", 230).await;
+    let cut = user.run(&["events", "list", "--limit", "3"]).await;
+    assert_eq!(String::from_utf8_lossy(&cut.stdout).lines().count(), 4, "{cut:?}");
+    assert!(String::from_utf8_lossy(&cut.stderr).contains("--all"), "{cut:?}");
+    let all = user.json(&["events", "list", "--all"]).await;
+    let mut all = ids(&all);
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 230);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_into_a_pipe_is_plain_and_complete_and_a_closed_pipe_is_no_failure() {
+    let user = User::start().await;
+    let name = "a name that is much longer than a terminal of eighty columns could show beside all the others";
+    user.app.destination(json!({"url": "http://127.0.0.1:1/", "name": name})).await;
+    let list = user.says(&["destinations", "list"]).await;
+    assert!(list.contains(name) && !list.contains(['\u{1b}', '…', '─']), "{list}");
+
+    let mut closed = user.command(&["completions", "bash"]);
+    let mut closed = closed.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(closed.stdout.take());
+    assert!(closed.wait().await.unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn completions_name_the_commands() {
+    let user = User::start().await;
+    for shell in ["bash", "zsh", "fish"] {
+        let script = user.says(&["completions", shell]).await;
+        assert!(script.contains("destinations") && script.contains("rotate-secret"), "{shell}");
+    }
+}
+
+/// The lines that `weir tail` prints.
+struct Tail {
+    child: tokio::process::Child,
+    lines: tokio::io::Lines<BufReader<tokio::process::ChildStdout>>,
+}
+
+impl Tail {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(std::process::Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    async fn next(&mut self) -> String {
+        let line = tokio::time::timeout(Duration::from_secs(30), self.lines.next_line()).await;
+        line.expect("a line in time").unwrap().expect("tail runs")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tail_shows_each_attempt_survives_a_restart_of_the_server_and_ends_on_ctrl_c() {
+    let receiver = Receiver::start().await;
+    let port = weir_test_support::HeldPort::hold().unwrap();
+    let listen = format!("127.0.0.1:{}", port.number());
+    let user = User::start_with(&[("WEIR_LISTEN", &listen)]).await;
+    let id = user.app.destination(json!({"url": receiver.url("/tail"), "name": "Acme"})).await;
+    user.app.event("before").await;
+    user.app.drained(&id, Duration::from_secs(10)).await;
+
+    let mut tail = Tail::start(user.command(&["tail", "Acme"]));
+    assert!(tail.next().await.starts_with("time"));
+    assert!(tail.next().await.ends_with("before"));
+    receiver.script("/tail", [Answer::status(400)]);
+    user.app.event("refused").await;
+    let refused = tail.next().await;
+    assert!(refused.contains("failed") && refused.contains("400") && refused.ends_with("refused"), "{refused}");
+
+    let User { app, folder } = user;
+    app.kill().await;
+    let app = App::start_with(folder.path(), &[("WEIR_LISTEN", &listen)]).await;
+    receiver.script("/tail", [Answer::status(200)]);
+    app.event("after").await;
+    let after = tail.next().await;
+    assert!(after.contains("delivered") && after.ends_with("after"), "{after}");
+    let pid = tail.child.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    let ended = tokio::time::timeout(Duration::from_secs(10), tail.child.wait()).await.expect("it ends").unwrap();
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tail_prints_json_lines_and_follows_the_front_of_a_long_backlog() {
+    let (user, receiver) = (User::start().await, Receiver::start().await);
+    let limits = json!([{"limit": 20, "period": "second"}]);
+    let id = user.app.destination(json!({"url": receiver.url("/slow"), "rate_limits": limits})).await;
+    user.app.events("many", 3_000).await;
+    let mut tail = Tail::start(user.command(&["tail", &id, "--json", "--lines", "0"]));
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..30 {
+        let line = tail.next().await;
+        let delivery: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert_eq!(delivery["state"], "delivered");
+        assert!(seen.insert(delivery["id"].as_str().unwrap().to_owned()), "{line}");
+    }
+}
