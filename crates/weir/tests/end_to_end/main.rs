@@ -16,6 +16,7 @@ mod backlog;
 mod breaker;
 mod cli;
 mod cli_api;
+mod clients;
 mod edges;
 mod keys;
 mod logs;

@@ -1,0 +1,336 @@
+"""The client: one group of methods for each resource of the API."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any, Generic, TypeVar, cast
+
+from .errors import ApiError, of_problem
+from .transport import Transport
+from .types import (
+    AcceptedEvent,
+    Alerts,
+    ApiKey,
+    Audit,
+    Backlog,
+    CreatedApiKey,
+    CreatedDestination,
+    Delivery,
+    DeliveryDetail,
+    DeliveryState,
+    Destination,
+    DestinationChanges,
+    Event,
+    EventDetail,
+    Me,
+    NewDestination,
+    NewEvent,
+    NewKey,
+    PurgeFilter,
+    Replay,
+    ReplayFilter,
+    Secret,
+)
+
+# A time: RFC 3339, or a datetime with a zone.
+Time = str | datetime
+
+# The answers of a batch, in the order of its events.
+BatchResults = list[AcceptedEvent | ApiError]
+
+Row = TypeVar("Row")
+
+PAGE = 200
+
+
+class Pages(Generic[Row]):
+    """The rows of a list, newest first. Pages are read while it is iterated."""
+
+    def __init__(self, transport: Transport, method: str, route: str, query: dict[str, Any]) -> None:
+        self._transport = transport
+        self._method = method
+        self._route = route
+        self._query = query
+
+    def __iter__(self) -> Iterator[Row]:
+        cursor: str | None = None
+        while True:
+            rows, cursor = self.page(limit=PAGE, cursor=cursor)
+            yield from rows
+            if cursor is None:
+                return
+
+    def page(self, *, limit: int = 50, cursor: str | None = None) -> tuple[list[Row], str | None]:
+        """One page, and the cursor of the next one; None after the last page."""
+        query = {**self._query, "limit": limit, "cursor": cursor}
+        page = self._transport.send(self._method, self._route, query=query).json()
+        return page["data"], page["next_cursor"]
+
+
+class _Resource:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def _call(self, method: str, route: str, parts: dict[str, str] | None = None, **rest: Any) -> Any:
+        answer = self._transport.send(method, route, parts, **rest)
+        return answer.json() if answer.content else None
+
+    def _pages(self, method: str, route: str, query: dict[str, Any]) -> Pages[Any]:
+        return Pages(self._transport, method, route, query)
+
+
+class Weir(_Resource):
+    """A client of one server. Use it in a `with` block, or close it; it may be used by several threads.
+
+    `timeout` counts for each attempt. `retries` is the number of attempts after the first one.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        key: str | None = None,
+        timeout: float = 30.0,
+        retries: int = 4,
+    ) -> None:
+        super().__init__(Transport(url, key, timeout, retries))
+        self.events = Events(self._transport)
+        self.destinations = Destinations(self._transport)
+        self.deliveries = Deliveries(self._transport)
+        self.replays = Replays(self._transport)
+        self.keys = Keys(self._transport)
+        self.alerts = AlertThresholds(self._transport)
+
+    def me(self) -> Me:
+        """The rights of the key."""
+        return cast(Me, self._call("GET", "/v1/me"))
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> Weir:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Events(_Resource):
+    def post(
+        self,
+        type: str,
+        data: Any,
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+        destinations: Sequence[str] | None = None,
+        deliver_at: Time | None = None,
+        ttl_s: int | None = None,
+        coalesce_key: str | None = None,
+        ordering_key: str | None = None,
+    ) -> AcceptedEvent:
+        """Posts an event. Without an `idempotency_key` one is made, so that retries store it once."""
+        event = {
+            "tenant": tenant,
+            "idempotency_key": idempotency_key or _key(),
+            "destinations": None if destinations is None else [*destinations],
+            "deliver_at": _time(deliver_at),
+            "ttl_s": ttl_s,
+            "coalesce_key": coalesce_key,
+            "ordering_key": ordering_key,
+        }
+        body = {"type": type, "data": data, **_set(event)}
+        return cast(AcceptedEvent, self._call("POST", "/v1/events", body=body, repeatable=True))
+
+    def post_batch(self, events: Iterable[NewEvent]) -> BatchResults:
+        """Posts up to 1000 events. Each stands alone: the answer of a refused one is an error in its place."""
+        keyed: list[dict[str, Any]] = [{"idempotency_key": _key(), **event} for event in events]
+        answer = self._call("POST", "/v1/events/batch", body={"events": keyed}, repeatable=True)
+        return [_result(item) for item in answer["events"]]
+
+    def list(
+        self,
+        *,
+        type: str | None = None,
+        tenant: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+        include_data: bool = False,
+    ) -> Pages[Event]:
+        query = {"type": type, "tenant": tenant, "from": _time(from_), "to": _time(to)}
+        query["include"] = "data" if include_data else None
+        return self._pages("GET", "/v1/events", query)
+
+    def get(self, id: str) -> EventDetail:
+        return cast(EventDetail, self._call("GET", "/v1/events/{id}", {"id": id}))
+
+
+class Destinations(_Resource):
+    def create(self, destination: NewDestination) -> CreatedDestination:
+        """Creates a destination. The answer has its secret."""
+        return cast(CreatedDestination, self._call("POST", "/v1/destinations", body=destination, **_once()))
+
+    def list(self, *, tenant: str | None = None) -> Pages[Destination]:
+        return self._pages("GET", "/v1/destinations", {"tenant": tenant})
+
+    def get(self, id: str) -> Destination:
+        return self.get_version(id)[0]
+
+    def get_version(self, id: str) -> tuple[Destination, str]:
+        """The destination and its version, for `if_match`."""
+        answer = self._transport.send("GET", "/v1/destinations/{id}", {"id": id})
+        return answer.json(), answer.headers["etag"]
+
+    def edit(self, id: str, changes: DestinationChanges, *, if_match: str | None = None) -> Destination:
+        """Changes the given fields. With `if_match`, only if the destination still has that version."""
+        headers = _set({"if-match": if_match})
+        return cast(
+            Destination,
+            self._call("PATCH", "/v1/destinations/{id}", {"id": id}, body=changes, headers=headers),
+        )
+
+    def delete(self, id: str, *, if_match: str | None = None) -> None:
+        """Deletes the destination and cancels what waits for it. The history stays."""
+        self._call("DELETE", "/v1/destinations/{id}", {"id": id}, headers=_set({"if-match": if_match}))
+
+    def backlog(self, id: str) -> Backlog:
+        return cast(Backlog, self._call("GET", "/v1/destinations/{id}/backlog", {"id": id}))
+
+    def audit(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> Audit:
+        """The audit of the recorded send starts; by default of the last day."""
+        query = {"from": _time(from_), "to": _time(to)}
+        return cast(Audit, self._call("GET", "/v1/destinations/{id}/audit", {"id": id}, query=query))
+
+    def test(self, id: str) -> DeliveryDetail:
+        """Sends a test event, and returns its delivery."""
+        return cast(DeliveryDetail, self._call("POST", "/v1/destinations/{id}/test", {"id": id}, **_once()))
+
+    def purge(self, id: str, filter: PurgeFilter | None = None) -> int:
+        """Cancels waiting deliveries, and returns their number."""
+        answer = self._call("POST", "/v1/destinations/{id}/purge", {"id": id}, body=filter or {})
+        return int(answer["cancelled"])
+
+    def count_purge(self, id: str, filter: PurgeFilter | None = None) -> int:
+        """How many deliveries a purge would cancel."""
+        query = {"dry_run": True}
+        answer = self._call("POST", "/v1/destinations/{id}/purge", {"id": id}, body=filter or {}, query=query)
+        return int(answer["total"])
+
+    def secret(self, id: str) -> Secret:
+        return cast(Secret, self._call("GET", "/v1/destinations/{id}/secret", {"id": id}))
+
+    def rotate_secret(self, id: str, *, overlap_s: int | None = None, secret: str | None = None) -> Secret:
+        """Makes a new secret. The previous one signs too for `overlap_s`, by default a day."""
+        body = _set({"overlap_s": overlap_s, "secret": secret})
+        return cast(Secret, self._call("POST", "/v1/destinations/{id}/rotate-secret", {"id": id}, body=body))
+
+
+class Deliveries(_Resource):
+    def list(
+        self,
+        *,
+        destination: str | None = None,
+        event: str | None = None,
+        state: DeliveryState | None = None,
+        tenant: str | None = None,
+        event_type: str | None = None,
+        error: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+    ) -> Pages[Delivery]:
+        query = {
+            "destination": destination,
+            "event": event,
+            "state": state,
+            "tenant": tenant,
+            "event_type": event_type,
+            "error": error,
+            "from": _time(from_),
+            "to": _time(to),
+        }
+        return self._pages("GET", "/v1/deliveries", query)
+
+    def get(self, id: str) -> DeliveryDetail:
+        """The delivery with its attempts."""
+        return cast(DeliveryDetail, self._call("GET", "/v1/deliveries/{id}", {"id": id}))
+
+    def retry(self, id: str) -> DeliveryDetail:
+        """Sends the delivery again now, within the limits."""
+        return cast(DeliveryDetail, self._call("POST", "/v1/deliveries/{id}/retry", {"id": id}))
+
+    def cancel(self, id: str) -> DeliveryDetail:
+        """Cancels a waiting delivery."""
+        return cast(DeliveryDetail, self._call("POST", "/v1/deliveries/{id}/cancel", {"id": id}))
+
+
+class Replays(_Resource):
+    def create(
+        self, filter: ReplayFilter | None = None, *, from_: Time | None = None, to: Time | None = None
+    ) -> Replay:
+        """Sends ended deliveries again; without a filter everything that is dead or failed."""
+        body = {**(filter or {}), **_set({"from": _time(from_), "to": _time(to)})}
+        return cast(Replay, self._call("POST", "/v1/replays", body=body, **_once()))
+
+    def count(self, filter: ReplayFilter | None = None, *, from_: Time | None = None, to: Time | None = None) -> int:
+        """How many deliveries a replay would send again."""
+        body = {**(filter or {}), **_set({"from": _time(from_), "to": _time(to)})}
+        return int(self._call("POST", "/v1/replays", body=body, query={"dry_run": True}, repeatable=True)["total"])
+
+    def list(self) -> Pages[Replay]:
+        return self._pages("GET", "/v1/replays", {})
+
+    def get(self, id: str) -> Replay:
+        return cast(Replay, self._call("GET", "/v1/replays/{id}", {"id": id}))
+
+    def cancel(self, id: str) -> Replay:
+        """Cancels the replay. Its unsent deliveries return to their previous state."""
+        return cast(Replay, self._call("POST", "/v1/replays/{id}/cancel", {"id": id}))
+
+
+class Keys(_Resource):
+    def create(self, key: NewKey) -> CreatedApiKey:
+        """Creates an API key. Only this answer has its secret."""
+        return cast(CreatedApiKey, self._call("POST", "/v1/keys", body=key, **_once()))
+
+    def list(self) -> Pages[ApiKey]:
+        return self._pages("GET", "/v1/keys", {})
+
+    def delete(self, id: str) -> None:
+        self._call("DELETE", "/v1/keys/{id}", {"id": id})
+
+
+class AlertThresholds(_Resource):
+    def get(self) -> Alerts:
+        return cast(Alerts, self._call("GET", "/v1/alerts"))
+
+    def set(self, thresholds: Alerts) -> Alerts:
+        """Sets the thresholds of all destinations. An omitted one gets its default."""
+        return cast(Alerts, self._call("PUT", "/v1/alerts", body=thresholds, repeatable=True))
+
+
+def _key() -> str:
+    return str(uuid.uuid4())
+
+
+def _once() -> dict[str, Any]:
+    """For a request that creates something: with its key, a repetition gets the first answer again."""
+    return {"headers": {"idempotency-key": _key()}, "repeatable": True}
+
+
+def _set(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _time(time: Time | None) -> str | None:
+    if not isinstance(time, datetime):
+        return time
+    if time.tzinfo is None:
+        raise ValueError("a datetime needs a zone, such as timezone.utc")
+    return time.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _result(item: dict[str, Any]) -> AcceptedEvent | ApiError:
+    problem = item.get("error")
+    return cast(AcceptedEvent, item) if problem is None else of_problem(int(problem["status"]), problem)

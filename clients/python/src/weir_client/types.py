@@ -1,0 +1,313 @@
+"""The JSON of the API. A server may add fields, which are kept."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+Period = Literal["second", "minute", "hour", "day"]
+Role = Literal["ingest", "read", "operate", "admin"]
+DeliveryState = Literal[
+    "pending",
+    "delivering",
+    "retrying",
+    "delivered",
+    "failed",
+    "dead",
+    "cancelled",
+    "superseded",
+    "expired",
+]
+
+
+class _Limit(TypedDict):
+    limit: int
+    period: Period
+
+
+class RateLimit(_Limit, total=False):
+    """At most `limit` sends in every window of one `period`. `burst` is 1 by default."""
+
+    burst: int
+
+
+class Retry(TypedDict, total=False):
+    max_attempts: int
+    max_age_s: int
+    base_ms: int
+    cap_ms: int
+    schedule_ms: list[int] | None
+
+
+class Breaker(TypedDict, total=False):
+    failure_ratio: float
+    min_attempts: int
+    consecutive: int
+    open_ms: int
+    open_max_ms: int
+    pause_after_s: int | None
+
+
+class Signature(TypedDict, total=False):
+    style: Literal["standard", "timestamped", "prefixed"]
+    header: str
+    timestamp_header: str | None
+
+
+class Alerts(TypedDict, total=False):
+    """Thresholds; None disables one."""
+
+    backlog_depth: int | None
+    oldest_age_s: int | None
+    drain_beyond_ttl: bool
+    dead_letters: int | None
+
+
+class DestinationChanges(TypedDict, total=False):
+    """What an edit may set. None restores the default of a field."""
+
+    url: str
+    name: str | None
+    event_types: list[str] | None
+    rate_limits: list[RateLimit] | None
+    max_in_flight: int | None
+    timeout_ms: int | None
+    retry: Retry | None
+    breaker: Breaker | None
+    alerts: Alerts | None
+    ordered: bool
+    skip_after_attempts: int | None
+    headers: dict[str, str | None] | None
+    secret: str
+    signature: Signature | None
+    paused: bool
+
+
+class NewDestination(DestinationChanges, total=False):
+    """A destination to create. Only `url` is required."""
+
+    tenant: str
+
+
+class Destination(TypedDict):
+    id: str
+    url: str
+    name: str
+    tenant: str
+    event_types: list[str]
+    rate_limits: list[RateLimit]
+    max_in_flight: int
+    timeout_ms: int
+    retry: Retry
+    breaker: Breaker | None
+    alerts: Alerts
+    ordered: bool
+    skip_after_attempts: int | None
+    headers: dict[str, str]
+    signature: Signature
+    paused: bool
+    paused_reason: str | None
+    held_until: str | None
+    held_reason: str | None
+    breaker_state: Literal["closed", "open", "half_open"]
+    breaker_reason: str | None
+    next_probe_at: str | None
+    created_at: str
+    updated_at: str
+
+
+class CreatedDestination(Destination):
+    secret: str
+
+
+class Secret(TypedDict):
+    secret: str
+    public_key: str | None
+    previous_valid_until: str | None
+
+
+class Backlog(TypedDict):
+    pending: int
+    retrying: int
+    delivering: int
+    oldest_age_s: float | None
+    configured_per_s: float | None
+    effective_per_s: float | None
+    achieved_per_s: float
+    inflow_per_s: float
+    drain_eta_s: float | None
+    drains: bool | None
+
+
+class NewEvent(TypedDict, total=False):
+    """An event of a batch. `type` and `data` are required."""
+
+    type: str
+    data: Any
+    tenant: str
+    idempotency_key: str
+    destinations: list[str]
+    deliver_at: str
+    ttl_s: int
+    coalesce_key: str
+    ordering_key: str
+
+
+class AcceptedEvent(TypedDict):
+    id: str
+    type: str
+    tenant: str
+    created_at: str
+    deliveries: int
+    duplicate: bool
+
+
+class Delivery(TypedDict):
+    id: str
+    event_id: str
+    event_type: str
+    destination_id: str
+    state: DeliveryState
+    attempt_count: int
+    next_attempt_at: str | None
+    expires_at: str | None
+    created_at: str
+    updated_at: str
+    last_error: str | None
+    last_error_kind: str | None
+    last_status_code: int | None
+
+
+class Attempt(TypedDict):
+    id: str
+    number: int
+    sent_at: str | None
+    status_code: int | None
+    duration_ms: int
+    error: str | None
+    error_kind: str | None
+    outcome: Literal["delivered", "retryable", "rejected", "unknown"]
+    response_body: str | None
+
+
+class DeliveryDetail(Delivery):
+    attempts: list[Attempt]
+
+
+class _Event(TypedDict):
+    id: str
+    type: str
+    tenant: str
+    created_at: str
+    idempotency_key: str | None
+
+
+class Event(_Event, total=False):
+    deliver_at: str
+    expires_at: str
+    coalesce_key: str
+    ordering_key: str
+    data: Any
+
+
+class EventDetail(Event):
+    deliveries: list[Delivery]
+
+
+class ReplayFilter(TypedDict, total=False):
+    """The deliveries to send again; without filters everything that is dead or failed."""
+
+    states: list[Literal["dead", "failed", "cancelled", "delivered"]]
+    destination: str
+    tenant: str
+    event_type: str
+    error: str
+
+
+class Replay(TypedDict):
+    id: str
+    state: Literal["running", "completed", "cancelled"]
+    states: list[str]
+    destination: str | None
+    tenant: str | None
+    event_type: str | None
+    error: str | None
+    total: int
+    delivered: int
+    failed: int
+    cancelled: int
+    remaining: int
+    eta_s: int | None
+    created_at: str
+    ended_at: str | None
+
+
+class PurgeFilter(TypedDict, total=False):
+    """The waiting deliveries to cancel; without filters all of them."""
+
+    states: list[Literal["pending", "retrying"]]
+    event_type: str
+    before: str
+
+
+class _NewKey(TypedDict):
+    name: str
+    role: Role
+
+
+class NewKey(_NewKey, total=False):
+    tenants: list[str] | None
+    expires_at: str | None
+
+
+class ApiKey(TypedDict):
+    id: str
+    name: str
+    role: Role
+    tenants: list[str] | None
+    created_at: str
+    expires_at: str | None
+
+
+class CreatedApiKey(ApiKey):
+    secret: str
+
+
+class Window(TypedDict):
+    start: str
+    sends: int
+
+
+class LimitAudit(TypedDict):
+    limit: int
+    period: Period
+    burst: int
+    worst_calendar_window: Window | None
+    worst_sliding_window: Window | None
+    violations: int
+    possible_violations: int
+    utilisation: float | None
+
+
+class Percentiles(TypedDict):
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+class Audit(TypedDict):
+    sends: int
+    rate_limits: list[LimitAudit]
+    unknown_sends: list[dict[str, Any]]
+    delivery_latency_ms: Percentiles
+
+
+class Me(TypedDict):
+    """Who sends the requests. `tenants` is None for all tenants."""
+
+    name: str | None
+    role: Role
+    tenants: list[str] | None
+    session_expires_at: str | None
+    keys_required: bool
+    version: str

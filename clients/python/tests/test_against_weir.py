@@ -1,0 +1,198 @@
+"""The client against a running Weir. WEIR_URL and WEIR_API_KEY name it; RECEIVER is the URL of a receiver."""
+
+from __future__ import annotations
+
+import os
+import threading
+import unittest
+import unittest.mock
+from datetime import datetime, timedelta, timezone
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+from weir_client import (
+    Conflict,
+    ConnectionFailed,
+    FieldError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    Unauthorized,
+    Unavailable,
+    Weir,
+)
+
+URL = os.environ["WEIR_URL"]
+KEY = os.environ["WEIR_API_KEY"]
+RECEIVER = os.environ["RECEIVER"]
+
+
+class AgainstWeir(unittest.TestCase):
+    def setUp(self) -> None:
+        self.weir = Weir(URL, key=KEY)
+        self.addCleanup(self.weir.close)
+
+    def test_a_destination_is_created_edited_and_deleted(self) -> None:
+        created = self.weir.destinations.create(
+            {"url": RECEIVER, "tenant": "edits", "rate_limits": [{"limit": 10, "period": "second"}]}
+        )
+        id = created["id"]
+        self.assertEqual(self.weir.destinations.secret(id)["secret"], created["secret"])
+        destination, version = self.weir.destinations.get_version(id)
+        self.assertEqual(destination["rate_limits"], [{"limit": 10, "period": "second", "burst": 1}])
+        edited = self.weir.destinations.edit(id, {"paused": True}, if_match=version)
+        self.assertTrue(edited["paused"])
+        with self.assertRaises(PreconditionFailed):
+            self.weir.destinations.edit(id, {"paused": False}, if_match=version)
+        self.assertNotEqual(self.weir.destinations.rotate_secret(id)["secret"], created["secret"])
+        self.assertEqual([one["id"] for one in self.weir.destinations.list(tenant="edits")], [id])
+        self.weir.destinations.delete(id)
+        with self.assertRaises(NotFound):
+            self.weir.destinations.get(id)
+
+    def test_events_are_delivered_audited_and_replayed(self) -> None:
+        id = self.weir.destinations.create({"url": RECEIVER, "tenant": "sent"})["id"]
+        event = self.weir.events.post("video.created", {"id": 7}, tenant="sent", idempotency_key="python-7")
+        self.assertEqual((event["deliveries"], event["duplicate"]), (1, False))
+        again = self.weir.events.post("video.created", {"id": 8}, tenant="sent", idempotency_key="python-7")
+        self.assertEqual((again["id"], again["duplicate"]), (event["id"], True))
+        self.assertEqual(self.weir.events.get(event["id"])["data"], {"id": 7})
+
+        test = self.weir.destinations.test(id)
+        self.wait_until_sent(id)
+        self.assertEqual(self.weir.deliveries.get(test["id"])["attempts"][0]["status_code"], 204)
+        self.assertEqual(len(list(self.weir.deliveries.list(destination=id, state="delivered"))), 2)
+        hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
+        self.assertEqual(self.weir.destinations.audit(id, from_=hour_ago)["sends"], 2)
+        self.assertEqual(self.weir.replays.count({"states": ["delivered"], "destination": id}), 2)
+        replay = self.weir.replays.create({"states": ["delivered"], "destination": id})
+        self.assertEqual(self.weir.replays.get(replay["id"])["total"], 2)
+        self.assertIn(replay["id"], [one["id"] for one in self.weir.replays.list()])
+        self.wait_until_sent(id)
+
+    def test_what_waits_is_retried_cancelled_and_purged(self) -> None:
+        id = self.weir.destinations.create({"url": RECEIVER, "tenant": "waits", "paused": True})["id"]
+        results = self.weir.events.post_batch(
+            [{"type": "a", "data": 1, "tenant": "waits"}, {"type": "b b"}, {"type": "a", "data": 2, "tenant": "waits"}]
+        )
+        refused = results[1]
+        assert isinstance(refused, InvalidRequest)
+        self.assertIn("/data", [error.pointer for error in refused.errors])
+        first, second = self.weir.deliveries.list(destination=id)
+        self.assertEqual(self.weir.deliveries.retry(first["id"])["state"], "pending")
+        self.assertEqual(self.weir.deliveries.cancel(first["id"])["state"], "cancelled")
+        with self.assertRaises(Conflict):
+            self.weir.deliveries.cancel(first["id"])
+        self.assertEqual(self.weir.destinations.backlog(id)["pending"], 1)
+        self.assertEqual(self.weir.destinations.count_purge(id, {"event_type": "a"}), 1)
+        self.assertEqual(self.weir.destinations.purge(id), 1)
+        self.assertEqual(self.weir.deliveries.get(second["id"])["state"], "cancelled")
+
+    def test_a_list_spans_pages(self) -> None:
+        events = [{"type": "many", "data": n, "tenant": "pages"} for n in range(450)]
+        self.weir.events.post_batch(events)  # type: ignore[arg-type]
+        found = self.weir.events.list(tenant="pages", include_data=True)
+        self.assertEqual(sorted(event["data"] for event in found), list(range(450)))
+        rows, cursor = found.page(limit=3)
+        self.assertEqual(len(rows), 3)
+        self.assertIsNotNone(cursor)
+
+    def test_keys_and_alert_thresholds(self) -> None:
+        key = self.weir.keys.create({"name": "python", "role": "read", "tenants": ["sent"]})
+        with Weir(URL, key=key["secret"]) as reader:
+            list(reader.events.list())
+            self.assertEqual((reader.me()["role"], reader.me()["tenants"]), ("read", ["sent"]))
+        self.weir.keys.delete(key["id"])
+        self.assertNotIn(key["id"], [one["id"] for one in self.weir.keys.list()])
+        self.assertEqual(self.weir.alerts.set({"backlog_depth": 7})["backlog_depth"], 7)
+        self.assertEqual(self.weir.alerts.get()["backlog_depth"], 7)
+
+    def test_refusals_name_the_fields(self) -> None:
+        with self.assertRaises(InvalidRequest) as refused:
+            self.weir.destinations.create({"url": "ftp://x", "max_in_flight": 0})
+        self.assertEqual({error.pointer for error in refused.exception.errors}, {"/url", "/max_in_flight"})
+        self.assertIsInstance(refused.exception.errors[0], FieldError)
+        with self.assertRaises(Unauthorized), Weir(URL, key="wrong") as stranger:
+            stranger.alerts.get()
+
+    def wait_until_sent(self, id: str) -> None:
+        while any(self.weir.destinations.backlog(id)[state] for state in ("pending", "delivering", "retrying")):
+            pass
+
+
+class Answering(unittest.TestCase):
+    """Retries, against a server that answers as it is told."""
+
+    def setUp(self) -> None:
+        self.answers: list[tuple[int, dict[str, str]] | None] = []
+        self.requests: list[tuple[str, str | None, bytes]] = []
+        test = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", "0")))
+                test.requests.append((self.command, self.headers.get("idempotency-key"), body))
+                answer = test.answers.pop(0)
+                if answer is None:
+                    self.connection.close()
+                    return
+                status, headers = answer
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            do_GET = do_PATCH = do_POST
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.waits: list[float] = []
+        sleep = unittest.mock.patch("time.sleep", self.waits.append)
+        sleep.start()
+        self.addCleanup(sleep.stop)
+        self.weir = Weir(f"http://127.0.0.1:{server.server_port}", retries=3, timeout=5)
+        self.addCleanup(self.weir.close)
+
+    def test_a_busy_server_is_asked_again_after_the_pause_that_it_names(self) -> None:
+        self.answers = [(503, {"retry-after": "2"}), (429, {}), (200, {})]
+        self.weir.alerts.get()
+        self.assertEqual(len(self.requests), 3)
+        self.assertTrue(2.0 <= self.waits[0] <= 2.25 and 0.0 <= self.waits[1] <= 0.5, self.waits)
+
+    def test_retries_end(self) -> None:
+        self.answers = [(503, {})] * 4
+        with self.assertRaises(Unavailable):
+            self.weir.alerts.get()
+        self.answers = [(429, {"retry-after": "3600"})]
+        with self.assertRaises(Unavailable):
+            self.weir.alerts.get()
+        self.assertEqual(len(self.requests), 5)
+
+    def test_an_event_whose_answer_is_lost_is_posted_again_with_the_same_key(self) -> None:
+        self.answers = [None, (202, {})]
+        self.weir.events.post("a", 1)
+        first, second = self.requests
+        self.assertEqual(first, second)
+        self.assertIn(b"idempotency_key", first[2])
+        self.answers = [None, (201, {})]
+        self.weir.destinations.create({"url": "https://example.com"})
+        self.assertIsNotNone(self.requests[2][1])
+        self.assertEqual(self.requests[2], self.requests[3])
+
+    def test_a_change_whose_answer_is_lost_is_not_repeated(self) -> None:
+        self.answers = [None]
+        with self.assertRaises(ConnectionFailed):
+            self.weir.destinations.edit("dst_1", {"paused": True})
+        self.assertEqual(len(self.requests), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

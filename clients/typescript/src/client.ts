@@ -1,0 +1,302 @@
+/** The client: one group of methods for each resource of the API. */
+
+import { type ApiError, type Problem, refusal } from "./errors.js";
+import { type Answer, type Method, type Parts, type RequestOptions, Transport } from "./transport.js";
+import type {
+  AcceptedEvent,
+  Alerts,
+  ApiKey,
+  Audit,
+  Backlog,
+  CreatedApiKey,
+  CreatedDestination,
+  Delivery,
+  DeliveryDetail,
+  DeliveryFilter,
+  Destination,
+  DestinationChanges,
+  Event,
+  EventDetail,
+  EventFilter,
+  Me,
+  NewDestination,
+  NewEvent,
+  NewKey,
+  PurgeFilter,
+  Range,
+  Replay,
+  ReplayFilter,
+  Secret,
+} from "./types.js";
+
+export interface Options {
+  /** The server; by default `http://127.0.0.1:8080`. */
+  url?: string;
+  /** An API key. */
+  key?: string;
+  /** Time limit of each attempt; by default 30 s. */
+  timeoutMs?: number;
+  /** Attempts after the first one; by default 4. */
+  retries?: number;
+  /** For tests. */
+  fetch?: typeof fetch;
+  sleep?: (ms: number) => Promise<void>;
+}
+
+/** The answers of a batch, in the order of its events. */
+export type BatchResult = AcceptedEvent | ApiError;
+
+const PAGE = 200;
+
+/** The rows of a list, newest first. Pages are read while it is iterated: `for await (const row of pages)`. */
+export class Pages<Row> implements AsyncIterable<Row> {
+  constructor(
+    private readonly read: (query: object) => Promise<unknown>,
+    private readonly query: object,
+  ) {}
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Row> {
+    let cursor: string | null | undefined;
+    do {
+      const page: { data: Row[]; next_cursor: string | null } = await this.page(PAGE, cursor ?? undefined);
+      yield* page.data;
+      cursor = page.next_cursor;
+    } while (cursor !== null);
+  }
+
+  /** One page, and the cursor of the next one; null after the last page. */
+  async page(limit = 50, cursor?: string): Promise<{ data: Row[]; next_cursor: string | null }> {
+    return (await this.read({ ...this.query, limit, cursor })) as { data: Row[]; next_cursor: string | null };
+  }
+}
+
+class Resource {
+  constructor(private readonly transport: Transport) {}
+
+  protected send(method: Method, route: string, parts?: Parts, options?: RequestOptions): Promise<Answer> {
+    return this.transport.send(method, route, parts, options);
+  }
+
+  protected async call<T>(method: Method, route: string, parts?: Parts, options?: RequestOptions): Promise<T> {
+    return (await this.send(method, route, parts, options)).body as T;
+  }
+
+  protected pages<Row>(method: Method, route: string, query: object): Pages<Row> {
+    return new Pages((paged) => this.call(method, route, {}, { query: paged }), query);
+  }
+}
+
+/** A client of one server. */
+export class Weir extends Resource {
+  readonly events: Events;
+  readonly destinations: Destinations;
+  readonly deliveries: Deliveries;
+  readonly replays: Replays;
+  readonly keys: Keys;
+  readonly alerts: AlertThresholds;
+
+  constructor(options: Options = {}) {
+    const transport = new Transport({
+      url: options.url ?? "http://127.0.0.1:8080",
+      key: options.key,
+      timeoutMs: options.timeoutMs ?? 30_000,
+      retries: options.retries ?? 4,
+      fetch: options.fetch ?? globalThis.fetch,
+      sleep: options.sleep ?? ((ms) => new Promise((done) => setTimeout(done, ms))),
+    });
+    super(transport);
+    this.events = new Events(transport);
+    this.destinations = new Destinations(transport);
+    this.deliveries = new Deliveries(transport);
+    this.replays = new Replays(transport);
+    this.keys = new Keys(transport);
+    this.alerts = new AlertThresholds(transport);
+  }
+
+  /** The rights of the key. */
+  me(): Promise<Me> {
+    return this.call("GET", "/v1/me");
+  }
+}
+
+class Events extends Resource {
+  /** Posts an event. Without an `idempotency_key` one is made, so that retries store it once. */
+  post(event: NewEvent): Promise<AcceptedEvent> {
+    return this.call("POST", "/v1/events", {}, { body: keyed(event), repeatable: true });
+  }
+
+  /** Posts up to 1000 events. Each stands alone: the answer of a refused one is an error in its place. */
+  async postBatch(events: NewEvent[]): Promise<BatchResult[]> {
+    const options = { body: { events: events.map(keyed) }, repeatable: true };
+    const answer = await this.call<{ events: (AcceptedEvent | { error: Problem })[] }>(
+      "POST", "/v1/events/batch", {}, options,
+    );
+    return answer.events.map((item) => ("error" in item ? refusal(item.error.status ?? 422, item.error) : item));
+  }
+
+  list(filter: EventFilter = {}): Pages<Event> {
+    return this.pages("GET", "/v1/events", filter);
+  }
+
+  get(id: string): Promise<EventDetail> {
+    return this.call("GET", "/v1/events/{id}", { id });
+  }
+}
+
+class Destinations extends Resource {
+  /** Creates a destination. The answer has its secret. */
+  create(destination: NewDestination): Promise<CreatedDestination> {
+    return this.call("POST", "/v1/destinations", {}, once(destination));
+  }
+
+  list(filter: { tenant?: string } = {}): Pages<Destination> {
+    return this.pages("GET", "/v1/destinations", filter);
+  }
+
+  async get(id: string): Promise<Destination> {
+    return (await this.getVersion(id)).destination;
+  }
+
+  /** The destination and its version, for `ifMatch`. */
+  async getVersion(id: string): Promise<{ destination: Destination; version: string }> {
+    const answer = await this.send("GET", "/v1/destinations/{id}", { id });
+    return { destination: answer.body as Destination, version: answer.headers.get("etag") ?? "" };
+  }
+
+  /** Changes the given fields. With `ifMatch`, only if the destination still has that version. */
+  edit(id: string, changes: DestinationChanges, options: { ifMatch?: string } = {}): Promise<Destination> {
+    return this.call("PATCH", "/v1/destinations/{id}", { id }, { body: changes, headers: ifMatch(options) });
+  }
+
+  /** Deletes the destination and cancels what waits for it. The history stays. */
+  async delete(id: string, options: { ifMatch?: string } = {}): Promise<void> {
+    await this.send("DELETE", "/v1/destinations/{id}", { id }, { headers: ifMatch(options) });
+  }
+
+  backlog(id: string): Promise<Backlog> {
+    return this.call("GET", "/v1/destinations/{id}/backlog", { id });
+  }
+
+  /** The audit of the recorded send starts; by default of the last day. */
+  audit(id: string, range: Range = {}): Promise<Audit> {
+    return this.call("GET", "/v1/destinations/{id}/audit", { id }, { query: range });
+  }
+
+  /** Sends a test event, and returns its delivery. */
+  test(id: string): Promise<DeliveryDetail> {
+    return this.call("POST", "/v1/destinations/{id}/test", { id }, once());
+  }
+
+  /** Cancels waiting deliveries, and returns their number. */
+  async purge(id: string, filter: PurgeFilter = {}): Promise<number> {
+    const options = { body: filter };
+    return (await this.call<{ cancelled: number }>("POST", "/v1/destinations/{id}/purge", { id }, options)).cancelled;
+  }
+
+  /** How many deliveries a purge would cancel. */
+  async countPurge(id: string, filter: PurgeFilter = {}): Promise<number> {
+    const options = { body: filter, query: { dry_run: true }, repeatable: true };
+    return (await this.call<{ total: number }>("POST", "/v1/destinations/{id}/purge", { id }, options)).total;
+  }
+
+  secret(id: string): Promise<Secret> {
+    return this.call("GET", "/v1/destinations/{id}/secret", { id });
+  }
+
+  /** Makes a new secret. The previous one signs too for `overlap_s`, by default a day. */
+  rotateSecret(id: string, rotation: { overlap_s?: number; secret?: string } = {}): Promise<Secret> {
+    return this.call("POST", "/v1/destinations/{id}/rotate-secret", { id }, { body: rotation });
+  }
+}
+
+class Deliveries extends Resource {
+  list(filter: DeliveryFilter = {}): Pages<Delivery> {
+    return this.pages("GET", "/v1/deliveries", filter);
+  }
+
+  /** The delivery with its attempts. */
+  get(id: string): Promise<DeliveryDetail> {
+    return this.call("GET", "/v1/deliveries/{id}", { id });
+  }
+
+  /** Sends the delivery again now, within the limits. */
+  retry(id: string): Promise<DeliveryDetail> {
+    return this.call("POST", "/v1/deliveries/{id}/retry", { id });
+  }
+
+  /** Cancels a waiting delivery. */
+  cancel(id: string): Promise<DeliveryDetail> {
+    return this.call("POST", "/v1/deliveries/{id}/cancel", { id });
+  }
+}
+
+class Replays extends Resource {
+  /** Sends ended deliveries again; without a filter everything that is dead or failed. */
+  create(filter: ReplayFilter = {}): Promise<Replay> {
+    return this.call("POST", "/v1/replays", {}, once(filter));
+  }
+
+  /** How many deliveries a replay would send again. */
+  async count(filter: ReplayFilter = {}): Promise<number> {
+    const options = { body: filter, query: { dry_run: true }, repeatable: true };
+    return (await this.call<{ total: number }>("POST", "/v1/replays", {}, options)).total;
+  }
+
+  list(): Pages<Replay> {
+    return this.pages("GET", "/v1/replays", {});
+  }
+
+  get(id: string): Promise<Replay> {
+    return this.call("GET", "/v1/replays/{id}", { id });
+  }
+
+  /** Cancels the replay. Its unsent deliveries return to their previous state. */
+  cancel(id: string): Promise<Replay> {
+    return this.call("POST", "/v1/replays/{id}/cancel", { id });
+  }
+}
+
+class Keys extends Resource {
+  /** Creates an API key. Only this answer has its secret. */
+  create(key: NewKey): Promise<CreatedApiKey> {
+    return this.call("POST", "/v1/keys", {}, once(key));
+  }
+
+  list(): Pages<ApiKey> {
+    return this.pages("GET", "/v1/keys", {});
+  }
+
+  async delete(id: string): Promise<void> {
+    await this.send("DELETE", "/v1/keys/{id}", { id });
+  }
+}
+
+class AlertThresholds extends Resource {
+  get(): Promise<Alerts> {
+    return this.call("GET", "/v1/alerts");
+  }
+
+  /** Sets the thresholds of all destinations. An omitted one gets its default. */
+  set(thresholds: Alerts): Promise<Alerts> {
+    return this.call("PUT", "/v1/alerts", {}, { body: thresholds, repeatable: true });
+  }
+}
+
+/** Node 18 has no global `crypto`. The key need not be secret. */
+function newKey(): string {
+  const digit = () => Math.floor(Math.random() * 16).toString(16);
+  return globalThis.crypto?.randomUUID?.() ?? Array.from({ length: 32 }, digit).join("");
+}
+
+function keyed(event: NewEvent): NewEvent {
+  return { idempotency_key: newKey(), ...event };
+}
+
+/** For a request that creates something: with its key, a repetition gets the first answer again. */
+function once(body?: unknown): RequestOptions {
+  return { body, headers: { "idempotency-key": newKey() }, repeatable: true };
+}
+
+function ifMatch(options: { ifMatch?: string }): Record<string, string> {
+  return options.ifMatch === undefined ? {} : { "if-match": options.ifMatch };
+}

@@ -1,0 +1,82 @@
+/** The errors of the client: refusals of the server by kind, and requests without an answer. */
+
+/** Every error of this package. */
+export class WeirError extends Error {
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+  }
+}
+
+/** No connection, or no answer in time. Whether the request took effect is unknown. */
+export class ConnectionFailed extends WeirError {}
+
+/** One error of a request: the JSON pointer of the value, and what is expected. */
+export interface FieldError {
+  pointer: string;
+  detail: string;
+}
+
+/** A problem document (RFC 9457). The answer of a proxy may have none of its fields. */
+export interface Problem {
+  type?: string;
+  title?: string;
+  status?: number;
+  detail?: string;
+  errors?: FieldError[];
+}
+
+/** A refusal of the server. */
+export class ApiError extends WeirError {
+  readonly type: string;
+  readonly title: string;
+  readonly detail: string;
+  readonly errors: FieldError[];
+
+  constructor(
+    readonly status: number,
+    problem: Problem,
+    /** The `x-request-id` of the answer, by which the log of the server names the request. */
+    readonly requestId: string | null,
+  ) {
+    const errors = problem.errors ?? [];
+    const reasons = errors.map((error) => `${error.pointer} ${error.detail}`.trim()).join("; ");
+    super(`${status}: ${reasons || problem.detail || problem.title || "no reason given"}`);
+    this.type = problem.type ?? "about:blank";
+    this.title = problem.title ?? `HTTP status ${status}`;
+    this.detail = problem.detail ?? "";
+    this.errors = errors;
+  }
+}
+
+/** 400, 413 and 422: the request is wrong. `errors` names the fields. */
+export class InvalidRequest extends ApiError {}
+/** 401: the API key is missing or not valid. */
+export class Unauthorized extends ApiError {}
+/** 403: the role of the API key does not allow this. */
+export class Forbidden extends ApiError {}
+/** 404: there is no such object for this key. */
+export class NotFound extends ApiError {}
+/** 409: the current state does not allow this. */
+export class Conflict extends ApiError {}
+/** 412: the object has changed since it was read. */
+export class PreconditionFailed extends ApiError {}
+/** 429 and 503, after all retries: the server cannot take the request now. */
+export class Unavailable extends ApiError {}
+
+const KINDS: Record<number, typeof ApiError> = {
+  400: InvalidRequest,
+  401: Unauthorized,
+  403: Forbidden,
+  404: NotFound,
+  409: Conflict,
+  412: PreconditionFailed,
+  413: InvalidRequest,
+  422: InvalidRequest,
+  429: Unavailable,
+  503: Unavailable,
+};
+
+export function refusal(status: number, problem: Problem, requestId: string | null = null): ApiError {
+  return new (KINDS[status] ?? ApiError)(status, problem, requestId);
+}

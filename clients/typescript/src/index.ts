@@ -1,0 +1,5 @@
+/** Client of Weir, which delivers webhooks within exact rate limits. */
+
+export { type BatchResult, Pages, type Options, Weir } from "./client.js";
+export * from "./errors.js";
+export type * from "./types.js";

@@ -1,0 +1,308 @@
+/** The JSON of the API. A server may add fields, which are kept. */
+
+export type Period = "second" | "minute" | "hour" | "day";
+export type Role = "ingest" | "read" | "operate" | "admin";
+export type DeliveryState =
+  | "pending"
+  | "delivering"
+  | "retrying"
+  | "delivered"
+  | "failed"
+  | "dead"
+  | "cancelled"
+  | "superseded"
+  | "expired";
+
+/** At most `limit` sends in every window of one `period`. `burst` is 1 by default. */
+export interface RateLimit {
+  limit: number;
+  period: Period;
+  burst?: number;
+}
+
+export interface Retry {
+  max_attempts?: number;
+  max_age_s?: number;
+  base_ms?: number;
+  cap_ms?: number;
+  schedule_ms?: number[] | null;
+}
+
+export interface Breaker {
+  failure_ratio?: number;
+  min_attempts?: number;
+  consecutive?: number;
+  open_ms?: number;
+  open_max_ms?: number;
+  pause_after_s?: number | null;
+}
+
+export interface Signature {
+  style?: "standard" | "timestamped" | "prefixed";
+  header?: string;
+  timestamp_header?: string | null;
+}
+
+/** Thresholds; null disables one. */
+export interface Alerts {
+  backlog_depth?: number | null;
+  oldest_age_s?: number | null;
+  drain_beyond_ttl?: boolean;
+  dead_letters?: number | null;
+}
+
+/** What an edit may set. Null restores the default of a field. */
+export interface DestinationChanges {
+  url?: string;
+  name?: string | null;
+  event_types?: string[] | null;
+  rate_limits?: RateLimit[] | null;
+  max_in_flight?: number | null;
+  timeout_ms?: number | null;
+  retry?: Retry | null;
+  breaker?: Breaker | null;
+  alerts?: Alerts | null;
+  ordered?: boolean;
+  skip_after_attempts?: number | null;
+  headers?: Record<string, string | null> | null;
+  secret?: string;
+  signature?: Signature | null;
+  paused?: boolean;
+}
+
+export interface NewDestination extends DestinationChanges {
+  url: string;
+  tenant?: string;
+}
+
+export interface Destination {
+  id: string;
+  url: string;
+  name: string;
+  tenant: string;
+  event_types: string[];
+  rate_limits: Required<RateLimit>[];
+  max_in_flight: number;
+  timeout_ms: number;
+  retry: Retry;
+  breaker: Breaker | null;
+  alerts: Alerts;
+  ordered: boolean;
+  skip_after_attempts: number | null;
+  headers: Record<string, string>;
+  signature: Signature;
+  paused: boolean;
+  paused_reason: string | null;
+  held_until: string | null;
+  held_reason: string | null;
+  breaker_state: "closed" | "open" | "half_open";
+  breaker_reason: string | null;
+  next_probe_at: string | null;
+  created_at: string;
+  updated_at: string;
+}
+
+export interface CreatedDestination extends Destination {
+  secret: string;
+}
+
+export interface Secret {
+  secret: string;
+  public_key: string | null;
+  previous_valid_until: string | null;
+}
+
+export interface Backlog {
+  pending: number;
+  retrying: number;
+  delivering: number;
+  oldest_age_s: number | null;
+  configured_per_s: number | null;
+  effective_per_s: number | null;
+  achieved_per_s: number;
+  inflow_per_s: number;
+  drain_eta_s: number | null;
+  drains: boolean | null;
+}
+
+/** Times are RFC 3339. */
+export interface NewEvent {
+  type: string;
+  data: unknown;
+  tenant?: string;
+  /** Made by the client if absent, so that retries store the event once. */
+  idempotency_key?: string;
+  destinations?: string[];
+  deliver_at?: string;
+  ttl_s?: number;
+  coalesce_key?: string;
+  ordering_key?: string;
+}
+
+export interface AcceptedEvent {
+  id: string;
+  type: string;
+  tenant: string;
+  created_at: string;
+  deliver_at?: string;
+  expires_at?: string;
+  deliveries: number;
+  duplicate: boolean;
+}
+
+export interface Event {
+  id: string;
+  type: string;
+  tenant: string;
+  created_at: string;
+  idempotency_key: string | null;
+  deliver_at?: string;
+  expires_at?: string;
+  coalesce_key?: string;
+  ordering_key?: string;
+  data?: unknown;
+}
+
+export interface EventDetail extends Event {
+  deliveries: Delivery[];
+}
+
+export interface Delivery {
+  id: string;
+  event_id: string;
+  event_type: string;
+  destination_id: string;
+  state: DeliveryState;
+  attempt_count: number;
+  next_attempt_at: string | null;
+  expires_at: string | null;
+  created_at: string;
+  updated_at: string;
+  last_error: string | null;
+  last_error_kind: string | null;
+  last_status_code: number | null;
+}
+
+export interface Attempt {
+  id: string;
+  number: number;
+  sent_at: string | null;
+  status_code: number | null;
+  duration_ms: number;
+  error: string | null;
+  error_kind: string | null;
+  outcome: "delivered" | "retryable" | "rejected" | "unknown";
+  response_body: string | null;
+}
+
+export interface DeliveryDetail extends Delivery {
+  attempts: Attempt[];
+}
+
+/** From an instant to another one, RFC 3339. */
+export interface Range {
+  from?: string;
+  to?: string;
+}
+
+export interface EventFilter extends Range {
+  type?: string;
+  tenant?: string;
+  /** The list has the data of events only with this. */
+  include?: "data";
+}
+
+export interface DeliveryFilter extends Range {
+  destination?: string;
+  event?: string;
+  state?: DeliveryState;
+  tenant?: string;
+  event_type?: string;
+  error?: string;
+}
+
+/** The deliveries to send again; without filters everything that is dead or failed. */
+export interface ReplayFilter extends Range {
+  states?: ("dead" | "failed" | "cancelled" | "delivered")[];
+  destination?: string;
+  tenant?: string;
+  event_type?: string;
+  error?: string;
+}
+
+export interface Replay {
+  id: string;
+  state: "running" | "completed" | "cancelled";
+  states: string[];
+  destination: string | null;
+  tenant: string | null;
+  event_type: string | null;
+  error: string | null;
+  from: string | null;
+  to: string | null;
+  total: number;
+  delivered: number;
+  failed: number;
+  cancelled: number;
+  remaining: number;
+  eta_s: number | null;
+  created_at: string;
+  ended_at: string | null;
+}
+
+/** The waiting deliveries to cancel; without filters all of them. */
+export interface PurgeFilter {
+  states?: ("pending" | "retrying")[];
+  event_type?: string;
+  before?: string;
+}
+
+export interface NewKey {
+  name: string;
+  role: Role;
+  tenants?: string[] | null;
+  expires_at?: string | null;
+}
+
+export interface ApiKey {
+  id: string;
+  name: string;
+  role: Role;
+  tenants: string[] | null;
+  created_at: string;
+  expires_at: string | null;
+}
+
+export interface CreatedApiKey extends ApiKey {
+  secret: string;
+}
+
+export interface Window {
+  start: string;
+  sends: number;
+}
+
+export interface LimitAudit extends Required<RateLimit> {
+  worst_calendar_window: Window | null;
+  worst_sliding_window: Window | null;
+  violations: number;
+  possible_violations: number;
+  utilisation: number | null;
+}
+
+export interface Audit {
+  sends: number;
+  rate_limits: LimitAudit[];
+  unknown_sends: { delivery_id: string; number: number; latest_at: string }[];
+  delivery_latency_ms: { p50: number | null; p95: number | null; p99: number | null; max: number | null };
+}
+
+/** Who sends the requests. `tenants` is null for all tenants. */
+export interface Me {
+  name: string | null;
+  role: Role;
+  tenants: string[] | null;
+  session_expires_at: string | null;
+  keys_required: boolean;
+  version: string;
+}

@@ -1,0 +1,165 @@
+// The client against a running Weir. WEIR_URL and WEIR_API_KEY name it; RECEIVER is the URL of a receiver, and
+// WEIR_CLIENT the compiled module.
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:http";
+import { test } from "node:test";
+
+const { WEIR_URL: url, WEIR_API_KEY: key, RECEIVER: receiver, WEIR_CLIENT: module } = process.env;
+const {
+  Conflict, ConnectionFailed, InvalidRequest, NotFound, PreconditionFailed, Unauthorized, Unavailable, Weir,
+} = await import(module);
+
+const weir = new Weir({ url, key });
+
+async function all(pages) {
+  const rows = [];
+  for await (const row of pages) rows.push(row);
+  return rows;
+}
+
+async function sent(id) {
+  for (;;) {
+    const { pending, delivering, retrying } = await weir.destinations.backlog(id);
+    if (pending + delivering + retrying === 0) return;
+  }
+}
+
+test("a destination is created, edited and deleted", async () => {
+  const limits = [{ limit: 10, period: "second" }];
+  const { id, secret } = await weir.destinations.create({ url: receiver, tenant: "edits", rate_limits: limits });
+  assert.equal((await weir.destinations.secret(id)).secret, secret);
+  const { destination, version } = await weir.destinations.getVersion(id);
+  assert.deepEqual(destination.rate_limits, [{ limit: 10, period: "second", burst: 1 }]);
+  assert.equal((await weir.destinations.edit(id, { paused: true }, { ifMatch: version })).paused, true);
+  await assert.rejects(weir.destinations.edit(id, { paused: false }, { ifMatch: version }), PreconditionFailed);
+  assert.notEqual((await weir.destinations.rotateSecret(id)).secret, secret);
+  assert.deepEqual((await all(weir.destinations.list({ tenant: "edits" }))).map((one) => one.id), [id]);
+  await weir.destinations.delete(id);
+  await assert.rejects(weir.destinations.get(id), NotFound);
+});
+
+test("events are delivered, audited and replayed", async () => {
+  const { id } = await weir.destinations.create({ url: receiver, tenant: "sent" });
+  const event = { type: "video.created", data: { id: 7 }, tenant: "sent", idempotency_key: "typescript-7" };
+  const first = await weir.events.post(event);
+  assert.deepEqual([first.deliveries, first.duplicate], [1, false]);
+  const again = await weir.events.post(event);
+  assert.deepEqual([again.id, again.duplicate], [first.id, true]);
+  assert.deepEqual((await weir.events.get(first.id)).data, { id: 7 });
+
+  const delivery = await weir.destinations.test(id);
+  await sent(id);
+  assert.equal((await weir.deliveries.get(delivery.id)).attempts[0].status_code, 204);
+  assert.equal((await all(weir.deliveries.list({ destination: id, state: "delivered" }))).length, 2);
+  assert.equal((await weir.destinations.audit(id, { from: new Date(Date.now() - 3_600_000).toISOString() })).sends, 2);
+  assert.equal(await weir.replays.count({ states: ["delivered"], destination: id }), 2);
+  const replay = await weir.replays.create({ states: ["delivered"], destination: id });
+  assert.equal((await weir.replays.get(replay.id)).total, 2);
+  assert.ok((await all(weir.replays.list())).some((one) => one.id === replay.id));
+  await sent(id);
+});
+
+test("what waits is retried, cancelled and purged", async () => {
+  const tenant = "waits";
+  const { id } = await weir.destinations.create({ url: receiver, tenant, paused: true });
+  const batch = [{ type: "a", data: 1, tenant }, { type: "b b" }, { type: "a", data: 2, tenant }];
+  const refused = (await weir.events.postBatch(batch))[1];
+  assert.ok(refused instanceof InvalidRequest && refused.errors.some((error) => error.pointer === "/data"));
+  const [first, second] = await all(weir.deliveries.list({ destination: id }));
+  assert.equal((await weir.deliveries.retry(first.id)).state, "pending");
+  assert.equal((await weir.deliveries.cancel(first.id)).state, "cancelled");
+  await assert.rejects(weir.deliveries.cancel(first.id), Conflict);
+  assert.equal(await weir.destinations.countPurge(id, { event_type: "a" }), 1);
+  assert.equal(await weir.destinations.purge(id), 1);
+  assert.equal((await weir.deliveries.get(second.id)).state, "cancelled");
+});
+
+test("a list spans pages", async () => {
+  const numbers = Array.from({ length: 450 }, (_, n) => n);
+  await weir.events.postBatch(numbers.map((data) => ({ type: "many", data, tenant: "pages" })));
+  const pages = weir.events.list({ tenant: "pages", include: "data" });
+  assert.deepEqual((await all(pages)).map((event) => event.data).sort((a, b) => a - b), numbers);
+  const page = await pages.page(3);
+  assert.ok(page.data.length === 3 && page.next_cursor !== null);
+});
+
+test("keys and alert thresholds", async () => {
+  const created = await weir.keys.create({ name: "typescript", role: "read", tenants: ["sent"] });
+  const reader = new Weir({ url, key: created.secret });
+  await all(reader.events.list());
+  const { role, tenants } = await reader.me();
+  assert.deepEqual([role, tenants], ["read", ["sent"]]);
+  await weir.keys.delete(created.id);
+  assert.ok(!(await all(weir.keys.list())).some((one) => one.id === created.id));
+  assert.equal((await weir.alerts.set({ backlog_depth: 7 })).backlog_depth, 7);
+  assert.equal((await weir.alerts.get()).backlog_depth, 7);
+});
+
+test("refusals name the fields", async () => {
+  const refused = await weir.destinations.create({ url: "ftp://x", max_in_flight: 0 }).catch((error) => error);
+  assert.ok(refused instanceof InvalidRequest && refused.name === "InvalidRequest");
+  assert.deepEqual(refused.errors.map((error) => error.pointer).sort(), ["/max_in_flight", "/url"]);
+  await assert.rejects(new Weir({ url, key: "wrong" }).alerts.get(), Unauthorized);
+});
+
+/** A server that answers as it is told, and a client of it. `null` closes the connection instead. */
+async function answering(t, answers) {
+  const requests = [];
+  const server = createServer(async (request, response) => {
+    let body = "";
+    for await (const part of request) body += part;
+    requests.push({ key: request.headers["idempotency-key"], body });
+    const answer = answers.shift();
+    if (answer === null) return request.socket.destroy();
+    response.writeHead(answer.status, answer.headers).end("{}");
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  t.after(() => server.close());
+  const waits = [];
+  const sleep = async (ms) => void waits.push(ms);
+  const client = new Weir({ url: `http://127.0.0.1:${server.address().port}`, retries: 3, timeoutMs: 5_000, sleep });
+  return { client, requests, waits };
+}
+
+test("a busy server is asked again after the pause that it names", async (t) => {
+  const answers = [{ status: 503, headers: { "retry-after": "2" } }, { status: 429 }, { status: 200 }];
+  const { client, requests, waits } = await answering(t, answers);
+  await client.alerts.get();
+  assert.equal(requests.length, 3);
+  assert.ok(waits[0] >= 2_000 && waits[0] <= 2_250 && waits[1] <= 500, String(waits));
+});
+
+test("retries end", async (t) => {
+  const answers = Array.from({ length: 4 }, () => ({ status: 503 }));
+  const { client, requests } = await answering(t, answers);
+  await assert.rejects(client.alerts.get(), Unavailable);
+  answers.push({ status: 429, headers: { "retry-after": "3600" } });
+  await assert.rejects(client.alerts.get(), Unavailable);
+  assert.equal(requests.length, 5);
+});
+
+test("an event whose answer is lost is posted again with the same key", async (t) => {
+  const { client, requests } = await answering(t, [null, { status: 202 }, null, { status: 201 }]);
+  await client.events.post({ type: "a", data: 1 });
+  assert.ok(requests[0].body.includes("idempotency_key"));
+  assert.deepEqual(requests[0], requests[1]);
+  await client.destinations.create({ url: "https://example.com" });
+  assert.ok(requests[2].key);
+  assert.deepEqual(requests[2], requests[3]);
+});
+
+test("a change whose answer is lost is not repeated, and a refused connection is", async (t) => {
+  const { client, requests } = await answering(t, [null]);
+  await assert.rejects(client.destinations.edit("dst_1", { paused: true }), ConnectionFailed);
+  assert.equal(requests.length, 1);
+  const waits = [];
+  const server = createServer();
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  const { port } = server.address();
+  await once(server.close(), "close");
+  const nowhere = new Weir({ url: `http://127.0.0.1:${port}`, retries: 2, sleep: async (ms) => void waits.push(ms) });
+  await assert.rejects(nowhere.destinations.edit("dst_1", { paused: true }), ConnectionFailed);
+  assert.equal(waits.length, 2);
+});
