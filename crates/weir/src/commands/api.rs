@@ -160,3 +160,63 @@ fn fields(flags: &impl serde::Serialize) -> anyhow::Result<client::Fields> {
     fields.retain(|_, value| !value.is_null());
     Ok(fields)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::commands::output::texts::width;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_763_710_200);
+
+    /// A table of one row on a terminal of 80 columns.
+    fn on_80_columns<T: DeserializeOwned, const N: usize>(
+        table: Table<N>,
+        row: impl FnOnce(T) -> [output::table::Cell; N],
+        record: Value,
+    ) -> String {
+        let screen = Screen { width: Some(80), colours: false };
+        table.with([row(serde_json::from_value(record).unwrap())]).render(screen)
+    }
+
+    #[test]
+    fn lists_fit_80_columns_and_their_ids_are_complete() {
+        let id = |prefix: &str| format!("{prefix}_01h2xcejqtf2nbrexx3vqjhp41");
+        let long = "a text that is much longer than the room that a column has on a terminal";
+        let limits = json!([
+            {"limit": 1_000_000, "period": "second", "burst": 1_000_000}, {"limit": 1_000_000, "period": "day", "burst": 1}
+        ]);
+        let destination = json!({
+            "id": id("dst"), "name": long, "url": long, "tenant": long, "event_types": [], "rate_limits": limits,
+            "paused": false, "breaker_state": "open",
+        });
+        let delivery = json!({
+            "id": id("dlv"), "event_id": id("evt"), "event_type": long, "destination_id": id("dst"),
+            "state": "superseded", "attempt_count": 1_000, "created_at": Timestamp::MIN, "updated_at": NOW,
+            "last_error_kind": "forbidden",
+        });
+        let event = json!({
+            "id": id("evt"), "type": long, "tenant": long, "created_at": Timestamp::MIN, "idempotency_key": long,
+        });
+        let replay = json!({
+            "id": id("rpl"), "state": "completed", "states": [], "total": 1_000_000, "delivered": 1_000_000,
+            "failed": 999_999, "cancelled": 0, "remaining": 9_999_999, "eta_s": 99.0, "created_at": Timestamp::MIN,
+        });
+        let key = json!({
+            "id": id("key"), "name": long, "role": "operate", "tenants": [long, long], "created_at": Timestamp::MIN,
+            "expires_at": "2036-11-26T04:30:00.000Z",
+        });
+        for (list, id) in [
+            (on_80_columns(destinations::table(), destinations::row, destination), id("dst")),
+            (on_80_columns(deliveries::table(), |row| deliveries::row(row, NOW), delivery.clone()), id("dlv")),
+            (on_80_columns(tail::table(), tail::row, delivery), id("dlv")),
+            (on_80_columns(events::table(), |row| events::row(row, NOW), event), id("evt")),
+            (on_80_columns(replays::table(), |row| replays::row(&row, NOW), replay), id("rpl")),
+            (on_80_columns(keys::table(), |row| keys::row(row, NOW), key), id("key")),
+        ] {
+            assert!(list.lines().all(|line| width(line) <= 80), "{list}");
+            assert!(list.contains(&id), "{list}");
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! `weir deliveries`.
 
+use weir_core::Timestamp;
+
 use super::{
     Call,
     client::{Client, Fields},
@@ -22,7 +24,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let mut query = by_id(&call.client, &filter).await?;
             query.extend(fields(&serde_json::json!({"event": event, "state": state}))?);
             let rows = call.list(&["v1", "deliveries"], &query, page).await?;
-            call.print_rows(&rows, table(), |delivery| row(delivery, call))
+            call.print_rows(&rows, table(), |delivery| row(delivery, call.now))
         }
         Command::Show { id } => {
             let answer = call.client.get(&["v1", "deliveries", &id], &Fields::new()).await?;
@@ -61,8 +63,8 @@ pub(super) fn table() -> Table<6> {
     ])
 }
 
-pub(super) fn row(delivery: Delivery, call: &Call) -> [Cell; 6] {
-    let (answer, age) = (or_none(delivery.answer()), age(delivery.created_at, call.now));
+pub(super) fn row(delivery: Delivery, now: Timestamp) -> [Cell; 6] {
+    let (answer, age) = (or_none(delivery.answer()), age(delivery.created_at, now));
     let Delivery { id, state, attempt_count, event_type, .. } = delivery;
     [id.into(), Cell::state(&state), attempt_count.into(), answer.into(), event_type.into(), age.into()]
 }

@@ -112,7 +112,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn table() -> Table<6> {
+pub(super) fn table() -> Table<6> {
     Table::new([
         Column::text("id"),
         Column::text("name").flexible(),
@@ -123,7 +123,7 @@ fn table() -> Table<6> {
     ])
 }
 
-fn row(destination: Destination) -> [Cell; 6] {
+pub(super) fn row(destination: Destination) -> [Cell; 6] {
     let (state, limits) = (destination.state(), destination.limits());
     let Destination { id, name, tenant, url, .. } = destination;
     [id.into(), name.into(), Cell::state(state), limits.into(), tenant.into(), url.into()]

@@ -1,6 +1,7 @@
 //! `weir events`.
 
 use serde_json::value::RawValue;
+use weir_core::Timestamp;
 
 use super::{
     Call,
@@ -28,7 +29,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         Command::Post(args) => post(call, args).await,
         Command::List { filter, page } => {
             let rows = call.list(&LIST, &fields(&filter)?, page).await?;
-            call.print_rows(&rows, table(), |event| row(event, call))
+            call.print_rows(&rows, table(), |event| row(event, call.now))
         }
         Command::Show { id } => {
             let answer = call.client.get(&["v1", "events", &id], &Fields::new()).await?;
@@ -67,7 +68,7 @@ async fn post(call: &Call, args: PostArgs) -> anyhow::Result<()> {
     })
 }
 
-fn table() -> Table<5> {
+pub(super) fn table() -> Table<5> {
     Table::new([
         Column::text("id"),
         Column::text("type").flexible(),
@@ -77,8 +78,8 @@ fn table() -> Table<5> {
     ])
 }
 
-fn row(event: Event, call: &Call) -> [Cell; 5] {
-    let age = age(event.created_at, call.now);
+pub(super) fn row(event: Event, now: Timestamp) -> [Cell; 5] {
+    let age = age(event.created_at, now);
     [event.id.into(), event.event_type.into(), event.tenant.into(), or_none(event.idempotency_key).into(), age.into()]
 }
 
@@ -98,6 +99,6 @@ fn shown(event: Event, call: &Call) -> String {
         let data: Vec<_> = json::pretty(data.get()).lines().map(clean).collect();
         text = format!("{text}\n\n{}", data.join("\n"));
     }
-    let rows = event.deliveries.into_iter().map(|delivery| deliveries::row(delivery, call));
+    let rows = event.deliveries.into_iter().map(|delivery| deliveries::row(delivery, call.now));
     format!("{text}\n\n{}", deliveries::table().with(rows).render(call.screen))
 }

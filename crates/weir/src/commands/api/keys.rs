@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use serde_json::Value;
+use weir_core::Timestamp;
 
 use super::{
     Call,
@@ -22,7 +23,7 @@ const LIST: [&str; 2] = ["v1", "keys"];
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     match command {
         Command::List { page } => {
-            call.print_rows(&call.list(&LIST, &Fields::new(), page).await?, table(), |key| row(key, call))
+            call.print_rows(&call.list(&LIST, &Fields::new(), page).await?, table(), |key| row(key, call.now))
         }
         Command::Create(key) => {
             let body = Value::Object(fields(&key)?).to_string();
@@ -40,7 +41,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn table() -> Table<6> {
+pub(super) fn table() -> Table<6> {
     Table::new([
         Column::text("id"),
         Column::text("name").flexible(),
@@ -51,13 +52,13 @@ fn table() -> Table<6> {
     ])
 }
 
-fn row(key: Key, call: &Call) -> [Cell; 6] {
+pub(super) fn row(key: Key, now: Timestamp) -> [Cell; 6] {
     let tenants = key.tenants.as_deref().map_or_else(|| "all".to_owned(), joined);
     let expires = match key.expires_at {
         None => NONE.to_owned(),
-        Some(at) if at <= call.now => "expired".to_owned(),
+        Some(at) if at <= now => "expired".to_owned(),
         Some(at) => at.to_string(),
     };
-    let age = age(key.created_at, call.now);
+    let age = age(key.created_at, now);
     [key.id.into(), key.name.into(), key.role.into(), tenants.into(), Cell::state(&expires), age.into()]
 }

@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use serde_json::Value;
+use weir_core::Timestamp;
 
 use super::{
     Call,
@@ -44,7 +45,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::List { page } => {
             let rows = call.list(&LIST, &Fields::new(), page).await?;
-            call.print_rows(&rows, table(), |replay| row(&replay, call))
+            call.print_rows(&rows, table(), |replay| row(&replay, call.now))
         }
         Command::Show { id } => {
             let answer = call.client.get(&["v1", "replays", &id], &Fields::new()).await?;
@@ -64,7 +65,7 @@ async fn create(call: &Call, body: &str, dry_run: bool) -> anyhow::Result<Answer
     call.client.send(Request { body: Some(body), query: &query, ..Request::new(Method::POST, &LIST) }).await
 }
 
-fn table() -> Table<8> {
+pub(super) fn table() -> Table<8> {
     Table::new([
         Column::text("id"),
         Column::text("state"),
@@ -77,7 +78,7 @@ fn table() -> Table<8> {
     ])
 }
 
-fn row(replay: &Replay, call: &Call) -> [Cell; 8] {
+pub(super) fn row(replay: &Replay, now: Timestamp) -> [Cell; 8] {
     [
         replay.id.as_str().into(),
         Cell::state(&replay.state),
@@ -86,7 +87,7 @@ fn row(replay: &Replay, call: &Call) -> [Cell; 8] {
         replay.failed.into(),
         replay.remaining.into(),
         or_none(replay.eta_s.map(span_s)).into(),
-        age(replay.created_at, call.now).into(),
+        age(replay.created_at, now).into(),
     ]
 }
 

@@ -169,7 +169,7 @@ fn youngest(backlog: &Backlog, now: Timestamp) -> Option<Timestamp> {
     Some(now.before(age) + MARGIN)
 }
 
-fn table() -> Table<6> {
+pub(super) fn table() -> Table<6> {
     Table::new([
         Column::text("time").at_least(8),
         Column::text("state").at_least(9),
@@ -180,7 +180,7 @@ fn table() -> Table<6> {
     ])
 }
 
-fn row(delivery: Delivery) -> [Cell; 6] {
+pub(super) fn row(delivery: Delivery) -> [Cell; 6] {
     // The time of day, of `2026-11-26T04:30:00.000Z`.
     let at = delivery.updated_at.to_string();
     let time = at.split(['T', '.']).nth(1).unwrap_or_default().to_owned();
