@@ -42,7 +42,7 @@ pub(crate) async fn guard(State(site): State<Site>, request: Request, next: Next
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
     // A form cannot be sent again by following a link.
     let next_path = if request.method().is_safe() { path } else { "/".to_owned() };
-    let mut response = if request.method().is_safe() || is_same_origin(headers) {
+    let mut response = if request.method().is_safe() || is_same_origin(headers, site.public_url.as_deref()) {
         next.run(request).await
     } else {
         let detail = "The form was not sent by a page of this server. Open the page again, and send the form there.";
@@ -59,14 +59,20 @@ pub(crate) async fn guard(State(site): State<Site>, request: Request, next: Next
 }
 
 /// Whether a page of this server sent the request. Browsers leave `Sec-Fetch-Site` out on plain-http names that are not
-/// loopback, but send `Origin` with every form.
-fn is_same_origin(headers: &HeaderMap) -> bool {
+/// loopback, but send `Origin` with every form. A proxy may change `Host`, so the origin of the public URL is accepted
+/// too.
+fn is_same_origin(headers: &HeaderMap, public_url: Option<&str>) -> bool {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     match text(HeaderName::from_static("sec-fetch-site")) {
         Some(site) => site == "same-origin",
         None => {
-            let origin = text(header::ORIGIN).and_then(|origin| origin.split_once("://"));
-            matches!((origin, text(header::HOST)), (Some((_, origin)), Some(host)) if origin.eq_ignore_ascii_case(host))
+            let is_public =
+                |origin: &str| public_url.is_some_and(|url| url == origin || url.starts_with(&format!("{origin}/")));
+            let names_host = |origin: &str| {
+                let named = origin.split_once("://").zip(text(header::HOST));
+                named.is_some_and(|((_, named), host)| named.eq_ignore_ascii_case(host))
+            };
+            text(header::ORIGIN).is_some_and(|origin| names_host(origin) || is_public(origin))
         }
     }
 }

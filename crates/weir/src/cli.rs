@@ -93,6 +93,13 @@ pub(crate) struct SettingFlags {
     /// Host names that requests may address, besides loopback hosts [env: WEIR_HOSTS]
     #[arg(long, value_name = "HOST,…")]
     hosts: Option<String>,
+    /// Where browsers and producers reach the API, for links, the cookie of the dashboard and `WEIR_HOSTS` [env:
+    /// WEIR_PUBLIC_URL]
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
+    /// Serve the dashboard at `/` [env: WEIR_DASHBOARD] [default: on]
+    #[arg(long, value_name = "on|off")]
+    dashboard: Option<String>,
     /// Accept destinations with plain http URLs [env: WEIR_ALLOW_HTTP] [default: false]
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     allow_http: Option<String>,
@@ -153,6 +160,8 @@ impl SettingFlags {
             Key::RedisUrl => &self.redis_url,
             Key::ApiKeys => &self.api_keys,
             Key::Hosts => &self.hosts,
+            Key::PublicUrl => &self.public_url,
+            Key::Dashboard => &self.dashboard,
             Key::AllowHttp => &self.allow_http,
             Key::AllowNetworks => &self.allow_networks,
             Key::DenyNetworks => &self.deny_networks,

@@ -13,6 +13,7 @@ use std::{ffi::OsString, fmt, net::SocketAddr, ops::RangeInclusive, path::PathBu
 
 use ipnet::IpNet;
 use url::Host;
+use weir_api::PublicUrl;
 use weir_core::retention::Retention;
 
 pub(crate) use error::ConfigError;
@@ -48,6 +49,10 @@ pub(crate) struct Settings {
     pub(crate) api_keys: Vec<ApiKey>,
     /// The hosts that requests may address, besides loopback hosts.
     pub(crate) hosts: Vec<Host<String>>,
+    /// Where browsers and producers reach the API; `None`: at its listener, without a path and over http.
+    pub(crate) public_url: Option<PublicUrl>,
+    /// Whether the API serves the dashboard.
+    pub(crate) dashboard: bool,
     /// Whether destinations may have plain http URLs.
     pub(crate) allow_http: bool,
     /// Private networks in which destinations are allowed.
@@ -197,6 +202,8 @@ impl Settings {
             redis_url: parse_setting(values, Key::RedisUrl, "", parse::redis_url)?,
             api_keys: parse_setting(values, Key::ApiKeys, "", parse::api_keys)?,
             hosts: parse_setting(values, Key::Hosts, "", parse::hosts)?,
+            public_url: parse_setting(values, Key::PublicUrl, "", parse::public_url)?,
+            dashboard: parse_setting(values, Key::Dashboard, "on", parse::on_or_off)?,
             allow_http: parse_setting(values, Key::AllowHttp, "false", parse::boolean)?,
             allow_networks: parse_setting(values, Key::AllowNetworks, "", parse::networks)?,
             deny_networks: parse_setting(values, Key::DenyNetworks, "", parse::networks)?,

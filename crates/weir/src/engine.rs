@@ -2,13 +2,15 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use axum::Router;
 use tokio::{
     net::TcpListener,
     sync::watch,
     task::{JoinHandle, JoinSet},
 };
-use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, Operations, PublicUrl, Readiness};
-use weir_core::{address::AddressPolicy, retention::Retention};
+use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, Operations, PublicUrl, Readiness, RemoteAddress};
+use weir_core::{Clock, address::AddressPolicy, retention::Retention};
+use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
     AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer,
     Scheduler, Sweeper,
@@ -45,6 +47,7 @@ pub(crate) struct EngineSettings {
     pub(crate) api_keys: ApiKeys,
     pub(crate) hosts: Hosts,
     pub(crate) public_url: Option<PublicUrl>,
+    pub(crate) dashboard: bool,
     pub(crate) addresses: AddressPolicy,
     pub(crate) max_event_bytes: usize,
     pub(crate) bodies: BodyBudget,
@@ -157,7 +160,8 @@ impl Engine {
                 tracing::warn!(%error, "could not read the API keys");
             }
             serving.spawn(keys.clone().keep_fresh(backends.store(), stopped(serving_stops.clone())));
-            weir_api::router(ApiState {
+            let public_url = settings.public_url.clone();
+            let api = weir_api::router(ApiState {
                 store: backends.store(),
                 queue: backends.queue(),
                 clock: backends.clock(),
@@ -169,7 +173,8 @@ impl Engine {
                 bodies: settings.bodies,
                 operations,
                 spans: traces.clone().map(|traces| traces as _),
-            })
+            });
+            if settings.dashboard { dashboard(api, public_url.as_ref(), backends.clock()) } else { api }
         } else {
             weir_api::operations_router(operations, hosts)
         };
@@ -297,6 +302,22 @@ fn worker(backends: &Backends, addresses: AddressPolicy, grace: Duration, capaci
     let outbound = Outbound::new(addresses, TlsRoots::system(), backends.clock());
     let worker = Worker::new(backends.store(), backends.queue(), backends.clock(), outbound.into(), grace);
     worker.with_capacity(capacity)
+}
+
+/// The API with the dashboard in front of it.
+fn dashboard(api: Router, public_url: Option<&PublicUrl>, clock: Arc<dyn Clock>) -> Router {
+    weir_dashboard::router(DashboardSettings {
+        api,
+        base: public_url.map(|url| url.path().to_owned()).unwrap_or_default(),
+        public_url: public_url.map(PublicUrl::to_string),
+        clock,
+        // The API bounds the failed logins of an address.
+        carry: |from, to| {
+            if let Some(address) = from.get::<RemoteAddress>() {
+                to.insert(*address);
+            }
+        },
+    })
 }
 
 async fn bind(setting: Key, listen: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -104,6 +104,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             api_keys: ApiKeys::new::<String>([]),
             hosts: Hosts::default(),
             public_url: None,
+            dashboard: true,
             // The receiver of the demo listens on loopback, over plain HTTP.
             addresses: AddressPolicy {
                 allow_http: true,

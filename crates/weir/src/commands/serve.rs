@@ -1,7 +1,7 @@
 //! `weir serve` runs all roles in one process; `weir api`, `weir scheduler` and `weir worker` run one role.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_api::{ApiKeys, BodyBudget, Hosts};
+use weir_api::{ApiKeys, BodyBudget, Hosts, PublicUrl};
 use weir_core::address::AddressPolicy;
 
 use crate::{
@@ -20,6 +20,8 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     let traces = TraceSettings::load()?;
     logs::start(&settings.log, settings.log_format);
     let mut stop = StopSignals::handle()?;
+    // Whoever names the public URL means its host too.
+    let public_host = settings.public_url.as_ref().map(PublicUrl::host);
     let start = Engine::start(
         role,
         EngineSettings {
@@ -27,8 +29,9 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
             listen: settings.listen,
             metrics_listen: settings.metrics_listen,
             api_keys: ApiKeys::new(&settings.api_keys),
-            hosts: Hosts::new(settings.hosts.iter().cloned()),
-            public_url: None,
+            hosts: Hosts::new(settings.hosts.iter().chain(public_host).cloned()),
+            public_url: settings.public_url.clone(),
+            dashboard: settings.dashboard,
             addresses: AddressPolicy {
                 allow_http: settings.allow_http,
                 allow_networks: settings.allow_networks.clone(),

@@ -23,6 +23,8 @@ pub(crate) enum Key {
     RedisUrl,
     ApiKeys,
     Hosts,
+    PublicUrl,
+    Dashboard,
     AllowHttp,
     AllowNetworks,
     DenyNetworks,
@@ -40,13 +42,15 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Listen,
         Self::MetricsListen,
         Self::DatabaseUrl,
         Self::RedisUrl,
         Self::ApiKeys,
         Self::Hosts,
+        Self::PublicUrl,
+        Self::Dashboard,
         Self::AllowHttp,
         Self::AllowNetworks,
         Self::DenyNetworks,
@@ -72,6 +76,8 @@ impl Key {
             Self::RedisUrl => "redis_url",
             Self::ApiKeys => "api_keys",
             Self::Hosts => "hosts",
+            Self::PublicUrl => "public_url",
+            Self::Dashboard => "dashboard",
             Self::AllowHttp => "allow_http",
             Self::AllowNetworks => "allow_networks",
             Self::DenyNetworks => "deny_networks",

@@ -11,6 +11,7 @@ use std::{
 use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 use url::Host;
+use weir_api::{InvalidPublicUrl, PublicUrl};
 
 use super::{AUTO, ApiKey, DatabaseUrl, FOREVER, LogFormat, ServerUrl};
 
@@ -86,6 +87,20 @@ pub(super) fn hosts(text: &str) -> Parsed<Vec<Host<String>>> {
         })
     };
     items(text).map(host).collect()
+}
+
+/// Empty: none.
+pub(super) fn public_url(text: &str) -> Parsed<Option<PublicUrl>> {
+    // The error does not repeat the text: it may hold a password.
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(|error: InvalidPublicUrl| error.to_string()) }
+}
+
+pub(super) fn on_or_off(text: &str) -> Parsed<bool> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{text}` is neither on nor off")),
+    }
 }
 
 pub(super) fn networks(text: &str) -> Parsed<Vec<IpNet>> {

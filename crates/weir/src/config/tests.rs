@@ -56,6 +56,8 @@ fn the_defaults_match_the_documentation() {
         api_keys: Vec::new(),
         allow_http: false,
         hosts: Vec::new(),
+        public_url: None,
+        dashboard: true,
         allow_networks: Vec::new(),
         deny_networks: Vec::new(),
         allow_ports: Vec::new(),
@@ -91,6 +93,19 @@ fn a_file_may_use_the_types_of_toml() {
     );
     assert!(refusal(&[], &[], "listen = 1.5").starts_with("`listen` in weir.toml: must not be a TOML float;"));
     assert!(refusal(&[], &[], "[listen]").contains("must not be a TOML table;"));
+}
+
+#[test]
+fn the_dashboard_and_its_url_can_be_set() {
+    let url = "https://ops.example.com:8443/weir/";
+    let settings = load(&["--dashboard", "off"], &[("WEIR_PUBLIC_URL", url)], "").unwrap();
+    let public_url = settings.public_url.unwrap();
+    assert_eq!((settings.dashboard, public_url.path(), public_url.is_https()), (false, "/weir", true));
+    assert!(load(&[], &[], "dashboard = 'on'").unwrap().dashboard);
+    let refused = refusal(&[], &[("WEIR_DASHBOARD", "yes")], "");
+    assert!(refused.ends_with("`yes` is neither on nor off"), "{refused}");
+    let refused = refusal(&[], &[], "public_url = 'https://me:hunter2@ops.example.com'");
+    assert!(refused.contains("must be an http or https URL") && !refused.contains("hunter2"), "{refused}");
 }
 
 #[test]
