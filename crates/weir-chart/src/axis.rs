@@ -10,6 +10,52 @@ pub struct Axis {
     to: f64,
     is_logarithmic: bool,
     pub(crate) ticks: Vec<(f64, String)>,
+    /// How the labels of an axis of times are written, for pages that show them in another zone.
+    pub(crate) time_form: Option<TimeForm>,
+}
+
+/// How a time is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimeForm {
+    Day,
+    MonthMinute,
+    Minute,
+    Clock,
+}
+
+impl TimeForm {
+    /// The form for labels that are `step` apart on an axis of this length, in milliseconds.
+    const fn of(step: i64, span: i64) -> Self {
+        match (step, span) {
+            (86_400_000.., _) => Self::Day,
+            (_, 86_400_001..) => Self::MonthMinute,
+            (60_000.., _) => Self::Minute,
+            _ => Self::Clock,
+        }
+    }
+
+    /// The value of `data-form`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::MonthMinute => "monthminute",
+            Self::Minute => "minute",
+            Self::Clock => "clock",
+        }
+    }
+
+    fn label(self, at_ms: i64) -> String {
+        // `2025-11-21T07:30:00.000Z`
+        let shown = Timestamp::from_millis(at_ms).to_string();
+        let (day, clock) = shown.split_once('T').unwrap_or((&shown, ""));
+        let (seconds, minutes) = (clock.get(..8).unwrap_or(clock), clock.get(..5).unwrap_or(clock));
+        match self {
+            Self::Day => day.to_owned(),
+            Self::MonthMinute => format!("{} {minutes}", day.get(5..).unwrap_or(day)),
+            Self::Minute => minutes.to_owned(),
+            Self::Clock => seconds.to_owned(),
+        }
+    }
 }
 
 impl Axis {
@@ -37,9 +83,10 @@ impl Axis {
 
     /// Times, in milliseconds since 1970, with at most nine labels at whole units of the clock.
     pub fn times(from_ms: i64, until_ms: i64) -> Self {
-        let ticks = time_ticks(from_ms, until_ms).into_iter().map(|(at_ms, label)| (at_ms as f64, label)).collect();
+        let (form, ticks) = time_ticks(from_ms, until_ms);
+        let ticks = ticks.map(|at_ms| (at_ms as f64, form.label(at_ms))).collect();
         let (from, to) = (from_ms as f64, until_ms as f64);
-        Self { name: String::new(), from, to, is_logarithmic: false, ticks }
+        Self { name: String::new(), from, to, is_logarithmic: false, ticks, time_form: Some(form) }
     }
 
     fn new(
@@ -50,7 +97,7 @@ impl Axis {
         label: impl Fn(f64) -> String,
     ) -> Self {
         let ticks = ticks.map(|tick| (tick, label(tick))).collect();
-        Self { name: String::new(), from, to, is_logarithmic, ticks }
+        Self { name: String::new(), from, to, is_logarithmic, ticks, time_form: None }
     }
 
     /// The same axis with a name beside it.
@@ -92,26 +139,13 @@ const STEPS_MS: [i64; 17] = [
     2_592_000_000,
 ];
 
-/// Round times between two instants, at most nine, with their labels.
-fn time_ticks(from_ms: i64, until_ms: i64) -> Vec<(i64, String)> {
+/// Round times between two instants, at most nine, and how to write them.
+fn time_ticks(from_ms: i64, until_ms: i64) -> (TimeForm, impl Iterator<Item = i64>) {
     let span = (until_ms - from_ms).max(1);
     let step = STEPS_MS.into_iter().find(|step| span / step <= 8).unwrap_or(span / 8);
     let first = from_ms.div_euclid(step) * step;
-    let inside = (0..=10).map(|n| first + n * step).filter(|at| (from_ms..=until_ms).contains(at));
-    inside.map(|at| (at, time_label(at, step, span))).collect()
-}
-
-fn time_label(at_ms: i64, step: i64, span: i64) -> String {
-    // `2025-11-21T07:30:00.000Z`
-    let shown = Timestamp::from_millis(at_ms).to_string();
-    let (day, clock) = shown.split_once('T').unwrap_or((&shown, ""));
-    let (seconds, minutes) = (clock.get(..8).unwrap_or(clock), clock.get(..5).unwrap_or(clock));
-    match (step, span) {
-        (86_400_000.., _) => day.to_owned(),
-        (_, 86_400_001..) => format!("{} {minutes}", day.get(5..).unwrap_or(day)),
-        (60_000.., _) => minutes.to_owned(),
-        _ => seconds.to_owned(),
-    }
+    let inside = (0..=10).map(move |n| first + n * step).filter(move |at| (from_ms..=until_ms).contains(at));
+    (TimeForm::of(step, span), inside)
 }
 
 #[cfg(test)]

@@ -64,7 +64,6 @@ impl Client {
         self.send(&Call::get(path)).await?.read()
     }
 
-    #[expect(dead_code, reason = "for the pages that follow")]
     /// Sends a body and reads the answer. The answer of a 204 reads as `()`.
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &ApiPath, body: &impl Serialize) -> Result<T, Refusal> {
         self.send(&Call::new(Method::POST, path).json(body)?).await?.read()
@@ -105,7 +104,6 @@ impl Answer {
         serde_json::from_slice(body).map_err(|error| Refusal::broken(&format_args!("an answer of the API: {error}")))
     }
 
-    #[expect(dead_code, reason = "for the pages that follow")]
     /// The version of what was read, for `If-Match`.
     pub(crate) fn etag(&self) -> Option<String> {
         self.headers.get(header::ETAG)?.to_str().ok().map(str::to_owned)
@@ -136,7 +134,6 @@ impl Call {
         Ok(self)
     }
 
-    #[expect(dead_code, reason = "for the pages that follow")]
     /// Only if the resource still has this version. An empty one is left out.
     pub(crate) fn if_match(self, etag: &str) -> Result<Self, Refusal> {
         if etag.is_empty() { Ok(self) } else { self.with_header(header::IF_MATCH, etag) }

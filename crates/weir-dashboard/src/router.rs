@@ -12,7 +12,7 @@ use tower::ServiceExt as _;
 
 use crate::{
     assets, guard,
-    pages::{jump, live, login, overview},
+    pages::{destination, jump, live, login, overview},
     site::{DashboardSettings, Site},
 };
 
@@ -37,6 +37,14 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/jump", get(jump::jump)),
         ("/fragments/overview", get(overview::fragment)),
         ("/destinations/bulk", post(overview::bulk)),
+        ("/destinations/{id}", get(destination::now::show)),
+        ("/fragments/destinations/{id}/now", get(destination::now::fragment)),
+        ("/destinations/{id}/pause", post(destination::pause)),
+        ("/destinations/{id}/limits", post(destination::limits::save)),
+        ("/destinations/{id}/preview", post(destination::limits::preview)),
+        ("/destinations/{id}/proof", get(destination::proof::show)),
+        ("/destinations/{id}/proof.svg", get(destination::proof::svg)),
+        ("/destinations/{id}/proof.csv", get(destination::proof::csv)),
     ]
 }
 

@@ -118,7 +118,6 @@ impl At {
         Clock(self.0)
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the pages that follow"))]
     /// Counts down to the instant.
     pub(crate) fn countdown(&self) -> Countdown {
         Countdown(self.0)

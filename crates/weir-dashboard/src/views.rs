@@ -42,9 +42,13 @@ impl RateLimit {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct OverviewRow {
     pub(crate) destination: DestinationState,
+    pub(crate) retrying: Count,
+    pub(crate) delivering: Count,
     pub(crate) dead: Count,
     pub(crate) backlog: Count,
     pub(crate) oldest_age_s: Option<Seconds>,
+    pub(crate) configured_per_s: Option<PerSecond>,
+    pub(crate) effective_per_s: Option<PerSecond>,
     pub(crate) achieved_per_s: PerSecond,
     pub(crate) arrivals_per_s: PerSecond,
     /// Of the binding limit.

@@ -1,0 +1,108 @@
+//! The page of one destination, with its tabs.
+
+pub(crate) mod limits;
+pub(crate) mod now;
+pub(crate) mod proof;
+
+use http::Method;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::{
+    client::{ApiPath, Call},
+    fields::Fields,
+    refusal::Refusal,
+    units::{At, Count},
+    views::RateLimit,
+    visit::{Answered, Visit, local_path},
+};
+
+/// The tabs of the page, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tab {
+    Now,
+    Proof,
+}
+
+impl Tab {
+    const ALL: [Self; 2] = [Self::Now, Self::Proof];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Now => "Now",
+            Self::Proof => "Proof",
+        }
+    }
+
+    /// What follows the path of the destination.
+    fn path(self) -> &'static str {
+        match self {
+            Self::Now => "",
+            Self::Proof => "/proof",
+        }
+    }
+}
+
+/// A destination with its settings.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Destination {
+    pub(crate) id: String,
+    pub(crate) url: String,
+    pub(crate) name: String,
+    pub(crate) tenant: String,
+    pub(crate) rate_limits: Vec<RateLimit>,
+    pub(crate) max_in_flight: Count,
+    pub(crate) paused: bool,
+    pub(crate) paused_reason: Option<String>,
+    pub(crate) breaker_state: String,
+    pub(crate) breaker_reason: Option<String>,
+    pub(crate) next_probe_at: Option<At>,
+    pub(crate) held_until: Option<At>,
+    pub(crate) held_reason: Option<String>,
+}
+
+impl Destination {
+    /// The name, or the URL of a destination without one.
+    pub(crate) fn label(&self) -> &str {
+        if self.name.is_empty() { &self.url } else { &self.name }
+    }
+}
+
+/// The top of every tab.
+pub(crate) struct Head {
+    pub(crate) base: String,
+    pub(crate) destination: Destination,
+    /// The version that was read, for `If-Match`.
+    pub(crate) etag: String,
+    pub(crate) tab: Tab,
+    pub(crate) can_operate: bool,
+}
+
+impl Head {
+    /// The path of the destination: `/destinations/dst_…`, with the base.
+    pub(crate) fn path(&self) -> String {
+        format!("{}/destinations/{}", self.base, self.destination.id)
+    }
+
+    pub(crate) fn tabs(&self) -> [Tab; Tab::ALL.len()] {
+        Tab::ALL
+    }
+}
+
+/// Reads a destination with its version.
+pub(crate) async fn read(visit: &Visit, id: &str) -> Result<(Destination, String), Refusal> {
+    let answer = visit.api.send(&Call::get(&ApiPath::of(["destinations", id]))).await?;
+    Ok((answer.read()?, answer.etag().unwrap_or_default()))
+}
+
+/// Pauses or resumes. To resume also closes an open breaker.
+pub(crate) async fn pause(
+    visit: Visit,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    fields: Fields,
+) -> Answered {
+    let paused = fields.text("paused") == "true";
+    let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&json!({ "paused": paused }))?;
+    let text = if paused { "Paused. Its deliveries wait." } else { "Sending again." };
+    visit.after(local_path(fields.raw("next")), visit.api.send(&edit).await, |_| text.to_owned())
+}

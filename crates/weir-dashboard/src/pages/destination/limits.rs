@@ -1,0 +1,283 @@
+//! The editor of limits: the form with one row per period, its preview while typing, saving, and the way back.
+//!
+//! ```text
+//!   typing ──▶ preview (POST /v1/destinations/{id}/preview)
+//!   save ────▶ PATCH with If-Match ──▶ the page, with a button that restores the limits before
+//!                    └─ 412 ──▶ the page with both values and the new version: save again, or leave it
+//! ```
+
+use askama::Template;
+use axum::extract::Path;
+use http::{HeaderMap, Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Head, now};
+use crate::{
+    client::{ApiPath, Call, append},
+    fields::Fields,
+    flash::Flash,
+    refusal::Refusal,
+    units::{At, Count, PerSecond, Seconds},
+    views::RateLimit,
+    visit::{Answered, Visit},
+};
+
+const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
+
+/// One row of the form: what is typed, which may be no number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) period: &'static str,
+    pub(crate) limit: String,
+    pub(crate) burst: String,
+}
+
+/// The values of the form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Typed {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) max_in_flight: String,
+}
+
+impl Typed {
+    fn of(limits: &[RateLimit], max_in_flight: Count) -> Self {
+        let row = |period: &'static str| {
+            let limit = limits.iter().find(|limit| limit.period == period);
+            let burst = limit.and_then(|limit| limit.burst).filter(|burst| *burst > 1);
+            Row {
+                period,
+                limit: limit.map(|limit| limit.limit.0.to_string()).unwrap_or_default(),
+                burst: burst.map(|burst| burst.to_string()).unwrap_or_default(),
+            }
+        };
+        Self { rows: PERIODS.map(row).into(), max_in_flight: max_in_flight.0.to_string() }
+    }
+
+    fn read(fields: &Fields) -> Self {
+        let row = |period: &'static str| Row {
+            period,
+            limit: fields.text(&format!("limit_{period}")).to_owned(),
+            burst: fields.text(&format!("burst_{period}")).to_owned(),
+        };
+        Self { rows: PERIODS.map(row).into(), max_in_flight: fields.text("max_in_flight").to_owned() }
+    }
+
+    /// As the API takes them. A text that is no number goes to the API as it is, so that the API's error names it.
+    fn body(&self) -> Value {
+        let number = |text: &str| text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number));
+        let limit = |row: &Row| match row.burst.as_str() {
+            "" => json!({"period": row.period, "limit": number(&row.limit)}),
+            burst => json!({"period": row.period, "limit": number(&row.limit), "burst": number(burst)}),
+        };
+        let limits: Vec<Value> = self.rows.iter().filter(|row| !row.limit.is_empty()).map(limit).collect();
+        let mut body = json!({ "rate_limits": limits });
+        if !self.max_in_flight.is_empty() {
+            body["max_in_flight"] = number(&self.max_in_flight);
+        }
+        body
+    }
+
+    /// `10/s, 600/min; 64 in flight`
+    pub(super) fn text(&self) -> String {
+        let limit = |row: &Row| {
+            let limit = RateLimit {
+                limit: Count(row.limit.parse().ok()?),
+                period: row.period.to_owned(),
+                burst: row.burst.parse().ok(),
+            };
+            Some(limit.short())
+        };
+        let limits: Vec<String> = self.rows.iter().filter_map(limit).collect();
+        let limits = if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") };
+        if self.max_in_flight.is_empty() { limits } else { format!("{limits}; {} in flight", self.max_in_flight) }
+    }
+
+    /// For the URL of the page after a save: `10-1.600-1...64`.
+    fn code(&self) -> String {
+        let rows = self.rows.iter().map(|row| format!("{}-{}", row.limit, row.burst));
+        rows.chain([self.max_in_flight.clone()]).collect::<Vec<_>>().join(".")
+    }
+
+    /// `None`: the text is no code.
+    fn decode(code: &str) -> Option<Self> {
+        let parts: Vec<&str> = code.split('.').collect();
+        let (max_in_flight, rows) = parts.split_last().filter(|(_, rows)| rows.len() == PERIODS.len())?;
+        let is_number = |text: &str| text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let row = |(period, part): (&'static str, &&str)| {
+            let (limit, burst) = part.split_once('-').filter(|(limit, burst)| is_number(limit) && is_number(burst))?;
+            Some(Row { period, limit: limit.to_owned(), burst: burst.to_owned() })
+        };
+        let rows: Option<Vec<Row>> = PERIODS.into_iter().zip(rows).map(row).collect();
+        let rows = rows.filter(|_| is_number(max_in_flight))?;
+        Some(Self { rows, max_in_flight: (*max_in_flight).to_owned() })
+    }
+}
+
+/// The editor on the page.
+pub(crate) struct Editor {
+    pub(crate) typed: Typed,
+    /// The version that a save replaces.
+    pub(crate) etag: String,
+    /// What the API refused.
+    pub(crate) error: Option<String>,
+    /// Another change came first: the limits now.
+    pub(crate) changed_to: Option<String>,
+    /// The limits before the last save.
+    pub(crate) was: Option<Typed>,
+    pub(crate) preview: Option<Preview>,
+}
+
+impl Editor {
+    pub(super) fn of(head: &Head) -> Self {
+        let typed = Typed::of(&head.destination.rate_limits, head.destination.max_in_flight);
+        let etag = head.etag.clone();
+        Self { typed, etag, error: None, changed_to: None, was: None, preview: None }
+    }
+
+    /// What was typed, with the version of the destination now.
+    pub(super) fn on(self, head: &Head, preview: Option<Preview>) -> Self {
+        let now = Typed::of(&head.destination.rate_limits, head.destination.max_in_flight).text();
+        let changed_to = self.changed_to.as_ref().map(|_| now);
+        Self { etag: head.etag.clone(), changed_to, preview, ..self }
+    }
+
+    /// Offers to restore the limits of `code`, unless they are in force.
+    pub(super) fn reverting_to(self, code: &str) -> Self {
+        let was = Typed::decode(code).filter(|was| *was != self.typed);
+        Self { was, ..self }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.typed.text()
+    }
+}
+
+/// The answer of `POST /v1/destinations/{id}/preview`.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Preview {
+    #[serde(flatten)]
+    pub(super) after: Outlook,
+    pub(super) now: Outlook,
+}
+
+/// What limits do to a backlog.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(crate) struct Outlook {
+    pub(super) effective_per_s: Option<PerSecond>,
+    pub(super) binding: Option<Binding>,
+    pub(super) drain_eta_s: Option<Seconds>,
+    pub(super) drains: Option<bool>,
+    pub(super) would_expire: Option<Count>,
+    pub(super) first_expiry_at: Option<At>,
+}
+
+/// What keeps the destination from sending faster.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Binding {
+    Limit(RateLimit),
+    /// `max_in_flight`
+    Other(String),
+}
+
+impl Outlook {
+    pub(super) fn rate(&self) -> String {
+        self.effective_per_s.map_or_else(|| "unlimited".to_owned(), |rate| rate.to_string())
+    }
+
+    pub(super) fn bound_by(&self) -> String {
+        match &self.binding {
+            Some(Binding::Limit(limit)) => limit.short(),
+            Some(Binding::Other(name)) => name.clone(),
+            None => "nothing".to_owned(),
+        }
+    }
+
+    pub(super) fn drain(&self) -> String {
+        match (self.drain_eta_s, self.drains) {
+            (Some(Seconds(eta)), _) if eta <= 0.0 => "nothing waits".to_owned(),
+            (Some(eta), _) => eta.to_string(),
+            (None, Some(false)) => "never".to_owned(),
+            (None, _) => "–".to_owned(),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "destination_preview.html")]
+struct PreviewPart {
+    preview: Preview,
+}
+
+/// What the limits in the form would do: a part of the page for the script, or the page with it.
+pub(crate) async fn preview(visit: Visit, Path(id): Path<String>, headers: HeaderMap, fields: Fields) -> Answered {
+    let typed = Typed::read(&fields);
+    let answer = visit.api.post::<Preview>(&ApiPath::of(["destinations", &id, "preview"]), &typed.body()).await;
+    if headers.contains_key("hx-request") {
+        return visit.fragment(&PreviewPart { preview: answer? });
+    }
+    let (preview, error) = match answer {
+        Ok(preview) => (Some(preview), None),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => (None, Some(refusal.sentence())),
+        Err(refusal) => return Err(refusal),
+    };
+    let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
+    let editor = Editor { typed, etag: String::new(), error, changed_to: None, was: None, preview: None };
+    now::page(&visit, &id, &now::View::default(), status, Some((editor, preview))).await
+}
+
+pub(crate) async fn save(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+    let typed = Typed::read(&fields);
+    let path = ApiPath::of(["destinations", &id]);
+    let (before, _) = super::read(&visit, &id).await?;
+    let before = Typed::of(&before.rate_limits, before.max_in_flight);
+    let edit = Call::new(Method::PATCH, &path).json(&typed.body())?.if_match(fields.text("etag"))?;
+    match visit.api.send(&edit).await {
+        Ok(_) => {
+            let text = format!("Limits saved: {} → {}. In effect within 100 ms.", before.text(), typed.text());
+            let mut to = format!("/destinations/{id}");
+            append(&mut to, "was", &before.code());
+            visit.redirect(&to, Some(Flash::done(text)))
+        }
+        Err(refusal) => refused(&visit, &id, typed, refusal).await,
+    }
+}
+
+/// The page with what was typed, and why it was not saved.
+async fn refused(visit: &Visit, id: &str, typed: Typed, refusal: Refusal) -> Answered {
+    let editor = Editor { typed, etag: String::new(), error: None, changed_to: None, was: None, preview: None };
+    let editor = match refusal.status {
+        StatusCode::PRECONDITION_FAILED => Editor { changed_to: Some(String::new()), ..editor },
+        StatusCode::UNPROCESSABLE_ENTITY | StatusCode::CONFLICT => Editor { error: Some(refusal.sentence()), ..editor },
+        _ => return Err(refusal),
+    };
+    now::page(visit, id, &now::View::default(), refusal.status, Some((editor, None))).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> Typed {
+        Typed::read(&Fields::parse(text.as_bytes()))
+    }
+
+    #[test]
+    fn only_filled_rows_are_limits() {
+        let typed = fields("limit_second=10&burst_second=5&limit_minute=&limit_hour=x&max_in_flight=64");
+        let limits = json!([{"period": "second", "limit": 10, "burst": 5}, {"period": "hour", "limit": "x"}]);
+        assert_eq!(typed.body(), json!({"rate_limits": limits, "max_in_flight": 64}));
+        assert_eq!(fields("").body(), json!({"rate_limits": []}));
+        assert_eq!((typed.text(), fields("").text()), ("10/s burst 5; 64 in flight".into(), "unlimited".into()));
+    }
+
+    #[test]
+    fn limits_survive_the_url_of_the_page() {
+        let typed = fields("limit_second=10&burst_second=5&limit_day=9&max_in_flight=64");
+        assert_eq!(Typed::decode(&typed.code()), Some(typed));
+        for code in ["", "1", "10-1.-.-.-", "10-1.-.-.-.x", "<b>-1.-.-.-.1", "1-1.-.-.-.1.2"] {
+            assert_eq!(Typed::decode(code), None, "{code}");
+        }
+    }
+}

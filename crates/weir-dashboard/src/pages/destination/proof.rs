@@ -1,0 +1,328 @@
+//! The tab *Proof*: that the limits held. Each bucket of the chart shows the largest sliding window that ends in it, so
+//! the chart is exact at every zoom; the verdict is the audit's, from every recorded send.
+
+use std::fmt::Write as _;
+
+use askama::Template;
+use axum::{
+    extract::{Path, Query},
+    response::IntoResponse,
+};
+use http::header;
+use serde::Deserialize;
+use weir_chart::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Stroke, stairs};
+use weir_core::{Timestamp, access::Role};
+
+use super::{Destination, Head, Tab};
+use crate::{
+    client::{ApiPath, append},
+    frame::{Frame, Me, Section},
+    refusal::Refusal,
+    units::{At, Count, Share},
+    views::RateLimit,
+    visit::{Answered, Visit},
+};
+
+const WIDTH: f64 = 960.0;
+const PANEL: f64 = 210.0;
+const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
+/// Ranges with the step that shows them in a few hundred buckets.
+const RANGES: [(&str, i64, &str); 5] = [
+    ("15 min", 900, "10s"),
+    ("2 h", 7_200, "10s"),
+    ("24 h", 86_400, "1m"),
+    ("7 d", 604_800, "1h"),
+    ("30 d", 2_592_000, "1h"),
+];
+
+/// The range, which is in the URL.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Range {
+    from: String,
+    to: String,
+    step: String,
+}
+
+/// The answer of `GET /v1/destinations/{id}/history`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct History {
+    step: String,
+    from: At,
+    to: At,
+    data: Vec<Bucket>,
+    #[serde(default)]
+    limit_changes: Vec<LimitChange>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Bucket {
+    at: At,
+    sends: Count,
+    delivered: Count,
+    failed: Count,
+    arrivals: Count,
+    backlog: Option<Count>,
+    max_window: Vec<MaxWindow>,
+}
+
+/// The largest sliding window of a limit that ends in the bucket.
+#[derive(Debug, Deserialize)]
+struct MaxWindow {
+    period: String,
+    sends: Count,
+    /// Null where no limit of the period was in force.
+    limit: Option<Count>,
+}
+
+#[derive(Debug, Deserialize)]
+struct LimitChange {
+    at: At,
+    rate_limits: Vec<RateLimit>,
+}
+
+/// The answer of `GET /v1/destinations/{id}/audit`.
+#[derive(Debug, Deserialize)]
+struct Audit {
+    sends: Count,
+    rate_limits: Vec<LimitAudit>,
+}
+
+#[derive(Debug, Deserialize)]
+struct LimitAudit {
+    #[serde(flatten)]
+    limit: RateLimit,
+    worst_sliding_window: Option<Worst>,
+    violations: Count,
+    utilisation: Option<Share>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Worst {
+    start: At,
+    sends: Count,
+}
+
+impl Audit {
+    fn violations(&self) -> Count {
+        Count(self.rate_limits.iter().map(|limit| limit.violations.0).sum())
+    }
+}
+
+impl Bucket {
+    fn window(&self, period: &str) -> Option<&MaxWindow> {
+        self.max_window.iter().find(|window| window.period == period)
+    }
+}
+
+impl History {
+    fn step_ms(&self) -> i64 {
+        match self.step.as_str() {
+            "1h" => 3_600_000,
+            "1m" => 60_000,
+            _ => 10_000,
+        }
+    }
+
+    /// The periods that had a limit in the range.
+    fn periods(&self) -> Vec<&'static str> {
+        let has = |period: &str| self.data.iter().any(|bucket| bucket.window(period).is_some());
+        PERIODS.into_iter().filter(|period| has(period)).collect()
+    }
+
+    fn chart(&self, title: &str) -> Chart {
+        let windows = self.periods().into_iter().map(|period| self.window_panel(period));
+        let sends = self.panel("Sends", "sends per bucket", Color::Blue, |bucket| Some(bucket.sends.0));
+        let backlog = self.panel("Backlog", "waiting", Color::Grey, |bucket| bucket.backlog.map(|count| count.0));
+        let mut panels: Vec<Panel> = windows.collect();
+        if panels.is_empty() {
+            panels.push(sends);
+        }
+        panels.push(backlog);
+        Chart { width: WIDTH, title: title.to_owned(), legend: Vec::new(), panels }
+    }
+
+    /// The buckets as steps.
+    fn steps(&self, value: impl Fn(&Bucket) -> Option<u64>) -> Vec<Vec<(f64, f64)>> {
+        let step = self.step_ms() as f64;
+        let steps = self.data.iter().map(|bucket| {
+            let at = bucket.at.0.as_millis() as f64;
+            (at, at + step, value(bucket).map(|value| value as f64))
+        });
+        stairs(steps)
+    }
+
+    fn window_panel(&self, period: &'static str) -> Panel {
+        let sends = |bucket: &Bucket| bucket.window(period).map(|window| window.sends.0);
+        let cap = |bucket: &Bucket| bucket.window(period)?.limit.map(|limit| limit.0);
+        let highest = self.data.iter().flat_map(|bucket| [sends(bucket), cap(bucket)]).flatten().max().unwrap_or(0);
+        let mut elements: Vec<Element> =
+            self.steps(sends).into_iter().map(|line| Element::Area(Color::Blue, line)).collect();
+        elements.extend(self.steps(cap).into_iter().map(|line| Element::Line(Color::Red, Stroke::Dashed, line)));
+        elements.extend(self.edits(Some(period)));
+        let legend = vec![
+            Key { name: "largest window", color: Color::Blue, stroke: None },
+            Key { name: "limit", color: Color::Red, stroke: Some(Stroke::Dashed) },
+        ];
+        let plot = Plot { x: self.time_axis(), y: Axis::counts(highest.max(1)).named("sends"), elements };
+        Panel {
+            height: PANEL,
+            title: format!("Any {period}"),
+            note: String::new(),
+            legend,
+            content: Content::Plot(plot),
+        }
+    }
+
+    fn panel(&self, title: &str, axis: &str, color: Color, value: impl Fn(&Bucket) -> Option<u64>) -> Panel {
+        let highest = self.data.iter().filter_map(&value).max().unwrap_or(0);
+        let mut elements: Vec<Element> = self.steps(value).into_iter().map(|line| Element::Area(color, line)).collect();
+        elements.extend(self.edits(None));
+        let plot = Plot { x: self.time_axis(), y: Axis::counts(highest.max(1)).named(axis), elements };
+        Panel {
+            height: PANEL - 40.0,
+            title: title.to_owned(),
+            note: String::new(),
+            legend: Vec::new(),
+            content: Content::Plot(plot),
+        }
+    }
+
+    /// The edits of the limits in the range; with a period, labelled by its new limit.
+    fn edits(&self, period: Option<&str>) -> Vec<Element> {
+        let inside = self.limit_changes.iter().filter(|change| self.from < change.at && change.at < self.to);
+        let label = |change: &LimitChange| {
+            let Some(period) = period else { return String::new() };
+            let limit = change.rate_limits.iter().find(|limit| limit.period == period);
+            limit.map_or_else(|| "no limit".to_owned(), RateLimit::short)
+        };
+        inside.map(|change| Element::Mark(Color::Amber, change.at.0.as_millis() as f64, label(change))).collect()
+    }
+
+    fn time_axis(&self) -> Axis {
+        let day: String = self.from.0.to_string().chars().take(10).collect();
+        Axis::times(self.from.0.as_millis(), self.to.0.as_millis()).named(format!("{day} UTC"))
+    }
+
+    /// The same data for a spreadsheet.
+    fn csv(&self) -> String {
+        let periods = self.periods();
+        let mut csv = String::from("at,sends,delivered,failed,arrivals,backlog");
+        // Writing to a `String` cannot fail.
+        for period in &periods {
+            let _ = write!(csv, ",largest_window_{period},limit_{period}");
+        }
+        csv.push('\n');
+        let cell = |count: Option<Count>| count.map(|count| count.0.to_string()).unwrap_or_default();
+        for bucket in &self.data {
+            let Bucket { sends, delivered, failed, arrivals, .. } = bucket;
+            let _ = write!(csv, "{},{},{},{},{}", bucket.at.0, sends.0, delivered.0, failed.0, arrivals.0);
+            let _ = write!(csv, ",{}", cell(bucket.backlog));
+            for period in &periods {
+                let window = bucket.window(period);
+                let limit = window.and_then(|window| window.limit);
+                let _ = write!(csv, ",{},{}", cell(window.map(|window| window.sends)), cell(limit));
+            }
+            csv.push('\n');
+        }
+        csv
+    }
+}
+
+/// A link to a range that ends now.
+struct RangeLink {
+    name: &'static str,
+    href: String,
+    is_current: bool,
+}
+
+#[derive(Template)]
+#[template(path = "destination_proof.html")]
+struct ProofPage {
+    frame: Frame,
+    head: Head,
+    history: History,
+    /// `None`: the audit of the range would take too long.
+    audit: Option<Audit>,
+    /// With the base, up to the query.
+    path: String,
+    ranges: Vec<RangeLink>,
+}
+
+impl ProofPage {
+    fn svg(&self) -> String {
+        self.history.chart("").inline()
+    }
+
+    /// The link to exactly this range, whose data never changes once it is over.
+    fn permalink(&self, kind: &str) -> String {
+        let mut link = format!("{}{kind}", self.path);
+        append(&mut link, "from", &self.history.from.0.to_string());
+        append(&mut link, "to", &self.history.to.0.to_string());
+        append(&mut link, "step", &self.history.step);
+        link
+    }
+
+    /// Rows of the table, newest first, as the chart has them.
+    fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+        self.history.data.iter().rev()
+    }
+}
+
+fn history_path(id: &str, range: &Range) -> ApiPath {
+    let path = ApiPath::of(["destinations", id, "history"]);
+    path.with("from", range.from.trim()).with("to", range.to.trim()).with("step", &range.step)
+}
+
+async fn read(visit: &Visit, id: &str, range: &Range) -> Result<(Me, (Destination, String), History), Refusal> {
+    let path = history_path(id, range);
+    tokio::try_join!(visit.me(), super::read(visit, id), visit.api.get(&path))
+}
+
+pub(crate) async fn show(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
+    let (me, (destination, etag), history): (_, _, History) = read(&visit, &id, &range).await?;
+    let audit = ApiPath::of(["destinations", &id, "audit"]);
+    let audit = audit.with("from", &history.from.0.to_string()).with("to", &history.to.0.to_string());
+    let audit = match visit.api.get::<Audit>(&audit).await {
+        Ok(audit) => Some(audit),
+        // The range is too long for an audit; the chart is exact too.
+        Err(refusal) if refusal.status == http::StatusCode::UNPROCESSABLE_ENTITY => None,
+        Err(refusal) => return Err(refusal),
+    };
+    let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
+    let frame = visit.frame(me, Section::None, format!("Proof of {}", destination.label()));
+    let path = format!("{base}/destinations/{}/proof", destination.id);
+    let ranges = ranges(&path, visit.site.clock.wall(), &history);
+    let head = Head { base, destination, etag, tab: Tab::Proof, can_operate };
+    visit.page(&ProofPage { frame, head, history, audit, path, ranges })
+}
+
+fn ranges(path: &str, now: Timestamp, shown: &History) -> Vec<RangeLink> {
+    let shown_s = shown.to.0.since(shown.from.0).as_secs();
+    let link = |(name, seconds, step): (&'static str, i64, &str)| {
+        let mut href = path.to_owned();
+        let from = Timestamp::from_secs(now.as_secs() - seconds);
+        append(&mut href, "from", &from.to_string());
+        append(&mut href, "step", step);
+        // The edges of a range are those of buckets.
+        let is_current = shown_s.abs_diff(seconds.unsigned_abs()) <= 2 * shown.step_ms().unsigned_abs() / 1_000;
+        RangeLink { name, href, is_current }
+    };
+    RANGES.map(link).into()
+}
+
+/// The chart as a file.
+pub(crate) async fn svg(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
+    let (_, (destination, _), history) = read(&visit, &id, &range).await?;
+    let svg = history.chart(destination.label()).to_file();
+    let name = format!("attachment; filename=\"{}-proof.svg\"", destination.id);
+    Ok(([(header::CONTENT_TYPE, "image/svg+xml".to_owned()), (header::CONTENT_DISPOSITION, name)], svg).into_response())
+}
+
+/// The data of the chart as a file.
+pub(crate) async fn csv(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
+    let history: History = visit.api.get(&history_path(&id, &range)).await?;
+    let name = "attachment; filename=\"proof.csv\"";
+    Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8"), (header::CONTENT_DISPOSITION, name)], history.csv())
+        .into_response())
+}

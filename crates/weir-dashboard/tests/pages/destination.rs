@@ -1,0 +1,239 @@
+//! The page of a destination: its state, the editor of its limits, and the proof.
+
+use serde_json::{Value, json};
+
+use crate::support::{FakeApi, XSS, problem, row};
+
+const PAGE: &str = "/destinations/dst_1";
+
+fn destination() -> Value {
+    let limits = json!([{"limit": 10, "period": "second", "burst": 1}]);
+    json!({
+        "id": "dst_1", "url": "https://example.com/hooks", "name": "Acme", "tenant": "default", "rate_limits": limits,
+        "max_in_flight": 64, "paused": false, "paused_reason": null, "breaker_state": "closed", "breaker_reason": null,
+        "next_probe_at": null, "held_until": null, "held_reason": null,
+    })
+}
+
+fn health() -> Value {
+    json!({
+        "window": "1h", "success_ratio": 0.95, "latency_ms": {"p50": 12.0, "p95": 80.0, "p99": 1_500.0},
+        "attempts": [{"number": 1, "deliveries": 900}, {"number": 2, "deliveries": 9}], "attempts_made": 918,
+        "delivered": 909, "failed": 9, "dead": 0, "last_success_at": "2025-11-21T07:29:59.000Z",
+    })
+}
+
+fn outlook(rate: f64, eta: Option<f64>) -> Value {
+    json!({
+        "effective_per_s": rate, "binding": {"limit": 10, "period": "second"}, "drain_eta_s": eta,
+        "drains": eta.is_some(), "would_expire": 12, "first_expiry_at": "2025-11-21T08:00:00.000Z",
+    })
+}
+
+/// The API with this destination, changed by `edit`.
+fn api(role: &str, edit: impl FnOnce(&mut Value)) -> FakeApi {
+    let api = FakeApi::for_role(role);
+    let mut shown = destination();
+    edit(&mut shown);
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], shown);
+    let mut state = row("dst_1", "Acme");
+    state["as_of"] = json!("2025-11-21T07:30:00.000Z");
+    api.on("GET", "/v1/destinations/dst_1/overview", 200, state);
+    api.on("GET", "/v1/destinations/dst_1/health", 200, health());
+    api
+}
+
+#[tokio::test]
+async fn the_first_tab_says_why_it_is_not_faster_and_how_healthy_it_is() {
+    let page = api("read", |_| {}).dashboard().get(&format!("{PAGE}?window=24h")).await;
+    page.has(&[
+        "<h1>Acme</h1>",
+        "It sends as fast as its limit of 10/s allows.",
+        "<dd>9.7/s <small>of 10/s</small></dd>",
+        "3 min 32 s",
+        "<b class=\"warn\">95 %</b>",
+        "p99</span> 1.5 s",
+        "aria-current=\"true\">24h</a>",
+        "hx-get=\"/fragments/destinations/dst_1/now?window=24h\"",
+        "hx-sse:connect=\"/live?destination=dst_1\"",
+    ]);
+}
+
+#[tokio::test]
+async fn an_open_breaker_a_hold_and_a_pause_have_banners() {
+    let open = api("operate", |shown| {
+        shown["breaker_state"] = json!("open");
+        shown["breaker_reason"] = json!("10 failures in a row");
+        shown["next_probe_at"] = json!("2025-11-21T07:30:12.000Z");
+        shown["held_until"] = json!("2025-11-21T07:31:00.000Z");
+    });
+    open.dashboard().get(PAGE).await.has(&[
+        "The breaker is open.",
+        "10 failures in a row. Next probe <time datetime=\"2025-11-21T07:30:12.000Z\"",
+        "data-form=\"countdown\"",
+        "Close it now",
+        "Held until",
+    ]);
+    let paused = api("operate", |shown| shown["paused"] = json!(true));
+    paused.dashboard().get(PAGE).await.has(&["<b>Paused.</b>", "<button>Resume</button>"]);
+    paused.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
+    let resumed = paused.dashboard().post(&format!("{PAGE}/pause"), &format!("paused=false&next={PAGE}")).await;
+    assert_eq!((resumed.location(), resumed.flash().as_str()), (PAGE, "done.Sending again."));
+    assert_eq!(paused.seen("PATCH", "/v1/destinations/dst_1")[0].body, json!({"paused": false}));
+}
+
+#[tokio::test]
+async fn a_reader_sees_the_limits_and_no_form() {
+    let page = api("read", |_| {}).dashboard().get(PAGE).await;
+    page.has(&["10/s; 64 in flight"])
+        .has_not(&["<form method=\"post\" action=\"/destinations", "name=\"limit_second\""]);
+}
+
+#[tokio::test]
+async fn every_text_of_the_page_is_escaped() {
+    let api = api("admin", |shown| {
+        for field in ["name", "url", "tenant", "breaker_reason", "held_reason", "paused_reason"] {
+            shown[field] = json!(XSS);
+        }
+        shown["breaker_state"] = json!("open");
+        shown["held_until"] = json!("2025-11-21T07:31:00.000Z");
+    });
+    let page = api.dashboard().get(&format!("{PAGE}?was=%22%3E%3Cscript%3Ealert(1)%3C/script%3E")).await;
+    page.has(&["&#60;script&#62;"]).has_not(&["<script>alert"]);
+}
+
+#[tokio::test]
+async fn while_typing_the_preview_shows_both_outlooks() {
+    let api = api("operate", |_| {});
+    let mut preview = outlook(20.0, Some(60.0));
+    preview["binding"] = json!("max_in_flight");
+    preview["now"] = outlook(10.0, None);
+    api.on("POST", "/v1/destinations/dst_1/preview", 200, preview);
+    let (form, headers) =
+        ("limit_second=20&max_in_flight=8", [("sec-fetch-site", "same-origin"), ("hx-request", "true")]);
+    let part = api.dashboard().post_with(&format!("{PAGE}/preview"), form, &headers).await;
+    part.has(&["<td>10/s</td><td><b>20/s</b></td>", "<td>never</td><td><b>1 min</b></td>", "max_in_flight is reached"]);
+    part.has_not(&["<html"]);
+    let sent = json!({"rate_limits": [{"period": "second", "limit": 20}], "max_in_flight": 8});
+    assert_eq!(api.seen("POST", "/v1/destinations/dst_1/preview")[0].body, sent);
+    // Without the script it is a page with the form as typed.
+    let page = api.dashboard().post(&format!("{PAGE}/preview"), form).await;
+    page.has(&["<html", "name=\"limit_second\" value=\"20\"", "<b>20/s</b>"]);
+}
+
+#[tokio::test]
+async fn limits_are_saved_for_the_version_that_was_read_and_can_be_restored() {
+    let api = api("operate", |_| {});
+    api.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
+    let form = "etag=%22v1%22&limit_second=20&limit_minute=600&max_in_flight=64";
+    let saved = api.dashboard().post(&format!("{PAGE}/limits"), form).await;
+    assert_eq!(saved.location(), "/destinations/dst_1?was=10-.-.-.-.64");
+    assert_eq!(
+        saved.flash(),
+        "done.Limits saved: 10/s; 64 in flight → 20/s, 600/min; 64 in flight. In effect within 100 ms."
+    );
+    let edit = api.seen("PATCH", "/v1/destinations/dst_1").pop().unwrap();
+    assert_eq!(edit.headers.get("if-match").unwrap(), "\"v1\"");
+    let limits = json!([{"period": "second", "limit": 20}, {"period": "minute", "limit": 600}]);
+    assert_eq!(edit.body, json!({"rate_limits": limits, "max_in_flight": 64}));
+
+    // Afterwards the page offers the way back, with the new version.
+    let changed = self::api("operate", |shown| shown["rate_limits"][0]["limit"] = json!(20));
+    let page = changed.dashboard().get("/destinations/dst_1?was=10-.-.-.-.64").await;
+    page.has(&[
+        "Before, the limits were <b>10/s; 64 in flight</b>",
+        "name=\"limit_second\" value=\"10\"",
+        "Restore them",
+    ]);
+}
+
+#[tokio::test]
+async fn a_change_by_somebody_else_is_explained_with_both_values() {
+    let api = api("operate", |shown| shown["rate_limits"][0]["limit"] = json!(15));
+    api.on("PATCH", "/v1/destinations/dst_1", 412, problem("Changed", "another version"));
+    let page = api.dashboard().post(&format!("{PAGE}/limits"), "etag=%22v0%22&limit_second=20&max_in_flight=64").await;
+    assert_eq!(page.status, 412);
+    page.has(&[
+        "now <b>15/s; 64 in flight</b>",
+        "are <b>20/s; 64 in flight</b>",
+        "name=\"etag\" value=\"&#34;v1&#34;\"",
+        "name=\"limit_second\" value=\"20\"",
+    ]);
+}
+
+#[tokio::test]
+async fn an_invalid_limit_is_shown_with_what_was_typed() {
+    let api = api("operate", |_| {});
+    let mut refused = problem("The request is invalid", "invalid");
+    refused["errors"] = json!([{"pointer": "/rate_limits/0/limit", "detail": "must be a whole number"}]);
+    api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
+    let page = api.dashboard().post(&format!("{PAGE}/limits"), "limit_second=ten&max_in_flight=64").await;
+    assert_eq!(page.status, 422);
+    page.has(&[
+        "Not saved: rate_limits, number 1, limit must be a whole number",
+        "name=\"limit_second\" value=\"ten\"",
+    ]);
+}
+
+fn history() -> Value {
+    let bucket = |at: &str, sends: u64, limit: u64| {
+        json!({
+            "at": at, "sends": sends, "delivered": sends, "failed": 0, "arrivals": 3, "backlog": 70,
+            "max_window": [{"period": "second", "sends": limit, "limit": limit}],
+        })
+    };
+    json!({
+        "step": "10s", "from": "2025-11-21T07:30:00.000Z", "to": "2025-11-21T07:30:20.000Z",
+        "data": [bucket("2025-11-21T07:30:00.000Z", 97, 10), bucket("2025-11-21T07:30:10.000Z", 190, 20)],
+        "limit_changes": [{"at": "2025-11-21T07:30:10.000Z", "rate_limits": [{"limit": 20, "period": "second"}]}],
+    })
+}
+
+fn audit(violations: u64) -> Value {
+    let worst = json!({"start": "2025-11-21T07:30:01.000Z", "sends": 10});
+    json!({"sends": 287, "rate_limits": [{"limit": 10, "period": "second", "burst": 1, "worst_sliding_window": worst,
+        "violations": violations, "utilisation": 0.97}]})
+}
+
+#[tokio::test]
+async fn the_proof_shows_verdict_chart_edits_and_a_permalink() {
+    let api = api("read", |_| {});
+    api.on("GET", "/v1/destinations/dst_1/history", 200, history());
+    api.on("GET", "/v1/destinations/dst_1/audit", 200, audit(0));
+    let page = api.dashboard().get(&format!("{PAGE}/proof?step=10s")).await;
+    page.has(&[
+        "Every limit held.",
+        "97 %",
+        "<svg class=\"weir-chart\"",
+        "amber mark",
+        ">20/s<",
+        "data-form=\"clock\">07:30:10<",
+        "href=\"/destinations/dst_1/proof?from=2025-11-21T07:30:00.000Z&#38;to=2025-11-21T07:30:20.000Z&#38;step=10s\"",
+        "20 <span class=\"soft\">of 20</span>",
+    ]);
+    page.has_not(&["<style"]);
+    assert_eq!(
+        api.seen("GET", "/v1/destinations/dst_1/audit")[0].path,
+        "/v1/destinations/dst_1/audit?from=2025-11-21T07:30:00.000Z&to=2025-11-21T07:30:20.000Z"
+    );
+    api.on("GET", "/v1/destinations/dst_1/audit", 200, audit(3));
+    api.dashboard().get(&format!("{PAGE}/proof")).await.has(&["3 sends were above a limit."]);
+    api.on("GET", "/v1/destinations/dst_1/audit", 422, problem("Invalid", "too long"));
+    api.dashboard().get(&format!("{PAGE}/proof")).await.has(&["takes too much time", "<svg"]);
+}
+
+#[tokio::test]
+async fn the_proof_can_be_downloaded() {
+    let api = api("read", |_| {});
+    api.on("GET", "/v1/destinations/dst_1/history", 200, history());
+    let csv = api.dashboard().get(&format!("{PAGE}/proof.csv")).await;
+    assert_eq!(
+        csv.text,
+        "at,sends,delivered,failed,arrivals,backlog,largest_window_second,limit_second\n\
+         2025-11-21T07:30:00.000Z,97,97,0,3,70,10,10\n2025-11-21T07:30:10.000Z,190,190,0,3,70,20,20\n"
+    );
+    let svg = api.dashboard().get(&format!("{PAGE}/proof.svg")).await;
+    assert_eq!(svg.header("content-type"), "image/svg+xml");
+    assert_eq!(svg.header("content-disposition"), "attachment; filename=\"dst_1-proof.svg\"");
+    svg.has(&["<style>", ">Acme<"]);
+}
