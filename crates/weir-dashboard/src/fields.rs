@@ -22,6 +22,15 @@ impl Fields {
         Self(pairs.map(|(name, value)| (name.into_owned(), value.replace("\r\n", "\n"))).collect())
     }
 
+    pub(crate) fn of(pairs: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(known, _)| known == name)
+    }
+
     /// The trimmed value of a field; empty when the field is absent.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.raw(name).trim()
@@ -37,7 +46,6 @@ impl Fields {
         self.0.iter().filter(|(known, _)| known == name).map(|(_, value)| value.trim()).collect()
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the pages that follow"))]
     pub(crate) fn is_ticked(&self, name: &str) -> bool {
         !self.raw(name).is_empty()
     }

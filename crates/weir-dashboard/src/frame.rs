@@ -160,7 +160,6 @@ impl Frame {
         self.me.as_ref().is_some_and(|me| me.role.includes(Role::Operate))
     }
 
-    #[expect(dead_code, reason = "for the pages that follow")]
     /// Whether secrets, keys and the alert policy are shown.
     pub(crate) fn can_admin(&self) -> bool {
         self.me.as_ref().is_some_and(|me| me.role.includes(Role::Admin))

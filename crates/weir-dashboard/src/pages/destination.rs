@@ -3,6 +3,8 @@
 pub(crate) mod limits;
 pub(crate) mod now;
 pub(crate) mod proof;
+pub(crate) mod settings;
+mod settings_form;
 
 use http::Method;
 use serde::Deserialize;
@@ -22,15 +24,17 @@ use crate::{
 pub(crate) enum Tab {
     Now,
     Proof,
+    Settings,
 }
 
 impl Tab {
-    const ALL: [Self; 2] = [Self::Now, Self::Proof];
+    const ALL: [Self; 3] = [Self::Now, Self::Proof, Self::Settings];
 
     fn name(self) -> &'static str {
         match self {
             Self::Now => "Now",
             Self::Proof => "Proof",
+            Self::Settings => "Settings",
         }
     }
 
@@ -39,6 +43,7 @@ impl Tab {
         match self {
             Self::Now => "",
             Self::Proof => "/proof",
+            Self::Settings => "/settings",
         }
     }
 }

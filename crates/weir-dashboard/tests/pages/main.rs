@@ -6,4 +6,5 @@ mod destination;
 mod frame;
 mod login;
 mod overview;
+mod settings;
 mod support;

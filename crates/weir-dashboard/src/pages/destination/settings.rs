@@ -1,0 +1,195 @@
+//! The tab *Settings*: every setting, the secret and its rotation, a test event, the check of a request, and deletion.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::extract::Path;
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use weir_core::access::Role;
+
+use super::{
+    Head, Tab,
+    settings_form::{Field, GROUPS, Group, Kind, Settings},
+};
+use crate::{
+    client::{ApiPath, Call},
+    fields::Fields,
+    flash::Flash,
+    frame::{Frame, Section},
+    refusal::Refusal,
+    units::{At, Seconds},
+    visit::{Answered, Visit},
+};
+
+/// How long the previous secret also signs, in seconds.
+const OVERLAPS: [(u32, &str); 5] =
+    [(0, "not at all"), (3_600, "1 hour"), (86_400, "24 hours"), (604_800, "7 days"), (2_592_000, "30 days")];
+
+/// The answer of `GET /v1/destinations/{id}/secret` and of a rotation.
+#[derive(Debug, Deserialize)]
+struct Secret {
+    secret: String,
+    public_key: Option<String>,
+    previous_valid_until: Option<At>,
+}
+
+/// The answer of `POST /v1/verify`.
+#[derive(Debug, Deserialize)]
+struct Verified {
+    valid: bool,
+    reason: Option<String>,
+    signed_at: Option<At>,
+    age_s: Option<Seconds>,
+}
+
+/// What the page shows beside the settings.
+#[derive(Default)]
+struct Shown {
+    /// The form as it was typed, if it was not saved.
+    typed: Option<Fields>,
+    error: Option<String>,
+    /// Another change came first.
+    is_outdated: bool,
+    secret: Option<Secret>,
+    is_rotated: bool,
+    /// The result of a check, with what was pasted.
+    verified: Option<(Result<Verified, String>, Fields)>,
+}
+
+#[derive(Template)]
+#[template(path = "destination_settings.html")]
+struct SettingsPage {
+    frame: Frame,
+    head: Head,
+    form: Fields,
+    shown: Shown,
+}
+
+impl SettingsPage {
+    fn groups(&self) -> &'static [Group] {
+        &GROUPS
+    }
+
+    fn overlaps(&self) -> [(u32, &'static str); 5] {
+        OVERLAPS
+    }
+
+    fn value(&self, field: &Field) -> &str {
+        self.form.raw(field.name)
+    }
+
+    fn pasted(&self, name: &str) -> &str {
+        self.shown.verified.as_ref().map_or("", |(_, fields)| fields.raw(name))
+    }
+
+    /// What must be typed to delete the destination.
+    fn confirmation(&self) -> &str {
+        self.head.destination.label()
+    }
+}
+
+async fn page(visit: &Visit, id: &str, status: StatusCode, shown: Shown) -> Answered {
+    let path = ApiPath::of(["destinations", id]);
+    let call = Call::get(&path);
+    let (me, answer) = tokio::try_join!(visit.me(), visit.api.send(&call))?;
+    let (destination, settings): (super::Destination, Settings) = (answer.read()?, answer.read()?);
+    let form = shown.typed.clone().unwrap_or_else(|| settings.fields());
+    let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
+    let frame = visit.frame(me, Section::None, format!("Settings of {}", destination.label()));
+    let head = Head { base, destination, etag: answer.etag().unwrap_or_default(), tab: Tab::Settings, can_operate };
+    visit.page_with(status, &SettingsPage { frame, head, form, shown })
+}
+
+pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+    page(&visit, &id, StatusCode::OK, Shown::default()).await
+}
+
+pub(crate) async fn save(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+    let path = ApiPath::of(["destinations", &id]);
+    let current: Settings = visit.api.get(&path).await?;
+    let edit = Call::new(Method::PATCH, &path).json(&current.patch(&fields))?.if_match(fields.text("etag"))?;
+    let refusal = match visit.api.send(&edit).await {
+        Ok(_) => return visit.redirect(&format!("/destinations/{id}/settings"), Some(Flash::done("Settings saved."))),
+        Err(refusal) => refusal,
+    };
+    let shown = match refusal.status {
+        StatusCode::PRECONDITION_FAILED => Shown { is_outdated: true, ..Shown::default() },
+        StatusCode::UNPROCESSABLE_ENTITY | StatusCode::CONFLICT => {
+            Shown { error: Some(refusal.sentence()), ..Shown::default() }
+        }
+        _ => return Err(refusal),
+    };
+    page(&visit, &id, refusal.status, Shown { typed: Some(fields), ..shown }).await
+}
+
+/// Shows the secret on a page that is never stored. The API logs who asked.
+pub(crate) async fn reveal(visit: Visit, Path(id): Path<String>) -> Answered {
+    let secret = visit.api.get(&ApiPath::of(["destinations", &id, "secret"])).await?;
+    page(&visit, &id, StatusCode::OK, Shown { secret: Some(secret), ..Shown::default() }).await
+}
+
+pub(crate) async fn rotate(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+    let overlap_s: u32 = fields.text("overlap_s").parse().unwrap_or(86_400);
+    let given = fields.text("secret");
+    let secret = if given.is_empty() { Value::Null } else { json!(given) };
+    let path = ApiPath::of(["destinations", &id, "rotate-secret"]);
+    match visit.api.post(&path, &json!({"overlap_s": overlap_s, "secret": secret})).await {
+        Ok(secret) => {
+            let shown = Shown { secret: Some(secret), is_rotated: true, ..Shown::default() };
+            page(&visit, &id, StatusCode::OK, shown).await
+        }
+        Err(refusal) => visit.after(&format!("/destinations/{id}/settings"), Err::<(), _>(refusal), |()| String::new()),
+    }
+}
+
+#[derive(Deserialize)]
+struct Sent {
+    id: String,
+}
+
+/// Sends a test event, and leads to its delivery.
+pub(crate) async fn test(visit: Visit, Path(id): Path<String>) -> Answered {
+    let call = Call::new(Method::POST, &ApiPath::of(["destinations", &id, "test"]));
+    let sent: Result<Sent, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
+    match sent {
+        Ok(Sent { id: delivery }) => {
+            let text = "A test event was accepted. It is sent in its turn, within the limits.";
+            visit.redirect(&format!("/deliveries/{delivery}"), Some(Flash::done(text)))
+        }
+        Err(refusal) => visit.after(&format!("/destinations/{id}/settings"), Err::<(), _>(refusal), |()| String::new()),
+    }
+}
+
+/// Whether a pasted request was signed with the secret of the destination.
+pub(crate) async fn verify(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+    let pairs = fields.raw("request_headers").lines().filter_map(|line| line.split_once(':'));
+    let headers: BTreeMap<String, &str> =
+        pairs.map(|(name, value)| (name.trim().to_ascii_lowercase(), value.trim())).collect();
+    let body = json!({"destination": id, "headers": headers, "body": fields.raw("request_body")});
+    let result = match visit.api.post::<Verified>(&ApiPath::of(["verify"]), &body).await {
+        Ok(verified) => Ok(verified),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => Err(refusal.sentence()),
+        Err(refusal) => return Err(refusal),
+    };
+    page(&visit, &id, StatusCode::OK, Shown { verified: Some((result, fields)), ..Shown::default() }).await
+}
+
+/// Deletes a destination whose name was typed.
+pub(crate) async fn delete(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+    let (destination, _) = super::read(&visit, &id).await?;
+    let settings = format!("/destinations/{id}/settings");
+    if fields.text("confirm") != destination.label() {
+        let unsure = "Nothing was deleted: the confirmation was not typed as shown.";
+        return visit.redirect(&settings, Some(Flash::error(unsure)));
+    }
+    let call = Call::new(Method::DELETE, &ApiPath::of(["destinations", &id])).if_match(fields.text("etag"))?;
+    match visit.api.send(&call).await {
+        Ok(_) => {
+            let text = format!("{} is deleted. What waited is cancelled; the history stays.", destination.label());
+            visit.redirect("/", Some(Flash::done(text)))
+        }
+        Err(refusal) => visit.after(&settings, Err::<(), _>(refusal), |()| String::new()),
+    }
+}

@@ -1,0 +1,137 @@
+//! The settings of a destination: the form, the secret, test events, the check of a request, deletion.
+
+use serde_json::{Value, json};
+
+use crate::support::{FakeApi, XSS, problem};
+
+const PAGE: &str = "/destinations/dst_1/settings";
+
+fn destination() -> Value {
+    json!({
+        "id": "dst_1", "url": "https://example.com/hooks", "name": "Acme", "tenant": "default", "rate_limits": [],
+        "max_in_flight": 64, "paused": false, "paused_reason": null, "breaker_state": "closed", "breaker_reason": null,
+        "next_probe_at": null, "held_until": null, "held_reason": null, "event_types": ["video.*", "*"],
+        "timeout_ms": 15_000, "retry": {"max_attempts": 16, "max_age_s": 259_200, "schedule_ms": [1_000, 5_000]},
+        "breaker": null, "alerts": {}, "ordered": false, "skip_after_attempts": null, "headers": {"x-key": "***"},
+        "signature": {"style": "timestamped", "header": "x-sig"},
+    })
+}
+
+fn api(role: &str) -> FakeApi {
+    let api = FakeApi::for_role(role);
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], destination());
+    api
+}
+
+#[tokio::test]
+async fn the_form_shows_every_setting_and_hides_the_values_of_headers() {
+    let page = api("operate").dashboard().get(PAGE).await;
+    page.has(&[
+        "name=\"name\" value=\"Acme\"",
+        "video.*\n*</textarea>",
+        "name=\"schedule_ms\" value=\"1000, 5000\"",
+        "x-key: ***</textarea>",
+        "<option selected>timestamped</option>",
+        "name=\"signature_header\" value=\"x-sig\"",
+        "name=\"etag\" value=\"&#34;v1&#34;\"",
+        "Send a test event",
+        "Delete this destination",
+    ]);
+    page.has_not(&["name=\"breaker\" value=\"on\" checked", "Show the secret"]);
+}
+
+#[tokio::test]
+async fn a_reader_can_only_look_and_verify() {
+    let page = api("read").dashboard().get(PAGE).await;
+    page.has(&["<fieldset disabled>", "Verify a request"]);
+    page.has_not(&["Save settings", "Send a test event", "Delete this", "Show the secret"]);
+}
+
+#[tokio::test]
+async fn settings_are_saved_for_the_version_that_was_read() {
+    let api = api("operate");
+    api.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
+    let form = "etag=%22v1%22&name=New&url=https://example.com/&event_types=*&timeout_ms=9&max_attempts=1&max_age_s=1\
+                &base_ms=5&cap_ms=6&headers=&style=standard";
+    let saved = api.dashboard().post(PAGE, form).await;
+    assert_eq!((saved.location(), saved.flash().as_str()), (PAGE, "done.Settings saved."));
+    let edit = api.seen("PATCH", "/v1/destinations/dst_1").pop().unwrap();
+    assert_eq!(edit.headers.get("if-match").unwrap(), "\"v1\"");
+    assert_eq!((&edit.body["name"], &edit.body["headers"]), (&json!("New"), &json!({"x-key": null})));
+    assert_eq!(edit.body.get("rate_limits"), None, "limits have an editor of their own");
+}
+
+#[tokio::test]
+async fn what_was_typed_stays_when_it_is_not_saved() {
+    let api = api("operate");
+    let mut refused = problem("Invalid", "invalid");
+    refused["errors"] = json!([{"pointer": "/timeout_ms", "detail": "must be a whole number"}]);
+    api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
+    let page = api.dashboard().post(PAGE, "etag=x&name=Typed&timeout_ms=soon").await;
+    assert_eq!(page.status, 422);
+    page.has(&["Not saved: timeout_ms must be", "value=\"Typed\"", "value=\"soon\""]);
+    api.on("PATCH", "/v1/destinations/dst_1", 412, problem("Changed", "x"));
+    let page = api.dashboard().post(PAGE, "etag=x&name=Typed").await;
+    assert_eq!(page.status, 412);
+    page.has(&["somebody else changed this destination", "value=\"Typed\"", "name=\"etag\" value=\"&#34;v1&#34;\""]);
+}
+
+#[tokio::test]
+async fn the_secret_is_shown_only_when_asked_for_and_never_stored() {
+    let api = api("admin");
+    let secret = json!({"secret": "whsec_abc", "public_key": null, "previous_valid_until": null});
+    api.on("GET", "/v1/destinations/dst_1/secret", 200, secret);
+    let browser = api.dashboard();
+    browser.get(PAGE).await.has(&["Show the secret"]).has_not(&["whsec_abc"]);
+    assert!(api.seen("GET", "/v1/destinations/dst_1/secret").is_empty());
+    let page = browser.post("/destinations/dst_1/secret", "").await;
+    page.has(&[">whsec_abc</pre>"]);
+    assert_eq!(page.header("cache-control"), "no-store");
+}
+
+#[tokio::test]
+async fn a_rotation_shows_the_new_secret_and_how_long_the_old_one_signs() {
+    let api = api("admin");
+    let until = "2025-11-22T07:30:00.000Z";
+    let secret = json!({"secret": "whsec_new", "public_key": null, "previous_valid_until": until});
+    api.on("POST", "/v1/destinations/dst_1/rotate-secret", 200, secret);
+    let page = api.dashboard().post("/destinations/dst_1/rotate", "overlap_s=3600&secret=").await;
+    page.has(&["The new secret", "whsec_new", "data-form=\"countdown\""]);
+    let [call] = api.seen("POST", "/v1/destinations/dst_1/rotate-secret").try_into().unwrap();
+    assert_eq!(call.body, json!({"overlap_s": 3_600, "secret": null}));
+}
+
+#[tokio::test]
+async fn a_test_event_leads_to_its_delivery() {
+    let api = api("operate");
+    api.on("POST", "/v1/destinations/dst_1/test", 202, json!({"id": "dlv_1", "state": "pending"}));
+    assert_eq!(api.dashboard().post("/destinations/dst_1/test", "").await.location(), "/deliveries/dlv_1");
+    api.on("POST", "/v1/destinations/dst_1/test", 409, problem("Conflict", "it is gone"));
+    let refused = api.dashboard().post("/destinations/dst_1/test", "").await;
+    assert_eq!((refused.location(), refused.flash().as_str()), (PAGE, "error.it is gone"));
+}
+
+#[tokio::test]
+async fn a_pasted_request_is_checked() {
+    let api = api("read");
+    let answer = json!({"valid": false, "reason": XSS, "signed_at": null, "age_s": null});
+    api.on("POST", "/v1/verify", 200, answer);
+    let form = "request_headers=Webhook-Id:+evt_1%0D%0Awebhook-timestamp:+5&request_body=%7B%7D%0D%0A";
+    let page = api.dashboard().post("/destinations/dst_1/verify", form).await;
+    page.has(&["Not valid.", "&#60;script&#62;", "Webhook-Id: evt_1\nwebhook-timestamp: 5</textarea>"]);
+    page.has_not(&["<script>alert"]);
+    let [call] = api.seen("POST", "/v1/verify").try_into().unwrap();
+    let headers = json!({"webhook-id": "evt_1", "webhook-timestamp": "5"});
+    assert_eq!(call.body, json!({"destination": "dst_1", "headers": headers, "body": "{}\n"}));
+}
+
+#[tokio::test]
+async fn a_destination_is_deleted_only_after_its_name_was_typed() {
+    let api = api("operate");
+    api.on("DELETE", "/v1/destinations/dst_1", 204, Value::Null);
+    let refused = api.dashboard().post("/destinations/dst_1/delete", "confirm=acme&etag=").await;
+    assert!(refused.flash().starts_with("error.Nothing was deleted"), "{}", refused.flash());
+    assert!(api.seen("DELETE", "/v1/destinations/dst_1").is_empty());
+    let deleted = api.dashboard().post("/destinations/dst_1/delete", "confirm=Acme&etag=%22v1%22").await;
+    assert_eq!((deleted.location(), deleted.flash().starts_with("done.Acme is deleted")), ("/", true));
+}
