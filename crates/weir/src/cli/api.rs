@@ -12,6 +12,9 @@ use weir_core::Timestamp;
 
 use super::destinations::DestinationCommand;
 
+/// The heading of the flags that all of these commands have.
+const COMMON: &str = "Common options";
+
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ApiCommand {
     /// List, show, create, edit, pause, resume, test, purge and delete destinations
@@ -32,16 +35,16 @@ pub(crate) enum ApiCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServerFlags {
     /// URL of the server [env: WEIR_URL] [default: that of the profile, or http://127.0.0.1:8080]
-    #[arg(long, value_name = "URL", value_parser = server_url, global = true)]
+    #[arg(long, value_name = "URL", value_parser = server_url, global = true, help_heading = COMMON)]
     pub(crate) server: Option<Url>,
     /// File with the API key [default: the key in WEIR_API_KEY or of the profile]
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, help_heading = COMMON)]
     pub(crate) key_file: Option<PathBuf>,
     /// API key. Other users can see it in the list of processes: prefer --key-file or WEIR_API_KEY
-    #[arg(long, value_name = "KEY", alias = "api-key", conflicts_with = "key_file", global = true)]
+    #[arg(long, value_name = "KEY", alias = "api-key", conflicts_with = "key_file", global = true, help_heading = COMMON)]
     pub(crate) key: Option<KeyText>,
     /// Profile of ~/.config/weir/config.toml [env: WEIR_PROFILE] [default: the `profile` that the file names]
-    #[arg(long, value_name = "NAME", global = true)]
+    #[arg(long, value_name = "NAME", global = true, help_heading = COMMON)]
     pub(crate) profile: Option<String>,
 }
 
@@ -83,7 +86,7 @@ pub(crate) struct CallFlags {
     #[command(flatten)]
     pub(crate) server: ServerFlags,
     /// Print the JSON of the API instead of a table or text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = COMMON)]
     pub(crate) json: bool,
 }
 

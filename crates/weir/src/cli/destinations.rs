@@ -111,7 +111,7 @@ pub(crate) struct Changes {
     /// Remove all limits
     #[arg(long, conflicts_with = "rate_limits")]
     pub(crate) unlimited: bool,
-    /// Read the secret from this file; - is standard input [default: a secret is made]
+    /// Read the secret from this file; - is standard input [default: `create` makes one]
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
     /// Read further settings (JSON, as in the API) from this file; - is standard input. Flags override them
