@@ -1,8 +1,8 @@
 //! `weir tail`: the attempts at one destination, as they end.
 //!
 //! It polls the list of deliveries, because the server's stream has figures and no deliveries. The list is ordered by the
-//! age of the deliveries. Of a long backlog the oldest deliveries are sent next, so `to` leaves out those that are much
-//! younger; otherwise each poll would read the whole backlog.
+//! age of the deliveries, newest first, and a poll reads only as far as it finds changes. Old deliveries that are sent
+//! now are the oldest ones that waited, so they are found by `to`, the time before which they were created.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -34,7 +34,7 @@ const STATES: [&str; 4] = ["delivered", "retrying", "failed", "dead"];
 const MAX_PAGES: usize = 5;
 /// Above this many waiting deliveries the younger ones are left out.
 const LONG_BACKLOG: u64 = 1_000;
-/// How much younger than the oldest delivery may one be that is sent now: the order is not strict, and the clocks of
+/// How much younger than the oldest delivery one may be that is sent now: the order is not strict, and the clocks of
 /// two machines differ.
 const MARGIN: Duration = Duration::from_secs(60);
 /// A delivery that was shown is remembered for this long after the latest one.
@@ -94,31 +94,41 @@ type Attempted = (Delivery, String);
 impl Tail<'_> {
     /// The deliveries that have changed since the last poll, in the order of their changes.
     async fn poll(&mut self) -> anyhow::Result<Vec<Attempted>> {
-        let client = &self.call.client;
-        let backlog = client.get(&["v1", "destinations", self.id, "backlog"], &Fields::new()).await?.read()?;
-        let to = youngest(&backlog, SystemClock::start().wall());
+        let path = ["v1", "destinations", self.id, "backlog"];
+        let backlog = self.call.client.get(&path, &Fields::new()).await?.read()?;
+        // Of the history only the end is shown.
+        let pages = if self.shown.is_empty() { 1 } else { MAX_PAGES };
         let mut changed = Vec::new();
-        for state in STATES {
-            let query = json!({"destination": self.id, "state": state, "to": to, "limit": 200});
-            let mut query = fields(&query)?;
-            for _ in 0..MAX_PAGES {
-                let page = client.page(&["v1", "deliveries"], &query).await?;
-                let deliveries: Vec<Delivery> = page.rows.read()?;
-                let texts = page.rows.texts().map(str::to_owned);
-                let before = deliveries.len();
-                let new: Vec<_> =
-                    deliveries.into_iter().zip(texts).filter(|(found, _)| self.shown.is_new(found)).collect();
-                // What follows a known delivery was there before.
-                let has_known = new.len() < before;
-                changed.extend(new);
-                match page.next_cursor {
-                    Some(cursor) if !has_known => query.insert("cursor".to_owned(), cursor.into()),
-                    _ => break,
-                };
+        for to in windows(&backlog, SystemClock::start().wall()) {
+            for state in STATES {
+                let query = json!({"destination": self.id, "state": state, "to": to, "limit": 200});
+                changed.extend(self.changed(fields(&query)?, pages).await?);
             }
         }
         changed.sort_by_key(|(delivery, _)| delivery.updated_at);
-        self.shown.add(changed.iter().map(|(delivery, _)| delivery));
+        self.shown.forget_old();
+        Ok(changed)
+    }
+
+    /// The deliveries of a list that have changed, from the first page to the one with a delivery that was shown: what
+    /// follows it was there before.
+    async fn changed(&mut self, mut query: Fields, pages: usize) -> anyhow::Result<Vec<Attempted>> {
+        let mut changed = Vec::new();
+        for _ in 0..pages {
+            let page = self.call.client.page(&["v1", "deliveries"], &query).await?;
+            let mut has_known = false;
+            for (delivery, text) in page.rows.read::<Delivery>()?.into_iter().zip(page.rows.texts()) {
+                if self.shown.add(&delivery) {
+                    changed.push((delivery, text.to_owned()));
+                } else {
+                    has_known = true;
+                }
+            }
+            match page.next_cursor {
+                Some(cursor) if !has_known => query.insert("cursor".to_owned(), cursor.into()),
+                _ => break,
+            };
+        }
         Ok(changed)
     }
 
@@ -136,37 +146,54 @@ impl Tail<'_> {
     }
 }
 
-/// Which deliveries have been shown, with the number of their attempts.
+/// Which deliveries have been shown, with the number of their attempts and their state.
 #[derive(Debug, Default)]
 struct Shown {
     attempts: HashMap<String, (u32, String, Timestamp)>,
-    latest: Timestamp,
+    /// What changed before this instant has been shown or is history.
+    since: Timestamp,
 }
 
 impl Shown {
-    fn is_new(&self, delivery: &Delivery) -> bool {
-        let known = self.attempts.get(&delivery.id);
-        known.map_or(delivery.updated_at > self.latest.before(MEMORY), |(attempts, state, _)| {
-            (*attempts, state) != (delivery.attempt_count, &delivery.state)
-        })
+    fn is_empty(&self) -> bool {
+        self.attempts.is_empty()
     }
 
-    fn add<'a>(&mut self, deliveries: impl Iterator<Item = &'a Delivery>) {
-        for delivery in deliveries {
-            self.latest = self.latest.max(delivery.updated_at);
+    /// Remembers a delivery. Returns whether it has changed.
+    fn add(&mut self, delivery: &Delivery) -> bool {
+        let known = self.attempts.get(&delivery.id);
+        let is_new = known.map_or(delivery.updated_at > self.since, |(attempts, state, _)| {
+            (*attempts, state) != (delivery.attempt_count, &delivery.state)
+        });
+        if is_new {
             let known = (delivery.attempt_count, delivery.state.clone(), delivery.updated_at);
             self.attempts.insert(delivery.id.clone(), known);
         }
-        let oldest = self.latest.before(MEMORY);
-        self.attempts.retain(|_, (_, _, updated_at)| *updated_at > oldest);
+        is_new
+    }
+
+    /// Forgets deliveries that changed long before the latest one. They are too old to be shown again.
+    fn forget_old(&mut self) {
+        let latest = self.attempts.values().map(|(_, _, updated_at)| *updated_at).max();
+        self.since = latest.map_or(self.since, |latest| latest.before(MEMORY));
+        let since = self.since;
+        self.attempts.retain(|_, (_, _, updated_at)| *updated_at > since);
     }
 }
 
-/// Of a long backlog, the time before which the deliveries were created that are sent now.
-fn youngest(backlog: &Backlog, now: Timestamp) -> Option<Timestamp> {
-    let is_long = backlog.pending + backlog.retrying > LONG_BACKLOG;
-    let age = Duration::try_from_secs_f64(backlog.oldest_age_s.filter(|_| is_long)?).ok()?;
-    Some(now.before(age) + MARGIN)
+/// The parts of the list that may have changed, each by the time before which its deliveries were created; `None`: up to
+/// now. Of a long backlog only the oldest deliveries are sent. Otherwise new ones are sent, and old ones that were
+/// retried or replayed.
+fn windows(backlog: &Backlog, now: Timestamp) -> Vec<Option<Timestamp>> {
+    let oldest = backlog.oldest_age_s.and_then(|age_s| Duration::try_from_secs_f64(age_s).ok()).unwrap_or_default();
+    let front = Some(now.before(oldest) + MARGIN);
+    if backlog.pending + backlog.retrying > LONG_BACKLOG {
+        vec![front]
+    } else if oldest > MARGIN * 2 {
+        vec![None, front]
+    } else {
+        vec![None]
+    }
 }
 
 pub(super) fn table() -> Table<6> {
@@ -206,26 +233,28 @@ mod tests {
     fn each_attempt_is_shown_once() {
         let mut shown = Shown::default();
         let first = delivery("dlv_1", 1, "retrying", NOW);
-        assert!(shown.is_new(&first));
-        shown.add([&first].into_iter());
-        assert!(!shown.is_new(&first));
-        assert!(shown.is_new(&delivery("dlv_1", 2, "delivered", NOW)));
+        assert!(shown.add(&first));
+        assert!(!shown.add(&first));
+        assert!(shown.add(&delivery("dlv_1", 2, "delivered", NOW)));
         // Forgotten, but too old to be new.
-        shown.add([&delivery("dlv_2", 1, "delivered", NOW + MEMORY)].into_iter());
+        assert!(shown.add(&delivery("dlv_2", 1, "delivered", NOW + MEMORY)));
+        shown.forget_old();
         assert_eq!(shown.attempts.len(), 1);
-        assert!(!shown.is_new(&first));
+        assert!(!shown.add(&first));
     }
 
     #[test]
-    fn only_a_long_backlog_leaves_out_the_youngest_deliveries() {
-        let backlog = |pending: u64| -> Backlog {
+    fn the_front_of_an_old_backlog_is_read_and_of_a_long_one_only_the_front() {
+        let windows = |pending: u64, oldest_age_s: f64| {
             let backlog = json!({
-                "pending": pending, "retrying": 0, "delivering": 0, "oldest_age_s": 600.0, "achieved_per_s": 1.0,
+                "pending": pending, "retrying": 0, "delivering": 0, "oldest_age_s": oldest_age_s, "achieved_per_s": 1.0,
                 "inflow_per_s": 0.0, "drain_eta_s": null, "drains": null,
             });
-            serde_json::from_value(backlog).unwrap()
+            windows(&serde_json::from_value(backlog).unwrap(), NOW)
         };
-        assert_eq!(youngest(&backlog(1_000), NOW), None);
-        assert_eq!(youngest(&backlog(1_001), NOW), Some(NOW - Duration::from_secs(540)));
+        let front = Some(NOW - Duration::from_secs(540));
+        assert_eq!(windows(1_000, 60.0), [None]);
+        assert_eq!(windows(1_000, 600.0), [None, front]);
+        assert_eq!(windows(1_001, 600.0), [front]);
     }
 }
