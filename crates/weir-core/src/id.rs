@@ -157,6 +157,11 @@ typed_id!(
     AttemptId,
     "att"
 );
+typed_id!(
+    /// One row of the activity log.
+    ActivityId,
+    "act"
+);
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@
 //! [`limiter`]: its slots and cursors keep every sliding window of a destination within its limits.
 
 pub mod access;
+pub mod activity;
 pub mod address;
 pub mod alert;
 pub mod audit;
@@ -33,7 +34,7 @@ pub use backoff::Backoff;
 pub use delivery::DeliveryState;
 pub use destination::Destination;
 pub use error_kind::ErrorKind;
-pub use id::{ApiKeyId, AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, ReplayId};
+pub use id::{ActivityId, ApiKeyId, AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, ReplayId};
 pub use limit::{Period, RateLimit, RateLimits};
 pub use limiter::{Limiter, Slot};
 pub use time::{Clock, Timestamp};

@@ -6,6 +6,11 @@ use crate::{DeliveryState, time::Timestamp};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// How long the activity log is kept: a year, as auditors ask for.
+pub const ACTIVITY_KEPT: Duration = Duration::from_secs(365 * 86_400);
+/// How long the first answer to a request with an `Idempotency-Key` is kept.
+pub const ANSWERS_KEPT: Duration = DAY;
+
 /// How long ended deliveries and their attempts are kept. An event is kept as long as one of its deliveries. `None`:
 /// without a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

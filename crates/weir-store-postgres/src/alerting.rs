@@ -1,9 +1,10 @@
 //! The reads and writes of alerting.
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, postgres::PgRow};
+use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{
     DestinationId, Timestamp,
+    activity::Activity,
     alert::{AlertPolicy, AlertState},
 };
 use weir_store::{
@@ -13,6 +14,7 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
+    activity::record,
     destinations::unwritable,
     edits::Edit,
     rows::{Read, uuid},
@@ -65,8 +67,8 @@ impl Alerting for PostgresStore {
         Ok(self.read(sqlx::query(POLICY), rows::alert_policy).await?.pop().unwrap_or_default())
     }
 
-    async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()> {
-        self.edit(SetPolicy(policy)).await
+    async fn set_alert_policy(&self, policy: AlertPolicy, activity: Activity) -> StoreResult<()> {
+        self.edit(SetPolicy { policy, activity }).await
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
@@ -118,18 +120,23 @@ impl ConditionRow {
     }
 }
 
-struct SetPolicy(AlertPolicy);
+struct SetPolicy {
+    policy: AlertPolicy,
+    activity: Activity,
+}
 
 #[async_trait]
 impl Edit for SetPolicy {
     type Answer = ();
 
     async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let mut transaction = connection.begin().await?;
         sqlx::query(SET_POLICY)
-            .bind(serde_json::to_string(&self.0).map_err(unwritable)?)
-            .execute(connection)
-            .await
-            .map(drop)
+            .bind(serde_json::to_string(&self.policy).map_err(unwritable)?)
+            .execute(&mut *transaction)
+            .await?;
+        record(&mut transaction, &self.activity).await?;
+        transaction.commit().await
     }
 }
 

@@ -1,14 +1,19 @@
 //! API keys: single rows, few and rarely changed.
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, PgConnection};
-use weir_core::ApiKeyId;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use weir_core::{ApiKeyId, activity::Activity};
 use weir_store::{
-    ApiKey, ApiKeys, StoreResult,
+    ApiKey, ApiKeys, Created, Creation, StoreResult,
     rows::{API_KEY_COLUMNS, api_key, tenants_json},
 };
 
-use crate::{PostgresStore, edits::Edit, rows::uuid};
+use crate::{
+    PostgresStore,
+    activity::{record, record_creation},
+    edits::Edit,
+    rows::uuid,
+};
 
 /// The values of [`API_KEY_COLUMNS`].
 const INSERT: &str = "INSERT INTO api_keys VALUES ($1, $2, $3, $4, $5, $6, $7)";
@@ -22,23 +27,31 @@ impl ApiKeys for PostgresStore {
         self.read(sqlx::query(AssertSqlSafe(all)), api_key).await
     }
 
-    async fn create_api_key(&self, key: ApiKey) -> StoreResult<()> {
-        self.edit(Create(key)).await
+    async fn create_api_key(&self, key: ApiKey, creation: Creation) -> StoreResult<Created<()>> {
+        self.edit(Create { key, creation }).await
     }
 
-    async fn delete_api_key(&self, id: ApiKeyId) -> StoreResult<bool> {
-        self.edit(Delete(id)).await
+    async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool> {
+        self.edit(Delete { id, activity }).await
     }
 }
 
-struct Create(ApiKey);
+struct Create {
+    key: ApiKey,
+    creation: Creation,
+}
 
 #[async_trait]
 impl Edit for Create {
-    type Answer = ();
+    type Answer = Created<()>;
 
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let Self(key) = self;
+    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
+        let Self { key, creation } = self;
+        let mut transaction = connection.begin().await?;
+        if let Some(before) = record_creation(&mut transaction, creation).await? {
+            transaction.rollback().await?;
+            return Ok(Created::Before(before));
+        }
         sqlx::query(INSERT)
             .bind(uuid(key.id.as_bytes()))
             .bind(&key.name)
@@ -47,19 +60,30 @@ impl Edit for Create {
             .bind(&key.digest[..])
             .bind(key.created_at.as_nanos())
             .bind(key.expires_at.map(|at| at.as_nanos()))
-            .execute(connection)
-            .await
-            .map(drop)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(Created::New(()))
     }
 }
 
-struct Delete(ApiKeyId);
+struct Delete {
+    id: ApiKeyId,
+    activity: Activity,
+}
 
 #[async_trait]
 impl Edit for Delete {
     type Answer = bool;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        Ok(sqlx::query(DELETE).bind(uuid(self.0.as_bytes())).execute(connection).await?.rows_affected() == 1)
+        let mut transaction = connection.begin().await?;
+        let delete = sqlx::query(DELETE).bind(uuid(self.id.as_bytes()));
+        let is_deleted = delete.execute(&mut *transaction).await?.rows_affected() == 1;
+        if is_deleted {
+            record(&mut transaction, &self.activity).await?;
+        }
+        transaction.commit().await?;
+        Ok(is_deleted)
     }
 }

@@ -4,25 +4,42 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
-use weir_core::{Destination, DestinationId, Timestamp};
+use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page,
-    PageRequest, StoreResult, destination_columns, edited_columns, first_id,
+    BreakerChange, Created, Creation, Deletion, DestinationCounts, DestinationDeletion, DestinationPatch, Destinations,
+    EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult, destination_columns, edited_columns,
+    first_id,
     rows::{self, Row as _},
 };
 
 use crate::{
     PostgresStore, Shared,
     cache::Change,
-    edits::{ChangeBreaker, Create, Delete, Hold, Patch, Pause},
+    edits::{ChangeBreaker, Create, CreateNamed, Delete, Hold, Patch, Pause},
     rows::{Read, Statement, bind, uuid},
     writer::Operation,
 };
 
 #[async_trait]
 impl Destinations for PostgresStore {
-    async fn create_destination(&self, destination: Destination) -> StoreResult<Arc<Destination>> {
-        self.edit(Create(destination)).await
+    async fn create_destination(
+        &self,
+        destination: Destination,
+        creation: Creation,
+    ) -> StoreResult<Created<Arc<Destination>>> {
+        self.edit(Create { destination, creation }).await
+    }
+
+    async fn create_named_destination(
+        &self,
+        destination: Destination,
+        activity: Activity,
+    ) -> StoreResult<Option<Arc<Destination>>> {
+        self.edit(CreateNamed { destination, activity }).await
+    }
+
+    async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>> {
+        self.read(sqlx::query(NAMED).bind(tenant).bind(name), |row| Ok(Arc::new(rows::destination(row)?))).await
     }
 
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>> {
@@ -42,24 +59,34 @@ impl Destinations for PostgresStore {
         Ok(Page::of(rows, page, |destination| *destination.id.as_bytes()))
     }
 
-    async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
-        self.edit(Patch(patch)).await
+    async fn patch_destination(
+        &self,
+        patch: DestinationPatch,
+        activity: Activity,
+    ) -> StoreResult<Option<Arc<Destination>>> {
+        self.edit(Patch { patch, activity }).await
     }
 
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool> {
         self.edit(Pause { id, reason: reason.to_owned(), now }).await
     }
 
-    async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()> {
-        self.edit(Hold { id, until, reason: reason.to_owned() }).await
+    async fn hold_destination(
+        &self,
+        id: DestinationId,
+        until: Timestamp,
+        reason: &str,
+        now: Timestamp,
+    ) -> StoreResult<()> {
+        self.edit(Hold { id, until, reason: reason.to_owned(), now }).await
     }
 
     async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
         self.edit(ChangeBreaker(change)).await
     }
 
-    async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool> {
-        self.edit(Delete { id, now }).await
+    async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
+        self.edit(Delete { deletion, activity }).await
     }
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
@@ -141,6 +168,10 @@ const LIST: &str = select!(
     WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant = $1) AND ($2::uuid IS NULL OR id < $2)
     ORDER BY id DESC LIMIT $3"
 );
+
+/// Two are enough to know that a name is not unique.
+pub(crate) const NAMED: &str =
+    select!("FROM destinations WHERE tenant = $1 AND name = $2 AND deleted_at IS NULL LIMIT 2");
 
 pub(crate) const EDITED: &str =
     select!("FROM destinations WHERE (updated_at, id) > ($1, $2) ORDER BY updated_at, id LIMIT $3");

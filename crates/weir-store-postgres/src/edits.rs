@@ -6,15 +6,19 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
-use weir_core::{Destination, DestinationId, Timestamp};
+use weir_core::{
+    Destination, DestinationId, Timestamp,
+    activity::{Activity, HOLDS_APART},
+};
 use weir_store::{
-    BreakerChange, DestinationPatch, StoreResult, paused_by_weir,
-    rows::{self, limits_json},
+    BreakerChange, Created, Creation, Deletion, DestinationDeletion, DestinationPatch, StoreResult, paused_by_weir,
+    rows::{self, Row as _, limits_json},
 };
 
 use crate::{
     PostgresStore,
-    destinations::{INSERT, LOCK_LIVE, UPDATE, write_destination},
+    activity::{bind_activity, record, record_creation},
+    destinations::{INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
     errors::{ATTEMPTS, conflicts, store_error},
     locks::begin_to_edit,
     rows::uuid,
@@ -61,13 +65,24 @@ const TENANT: &str = "SELECT tenant FROM destinations WHERE id = $1 AND deleted_
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES ($1, $2, $3)";
 
-const HOLD: &str = "
-UPDATE destinations SET held_until = $1, held_reason = $2, version = DEFAULT
-WHERE id = $3 AND deleted_at IS NULL AND (held_until IS NULL OR held_until < $1)";
+/// Extends a hold, and records it unless it continues another. The activity is in the first parameters, without tenant
+/// and name. One statement, because a receiver may ask for a hold with each of its answers.
+pub(crate) const HOLD: &str = "
+WITH current AS MATERIALIZED (
+    SELECT id, held_until FROM destinations WHERE id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE
+), held AS (
+    UPDATE destinations d SET held_until = $14, held_reason = $15, version = DEFAULT
+    FROM current WHERE d.id = current.id AND (current.held_until IS NULL OR current.held_until < $14)
+    RETURNING d.tenant, d.name, current.held_until AS before
+)
+INSERT INTO activity
+SELECT $1, $2, $3, $4, $5, $6, coalesce($7, tenant), $8, $9, coalesce($10, name), $11, $12, $13
+FROM held WHERE before IS NULL OR before <= $16
+ON CONFLICT (id) DO NOTHING";
 
 /// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
 /// lock. An UPDATE alone takes a weaker lock, which does not conflict.
-const LOCK_TO_DELETE: &str = "SELECT 1 FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
+const LOCK_TO_DELETE: &str = "SELECT updated_at FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
 
@@ -103,12 +118,12 @@ async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<O
     sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
 }
 
-/// Replaces a destination with the result of `change`. `None`: there is no such destination, or `change` returned
-/// `None`.
+/// Replaces a destination with the result of `change`, and records the activity. `None`: there is no such destination,
+/// or `change` returned `None`.
 async fn change_destination(
     connection: &mut PgConnection,
     id: DestinationId,
-    change: impl Fn(&Destination) -> Option<Destination> + Send,
+    change: impl Fn(&Destination) -> Option<(Destination, Option<Activity>)> + Send,
 ) -> Result<Option<Arc<Destination>>, sqlx::Error> {
     let Some(tenant) = tenant_of(connection, id).await? else { return Ok(None) };
     // Under the tenant's lock no event is fanned out partly before and partly after the change.
@@ -116,46 +131,91 @@ async fn change_destination(
     // Change what the locked row has now, not what a cache has.
     let current = sqlx::query(LOCK_LIVE).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
     let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(None) };
-    let Some(changed) = change(&current) else { return Ok(None) };
+    let Some((changed, activity)) = change(&current) else { return Ok(None) };
     // The audit judges each send by the limits that applied when it started.
     if changed.settings.rate_limits != current.settings.rate_limits {
         record_limits(&mut transaction, &changed, changed.updated_at).await?;
     }
     write_destination(UPDATE, &changed)?.execute(&mut *transaction).await?;
+    if let Some(activity) = activity {
+        record(&mut transaction, &activity).await?;
+    }
     transaction.commit().await?;
     Ok(Some(Arc::new(changed)))
 }
 
-pub(crate) struct Create(pub(crate) Destination);
+/// Inserts a new destination in a transaction that has the lock of its tenant.
+async fn insert(connection: &mut PgConnection, destination: &Destination) -> Result<Arc<Destination>, sqlx::Error> {
+    write_destination(INSERT, destination)?
+        .bind(destination.settings.tenant.clone())
+        .bind(destination.created_at.as_nanos())
+        .execute(&mut *connection)
+        .await?;
+    record_limits(connection, destination, destination.created_at).await?;
+    Ok(Arc::new(destination.clone()))
+}
+
+pub(crate) struct Create {
+    pub(crate) destination: Destination,
+    pub(crate) creation: Creation,
+}
 
 #[async_trait]
 impl Edit for Create {
-    type Answer = Arc<Destination>;
+    type Answer = Created<Arc<Destination>>;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let Self(destination) = self;
-        let tenant = &destination.settings.tenant;
-        let mut transaction = connection.begin_with(begin_to_edit(tenant)).await?;
-        write_destination(INSERT, destination)?
-            .bind(tenant.clone())
-            .bind(destination.created_at.as_nanos())
-            .execute(&mut *transaction)
-            .await?;
-        record_limits(&mut transaction, destination, destination.created_at).await?;
+        let Self { destination, creation } = self;
+        let mut transaction = connection.begin_with(begin_to_edit(&destination.settings.tenant)).await?;
+        if let Some(before) = record_creation(&mut transaction, creation).await? {
+            transaction.rollback().await?;
+            return Ok(Created::Before(before));
+        }
+        let created = insert(&mut transaction, destination).await?;
         transaction.commit().await?;
-        Ok(Arc::new(destination.clone()))
+        Ok(Created::New(created))
     }
 }
 
-pub(crate) struct Patch(pub(crate) DestinationPatch);
+/// Under the lock of the tenant no other destination gets the name.
+pub(crate) struct CreateNamed {
+    pub(crate) destination: Destination,
+    pub(crate) activity: Activity,
+}
+
+#[async_trait]
+impl Edit for CreateNamed {
+    type Answer = Option<Arc<Destination>>;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
+        let Self { destination, activity } = self;
+        let tenant = &destination.settings.tenant;
+        let mut transaction = connection.begin_with(begin_to_edit(tenant)).await?;
+        let named = sqlx::query(NAMED).bind(tenant).bind(&destination.settings.name);
+        if named.fetch_optional(&mut *transaction).await?.is_some() {
+            transaction.rollback().await?;
+            return Ok(None);
+        }
+        let created = insert(&mut transaction, destination).await?;
+        record(&mut transaction, activity).await?;
+        transaction.commit().await?;
+        Ok(Some(created))
+    }
+}
+
+pub(crate) struct Patch {
+    pub(crate) patch: DestinationPatch,
+    pub(crate) activity: Activity,
+}
 
 #[async_trait]
 impl Edit for Patch {
     type Answer = Option<Arc<Destination>>;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let Self(patch) = self;
-        change_destination(connection, patch.id, |current| patch.applied_to(current)).await
+        let Self { patch, activity } = self;
+        let change = |current: &Destination| Some((patch.applied_to(current)?, Some(activity.clone())));
+        change_destination(connection, patch.id, change).await
     }
 }
 
@@ -170,8 +230,12 @@ impl Edit for Pause {
     type Answer = bool;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let paused = change_destination(connection, self.id, |current| paused_by_weir(current, &self.reason, self.now));
-        Ok(paused.await?.is_some())
+        let pause = |current: &Destination| {
+            let paused = paused_by_weir(current, &self.reason, self.now)?;
+            let activity = Activity::of_pause(&paused);
+            Some((paused, Some(activity)))
+        };
+        Ok(change_destination(connection, self.id, pause).await?.is_some())
     }
 }
 
@@ -183,8 +247,12 @@ impl Edit for ChangeBreaker {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         let Self(change) = self;
-        let changed = change_destination(connection, change.id, |current| change.applied_to(current));
-        Ok(changed.await?.is_some())
+        let change_breaker = |current: &Destination| {
+            let changed = change.applied_to(current)?;
+            let activity = Activity::of_breaker(current, &changed);
+            Some((changed, activity))
+        };
+        Ok(change_destination(connection, change.id, change_breaker).await?.is_some())
     }
 }
 
@@ -193,6 +261,7 @@ pub(crate) struct Hold {
     pub(crate) id: DestinationId,
     pub(crate) until: Timestamp,
     pub(crate) reason: String,
+    pub(crate) now: Timestamp,
 }
 
 #[async_trait]
@@ -200,39 +269,56 @@ impl Edit for Hold {
     type Answer = ();
 
     async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let query = sqlx::query(HOLD).bind(self.until.as_nanos()).bind(&self.reason).bind(uuid(self.id.as_bytes()));
-        query.execute(connection).await.map(drop)
+        let activity = Activity::of_hold(self.id, self.until, &self.reason, self.now);
+        bind_activity(HOLD, &activity)
+            .bind(self.until.as_nanos())
+            .bind(&self.reason)
+            .bind(self.now.before(HOLDS_APART).as_nanos())
+            .execute(connection)
+            .await
+            .map(drop)
     }
 }
 
 pub(crate) struct Delete {
-    pub(crate) id: DestinationId,
-    pub(crate) now: Timestamp,
+    pub(crate) deletion: DestinationDeletion,
+    pub(crate) activity: Activity,
 }
 
 #[async_trait]
 impl Edit for Delete {
-    type Answer = bool;
+    type Answer = Deletion;
 
     /// A long backlog is cancelled in many statements.
     const TIMEOUT: Duration = Duration::from_secs(3_600);
 
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let Some(tenant) = tenant_of(connection, self.id).await? else { return Ok(false) };
-        // Most of the backlog is cancelled without the tenant's lock, so that ingest waits only for the rest.
-        self.cancel_backlog(connection).await?;
-        let id = uuid(self.id.as_bytes());
+    async fn run(&self, connection: &mut PgConnection) -> Result<Deletion, sqlx::Error> {
+        let DestinationDeletion { id, now, expected_updated_at } = self.deletion;
+        let Some(tenant) = tenant_of(connection, id).await? else { return Ok(Deletion::Missing) };
+        // Most of the backlog is cancelled without the tenant's lock, so that ingest waits only for the rest. But a
+        // deletion that names a version may be refused, and must then have cancelled nothing: it does all at once.
+        if expected_updated_at.is_none() {
+            self.cancel_backlog(connection).await?;
+        }
+        let id = uuid(id.as_bytes());
         let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
         // The destination is locked before any delivery: an UPDATE keeps a lock even on a row that it finds already
         // changed, and the transaction that settles this row may hold the destination.
-        if sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?.is_none() {
-            return Ok(false);
+        let current = sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?;
+        let refusal = match current {
+            None => Some(Deletion::Missing),
+            Some(current) => (!self.deletion.applies_to(current.time(0)?)).then_some(Deletion::Changed),
+        };
+        if let Some(refusal) = refusal {
+            transaction.rollback().await?;
+            return Ok(refusal);
         }
         // Later events do not find the destination. The deliveries that came meanwhile are cancelled with it.
-        sqlx::query(TOMBSTONE).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
-        sqlx::query(CANCEL_WAITING).bind(self.now.as_nanos()).bind(id).execute(&mut *transaction).await?;
+        sqlx::query(TOMBSTONE).bind(now.as_nanos()).bind(id).execute(&mut *transaction).await?;
+        sqlx::query(CANCEL_WAITING).bind(now.as_nanos()).bind(id).execute(&mut *transaction).await?;
+        record(&mut transaction, &self.activity).await?;
         transaction.commit().await?;
-        Ok(true)
+        Ok(Deletion::Deleted)
     }
 }
 
@@ -243,8 +329,8 @@ impl Delete {
     async fn cancel_backlog(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         loop {
             let cancel = sqlx::query(CANCEL_SOME)
-                .bind(self.now.as_nanos())
-                .bind(uuid(self.id.as_bytes()))
+                .bind(self.deletion.now.as_nanos())
+                .bind(uuid(self.deletion.id.as_bytes()))
                 .bind(CANCELLED_AT_ONCE);
             if cancel.execute(&mut *connection).await?.rows_affected() < CANCELLED_AT_ONCE.unsigned_abs() {
                 return Ok(());

@@ -16,6 +16,7 @@
 //!   is unknown: the caller gets [`StoreError::Unavailable`](weir_store::StoreError::Unavailable) and repeats the
 //!   request, a producer with the same idempotency key.
 
+mod activity;
 mod alerting;
 mod api_keys;
 mod cache;

@@ -21,7 +21,7 @@ use crate::{
     deliveries::{self, ListPlan, large_backlog, window_end},
     destinations::{COUNTS, RECENT_ARRIVALS, RECENT_SENDS},
     edits::CANCEL_SOME,
-    fixtures::{NOW, destination, destination_id, event, request, result},
+    fixtures::{NOW, creation, destination, destination_id, event, request, result},
     history::{IN_ORDER, SENDS, Select, event_deliveries, events_page},
     ingest::KNOWN_KEYS,
     message_groups::{DISSOLVE, MESSAGE_GROUPS},
@@ -45,7 +45,7 @@ async fn loaded() -> (Database, PgConnection) {
     let database = Database::create().await;
     let store = Box::pin(PostgresStore::open(&database.url(), NOW)).await.unwrap();
     for number in 1..=4 {
-        store.create_destination(destination(number)).await.unwrap();
+        store.create_destination(destination(number), creation()).await.unwrap();
     }
     // Each event has an idempotency key, so that the table of the keys is large too.
     for first in (0..10_000).step_by(2_500) {

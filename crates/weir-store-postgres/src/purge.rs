@@ -2,11 +2,11 @@
 //! The order of the steps is that of [`weir_store::PurgeScan`].
 
 use async_trait::async_trait;
-use sqlx::{PgConnection, Row as _};
-use weir_core::{order::BEHIND, pattern::EventPattern};
+use sqlx::{Connection as _, PgConnection, Row as _};
+use weir_core::{activity::Activity, order::BEHIND, pattern::EventPattern};
 use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _};
 
-use crate::{edits::Edit, history::Select, message_groups::advance, rows::uuid};
+use crate::{activity::record, edits::Edit, history::Select, message_groups::advance, rows::uuid};
 
 /// How many deliveries a step reads. Claims of the destination wait for the commit of a step.
 const STEP: i64 = 1_000;
@@ -83,6 +83,9 @@ pub(crate) fn count_sql(purge: &Purge) -> Select {
 pub(crate) struct PurgeSome<'p> {
     pub(crate) purge: &'p Purge,
     pub(crate) after: Option<PurgePlace>,
+    pub(crate) activity: &'p Activity,
+    /// The number of deliveries that earlier steps have cancelled.
+    pub(crate) before: u64,
 }
 
 #[async_trait]
@@ -91,11 +94,16 @@ impl Edit for PurgeSome<'_> {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<PurgeStep, sqlx::Error> {
         let mut after = self.after.unwrap_or(PurgePlace::FIRST_BEHIND);
-        let mut scan = self.scan(after, connection).await?;
+        let mut transaction = connection.begin().await?;
+        let mut scan = self.scan(after, &mut transaction).await?;
         if scan.found_none_behind(after) {
             after = PurgePlace::FIRST_DUE;
-            scan = self.scan(after, connection).await?;
+            scan = self.scan(after, &mut transaction).await?;
         }
+        if scan.cancelled > 0 {
+            record(&mut transaction, &self.activity.clone().with_cancelled(self.before + scan.cancelled)).await?;
+        }
+        transaction.commit().await?;
         advance(&scan.freed, &[], connection).await;
         Ok(scan.step(after))
     }

@@ -2,14 +2,21 @@
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
+use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity};
 use weir_store::{
-    ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
-    StoreResult, end_of_time,
+    ClaimRequest, Claims, Created, Creation, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase,
+    ReplayStep, Replays, StoreResult, end_of_time,
     rows::{self, REPLAY_COLUMNS, Row as _, state_code},
 };
 
-use crate::{PostgresStore, edits::Edit, history::Select, replay_steps::Step, rows::uuid};
+use crate::{
+    PostgresStore,
+    activity::{record, record_creation},
+    edits::Edit,
+    history::Select,
+    replay_steps::Step,
+    rows::uuid,
+};
 
 #[async_trait]
 impl Replays for PostgresStore {
@@ -23,8 +30,8 @@ impl Replays for PostgresStore {
         Ok(total)
     }
 
-    async fn create_replay(&self, replay: NewReplay, total: u64) -> StoreResult<()> {
-        self.edit(Create { replay: &replay, total }).await
+    async fn create_replay(&self, replay: NewReplay, total: u64, creation: Creation) -> StoreResult<Created<()>> {
+        self.edit(Create { replay: &replay, total, creation }).await
     }
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>> {
@@ -47,8 +54,13 @@ impl Replays for PostgresStore {
         Ok(page)
     }
 
-    async fn cancel_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<Option<ReplayPhase>> {
-        self.edit(Cancel { id, now }).await
+    async fn cancel_replay(
+        &self,
+        id: ReplayId,
+        now: Timestamp,
+        activity: Activity,
+    ) -> StoreResult<Option<ReplayPhase>> {
+        self.edit(Cancel { id, now, activity }).await
     }
 
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
@@ -98,25 +110,34 @@ impl PostgresStore {
 struct Create<'r> {
     replay: &'r NewReplay,
     total: u64,
+    creation: Creation,
 }
 
 #[async_trait]
 impl Edit for Create<'_> {
-    type Answer = ();
+    type Answer = Created<()>;
 
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        if let Some(before) = record_creation(&mut transaction, &self.creation).await? {
+            transaction.rollback().await?;
+            return Ok(Created::Before(before));
+        }
         let insert = sqlx::query(INSERT)
             .bind(uuid(self.replay.id.as_bytes()))
             .bind(self.replay.filter.to_stored())
             .bind(self.replay.created_at.as_nanos())
             .bind(self.total as i64);
-        insert.execute(connection).await.map(drop)
+        insert.execute(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(Created::New(()))
     }
 }
 
 struct Cancel {
     id: ReplayId,
     now: Timestamp,
+    activity: Activity,
 }
 
 #[async_trait]
@@ -126,7 +147,10 @@ impl Edit for Cancel {
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
         let mut transaction = connection.begin().await?;
         let id = uuid(self.id.as_bytes());
-        sqlx::query(CANCEL).bind(id).bind(self.now.as_nanos()).execute(&mut *transaction).await?;
+        let cancel = sqlx::query(CANCEL).bind(id).bind(self.now.as_nanos());
+        if cancel.execute(&mut *transaction).await?.rows_affected() == 1 {
+            record(&mut transaction, &self.activity).await?;
+        }
         let row = sqlx::query(PHASE).bind(id).fetch_optional(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(row.map(|row| rows::phase(&row, 0)).transpose()?)

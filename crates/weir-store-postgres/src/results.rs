@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, claim::Claim, order::BEHIND};
 use weir_store::{
     AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
     end_of_time,
@@ -17,6 +17,7 @@ use weir_store::{
 
 use crate::{
     PostgresStore, Shared,
+    activity::record,
     edits::Edit,
     ingest::column,
     message_groups::advance,
@@ -34,16 +35,22 @@ impl Results for PostgresStore {
         self.settles.ask(Settling(results)).await
     }
 
-    async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
-        self.edit(RetryDelivery { id, now }).await
+    async fn retry_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
+        self.edit(RetryDelivery { id, now, activity }).await
     }
 
-    async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
-        self.edit(CancelDelivery { id, now }).await
+    async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
+        self.edit(CancelDelivery { id, now, activity }).await
     }
 
-    async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep> {
-        self.edit(PurgeSome { purge, after }).await
+    async fn purge_some(
+        &self,
+        purge: &Purge,
+        after: Option<PurgePlace>,
+        activity: &Activity,
+        before: u64,
+    ) -> StoreResult<PurgeStep> {
+        self.edit(PurgeSome { purge, after, activity, before }).await
     }
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
@@ -268,6 +275,7 @@ pub(crate) async fn make_waiting(
 struct RetryDelivery {
     id: DeliveryId,
     now: Timestamp,
+    activity: Activity,
 }
 
 #[async_trait]
@@ -300,6 +308,7 @@ impl Edit for RetryDelivery {
             transaction.rollback().await?;
             return Ok(DeliveryAction::Expired);
         }
+        record(&mut transaction, &self.activity).await?;
         // The key counts only while the destination is ordered.
         let message_group = message_group.filter(|_| live.flag(0).is_ok_and(|ordered| ordered));
         // A waiting delivery is due now, unless it is behind a head. An ended one waits again.
@@ -322,6 +331,7 @@ impl Edit for RetryDelivery {
 struct CancelDelivery {
     id: DeliveryId,
     now: Timestamp,
+    activity: Activity,
 }
 
 #[async_trait]
@@ -339,6 +349,7 @@ impl Edit for CancelDelivery {
             return Ok(DeliveryAction::Refused(state));
         }
         update_delivery(&mut transaction, CANCEL, self.id, self.now).await?;
+        record(&mut transaction, &self.activity).await?;
         transaction.commit().await?;
         advance(&message_group.into_iter().collect(), &[], connection).await;
         Ok(DeliveryAction::Done { destination_id })

@@ -28,6 +28,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "attempt details",
         sql: include_str!("../../../migrations/postgres/0002_attempt_details.sql"),
     },
+    Migration {
+        version: 3,
+        description: "activity",
+        sql: include_str!("../../../migrations/postgres/0003_activity.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -82,14 +87,14 @@ mod tests {
         DeliveryId, DeliveryState, DestinationId, EventId, Timestamp,
         delivery::{AttemptDetails, AttemptOutcome},
     };
-    use weir_store::{Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _};
+    use weir_store::{ActivityLog as _, Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _};
 
     use super::*;
     use crate::{PostgresStore, database::Database};
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 2] = [
+    const LEFT_BEHIND: [(i64, &str); 3] = [
         (
             1,
             r#"
@@ -125,6 +130,15 @@ mod tests {
             '["192.0.2.7:443",3,9]', '[["server","nginx"]]');
         "#,
         ),
+        (
+            3,
+            r#"
+        INSERT INTO activity (id, destination_id, at, action, actor, tenant, subject_kind, subject_id, subject_name, after)
+        VALUES ('01a3185c-5000-7000-8000-000000000006', '01a3185c-5000-7000-8000-000000000001', 1800000000000000000,
+            'destination.paused', 'weir', 'acme', 'destination', 'dst_01a3185c', 'a', '{"paused":true}');
+        INSERT INTO keyed_answers VALUES (sha256('a'), sha256('b'), '{}', 1800000000000000000);
+        "#,
+        ),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -157,6 +171,10 @@ mod tests {
         assert_eq!(detail.attempts[0].outcome, AttemptOutcome::Delivered);
         assert_eq!(detail.attempts[0].details, AttemptDetails::default());
         assert_eq!(detail.attempts[1].details.response_headers, [("server".to_owned(), "nginx".to_owned())]);
+        assert_eq!(store.named_destinations("acme", "a").await.unwrap(), [destination.clone()]);
+        let page = weir_store::PageRequest { before: None, limit: 9 };
+        let activity = store.list_activity(&Default::default(), page).await.unwrap().rows.remove(0);
+        assert_eq!((activity.origin.actor.name.as_str(), activity.destination_id), ("weir", Some(destination.id)));
         let again = NewEvent { event: event.clone(), destinations: None, random: 7 };
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
     Destination, DestinationId,
+    activity::Activity,
     alert::{AlertPolicy, AlertState},
 };
 use weir_store::{
@@ -57,8 +58,8 @@ impl Alerting for SqliteStore {
         Ok(self.read_all(POLICY, rows::alert_policy).await?.pop().unwrap_or_default())
     }
 
-    async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()> {
-        self.ask(policy, |edit| Edit::operation(Edit::SetAlertPolicy(edit))).await
+    async fn set_alert_policy(&self, policy: AlertPolicy, activity: Activity) -> StoreResult<()> {
+        self.ask((policy, activity), |edit| Edit::operation(Edit::SetAlertPolicy(edit))).await
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {

@@ -1,9 +1,9 @@
 //! API keys: single rows, few and rarely changed.
 
 use async_trait::async_trait;
-use weir_core::ApiKeyId;
+use weir_core::{ApiKeyId, activity::Activity};
 use weir_store::{
-    ApiKey, ApiKeys, StoreResult,
+    ApiKey, ApiKeys, Created, Creation, StoreResult,
     rows::{API_KEY_COLUMNS, api_key, tenants_json},
 };
 
@@ -26,12 +26,12 @@ impl ApiKeys for SqliteStore {
         self.read(format!("SELECT {API_KEY_COLUMNS} FROM api_keys ORDER BY id"), Values::default(), api_key).await
     }
 
-    async fn create_api_key(&self, key: ApiKey) -> StoreResult<()> {
-        self.ask(key, |edit| Edit::operation(Edit::CreateApiKey(edit))).await
+    async fn create_api_key(&self, key: ApiKey, creation: Creation) -> StoreResult<Created<()>> {
+        self.ask((key, creation), |edit| Edit::operation(Edit::CreateApiKey(edit))).await
     }
 
-    async fn delete_api_key(&self, id: ApiKeyId) -> StoreResult<bool> {
-        self.ask(id, |edit| Edit::operation(Edit::DeleteApiKey(edit))).await
+    async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool> {
+        self.ask((id, activity), |edit| Edit::operation(Edit::DeleteApiKey(edit))).await
     }
 }
 

@@ -5,10 +5,11 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{Destination, DestinationId, Timestamp};
+use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page,
-    PageRequest, StoreResult, destination_columns, edited_columns, first_id, paused_by_weir,
+    BreakerChange, Created, Creation, Deletion, DestinationCounts, DestinationDeletion, DestinationPatch, Destinations,
+    EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult, destination_columns, edited_columns,
+    first_id, paused_by_weir,
     rows::{self, Row as _, limits_json},
 };
 
@@ -22,8 +23,29 @@ use crate::{
 
 #[async_trait]
 impl Destinations for SqliteStore {
-    async fn create_destination(&self, destination: Destination) -> StoreResult<Arc<Destination>> {
-        self.ask(destination, |edit| Edit::operation(Edit::Create(edit))).await
+    async fn create_destination(
+        &self,
+        destination: Destination,
+        creation: Creation,
+    ) -> StoreResult<Created<Arc<Destination>>> {
+        self.ask((destination, creation), |edit| Edit::operation(Edit::Create(edit))).await
+    }
+
+    async fn create_named_destination(
+        &self,
+        destination: Destination,
+        activity: Activity,
+    ) -> StoreResult<Option<Arc<Destination>>> {
+        self.ask((destination, activity), |edit| Edit::operation(Edit::CreateNamed(edit))).await
+    }
+
+    async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>> {
+        let mut values = Values::default();
+        values.text(tenant).text(name);
+        let ids = fetch(&self.readers, NAMED, values, |row| row.destination_id(0)).await?;
+        // The cache may already know of a later edit or deletion.
+        let named = self.destinations.get_many(&ids).into_iter().flatten();
+        Ok(named.filter(|destination| destination.settings.name == name).collect())
     }
 
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>> {
@@ -40,24 +62,34 @@ impl Destinations for SqliteStore {
         Ok(Page::of(rows, page, |destination| *destination.id.as_bytes()))
     }
 
-    async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
-        self.ask(patch, |edit| Edit::operation(Edit::Patch(edit))).await
+    async fn patch_destination(
+        &self,
+        patch: DestinationPatch,
+        activity: Activity,
+    ) -> StoreResult<Option<Arc<Destination>>> {
+        self.ask((patch, activity), |edit| Edit::operation(Edit::Patch(edit))).await
     }
 
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool> {
         self.ask((id, reason.to_owned(), now), |edit| Edit::operation(Edit::Pause(edit))).await
     }
 
-    async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()> {
-        self.ask((id, until, reason.to_owned()), |edit| Edit::operation(Edit::Hold(edit))).await
+    async fn hold_destination(
+        &self,
+        id: DestinationId,
+        until: Timestamp,
+        reason: &str,
+        now: Timestamp,
+    ) -> StoreResult<()> {
+        self.ask((id, until, reason.to_owned(), now), |edit| Edit::operation(Edit::Hold(edit))).await
     }
 
     async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
         self.ask(change, |edit| Edit::operation(Edit::ChangeBreaker(edit))).await
     }
 
-    async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool> {
-        self.ask((id, now), |edit| Edit::operation(Edit::Delete(edit))).await
+    async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
+        self.ask((deletion, activity), |edit| Edit::operation(Edit::Delete(edit))).await
     }
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
@@ -118,6 +150,11 @@ WHERE destination_id = ? AND id >= ? AND id < ?";
 pub(crate) const EDITED: &str = "
 SELECT updated_at, id FROM destinations WHERE (updated_at, id) > (?, ?) ORDER BY updated_at, id LIMIT ?";
 
+/// Two are enough to know that a name is not unique.
+pub(crate) const NAMED: &str = "
+SELECT id FROM destinations INDEXED BY destinations_by_name
+WHERE tenant = ? AND name = ? AND deleted_at IS NULL LIMIT 2";
+
 const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
 const INSERT: &str = concat!(
@@ -168,6 +205,16 @@ impl Transaction<'_, '_> {
         Ok(destination)
     }
 
+    /// `None` if a destination of the tenant has the name.
+    pub(crate) fn create_named_destination(&mut self, destination: &Destination) -> Result<Option<Arc<Destination>>> {
+        let mut values = Values::default();
+        values.text(&destination.settings.tenant).text(&destination.settings.name);
+        if !query(self.connection, NAMED, &values, |_| Ok(()))?.is_empty() {
+            return Ok(None);
+        }
+        self.create_destination(destination).map(Some)
+    }
+
     fn record_limits(&mut self, destination: &Destination, at: Timestamp) -> Result<()> {
         let mut values = Values::default();
         values
@@ -199,14 +246,24 @@ impl Transaction<'_, '_> {
     pub(crate) fn pause_destination(&mut self, id: DestinationId, reason: &str, now: Timestamp) -> Result<bool> {
         let paused = self.destinations.get(id).and_then(|current| paused_by_weir(&current, reason, now));
         let Some(paused) = paused else { return Ok(false) };
+        self.record(&Activity::of_pause(&paused))?;
         self.update_destination(paused)?;
         Ok(true)
     }
 
-    pub(crate) fn hold_destination(&mut self, id: DestinationId, until: Timestamp, reason: &str) -> Result<()> {
+    pub(crate) fn hold_destination(
+        &mut self,
+        id: DestinationId,
+        until: Timestamp,
+        reason: &str,
+        now: Timestamp,
+    ) -> Result<()> {
         // A hold that ends later stays.
         let current = self.destinations.get(id).filter(|current| current.held_until.is_none_or(|held| held < until));
         let Some(current) = current else { return Ok(()) };
+        if Activity::is_new_hold(current.held_until, now) {
+            self.record(&Activity::of_hold(id, until, reason, now).of_destination(&current))?;
+        }
         let mut held = Destination::clone(&current);
         held.held_until = Some(until);
         held.held_reason = Some(reason.to_owned());
@@ -217,21 +274,27 @@ impl Transaction<'_, '_> {
     pub(crate) fn change_breaker(&mut self, change: &BreakerChange) -> Result<bool> {
         let Some(current) = self.destinations.get(change.id) else { return Ok(false) };
         let Some(changed) = change.applied_to(&current) else { return Ok(false) };
+        if let Some(activity) = Activity::of_breaker(&current, &changed) {
+            self.record(&activity)?;
+        }
         self.update_destination(changed)?;
         Ok(true)
     }
 
-    pub(crate) fn delete_destination(&mut self, id: DestinationId, now: Timestamp) -> Result<bool> {
+    pub(crate) fn delete_destination(&mut self, deletion: &DestinationDeletion) -> Result<Deletion> {
+        let &DestinationDeletion { id, now, .. } = deletion;
+        let Some(current) = self.destinations.get(id) else { return Ok(Deletion::Missing) };
+        if !deletion.applies_to(current.updated_at) {
+            return Ok(Deletion::Changed);
+        }
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
-        if execute(self.connection, TOMBSTONE, &values)? == 0 {
-            return Ok(false);
-        }
+        execute(self.connection, TOMBSTONE, &values)?;
         // In the same transaction, so that no delivery waits at a deleted destination.
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL_WAITING, &values)?;
         self.destinations.set(id, None);
-        Ok(true)
+        Ok(Deletion::Deleted)
     }
 }

@@ -17,7 +17,7 @@ use weir_core::{
 use weir_store::{
     ClaimRequest, Destinations as _, FastPath, History as _, Ingest as _, Outbox as _, Recovered, Results as _,
     StoreError,
-    conformance::{NOW, destination, destination_id, event, matched, request, result},
+    conformance::{NOW, creation, destination, destination_id, event, matched, request, result},
 };
 
 use crate::{SqliteStore, writer::Commit};
@@ -108,7 +108,7 @@ async fn a_power_failure_loses_only_commits_that_were_not_durable() {
     let machine = Machine::start().await;
     let store = &machine.store;
     // The events and the first claim wait for the disk. The second claim and the result do not.
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     store.ingest((1..=3).map(|number| matched(event(number))).collect()).await.unwrap();
     let now = NOW + Duration::from_secs(1);
     let durable = ClaimRequest { durable: true, ..request(1, 1) };
@@ -135,7 +135,7 @@ async fn a_power_failure_loses_only_commits_that_were_not_durable() {
 async fn a_durable_commit_also_keeps_the_commits_before_it() {
     let machine = Machine::start().await;
     let store = &machine.store;
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     store.ingest(vec![matched(event(1))]).await.unwrap();
     let now = NOW + Duration::from_secs(1);
     let claimed = store.claim(vec![request(1, 1)], now).await.unwrap().remove(0).deliveries.remove(0);
@@ -152,7 +152,7 @@ async fn the_fast_path_admits_a_delivery_only_after_its_event_is_on_disk() {
     let machine = Machine::start().await;
     let fast_path = Arc::new(OpenFastPath::default());
     machine.store.connect(fast_path.clone());
-    machine.store.create_destination(destination(1)).await.unwrap();
+    machine.store.create_destination(destination(1), creation()).await.unwrap();
     for number in 1..=5 {
         let new = matched(event(number));
         let id = new.event.id;
@@ -172,7 +172,7 @@ async fn nothing_is_acknowledged_after_a_failed_sync() {
     let store = &machine.store;
     let fast_path = Arc::new(OpenFastPath::default());
     store.connect(fast_path.clone());
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     // The commit fails: the caller gets an error, and the reserved room is free again.
     machine.disk.fails.store(true, SeqCst);
     let error = store.ingest(vec![matched(event(1))]).await.unwrap_err();

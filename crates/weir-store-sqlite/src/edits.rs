@@ -5,11 +5,13 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use weir_core::{
     ApiKeyId, DeliveryId, Destination, DestinationId, ReplayId, Timestamp,
+    activity::Activity,
     alert::{AlertPolicy, AlertState},
 };
 use weir_store::{
-    ApiKey, BreakerChange, ClaimRequest, Claims, DeliveryAction, DestinationPatch, MessageGroup, NewReplay, Pruned,
-    Purge, PurgePlace, PurgeStep, ReplayPhase, ReplayStep, StoreError,
+    ApiKey, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DeliveryAction, DestinationDeletion,
+    DestinationPatch, MessageGroup, NewReplay, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase, ReplayStep,
+    StoreError,
 };
 
 use crate::{
@@ -21,32 +23,38 @@ use crate::{
 
 /// A single change: too rare for a shared statement.
 pub(crate) enum Edit {
-    Create(Pending<Destination, Arc<Destination>>),
-    Patch(Pending<DestinationPatch, Option<Arc<Destination>>>),
+    Create(Pending<(Destination, Creation), Created<Arc<Destination>>>),
+    CreateNamed(Pending<(Destination, Activity), Option<Arc<Destination>>>),
+    Patch(Pending<(DestinationPatch, Activity), Option<Arc<Destination>>>),
     Pause(Pending<(DestinationId, String, Timestamp), bool>),
-    Hold(Pending<(DestinationId, Timestamp, String), ()>),
+    Hold(Pending<(DestinationId, Timestamp, String, Timestamp), ()>),
     ChangeBreaker(Pending<BreakerChange, bool>),
-    Delete(Pending<(DestinationId, Timestamp), bool>),
-    RetryDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
-    CancelDelivery(Pending<(DeliveryId, Timestamp), DeliveryAction>),
+    Delete(Pending<(DestinationDeletion, Activity), Deletion>),
+    RetryDelivery(Pending<(DeliveryId, Timestamp, Activity), DeliveryAction>),
+    CancelDelivery(Pending<(DeliveryId, Timestamp, Activity), DeliveryAction>),
     /// Of the sweep: the present time, and the maximum number of deliveries.
     Expire(Pending<(Timestamp, u32), u64>),
-    Purge(Pending<(Purge, Option<PurgePlace>), PurgeStep>),
+    /// One step, with the activity of the purge and the number of deliveries that earlier steps have cancelled.
+    Purge(Pending<(Purge, Option<PurgePlace>, Activity, u64), PurgeStep>),
     /// Of the sweep: message groups that seem to have no head.
     Advance(Pending<BTreeSet<MessageGroup>, u64>),
     /// Of the sweep: a destination that is no longer ordered, and the maximum number of deliveries to remove from its
     /// groups.
     Dissolve(Pending<(DestinationId, u32), u32>),
-    CreateReplay(Pending<(NewReplay, u64), ()>),
-    CancelReplay(Pending<(ReplayId, Timestamp), Option<ReplayPhase>>),
+    CreateReplay(Pending<(NewReplay, u64, Creation), Created<()>>),
+    CancelReplay(Pending<(ReplayId, Timestamp, Activity), Option<ReplayPhase>>),
     StepReplay(Pending<(ReplayId, Timestamp), ReplayStep>),
     ClaimReplays(Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>),
     Prune(Pending<PruneBatch, Pruned>),
-    SetAlertPolicy(Pending<AlertPolicy, ()>),
+    /// Deletes old activities and answers: those from before two instants.
+    PruneActivity(Pending<(Timestamp, Timestamp), u64>),
+    /// An activity that changes nothing else.
+    Record(Pending<Creation, Created<()>>),
+    SetAlertPolicy(Pending<(AlertPolicy, Activity), ()>),
     /// Of a destination, with the version that must be the current one.
     RecordAlertState(Pending<(DestinationId, u64, AlertState), bool>),
-    CreateApiKey(Pending<ApiKey, ()>),
-    DeleteApiKey(Pending<ApiKeyId, bool>),
+    CreateApiKey(Pending<(ApiKey, Creation), Created<()>>),
+    DeleteApiKey(Pending<(ApiKeyId, Activity), bool>),
     /// The latest instant at which an unrecorded send may have started.
     MarkRestored(Pending<Timestamp, ()>),
     /// Proves that the writer runs and can lock the database.
@@ -68,52 +76,99 @@ impl Edit {
         }
         let is_repeated_by_sweep = matches!(
             self,
-            Self::Expire(_) | Self::Advance(_) | Self::Dissolve(_) | Self::StepReplay(_) | Self::Prune(_)
+            Self::Expire(_)
+                | Self::Advance(_)
+                | Self::Dissolve(_)
+                | Self::StepReplay(_)
+                | Self::Prune(_)
+                | Self::PruneActivity(_)
         );
         !is_repeated_by_sweep && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
         match self {
-            Self::Create(edit) => edit.answer = Some(transaction.create_destination(&edit.input)?),
-            Self::Patch(edit) => edit.answer = Some(transaction.patch_destination(&edit.input)?),
+            Self::Create(edit) => {
+                let (destination, creation) = &edit.input;
+                edit.answer = Some(transaction.create_once(creation, |this| this.create_destination(destination))?);
+            }
+            Self::CreateNamed(edit) => {
+                let created = transaction.create_named_destination(&edit.input.0)?;
+                edit.answer = Some(transaction.recorded(created, Option::is_some, &edit.input.1)?);
+            }
+            Self::Patch(edit) => {
+                let patched = transaction.patch_destination(&edit.input.0)?;
+                edit.answer = Some(transaction.recorded(patched, Option::is_some, &edit.input.1)?);
+            }
             Self::Pause(edit) => {
                 let (id, reason, now) = &edit.input;
                 edit.answer = Some(transaction.pause_destination(*id, reason, *now)?);
             }
             Self::Hold(edit) => {
-                let (id, until, reason) = &edit.input;
-                edit.answer = Some(transaction.hold_destination(*id, *until, reason)?);
+                let (id, until, reason, now) = &edit.input;
+                edit.answer = Some(transaction.hold_destination(*id, *until, reason, *now)?);
             }
             Self::ChangeBreaker(edit) => edit.answer = Some(transaction.change_breaker(&edit.input)?),
-            Self::Delete(edit) => edit.answer = Some(transaction.delete_destination(edit.input.0, edit.input.1)?),
+            Self::Delete(edit) => {
+                let deleted = transaction.delete_destination(&edit.input.0)?;
+                let is_deleted = |deletion: &Deletion| *deletion == Deletion::Deleted;
+                edit.answer = Some(transaction.recorded(deleted, is_deleted, &edit.input.1)?);
+            }
             Self::RetryDelivery(edit) => {
-                edit.answer = Some(transaction.retry_delivery(edit.input.0, edit.input.1)?);
+                let (id, now, activity) = &edit.input;
+                let retried = transaction.retry_delivery(*id, *now)?;
+                edit.answer = Some(transaction.recorded(retried, DeliveryAction::is_done, activity)?);
             }
             Self::CancelDelivery(edit) => {
-                edit.answer = Some(transaction.cancel_delivery(edit.input.0, edit.input.1)?);
+                let (id, now, activity) = &edit.input;
+                let cancelled = transaction.cancel_delivery(*id, *now)?;
+                edit.answer = Some(transaction.recorded(cancelled, DeliveryAction::is_done, activity)?);
             }
             Self::Expire(edit) => edit.answer = Some(transaction.expire_deliveries(edit.input.0, edit.input.1)?),
-            Self::Purge(edit) => edit.answer = Some(transaction.purge(&edit.input.0, edit.input.1)?),
+            Self::Purge(edit) => {
+                let (purge, after, activity, before) = &edit.input;
+                let step = transaction.purge(purge, *after)?;
+                let counted = activity.clone().with_cancelled(before + step.cancelled);
+                edit.answer = Some(transaction.recorded(step, |step| step.cancelled > 0, &counted)?);
+            }
             Self::Advance(edit) => {
                 edit.answer = Some(transaction.advance_message_groups(&edit.input)?);
             }
             Self::Dissolve(edit) => {
                 edit.answer = Some(transaction.dissolve_message_groups(edit.input.0, edit.input.1)?);
             }
-            Self::CreateReplay(edit) => edit.answer = Some(transaction.create_replay(&edit.input.0, edit.input.1)?),
-            Self::CancelReplay(edit) => edit.answer = Some(transaction.cancel_replay(edit.input.0, edit.input.1)?),
+            Self::CreateReplay(edit) => {
+                let (replay, total, creation) = &edit.input;
+                edit.answer = Some(transaction.create_once(creation, |this| this.create_replay(replay, *total))?);
+            }
+            Self::CancelReplay(edit) => {
+                let (id, now, activity) = &edit.input;
+                edit.answer = Some(transaction.cancel_replay(*id, *now, activity)?);
+            }
             Self::StepReplay(edit) => edit.answer = Some(transaction.step_replay(edit.input.0, edit.input.1)?),
             Self::ClaimReplays(edit) => edit.answer = Some(transaction.claim_all(&edit.input.0, edit.input.1, true)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::MarkRestored(edit) => edit.answer = Some(transaction.mark_restored(edit.input)?),
-            Self::SetAlertPolicy(edit) => edit.answer = Some(transaction.set_alert_policy(&edit.input)?),
+            Self::PruneActivity(edit) => {
+                edit.answer = Some(transaction.prune_activity(edit.input.0, edit.input.1)?);
+            }
+            Self::Record(edit) => edit.answer = Some(transaction.create_once(&edit.input, |_| Ok(()))?),
+            Self::SetAlertPolicy(edit) => {
+                transaction.set_alert_policy(&edit.input.0)?;
+                edit.answer = Some(transaction.record(&edit.input.1)?);
+            }
             Self::RecordAlertState(edit) => {
                 let (id, version, state) = &edit.input;
                 edit.answer = Some(transaction.record_alert_state(*id, *version, state)?);
             }
-            Self::CreateApiKey(edit) => edit.answer = Some(transaction.create_api_key(&edit.input)?),
-            Self::DeleteApiKey(edit) => edit.answer = Some(transaction.delete_api_key(edit.input)?),
+            Self::CreateApiKey(edit) => {
+                let (key, creation) = &edit.input;
+                edit.answer = Some(transaction.create_once(creation, |this| this.create_api_key(key))?);
+            }
+            Self::DeleteApiKey(edit) => {
+                let deleted = transaction.delete_api_key(edit.input.0)?;
+                edit.answer = Some(transaction.recorded(deleted, |deleted| *deleted, &edit.input.1)?);
+            }
             Self::Check(edit) => edit.answer = Some(()),
         }
         Ok(())
@@ -122,6 +177,7 @@ impl Edit {
     pub(crate) fn finish(self, failure: Option<&StoreError>) {
         match self {
             Self::Create(edit) => edit.finish(failure),
+            Self::CreateNamed(edit) => edit.finish(failure),
             Self::Patch(edit) => edit.finish(failure),
             Self::Pause(edit) => edit.finish(failure),
             Self::Hold(edit) => edit.finish(failure),
@@ -137,6 +193,8 @@ impl Edit {
             Self::StepReplay(edit) => edit.finish(failure),
             Self::ClaimReplays(edit) => edit.finish(failure),
             Self::Prune(edit) => edit.finish(failure),
+            Self::PruneActivity(edit) => edit.finish(failure),
+            Self::Record(edit) => edit.finish(failure),
             Self::SetAlertPolicy(edit) => edit.finish(failure),
             Self::RecordAlertState(edit) => edit.finish(failure),
             Self::MarkRestored(edit) => edit.finish(failure),

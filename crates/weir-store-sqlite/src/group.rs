@@ -172,11 +172,15 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::Bytes;
     use weir_core::{
         DestinationId, EventId,
         event::{DeliveryOptions, Event, EventBody},
     };
+
+    use weir_store::conformance::{activity, deletion};
 
     use super::*;
 
@@ -203,7 +207,7 @@ mod tests {
         assert!(!durable([claiming(false), settle(), release()]));
         assert!(durable([settle(), claiming(true)]));
         assert!(durable([claiming(false), Operation::Ingest(pending(Vec::new()))]));
-        let delete = Edit::Delete(pending((DestinationId::new(Timestamp::MIN, 1), Timestamp::MIN)));
+        let delete = Edit::Delete(pending((deletion(1, Duration::ZERO), activity())));
         assert!(durable([delete.operation(), settle()]));
         assert!(!durable([Edit::Check(pending(())).operation()]));
     }

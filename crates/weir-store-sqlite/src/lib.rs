@@ -16,6 +16,7 @@
 //!   those as unknown outcomes. The database itself stays consistent in either case (WAL).
 //! - Every write of a delivery names the state that it expects, and for a claimed delivery the epoch.
 
+mod activity;
 mod alerting;
 mod api_keys;
 mod cache;

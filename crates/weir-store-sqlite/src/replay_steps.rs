@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity, order::BEHIND};
 use weir_store::{
     MessageGroup, NewReplay, OpenReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace,
     ReplayStep, ReplayTask, end_of_time,
@@ -120,10 +120,17 @@ impl Transaction<'_, '_> {
         execute(self.connection, INSERT, &values).map(drop)
     }
 
-    pub(crate) fn cancel_replay(&mut self, id: ReplayId, now: Timestamp) -> Result<Option<ReplayPhase>> {
+    pub(crate) fn cancel_replay(
+        &mut self,
+        id: ReplayId,
+        now: Timestamp,
+        activity: &Activity,
+    ) -> Result<Option<ReplayPhase>> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
-        execute(self.connection, CANCEL, &values)?;
+        if execute(self.connection, CANCEL, &values)? == 1 {
+            self.record(activity)?;
+        }
         Ok(query(self.connection, SELECT_PHASE, &Values::id(id.as_bytes()), |row| rows::phase(row, 0))?.pop())
     }
 

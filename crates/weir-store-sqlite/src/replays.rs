@@ -1,10 +1,10 @@
 //! Replays: created, counted and read. Their steps are in `replay_steps`.
 
 use async_trait::async_trait;
-use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
+use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity};
 use weir_store::{
-    ClaimRequest, Claims, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
-    StoreResult,
+    ClaimRequest, Claims, Created, Creation, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase,
+    ReplayStep, Replays, StoreResult,
     rows::{self, LAST_ATTEMPT, REPLAY_COLUMNS, Row as _, state_code},
 };
 
@@ -21,8 +21,8 @@ impl Replays for SqliteStore {
         Ok(total)
     }
 
-    async fn create_replay(&self, replay: NewReplay, total: u64) -> StoreResult<()> {
-        self.ask((replay, total), |edit| Edit::operation(Edit::CreateReplay(edit))).await
+    async fn create_replay(&self, replay: NewReplay, total: u64, creation: Creation) -> StoreResult<Created<()>> {
+        self.ask((replay, total, creation), |edit| Edit::operation(Edit::CreateReplay(edit))).await
     }
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>> {
@@ -49,8 +49,13 @@ impl Replays for SqliteStore {
         Ok(page)
     }
 
-    async fn cancel_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<Option<ReplayPhase>> {
-        self.ask((id, now), |edit| Edit::operation(Edit::CancelReplay(edit))).await
+    async fn cancel_replay(
+        &self,
+        id: ReplayId,
+        now: Timestamp,
+        activity: Activity,
+    ) -> StoreResult<Option<ReplayPhase>> {
+        self.ask((id, now, activity), |edit| Edit::operation(Edit::CancelReplay(edit))).await
     }
 
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, order::BEHIND};
 use weir_store::{
     AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult, end_of_time,
     rows::{Corrupt, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
@@ -40,16 +40,22 @@ impl Results for SqliteStore {
         Ok(settlements)
     }
 
-    async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
-        self.ask((id, now), |edit| Edit::operation(Edit::RetryDelivery(edit))).await
+    async fn retry_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
+        self.ask((id, now, activity), |edit| Edit::operation(Edit::RetryDelivery(edit))).await
     }
 
-    async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction> {
-        self.ask((id, now), |edit| Edit::operation(Edit::CancelDelivery(edit))).await
+    async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
+        self.ask((id, now, activity), |edit| Edit::operation(Edit::CancelDelivery(edit))).await
     }
 
-    async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep> {
-        self.ask((purge.clone(), after), |edit| Edit::operation(Edit::Purge(edit))).await
+    async fn purge_some(
+        &self,
+        purge: &Purge,
+        after: Option<PurgePlace>,
+        activity: &Activity,
+        before: u64,
+    ) -> StoreResult<PurgeStep> {
+        self.ask((purge.clone(), after, activity.clone(), before), |edit| Edit::operation(Edit::Purge(edit))).await
     }
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {

@@ -16,6 +16,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "attempt details",
         sql: include_str!("../../../migrations/sqlite/0002_attempt_details.sql"),
     },
+    Migration {
+        version: 3,
+        description: "activity",
+        sql: include_str!("../../../migrations/sqlite/0003_activity.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

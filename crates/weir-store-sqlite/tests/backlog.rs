@@ -10,7 +10,7 @@ use std::{
 use weir_core::Timestamp;
 use weir_store::{
     ClaimRequest, Destinations as _, Ingest as _, NewEvent, Outbox as _,
-    conformance::{NOW, destination, event_at, named, request},
+    conformance::{NOW, creation, destination, event_at, named, request},
 };
 use weir_store_sqlite::SqliteStore;
 
@@ -28,7 +28,7 @@ fn event(number: u64, to: u128) -> NewEvent {
 async fn medians(path: &Path, backlog: u64) -> (Duration, Duration) {
     let store = SqliteStore::open(path).await.unwrap();
     for number in 1..=2 {
-        store.create_destination(destination(number)).await.unwrap();
+        store.create_destination(destination(number), creation()).await.unwrap();
     }
     for first in (0..backlog).step_by(1_000) {
         store.ingest((first..first + 1_000).map(|number| event(number, 1)).collect()).await.unwrap();

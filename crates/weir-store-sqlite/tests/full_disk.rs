@@ -8,7 +8,7 @@ use std::{env, path::Path, process::Command};
 use weir_core::event::{Event, EventBody};
 use weir_store::{
     Destinations as _, History as _, Ingest as _, StoreError,
-    conformance::{destination, event, matched},
+    conformance::{creation, destination, event, matched},
 };
 use weir_store_sqlite::SqliteStore;
 
@@ -26,7 +26,7 @@ fn large_event(number: u64) -> Event {
 /// Stores events until one is refused. Runs in a process with a limit on the file size.
 async fn fill(path: &Path) {
     let store = SqliteStore::open(path).await.unwrap();
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     let mut acknowledged = 0;
     let error = loop {
         match store.ingest(vec![matched(large_event(acknowledged + 1))]).await {

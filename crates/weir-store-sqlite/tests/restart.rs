@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use weir_core::{DeliveryState, claim::ClaimedDelivery, outcome::Verdict};
 use weir_store::{
     Destinations as _, History as _, Ingest as _, Outbox as _, Recovered, Results as _,
-    conformance::{NOW, destination, event, matched, request, result},
+    conformance::{NOW, creation, destination, event, matched, request, result},
 };
 use weir_store_sqlite::SqliteStore;
 
@@ -18,7 +18,7 @@ async fn claim(store: &SqliteStore, limit: u32) -> Vec<ClaimedDelivery> {
 /// Claims five deliveries in two calls: one is delivered, one is retried at once, one is released, two stay claimed.
 async fn claim_and_stop(path: &Path) -> Vec<ClaimedDelivery> {
     let store = SqliteStore::open(path).await.unwrap();
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     store.ingest((1..=5).map(|number| matched(event(number))).collect()).await.unwrap();
     let mut claimed = claim(&store, 4).await;
     claimed.extend(claim(&store, 4).await);

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use weir_core::{
     DestinationId, Timestamp,
+    activity::Activity,
     alert::{AlertPolicy, AlertState},
 };
 
@@ -65,7 +66,7 @@ pub trait Alerting {
     /// The alert policy for all destinations; the default until one is set.
     async fn alert_policy(&self) -> StoreResult<AlertPolicy>;
 
-    async fn set_alert_policy(&self, policy: AlertPolicy) -> StoreResult<()>;
+    async fn set_alert_policy(&self, policy: AlertPolicy, activity: Activity) -> StoreResult<()>;
 
     /// The destinations that take events of Weir's own types. Must be cheap: called every two seconds.
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>>;

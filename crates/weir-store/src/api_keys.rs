@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use weir_core::{
     ApiKeyId, Timestamp,
     access::{KeyDigest, Role, TenantScope},
+    activity::Activity,
 };
 
-use crate::StoreResult;
+use crate::{Created, Creation, StoreResult};
 
 /// A stored key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +28,8 @@ pub trait ApiKeys {
     /// All keys, the oldest first, expired ones included. There are few: each API process keeps them in memory.
     async fn api_keys(&self) -> StoreResult<Vec<ApiKey>>;
 
-    async fn create_api_key(&self, key: ApiKey) -> StoreResult<()>;
+    async fn create_api_key(&self, key: ApiKey, creation: Creation) -> StoreResult<Created<()>>;
 
     /// `false` if there is no such key.
-    async fn delete_api_key(&self, id: ApiKeyId) -> StoreResult<bool>;
+    async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool>;
 }

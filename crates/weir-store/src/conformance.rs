@@ -2,6 +2,7 @@
 //!
 //! Times are fixed values, so the suite never waits. Each behaviour has its own database.
 
+mod activity_log;
 mod alerting;
 mod api_keys;
 mod coalescing;
@@ -44,12 +45,13 @@ use weir_core::{
 };
 
 pub use self::{
-    alerting::*, api_keys::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*, ingest::*,
-    message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*,
-    recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
+    activity_log::*, alerting::*, api_keys::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*,
+    ingest::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*,
+    purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
 };
 use crate::{
-    AttemptResult, ClaimRequest, Claims, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement, SharedStore,
+    AttemptResult, ClaimRequest, Claims, Deletion, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement,
+    SharedStore,
 };
 
 /// The database of one test.
@@ -77,7 +79,8 @@ impl Subject {
     }
 
     async fn create(&self, destination: Destination) -> Arc<Destination> {
-        self.store.create_destination(destination).await.expect("create")
+        let created = self.store.create_destination(destination, creation()).await.expect("create");
+        created.new().expect("a new destination")
     }
 
     /// Creates destinations 1 to `count`.
@@ -142,7 +145,7 @@ impl Subject {
         let mut settings = current.settings.clone();
         edit(&mut settings);
         let patch = crate::DestinationPatch { id: current.id, expected_updated_at: current.updated_at, settings, now };
-        self.store.patch_destination(patch).await.expect("patch")
+        self.store.patch_destination(patch, activity()).await.expect("patch")
     }
 
     async fn pause(&self, number: u128) {
@@ -151,8 +154,8 @@ impl Subject {
     }
 
     async fn delete(&self, number: u128) {
-        let deleted = self.store.delete_destination(destination_id(number), NOW + seconds(1)).await;
-        assert!(deleted.expect("delete"));
+        let deleted = self.store.delete_destination(deletion(number, seconds(1)), activity()).await;
+        assert_eq!(deleted.expect("delete"), Deletion::Deleted);
     }
 }
 
@@ -188,6 +191,20 @@ macro_rules! store_conformance {
             destinations_survive_a_restart,
             api_keys_are_kept_until_they_are_deleted,
             every_role_of_an_api_key_is_stored,
+            changes_are_recorded_with_their_activities,
+            every_kind_of_change_is_an_activity,
+            a_change_that_is_refused_is_no_activity,
+            what_weir_changes_by_itself_is_recorded,
+            a_purge_is_one_activity_that_counts,
+            activities_are_filtered_by_destination_actor_tenant_and_time,
+            activities_are_listed_newest_first_page_by_page,
+            a_repeated_creation_returns_the_first_answer_and_creates_nothing,
+            twenty_concurrent_creations_with_one_key_create_once,
+            an_answer_is_kept_for_a_day,
+            old_activities_and_answers_are_pruned,
+            a_deletion_names_the_version_that_it_deletes,
+            a_name_is_taken_once_by_concurrent_creations,
+            destinations_are_found_by_their_names,
             the_alert_policy_is_the_default_until_one_is_set,
             a_destination_keeps_its_own_alerts,
             alert_subscribers_are_destinations_that_name_operational_events,

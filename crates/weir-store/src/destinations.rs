@@ -3,9 +3,11 @@
 use std::{iter::Sum, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use weir_core::{Destination, DestinationId, RateLimits, Timestamp, breaker::Breaker, destination::Settings};
+use weir_core::{
+    Destination, DestinationId, RateLimits, Timestamp, activity::Activity, breaker::Breaker, destination::Settings,
+};
 
-use crate::{Page, PageRequest, StoreResult};
+use crate::{Created, Creation, Page, PageRequest, StoreResult};
 
 /// An edit: the new settings in full, applied only if the destination still has `expected_updated_at`.
 #[derive(Debug, Clone)]
@@ -37,6 +39,32 @@ impl DestinationPatch {
         }
         Some(edited)
     }
+}
+
+/// A deletion of a destination.
+#[derive(Debug, Clone, Copy)]
+pub struct DestinationDeletion {
+    pub id: DestinationId,
+    /// Delete it only if this is its version. `None`: any version.
+    pub expected_updated_at: Option<Timestamp>,
+    pub now: Timestamp,
+}
+
+impl DestinationDeletion {
+    /// Whether it applies to a destination with this version.
+    pub fn applies_to(&self, updated_at: Timestamp) -> bool {
+        self.expected_updated_at.is_none_or(|expected| expected == updated_at)
+    }
+}
+
+/// The result of a deletion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deletion {
+    Deleted,
+    /// There is no such destination.
+    Missing,
+    /// It has another version than expected. Nothing was changed.
+    Changed,
 }
 
 /// A new state of a destination's breaker, applied only if the breaker still has the expected state.
@@ -132,7 +160,22 @@ impl EditPlace {
 #[async_trait]
 pub trait Destinations {
     /// Stores a new destination and its initial limits.
-    async fn create_destination(&self, destination: Destination) -> StoreResult<Arc<Destination>>;
+    async fn create_destination(
+        &self,
+        destination: Destination,
+        creation: Creation,
+    ) -> StoreResult<Created<Arc<Destination>>>;
+
+    /// Stores a new destination if no destination of its tenant has its name. `None` otherwise. Of two calls at once
+    /// only one stores its destination.
+    async fn create_named_destination(
+        &self,
+        destination: Destination,
+        activity: Activity,
+    ) -> StoreResult<Option<Arc<Destination>>>;
+
+    /// The destinations of a tenant with this name, at most two: names are not unique. Found by an index.
+    async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>>;
 
     /// The destination; `None` if it never existed or was deleted.
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>>;
@@ -146,21 +189,32 @@ pub trait Destinations {
 
     /// Applies an edit and records changed limits. Resuming a paused destination clears `paused_reason`. `None` if the
     /// destination is deleted or was edited meanwhile.
-    async fn patch_destination(&self, patch: DestinationPatch) -> StoreResult<Option<Arc<Destination>>>;
+    async fn patch_destination(
+        &self,
+        patch: DestinationPatch,
+        activity: Activity,
+    ) -> StoreResult<Option<Arc<Destination>>>;
 
     /// Pauses a destination on behalf of Weir itself, with the reason. `false` if it is deleted or already paused.
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool>;
 
-    /// Records that no send may start before `until`; only ever extends a hold. Does not touch `updated_at`.
-    async fn hold_destination(&self, id: DestinationId, until: Timestamp, reason: &str) -> StoreResult<()>;
+    /// Records that no send may start before `until`; only ever extends a hold. Does not touch `updated_at`. A hold that
+    /// continues another is no activity ([`Activity::is_new_hold`]).
+    async fn hold_destination(
+        &self,
+        id: DestinationId,
+        until: Timestamp,
+        reason: &str,
+        now: Timestamp,
+    ) -> StoreResult<()>;
 
     /// Opens or closes a destination's breaker. `false` if the destination is deleted, or its breaker has another state
     /// than expected.
     async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool>;
 
     /// Deletes a destination. Its waiting deliveries become `cancelled`; the history stays. Deliveries in flight end by
-    /// themselves, and a failed one is cancelled instead of retried. `false` if there is no such destination.
-    async fn delete_destination(&self, id: DestinationId, now: Timestamp) -> StoreResult<bool>;
+    /// themselves, and a failed one is cancelled instead of retried. The version is compared in the same transaction.
+    async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion>;
 
     /// The deliveries of a destination that wait or are in flight.
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts>;

@@ -1,7 +1,7 @@
 //! The record store: the data that Weir must never lose.
 //!
 //! The traits are split by their users: [`Destinations`], [`History`] and [`ApiKeys`] serve the API, [`Ingest`] the
-//! producer, [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep,
+//! producer, [`ActivityLog`] people who ask who did what, [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep,
 //! [`Results`] the worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, and [`Prune`] the retention.
 //! A backend implements all of them ([`Store`]) and passes the `conformance` suite.
 //!
@@ -17,6 +17,7 @@
 //! Every write names the state that it expects; zero changed rows are a result, not an error. `now` is always an
 //! argument, never the database's clock.
 
+mod activity;
 mod alerting;
 mod api_keys;
 mod bodies;
@@ -41,12 +42,13 @@ mod stored_filter;
 
 use std::sync::Arc;
 
+pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer};
 pub use alerting::{Alerting, Condition, Conditions};
 pub use api_keys::{ApiKey, ApiKeys};
 pub use bodies::BodyCache;
 pub use destinations::{
-    BreakerChange, DestinationCounts, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange,
-    later_than, paused_by_weir,
+    BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationPatch, Destinations, EditPlace,
+    EditedDestination, LimitChange, later_than, paused_by_weir,
 };
 pub use directory::{Directory, TenantDestinations};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
@@ -79,6 +81,7 @@ pub trait Store:
     + Replays
     + Alerting
     + ApiKeys
+    + ActivityLog
     + Send
     + Sync
     + 'static
@@ -96,6 +99,7 @@ impl<T> Store for T where
         + Replays
         + Alerting
         + ApiKeys
+        + ActivityLog
         + Send
         + Sync
         + 'static

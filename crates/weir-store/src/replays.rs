@@ -10,9 +10,9 @@
 //! take the next step after a crash.
 
 use async_trait::async_trait;
-use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
+use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity};
 
-use crate::{ClaimRequest, Claims, DeliveryFilter, Page, PageRequest, StoreResult};
+use crate::{ClaimRequest, Claims, Created, Creation, DeliveryFilter, Page, PageRequest, StoreResult};
 
 /// The states that can be replayed: those in which the receiver may have missed the event.
 pub const REPLAYABLE: [DeliveryState; 4] =
@@ -212,7 +212,7 @@ pub trait Replays {
     async fn count_replay(&self, filter: &ReplayFilter, now: Timestamp) -> StoreResult<u64>;
 
     /// Stores a new replay. `total` is the count from [`Self::count_replay`], shown until all deliveries are moved.
-    async fn create_replay(&self, replay: NewReplay, total: u64) -> StoreResult<()>;
+    async fn create_replay(&self, replay: NewReplay, total: u64, creation: Creation) -> StoreResult<Created<()>>;
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>>;
 
@@ -220,8 +220,9 @@ pub trait Replays {
 
     /// Begins to cancel an open replay: no more deliveries are moved, and the following steps put its waiting
     /// deliveries back. Deliveries in flight end by themselves. Returns the phase after the call; `None` if there is no
-    /// such replay.
-    async fn cancel_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<Option<ReplayPhase>>;
+    /// such replay. Only a call that changes the phase is an activity.
+    async fn cancel_replay(&self, id: ReplayId, now: Timestamp, activity: Activity)
+    -> StoreResult<Option<ReplayPhase>>;
 
     /// The replays with steps left, oldest first.
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>>;

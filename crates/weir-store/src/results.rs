@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim, delivery::Attempt, outcome::Verdict,
+    DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, claim::Claim, delivery::Attempt,
+    outcome::Verdict,
 };
 
 use crate::{Purge, PurgePlace, PurgeStep, StoreResult};
@@ -71,6 +72,12 @@ pub enum DeliveryAction {
     DestinationGone,
 }
 
+impl DeliveryAction {
+    pub fn is_done(&self) -> bool {
+        matches!(self, Self::Done { .. })
+    }
+}
+
 #[async_trait]
 pub trait Results {
     /// Records attempts and moves their deliveries to their next states ([`AttemptResult::next_state`]) in one group
@@ -82,25 +89,32 @@ pub trait Results {
     /// attempts stay, so a delivery without attempts left gets one more. Refused while `delivering`, and once its
     /// `expires_at` has passed. The delivery order is kept: a delivery behind the head of its message group stays
     /// there, and an ended one joins its group again at its old position among the deliveries behind the head.
-    async fn retry_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction>;
+    async fn retry_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction>;
 
     /// Cancels a waiting delivery. Refused in any other state.
-    async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp) -> StoreResult<DeliveryAction>;
+    async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction>;
 
     /// One step of a purge: cancels some of its deliveries after a position, in a transaction that is too short to
-    /// delay claims and ingest. Claimed deliveries are skipped.
-    async fn purge_some(&self, purge: &Purge, after: Option<PurgePlace>) -> StoreResult<PurgeStep>;
+    /// delay claims and ingest. Claimed deliveries are skipped. All steps share one activity, which counts what the
+    /// steps have cancelled: `before` is the number that earlier steps have cancelled.
+    async fn purge_some(
+        &self,
+        purge: &Purge,
+        after: Option<PurgePlace>,
+        activity: &Activity,
+        before: u64,
+    ) -> StoreResult<PurgeStep>;
 
     /// The number of deliveries that a purge would cancel now. Reads only the waiting deliveries of its destination.
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64>;
 
     /// Cancels all deliveries of a purge, step by step. Returns how many. If a step fails, the deliveries of earlier
     /// steps stay cancelled.
-    async fn purge(&self, purge: &Purge) -> StoreResult<u64> {
-        let mut step = self.purge_some(purge, None).await?;
+    async fn purge(&self, purge: &Purge, activity: Activity) -> StoreResult<u64> {
+        let mut step = self.purge_some(purge, None, &activity, 0).await?;
         let mut cancelled = step.cancelled;
         while let Some(place) = step.next {
-            step = self.purge_some(purge, Some(place)).await?;
+            step = self.purge_some(purge, Some(place), &activity, cancelled).await?;
             cancelled += step.cancelled;
         }
         Ok(cancelled)

@@ -5,6 +5,7 @@
 //! binds one [`Value`]. Columns are read by position: each list of columns stands beside the function that reads it. A
 //! stored value that no store writes, such as a number that is no state, is an error: [`Corrupt`].
 
+mod activity;
 mod api_keys;
 mod codes;
 mod deliveries;
@@ -21,6 +22,7 @@ use weir_core::{
 };
 
 pub use self::{
+    activity::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
     api_keys::{API_KEY_COLUMNS, api_key, tenants_json},
     codes::{failure_code, limits_json, outcome_code, phase_code, state_code},
     deliveries::{

@@ -2,7 +2,10 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use weir_core::address::AddressPolicy;
+use weir_core::{
+    activity::{Action, Activity, Origin},
+    address::AddressPolicy,
+};
 
 use crate::harness::{Options, Server};
 
@@ -275,7 +278,8 @@ async fn a_destination_whose_address_is_no_longer_allowed_can_still_be_paused() 
     let id = server.destination(json!({"url": "http://example.com/"})).await;
     let strict = Server::start().await;
     let old = server.store.destination(id.parse().unwrap()).await.unwrap().unwrap();
-    strict.store.create_destination((*old).clone()).await.unwrap();
+    let creation = Activity::new(Origin::weir(), Action::DestinationCreated, old.created_at);
+    strict.store.create_destination((*old).clone(), creation.into()).await.unwrap();
     let path = format!("/v1/destinations/{id}");
     strict.patch(&path, json!({"paused": true})).await.expect(StatusCode::OK);
     assert_eq!(strict.patch(&path, json!({"url": "http://example.com/other"})).await.pointers(), ["/url"]);

@@ -8,7 +8,7 @@ use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, destination, event, event_at, request},
+    fixtures::{NOW, creation, destination, event, event_at, request},
 };
 
 /// The first claim of a delivery that is due at [`NOW`] fails with a deadlock. Sequences do not roll back, so the
@@ -30,7 +30,7 @@ async fn a_claim_that_fails_and_is_repeated_leaves_no_other_claim() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     raw_sql(DEADLOCK_ONCE).execute(&mut database.connect().await).await.unwrap();
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     store.ingest((1..=6).map(event).collect()).await.unwrap();
     let claim = async |limit| {
         let claims = store.claim(vec![request(1, limit)], NOW + Duration::from_secs(10)).await.unwrap().remove(0);

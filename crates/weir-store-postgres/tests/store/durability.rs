@@ -13,7 +13,7 @@ use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, destination, event},
+    fixtures::{NOW, creation, destination, event},
 };
 
 /// Records, at the end of each transaction that stores deliveries, the position of the write-ahead log and whether the
@@ -62,7 +62,7 @@ impl FastPath for WatchedFastPath {
 async fn no_delivery_is_admitted_before_its_event_is_on_disk() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     let mut connection = database.connect().await;
     raw_sql(WATCH_COMMITS).execute(&mut connection).await.unwrap();
     let (on_disk, admitted) = channel();

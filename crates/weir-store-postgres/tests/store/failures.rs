@@ -11,7 +11,7 @@ use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, destination, destination_id, event, request, result},
+    fixtures::{NOW, creation, destination, destination_id, event, request, result},
     processes::with_key,
 };
 
@@ -52,7 +52,7 @@ pub(crate) async fn answered<T>(mut ask: impl AsyncFnMut() -> StoreResult<T>) ->
 async fn the_store_works_again_after_its_connections_were_lost() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     let now = NOW + Duration::from_secs(10);
     for round in 1..=3 {
         // Repeated with one idempotency key, like a producer does.
@@ -72,7 +72,7 @@ async fn the_store_works_again_after_its_connections_were_lost() {
         let results = vec![Arc::new(result(&claims[0].deliveries[0], Verdict::Delivered))];
         let settled = answered(async || store.settle(results.clone()).await).await;
         assert!(matches!(settled[0], Settlement::Settled(_)));
-        answered(async || store.hold_destination(destination_id(1), now, "busy").await).await;
+        answered(async || store.hold_destination(destination_id(1), now, "busy", NOW).await).await;
         answered(async || store.check().await).await;
         assert!(terminate(&database).await > 0);
     }
@@ -116,7 +116,7 @@ async fn operations_sent_before_the_store_closes_are_answered() {
 async fn a_result_that_cannot_be_stored_does_not_fail_others_of_its_group() {
     let database = Database::create().await;
     let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     store.ingest((1..=40).map(event).collect()).await.unwrap();
     let claimed = store.claim(vec![request(1, 40)], NOW + Duration::from_secs(10)).await.unwrap().remove(0).deliveries;
     let settles: Vec<_> = claimed
@@ -144,7 +144,7 @@ async fn a_result_that_cannot_be_stored_does_not_fail_others_of_its_group() {
 async fn an_answer_with_the_character_zero_is_recorded() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     store.ingest(vec![event(1)]).await.unwrap();
     let claimed = store.claim(vec![request(1, 1)], NOW + Duration::from_secs(1)).await.unwrap().remove(0).deliveries;
     let mut result = result(&claimed[0], Verdict::Failed);
@@ -161,7 +161,7 @@ async fn an_answer_with_the_character_zero_is_recorded() {
 async fn an_event_does_not_wait_for_another_that_waits_for_a_lock() {
     let database = Database::create().await;
     let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     let mut other = database.connect().await;
     let mut transaction = sqlx::Connection::begin(&mut other).await.unwrap();
     sqlx::query("INSERT INTO idempotency_keys VALUES ('acme', 'taken', '00000000-0000-0000-0000-000000000000', 0)")

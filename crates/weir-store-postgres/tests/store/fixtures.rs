@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::{Destination, RateLimits, Timestamp};
 use weir_store::{NewEvent, conformance};
 
-pub(crate) use weir_store::conformance::{NOW, destination_id, request, result};
+pub(crate) use weir_store::conformance::{NOW, creation, destination_id, request, result};
 
 pub(crate) fn destination(number: u128) -> Destination {
     let mut destination = conformance::destination(number);

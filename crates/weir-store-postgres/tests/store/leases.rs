@@ -20,7 +20,7 @@ use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, destination, destination_id, event, request, result},
+    fixtures::{NOW, creation, destination, destination_id, event, request, result},
     processes::two_processes,
 };
 
@@ -65,7 +65,7 @@ async fn orphans(store: &PostgresStore) -> HashSet<Claim> {
 /// A destination and two registered processes: the first is declared dead in the test, and the second observes it.
 async fn mortal_and_observer() -> (Database, [Arc<PostgresStore>; 2], Vec<ProcessBeat>) {
     let (database, stores) = two_processes().await;
-    stores[0].create_destination(destination(1)).await.unwrap();
+    stores[0].create_destination(destination(1), creation()).await.unwrap();
     stores[1].register_process().await.unwrap();
     let living = stores[1].processes().await.unwrap();
     stores[0].register_process().await.unwrap();

@@ -14,7 +14,7 @@ use weir_store_postgres::PostgresStore;
 use crate::{
     conformance::postgres,
     database::Database,
-    fixtures::{NOW, destination, event, request, result},
+    fixtures::{NOW, creation, destination, event, request, result},
 };
 
 pub(crate) fn in_order(number: u64, key: &str) -> NewEvent {
@@ -41,7 +41,7 @@ async fn a_delivery_that_is_stored_while_the_head_ends_becomes_the_head() {
     let stores = [open().await, open().await];
     let mut ordered = destination(1);
     ordered.settings.order = DeliveryOrder::new(true, None);
-    stores[0].create_destination(ordered).await.unwrap();
+    stores[0].create_destination(ordered, creation()).await.unwrap();
     let mut claimed = Vec::new();
     for number in 1..=150 {
         // The previous delivery ends while this one is stored.

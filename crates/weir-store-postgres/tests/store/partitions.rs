@@ -12,7 +12,7 @@ use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, destination, destination_id, event, event_at, result},
+    fixtures::{NOW, creation, destination, destination_id, event, event_at, result},
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -55,7 +55,7 @@ async fn maintenance_makes_the_next_days() {
 async fn an_event_of_any_time_is_stored_and_delivered() {
     let database = Database::create().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     let times = [Timestamp::MIN, Timestamp::from_secs(86_400), NOW - DAY * 400, NOW + DAY * 400, Timestamp::MAX];
     let events: Vec<_> = (1..).zip(times).map(|(number, time)| event_at(number, time)).collect();
     store.ingest(events.clone()).await.unwrap();
@@ -102,7 +102,7 @@ async fn prune(store: &PostgresStore) -> Pruned {
 /// Three days with two deliveries each: all are delivered, except one dead letter on the second day and one waiting
 /// delivery on the third.
 async fn three_days(store: &PostgresStore) {
-    store.create_destination(destination(1)).await.unwrap();
+    store.create_destination(destination(1), creation()).await.unwrap();
     let events = (0..6).map(|number| {
         let mut new = event_at(number, NOW + DAY * (number as u32 / 2) + Duration::from_millis(number));
         new.event.idempotency_key = Some(number.to_string());

@@ -4,14 +4,15 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{DeliveryState, outcome::Verdict};
 use weir_store::{
-    DeliveryFilter, DestinationPatch, Destinations as _, History as _, Ingest as _, IngestRefusal, NewEvent,
+    Deletion, DeliveryFilter, DestinationPatch, Destinations as _, History as _, Ingest as _, IngestRefusal, NewEvent,
     Outbox as _, PageRequest, Results as _, Settlement,
+    conformance::{activity, deletion},
 };
 use weir_store_postgres::PostgresStore;
 
 use crate::{
     database::Database,
-    fixtures::{NOW, destination, destination_id, event, request, result},
+    fixtures::{NOW, creation, destination, destination_id, event, request, result},
 };
 
 pub(crate) fn with_key(mut new: NewEvent, key: &str) -> NewEvent {
@@ -42,7 +43,7 @@ async fn a_new_database_is_opened_by_several_processes_at_once() {
 async fn two_processes_never_claim_one_delivery() {
     let (_database, stores) = two_processes().await;
     for number in 1..=3 {
-        stores[0].create_destination(destination(number)).await.unwrap();
+        stores[0].create_destination(destination(number), creation()).await.unwrap();
     }
     stores[0].ingest((1..=200).map(event).collect()).await.unwrap();
     let claimers: Vec<_> = (0..8)
@@ -75,7 +76,7 @@ async fn two_processes_never_claim_one_delivery() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_key_posted_to_two_processes_is_one_event() {
     let (_database, stores) = two_processes().await;
-    stores[0].create_destination(destination(1)).await.unwrap();
+    stores[0].create_destination(destination(1), creation()).await.unwrap();
     for round in 0..10 {
         let posts: Vec<_> = (1..=8)
             .map(|number| {
@@ -97,7 +98,7 @@ async fn one_key_posted_to_two_processes_is_one_event() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_coalesce_key_posted_to_two_processes_leaves_one_waiting_delivery() {
     let (_database, stores) = two_processes().await;
-    stores[0].create_destination(destination(1)).await.unwrap();
+    stores[0].create_destination(destination(1), creation()).await.unwrap();
     for round in 0..50 {
         let posts: Vec<_> = (1..=4)
             .map(|number| {
@@ -117,7 +118,7 @@ async fn one_coalesce_key_posted_to_two_processes_leaves_one_waiting_delivery() 
 #[tokio::test]
 async fn an_edit_is_seen_by_another_process_at_once() {
     let (_database, [editor, other]) = two_processes().await;
-    let first = editor.create_destination(destination(1)).await.unwrap();
+    let first = editor.create_destination(destination(1), creation()).await.unwrap().new().unwrap();
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(Arc::clone(&first))]);
     assert_eq!(other.ingest(vec![event(1)]).await.unwrap()[0].as_ref().unwrap().deliveries, 1);
 
@@ -125,18 +126,19 @@ async fn an_edit_is_seen_by_another_process_at_once() {
     settings.event_types = vec!["order.*".parse().unwrap()];
     let patch =
         DestinationPatch { id: first.id, expected_updated_at: NOW, settings, now: NOW + Duration::from_secs(1) };
-    let edited = editor.patch_destination(patch).await.unwrap().unwrap();
+    let edited = editor.patch_destination(patch, activity()).await.unwrap().unwrap();
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(edited)]);
     assert_eq!(other.ingest(vec![event(2)]).await.unwrap()[0].as_ref().unwrap().deliveries, 0);
 
-    editor.hold_destination(first.id, NOW + Duration::from_secs(60), "busy").await.unwrap();
+    editor.hold_destination(first.id, NOW + Duration::from_secs(60), "busy", NOW).await.unwrap();
     let held = other.destination(first.id).await.unwrap().unwrap();
     assert_eq!(held.held_until, Some(NOW + Duration::from_secs(60)));
 
     assert!(editor.pause_destination(first.id, "gone", NOW + Duration::from_secs(2)).await.unwrap());
     assert!(other.claim(vec![request(1, 9)], NOW + Duration::from_secs(9)).await.unwrap()[0].deliveries.is_empty());
 
-    assert!(editor.delete_destination(first.id, NOW + Duration::from_secs(3)).await.unwrap());
+    let deleted = editor.delete_destination(deletion(1, Duration::from_secs(3)), activity()).await.unwrap();
+    assert_eq!(deleted, Deletion::Deleted);
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [None]);
     let mut named = event(3);
     named.destinations = Some(vec![first.id]);
@@ -150,7 +152,7 @@ async fn an_edit_is_seen_by_another_process_at_once() {
 async fn a_deletion_leaves_no_waiting_delivery() {
     let (_database, [deleter, worker]) = two_processes().await;
     for round in 1..=12 {
-        let id = deleter.create_destination(destination(round)).await.unwrap().id;
+        let id = deleter.create_destination(destination(round), creation()).await.unwrap().new().unwrap().id;
         let numbers = round as u64 * 1_000..;
         let post = tokio::spawn({
             let worker = Arc::clone(&worker);
@@ -183,7 +185,8 @@ async fn a_deletion_leaves_no_waiting_delivery() {
         while worker.destination_counts(id).await.unwrap().retrying < 3 {
             tokio::task::yield_now().await;
         }
-        assert!(deleter.delete_destination(id, NOW + Duration::from_secs(70)).await.unwrap());
+        let deleted = deleter.delete_destination(deletion(round, Duration::from_secs(70)), activity()).await.unwrap();
+        assert_eq!(deleted, Deletion::Deleted);
         post.await.unwrap();
         work.await.unwrap();
         let counts = deleter.destination_counts(id).await.unwrap();
@@ -194,7 +197,7 @@ async fn a_deletion_leaves_no_waiting_delivery() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abandoned_claim_is_recovered_by_one_process() {
     let (_database, stores) = two_processes().await;
-    stores[0].create_destination(destination(1)).await.unwrap();
+    stores[0].create_destination(destination(1), creation()).await.unwrap();
     stores[0].ingest((1..=300).map(event).collect()).await.unwrap();
     let claimed = stores[0].claim(vec![request(1, 300)], NOW + Duration::from_secs(1)).await.unwrap().remove(0);
     assert_eq!(claimed.deliveries.len(), 300);

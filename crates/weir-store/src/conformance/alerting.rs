@@ -23,7 +23,7 @@ pub async fn the_alert_policy_is_the_default_until_one_is_set(mut subject: Subje
     let first = AlertPolicy { backlog_depth: Some(1_000), dead_letters: None, ..AlertPolicy::default() };
     let second = AlertPolicy { oldest_age_s: Some(60), drain_beyond_ttl: false, ..first };
     for policy in [first, second] {
-        subject.store.set_alert_policy(policy).await.expect("set");
+        subject.store.set_alert_policy(policy, activity()).await.expect("set");
         assert_eq!(subject.store.alert_policy().await.expect("read"), policy);
     }
     subject.reopen().await;

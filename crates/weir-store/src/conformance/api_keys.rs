@@ -27,20 +27,20 @@ pub async fn api_keys_are_kept_until_they_are_deleted(mut subject: Subject) {
     // Two keys may have one name.
     let second = ApiKey { name: first.name.clone(), ..key(2) };
     for key in [&second, &first] {
-        subject.store.create_api_key(key.clone()).await.expect("create");
+        subject.store.create_api_key(key.clone(), creation()).await.expect("create");
     }
     subject.reopen().await;
     assert_eq!(subject.store.api_keys().await.expect("read"), [first.clone(), second.clone()]);
 
-    assert!(subject.store.delete_api_key(first.id).await.expect("delete"));
-    assert!(!subject.store.delete_api_key(first.id).await.expect("delete"));
+    assert!(subject.store.delete_api_key(first.id, activity()).await.expect("delete"));
+    assert!(!subject.store.delete_api_key(first.id, activity()).await.expect("delete"));
     assert_eq!(subject.store.api_keys().await.expect("read"), [second]);
 }
 
 pub async fn every_role_of_an_api_key_is_stored(subject: Subject) {
     let keys = [1, 2, 3, 4].map(|number| ApiKey { role: Role::ALL[usize::from(number) - 1], ..key(number) });
     for key in &keys {
-        subject.store.create_api_key(key.clone()).await.expect("create");
+        subject.store.create_api_key(key.clone(), creation()).await.expect("create");
     }
     assert_eq!(subject.store.api_keys().await.expect("read"), keys);
 }

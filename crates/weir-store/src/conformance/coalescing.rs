@@ -113,7 +113,8 @@ pub async fn a_superseded_delivery_can_be_retried_by_hand(subject: Subject) {
     let claimed = subject.claim(1, 1).await.remove(0);
     subject.update(2, "a").await;
     subject.store.release(vec![claimed.claim], NOW + seconds(2)).await.expect("release");
-    let retried = subject.store.retry_delivery(claimed.claim.delivery_id, NOW + seconds(8)).await.expect("retry");
+    let retried =
+        subject.store.retry_delivery(claimed.claim.delivery_id, NOW + seconds(8), activity()).await.expect("retry");
     assert_eq!(retried, DeliveryAction::Done { destination_id: destination_id(1) });
     let again = subject.claim(1, 9).await;
     assert!(again.iter().map(number_of).eq([2, 1]));

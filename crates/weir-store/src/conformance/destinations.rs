@@ -61,7 +61,8 @@ pub async fn edits_are_read_in_the_order_of_their_times(subject: Subject) {
     let began = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination").updated_at;
     let later = began + seconds(1);
     assert!(subject.store.pause_destination(destination_id(3), "it asked for it", later).await.expect("pause"));
-    subject.store.delete_destination(destination_id(1), later + seconds(1)).await.expect("delete");
+    let second = Duration::from_secs(1);
+    subject.store.delete_destination(deletion(1, later.since(NOW) + second), activity()).await.expect("delete");
     assert!(subject.store.pause_destination(destination_id(2), "so did it", later + seconds(2)).await.expect("pause"));
     let all = subject.store.edited_after(EditPlace::at(began), 9).await.expect("read");
     let seen: Vec<_> = all.iter().map(|edited| (edited.place.id, edited.destination.is_some())).collect();
@@ -89,8 +90,9 @@ pub async fn a_deleted_destination_cannot_be_edited(subject: Subject) {
     subject.delete(1).await;
     assert_eq!(subject.patch(&first, NOW + seconds(2), |_| ()).await, None);
     assert!(!subject.store.pause_destination(first.id, "gone", NOW).await.expect("pause"));
-    subject.store.hold_destination(first.id, NOW + seconds(9), "busy").await.expect("hold");
-    assert!(!subject.store.delete_destination(first.id, NOW).await.expect("delete"));
+    subject.store.hold_destination(first.id, NOW + seconds(9), "busy", NOW).await.expect("hold");
+    let again = subject.store.delete_destination(deletion(1, seconds(9)), activity()).await.expect("delete");
+    assert_eq!(again, Deletion::Missing);
     assert_eq!(subject.store.destination(first.id).await.expect("read"), None);
 }
 
@@ -128,7 +130,7 @@ pub async fn resuming_clears_the_reason_of_the_pause(subject: Subject) {
 }
 
 /// The state of a breaker after ten failures in a row.
-fn opened(breaker: &Breaker, at: Timestamp) -> Breaker {
+pub(super) fn opened(breaker: &Breaker, at: Timestamp) -> Breaker {
     let (policy, mut window) = (BreakerPolicy::default(), AttemptWindow::default());
     let failure = EndedAttempt { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: at, now: at };
     (0..10).find_map(|_| window.observe(breaker, &policy, &failure)).expect("it opens")
@@ -203,7 +205,7 @@ pub async fn a_hold_is_only_ever_extended(subject: Subject) {
     for (until, reason, expected) in
         [(60, "busy", (60, "busy")), (30, "less", (60, "busy")), (90, "more", (90, "more"))]
     {
-        subject.store.hold_destination(made.id, NOW + seconds(until), reason).await.expect("hold");
+        subject.store.hold_destination(made.id, NOW + seconds(until), reason, NOW).await.expect("hold");
         let held = subject.store.destination(made.id).await.expect("read").expect("a destination");
         assert_eq!(held.held_until, Some(NOW + seconds(expected.0)));
         assert_eq!(held.held_reason.as_deref(), Some(expected.1));
@@ -284,7 +286,7 @@ pub async fn destinations_survive_a_restart(mut subject: Subject) {
             settings.rate_limits = per_second(3);
         })
         .await;
-    subject.store.hold_destination(first.id, NOW + seconds(60), "busy").await.expect("hold");
+    subject.store.hold_destination(first.id, NOW + seconds(60), "busy", NOW).await.expect("hold");
     subject.reopen().await;
     let read = subject.store.destination(first.id).await.expect("read").expect("a destination");
     assert_eq!(read.settings, edited.expect("applied").settings);

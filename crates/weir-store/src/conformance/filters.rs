@@ -38,7 +38,7 @@ pub async fn the_last_error_of_a_delivery_is_shown(subject: Subject) {
     assert_eq!(subject.delivery(id).await.last_attempt, Some(timed_out), "the attempt in flight has not ended");
     subject.settle(ended(&second, (Verdict::Dead, None, Some(503)))).await;
     let unavailable = LastAttempt { status_code: Some(503), error: None, error_kind: Some(ErrorKind::Answer(5)) };
-    subject.store.retry_delivery(id, NOW + seconds(8)).await.expect("retry");
+    subject.store.retry_delivery(id, NOW + seconds(8), activity()).await.expect("retry");
     for delivery in [
         subject.deliveries(DeliveryFilter::default()).await.remove(0),
         subject.store.event_deliveries(event(1).id).await.expect("read").remove(0),

@@ -160,7 +160,7 @@ pub async fn deliveries_are_filtered_by_every_criterion(subject: Subject) {
     }
     let waiting = DeliveryFilter { state: Some(DeliveryState::Pending), ..DeliveryFilter::default() };
     for delivery in subject.deliveries(waiting).await.iter().step_by(3) {
-        subject.store.cancel_delivery(delivery.id, NOW + seconds(20)).await.expect("cancel");
+        subject.store.cancel_delivery(delivery.id, NOW + seconds(20), activity()).await.expect("cancel");
     }
     let all = subject.deliveries(DeliveryFilter::default()).await;
     assert_eq!(all.len(), 28);

@@ -136,13 +136,13 @@ impl Subject {
                 let head = self.claim(1, 1).await.remove(0);
                 self.settle(result(&head, verdict)).await;
             }
-            End::Cancel => drop(self.store.cancel_delivery(id, NOW + seconds(1)).await.expect("cancel")),
+            End::Cancel => drop(self.store.cancel_delivery(id, NOW + seconds(1), activity()).await.expect("cancel")),
             End::Purge => {
                 let head: EventPattern = "head".parse().expect("a pattern");
                 let (destination_id, now) = (destination_id(1), NOW + seconds(9));
                 let purge =
                     Purge { destination_id, pending: true, retrying: true, event_type: Some(head), before: now, now };
-                assert_eq!(self.store.purge(&purge).await.expect("purge"), 1);
+                assert_eq!(self.store.purge(&purge, activity()).await.expect("purge"), 1);
             }
             End::ExpiryInClaim => {
                 let claims = self.claims(vec![request(1, 1)], NOW + seconds(6)).await.remove(0);
@@ -287,7 +287,7 @@ pub async fn deliveries_behind_a_head_can_end_without_breaking_the_group(subject
     subject.ingest(vec![named(expiring, &[1])]).await;
     subject.join(&[(4, "a")]).await;
     let behind = subject.by_number(2).await.id;
-    let cancelled = subject.store.cancel_delivery(behind, NOW).await.expect("cancel");
+    let cancelled = subject.store.cancel_delivery(behind, NOW, activity()).await.expect("cancel");
     assert_eq!(cancelled, DeliveryAction::Done { destination_id: destination_id(1) });
     assert_eq!(subject.claimable().await, [1]);
     assert_eq!(subject.store.expire_deliveries(NOW + seconds(6), 9).await.expect("expire"), 1);
@@ -313,7 +313,7 @@ pub async fn a_purge_cancels_long_and_many_message_groups_completely(subject: Su
     let event_type = Some("video.created".parse().expect("a pattern"));
     let purge =
         Purge { destination_id: destination_id(1), pending: true, retrying: true, event_type, before: now, now };
-    assert_eq!(subject.store.purge(&purge).await.expect("purge"), 3_798);
+    assert_eq!(subject.store.purge(&purge, activity()).await.expect("purge"), 3_798);
     assert_eq!(subject.claimable().await, [1_000], "the first remaining delivery is the head");
     let counts = subject.store.destination_counts(destination_id(1)).await.expect("counts");
     assert_eq!(counts.pending, 2);
@@ -344,7 +344,7 @@ pub async fn a_delivery_retried_by_hand_joins_its_message_group(subject: Subject
     let subject = Subject::with_message_groups(&[(1, "a"), (2, "a"), (3, "a")], subject).await;
     let retry = async |number| {
         let id = subject.by_number(number).await.id;
-        let done = subject.store.retry_delivery(id, NOW + seconds(4)).await.expect("retry");
+        let done = subject.store.retry_delivery(id, NOW + seconds(4), activity()).await.expect("retry");
         assert_eq!(done, DeliveryAction::Done { destination_id: destination_id(1) });
     };
     retry(2).await;
@@ -373,11 +373,11 @@ pub async fn a_delayed_head_that_is_retried_by_hand_is_due_at_once(subject: Subj
     subject.join(&[(2, "a")]).await;
     assert!(subject.claimable().await.is_empty(), "a delayed head keeps the order of storage");
     let id = subject.by_number(1).await.id;
-    subject.store.cancel_delivery(id, NOW).await.expect("cancel");
+    subject.store.cancel_delivery(id, NOW, activity()).await.expect("cancel");
     assert_eq!(subject.claimable().await, [2]);
     let second = subject.claim(1, 1).await.remove(0);
     subject.settle(result(&second, Verdict::Delivered)).await;
-    subject.store.retry_delivery(id, NOW + seconds(4)).await.expect("retry");
+    subject.store.retry_delivery(id, NOW + seconds(4), activity()).await.expect("retry");
     assert_eq!(subject.claimable().await, [1]);
 }
 

@@ -54,7 +54,7 @@ pub async fn message_groups_without_a_head_are_repaired(subject: Subject, run: i
 /// A group is stuck if all events are stored, no consumer works, and nothing can be claimed, but not all deliveries
 /// have ended. The test does not depend on the speed of the machine.
 pub async fn message_groups_under_load(stores: Vec<SharedStore>, keys: u64, calls: u64) {
-    stores[0].create_destination(ordered(1, Some(3))).await.expect("create");
+    stores[0].create_destination(ordered(1, Some(3)), creation()).await.expect("create");
     let load = Arc::new(Load { wanted: (2 * keys * calls) as usize, ended: Mutex::default(), work: RwLock::new(()) });
     let storing = Arc::new(());
     let producers = (0..keys).map(|key| {

@@ -52,7 +52,7 @@ pub async fn a_cancelled_replay_restores_its_message_groups(subject: Subject) {
     subject.steps(1).await;
     let head = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0).deliveries.remove(0);
     subject.ingest(vec![keyed(4)]).await;
-    subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
+    subject.store.cancel_replay(replay_id(1), CLAIMED, activity()).await.expect("cancel");
     assert_eq!(subject.steps(1).await, 2, "waiting deliveries return to their previous state");
     assert_eq!(subject.in_state(1, DeliveryState::Dead).await, 2);
     subject.settle_later(&head, Verdict::Delivered).await;

@@ -47,7 +47,7 @@ pub async fn delivered_deliveries_are_pruned_with_their_events_and_dead_letters_
     }
     subject
         .store
-        .cancel_delivery(subject.deliveries(DeliveryFilter::default()).await[0].id, NOW)
+        .cancel_delivery(subject.deliveries(DeliveryFilter::default()).await[0].id, NOW, activity())
         .await
         .expect("cancel");
     let early = Retention::default().cutoffs(NOW + DAY * 14);
@@ -77,7 +77,7 @@ pub async fn each_final_state_has_its_own_retention(subject: Subject) {
     }
     subject
         .store
-        .cancel_delivery(subject.deliveries(DeliveryFilter::default()).await[0].id, NOW)
+        .cancel_delivery(subject.deliveries(DeliveryFilter::default()).await[0].id, NOW, activity())
         .await
         .expect("cancel");
     let at = |day: u32| NOW + DAY * day + seconds(3_600);
@@ -116,7 +116,7 @@ pub async fn an_event_stays_as_long_as_one_of_its_deliveries(subject: Subject) {
     let remaining = subject.store.event_deliveries(event(2).id).await.expect("read");
     assert_eq!(remaining.iter().map(|delivery| delivery.state).collect::<Vec<_>>(), [DeliveryState::Dead]);
     // A remaining dead letter can still be sent, because its body is kept.
-    subject.store.retry_delivery(remaining[0].id, LATER).await.expect("retry");
+    subject.store.retry_delivery(remaining[0].id, LATER, activity()).await.expect("retry");
     let again = subject.claims(vec![request(2, 1)], LATER).await.remove(0);
     assert_eq!(numbers_of(&again), [2]);
 }
@@ -172,7 +172,7 @@ pub async fn a_long_history_is_pruned_in_small_steps_beside_deliveries(subject: 
         // A delivery that is retried meanwhile stays.
         if steps == 0 {
             let newest = subject.deliveries(DeliveryFilter::default()).await.remove(0);
-            subject.store.retry_delivery(newest.id, LATER).await.expect("retry");
+            subject.store.retry_delivery(newest.id, LATER, activity()).await.expect("retry");
         }
         total += step.pruned;
         steps += 1;

@@ -15,7 +15,7 @@ impl Subject {
     /// Runs a purge. Returns the number of cancelled deliveries, which must equal the count before.
     async fn purge(&self, purge: &Purge) -> u64 {
         let counted = self.store.count_purge(purge).await.expect("count");
-        let cancelled = self.store.purge(purge).await.expect("purge");
+        let cancelled = self.store.purge(purge, activity()).await.expect("purge");
         assert_eq!(counted, cancelled, "{purge:?}");
         cancelled
     }
@@ -114,7 +114,7 @@ pub async fn a_long_purge_runs_in_steps_and_counts_all_deliveries(subject: Subje
     let purge = Purge { event_type: Some("video.*".parse().expect("a pattern")), ..everything() };
     let (mut place, mut steps): (Option<PurgePlace>, Vec<PurgeStep>) = (None, Vec::new());
     loop {
-        let step = subject.store.purge_some(&purge, place).await.expect("a step");
+        let step = subject.store.purge_some(&purge, place, &activity(), 0).await.expect("a step");
         steps.push(step);
         place = step.next;
         if place.is_none() {
@@ -152,7 +152,7 @@ pub async fn a_purge_beside_claims_loses_nothing_and_cancels_no_claimed_delivery
             }
         }
     });
-    let cancelled = subject.store.purge(&everything()).await.expect("purge") as usize;
+    let cancelled = subject.store.purge(&everything(), activity()).await.expect("purge") as usize;
     let delivered = worker.await.expect("joined");
     assert_eq!(cancelled + delivered, 2_000);
     assert_eq!(subject.count(1, DeliveryState::Cancelled).await, cancelled);

@@ -34,7 +34,7 @@ impl Subject {
     pub(super) async fn begin(&self, number: u128, filter: ReplayFilter) -> u64 {
         let total = self.store.count_replay(&filter, BEGUN).await.expect("count");
         let replay = NewReplay { id: replay_id(number), filter, created_at: BEGUN };
-        self.store.create_replay(replay, total).await.expect("create");
+        self.store.create_replay(replay, total, creation()).await.expect("create");
         total
     }
 
@@ -143,7 +143,8 @@ pub async fn ended_deliveries_are_replayed_apart_from_live_ones(subject: Subject
     assert!(subject.store.open_replays().await.expect("open").is_empty());
     assert!(subject.store.replay_destinations().await.expect("read").is_empty());
     // A later retry by hand does not change the figures of the ended replay.
-    let again = subject.store.retry_delivery(first.deliveries[2].claim.delivery_id, CLAIMED + seconds(2)).await;
+    let again =
+        subject.store.retry_delivery(first.deliveries[2].claim.delivery_id, CLAIMED + seconds(2), activity()).await;
     assert!(matches!(again, Ok(DeliveryAction::Done { .. })));
     assert_eq!(subject.figures(1).await, figures);
     assert_eq!(subject.attempts(one.claim.delivery_id).await.len(), 2, "attempt numbers continue");
@@ -208,7 +209,7 @@ pub async fn a_long_replay_continues_after_a_crash_and_moves_nothing_twice(mut s
             subject.settle(result(&claimed, Verdict::Failed)).await;
             let figures = subject.figures(1).await;
             assert_eq!((figures.failed, figures.remaining()), (1, COUNT - 1));
-            let again = subject.store.retry_delivery(claimed.claim.delivery_id, CLAIMED).await;
+            let again = subject.store.retry_delivery(claimed.claim.delivery_id, CLAIMED, activity()).await;
             assert!(matches!(again, Ok(DeliveryAction::Done { .. })));
         }
     }
@@ -223,7 +224,7 @@ pub async fn a_cancelled_replay_puts_its_unsent_deliveries_back(subject: Subject
     subject.begin(1, all_dead()).await;
     subject.steps(1).await;
     let claimed = subject.claim_replay(1, 2).await.deliveries;
-    let cancelling = subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
+    let cancelling = subject.store.cancel_replay(replay_id(1), CLAIMED, activity()).await.expect("cancel");
     assert_eq!(cancelling, Some(ReplayPhase::Cancelling));
     assert_eq!(subject.steps(1).await, 3);
     assert_eq!(
@@ -242,8 +243,8 @@ pub async fn a_cancelled_replay_puts_its_unsent_deliveries_back(subject: Subject
     assert_eq!((replay.figures.delivered, replay.figures.remaining()), (1, 4));
     // Another replay can take the deliveries.
     assert_eq!(subject.store.count_replay(&all_dead(), CLAIMED + seconds(9)).await.expect("count"), 4);
-    assert_eq!(subject.store.cancel_replay(replay_id(3), CLAIMED).await.expect("cancel"), None);
-    let again = subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
+    assert_eq!(subject.store.cancel_replay(replay_id(3), CLAIMED, activity()).await.expect("cancel"), None);
+    let again = subject.store.cancel_replay(replay_id(1), CLAIMED, activity()).await.expect("cancel");
     assert_eq!(again, Some(ReplayPhase::Cancelled));
 }
 
@@ -251,7 +252,7 @@ pub async fn a_replay_cancelled_before_its_first_step_changes_nothing(subject: S
     subject.create_many(1).await;
     subject.ended(1, 1..4, Verdict::Dead).await;
     subject.begin(1, all_dead()).await;
-    subject.store.cancel_replay(replay_id(1), CLAIMED).await.expect("cancel");
+    subject.store.cancel_replay(replay_id(1), CLAIMED, activity()).await.expect("cancel");
     assert_eq!(subject.steps(1).await, 0);
     let replay = subject.replay(1).await;
     assert_eq!((replay.phase, replay.figures.remaining()), (ReplayPhase::Cancelled, 3));
@@ -302,7 +303,11 @@ pub async fn a_replay_takes_the_deliveries_that_match_its_filter(subject: Subjec
         let id = ReplayId::new(BEGUN, u128::from(number) << 8 | rand_of(&deliveries));
         let total = subject.store.count_replay(&filter, BEGUN).await.expect("count");
         assert_eq!(total, expected, "{deliveries:?}");
-        subject.store.create_replay(NewReplay { id, filter, created_at: BEGUN }, total).await.expect("create");
+        subject
+            .store
+            .create_replay(NewReplay { id, filter, created_at: BEGUN }, total, creation())
+            .await
+            .expect("create");
         let mut moved = 0;
         while let step = subject.store.step_replay(id, BEGUN).await.expect("a step")
             && step.more
@@ -310,7 +315,7 @@ pub async fn a_replay_takes_the_deliveries_that_match_its_filter(subject: Subjec
             moved += step.moved;
         }
         assert_eq!(moved, expected, "{deliveries:?}");
-        subject.store.cancel_replay(id, BEGUN).await.expect("cancel");
+        subject.store.cancel_replay(id, BEGUN, activity()).await.expect("cancel");
         while subject.store.step_replay(id, BEGUN).await.expect("a step").more {}
     }
 }
@@ -339,15 +344,15 @@ pub async fn counts_lists_and_purges_include_waiting_replays(subject: Subject) {
     let waiting = subject.deliveries(waiting).await;
     assert_eq!(waiting[0].next_attempt_at, Some(BEGUN));
     // One delivery is cancelled by hand, one is retried by hand and so becomes live, and the others are purged.
-    let cancelled = subject.store.cancel_delivery(waiting[0].id, CLAIMED).await.expect("cancel");
+    let cancelled = subject.store.cancel_delivery(waiting[0].id, CLAIMED, activity()).await.expect("cancel");
     assert!(matches!(cancelled, DeliveryAction::Done { .. }));
-    let retried = subject.store.retry_delivery(waiting[1].id, CLAIMED).await.expect("retry");
+    let retried = subject.store.retry_delivery(waiting[1].id, CLAIMED, activity()).await.expect("retry");
     assert!(matches!(retried, DeliveryAction::Done { .. }));
     let live = subject.claims(vec![request(1, 9)], CLAIMED).await.remove(0).deliveries;
     assert_eq!(live.iter().map(|live| live.claim.delivery_id).collect::<Vec<_>>(), [waiting[1].id]);
     let (destination_id, now) = (destination_id(1), CLAIMED);
     let purge = Purge { destination_id, pending: true, retrying: true, event_type: None, before: now, now };
-    assert_eq!(subject.store.purge(&purge).await.expect("purge"), 2);
+    assert_eq!(subject.store.purge(&purge, activity()).await.expect("purge"), 2);
     subject.settle_later(&claimed, Verdict::Delivered).await;
     subject.settle_later(&live[0], Verdict::Delivered).await;
     subject.delete(2).await;

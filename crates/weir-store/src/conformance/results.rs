@@ -7,11 +7,11 @@ const LATER: Verdict = Verdict::Retry { at: Timestamp::from_secs(1_800_000_060) 
 
 impl Subject {
     async fn retry(&self, id: DeliveryId) -> DeliveryAction {
-        self.store.retry_delivery(id, NOW + seconds(8)).await.expect("retry")
+        self.store.retry_delivery(id, NOW + seconds(8), activity()).await.expect("retry")
     }
 
     async fn cancel(&self, id: DeliveryId) -> DeliveryAction {
-        self.store.cancel_delivery(id, NOW + seconds(8)).await.expect("cancel")
+        self.store.cancel_delivery(id, NOW + seconds(8), activity()).await.expect("cancel")
     }
 }
 
@@ -144,7 +144,7 @@ pub async fn a_waiting_delivery_retried_by_hand_is_due_at_once(subject: Subject)
     assert_eq!(subject.retry(id).await, DONE());
     let delivery = subject.delivery(id).await;
     assert_eq!((delivery.state, delivery.next_attempt_at), (DeliveryState::Retrying, Some(NOW + seconds(8))));
-    let later = subject.store.retry_delivery(id, NOW + seconds(30)).await.expect("retry");
+    let later = subject.store.retry_delivery(id, NOW + seconds(30), activity()).await.expect("retry");
     assert_eq!(later, DONE());
     assert_eq!(subject.delivery(id).await.next_attempt_at, Some(NOW + seconds(8)));
     assert_eq!(subject.claim(1, 1).await.len(), 1);

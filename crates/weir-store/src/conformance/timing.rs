@@ -135,7 +135,8 @@ pub async fn an_expired_delivery_is_not_retried_by_hand(subject: Subject) {
     let claimed = subject.claim(1, 1).await.remove(0);
     subject.settle(result(&claimed, Verdict::Dead)).await;
     let id = claimed.claim.delivery_id;
-    let retry = async |second| subject.store.retry_delivery(id, NOW + seconds(second)).await.expect("retry");
+    let retry =
+        async |second| subject.store.retry_delivery(id, NOW + seconds(second), activity()).await.expect("retry");
     assert_eq!(retry(20).await, DeliveryAction::Expired, "it would expire at once");
     assert_eq!(subject.state(id).await, DeliveryState::Dead);
     assert_eq!(retry(19).await, DeliveryAction::Done { destination_id: destination_id(1) });

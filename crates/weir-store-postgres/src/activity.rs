@@ -1,0 +1,157 @@
+//! The activity log, and the answers of idempotency keys. Both are written in the transactions of the changes.
+
+use async_trait::async_trait;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use weir_core::{Timestamp, activity::Activity, retention::ANSWERS_KEPT};
+use weir_store::{
+    ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer, Page, PageRequest, StoreResult, first_id,
+    rows::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
+};
+
+use crate::{
+    PostgresStore,
+    edits::Edit,
+    history::Select,
+    rows::{Statement, bind, uuid},
+};
+
+/// The values of [`ACTIVITY_COLUMNS`]. Only the row of a purge is written again, by each step.
+const RECORD: &str = "INSERT INTO activity VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+ON CONFLICT (id) DO UPDATE SET after = excluded.after";
+
+/// Stores an answer unless a younger one has its key. The last parameter is the instant until which answers are too old.
+/// A call waits while another transaction stores the same key.
+const ANSWER: &str = "INSERT INTO keyed_answers AS known (key, request, answer, at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (key) DO UPDATE SET request = excluded.request, answer = excluded.answer, at = excluded.at
+WHERE known.at <= $5";
+
+/// The most rows of each table that one step deletes.
+const STEP: i64 = 500;
+
+const PRUNE_ACTIVITY: &str =
+    "DELETE FROM activity WHERE id IN (SELECT id FROM activity WHERE id < $1 ORDER BY id LIMIT $2)";
+const PRUNE_ANSWERS: &str =
+    "DELETE FROM keyed_answers WHERE key IN (SELECT key FROM keyed_answers WHERE at < $1 ORDER BY at LIMIT $2)";
+
+#[async_trait]
+impl ActivityLog for PostgresStore {
+    async fn record_activity(&self, creation: Creation) -> StoreResult<Created<()>> {
+        self.edit(Record(creation)).await
+    }
+
+    async fn list_activity(&self, filter: &ActivityFilter, page: PageRequest) -> StoreResult<Page<Activity>> {
+        let (sql, arguments) = page_select(filter, page).into_parts();
+        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), activity).await?;
+        Ok(Page::of(rows, page, |activity| *activity.id.as_bytes()))
+    }
+
+    async fn keyed_answer(&self, key: [u8; 32], kept_from: Timestamp) -> StoreResult<Option<KeyedAnswer>> {
+        let sql = format!("SELECT {ANSWER_COLUMNS} FROM keyed_answers WHERE key = $1 AND at >= $2");
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(key.to_vec()).bind(kept_from.as_nanos());
+        Ok(self.read(query, keyed_answer).await?.pop())
+    }
+
+    async fn prune_activity(&self, activity_before: Timestamp, answers_before: Timestamp) -> StoreResult<u64> {
+        self.edit(PruneSome { activity_before, answers_before }).await
+    }
+}
+
+pub(crate) fn page_select(filter: &ActivityFilter, page: PageRequest) -> Select {
+    let mut select = Select::new(format!("SELECT {ACTIVITY_COLUMNS} FROM activity"));
+    if let Some(tenants) = &filter.tenants {
+        let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
+        select.compare("tenant = ANY(", tenants);
+        select.sql.push(')');
+    }
+    match &filter.actor {
+        Some(ActorFilter::Name(name)) => select.compare("actor =", name),
+        Some(ActorFilter::Key(id)) => select.compare("key_id =", uuid(id.as_bytes())),
+        None => {}
+    }
+    if let Some(id) = filter.destination_id {
+        select.compare("destination_id =", uuid(id.as_bytes()));
+    }
+    if let Some(before) = page.before {
+        select.compare("id <", uuid(&before));
+    }
+    // Ids have only milliseconds, so the exact times follow.
+    if let Some(from) = filter.from {
+        select.compare("id >=", uuid(&first_id(from.as_millis())));
+        select.compare("at >=", from.as_nanos());
+    }
+    if let Some(to) = filter.to {
+        select.compare("id <", uuid(&first_id(to.as_millis().saturating_add(1))));
+        select.compare("at <", to.as_nanos());
+    }
+    select.page("activity", page);
+    select
+}
+
+/// Binds the values of [`ACTIVITY_COLUMNS`], the first parameters of a statement.
+pub(crate) fn bind_activity(sql: &'static str, activity: &Activity) -> Statement {
+    let ids = activity_ids(activity).into_iter();
+    let statement = ids.fold(sqlx::query(sql), |statement, id| statement.bind(id.map(uuid)));
+    activity_values(activity).into_iter().fold(statement, bind)
+}
+
+/// Records an activity in the transaction of the connection.
+pub(crate) async fn record(connection: &mut PgConnection, activity: &Activity) -> Result<(), sqlx::Error> {
+    bind_activity(RECORD, activity).execute(connection).await.map(drop)
+}
+
+/// Records a creation in the transaction of the connection. With an answer that another request has stored before, this
+/// is returned, and nothing must be created.
+pub(crate) async fn record_creation(
+    connection: &mut PgConnection,
+    creation: &Creation,
+) -> Result<Option<KeyedAnswer>, sqlx::Error> {
+    if let Some(answer) = &creation.answer {
+        let stored = sqlx::query(ANSWER)
+            .bind(answer.key.to_vec())
+            .bind(answer.request.to_vec())
+            .bind(&answer.answer)
+            .bind(answer.at.as_nanos())
+            .bind(answer.at.before(ANSWERS_KEPT).as_nanos())
+            .execute(&mut *connection)
+            .await?;
+        if stored.rows_affected() == 0 {
+            let sql = format!("SELECT {ANSWER_COLUMNS} FROM keyed_answers WHERE key = $1");
+            let row = sqlx::query(AssertSqlSafe(sql)).bind(answer.key.to_vec()).fetch_one(connection).await?;
+            return Ok(Some(keyed_answer(&row)?));
+        }
+    }
+    record(connection, &creation.activity).await?;
+    Ok(None)
+}
+
+struct Record(Creation);
+
+#[async_trait]
+impl Edit for Record {
+    type Answer = Created<()>;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        let before = record_creation(&mut transaction, &self.0).await?;
+        transaction.commit().await?;
+        Ok(before.map_or(Created::New(()), Created::Before))
+    }
+}
+
+struct PruneSome {
+    activity_before: Timestamp,
+    answers_before: Timestamp,
+}
+
+#[async_trait]
+impl Edit for PruneSome {
+    type Answer = u64;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let first = first_id(self.activity_before.as_millis());
+        let old = sqlx::query(PRUNE_ACTIVITY).bind(uuid(&first)).bind(STEP);
+        let activities = old.execute(&mut *connection).await?.rows_affected();
+        let old = sqlx::query(PRUNE_ANSWERS).bind(self.answers_before.as_nanos()).bind(STEP);
+        Ok(activities + old.execute(connection).await?.rows_affected())
+    }
+}

@@ -1,0 +1,171 @@
+//! The activity log, and the answers of idempotency keys. Both are written in the transactions of the changes.
+
+use async_trait::async_trait;
+use weir_core::{Timestamp, activity::Activity, retention::ANSWERS_KEPT};
+use weir_store::{
+    ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer, Page, PageRequest, StoreResult, first_id,
+    rows::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
+};
+
+use crate::{
+    SqliteStore,
+    edits::Edit,
+    error::Result,
+    history::WhereClause,
+    sql::{Values, execute, query},
+    writer::Transaction,
+};
+
+/// The values of [`ACTIVITY_COLUMNS`]. Only the row of a purge is written again, by each step.
+const RECORD: &str = "INSERT INTO activity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET after = excluded.after";
+
+/// Stores an answer unless a younger one has its key. The last parameter is the instant until which answers are too old.
+const ANSWER: &str = "INSERT INTO keyed_answers (key, request, answer, at) VALUES (?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET request = excluded.request, answer = excluded.answer, at = excluded.at
+WHERE keyed_answers.at <= ?";
+
+/// The most rows of each table that one step deletes: about a millisecond of the writer's time.
+const STEP: i64 = 500;
+
+pub(crate) const PRUNE_ACTIVITY: &str =
+    "DELETE FROM activity WHERE id IN (SELECT id FROM activity WHERE id < ? ORDER BY id LIMIT +?)";
+pub(crate) const PRUNE_ANSWERS: &str = "DELETE FROM keyed_answers WHERE key IN (
+    SELECT key FROM keyed_answers INDEXED BY keyed_answers_by_age WHERE at < ? ORDER BY at LIMIT +?)";
+
+#[async_trait]
+impl ActivityLog for SqliteStore {
+    async fn record_activity(&self, creation: Creation) -> StoreResult<Created<()>> {
+        self.ask(creation, |edit| Edit::operation(Edit::Record(edit))).await
+    }
+
+    async fn list_activity(&self, filter: &ActivityFilter, page: PageRequest) -> StoreResult<Page<Activity>> {
+        let (sql, values) = page_sql(filter, page);
+        Ok(Page::of(self.read(sql, values, activity).await?, page, |activity| *activity.id.as_bytes()))
+    }
+
+    async fn keyed_answer(&self, key: [u8; 32], kept_from: Timestamp) -> StoreResult<Option<KeyedAnswer>> {
+        let sql = format!("SELECT {ANSWER_COLUMNS} FROM keyed_answers WHERE key = ? AND at >= ?");
+        let mut values = Values::default();
+        values.blob(&key).int(kept_from.as_nanos());
+        Ok(self.read(sql, values, keyed_answer).await?.pop())
+    }
+
+    async fn prune_activity(&self, activity_before: Timestamp, answers_before: Timestamp) -> StoreResult<u64> {
+        self.ask((activity_before, answers_before), |edit| Edit::operation(Edit::PruneActivity(edit))).await
+    }
+}
+
+/// Reads one index backwards from the cursor. Several tenants have none: then the whole log is read.
+pub(crate) fn page_sql(filter: &ActivityFilter, page: PageRequest) -> (String, Values<'_>) {
+    let mut conditions = WhereClause::new();
+    let mut index = "NOT INDEXED";
+    if let Some(tenants) = &filter.tenants {
+        if tenants.len() == 1 {
+            index = "INDEXED BY activity_of_tenant";
+        }
+        let marks = vec!["?"; tenants.len()].join(", ");
+        let values = conditions.add(&format!("tenant IS NOT NULL AND tenant IN ({marks})"));
+        for tenant in tenants {
+            values.text(tenant);
+        }
+    }
+    match &filter.actor {
+        Some(ActorFilter::Name(name)) => {
+            index = "INDEXED BY activity_of_actor";
+            conditions.add("actor = ?").text(name);
+        }
+        Some(ActorFilter::Key(id)) => {
+            conditions.add("key_id = ?").blob(id.as_bytes());
+        }
+        None => {}
+    }
+    if let Some(id) = &filter.destination_id {
+        index = "INDEXED BY activity_of_destination";
+        conditions.add("destination_id IS NOT NULL AND destination_id = ?").blob(id.as_bytes());
+    }
+    if let Some(before) = page.before {
+        conditions.add("id < ?").owned_blob(before);
+    }
+    // Ids have only milliseconds, so the exact times follow.
+    if let Some(from) = filter.from {
+        conditions.add("id >= ?").owned_blob(first_id(from.as_millis()));
+        conditions.add("at >= ?").int(from.as_nanos());
+    }
+    if let Some(to) = filter.to {
+        conditions.add("id < ?").owned_blob(first_id(to.as_millis().saturating_add(1)));
+        conditions.add("at < ?").int(to.as_nanos());
+    }
+    conditions.values.int(i64::from(page.limit) + 1);
+    let terms = conditions.sql;
+    let sql = format!("SELECT {ACTIVITY_COLUMNS} FROM activity {index} WHERE {terms} ORDER BY id DESC LIMIT +?");
+    (sql, conditions.values)
+}
+
+impl Transaction<'_, '_> {
+    pub(crate) fn record(&mut self, activity: &Activity) -> Result<()> {
+        let mut values = Values::default();
+        for id in activity_ids(activity) {
+            match id {
+                Some(id) => values.blob(id),
+                None => values.nulls(1),
+            };
+        }
+        for value in activity_values(activity) {
+            values.value(value);
+        }
+        execute(self.connection, RECORD, &values).map(drop)
+    }
+
+    /// Records an activity if the change was made.
+    pub(crate) fn recorded<T>(
+        &mut self,
+        answer: T,
+        is_made: impl FnOnce(&T) -> bool,
+        activity: &Activity,
+    ) -> Result<T> {
+        if is_made(&answer) {
+            self.record(activity)?;
+        }
+        Ok(answer)
+    }
+
+    /// Records a creation, and then creates. With an answer that another request has stored before: only returns it.
+    pub(crate) fn create_once<T>(
+        &mut self,
+        creation: &Creation,
+        create: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<Created<T>> {
+        if let Some(answer) = &creation.answer
+            && let Some(before) = self.answer(answer)?
+        {
+            return Ok(Created::Before(before));
+        }
+        let new = create(self)?;
+        self.record(&creation.activity)?;
+        Ok(Created::New(new))
+    }
+
+    /// Stores an answer. If its key has one already, that is returned instead.
+    fn answer(&mut self, answer: &KeyedAnswer) -> Result<Option<KeyedAnswer>> {
+        let mut values = Values::default();
+        values.blob(&answer.key).blob(&answer.request).text(&answer.answer).int(answer.at.as_nanos());
+        values.int(answer.at.before(ANSWERS_KEPT).as_nanos());
+        if execute(self.connection, ANSWER, &values)? == 1 {
+            return Ok(None);
+        }
+        let sql = format!("SELECT {ANSWER_COLUMNS} FROM keyed_answers WHERE key = ?");
+        let mut values = Values::default();
+        values.blob(&answer.key);
+        Ok(query(self.connection, &sql, &values, |row| keyed_answer(row))?.pop())
+    }
+
+    pub(crate) fn prune_activity(&mut self, activity_before: Timestamp, answers_before: Timestamp) -> Result<u64> {
+        let mut old = Values::default();
+        old.owned_blob(first_id(activity_before.as_millis())).int(STEP);
+        let activities = execute(self.connection, PRUNE_ACTIVITY, &old)?;
+        let mut old = Values::default();
+        old.int(answers_before.as_nanos()).int(STEP);
+        Ok(activities + execute(self.connection, PRUNE_ANSWERS, &old)?)
+    }
+}

@@ -1,0 +1,425 @@
+//! The activity log, and creations with an idempotency key.
+
+use weir_core::{
+    ApiKeyId,
+    access::{Actor, Role, TenantScope},
+    activity::{Action, Activity, HOLDS_APART, Origin},
+    alert::AlertPolicy,
+    retention::ANSWERS_KEPT,
+};
+
+use super::*;
+use crate::{
+    ActivityFilter, ActorFilter, ApiKey, BreakerChange, Created, Creation, DeliveryAction, DestinationDeletion,
+    DestinationPatch, KeyedAnswer, NewReplay, Purge,
+};
+
+fn origin(name: &str) -> Origin {
+    Origin { actor: Actor::of_key(key_id(name), name), request_id: Some(format!("request of {name}")) }
+}
+
+fn key_id(name: &str) -> ApiKeyId {
+    ApiKeyId::from_bytes([name.as_bytes()[0]; 16])
+}
+
+/// An activity for tests of something else.
+pub fn activity() -> Activity {
+    Activity::new(origin("somebody"), Action::AlertsChanged, NOW)
+}
+
+/// A creation for tests of something else.
+pub fn creation() -> Creation {
+    activity().into()
+}
+
+/// The deletion of any version of a destination, this long after [`NOW`].
+pub fn deletion(number: u128, after: Duration) -> DestinationDeletion {
+    DestinationDeletion { id: destination_id(number), expected_updated_at: None, now: NOW + after }
+}
+
+/// An activity of the key `name` about a destination, `second` seconds after [`NOW`].
+fn about(destination: &Destination, name: &str, action: Action, second: u64) -> Activity {
+    let values = [1, 2].map(|value| Some(serde_json::json!({"max_in_flight": value, "name": "naïve"})));
+    let [before, after] = values;
+    Activity::new(origin(name), action, NOW + seconds(second)).of_destination(destination).changing(before, after)
+}
+
+fn in_tenant(number: u128, tenant: &str) -> Destination {
+    let mut made = destination(number);
+    made.settings.tenant = tenant.to_owned();
+    made
+}
+
+impl Subject {
+    async fn activities(&self, filter: &ActivityFilter) -> Vec<Activity> {
+        self.store.list_activity(filter, page(200)).await.expect("list").rows
+    }
+
+    /// The actions in the log, oldest first.
+    async fn actions(&self) -> Vec<&'static str> {
+        let all = self.activities(&ActivityFilter::default()).await;
+        all.iter().rev().map(|activity| activity.action.as_str()).collect()
+    }
+}
+
+pub async fn changes_are_recorded_with_their_activities(mut subject: Subject) {
+    let made = destination(1);
+    let created = about(&made, "ann", Action::DestinationCreated, 1);
+    let made = subject.store.create_destination(made, created.clone().into()).await.expect("create");
+    let made = made.new().expect("a new destination");
+    let edited = about(&made, "bob", Action::DestinationEdited, 2);
+    let mut settings = made.settings.clone();
+    settings.max_in_flight = 2;
+    let patch = DestinationPatch { id: made.id, expected_updated_at: made.updated_at, settings, now: NOW + seconds(2) };
+    subject.store.patch_destination(patch, edited.clone()).await.expect("patch").expect("applied");
+    // Nothing but what every activity has.
+    let shown = Activity::new(Origin::weir(), Action::SecretShown, NOW + seconds(3));
+    subject.store.record_activity(shown.clone().into()).await.expect("record");
+    let deleted = about(&made, "ann", Action::DestinationDeleted, 4).changing(None, None);
+    subject.store.delete_destination(deletion(1, seconds(4)), deleted.clone()).await.expect("delete");
+    let all = [deleted, shown, edited, created];
+    assert_eq!(subject.activities(&ActivityFilter::default()).await, all);
+    subject.reopen().await;
+    assert_eq!(subject.activities(&ActivityFilter::default()).await, all);
+}
+
+pub async fn every_kind_of_change_is_an_activity(subject: Subject) {
+    let of = |action, second| Activity::new(origin("ann"), action, NOW + seconds(second));
+    subject.create_many(1).await;
+    subject.post(1, 1..=2).await;
+    let deliveries = subject.deliveries(DeliveryFilter::default()).await;
+    let cancelled = subject.store.cancel_delivery(deliveries[0].id, NOW, of(Action::DeliveryCancelled, 1)).await;
+    assert!(matches!(cancelled.expect("cancel"), DeliveryAction::Done { .. }));
+    let retried = subject.store.retry_delivery(deliveries[0].id, NOW, of(Action::DeliveryRetried, 2)).await;
+    assert!(matches!(retried.expect("retry"), DeliveryAction::Done { .. }));
+    let pulled = subject.store.retry_delivery(deliveries[1].id, NOW, of(Action::DeliveryRetried, 3)).await;
+    assert!(matches!(pulled.expect("retry"), DeliveryAction::Done { .. }));
+    let replay = NewReplay { id: replay_id(1), filter: all_dead(), created_at: BEGUN };
+    subject.store.create_replay(replay, 0, of(Action::ReplayCreated, 4).into()).await.expect("create");
+    let replayed = subject.store.cancel_replay(replay_id(1), BEGUN, of(Action::ReplayCancelled, 5)).await;
+    assert!(replayed.expect("cancel").is_some());
+    let policy = AlertPolicy { backlog_depth: Some(7), ..AlertPolicy::default() };
+    subject.store.set_alert_policy(policy, of(Action::AlertsChanged, 6)).await.expect("set");
+    let key = ApiKey {
+        id: key_id("a key"),
+        name: "a key".to_owned(),
+        role: Role::Read,
+        tenants: TenantScope::All,
+        digest: [1; 32],
+        created_at: NOW,
+        expires_at: None,
+    };
+    subject.store.create_api_key(key.clone(), of(Action::KeyCreated, 7).into()).await.expect("create");
+    assert!(subject.store.delete_api_key(key.id, of(Action::KeyDeleted, 8)).await.expect("delete"));
+    let mut named = destination(2);
+    named.settings.name = "named".to_owned();
+    let created = subject.store.create_named_destination(named, of(Action::DestinationCreated, 9)).await;
+    assert!(created.expect("create").is_some());
+    assert_eq!(
+        subject.actions().await[1..],
+        [
+            "delivery.cancelled",
+            "delivery.retried",
+            "delivery.retried",
+            "replay.created",
+            "replay.cancelled",
+            "alerts.changed",
+            "key.created",
+            "key.deleted",
+            "destination.created",
+        ]
+    );
+}
+
+pub async fn a_change_that_is_refused_is_no_activity(subject: Subject) {
+    let first = subject.create(destination(1)).await;
+    subject.patch(&first, NOW + seconds(1), |settings| settings.name = "b".to_owned()).await.expect("applied");
+    subject.post(1, [1]).await;
+    let claimed = subject.claim(1, 1).await.remove(0).claim.delivery_id;
+    let recorded = subject.actions().await;
+    let refused = || Activity::new(origin("ann"), Action::KeyDeleted, NOW + seconds(9));
+    // Another version, a delivery under way, and what does not exist.
+    let patch = DestinationPatch {
+        id: first.id,
+        expected_updated_at: first.updated_at,
+        settings: first.settings.clone(),
+        now: NOW + seconds(9),
+    };
+    assert!(subject.store.patch_destination(patch, refused()).await.expect("patch").is_none());
+    let stale = DestinationDeletion { expected_updated_at: Some(first.updated_at), ..deletion(1, seconds(9)) };
+    assert_eq!(subject.store.delete_destination(stale, refused()).await.expect("delete"), Deletion::Changed);
+    let refusal = DeliveryAction::Refused(DeliveryState::Delivering);
+    assert_eq!(subject.store.retry_delivery(claimed, NOW, refused()).await.expect("retry"), refusal);
+    assert_eq!(subject.store.cancel_delivery(claimed, NOW, refused()).await.expect("cancel"), refusal);
+    assert!(!subject.store.delete_api_key(key_id("nobody"), refused()).await.expect("delete"));
+    assert_eq!(subject.store.cancel_replay(replay_id(9), BEGUN, refused()).await.expect("cancel"), None);
+    let mut taken = destination(2);
+    taken.settings.name = "b".to_owned();
+    assert!(subject.store.create_named_destination(taken, refused()).await.expect("create").is_none());
+    assert_eq!(subject.actions().await, recorded);
+}
+
+pub async fn what_weir_changes_by_itself_is_recorded(subject: Subject) {
+    let first = subject.create(destination(1)).await;
+    let change = |expected: &Breaker, changed: &Breaker, second| BreakerChange {
+        id: first.id,
+        expected: expected.clone(),
+        changed: changed.clone(),
+        now: NOW + seconds(second),
+    };
+    let [once, again] = [1, 2].map(|second| opened(&Breaker::default(), NOW + seconds(second)));
+    // It opens, stays open after a failed probe, and closes.
+    for change in [change(&first.breaker, &once, 1), change(&once, &again, 2), change(&again, &Breaker::default(), 3)] {
+        assert!(subject.store.change_breaker(change).await.expect("change"));
+    }
+    assert!(subject.store.pause_destination(first.id, "gone", NOW + seconds(4)).await.expect("pause"));
+    assert!(!subject.store.pause_destination(first.id, "gone", NOW + seconds(5)).await.expect("pause"));
+    // The second hold continues the first, the fourth is shorter than the third.
+    let apart = HOLDS_APART.as_secs();
+    for (now, until) in [(6, 10), (10 + apart - 1, 20 + apart), (20 + 2 * apart, 90 + 2 * apart), (300, 7)] {
+        let held = subject.store.hold_destination(first.id, NOW + seconds(until), "busy", NOW + seconds(now)).await;
+        held.expect("hold");
+    }
+    let all = subject.activities(&ActivityFilter::default()).await;
+    let expected = [
+        ("destination.held", 20 + 2 * apart),
+        ("destination.held", 6),
+        ("destination.paused", 4),
+        ("destination.breaker_closed", 3),
+        ("destination.breaker_opened", 1),
+    ];
+    let seen: Vec<_> =
+        all.iter().map(|activity| (activity.action.as_str(), activity.at.since(NOW).as_secs())).collect();
+    assert_eq!(seen[..expected.len()], expected);
+    for activity in &all[..expected.len()] {
+        assert_eq!((&activity.origin, activity.destination_id), (&Origin::weir(), Some(first.id)), "{activity:?}");
+        assert_eq!(activity.tenant.as_ref(), Some(&first.settings.tenant), "{activity:?}");
+        let subject = activity.subject.as_ref().expect("a subject");
+        assert_eq!((subject.id.clone(), subject.name.as_ref()), (first.id.to_string(), Some(&first.settings.name)));
+    }
+    let value = |index: usize, field: &str| all[index].after.as_ref().expect("values")[field].clone();
+    assert_eq!(value(1, "held_until"), (NOW + seconds(10)).to_string());
+    assert_eq!((value(1, "held_reason"), value(2, "paused_reason")), ("busy".into(), "gone".into()));
+    assert_eq!((value(3, "breaker_state"), value(4, "breaker_state")), ("closed".into(), "open".into()));
+}
+
+pub async fn a_purge_is_one_activity_that_counts(subject: Subject) {
+    let first = subject.create(destination(1)).await;
+    let now = NOW + seconds(60);
+    let purge = Purge { destination_id: first.id, pending: true, retrying: true, event_type: None, before: now, now };
+    let purged = |second| about(&first, "ann", Action::DestinationPurged, second);
+    assert_eq!(subject.store.purge(&purge, purged(1)).await.expect("purge"), 0);
+    assert_eq!(subject.actions().await.len(), 1, "nothing was cancelled");
+    subject.post(1, 1..=2_500).await;
+    assert_eq!(subject.store.purge(&purge, purged(2)).await.expect("purge"), 2_500);
+    let all = subject.activities(&ActivityFilter::default()).await;
+    assert_eq!((all.len(), &all[0]), (2, &purged(2).with_cancelled(2_500)));
+}
+
+pub async fn activities_are_filtered_by_destination_actor_tenant_and_time(subject: Subject) {
+    let [acme, globex] = [in_tenant(1, "acme"), in_tenant(2, "globex")];
+    let policy = Activity::new(origin("bob"), Action::AlertsChanged, NOW + seconds(4));
+    let all = [
+        about(&acme, "ann", Action::SecretShown, 1),
+        about(&globex, "ann", Action::SecretShown, 2),
+        about(&acme, "bob", Action::SecretShown, 3),
+        policy,
+        Activity::new(Origin::weir(), Action::SecretShown, NOW + seconds(5)).of_destination(&globex),
+    ];
+    for activity in &all {
+        subject.store.record_activity(activity.clone().into()).await.expect("record");
+    }
+    let of = |tenants: &[&str]| Some(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
+    let named = |name: &str| Some(ActorFilter::Name(name.to_owned()));
+    let none = ActivityFilter::default;
+    for (filter, expected) in [
+        (none(), &[5, 4, 3, 2, 1][..]),
+        (ActivityFilter { destination_id: Some(acme.id), ..none() }, &[3, 1]),
+        (ActivityFilter { actor: named("ann"), ..none() }, &[2, 1]),
+        (ActivityFilter { actor: named("weir"), ..none() }, &[5]),
+        (ActivityFilter { actor: Some(ActorFilter::Key(key_id("bob"))), ..none() }, &[4, 3]),
+        (ActivityFilter { tenants: of(&["acme"]), ..none() }, &[3, 1]),
+        (ActivityFilter { tenants: of(&["acme", "globex"]), ..none() }, &[5, 3, 2, 1]),
+        (ActivityFilter { tenants: of(&[]), ..none() }, &[]),
+        (ActivityFilter { from: Some(NOW + seconds(2)), to: Some(NOW + seconds(4)), ..none() }, &[3, 2]),
+        (ActivityFilter { destination_id: Some(globex.id), actor: named("ann"), ..none() }, &[2]),
+        (ActivityFilter { destination_id: Some(globex.id), tenants: of(&["acme"]), ..none() }, &[]),
+        (ActivityFilter { actor: named("ann"), tenants: of(&["globex"]), to: Some(NOW + seconds(2)), ..none() }, &[]),
+    ] {
+        let found = subject.activities(&filter).await;
+        let found: Vec<u64> = found.iter().map(|activity| activity.at.since(NOW).as_secs()).collect();
+        assert_eq!(found, expected, "{filter:?}");
+    }
+}
+
+pub async fn activities_are_listed_newest_first_page_by_page(subject: Subject) {
+    for second in 1..=5 {
+        let shown = Activity::new(origin("ann"), Action::SecretShown, NOW + seconds(second));
+        subject.store.record_activity(shown.into()).await.expect("record");
+    }
+    let (mut request, mut seen) = (page(2), Vec::new());
+    loop {
+        let page = subject.store.list_activity(&ActivityFilter::default(), request).await.expect("list");
+        seen.push(page.rows.iter().map(|activity| activity.at.since(NOW).as_secs()).collect::<Vec<_>>());
+        request.before = page.next;
+        if page.next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, [vec![5, 4], vec![3, 2], vec![1]]);
+}
+
+/// The answer of a request with a key, `second` seconds after [`NOW`].
+fn answer(key: u8, request: u8, second: u64) -> KeyedAnswer {
+    let answer = format!(r#"{{"request": {request}}}"#);
+    KeyedAnswer { key: [key; 32], request: [request; 32], answer, at: NOW + seconds(second) }
+}
+
+fn answered(action: Action, answer: &KeyedAnswer) -> Creation {
+    Creation { activity: Activity::new(origin("ann"), action, answer.at), answer: Some(answer.clone()) }
+}
+
+pub async fn a_repeated_creation_returns_the_first_answer_and_creates_nothing(subject: Subject) {
+    let (first, again) = (answer(1, 1, 1), answer(1, 2, 2));
+    let create = async |number, answer| {
+        let creation = answered(Action::DestinationCreated, answer);
+        subject.store.create_destination(destination(number), creation).await.expect("create")
+    };
+    assert!(create(1, &first).await.new().is_some());
+    assert_eq!(create(2, &again).await, Created::Before(first.clone()));
+    assert!(subject.store.destination(destination_id(2)).await.expect("read").is_none());
+
+    let replay = || NewReplay { id: replay_id(1), filter: all_dead(), created_at: BEGUN };
+    let creation = || answered(Action::ReplayCreated, &again);
+    let repeated = subject.store.create_replay(replay(), 0, creation()).await.expect("create");
+    assert_eq!(repeated, Created::Before(first.clone()));
+    assert!(subject.store.replay(replay_id(1)).await.expect("read").is_none());
+    let key = ApiKey {
+        id: key_id("a key"),
+        name: "a key".to_owned(),
+        role: Role::Read,
+        tenants: TenantScope::All,
+        digest: [1; 32],
+        created_at: NOW,
+        expires_at: None,
+    };
+    let repeated = subject.store.create_api_key(key, answered(Action::KeyCreated, &again)).await.expect("create");
+    assert_eq!(repeated, Created::Before(first.clone()));
+    assert_eq!(subject.store.api_keys().await.expect("read"), []);
+    let repeated = subject.store.record_activity(answered(Action::DestinationTested, &again)).await.expect("record");
+    assert_eq!(repeated, Created::Before(first));
+
+    assert_eq!(subject.actions().await, ["destination.created"]);
+    let other = answer(2, 1, 3);
+    assert!(subject.store.create_replay(replay(), 0, answered(Action::ReplayCreated, &other)).await.is_ok());
+    assert!(subject.store.replay(replay_id(1)).await.expect("read").is_some());
+}
+
+pub async fn twenty_concurrent_creations_with_one_key_create_once(subject: Subject) {
+    let calls = (1..=20u8).map(|number| {
+        let store = Arc::clone(&subject.store);
+        tokio::spawn(async move {
+            let creation = answered(Action::DestinationCreated, &answer(1, number, 1));
+            store.create_destination(destination(number.into()), creation).await.expect("create").new().is_some()
+        })
+    });
+    let calls: Vec<_> = calls.collect();
+    let mut created = 0;
+    for call in calls {
+        created += u32::from(call.await.expect("a call"));
+    }
+    assert_eq!(created, 1);
+    assert_eq!(subject.store.list_destinations(None, page(200)).await.expect("list").rows.len(), 1);
+    assert_eq!(subject.actions().await, ["destination.created"]);
+}
+
+pub async fn an_answer_is_kept_for_a_day(subject: Subject) {
+    let first = answer(1, 1, 0);
+    let day = ANSWERS_KEPT.as_secs();
+    let (before, at) = (answer(1, 2, day - 1), answer(1, 3, day));
+    let record = async |answer| subject.store.record_activity(answered(Action::DestinationTested, answer)).await;
+    assert_eq!(record(&first).await.expect("record"), Created::New(()));
+    assert_eq!(record(&before).await.expect("record"), Created::Before(first.clone()));
+    let read = async |kept_from| subject.store.keyed_answer([1; 32], kept_from).await.expect("read");
+    assert_eq!((read(NOW).await, read(NOW + seconds(1)).await), (Some(first.clone()), None));
+    assert_eq!(record(&at).await.expect("record"), Created::New(()));
+    assert_eq!(read(NOW + seconds(1)).await, Some(at));
+    assert_eq!(subject.store.keyed_answer([2; 32], NOW).await.expect("read"), None);
+}
+
+pub async fn old_activities_and_answers_are_pruned(subject: Subject) {
+    for second in 1..=4 {
+        let creation = answered(Action::DestinationTested, &answer(second as u8, 1, second));
+        subject.store.record_activity(creation).await.expect("record");
+    }
+    let prune = async || subject.store.prune_activity(NOW + seconds(3), NOW + seconds(4)).await.expect("prune");
+    assert_eq!((prune().await, prune().await), (2 + 3, 0));
+    assert_eq!(subject.actions().await.len(), 2);
+    for (key, kept) in [(3, false), (4, true)] {
+        assert_eq!(subject.store.keyed_answer([key; 32], NOW).await.expect("read").is_some(), kept, "{key}");
+    }
+}
+
+pub async fn a_deletion_names_the_version_that_it_deletes(subject: Subject) {
+    let first = subject.create(destination(1)).await;
+    subject.post(1, 1..=3).await;
+    let edited =
+        subject.patch(&first, NOW + seconds(1), |settings| settings.name = "b".to_owned()).await.expect("applied");
+    let delete = async |version: &Destination| {
+        let expected_updated_at = Some(version.updated_at);
+        let deletion = DestinationDeletion { expected_updated_at, ..deletion(1, seconds(2)) };
+        subject.store.delete_destination(deletion, activity()).await.expect("delete")
+    };
+    assert_eq!(delete(&first).await, Deletion::Changed);
+    let waiting = subject.store.destination_counts(first.id).await.expect("count");
+    assert_eq!(waiting.pending, 3, "a refused deletion cancels nothing");
+    assert_eq!(delete(&edited).await, Deletion::Deleted);
+    assert_eq!(subject.store.destination_counts(first.id).await.expect("count").pending, 0);
+    assert_eq!(delete(&edited).await, Deletion::Missing);
+}
+
+pub async fn a_name_is_taken_once_by_concurrent_creations(subject: Subject) {
+    let named = |number: u128, tenant: &str| {
+        let mut made = in_tenant(number, tenant);
+        made.settings.name = "billing".to_owned();
+        made
+    };
+    let calls = (1..=20u128).map(|number| {
+        let (store, made) = (Arc::clone(&subject.store), named(number, "acme"));
+        tokio::spawn(async move { store.create_named_destination(made, activity()).await.expect("create").is_some() })
+    });
+    let calls: Vec<_> = calls.collect();
+    let mut created = 0;
+    for call in calls {
+        created += u32::from(call.await.expect("a call"));
+    }
+    assert_eq!(created, 1);
+    assert_eq!(subject.store.named_destinations("acme", "billing").await.expect("read").len(), 1);
+    // Another tenant has its own names, and a deleted destination none.
+    let other = subject.store.create_named_destination(named(30, "globex"), activity()).await.expect("create");
+    assert!(other.is_some());
+    subject.delete(30).await;
+    assert!(subject.store.create_named_destination(named(31, "globex"), activity()).await.expect("create").is_some());
+}
+
+pub async fn destinations_are_found_by_their_names(subject: Subject) {
+    for (number, name) in [(1, "a"), (2, "b"), (3, "b"), (4, "b"), (5, "gone")] {
+        let mut made = destination(number);
+        made.settings.name = name.to_owned();
+        subject.create(made).await;
+    }
+    subject.delete(5).await;
+    let found = async |tenant: &str, name: &str| {
+        let found = subject.store.named_destinations(tenant, name).await.expect("read");
+        found.iter().map(|destination| destination.id).collect::<Vec<_>>()
+    };
+    let tenant = destination(1).settings.tenant;
+    assert_eq!(found(&tenant, "a").await, [destination_id(1)]);
+    assert_eq!(found(&tenant, "b").await.len(), 2, "two are enough to know that the name is not unique");
+    for (tenant, name) in [(tenant.as_str(), "gone"), (&tenant, "A"), (&tenant, ""), ("nobody", "a")] {
+        assert!(found(tenant, name).await.is_empty(), "{tenant} {name}");
+    }
+    let renamed = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
+    subject.patch(&renamed, NOW + seconds(1), |settings| settings.name = "c".to_owned()).await.expect("applied");
+    assert_eq!((found(&tenant, "a").await.len(), found(&tenant, "c").await.len()), (0, 1));
+}
