@@ -26,8 +26,8 @@ use crate::{
     problem::ProblemKind,
     readers::{query::Query, texts},
     resources::{
-        alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays, secrets,
-        session, test_event,
+        activity, alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays,
+        secrets, session, test_event,
     },
 };
 
@@ -97,6 +97,7 @@ const SECURITY_SCHEME: &str = "api_key";
         (name = "alerts", description = "Thresholds for alerts about destinations. Alerts are events whose type begins with `weir.`."),
         (name = "session", description = "Who sends the requests, and the sessions of browsers. In a session the cookie replaces the key on every path."),
         (name = "keys", description = "API keys with a role, for all tenants or for some. Each operation states the role that it needs."),
+        (name = "activity", description = "Who changed what, and when."),
         (name = "operation", description = "Health, metrics and this documentation. These paths need no key.")
     ),
     paths(
@@ -107,13 +108,14 @@ const SECURITY_SCHEME: &str = "api_key";
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,
         session::me, session::create, session::delete,
-        keys::create, keys::list, keys::delete,
+        keys::create, keys::list, keys::delete, activity::list,
         health::live, health::ready, health::metrics, openapi, docs::page
     ),
     components(schemas(
         crate::problem::ProblemDocument<'_>,
         texts::ApiKeyIdText, texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStateText, texts::DestinationIdText,
         texts::EventIdText, texts::EventPatternText, texts::EventTypeText, texts::IdempotencyKeyText,
+        activity::ActorText,
         texts::ReplayIdText, texts::TenantText, texts::TimeText
     )),
     security(("api_key" = [])),
@@ -295,7 +297,7 @@ mod tests {
         let cursors: Vec<&Value> = parameters.flatten().filter(|parameter| parameter["name"] == "cursor").collect();
         let patterns: BTreeSet<&str> =
             cursors.iter().map(|cursor| cursor["schema"]["pattern"].as_str().unwrap()).collect();
-        assert_eq!((cursors.len(), patterns.len()), (5, 5), "{patterns:?}");
+        assert_eq!((cursors.len(), patterns.len()), (6, 6), "{patterns:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The resources: one file each, with the handlers, the requests that they read and the views that they show.
 
+pub(crate) mod activity;
 pub(crate) mod alerts;
 pub(crate) mod audit;
 pub(crate) mod backlog;

@@ -16,8 +16,8 @@ use crate::{
     openapi,
     problem::{Problem, ProblemKind},
     resources::{
-        alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays, secrets,
-        session, test_event,
+        activity, alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays,
+        secrets, session, test_event,
     },
     state::{Api, ApiState, Operations},
 };
@@ -100,6 +100,7 @@ fn table() -> Vec<Route<Api>> {
         route(Method::POST, "/v1/keys", post(keys::create)),
         route(Method::GET, "/v1/keys", get(keys::list)),
         route(Method::DELETE, "/v1/keys/{id}", delete(keys::delete)),
+        route(Method::GET, "/v1/activity", get(activity::list)),
         route(Method::GET, "/openapi.json", get(openapi::openapi)),
         route(Method::GET, "/docs", get(docs::page)),
     ]

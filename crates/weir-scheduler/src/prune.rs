@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use metrics::counter;
 use weir_core::{
-    Clock,
-    retention::{Cutoffs, Retention},
+    Clock, Timestamp,
+    retention::{ACTIVITY_KEPT, ANSWERS_KEPT, Cutoffs, Retention},
 };
-use weir_store::{Prune, PrunePlace, Pruned, SharedStore, StoreError};
+use weir_store::{ActivityLog, Prune, PrunePlace, Pruned, SharedStore, StoreError};
 
 /// The time between two passes. Each pass also reads old data that must be kept. Retention is counted in days, so ten
 /// minutes more do not matter.
@@ -55,8 +55,19 @@ impl Pruner {
 
     /// Deletes everything that is too old now.
     pub async fn pass(&self) -> Result<Pruned, StoreError> {
-        pass(&*self.store, &self.retention.cutoffs(self.clock.now())).await
+        let now = self.clock.now();
+        let pruned = pass(&*self.store, &self.retention.cutoffs(now)).await?;
+        pass_activity(&*self.store, now).await?;
+        Ok(pruned)
     }
+}
+
+/// Deletes the old rows of the activity log, and the old answers of idempotency keys.
+async fn pass_activity<S: ActivityLog + Sync + ?Sized>(store: &S, now: Timestamp) -> Result<(), StoreError> {
+    while store.prune_activity(now.before(ACTIVITY_KEPT), now.before(ANSWERS_KEPT)).await? > 0 {
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
 }
 
 async fn pass<P: Prune + Sync + ?Sized>(store: &P, cutoffs: &Cutoffs) -> Result<Pruned, StoreError> {

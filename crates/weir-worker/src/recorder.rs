@@ -290,7 +290,8 @@ impl Stages {
             if let Err(error) = self.queue.hold(id, until).await {
                 tracing::warn!(destination = %id, %error, "could not hold the destination in the queue");
             }
-            persist("hold a destination", || self.store.hold_destination(id, until, reason)).await;
+            let now = self.clock.now();
+            persist("hold a destination", || self.store.hold_destination(id, until, reason, now)).await;
         }
     }
 }

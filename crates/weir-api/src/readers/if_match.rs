@@ -14,6 +14,11 @@ pub(crate) struct IfMatch(Option<Vec<String>>);
 impl IfMatch {
     pub(crate) const ANY: Self = Self(None);
 
+    /// Whether the request names versions.
+    pub(crate) fn is_given(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Refuses the request if the resource has another version than those that the request names. Weak entity tags
     /// (`W/"…"`) never match.
     pub(crate) fn check(&self, etag: &str) -> ApiResult<()> {

@@ -1,8 +1,13 @@
 //! The alert thresholds: of all destinations, and of one destination as part of its settings.
 
 use axum::{Json, extract::State};
-use weir_core::alert::{AlertOverrides, AlertPolicy};
+use serde_json::json;
+use weir_core::{
+    activity::Action,
+    alert::{AlertOverrides, AlertPolicy},
+};
 
+use super::activity::{Author, differences};
 use crate::{
     auth::Caller,
     problem::ApiResult,
@@ -62,12 +67,18 @@ pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -
 pub(crate) async fn set(
     State(api): State<Api>,
     caller: Caller,
+    author: Author,
     _: Query<()>,
     Body(alerts): Body<Alerts>,
 ) -> ApiResult<Json<AlertPolicy>> {
     caller.check_unbound()?;
     let policy = AlertOverrides::from(alerts).apply_to(&AlertPolicy::default());
-    api.store.set_alert_policy(policy).await?;
-    tracing::info!(?policy, "alert thresholds set");
+    let current = api.store.alert_policy().await?;
+    if policy != current {
+        let (before, after) = differences(json!(current), json!(policy));
+        let activity = author.does(Action::AlertsChanged, api.clock.now()).changing(before, after);
+        api.store.set_alert_policy(policy, activity).await?;
+        tracing::info!(?policy, "alert thresholds set");
+    }
     Ok(Json(policy))
 }

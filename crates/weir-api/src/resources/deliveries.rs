@@ -5,14 +5,17 @@ use std::net::SocketAddr;
 use axum::{Json, extract::State};
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 use weir_core::{
     AttemptId, DeliveryId, DestinationId, EventId, Timestamp,
+    activity::{Action, Activity},
     delivery::{Attempt, Delivery},
 };
 use weir_queue::Wake;
 use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter};
 
+use super::activity::Author;
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, Refused},
@@ -118,11 +121,12 @@ pub(crate) async fn retry(
     State(api): State<Api>,
     caller: Caller,
     PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
+    author: Author,
     _: Query<()>,
 ) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
-    check_visible(&api, &caller, id).await?;
     let now = api.clock.now();
-    let action = api.store.retry_delivery(id, now).await?;
+    let activity = about(&api, &caller, id, author.does(Action::DeliveryRetried, now)).await?;
+    let action = api.store.retry_delivery(id, now, activity).await?;
     answer(&api, &caller, id, action, "retried", now).await
 }
 
@@ -140,11 +144,12 @@ pub(crate) async fn cancel(
     State(api): State<Api>,
     caller: Caller,
     PathId(DeliveryIdText(id)): PathId<DeliveryIdText>,
+    author: Author,
     _: Query<()>,
 ) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
-    check_visible(&api, &caller, id).await?;
     let now = api.clock.now();
-    let action = api.store.cancel_delivery(id, now).await?;
+    let activity = about(&api, &caller, id, author.does(Action::DeliveryCancelled, now)).await?;
+    let action = api.store.cancel_delivery(id, now, activity).await?;
     answer(&api, &caller, id, action, "cancelled", now).await
 }
 
@@ -179,12 +184,13 @@ fn refusal(id: DeliveryId, action: DeliveryAction, verb: &str) -> Problem {
     }
 }
 
-/// Refuses a delivery of a tenant that the caller does not see. The tenant of a delivery is that of its event.
-async fn check_visible(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<()> {
-    if caller.sees_all() {
-        return Ok(());
-    }
-    find(api, caller, id).await.map(drop)
+/// An activity about a delivery that the caller sees, with the state of the delivery before it.
+async fn about(api: &ApiState, caller: &Caller, id: DeliveryId, activity: Activity) -> ApiResult<Activity> {
+    let delivery = find(api, caller, id).await?.delivery;
+    let destination = api.store.destination(delivery.destination_id).await?;
+    let tenant = destination.map(|destination| destination.settings.tenant.clone());
+    let before = json!({"state": delivery.state});
+    Ok(activity.of_delivery(id, delivery.destination_id, tenant).changing(Some(before), None))
 }
 
 pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<DeliveryDetailView> {

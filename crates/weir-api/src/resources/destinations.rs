@@ -19,9 +19,14 @@ use axum::{
 };
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
-use weir_core::{Destination, DestinationId, Timestamp, breaker::Breaker, destination::Settings};
+use weir_core::{
+    Destination, DestinationId, Timestamp,
+    activity::{Action, Activity},
+    breaker::Breaker,
+    destination::Settings,
+};
 use weir_queue::Terms;
-use weir_store::DestinationPatch;
+use weir_store::{Deletion, DestinationDeletion, DestinationPatch};
 
 use self::{
     patch::DestinationPatch as Patch,
@@ -40,6 +45,7 @@ use crate::{
         query::{Query, parameters},
         texts::{DestinationIdText, TenantText},
     },
+    resources::activity::{Author, destination_action, destination_changes},
     state::{Api, ApiState},
 };
 
@@ -87,6 +93,7 @@ parameters! {
 pub(crate) async fn create(
     State(api): State<Api>,
     caller: Caller,
+    author: Author,
     _: Query<()>,
     Body(mut body): Body<Value>,
 ) -> ApiResult<Response> {
@@ -94,7 +101,21 @@ pub(crate) async fn create(
     let settings = settings::read(body, &api.addresses)?;
     caller.check_sees(&settings.tenant)?;
     let now = api.clock.now();
-    let destination = Destination {
+    let destination = new_destination(settings, now);
+    let activity = creation_of(&destination, &author)?;
+    let created = api.store.create_destination(destination, activity.into()).await?;
+    let destination = created.new().ok_or_else(|| problem::internal("a creation was repeated", &"without a key"))?;
+    let mut response =
+        (StatusCode::CREATED, etag_header(&destination), Json(CreatedView::new(&destination, now))).into_response();
+    let location = HeaderValue::try_from(format!("/v1/destinations/{}", destination.id));
+    if let Ok(location) = location {
+        response.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(unstored(response))
+}
+
+fn new_destination(settings: Settings, now: Timestamp) -> Destination {
+    Destination {
         id: DestinationId::new(now, rand::random()),
         created_at: now,
         updated_at: now,
@@ -103,15 +124,13 @@ pub(crate) async fn create(
         held_until: None,
         held_reason: None,
         breaker: Breaker::default(),
-    };
-    let destination = api.store.create_destination(destination).await?;
-    let mut response =
-        (StatusCode::CREATED, etag_header(&destination), Json(CreatedView::new(&destination, now))).into_response();
-    let location = HeaderValue::try_from(format!("/v1/destinations/{}", destination.id));
-    if let Ok(location) = location {
-        response.headers_mut().insert(header::LOCATION, location);
     }
-    Ok(unstored(response))
+}
+
+fn creation_of(destination: &Destination, author: &Author) -> ApiResult<Activity> {
+    let (before, after) = destination_changes(None, Some(destination))?;
+    let created = author.does(Action::DestinationCreated, destination.created_at);
+    Ok(created.of_destination(destination).changing(before, after))
 }
 
 /// Without a tenant in its body, the new destination belongs to the only tenant of the caller.
@@ -181,12 +200,13 @@ pub(crate) async fn edit(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    author: Author,
     if_match: IfMatch,
     _: Query<()>,
     Body(patch): Body<Value>,
 ) -> ApiResult<impl IntoResponse> {
-    let destination = change(&api, &caller, id, &if_match, |current| {
-        let shown = shown(&current.settings)?;
+    let destination = change(&api, &caller, &author, id, &if_match, |current| {
+        let shown = settings_value(&current.settings)?;
         let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
         if settings.tenant != current.settings.tenant {
             return Err(Problem::conflict("a destination cannot change its tenant: create one for the other tenant"));
@@ -202,6 +222,7 @@ pub(crate) async fn edit(
 pub(crate) async fn change(
     api: &ApiState,
     caller: &Caller,
+    author: &Author,
     id: DestinationId,
     if_match: &IfMatch,
     edit: impl Fn(&Destination) -> ApiResult<Settings>,
@@ -211,30 +232,43 @@ pub(crate) async fn change(
         if_match.check(&etag(&current))?;
         let settings = edit(&current)?;
         // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
-        let edited = if settings == current.settings { Some(current) } else { commit(api, &current, settings).await? };
+        let edited =
+            if settings == current.settings { Some(current) } else { commit(api, &current, settings, author).await? };
         if let Some(destination) = edited {
             api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
             return Ok(destination);
         }
     }
-    Err(Problem::conflict("other requests keep editing this destination; try again"))
+    Err(crowded())
 }
 
-async fn commit(api: &ApiState, current: &Destination, settings: Settings) -> ApiResult<Option<Arc<Destination>>> {
+/// Stores an edit with its activity. `None` if the destination was edited or deleted meanwhile.
+async fn commit(
+    api: &ApiState,
+    current: &Destination,
+    settings: Settings,
+    author: &Author,
+) -> ApiResult<Option<Arc<Destination>>> {
     let patch = DestinationPatch {
         id: current.id,
         expected_updated_at: current.updated_at,
         settings,
         now: later(current.updated_at, api.clock.now()),
     };
-    Ok(api.store.patch_destination(patch).await?)
+    // The edit applies only to this version, so these are its values.
+    let Some(edited) = patch.applied_to(current) else { return Ok(None) };
+    let (before, after) = destination_changes(Some(current), Some(&edited))?;
+    let action = destination_action(before.as_ref(), after.as_ref());
+    let activity = author.does(action, patch.now).of_destination(&edited).changing(before, after);
+    Ok(api.store.patch_destination(patch, activity).await?)
 }
 
 fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
     now.max(updated_at + TICK)
 }
 
-fn shown(settings: &Settings) -> ApiResult<serde_json::Value> {
+/// The settings as the API shows them.
+pub(crate) fn settings_value(settings: &Settings) -> ApiResult<Value> {
     serde_json::to_value(SettingsView::from(settings))
         .map_err(|error| problem::internal("cannot serialise the settings of a destination", &error))
 }
@@ -253,16 +287,32 @@ pub(crate) async fn delete(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    author: Author,
     if_match: IfMatch,
     _: Query<()>,
 ) -> ApiResult<StatusCode> {
-    let (destination, now) = (find(&api, &caller, id).await?, api.clock.now());
-    if_match.check(&etag(&destination))?;
-    if !api.store.delete_destination(id, now).await? {
-        return Err(missing(id));
+    for _ in 0..EDIT_ROUNDS {
+        let (destination, now) = (find(&api, &caller, id).await?, api.clock.now());
+        if_match.check(&etag(&destination))?;
+        // The store compares the version again, in the transaction of the deletion.
+        let expected_updated_at = if_match.is_given().then_some(destination.updated_at);
+        let (before, after) = destination_changes(Some(&destination), None)?;
+        let activity = author.does(Action::DestinationDeleted, now).of_destination(&destination);
+        let deletion = DestinationDeletion { id, expected_updated_at, now };
+        match api.store.delete_destination(deletion, activity.changing(before, after)).await? {
+            Deletion::Deleted => {
+                api.announce_edit(id, Terms::deleted(later(destination.updated_at, now))).await;
+                return Ok(StatusCode::NO_CONTENT);
+            }
+            Deletion::Missing => return Err(missing(id)),
+            Deletion::Changed => {}
+        }
     }
-    api.announce_edit(id, Terms::deleted(later(destination.updated_at, now))).await;
-    Ok(StatusCode::NO_CONTENT)
+    Err(crowded())
+}
+
+fn crowded() -> Problem {
+    Problem::conflict("other requests keep editing this destination; try again")
 }
 
 /// The destination, or a 404 problem. The destination of a tenant that the caller does not see does not exist for it.

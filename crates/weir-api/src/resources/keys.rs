@@ -10,14 +10,16 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 use weir_core::{
     ApiKeyId, Timestamp,
     access::{Role, TenantScope},
+    activity::{Action, Activity},
 };
 use weir_store::{ApiKey, Page};
 
-use super::destinations::unstored;
+use super::{activity::Author, destinations::unstored};
 use crate::{
     auth::{self, Caller},
     problem::{ApiResult, Problem, Refused},
@@ -93,6 +95,7 @@ object! {
 pub(crate) async fn create(
     State(api): State<Api>,
     caller: Caller,
+    author: Author,
     _: Query<()>,
     Body(request): Body<KeyRequest>,
 ) -> ApiResult<Response> {
@@ -115,11 +118,23 @@ pub(crate) async fn create(
         created_at: now,
         expires_at,
     };
-    api.store.create_api_key(key.clone()).await?;
+    let activity = about(&key, author.does(Action::KeyCreated, now)).changing(None, Some(rights(&key)));
+    api.store.create_api_key(key.clone(), activity.into()).await?;
     api.keys.refresh(&*api.store).await?;
     tracing::info!(key = %key.id, role = %key.role, "API key created");
     let view = CreatedKeyView { key: key.into(), secret };
     Ok(unstored((StatusCode::CREATED, Json(view)).into_response()))
+}
+
+/// An activity about a key. It belongs to the tenant of the key if the key has exactly one.
+fn about(key: &ApiKey, activity: Activity) -> Activity {
+    let tenant = key.tenants.tenants().filter(|tenants| tenants.len() == 1).and_then(|tenants| tenants.first());
+    activity.of_key(key.id, &key.name, tenant.cloned())
+}
+
+/// What a key may do, for the activity log.
+fn rights(key: &ApiKey) -> serde_json::Value {
+    json!({"role": key.role.as_str(), "tenants": key.tenants.tenants(), "expires_at": key.expires_at})
 }
 
 /// The tenants of a new key, which must be within those of its creator.
@@ -165,13 +180,15 @@ pub(crate) async fn delete(
     State(api): State<Api>,
     caller: Caller,
     PathId(ApiKeyIdText(id)): PathId<ApiKeyIdText>,
+    author: Author,
     _: Query<()>,
 ) -> ApiResult<StatusCode> {
     let missing = || Problem::not_found(format!("there is no key {id}"));
     let known = api.store.api_keys().await?;
     let found = known.into_iter().find(|key| key.id == id && caller.sees_scope(&key.tenants));
-    found.ok_or_else(missing)?;
-    if !api.store.delete_api_key(id).await? {
+    let key = found.ok_or_else(missing)?;
+    let activity = about(&key, author.does(Action::KeyDeleted, api.clock.now())).changing(Some(rights(&key)), None);
+    if !api.store.delete_api_key(id, activity).await? {
         return Err(missing());
     }
     api.keys.refresh(&*api.store).await?;

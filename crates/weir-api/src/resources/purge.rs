@@ -2,12 +2,14 @@
 
 use axum::{Json, extract::State};
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
-use weir_core::{DeliveryState, DestinationId, Timestamp};
+use weir_core::{DeliveryState, DestinationId, Timestamp, activity::Action};
 use weir_queue::Wake;
 use weir_store::Purge;
 
 use super::{
+    activity::Author,
     destinations::find,
     dry_run::{CountView, DryRun},
 };
@@ -69,6 +71,7 @@ pub(crate) async fn purge(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    author: Author,
     Query(dry_run): Query<DryRun>,
     Body(request): Body<PurgeRequest>,
 ) -> ApiResult<Json<PurgeAnswer>> {
@@ -78,7 +81,12 @@ pub(crate) async fn purge(
     if dry_run.only_counts() {
         return Ok(Json(PurgeAnswer::Counted(CountView { total: api.store.count_purge(&purge).await? })));
     }
-    let cancelled = api.store.purge(&purge).await?;
+    let states = [(purge.pending, DeliveryState::Pending), (purge.retrying, DeliveryState::Retrying)];
+    let states: Vec<&str> = states.into_iter().filter(|(taken, _)| *taken).map(|(_, state)| state.as_str()).collect();
+    let event_type = purge.event_type.as_ref().map(ToString::to_string);
+    let after = json!({"states": states, "event_type": event_type, "before": purge.before});
+    let activity = author.does(Action::DestinationPurged, now).of_destination(&destination).changing(None, Some(after));
+    let cancelled = api.store.purge(&purge, activity).await?;
     if cancelled > 0 && !destination.settings.paused {
         // A concurrent run may have claimed fewer deliveries because of the purge and concluded that the backlog is
         // empty.

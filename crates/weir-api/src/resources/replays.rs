@@ -9,11 +9,15 @@ use axum::{
 };
 use http::StatusCode;
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
-use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
+use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Action};
 use weir_store::{DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase};
 
-use super::dry_run::{CountView, DryRun};
+use super::{
+    activity::Author,
+    dry_run::{CountView, DryRun},
+};
 use crate::{
     auth::Caller,
     errors::Errors,
@@ -121,6 +125,7 @@ const NO_BODY: &str = "is required: `{}` replays every dead and failed delivery,
 pub(crate) async fn create(
     State(api): State<Api>,
     caller: Caller,
+    author: Author,
     Query(dry_run): Query<DryRun>,
     Body(request): Body<Option<ReplayRequest>>,
 ) -> ApiResult<Response> {
@@ -128,10 +133,11 @@ pub(crate) async fn create(
     let mut filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
     filter.deliveries.tenant = caller.limit_to(filter.deliveries.tenant)?;
     // An unknown destination would select nothing, so it is refused.
-    if let Some(id) = filter.deliveries.destination_id
-        && !api.store.destination(id).await?.is_some_and(|found| caller.sees(&found.settings.tenant))
-    {
-        return Err(Problem::invalid_field("/destination", format!("there is no destination {id}")));
+    let mut tenant = filter.deliveries.tenant.clone();
+    if let Some(id) = filter.deliveries.destination_id {
+        let found = api.store.destination(id).await?.filter(|found| caller.sees(&found.settings.tenant));
+        let unknown = || Problem::invalid_field("/destination", format!("there is no destination {id}"));
+        tenant = Some(found.ok_or_else(unknown)?.settings.tenant.clone());
     }
 
     // The number of selected deliveries: the answer of a dry run, or the first total of the replay.
@@ -143,7 +149,18 @@ pub(crate) async fn create(
 
     // Store only the replay. The scheduler moves the deliveries into it, step by step.
     let id = ReplayId::new(created_at, rand::random());
-    api.store.create_replay(NewReplay { id, filter, created_at }, total).await?;
+    let selected = &filter.deliveries;
+    let after = json!({
+        "states": filter.states.iter().map(|state| state.as_str()).collect::<Vec<_>>(),
+        "event_type": selected.event_type.as_ref().map(ToString::to_string),
+        "error": selected.error.map(|error| error.to_string()),
+        "from": selected.from,
+        "to": selected.to,
+        "total": total,
+    });
+    let activity = author.does(Action::ReplayCreated, created_at).of_replay(id, selected.destination_id, tenant);
+    let activity = activity.changing(None, Some(after));
+    api.store.create_replay(NewReplay { id, filter, created_at }, total, activity.into()).await?;
     tracing::info!(replay = %id, total, "replay started");
     Ok((StatusCode::ACCEPTED, Json(find(&api, &caller, id).await?)).into_response())
 }
@@ -194,10 +211,16 @@ pub(crate) async fn cancel(
     State(api): State<Api>,
     caller: Caller,
     PathId(ReplayIdText(id)): PathId<ReplayIdText>,
+    author: Author,
     _: Query<()>,
 ) -> ApiResult<Json<ReplayView>> {
-    find(&api, &caller, id).await?;
-    match api.store.cancel_replay(id, api.clock.now()).await? {
+    let (replay, now) = (find(&api, &caller, id).await?, api.clock.now());
+    let tenant = match (replay.tenant, replay.destination) {
+        (None, Some(id)) => api.store.destination(id).await?.map(|found| found.settings.tenant.clone()),
+        (tenant, _) => tenant,
+    };
+    let activity = author.does(Action::ReplayCancelled, now).of_replay(id, replay.destination, tenant);
+    match api.store.cancel_replay(id, now, activity).await? {
         None => return Err(missing(id)),
         Some(ReplayPhase::Completed) => {
             return Err(Problem::conflict("the replay is completed and cannot be cancelled"));

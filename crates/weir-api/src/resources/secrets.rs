@@ -11,11 +11,15 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use weir_core::{
     Timestamp,
+    activity::Action,
     destination::Settings,
     signing::{KeyKind, Secret, SignatureStyle, Signing},
 };
 
-use super::destinations::{change, find, unstored};
+use super::{
+    activity::Author,
+    destinations::{change, find, unstored},
+};
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, Refused},
@@ -53,9 +57,13 @@ pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    author: Author,
     _: Query<()>,
 ) -> ApiResult<Response> {
     let destination = find(&api, &caller, id).await?;
+    // Recorded first: no secret is shown without a trace.
+    let activity = author.does(Action::SecretShown, api.clock.now()).of_destination(&destination);
+    api.store.record_activity(activity.into()).await?;
     Ok(shown(&destination.settings.signing, api.clock.now()))
 }
 
@@ -77,6 +85,7 @@ pub(crate) async fn rotate(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    author: Author,
     _: Query<()>,
     Body(request): Body<Option<RotateSecretRequest>>,
 ) -> ApiResult<Response> {
@@ -84,7 +93,7 @@ pub(crate) async fn rotate(
     let (overlap_s, secret) = (overlap_s.unwrap_or(DEFAULT_OVERLAP_S), secret.map(|secret| secret.0));
     let now = api.clock.now();
     let previous_until = (overlap_s > 0).then(|| now + Duration::from_secs(overlap_s.into()));
-    let destination = change(&api, &caller, id, &IfMatch::ANY, |current| {
+    let destination = change(&api, &caller, &author, id, &IfMatch::ANY, |current| {
         let signing = &current.settings.signing;
         let signing = signing.rotated(successor(signing, secret.as_ref())?, previous_until);
         Ok(Settings { signing, ..current.settings.clone() })

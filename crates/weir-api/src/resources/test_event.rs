@@ -5,11 +5,13 @@ use http::StatusCode;
 use serde_json::json;
 use weir_core::{
     EventId,
+    activity::Action,
     event::{DeliveryOptions, Event, EventBody},
 };
 use weir_store::NewEvent;
 
 use super::{
+    activity::Author,
     deliveries::{self, DeliveryDetailView},
     destinations, ingest,
 };
@@ -36,6 +38,7 @@ pub(crate) async fn send(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    author: Author,
     _: Query<()>,
 ) -> ApiResult<(StatusCode, Json<DeliveryDetailView>)> {
     let destination = destinations::find(&api, &caller, id).await?;
@@ -52,6 +55,10 @@ pub(crate) async fn send(
         options: DeliveryOptions::default(),
         body: EventBody::freeze(event_id, TYPE, now, &data),
     };
+    // Recorded first, because the ingest stores nothing but events.
+    let activity = author.does(Action::DestinationTested, now).of_destination(&destination);
+    let activity = activity.changing(None, Some(json!({"event": event_id})));
+    api.store.record_activity(activity.into()).await?;
     // The destination may be deleted meanwhile: then the event is refused.
     ingest::store_one(&api, NewEvent { event, destinations: Some(vec![id]), random }).await?;
     let sent = api.store.event_deliveries(event_id).await?.pop();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod access;
+mod activity;
 mod alerts;
 mod audit;
 mod bad_destinations;

@@ -12,14 +12,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
+    activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    BreakerChange, ClaimRequest, Claims, DestinationCounts, DestinationPatch, Destinations, DueDestination, EditPlace,
-    EditedDestination, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, Outbox, Page, PageRequest,
-    Recovered, SendHistory, StoreResult,
+    BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
+    DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination, LimitChange, MessageGroup,
+    MessageGroups, MessageGroupsRepaired, Outbox, Page, PageRequest, Recovered, SendHistory, StoreResult,
 };
 
 use self::not_called::not_called;
@@ -220,7 +221,15 @@ impl Destinations for TestStore {
         Ok(ids.iter().map(|id| record.destinations.get(id).cloned()).collect())
     }
 
-    async fn create_destination(&self, _: Destination) -> StoreResult<Arc<Destination>> {
+    async fn create_destination(&self, _: Destination, _: Creation) -> StoreResult<Created<Arc<Destination>>> {
+        not_called()
+    }
+
+    async fn create_named_destination(&self, _: Destination, _: Activity) -> StoreResult<Option<Arc<Destination>>> {
+        not_called()
+    }
+
+    async fn named_destinations(&self, _: &str, _: &str) -> StoreResult<Vec<Arc<Destination>>> {
         not_called()
     }
 
@@ -232,7 +241,7 @@ impl Destinations for TestStore {
         not_called()
     }
 
-    async fn patch_destination(&self, _: DestinationPatch) -> StoreResult<Option<Arc<Destination>>> {
+    async fn patch_destination(&self, _: DestinationPatch, _: Activity) -> StoreResult<Option<Arc<Destination>>> {
         not_called()
     }
 
@@ -240,7 +249,7 @@ impl Destinations for TestStore {
         not_called()
     }
 
-    async fn hold_destination(&self, _: DestinationId, _: Timestamp, _: &str) -> StoreResult<()> {
+    async fn hold_destination(&self, _: DestinationId, _: Timestamp, _: &str, _: Timestamp) -> StoreResult<()> {
         not_called()
     }
 
@@ -252,7 +261,7 @@ impl Destinations for TestStore {
         Ok(is_changed)
     }
 
-    async fn delete_destination(&self, _: DestinationId, _: Timestamp) -> StoreResult<bool> {
+    async fn delete_destination(&self, _: DestinationDeletion, _: Activity) -> StoreResult<Deletion> {
         not_called()
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use weir_core::{
     ApiKeyId, DeliveryId, DestinationId, EventId, ReplayId, Timestamp,
+    activity::Activity,
     alert::{AlertPolicy, AlertState},
     claim::{Claim, ProcessId},
     delivery::Delivery,
@@ -12,10 +13,11 @@ use weir_core::{
     retention::Cutoffs,
 };
 use weir_store::{
-    Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, DeliveryAction, DeliveryDetail,
-    DeliveryFilter, EventFilter, FastPath, History, Ingest, IngestRefusal, Ingested, NewEvent, NewReplay, Page,
-    PageRequest, ProcessBeat, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay,
-    ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendRecord, SendsRequest, Settlement, StoreResult,
+    ActivityFilter, ActivityLog, Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, Created,
+    Creation, DeliveryAction, DeliveryDetail, DeliveryFilter, EventFilter, FastPath, History, Ingest, IngestRefusal,
+    Ingested, KeyedAnswer, NewEvent, NewReplay, Page, PageRequest, ProcessBeat, Processes, Prune, PrunePlace,
+    PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
+    Results, SendRecord, SendsRequest, Settlement, StoreResult,
 };
 
 use super::TestStore;
@@ -41,15 +43,15 @@ impl Results for TestStore {
         not_called()
     }
 
-    async fn retry_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
+    async fn retry_delivery(&self, _: DeliveryId, _: Timestamp, _: Activity) -> StoreResult<DeliveryAction> {
         not_called()
     }
 
-    async fn cancel_delivery(&self, _: DeliveryId, _: Timestamp) -> StoreResult<DeliveryAction> {
+    async fn cancel_delivery(&self, _: DeliveryId, _: Timestamp, _: Activity) -> StoreResult<DeliveryAction> {
         not_called()
     }
 
-    async fn purge_some(&self, _: &Purge, _: Option<PurgePlace>) -> StoreResult<PurgeStep> {
+    async fn purge_some(&self, _: &Purge, _: Option<PurgePlace>, _: &Activity, _: u64) -> StoreResult<PurgeStep> {
         not_called()
     }
 
@@ -72,7 +74,7 @@ impl Replays for TestStore {
         not_called()
     }
 
-    async fn create_replay(&self, _: NewReplay, _: u64) -> StoreResult<()> {
+    async fn create_replay(&self, _: NewReplay, _: u64, _: Creation) -> StoreResult<Created<()>> {
         not_called()
     }
 
@@ -84,7 +86,7 @@ impl Replays for TestStore {
         not_called()
     }
 
-    async fn cancel_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<Option<ReplayPhase>> {
+    async fn cancel_replay(&self, _: ReplayId, _: Timestamp, _: Activity) -> StoreResult<Option<ReplayPhase>> {
         not_called()
     }
 
@@ -111,7 +113,7 @@ impl Alerting for TestStore {
         not_called()
     }
 
-    async fn set_alert_policy(&self, _: AlertPolicy) -> StoreResult<()> {
+    async fn set_alert_policy(&self, _: AlertPolicy, _: Activity) -> StoreResult<()> {
         not_called()
     }
 
@@ -204,11 +206,30 @@ impl ApiKeys for TestStore {
         not_called()
     }
 
-    async fn create_api_key(&self, _: ApiKey) -> StoreResult<()> {
+    async fn create_api_key(&self, _: ApiKey, _: Creation) -> StoreResult<Created<()>> {
         not_called()
     }
 
-    async fn delete_api_key(&self, _: ApiKeyId) -> StoreResult<bool> {
+    async fn delete_api_key(&self, _: ApiKeyId, _: Activity) -> StoreResult<bool> {
+        not_called()
+    }
+}
+
+#[async_trait]
+impl ActivityLog for TestStore {
+    async fn record_activity(&self, _: Creation) -> StoreResult<Created<()>> {
+        not_called()
+    }
+
+    async fn list_activity(&self, _: &ActivityFilter, _: PageRequest) -> StoreResult<Page<Activity>> {
+        not_called()
+    }
+
+    async fn keyed_answer(&self, _: [u8; 32], _: Timestamp) -> StoreResult<Option<KeyedAnswer>> {
+        not_called()
+    }
+
+    async fn prune_activity(&self, _: Timestamp, _: Timestamp) -> StoreResult<u64> {
         not_called()
     }
 }
