@@ -185,7 +185,7 @@ impl Activity {
         self
     }
 
-    /// The same activity with the id that follows from it. So a transaction that is repeated writes the same row, and
+    /// The same activity with the id that follows from it, sorted by its time. So a transaction that is repeated writes the same row, and
     /// the stores need no random numbers.
     fn identified(mut self) -> Self {
         let mut digest = Sha256::new();
@@ -196,9 +196,13 @@ impl Activity {
             digest.update(part.as_bytes());
         }
         digest.update(self.at.as_nanos().to_be_bytes());
-        let mut random = [0; 16];
-        random.copy_from_slice(&digest.finalize()[..16]);
-        self.id = ActivityId::new(self.at, u128::from_be_bytes(random));
+        let mut hash = [0; 8];
+        hash.copy_from_slice(&digest.finalize()[..8]);
+        // The id sorts by the exact time: the nanoseconds within the millisecond are its first 20 random bits, 12 before
+        // and 8 after the variant of the UUID.
+        let nanos = self.at.as_nanos().rem_euclid(1_000_000) as u128;
+        let hash = u128::from(u64::from_be_bytes(hash) >> 10);
+        self.id = ActivityId::new(self.at, nanos >> 8 << 64 | (nanos & 0xff) << 54 | hash);
         self
     }
 
@@ -275,6 +279,14 @@ mod tests {
             of("a", Action::DeliveryRetried, NOW, 2),
         ] {
             assert_ne!(id, other);
+        }
+    }
+
+    #[test]
+    fn ids_sort_by_the_exact_time() {
+        let at = |nanos| Activity::new(Origin::weir(), Action::AlertsChanged, NOW + Duration::from_nanos(nanos)).id;
+        for (earlier, later) in [(0, 1), (255, 256), (256, 257), (999_998, 999_999), (999_999, 1_000_000)] {
+            assert!(at(earlier) < at(later), "{earlier} {later}");
         }
     }
 

@@ -259,7 +259,7 @@ async fn commit(
     let Some(edited) = patch.applied_to(current) else { return Ok(None) };
     let (before, after) = destination_changes(Some(current), Some(&edited))?;
     let action = destination_action(before.as_ref(), after.as_ref());
-    let activity = author.does(action, patch.now).of_destination(&edited).changing(before, after);
+    let activity = author.does(action, api.clock.now()).of_destination(&edited).changing(before, after);
     Ok(api.store.patch_destination(patch, activity).await?)
 }
 
