@@ -47,7 +47,7 @@ pub enum Created<T> {
 
 impl<T> Created<T> {
     /// What was created. `None` if nothing was.
-    pub fn new(self) -> Option<T> {
+    pub fn into_new(self) -> Option<T> {
         match self {
             Self::New(new) => Some(new),
             Self::Before(_) => None,

@@ -80,7 +80,7 @@ impl Subject {
 
     async fn create(&self, destination: Destination) -> Arc<Destination> {
         let created = self.store.create_destination(destination, creation()).await.expect("create");
-        created.new().expect("a new destination")
+        created.into_new().expect("a new destination")
     }
 
     /// Creates destinations 1 to `count`.

@@ -104,7 +104,8 @@ pub(crate) async fn create(
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, &author)?;
     let created = api.store.create_destination(destination, activity.into()).await?;
-    let destination = created.new().ok_or_else(|| problem::internal("a creation was repeated", &"without a key"))?;
+    let destination =
+        created.into_new().ok_or_else(|| problem::internal("a creation was repeated", &"without a key"))?;
     let mut response =
         (StatusCode::CREATED, etag_header(&destination), Json(CreatedView::new(&destination, now))).into_response();
     let location = HeaderValue::try_from(format!("/v1/destinations/{}", destination.id));

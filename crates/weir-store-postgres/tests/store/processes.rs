@@ -118,7 +118,7 @@ async fn one_coalesce_key_posted_to_two_processes_leaves_one_waiting_delivery() 
 #[tokio::test]
 async fn an_edit_is_seen_by_another_process_at_once() {
     let (_database, [editor, other]) = two_processes().await;
-    let first = editor.create_destination(destination(1), creation()).await.unwrap().new().unwrap();
+    let first = editor.create_destination(destination(1), creation()).await.unwrap().into_new().unwrap();
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(Arc::clone(&first))]);
     assert_eq!(other.ingest(vec![event(1)]).await.unwrap()[0].as_ref().unwrap().deliveries, 1);
 
@@ -152,7 +152,7 @@ async fn an_edit_is_seen_by_another_process_at_once() {
 async fn a_deletion_leaves_no_waiting_delivery() {
     let (_database, [deleter, worker]) = two_processes().await;
     for round in 1..=12 {
-        let id = deleter.create_destination(destination(round), creation()).await.unwrap().new().unwrap().id;
+        let id = deleter.create_destination(destination(round), creation()).await.unwrap().into_new().unwrap().id;
         let numbers = round as u64 * 1_000..;
         let post = tokio::spawn({
             let worker = Arc::clone(&worker);

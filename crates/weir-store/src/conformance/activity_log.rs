@@ -66,7 +66,7 @@ pub async fn changes_are_recorded_with_their_activities(mut subject: Subject) {
     let made = destination(1);
     let created = about(&made, "ann", Action::DestinationCreated, 1);
     let made = subject.store.create_destination(made, created.clone().into()).await.expect("create");
-    let made = made.new().expect("a new destination");
+    let made = made.into_new().expect("a new destination");
     let edited = about(&made, "bob", Action::DestinationEdited, 2);
     let mut settings = made.settings.clone();
     settings.max_in_flight = 2;
@@ -285,7 +285,7 @@ pub async fn a_repeated_creation_returns_the_first_answer_and_creates_nothing(su
         let creation = answered(Action::DestinationCreated, answer);
         subject.store.create_destination(destination(number), creation).await.expect("create")
     };
-    assert!(create(1, &first).await.new().is_some());
+    assert!(create(1, &first).await.into_new().is_some());
     assert_eq!(create(2, &again).await, Created::Before(first.clone()));
     assert!(subject.store.destination(destination_id(2)).await.expect("read").is_none());
 
@@ -320,7 +320,7 @@ pub async fn twenty_concurrent_creations_with_one_key_create_once(subject: Subje
         let store = Arc::clone(&subject.store);
         tokio::spawn(async move {
             let creation = answered(Action::DestinationCreated, &answer(1, number, 1));
-            store.create_destination(destination(number.into()), creation).await.expect("create").new().is_some()
+            store.create_destination(destination(number.into()), creation).await.expect("create").into_new().is_some()
         })
     });
     let calls: Vec<_> = calls.collect();
