@@ -48,6 +48,8 @@ class AgainstWeir(unittest.TestCase):
         self.weir.destinations.delete(id)
         with self.assertRaises(NotFound):
             self.weir.destinations.get(id)
+        deleted = next(iter(self.weir.activity.list(destination=id)))
+        self.assertEqual((deleted["action"], deleted["after"]), ("destination.deleted", None))
 
     def test_events_are_delivered_audited_and_replayed(self) -> None:
         id = self.weir.destinations.create({"url": RECEIVER, "tenant": "sent"})["id"]

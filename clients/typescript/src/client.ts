@@ -4,6 +4,8 @@ import { type ApiError, type Problem, refusal } from "./errors.js";
 import { type Answer, type Method, type Parts, type RequestOptions, Transport } from "./transport.js";
 import type {
   AcceptedEvent,
+  Activity,
+  ActivityFilter,
   Alerts,
   ApiKey,
   Audit,
@@ -94,6 +96,7 @@ export class Weir extends Resource {
   readonly replays: Replays;
   readonly keys: Keys;
   readonly alerts: AlertThresholds;
+  readonly activity: ActivityLog;
 
   constructor(options: Options = {}) {
     const transport = new Transport({
@@ -111,6 +114,7 @@ export class Weir extends Resource {
     this.replays = new Replays(transport);
     this.keys = new Keys(transport);
     this.alerts = new AlertThresholds(transport);
+    this.activity = new ActivityLog(transport);
   }
 
   /** The rights of the key. */
@@ -279,6 +283,13 @@ class AlertThresholds extends Resource {
   /** Sets the thresholds of all destinations. An omitted one gets its default. */
   set(thresholds: Alerts): Promise<Alerts> {
     return this.call("PUT", "/v1/alerts", {}, { body: thresholds, repeatable: true });
+  }
+}
+
+class ActivityLog extends Resource {
+  /** Who changed what. */
+  list(filter: ActivityFilter = {}): Pages<Activity> {
+    return this.pages("GET", "/v1/activity", filter);
   }
 }
 

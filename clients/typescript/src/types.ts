@@ -250,6 +250,26 @@ export interface Replay {
   ended_at: string | null;
 }
 
+export interface ActivityFilter extends Range {
+  destination?: string;
+  /** A name, or the id of a key. */
+  actor?: string;
+}
+
+/** What somebody did. */
+export interface Activity {
+  id: string;
+  at: string;
+  actor: string;
+  actor_key_id: string | null;
+  action: string;
+  tenant: string | null;
+  subject: { type: "destination" | "delivery" | "replay" | "key"; id: string; name: string | null } | null;
+  before: Record<string, unknown> | null;
+  after: Record<string, unknown> | null;
+  request_id: string | null;
+}
+
 /** The waiting deliveries to cancel; without filters all of them. */
 export interface PurgeFilter {
   states?: ("pending" | "retrying")[];

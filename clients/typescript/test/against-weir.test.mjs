@@ -95,6 +95,8 @@ test("keys and alert thresholds", async () => {
   assert.ok(!(await all(weir.keys.list())).some((one) => one.id === created.id));
   assert.equal((await weir.alerts.set({ backlog_depth: 7 })).backlog_depth, 7);
   assert.equal((await weir.alerts.get()).backlog_depth, 7);
+  const { data } = await weir.activity.list().page();
+  assert.ok(data.some(({ action, after }) => action === "alerts.changed" && after.backlog_depth === 7));
 });
 
 test("refusals name the fields", async () => {

@@ -11,6 +11,7 @@ from .errors import ApiError, of_problem
 from .transport import Transport
 from .types import (
     AcceptedEvent,
+    Activity,
     Alerts,
     ApiKey,
     Audit,
@@ -102,6 +103,7 @@ class Weir(_Resource):
         self.replays = Replays(self._transport)
         self.keys = Keys(self._transport)
         self.alerts = AlertThresholds(self._transport)
+        self.activity = ActivityLog(self._transport)
 
     def me(self) -> Me:
         """The rights of the key."""
@@ -308,6 +310,20 @@ class AlertThresholds(_Resource):
     def set(self, thresholds: Alerts) -> Alerts:
         """Sets the thresholds of all destinations. An omitted one gets its default."""
         return cast(Alerts, self._call("PUT", "/v1/alerts", body=thresholds, repeatable=True))
+
+
+class ActivityLog(_Resource):
+    def list(
+        self,
+        *,
+        destination: str | None = None,
+        actor: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+    ) -> Pages[Activity]:
+        """Who changed what. `actor` is a name, or the id of a key."""
+        query = {"destination": destination, "actor": actor, "from": _time(from_), "to": _time(to)}
+        return self._pages("GET", "/v1/activity", query)
 
 
 def _key() -> str:

@@ -241,6 +241,27 @@ class Replay(TypedDict):
     ended_at: str | None
 
 
+class ActivitySubject(TypedDict):
+    type: Literal["destination", "delivery", "replay", "key"]
+    id: str
+    name: str | None
+
+
+class Activity(TypedDict):
+    """What somebody did."""
+
+    id: str
+    at: str
+    actor: str
+    actor_key_id: str | None
+    action: str
+    tenant: str | None
+    subject: ActivitySubject | None
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    request_id: str | None
+
+
 class PurgeFilter(TypedDict, total=False):
     """The waiting deliveries to cancel; without filters all of them."""
 
