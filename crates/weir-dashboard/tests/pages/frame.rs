@@ -151,3 +151,18 @@ async fn the_message_of_an_action_is_shown_once() {
     assert!(page.header("set-cookie").starts_with("weir_flash=; Path=/; Max-Age=0"));
     assert_eq!(api.dashboard().get("/").await.header("set-cookie"), "");
 }
+
+#[tokio::test]
+async fn the_live_stream_names_events_and_carries_no_data() {
+    let api = FakeApi::for_role("read");
+    let stream = "event: snapshot\ndata: {\"secret\": 1}\n\nevent: edit\ndata: {}\n\n";
+    api.on_with("GET", "/v1/stream", 200, &[("content-type", "text/event-stream")], json!(stream));
+    let live = api.dashboard().get_with("/live?destination=dst_1", &[("hx-request", "true")]).await;
+    assert_eq!(live.header("content-type"), "text/event-stream");
+    live.has(&["event: snapshot\ndata: 1\n\n", "event: edit\ndata: 1\n\n"]).has_not(&["secret"]);
+    assert_eq!(api.seen("GET", "/v1/stream")[0].path, "/v1/stream?destination=dst_1");
+    // Without a login the browser is led to it.
+    api.on("GET", "/v1/stream", 401, problem("An API key is required", "send a key"));
+    let refused = api.dashboard().get_with("/live", &[("hx-request", "true")]).await;
+    assert_eq!(refused.header("hx-redirect"), "/login");
+}

@@ -128,7 +128,12 @@ async fn answer(State(api): State<FakeApi>, request: Request) -> Response {
         let missing = problem("Not found", &format!("there is no path {path}")).to_string();
         return (StatusCode::NOT_FOUND, missing).into_response();
     };
-    let body = if found.body.is_null() { String::new() } else { found.body.to_string() };
+    let body = match &found.body {
+        Value::Null => String::new(),
+        // Not JSON: a stream.
+        Value::String(text) => text.clone(),
+        json => json.to_string(),
+    };
     let mut response = (found.status, body).into_response();
     for (name, value) in &found.headers {
         response.headers_mut().append(*name, value.parse().unwrap());
@@ -182,7 +187,7 @@ impl Page {
 }
 
 /// A browser with a session.
-pub(crate) struct Browser(Router);
+pub(crate) struct Browser(pub(crate) Router);
 
 impl Browser {
     pub(crate) async fn get(&self, path: &str) -> Page {

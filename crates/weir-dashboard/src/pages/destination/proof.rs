@@ -188,12 +188,20 @@ impl History {
         }
     }
 
-    /// The edits of the limits in the range; with a period, labelled by its new limit.
+    /// The edits of the limits in the range; with a period, labelled by its new limit if it has another one.
     fn edits(&self, period: Option<&str>) -> Vec<Element> {
         let inside = self.limit_changes.iter().filter(|change| self.from < change.at && change.at < self.to);
+        let before = |at: At| {
+            let bucket =
+                self.data.iter().rev().find(|bucket| bucket.at.0.as_millis() + self.step_ms() <= at.0.as_millis());
+            bucket.and_then(|bucket| bucket.window(period?)?.limit)
+        };
         let label = |change: &LimitChange| {
             let Some(period) = period else { return String::new() };
             let limit = change.rate_limits.iter().find(|limit| limit.period == period);
+            if limit.map(|limit| limit.limit) == before(change.at) {
+                return String::new();
+            }
             limit.map_or_else(|| "no limit".to_owned(), RateLimit::short)
         };
         inside.map(|change| Element::Mark(Color::Amber, change.at.0.as_millis() as f64, label(change))).collect()
