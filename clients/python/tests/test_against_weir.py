@@ -48,6 +48,9 @@ class AgainstWeir(unittest.TestCase):
         self.weir.destinations.delete(id)
         with self.assertRaises(NotFound):
             self.weir.destinations.get(id)
+        named = self.weir.destinations.put("named", "a/b", {"url": RECEIVER}, only_create=True)
+        again = self.weir.destinations.put("named", "a/b", {"url": RECEIVER, "paused": True})
+        self.assertEqual((again["id"], again["name"], again["paused"]), (named["id"], "a/b", True))
         deleted = next(iter(self.weir.activity.list(destination=id)))
         self.assertEqual((deleted["action"], deleted["after"]), ("destination.deleted", None))
 

@@ -172,6 +172,18 @@ class Destinations extends Resource {
     return this.call("PATCH", "/v1/destinations/{id}", { id }, { body: changes, headers: ifMatch(options) });
   }
 
+  /** Creates the destination with this name, or replaces all its settings. An omitted one gets its default. */
+  put(
+    tenant: string,
+    name: string,
+    settings: DestinationChanges,
+    options: { ifMatch?: string; onlyCreate?: boolean } = {},
+  ): Promise<Destination> {
+    const headers = { ...ifMatch(options), ...(options.onlyCreate ? { "if-none-match": "*" } : {}) };
+    const parts = { tenant, name };
+    return this.call("PUT", "/v1/destinations/by-name/{tenant}/{name}", parts, { body: settings, headers });
+  }
+
   /** Deletes the destination and cancels what waits for it. The history stays. */
   async delete(id: string, options: { ifMatch?: string } = {}): Promise<void> {
     await this.send("DELETE", "/v1/destinations/{id}", { id }, { headers: ifMatch(options) });

@@ -38,6 +38,9 @@ test("a destination is created, edited and deleted", async () => {
   assert.deepEqual((await all(weir.destinations.list({ tenant: "edits" }))).map((one) => one.id), [id]);
   await weir.destinations.delete(id);
   await assert.rejects(weir.destinations.get(id), NotFound);
+  const named = await weir.destinations.put("named", "a/b", { url: receiver }, { onlyCreate: true });
+  const again = await weir.destinations.put("named", "a/b", { url: receiver, paused: true });
+  assert.deepEqual([again.id, again.name, again.paused], [named.id, "a/b", true]);
 });
 
 test("events are delivered, audited and replayed", async () => {

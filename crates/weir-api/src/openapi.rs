@@ -103,6 +103,7 @@ const SECURITY_SCHEME: &str = "api_key";
     paths(
         ingest::post, ingest::post_batch, events::list, events::show,
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
+        destinations::put,
         secrets::show, secrets::rotate, backlog::show, purge::purge, audit::show, test_event::send,
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
         replays::create, replays::list, replays::show, replays::cancel,

@@ -78,6 +78,7 @@ fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/destinations/{id}", get(destinations::show)),
         route(Method::PATCH, "/v1/destinations/{id}", patch(destinations::edit)),
         route(Method::DELETE, "/v1/destinations/{id}", delete(destinations::delete)),
+        route(Method::PUT, "/v1/destinations/by-name/{tenant}/{name}", put(destinations::put)),
         route(Method::GET, "/v1/destinations/{id}/secret", get(secrets::show)),
         route(Method::POST, "/v1/destinations/{id}/rotate-secret", post(secrets::rotate)),
         route(Method::GET, "/v1/destinations/{id}/backlog", get(backlog::show)),

@@ -98,8 +98,8 @@ mod tests {
 
     use async_trait::async_trait;
     use tokio::time::Instant;
-    use weir_core::Timestamp;
-    use weir_store::{PruneStep, StoreResult};
+    use weir_core::activity::Activity;
+    use weir_store::{ActivityFilter, Created, Creation, KeyedAnswer, Page, PageRequest, PruneStep, StoreResult};
 
     use super::*;
 
@@ -116,6 +116,43 @@ mod tests {
             let deliveries = if steps.len() == 2 { 0 } else { 500 };
             Ok(PruneStep { pruned: Pruned { deliveries, ..Pruned::default() }, next })
         }
+    }
+
+    fn not_called<T>() -> T {
+        panic!("retention calls no other method")
+    }
+
+    /// An activity log with rows for two steps.
+    #[derive(Default)]
+    struct Log(Mutex<Vec<(Timestamp, Timestamp)>>);
+
+    #[async_trait]
+    impl ActivityLog for Log {
+        async fn record_activity(&self, _: Creation) -> StoreResult<Created<()>> {
+            not_called()
+        }
+
+        async fn list_activity(&self, _: &ActivityFilter, _: PageRequest) -> StoreResult<Page<Activity>> {
+            not_called()
+        }
+
+        async fn keyed_answer(&self, _: [u8; 32], _: Timestamp) -> StoreResult<Option<KeyedAnswer>> {
+            not_called()
+        }
+
+        async fn prune_activity(&self, activity_before: Timestamp, answers_before: Timestamp) -> StoreResult<u64> {
+            let mut steps = self.0.lock().unwrap();
+            steps.push((activity_before, answers_before));
+            Ok([500, 7, 0][steps.len() - 1])
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn activities_are_kept_for_a_year_and_answers_for_a_day() {
+        let (log, now) = (Log::default(), Timestamp::from_secs(1_800_000_000));
+        pass_activity(&log, now).await.unwrap();
+        let days = |days: u32| now.before(Duration::from_secs(86_400) * days);
+        assert_eq!(log.0.into_inner().unwrap(), [(days(365), days(1)); 3]);
     }
 
     #[tokio::test(start_paused = true)]

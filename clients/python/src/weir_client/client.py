@@ -193,6 +193,23 @@ class Destinations(_Resource):
             self._call("PATCH", "/v1/destinations/{id}", {"id": id}, body=changes, headers=headers),
         )
 
+    def put(
+        self,
+        tenant: str,
+        name: str,
+        settings: DestinationChanges,
+        *,
+        if_match: str | None = None,
+        only_create: bool = False,
+    ) -> Destination:
+        """Creates the destination with this name, or replaces all its settings. An omitted one gets its default."""
+        headers = _set({"if-match": if_match, "if-none-match": "*" if only_create else None})
+        parts = {"tenant": tenant, "name": name}
+        return cast(
+            Destination,
+            self._call("PUT", "/v1/destinations/by-name/{tenant}/{name}", parts, body=settings, headers=headers),
+        )
+
     def delete(self, id: str, *, if_match: str | None = None) -> None:
         """Deletes the destination and cancels what waits for it. The history stays."""
         self._call("DELETE", "/v1/destinations/{id}", {"id": id}, headers=_set({"if-match": if_match}))

@@ -1,10 +1,11 @@
-//! The `If-Match` header: a change applies only to the version of a resource that the client has read. Source: RFC 9110,
-//! section 13.1.1.
+//! The `If-Match` header: a change applies only to the version of a resource that the client has read; and
+//! `If-None-Match`: it applies to no such version, or with `*` only if there is no resource. Source: RFC 9110, sections
+//! 13.1.1 and 13.1.2.
 
 use std::convert::Infallible;
 
 use axum::extract::FromRequestParts;
-use http::{header, request::Parts};
+use http::{HeaderMap, HeaderName, header, request::Parts};
 
 use crate::problem::{ApiResult, Problem, ProblemKind};
 
@@ -17,6 +18,15 @@ impl IfMatch {
     /// Whether the request names versions.
     pub(crate) fn is_given(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Refuses the request if it names versions of a resource that does not exist.
+    pub(crate) fn check_absent(&self) -> ApiResult<()> {
+        if self.is_given() {
+            let detail = "there is no such resource, so it has none of the versions that `If-Match` names";
+            return Err(Problem::new(ProblemKind::PreconditionFailed, detail));
+        }
+        Ok(())
     }
 
     /// Refuses the request if the resource has another version than those that the request names. Weak entity tags
@@ -36,15 +46,40 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let mut values = parts.headers.get_all(header::IF_MATCH).iter().peekable();
-        if values.peek().is_none() {
-            return Ok(Self::ANY);
-        }
-        // A value that is no text matches nothing.
-        let named =
-            values.flat_map(|value| value.to_str().unwrap_or_default().split(',')).map(|tag| tag.trim().to_owned());
-        Ok(Self(Some(named.collect())))
+        Ok(Self(named(&parts.headers, header::IF_MATCH)))
     }
+}
+
+/// The versions that a resource must not have; `None`: it may have any, or not exist.
+pub(crate) struct IfNoneMatch(Option<Vec<String>>);
+
+impl IfNoneMatch {
+    /// Refuses the request if the resource, which exists, has one of the named versions. `*` names all of them. Weak
+    /// entity tags match too.
+    pub(crate) fn check(&self, etag: &str) -> ApiResult<()> {
+        let Self(Some(named)) = self else { return Ok(()) };
+        if named.iter().any(|named| named == "*" || named.strip_prefix("W/").unwrap_or(named) == etag) {
+            let detail = format!("the resource exists already, with the version {etag}");
+            return Err(Problem::new(ProblemKind::PreconditionFailed, detail));
+        }
+        Ok(())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(named(&parts.headers, header::IF_NONE_MATCH)))
+    }
+}
+
+/// The entity tags in a header; `None` without the header. A value that is no text matches nothing.
+fn named(headers: &HeaderMap, name: HeaderName) -> Option<Vec<String>> {
+    let mut values = headers.get_all(name).iter().peekable();
+    values.peek()?;
+    let named = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
+    Some(named.map(|tag| tag.trim().to_owned()).collect())
 }
 
 #[cfg(test)]

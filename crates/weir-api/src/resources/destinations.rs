@@ -1,6 +1,7 @@
 //! Destinations: create, list, show, edit and delete. The settings have a file each, with their request and their view.
 
 mod breaker;
+mod by_name;
 mod headers;
 mod patch;
 mod rates;
@@ -26,8 +27,9 @@ use weir_core::{
     destination::Settings,
 };
 use weir_queue::Terms;
-use weir_store::{Deletion, DestinationDeletion, DestinationPatch};
+use weir_store::{Created, Deletion, DestinationDeletion, DestinationPatch};
 
+pub(crate) use self::by_name::{__path_put, put};
 use self::{
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
@@ -40,6 +42,7 @@ use crate::{
     problem::{self, ApiResult, Changed, Problem, Refused},
     readers::{
         body::{Body, PathId},
+        idempotency::{FirstAnswer, IdempotencyParameters, Keyed, secret_digest},
         if_match::IfMatch,
         page::{self, List, Listing, PageParameters},
         query::{Query, parameters},
@@ -56,10 +59,11 @@ const EDIT_ROUNDS: usize = 64;
 const TICK: Duration = Duration::from_millis(1);
 
 /// Rules between fields that the document states with further keywords of JSON Schema.
-pub(crate) fn keywords() -> [(&'static str, Value); 4] {
+pub(crate) fn keywords() -> [(&'static str, Value); 5] {
     [
         ("DestinationRequest", DestinationRequest::keywords()),
         ("DestinationPatch", DestinationRequest::keywords()),
+        ("DestinationReplacement", DestinationRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
     ]
@@ -87,32 +91,72 @@ parameters! {
 /// Only `url` is required. `errors` lists every invalid field.
 #[utoipa::path(
     post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", security(("api_key" = ["operate"])), request_body = DestinationRequest,
-    responses((status = 201, description = "Created; shows the secret, which otherwise only `/secret` and `/rotate-secret` show", body = CreatedView,
-        headers(("location" = String, description = "The path of the destination"))))
+    params(IdempotencyParameters),
+    responses(
+        (status = 201, description = "Created; shows the secret, which otherwise only `/secret` and `/rotate-secret` show", body = CreatedView,
+        headers(("location" = String, description = "The path of the destination"))),
+        (status = 409, response = inline(Refused)),
+    )
 )]
 pub(crate) async fn create(
     State(api): State<Api>,
     caller: Caller,
     author: Author,
     _: Query<()>,
-    Body(mut body): Body<Value>,
+    Keyed { mut body, idempotency }: Keyed<Value>,
 ) -> ApiResult<Response> {
+    if let Some(first) = idempotency.first_answer(&api).await? {
+        return created_before(&api, &caller, &author, first).await;
+    }
     name_tenant(&mut body, &caller)?;
     let settings = settings::read(body, &api.addresses)?;
     caller.check_sees(&settings.tenant)?;
     let now = api.clock.now();
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, &author)?;
-    let created = api.store.create_destination(destination, activity.into()).await?;
-    let destination =
-        created.into_new().ok_or_else(|| problem::internal("a creation was repeated", &"without a key"))?;
-    let mut response =
-        (StatusCode::CREATED, etag_header(&destination), Json(CreatedView::new(&destination, now))).into_response();
-    let location = HeaderValue::try_from(format!("/v1/destinations/{}", destination.id));
-    if let Ok(location) = location {
-        response.headers_mut().insert(header::LOCATION, location);
+    let mut first = FirstAnswer::new(StatusCode::CREATED, &DestinationView::new(&destination, now))?;
+    (first.location, first.etag) = (Some(path(destination.id)), Some(etag(&destination)));
+    first.secret_digest = Some(secret_digest(&destination.settings.signing.secret.reveal()));
+    match api.store.create_destination(destination, idempotency.creation(activity, &first, now)?).await? {
+        Created::New(destination) => Ok(created(&destination, now)),
+        // Another request with the same key was faster.
+        Created::Before(stored) => created_before(&api, &caller, &author, idempotency.read(stored)?).await,
     }
-    Ok(unstored(response))
+}
+
+/// Answers the creation of a destination.
+fn created(destination: &Destination, now: Timestamp) -> Response {
+    let view = Json(CreatedView::new(destination, now));
+    let location = [(header::LOCATION, path(destination.id))];
+    unstored((StatusCode::CREATED, etag_header(destination), location, view).into_response())
+}
+
+/// The first answer again. It has no secret, so the secret is read from the destination, if it is still the same: the
+/// caller of a creation may not learn a later one.
+async fn created_before(
+    api: &ApiState,
+    caller: &Caller,
+    author: &Author,
+    mut first: FirstAnswer,
+) -> ApiResult<Response> {
+    let id = first.body["id"].as_str().and_then(|id| id.parse().ok());
+    let id = id.ok_or_else(|| problem::internal("a stored answer has no id", &first.body))?;
+    let gone = || Problem::conflict(format!("this idempotency key has created {id}, which is deleted"));
+    let found = api.store.destination(id).await?.filter(|found| caller.sees(&found.settings.tenant));
+    let destination = found.ok_or_else(gone)?;
+    let secret = destination.settings.signing.secret.reveal();
+    if first.secret_digest != Some(secret_digest(&secret)) {
+        let detail = format!("this idempotency key has created {id}, whose secret was replaced since");
+        return Err(Problem::conflict(detail));
+    }
+    let activity = author.does(Action::SecretShown, api.clock.now()).of_destination(&destination);
+    api.store.record_activity(activity.into()).await?;
+    first.body["secret"] = secret.into();
+    Ok(unstored(first.into_response()))
+}
+
+fn path(id: DestinationId) -> String {
+    format!("/v1/destinations/{id}")
 }
 
 fn new_destination(settings: Settings, now: Timestamp) -> Destination {

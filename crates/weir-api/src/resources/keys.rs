@@ -17,15 +17,16 @@ use weir_core::{
     access::{Role, TenantScope},
     activity::{Action, Activity},
 };
-use weir_store::{ApiKey, Page};
+use weir_store::{ApiKey, Created, Page};
 
 use super::{activity::Author, destinations::unstored};
 use crate::{
     auth::{self, Caller},
     problem::{ApiResult, Problem, Refused},
     readers::{
-        body::{Body, PathId},
+        body::PathId,
         fields::object,
+        idempotency::{FirstAnswer, IdempotencyParameters, Keyed},
         page::{self, List, Listing, PageParameters},
         query::Query,
         texts::{ApiKeyIdText, TenantText, TimeText, text},
@@ -85,8 +86,12 @@ object! {
 ///
 /// Only this answer shows the key: Weir stores its digest. The key is valid at once in this process, and within a
 /// second in every other process. An admin that is bound to tenants can create keys only for these tenants.
+///
+/// With an `Idempotency-Key`, a repeated request creates no second key. But Weir cannot show the first key again: the
+/// answer is 409 and names its id, so that it can be deleted.
 #[utoipa::path(
     post, path = "/v1/keys", operation_id = "create_key", tag = "keys", security(("api_key" = ["admin"])), request_body = KeyRequest,
+    params(IdempotencyParameters),
     responses(
         (status = 201, description = "The key, which is shown only here", body = CreatedKeyView),
         (status = 409, response = inline(Refused)),
@@ -97,8 +102,11 @@ pub(crate) async fn create(
     caller: Caller,
     author: Author,
     _: Query<()>,
-    Body(request): Body<KeyRequest>,
+    Keyed { body: request, idempotency }: Keyed<KeyRequest>,
 ) -> ApiResult<Response> {
+    if let Some(first) = idempotency.first_answer(&api).await? {
+        return Err(created_before(&first));
+    }
     let now = api.clock.now();
     let tenants = scope(request.tenants, &caller)?;
     let expires_at = request.expires_at.map(|at| at.0);
@@ -119,11 +127,22 @@ pub(crate) async fn create(
         expires_at,
     };
     let activity = about(&key, author.does(Action::KeyCreated, now)).changing(None, Some(rights(&key)));
-    api.store.create_api_key(key.clone(), activity.into()).await?;
+    let first = FirstAnswer::new(StatusCode::CREATED, &KeyView::from(key.clone()))?;
+    let creation = idempotency.creation(activity, &first, now)?;
+    if let Created::Before(stored) = api.store.create_api_key(key.clone(), creation).await? {
+        return Err(created_before(&idempotency.read(stored)?));
+    }
     api.keys.refresh(&*api.store).await?;
     tracing::info!(key = %key.id, role = %key.role, "API key created");
     let view = CreatedKeyView { key: key.into(), secret };
     Ok(unstored((StatusCode::CREATED, Json(view)).into_response()))
+}
+
+/// The refusal of a repeated creation: the key was shown once, and cannot be shown again.
+fn created_before(first: &FirstAnswer) -> Problem {
+    let id = first.body["id"].as_str().unwrap_or_default();
+    let detail = "was shown only in the first answer: delete it and create another, with a new idempotency key";
+    Problem::conflict(format!("this idempotency key has already created the key {id}, which {detail}"))
 }
 
 /// An activity about a key. It belongs to the tenant of the key if the key has exactly one.

@@ -12,7 +12,9 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Action};
-use weir_store::{DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase};
+use weir_store::{
+    Created, DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase,
+};
 
 use super::{
     activity::Author,
@@ -23,8 +25,9 @@ use crate::{
     errors::Errors,
     problem::{ApiResult, Problem, Refused},
     readers::{
-        body::{Body, PathId},
+        body::PathId,
         fields::object,
+        idempotency::{FirstAnswer, IdempotencyParameters, Keyed},
         page::{self, List, Listing, PageParameters},
         query::Query,
         texts::{
@@ -115,7 +118,7 @@ const NO_BODY: &str = "is required: `{}` replays every dead and failed delivery,
 /// destinations, expired deliveries and deliveries of another open replay are left out. `dry_run=true` only counts.
 #[utoipa::path(
     post, path = "/v1/replays", operation_id = "create_replay", tag = "replays", security(("api_key" = ["operate"])),
-    params(DryRun),
+    params(DryRun, IdempotencyParameters),
     request_body = ReplayRequest,
     responses(
         (status = 200, description = "The number of deliveries that would be sent again (`dry_run`)", body = CountView),
@@ -127,8 +130,13 @@ pub(crate) async fn create(
     caller: Caller,
     author: Author,
     Query(dry_run): Query<DryRun>,
-    Body(request): Body<Option<ReplayRequest>>,
+    Keyed { body: request, idempotency }: Keyed<Option<ReplayRequest>>,
 ) -> ApiResult<Response> {
+    if !dry_run.only_counts()
+        && let Some(first) = idempotency.first_answer(&api).await?
+    {
+        return Ok(first.into_response());
+    }
     // A missing body would mean every dead and failed delivery. A client must state this explicitly.
     let mut filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
     filter.deliveries.tenant = caller.limit_to(filter.deliveries.tenant)?;
@@ -160,9 +168,16 @@ pub(crate) async fn create(
     });
     let activity = author.does(Action::ReplayCreated, created_at).of_replay(id, selected.destination_id, tenant);
     let activity = activity.changing(None, Some(after));
-    api.store.create_replay(NewReplay { id, filter, created_at }, total, activity.into()).await?;
+    let figures = ReplayFigures { total, ..ReplayFigures::default() };
+    let shown = Replay { id, filter: filter.clone(), phase: ReplayPhase::Moving, figures, created_at, ended_at: None };
+    let view = ReplayView::of(shown, created_at);
+    let creation = idempotency.creation(activity, &FirstAnswer::new(StatusCode::ACCEPTED, &view)?, created_at)?;
+    let replay = NewReplay { id, filter, created_at };
+    if let Created::Before(stored) = api.store.create_replay(replay, total, creation).await? {
+        return Ok(idempotency.read(stored)?.into_response());
+    }
     tracing::info!(replay = %id, total, "replay started");
-    Ok((StatusCode::ACCEPTED, Json(find(&api, &caller, id).await?)).into_response())
+    Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
 /// List replays

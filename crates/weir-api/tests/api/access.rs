@@ -77,7 +77,7 @@ impl Data {
             Some("replays") => &self.replay,
             _ => &self.key,
         };
-        let path = template.replace("{id}", id);
+        let path = template.replace("{id}", id).replace("{tenant}", self.tenant).replace("{name}", "a%20new%2Fname");
         // The lists that can be filtered by tenant.
         let is_list = method == "GET" && ["/v1/destinations", "/v1/events", "/v1/deliveries"].contains(&template);
         if is_list { format!("{path}?tenant={}", self.tenant) } else { path }
@@ -156,6 +156,13 @@ fn operations() -> Vec<Operation> {
             Some(|to| json!({"url": "https://new.example/", "tenant": to, "event_types": ["other"]})),
         ),
         change("PATCH", "/v1/destinations/{id}", "operate", 200, Some(|_| json!({"name": "renamed"}))),
+        change(
+            "PUT",
+            "/v1/destinations/by-name/{tenant}/{name}",
+            "operate",
+            201,
+            Some(|_| json!({"url": "https://named.example/", "event_types": ["other"]})),
+        ),
         change("POST", "/v1/destinations/{id}/rotate-secret", "admin", 200, nothing),
         change("POST", "/v1/destinations/{id}/test", "operate", 202, nothing),
         change("POST", "/v1/deliveries/{id}/retry", "operate", 202, nothing),

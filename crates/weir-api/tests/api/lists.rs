@@ -120,7 +120,8 @@ async fn an_unknown_parameter_is_refused_on_every_route_without_effect() {
             _ => "rpl_01h2xcejqtf2nbrexx3vqjhp41",
         };
         for method in item.as_object().unwrap().keys() {
-            let target = format!("{}?dry_runs=true", path.replace("{id}", id));
+            let path = path.replace("{id}", id).replace("{tenant}", "acme").replace("{name}", "a");
+            let target = format!("{path}?dry_runs=true");
             let reply = server.send(json_request(&method.to_uppercase(), &target, "{}")).await;
             assert_eq!(reply.pointers(), ["/dry_runs"], "{method} {path}");
             routes += 1;

@@ -50,6 +50,12 @@ pub(crate) fn merge(
     read_with(patch.merge_into(shown), |request, errors| context.settings(request, errors))
 }
 
+/// The settings that replace all current ones. Only the secret, and header values that are masked, stay.
+pub(crate) fn replace(current: &Settings, body: Value, addresses: &AddressPolicy) -> ApiResult<Settings> {
+    let context = Context { addresses, current: Some(current), origin_changes: changes_origin(&current.url, &body) };
+    read_with(body, |request, errors| context.settings(request, errors))
+}
+
 /// Whether a patch changes the origin of the URL. The values of headers are write-only, so a client that edits the URL
 /// must not be able to send them to a receiver of its own. An invalid URL is refused later.
 fn changes_origin(current: &Url, patch: &Value) -> bool {

@@ -1,0 +1,191 @@
+//! Destinations by tenant and name, for tools that declare what should be there (Terraform, GitOps).
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::{FromRequestParts, Path, State},
+    response::{IntoResponse, Response},
+};
+use http::request::Parts;
+use serde_json::Value;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{RefOr, Schema},
+};
+use weir_core::Destination;
+use weir_queue::Terms;
+
+use super::{
+    EDIT_ROUNDS, commit, created, creation_of, crowded, etag, etag_header, new_destination,
+    request::{DestinationRequest, NameText},
+    settings,
+    view::{CreatedView, DestinationView},
+};
+use crate::{
+    auth::Caller,
+    errors::{Errors, type_name},
+    problem::{ApiResult, Changed, Problem, Refused},
+    readers::{
+        body::Body,
+        fields::{Read, object_schema},
+        if_match::{IfMatch, IfNoneMatch},
+        query::Query,
+        texts::{TenantText, Text as _},
+    },
+    resources::activity::Author,
+    state::{Api, ApiState},
+};
+
+/// The fields that the path gives.
+const IN_PATH: [&str; 2] = ["name", "tenant"];
+
+/// The settings of a destination except those in the path. They are read as a [`DestinationRequest`].
+pub(crate) struct DestinationReplacement(Value);
+
+impl Read for DestinationReplacement {
+    fn read(value: Value, _: &Schema, at: &str, errors: &mut Errors) -> Option<Self> {
+        let Value::Object(fields) = &value else {
+            errors.add(at, format!("must be an object, not {}", type_name(&value)));
+            return None;
+        };
+        for field in IN_PATH.into_iter().filter(|field| fields.contains_key(*field)) {
+            errors.add(format!("/{field}"), "must not be given: the path names it");
+        }
+        Some(Self(value))
+    }
+}
+
+impl ToSchema for DestinationReplacement {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        DestinationRequest::schemas(schemas);
+    }
+}
+
+impl PartialSchema for DestinationReplacement {
+    fn schema() -> RefOr<Schema> {
+        let mut replacement = object_schema::<DestinationRequest>();
+        for field in IN_PATH {
+            replacement.properties.remove(field);
+        }
+        replacement.description =
+            Some("All settings of a destination; an omitted field gets its default, and the secret stays.".to_owned());
+        RefOr::T(Schema::Object(replacement))
+    }
+}
+
+/// The tenant and the name in a path. A text that is no tenant or no name is answered with 404.
+pub(crate) struct PathName {
+    tenant: String,
+    name: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PathName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((tenant, name)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|_| Problem::not_found("the path is not valid UTF-8"))?;
+        let TenantText(tenant) = TenantText::parse(&tenant)
+            .map_err(|error| Problem::not_found(format!("the tenant in the path {error}")))?;
+        let NameText(name) =
+            NameText::parse(&name).map_err(|error| Problem::not_found(format!("the name in the path {error}")))?;
+        Ok(Self { tenant, name })
+    }
+}
+
+/// Create or replace a destination by its name
+///
+/// Creates the destination, or replaces all its settings: an omitted field gets its default. The secret stays unless the
+/// body has another one, and so does the value of a header that the body gives as `***`. Two requests at once create one
+/// destination. Names are not unique: if several destinations of the tenant have this name, the answer is 409.
+///
+/// With `If-None-Match: *` the request only creates, with `If-Match` and the `etag` of an earlier answer it only replaces
+/// that version; otherwise the answer is 412.
+#[utoipa::path(
+    put, path = "/v1/destinations/by-name/{tenant}/{name}", operation_id = "put_destination", tag = "destinations",
+    security(("api_key" = ["operate"])),
+    params(
+        ("tenant" = TenantText, Path, description = "The tenant of the destination"),
+        (
+            "name" = String, Path, description = "The name of the destination", min_length = 1, max_length = 200,
+            pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$",
+        ),
+    ),
+    request_body = DestinationReplacement,
+    responses(
+        (status = 200, description = "Replaced", body = DestinationView,
+            headers(("etag" = String, description = "The new version of the destination"))),
+        (status = 201, description = "Created; shows the secret", body = CreatedView, headers(
+            ("etag" = String, description = "The version of the destination"),
+            ("location" = String, description = "The path of the destination"),
+        )),
+        (status = 409, response = inline(Refused)),
+        (status = 412, response = inline(Changed)),
+    )
+)]
+pub(crate) async fn put(
+    State(api): State<Api>,
+    caller: Caller,
+    PathName { tenant, name }: PathName,
+    author: Author,
+    (if_match, if_none_match): (IfMatch, IfNoneMatch),
+    _: Query<()>,
+    Body(DestinationReplacement(mut body)): Body<DestinationReplacement>,
+) -> ApiResult<Response> {
+    caller.check_sees(&tenant)?;
+    body["tenant"] = tenant.as_str().into();
+    body["name"] = name.as_str().into();
+    for _ in 0..EDIT_ROUNDS {
+        match api.store.named_destinations(&tenant, &name).await?.as_slice() {
+            [] => {
+                if_match.check_absent()?;
+                if let Some(response) = create(&api, &author, body.clone()).await? {
+                    return Ok(response);
+                }
+            }
+            [current] => {
+                if_none_match.check(&etag(current))?;
+                if_match.check(&etag(current))?;
+                if let Some(destination) = replace(&api, &author, current, body.clone()).await? {
+                    let view = DestinationView::new(&destination, api.clock.now());
+                    return Ok((etag_header(&destination), Json(view)).into_response());
+                }
+            }
+            _ => {
+                let detail = format!("several destinations of the tenant are named `{name}`: rename all but one");
+                return Err(Problem::conflict(detail));
+            }
+        }
+    }
+    Err(crowded())
+}
+
+/// `None` if another request has created the destination meanwhile.
+async fn create(api: &ApiState, author: &Author, body: Value) -> ApiResult<Option<Response>> {
+    let settings = settings::read(body, &api.addresses)?;
+    let now = api.clock.now();
+    let destination = new_destination(settings, now);
+    let activity = creation_of(&destination, author)?;
+    let stored = api.store.create_named_destination(destination, activity).await?;
+    Ok(stored.map(|destination| created(&destination, now)))
+}
+
+/// `None` if another request has edited or deleted the destination meanwhile.
+async fn replace(
+    api: &ApiState,
+    author: &Author,
+    current: &Arc<Destination>,
+    body: Value,
+) -> ApiResult<Option<Arc<Destination>>> {
+    let settings = settings::replace(&current.settings, body, &api.addresses)?;
+    let edited = match settings == current.settings {
+        true => Some(Arc::clone(current)),
+        false => commit(api, current, settings, author).await?,
+    };
+    if let Some(destination) = &edited {
+        api.announce_edit(destination.id, Terms::of(destination, api.clock.now())).await;
+    }
+    Ok(edited)
+}
