@@ -17,9 +17,12 @@ import type {
   DeliveryFilter,
   Destination,
   DestinationChanges,
+  DestinationHealth,
+  DestinationHistory,
   Event,
   EventDetail,
   EventFilter,
+  HistoryQuery,
   Me,
   NewDestination,
   NewEvent,
@@ -191,6 +194,16 @@ class Destinations extends Resource {
 
   backlog(id: string): Promise<Backlog> {
     return this.call("GET", "/v1/destinations/{id}/backlog", { id });
+  }
+
+  /** What happened in each bucket of a range; by default the last 15 minutes in steps of 10 s. */
+  history(id: string, query: HistoryQuery = {}): Promise<DestinationHistory> {
+    return this.call("GET", "/v1/destinations/{id}/history", { id }, { query });
+  }
+
+  /** How the attempts of the last time went; by default of the last hour. */
+  health(id: string, query: { window?: "1h" | "24h" | "7d" } = {}): Promise<DestinationHealth> {
+    return this.call("GET", "/v1/destinations/{id}/health", { id }, { query });
   }
 
   /** The audit of the recorded send starts; by default of the last day. */

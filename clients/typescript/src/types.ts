@@ -125,6 +125,38 @@ export interface Backlog {
   drains: boolean | null;
 }
 
+/** A bucket. `max_window` has the fullest window of each limit, and the most sends that the limits allow in it. */
+export interface HistoryBucket {
+  at: string;
+  sends: number;
+  delivered: number;
+  failed: number;
+  arrivals: number;
+  backlog: number;
+  max_window: { period: Period; sends: number; limit: number }[];
+}
+
+export interface DestinationHistory {
+  step: "10s" | "1m" | "1h";
+  from: string;
+  to: string;
+  data: HistoryBucket[];
+  windows_left_out: Period[];
+  limit_changes: { at: string; rate_limits: Required<RateLimit>[] }[];
+}
+
+export interface DestinationHealth {
+  window: "1h" | "24h" | "7d";
+  success_ratio: number | null;
+  latency_ms: { p50: number | null; p95: number | null; p99: number | null };
+  attempts: { number: number; deliveries: number }[];
+  attempts_made: number;
+  delivered: number;
+  failed: number;
+  dead: number;
+  last_success_at: string | null;
+}
+
 /** Times are RFC 3339. */
 export interface NewEvent {
   type: string;
@@ -203,6 +235,10 @@ export interface DeliveryDetail extends Delivery {
 export interface Range {
   from?: string;
   to?: string;
+}
+
+export interface HistoryQuery extends Range {
+  step?: "10s" | "1m" | "1h";
 }
 
 export interface EventFilter extends Range {

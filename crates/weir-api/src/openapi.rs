@@ -26,8 +26,8 @@ use crate::{
     problem::ProblemKind,
     readers::{query::Query, texts},
     resources::{
-        activity, alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays,
-        secrets, session, test_event,
+        activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, purge,
+        replays, secrets, session, test_event,
     },
 };
 
@@ -104,7 +104,8 @@ const SECURITY_SCHEME: &str = "api_key";
         ingest::post, ingest::post_batch, events::list, events::show,
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         destinations::put,
-        secrets::show, secrets::rotate, backlog::show, purge::purge, audit::show, test_event::send,
+        secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
+        purge::purge, audit::show, test_event::send,
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,
@@ -117,6 +118,7 @@ const SECURITY_SCHEME: &str = "api_key";
         texts::ApiKeyIdText, texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStateText, texts::DestinationIdText,
         texts::EventIdText, texts::EventPatternText, texts::EventTypeText, texts::IdempotencyKeyText,
         activity::ActorText,
+        destinations::health::WindowText, history::StepText,
         texts::ReplayIdText, texts::TenantText, texts::TimeText
     )),
     security(("api_key" = [])),

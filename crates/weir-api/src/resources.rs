@@ -9,6 +9,7 @@ pub(crate) mod destinations;
 pub(crate) mod dry_run;
 pub(crate) mod events;
 pub(crate) mod health;
+pub(crate) mod history;
 pub(crate) mod ingest;
 pub(crate) mod keys;
 pub(crate) mod purge;

@@ -16,8 +16,8 @@ use crate::{
     openapi,
     problem::{Problem, ProblemKind},
     resources::{
-        activity, alerts, audit, backlog, deliveries, destinations, events, health, ingest, keys, purge, replays,
-        secrets, session, test_event,
+        activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, purge,
+        replays, secrets, session, test_event,
     },
     state::{Api, ApiState, Operations},
 };
@@ -82,6 +82,8 @@ fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/destinations/{id}/secret", get(secrets::show)),
         route(Method::POST, "/v1/destinations/{id}/rotate-secret", post(secrets::rotate)),
         route(Method::GET, "/v1/destinations/{id}/backlog", get(backlog::show)),
+        route(Method::GET, "/v1/destinations/{id}/history", get(history::show)),
+        route(Method::GET, "/v1/destinations/{id}/health", get(destinations::health::show)),
         route(Method::POST, "/v1/destinations/{id}/purge", post(purge::purge)),
         route(Method::GET, "/v1/destinations/{id}/audit", get(audit::show)),
         route(Method::POST, "/v1/destinations/{id}/test", post(test_event::send)),

@@ -59,6 +59,11 @@ impl Timestamp {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
+    /// The latest whole multiple of `step` since the Unix epoch that is not after `self`.
+    pub fn floor(self, step: Duration) -> Self {
+        Self(self.0 - self.0.rem_euclid(nanos(step).max(1)))
+    }
+
     /// `self - duration`, without overflow.
     pub fn before(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(duration)))
@@ -143,6 +148,14 @@ mod tests {
         assert_eq!("yesterday".parse::<Timestamp>(), Err(InvalidTimestamp));
         assert_eq!("1363-03-21T08:17:29Z".parse(), Ok(Timestamp::MIN));
         assert_eq!("3000-01-01T00:00:00Z".parse(), Ok(Timestamp::MAX));
+    }
+
+    #[test]
+    fn a_time_is_rounded_down_to_a_whole_step() {
+        let step = Duration::from_secs(10);
+        assert_eq!(Timestamp::from_secs(29).floor(step), Timestamp::from_secs(20));
+        assert_eq!(Timestamp::from_secs(30).floor(step), Timestamp::from_secs(30));
+        assert_eq!(Timestamp::from_secs(-1).floor(step), Timestamp::from_secs(-10));
     }
 
     #[test]

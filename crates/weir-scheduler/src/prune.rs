@@ -58,6 +58,10 @@ impl Pruner {
         let now = self.clock.now();
         let pruned = pass(&*self.store, &self.retention.cutoffs(now)).await?;
         pass_activity(&*self.store, now).await?;
+        // Traffic has a retention of its own.
+        while self.store.roll_up_traffic(now).await? {
+            tokio::time::sleep(PAUSE).await;
+        }
         Ok(pruned)
     }
 }

@@ -6,15 +6,16 @@ use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
-    BreakerChange, Created, Creation, Deletion, DestinationCounts, DestinationDeletion, DestinationPatch, Destinations,
-    EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult, destination_columns, edited_columns,
-    first_id,
+    BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
+    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult,
+    destination_columns, edited_columns, first_id,
     rows::{self, Row as _},
 };
 
 use crate::{
     PostgresStore, Shared,
     cache::Change,
+    counters::OLDEST_IN_FLIGHT,
     edits::{ChangeBreaker, Create, CreateNamed, Delete, Hold, Patch, Pause},
     rows::{Read, Statement, bind, uuid},
     writer::Operation,
@@ -90,8 +91,12 @@ impl Destinations for PostgresStore {
     }
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
-        let query = sqlx::query(COUNTS).bind(uuid(id.as_bytes()));
-        Ok(self.read(query, rows::destination_counts).await?.into_iter().sum())
+        let counts = self.counts(&[id]).await?.pop().unwrap_or_default();
+        let query = sqlx::query(OLDEST_IN_FLIGHT).bind(uuid(id.as_bytes()));
+        let in_flight = self.read(query, |row| row.optional_time(0)).await?;
+        let waiting = if counts.waiting() > 0 { self.oldest_waiting(&[id]).await? } else { Vec::new() };
+        let oldest = in_flight.into_iter().chain(waiting).flatten().min();
+        Ok(DestinationCounts::new(counts, oldest))
     }
 
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
@@ -126,12 +131,6 @@ impl Destinations for PostgresStore {
         self.read(sqlx::query(LIMIT_CHANGES).bind(uuid(id.as_bytes())), rows::limit_change).await
     }
 }
-
-/// Both parts are index-only scans, on pages that vacuum has marked all-visible.
-pub(crate) const COUNTS: &str = "
-SELECT state, count(*), min(created_at) FROM deliveries WHERE destination_id = $1 AND state IN (0, 2) GROUP BY state
-UNION ALL
-SELECT 1::smallint, count(*), min(created_at) FROM deliveries WHERE destination_id = $1 AND state = 1";
 
 pub(crate) const RECENT_SENDS: &str =
     "SELECT count(*) FROM attempts WHERE destination_id = $1 AND sent_at > $2 AND sent_at <= $3";

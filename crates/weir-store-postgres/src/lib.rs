@@ -21,6 +21,7 @@ mod alerting;
 mod api_keys;
 mod cache;
 mod claims;
+mod counters;
 #[cfg(test)]
 #[path = "../tests/store/database.rs"]
 mod database;
@@ -49,6 +50,7 @@ mod replays;
 mod results;
 mod rows;
 mod schema;
+mod traffic;
 mod writer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -17,9 +17,10 @@ use crate::{
     PostgresStore,
     alerting::CONDITIONS,
     claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
+    counters::{COUNTS, FOLD, OLDEST_IN_FLIGHT, OLDEST_WAITING},
     database::Database,
     deliveries::{self, ListPlan, large_backlog, window_end},
-    destinations::{COUNTS, RECENT_ARRIVALS, RECENT_SENDS},
+    destinations::{RECENT_ARRIVALS, RECENT_SENDS},
     edits::CANCEL_SOME,
     fixtures::{NOW, creation, destination, destination_id, event, request, result},
     history::{IN_ORDER, SENDS, Select, event_deliveries, events_page},
@@ -152,7 +153,9 @@ async fn hot_statements_use_their_indexes() {
         ("due destinations", DUE_DESTINATIONS, &["Index Only Scan using deliveries_due"]),
         ("send history", SEND_HISTORY, &["Only Scan Backward using attempts_20270115_destination_id_sent_at_idx"]),
         ("known keys", KNOWN_KEYS, &["idempotency_keys_pkey", "events_20270115_pkey"]),
-        ("counts", COUNTS, &["Index Only Scan using deliveries_due", "deliveries_claimed"]),
+        ("counts", COUNTS, &["count_changes"]),
+        ("oldest waiting", OLDEST_WAITING, &["using deliveries_due", "using deliveries_retrying"]),
+        ("oldest in flight", OLDEST_IN_FLIGHT, &["deliveries_claimed"]),
         ("recent arrivals", RECENT_ARRIVALS, &["Index Only Scan using deliveries_of_destination"]),
         ("recent sends", RECENT_SENDS, &["attempts_20270115_destination_id_sent_at_idx"]),
     ] {
@@ -186,6 +189,9 @@ async fn hot_statements_use_their_indexes() {
     for (name, sql) in [("expired claims", EXPIRED), ("orphaned claims", ORPHANED)] {
         assert_plan_with("off", &mut connection, name, sql, &claimed, ["deliveries", "events", "attempts"]).await;
     }
+    // The tables of changes have no index. The changes that a fold takes are found by their addresses.
+    let by_address = ["Tid Scan on count_changes", "Tid Scan on traffic_changes"];
+    assert_plan_with("off", &mut connection, "fold", FOLD, &by_address, ["deliveries", "events", "attempts"]).await;
 }
 
 #[tokio::test]

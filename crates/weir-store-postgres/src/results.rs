@@ -70,10 +70,10 @@ WITH result AS MATERIALIZED (
     -- The results, one row for each.
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
             $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::smallint[], $15::bytea[],
-            $16::bigint[], $17::text[], $18::text[])
+            $16::bigint[], $17::text[], $18::text[], $19::smallint[])
         WITH ORDINALITY AS r (id, epoch, destination_id, state, due, now, number,
             attempt_id, sent_at, duration_ms, outcome, status_code, error, failure, response_body,
-            signed_at, connection, response_headers, result)
+            signed_at, connection, response_headers, latency, result)
 ), live AS MATERIALIZED (
     -- The destinations of retries (2), unless they are deleted.
     SELECT id, skip_after_attempts FROM destinations
@@ -87,7 +87,8 @@ WITH result AS MATERIALIZED (
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
-        r.status_code, r.error, r.failure, r.response_body, r.signed_at, r.connection, r.response_headers,
+        r.status_code, r.error, r.failure, r.response_body, r.signed_at, r.connection, r.response_headers, r.latency,
+        r.now,
         CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> 2
             OR r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id)) THEN d.ordering_key END
             AS freed_key
@@ -98,6 +99,15 @@ WITH result AS MATERIALIZED (
     SELECT id, number, attempt_id, destination_id, sent_at, duration_ms, outcome, status_code, error,
         failure, response_body, signed_at, connection, response_headers
     FROM settled
+), counted AS (
+    -- Their traffic, by the bucket of 10 s in which they started.
+    INSERT INTO traffic_changes (destination_id, at, sends, delivered, failed, dead, last_success_at, latencies, attempts)
+    SELECT destination_id, at, count(sent_at), count(*) FILTER (WHERE outcome = 0), count(*) FILTER (WHERE outcome <> 0),
+        count(*) FILTER (WHERE state IN (4, 5)), max(now) FILTER (WHERE outcome = 0),
+        array_agg(latency) FILTER (WHERE latency IS NOT NULL), array_agg(number) FILTER (WHERE outcome = 0)
+    FROM (
+        SELECT *, coalesce(sent_at, now) - coalesce(sent_at, now) % 10000000000 AS at FROM settled
+    ) attempt GROUP BY destination_id, at
 )
 SELECT result, state, freed_key FROM settled";
 
@@ -175,6 +185,7 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| result.attempt.details.signed_at.map(Timestamp::as_nanos)))
         .bind(column(&all, |result| connection_json(&result.attempt.details)))
         .bind(column(&all, |result| response_headers_json(&result.attempt.details)))
+        .bind(column(&all, |result| result.latency_bucket().map(|bucket| bucket as i16)))
         .fetch_all(connection)
         .await?;
     // A result without a row belongs to a claim that is no longer valid.

@@ -21,6 +21,12 @@ const INITIAL: &str = concat!(
     include_str!("../../../migrations/postgres/functions/advance_message_groups.sql"),
 );
 
+/// Counters and traffic, with the triggers that count.
+const COUNTERS: &str = concat!(
+    include_str!("../../../migrations/postgres/0004_counters_and_traffic.sql"),
+    include_str!("../../../migrations/postgres/functions/count_deliveries.sql"),
+);
+
 pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     Migration { version: 1, description: "initial", sql: INITIAL },
     Migration {
@@ -33,6 +39,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "activity",
         sql: include_str!("../../../migrations/postgres/0003_activity.sql"),
     },
+    Migration { version: 4, description: "counters and traffic", sql: COUNTERS },
 ]);
 
 fn migrator() -> Migrator {
@@ -87,14 +94,17 @@ mod tests {
         DeliveryId, DeliveryState, DestinationId, EventId, Timestamp,
         delivery::{AttemptDetails, AttemptOutcome},
     };
-    use weir_store::{ActivityLog as _, Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _};
+    use weir_store::{
+        ActivityLog as _, Counters as _, Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _,
+        StateCounts,
+    };
 
     use super::*;
     use crate::{PostgresStore, database::Database};
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 3] = [
+    const LEFT_BEHIND: [(i64, &str); 4] = [
         (
             1,
             r#"
@@ -139,6 +149,15 @@ mod tests {
         INSERT INTO keyed_answers VALUES (sha256('a'), sha256('b'), '{}', 1800000000000000000);
         "#,
         ),
+        (
+            4,
+            // A program of the previous version stores a delivery beside the new schema.
+            r#"
+        INSERT INTO deliveries (id, event_id, destination_id, state, attempts, next_attempt_at, created_at, updated_at)
+        VALUES ('01a3185c-5000-7000-8000-000000000007', '01a3185c-5000-7000-8000-000000000002',
+            '01a3185c-5000-7000-8000-000000000001', 6, 0, 1800000000000000000, 1800000000000000000, 1800000000000000000);
+        "#,
+        ),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -164,6 +183,8 @@ mod tests {
         let destination = store.destination(DestinationId::from_bytes(bytes(1))).await.unwrap().unwrap();
         assert_eq!(destination.settings.retry.max_attempts, 16);
         assert_eq!(store.limit_changes(destination.id).await.unwrap()[0].limits, destination.settings.rate_limits);
+        let counts = store.counts(&[destination.id]).await.unwrap();
+        assert_eq!(counts, [StateCounts::new([1, 0, 0, 1, 0, 0, 1, 0, 0])], "before and after the counters were added");
         let event = store.event(EventId::from_bytes(bytes(2))).await.unwrap().unwrap();
         assert_eq!(event.body.data(), "1");
         let detail = store.delivery(DeliveryId::from_bytes(bytes(4))).await.unwrap().unwrap();

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use rusqlite::Row;
 use weir_core::{
-    DeliveryId, EventId, ReplayId, Timestamp,
+    DeliveryId, DeliveryState, EventId, ReplayId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     order::BEHIND,
@@ -17,6 +17,7 @@ use weir_store::{
 use crate::{
     error::Result,
     group::Claiming,
+    outbox::ExpiredDelivery,
     sql::{Batch, MAX_ROWS, Values, padded, query, visit_rows},
     writer::Transaction,
 };
@@ -26,7 +27,7 @@ use crate::{
 /// subquery's LIMIT keeps the planner from folding it into the join.
 pub(crate) const OLDEST_DUE: &str = "
 SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.attempts_before, 0), d.claim_epoch,
-    coalesce(d.deliver_at, d.created_at), d.expires_at, d.replay_id, d.ordering_key IS NOT NULL FROM (
+    coalesce(d.deliver_at, d.created_at), d.expires_at, d.replay_id, d.ordering_key IS NOT NULL, d.state FROM (
     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
     WHERE destination_id = ? AND is_replay = ? AND state IN (0, 2) ORDER BY next_attempt_at, id LIMIT +?
 ) due CROSS JOIN deliveries d ON d.id = due.id";
@@ -55,6 +56,7 @@ struct DueDelivery {
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
     in_message_group: bool,
+    state: DeliveryState,
 }
 
 impl DueDelivery {
@@ -69,6 +71,7 @@ impl DueDelivery {
             created_at: replayed_at.map_or_else(|| row.time(6), Ok)?,
             expires_at: row.optional_time(7)?,
             in_message_group: row.flag(9)?,
+            state: row.state(10)?,
         })
     }
 }
@@ -124,13 +127,15 @@ impl Transaction<'_, '_> {
         // Make the claims, then read the bodies.
         self.take(&taken, request.expires_at, now)?;
         for delivery in taken {
+            self.changes.moved(id, delivery.state, DeliveryState::Delivering, now);
             claims.deliveries.push(self.claimed(&delivery, request, is_replay)?);
         }
         // Expired deliveries used up a part of the limit, so more may be due now.
         for delivery in expired {
             claims.next_due = Some(now);
             self.bodies.take(delivery.event_id);
-            self.expire(delivery.id, delivery.in_message_group, now)?;
+            let DueDelivery { id: delivery_id, state, in_message_group, .. } = delivery;
+            self.expire(&ExpiredDelivery { id: delivery_id, destination_id: id, state, in_message_group }, now)?;
         }
         Ok(claims)
     }

@@ -5,16 +5,17 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
+use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
-    BreakerChange, Created, Creation, Deletion, DestinationCounts, DestinationDeletion, DestinationPatch, Destinations,
-    EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult, destination_columns, edited_columns,
-    first_id, paused_by_weir,
+    BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
+    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult,
+    destination_columns, edited_columns, first_id, paused_by_weir,
     rows::{self, Row as _, limits_json},
 };
 
 use crate::{
     SqliteStore,
+    counters::OLDEST_IN_FLIGHT,
     edits::Edit,
     error::Result,
     sql::{Values, execute, fetch, query},
@@ -93,8 +94,11 @@ impl Destinations for SqliteStore {
     }
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
-        let counted = fetch(&self.readers, COUNTS, Values::id(id.as_bytes()), rows::destination_counts).await?;
-        Ok(counted.into_iter().sum())
+        let counts = self.counts(&[id]).await?.pop().unwrap_or_default();
+        let in_flight = fetch(&self.readers, OLDEST_IN_FLIGHT, Values::id(id.as_bytes()), |row| row.time(0)).await?;
+        let waiting = if counts.waiting() > 0 { self.oldest_waiting(&[id]).await? } else { Vec::new() };
+        let oldest = in_flight.into_iter().chain(waiting.into_iter().flatten()).min();
+        Ok(DestinationCounts::new(counts, oldest))
     }
 
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
@@ -127,16 +131,6 @@ impl Destinations for SqliteStore {
         Ok(fetch(&self.readers, LIMIT_CHANGES, Values::id(id.as_bytes()), rows::limit_change).await?)
     }
 }
-
-/// Read from the indexes alone. The oldest delivery of each state has the smallest id.
-pub(crate) const COUNTS: &str = "
-WITH counted (state, deliveries, oldest) AS (
-    SELECT state, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
-    WHERE destination_id = ?1 AND state IN (0, 2) GROUP BY state
-    UNION ALL
-    SELECT 1, count(*), min(id) FROM deliveries INDEXED BY deliveries_claimed WHERE destination_id = ?1 AND state = 1
-)
-SELECT state, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted";
 
 pub(crate) const RECENT_SENDS: &str = "
 SELECT count(*) FROM attempts INDEXED BY attempts_of_destination
@@ -178,6 +172,11 @@ const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? 
 /// Deliveries in flight are not cancelled; they end by themselves.
 const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
+
+/// From the index alone.
+pub(crate) const WAITING_BY_STATE: &str = "
+SELECT state, count(*) FROM deliveries INDEXED BY deliveries_due
+WHERE destination_id = ? AND state IN (0, 2) GROUP BY state";
 
 /// The values of [`edited_columns!`].
 fn edited_values(destination: &Destination) -> Result<Values<'_>> {
@@ -293,6 +292,10 @@ impl Transaction<'_, '_> {
         // In the same transaction, so that no delivery waits at a deleted destination.
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
+        let read = |row: &rusqlite::Row<'_>| Ok((row.state(0)?, row.int(1)?));
+        for (state, deliveries) in query(self.connection, WAITING_BY_STATE, &Values::id(id.as_bytes()), read)? {
+            self.changes.moved_many(id, deliveries, [state, DeliveryState::Cancelled], now);
+        }
         execute(self.connection, CANCEL_WAITING, &values)?;
         self.destinations.set(id, None);
         Ok(Deletion::Deleted)

@@ -50,6 +50,10 @@ pub(crate) enum Edit {
     PruneActivity(Pending<(Timestamp, Timestamp), u64>),
     /// An activity that changes nothing else.
     Record(Pending<Creation, Created<()>>),
+    /// Of the scheduler: folds recorded changes into the totals.
+    Fold(Pending<(), u64>),
+    /// Of the retention of traffic: the present time.
+    RollUp(Pending<Timestamp, bool>),
     SetAlertPolicy(Pending<(AlertPolicy, Activity), ()>),
     /// Of a destination, with the version that must be the current one.
     RecordAlertState(Pending<(DestinationId, u64, AlertState), bool>),
@@ -74,7 +78,7 @@ impl Edit {
         if let Self::ClaimReplays(claim) = self {
             return claim.input.0.iter().any(|request| request.durable);
         }
-        let is_repeated_by_sweep = matches!(
+        let is_repeated = matches!(
             self,
             Self::Expire(_)
                 | Self::Advance(_)
@@ -82,8 +86,10 @@ impl Edit {
                 | Self::StepReplay(_)
                 | Self::Prune(_)
                 | Self::PruneActivity(_)
+                | Self::Fold(_)
+                | Self::RollUp(_)
         );
-        !is_repeated_by_sweep && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
+        !is_repeated && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -148,6 +154,8 @@ impl Edit {
             Self::StepReplay(edit) => edit.answer = Some(transaction.step_replay(edit.input.0, edit.input.1)?),
             Self::ClaimReplays(edit) => edit.answer = Some(transaction.claim_all(&edit.input.0, edit.input.1, true)?),
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
+            Self::Fold(edit) => edit.answer = Some(transaction.fold_changes()?),
+            Self::RollUp(edit) => edit.answer = Some(transaction.roll_up_traffic(edit.input)?),
             Self::MarkRestored(edit) => edit.answer = Some(transaction.mark_restored(edit.input)?),
             Self::PruneActivity(edit) => {
                 edit.answer = Some(transaction.prune_activity(edit.input.0, edit.input.1)?);
@@ -195,6 +203,8 @@ impl Edit {
             Self::Prune(edit) => edit.finish(failure),
             Self::PruneActivity(edit) => edit.finish(failure),
             Self::Record(edit) => edit.finish(failure),
+            Self::Fold(edit) => edit.finish(failure),
+            Self::RollUp(edit) => edit.finish(failure),
             Self::SetAlertPolicy(edit) => edit.finish(failure),
             Self::RecordAlertState(edit) => edit.finish(failure),
             Self::MarkRestored(edit) => edit.finish(failure),

@@ -149,6 +149,10 @@ impl Transaction<'_, '_> {
             let mut values = Values::default();
             values.int(newer.event.created_at.as_nanos()).blob(id.as_bytes());
             execute(self.connection, sql, &values)?;
+            if state != DeliveryState::Delivering {
+                let at = newer.event.created_at;
+                self.changes.moved(newer.destination_id, state, DeliveryState::Superseded, at);
+            }
             // If the head of a message group has ended, the next delivery becomes the head.
             if in_message_group && let Some(message_group) = self.message_group_of(id)? {
                 self.advance_message_group(&message_group)?;
@@ -221,6 +225,7 @@ impl Transaction<'_, '_> {
                     Some(_) => DeliveryState::Delivering,
                     None => DeliveryState::Pending,
                 };
+                self.changes.arrived(delivery.destination_id, state, delivery.event.created_at);
                 values
                     .blob(delivery.id.as_bytes())
                     .blob(delivery.event.id.as_bytes())

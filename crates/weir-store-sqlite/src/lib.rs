@@ -20,8 +20,10 @@ mod activity;
 mod alerting;
 mod api_keys;
 mod cache;
+mod change_log;
 mod checkpoint;
 mod claims;
+mod counters;
 mod deliveries;
 mod destinations;
 #[cfg(test)]
@@ -45,6 +47,7 @@ mod results;
 mod rows;
 mod schema;
 mod sql;
+mod traffic;
 mod writer;
 
 use std::{path::PathBuf, sync::Arc};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DestinationId, Timestamp, claim::Claim};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim};
 use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult,
     end_of_time,
@@ -87,7 +87,7 @@ RETURNING state, ordering_key IS NOT NULL";
 
 /// The waiting deliveries that have expired.
 pub(crate) const EXPIRING: &str = "
-SELECT id, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_expiring
+SELECT id, destination_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_expiring
 WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY expires_at LIMIT +?";
 
 const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
@@ -148,6 +148,14 @@ pub(crate) const ABANDONED: &str = "
 SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
 FROM deliveries INDEXED BY deliveries_claimed WHERE state = 1 AND claim_expires_at <= ? LIMIT +?";
 
+/// A waiting delivery whose time has passed, before it ends.
+pub(crate) struct ExpiredDelivery {
+    pub(crate) id: DeliveryId,
+    pub(crate) destination_id: DestinationId,
+    pub(crate) state: DeliveryState,
+    pub(crate) in_message_group: bool,
+}
+
 /// The caller fills in `max_attempts` from the destination.
 fn read_abandoned(row: &Row<'_>) -> Result<AbandonedClaim> {
     Ok(AbandonedClaim {
@@ -174,6 +182,7 @@ impl Transaction<'_, '_> {
                     continue;
                 };
                 released += 1;
+                self.changes.moved(claim.destination_id, DeliveryState::Delivering, state, *now);
                 // A head that has ended leaves its message group. One that waits again keeps its place.
                 if in_message_group
                     && !state.is_waiting()
@@ -191,15 +200,24 @@ impl Transaction<'_, '_> {
     pub(crate) fn expire_deliveries(&mut self, now: Timestamp, limit: u32) -> Result<u64> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(limit.into());
-        let read = |row: &Row<'_>| Ok((row.delivery_id(0)?, row.flag(1)?));
+        let read = |row: &Row<'_>| {
+            Ok(ExpiredDelivery {
+                id: row.delivery_id(0)?,
+                destination_id: row.destination_id(1)?,
+                state: row.state(2)?,
+                in_message_group: row.flag(3)?,
+            })
+        };
         let expired = query(self.connection, EXPIRING, &values, read)?;
-        for &(id, in_message_group) in &expired {
-            self.expire(id, in_message_group, now)?;
+        for delivery in &expired {
+            self.expire(delivery, now)?;
         }
         Ok(expired.len() as u64)
     }
 
-    pub(crate) fn expire(&mut self, id: DeliveryId, in_message_group: bool, now: Timestamp) -> Result<()> {
+    pub(crate) fn expire(&mut self, expired: &ExpiredDelivery, now: Timestamp) -> Result<()> {
+        let &ExpiredDelivery { id, destination_id, state, in_message_group } = expired;
+        self.changes.moved(destination_id, state, DeliveryState::Expired, now);
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, EXPIRE, &values)?;

@@ -8,8 +8,9 @@ use weir_store::{
 
 use crate::{
     claims::{BODY, CLAIM, OLDEST_DUE},
+    counters::{OLDEST_IN_FLIGHT, OLDEST_WAITING},
     deliveries::{self, ListPlan, window_end},
-    destinations::{COUNTS, RECENT_SENDS},
+    destinations::{RECENT_SENDS, WAITING_BY_STATE},
     history::{SENDS, events_page},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
     message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
@@ -50,6 +51,8 @@ fn hot_statements_use_their_indexes_at_every_size() {
             ("put back", &PUT_BACK, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
             ("last sends", &SEND_HISTORY, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
+            ("oldest", &OLDEST_WAITING, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
+            ("oldest retry", &OLDEST_WAITING, "USING COVERING INDEX deliveries_retrying (destination_id=?)"),
             ("claims out", &SEND_HISTORY, "USING COVERING INDEX deliveries_claimed (destination_id=?"),
         ] {
             let plan = plan(&connection, &batch.sql(size));
@@ -114,8 +117,8 @@ fn a_purge_count_reads_only_the_waiting_deliveries_of_its_destination() {
 fn reads_use_their_indexes() {
     let connection = database();
     for (name, sql, index) in [
-        ("counts", COUNTS, "USING COVERING INDEX deliveries_due (destination_id=?)"),
-        ("counts of claims", COUNTS, "USING COVERING INDEX deliveries_claimed (destination_id=?)"),
+        ("waiting by state", WAITING_BY_STATE, "USING COVERING INDEX deliveries_due (destination_id=?)"),
+        ("oldest in flight", OLDEST_IN_FLIGHT, "USING COVERING INDEX deliveries_claimed (destination_id=?)"),
         ("abandoned claims", ABANDONED, "USING INDEX deliveries_claimed"),
         ("recent sends", RECENT_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),
         ("sends", SENDS, "USING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),

@@ -4,7 +4,7 @@
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryId, DeliveryState, EventId, Timestamp, retention::Cutoffs};
+use weir_core::{DeliveryId, DeliveryState, DestinationId, EventId, Timestamp, retention::Cutoffs};
 use weir_store::{
     Prune, PrunePlace, PruneStep, Pruned, StoreResult, delivery_ids_of, first_id,
     rows::{Row as _, state_code},
@@ -27,6 +27,7 @@ pub(crate) struct OldDelivery {
     id: DeliveryId,
     state: DeliveryState,
     ended_at: Timestamp,
+    destination_id: DestinationId,
 }
 
 /// The rows that the writer is to delete.
@@ -37,7 +38,7 @@ pub(crate) enum PruneBatch {
 }
 
 pub(crate) const DELIVERIES: &str = "
-SELECT id, state, updated_at FROM deliveries NOT INDEXED WHERE id > ? AND id < ? ORDER BY id LIMIT +?";
+SELECT id, state, updated_at, destination_id FROM deliveries NOT INDEXED WHERE id > ? AND id < ? ORDER BY id LIMIT +?";
 
 pub(crate) const EVENTS: &str = "
 SELECT id FROM events INDEXED BY events_id WHERE id > ? AND id < ? ORDER BY id LIMIT +?";
@@ -68,8 +69,14 @@ impl Prune for SqliteStore {
 impl SqliteStore {
     async fn prune_deliveries(&self, cutoffs: &Cutoffs, after: [u8; 16]) -> StoreResult<PruneStep> {
         let Some(before) = cutoffs.deliveries() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
-        let read =
-            |row: &SqliteRow| Ok(OldDelivery { id: row.delivery_id(0)?, state: row.state(1)?, ended_at: row.time(2)? });
+        let read = |row: &SqliteRow| {
+            Ok(OldDelivery {
+                id: row.delivery_id(0)?,
+                state: row.state(1)?,
+                ended_at: row.time(2)?,
+                destination_id: row.destination_id(3)?,
+            })
+        };
         let found = self.read(DELIVERIES.to_owned(), range(&after, before), read).await?;
         // A full step continues after the last row that it read, whether or not the row is old enough to delete.
         let next = match found.last() {
@@ -115,6 +122,7 @@ impl Transaction<'_, '_> {
                     // A delivery that has changed since it was read stays, together with its attempts.
                     if execute(self.connection, DELETE_DELIVERY, &values)? == 1 {
                         pruned.deliveries += 1;
+                        self.changes.deleted(old.destination_id, old.state, old.ended_at);
                         pruned.attempts += execute(self.connection, DELETE_ATTEMPTS, &Values::id(old.id.as_bytes()))?;
                     }
                 }

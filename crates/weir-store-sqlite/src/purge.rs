@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use weir_core::{DeliveryId, Timestamp, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
 use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _};
 
 use crate::{
@@ -107,7 +107,7 @@ impl Transaction<'_, '_> {
                 && row.time(3)? < purge.before
                 && purge.event_type.as_ref().is_none_or(|pattern| pattern.matches(&event_type))
             {
-                chosen.push(id);
+                chosen.push((id, row.state(2)?));
                 // A due delivery with a key is the head of its message group, so the group needs a new head.
                 if due < BEHIND
                     && let Some(ordering_key) = row.optional_text(5)?
@@ -118,16 +118,19 @@ impl Transaction<'_, '_> {
             Ok(ControlFlow::Continue(()))
         })?;
         scan.is_full = scanned == STEP;
+        for (_, state) in &chosen {
+            self.changes.moved(purge.destination_id, *state, DeliveryState::Cancelled, purge.now);
+        }
         scan.cancelled = self.cancel_all(&chosen, purge.now)?;
         Ok(scan)
     }
 
-    fn cancel_all(&mut self, ids: &[DeliveryId], now: Timestamp) -> Result<u64> {
+    fn cancel_all(&mut self, chosen: &[(DeliveryId, DeliveryState)], now: Timestamp) -> Result<u64> {
         let mut cancelled = 0;
-        for part in ids.chunks(MAX_ROWS) {
+        for part in chosen.chunks(MAX_ROWS) {
             let size = padded(part.len());
             let mut values = Values::with_capacity(2 * size);
-            for id in part {
+            for (id, _) in part {
                 values.blob(id.as_bytes()).int(now.as_nanos());
             }
             values.nulls(2 * (size - part.len()));

@@ -60,7 +60,7 @@ pub(crate) const IS_UNFINISHED_IN_REPLAY: &str = concat!(
 
 /// The waiting deliveries of a replay that is being cancelled.
 pub(crate) const WAITING_OF_REPLAY: &str = concat!(
-    "SELECT id FROM deliveries INDEXED BY deliveries_replayed
+    "SELECT id, destination_id, state, state_before FROM deliveries INDEXED BY deliveries_replayed
     WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND state <> 1
         AND (is_replay = 1 OR next_attempt_at = ",
     end_of_time!(),
@@ -188,6 +188,7 @@ impl Transaction<'_, '_> {
                 values.blob(one.id.as_bytes()).blob(open.id.as_bytes()).int(due.as_nanos()).int(now.as_nanos());
                 values.int(message_group.is_some().into());
                 message_groups.extend(message_group);
+                self.changes.moved(one.destination_id, state, DeliveryState::Pending, now);
             }
             values.nulls(5 * (size - part.len()));
             execute(self.connection, &MOVE.sql(size), &values)?;
@@ -226,14 +227,16 @@ impl Transaction<'_, '_> {
     fn put_back(&mut self, id: ReplayId, now: Timestamp) -> Result<u64> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(STEP as i64);
-        let waiting = query(self.connection, WAITING_OF_REPLAY, &values, |row| row.delivery_id(0))?;
+        let read = |row: &Row<'_>| Ok((row.delivery_id(0)?, row.destination_id(1)?, [row.state(2)?, row.state(3)?]));
+        let waiting = query(self.connection, WAITING_OF_REPLAY, &values, read)?;
         if waiting.is_empty() {
             return Ok(0);
         }
         let size = padded(waiting.len());
         let mut values = Values::with_capacity(2 * size);
-        for one in &waiting {
+        for (one, destination_id, [state, state_before]) in &waiting {
             values.blob(one.as_bytes()).int(now.as_nanos());
+            self.changes.moved(*destination_id, *state, *state_before, now);
         }
         values.nulls(2 * (size - waiting.len()));
         execute(self.connection, &PUT_BACK.sql(size), &values)?;

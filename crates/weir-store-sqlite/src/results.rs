@@ -167,6 +167,8 @@ impl Transaction<'_, '_> {
                 leaving.push((answers.len(), result.claim.delivery_id, state));
             }
             answers.push(Settlement::Settled(state));
+            self.changes.moved(result.claim.destination_id, DeliveryState::Delivering, state, result.now);
+            self.changes.attempted(result, state);
             settled.push(result);
         }
         // Write the new states first, in as few statements as possible, then the attempts.
@@ -310,6 +312,7 @@ impl Transaction<'_, '_> {
             self.pull_forward(id, now)?;
         } else {
             self.make_waiting(id, destination_id, now)?;
+            self.changes.moved(destination_id, state, DeliveryState::Pending, now);
         }
         Ok(DeliveryAction::Done { destination_id })
     }
@@ -354,6 +357,7 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, CANCEL, &values)?;
+        self.changes.moved(destination_id, state, DeliveryState::Cancelled, now);
         // If it was the head, the next delivery becomes the head.
         if let Some(message_group) = self.message_group_of(id)? {
             self.advance_message_group(&message_group)?;

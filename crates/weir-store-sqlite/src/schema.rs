@@ -21,6 +21,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "activity",
         sql: include_str!("../../../migrations/sqlite/0003_activity.sql"),
     },
+    Migration {
+        version: 4,
+        description: "counters and traffic",
+        sql: include_str!("../../../migrations/sqlite/0004_counters_and_traffic.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -60,4 +65,47 @@ async fn applied(connection: &mut SqliteConnection) -> Result<Vec<i64>, MigrateE
     }
     let rows = connection.list_applied_migrations("_sqlx_migrations").await?;
     Ok(rows.into_iter().map(|row| row.version).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection as _, sqlite::SqliteConnectOptions};
+    use weir_core::DestinationId;
+    use weir_store::{Counters as _, StateCounts};
+
+    use super::*;
+    use crate::SqliteStore;
+
+    /// Deliveries of a program that knew only the first migration: the states, for each destination.
+    const LEFT_BEHIND: [(u8, &[u8]); 2] = [(1, &[0, 0, 2, 3]), (2, &[1, 5, 8])];
+
+    fn id(last: u8) -> Vec<u8> {
+        [&[7; 15][..], &[last]].concat()
+    }
+
+    #[tokio::test]
+    async fn the_deliveries_of_an_earlier_version_are_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("weir.db");
+        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+        migrator().run_to(1, &mut connection).await.unwrap();
+        let mut number = 0;
+        for (destination, states) in LEFT_BEHIND {
+            for state in states {
+                number += 1;
+                let insert = "INSERT INTO deliveries (id, event_id, destination_id, state, attempts, next_attempt_at,
+                    created_at, updated_at) VALUES (?1, ?1, ?2, ?3, 0, 0, 0, 0)";
+                let insert = sqlx::query(insert).bind(id(number)).bind(id(destination)).bind(*state);
+                insert.execute(&mut connection).await.unwrap();
+            }
+        }
+        connection.close().await.unwrap();
+
+        let store = SqliteStore::open(&path).await.unwrap();
+        let ids = [1, 2, 3].map(|last| DestinationId::from_bytes(id(last).try_into().unwrap()));
+        let expected = [[2, 0, 1, 1, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 1, 0, 0, 1], [0; 9]].map(StateCounts::new);
+        assert_eq!(store.counts(&ids).await.unwrap(), expected);
+        store.close().await;
+    }
 }

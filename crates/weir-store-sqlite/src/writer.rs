@@ -29,6 +29,7 @@ use weir_store::{BodyCache, FastPathBatch, FastPathHandle, StoreError, StoreResu
 use crate::{
     SqliteStore,
     cache::{DestinationCache, StagedDestinations},
+    change_log::ChangeLog,
     checkpoint::{self, Checkpoints},
     error::{Error, Result},
     group::{CommitQueue, Group, Operation, Pending},
@@ -84,6 +85,7 @@ pub(crate) struct Transaction<'t, 'c> {
     pub(crate) destinations: &'t mut StagedDestinations<'c>,
     pub(crate) bodies: &'t mut BodyCache,
     pub(crate) fast_path_batch: &'t mut FastPathBatch,
+    pub(crate) changes: &'t mut ChangeLog,
     /// The last position that was assigned in any message group.
     pub(crate) last_group_position: &'t mut i64,
 }
@@ -213,10 +215,12 @@ impl Writer {
         // back may skip positions, and the bodies are only a cache.
         let mut destinations = StagedDestinations::new(&self.destinations);
         let mut fast_path_batch = self.fast_path.batch();
+        let mut changes = ChangeLog::default();
         let mut transaction = Transaction {
             connection: &self.connection,
             destinations: &mut destinations,
             fast_path_batch: &mut fast_path_batch,
+            changes: &mut changes,
             last_group_position: &mut self.last_group_position,
             bodies: &mut self.bodies,
         };
@@ -228,6 +232,8 @@ impl Writer {
             done = next.run(&mut transaction);
             group.join(next);
         }
+        // The counters change in the transaction that changes the deliveries. After a rollback the log is dropped.
+        let done = done.and_then(|()| changes.write(&self.connection));
         match done.and_then(|()| (self.commit)(&self.connection).map_err(Error::from)) {
             Ok(()) => {
                 // Only now may other threads see the changed destinations.

@@ -6,6 +6,7 @@ mod activity_log;
 mod alerting;
 mod api_keys;
 mod coalescing;
+mod counters;
 mod destinations;
 mod fast_path;
 mod filters;
@@ -24,10 +25,12 @@ mod results;
 mod rows;
 mod timing;
 mod traces;
+mod traffic;
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use tokio::sync::Mutex;
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, Period, RateLimit, RateLimits,
     Timestamp, TraceParent,
@@ -45,9 +48,9 @@ use weir_core::{
 };
 
 pub use self::{
-    activity_log::*, alerting::*, api_keys::*, coalescing::*, destinations::*, fast_path::*, filters::*, history::*,
-    ingest::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*,
-    purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
+    activity_log::*, alerting::*, api_keys::*, coalescing::*, counters::*, destinations::*, fast_path::*, filters::*,
+    history::*, ingest::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*,
+    processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
 };
 use crate::{
     AttemptResult, ClaimRequest, Claims, Deletion, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement,
@@ -65,17 +68,26 @@ pub trait Backend: Send + Sync {
 /// One test's store.
 pub struct Subject {
     pub store: SharedStore,
-    backend: Box<dyn Backend>,
+    /// The same store, for [`CountedStore`].
+    latest: Arc<Mutex<SharedStore>>,
+    backend: Arc<dyn Backend>,
 }
 
 impl Subject {
     pub async fn new(backend: impl Backend + 'static) -> Self {
-        Self { store: backend.open().await, backend: Box::new(backend) }
+        let store = backend.open().await;
+        Self { latest: Arc::new(Mutex::new(Arc::clone(&store))), store, backend: Arc::new(backend) }
+    }
+
+    /// Its store, whose counters are checked when the test is over.
+    pub fn counted(&self) -> CountedStore {
+        CountedStore { latest: Arc::clone(&self.latest), _backend: Arc::clone(&self.backend) }
     }
 
     /// Simulates a restart of the process.
     async fn reopen(&mut self) {
         self.store = self.backend.open().await;
+        *self.latest.lock().await = Arc::clone(&self.store);
     }
 
     async fn create(&self, destination: Destination) -> Arc<Destination> {
@@ -186,6 +198,17 @@ macro_rules! store_conformance {
             a_hold_is_only_ever_extended,
             deleting_a_destination_cancels_its_waiting_deliveries_and_keeps_its_history,
             counts_follow_the_backlog,
+            counters_follow_deliveries_through_their_states,
+            counters_survive_a_fold_and_a_restart,
+            the_oldest_waiting_delivery_of_each_destination_is_found,
+            changes_of_several_callers_are_all_counted,
+            traffic_is_counted_by_bucket,
+            buckets_are_added_up_to_longer_steps,
+            old_buckets_are_added_up_to_minutes_and_hours_and_then_deleted,
+            recent_traffic_is_summed_for_every_destination,
+            health_has_latencies_attempts_and_the_last_success,
+            old_histograms_are_added_up_to_hours_and_then_deleted,
+            a_recovered_attempt_has_no_latency,
             recent_sends_are_counted_in_a_window,
             recent_arrivals_are_counted_in_a_window,
             destinations_survive_a_restart,
@@ -377,7 +400,9 @@ macro_rules! store_conformance {
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $behaviour() {
             let subject = $crate::conformance::Subject::new($backend().await).await;
+            let counted = subject.counted();
             $crate::conformance::$behaviour(subject).await;
+            counted.check().await;
         }
     )+};
 }

@@ -1,13 +1,14 @@
 //! Destinations: created, read, edited, deleted, counted.
 
-use std::{iter::Sum, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use weir_core::{
-    Destination, DestinationId, RateLimits, Timestamp, activity::Activity, breaker::Breaker, destination::Settings,
+    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, activity::Activity, breaker::Breaker,
+    destination::Settings,
 };
 
-use crate::{Created, Creation, Page, PageRequest, StoreResult};
+use crate::{Created, Creation, Page, PageRequest, StateCounts, StoreResult};
 
 /// An edit: the new settings in full, applied only if the destination still has `expected_updated_at`.
 #[derive(Debug, Clone)]
@@ -112,19 +113,18 @@ pub struct DestinationCounts {
     pub pending: u64,
     pub retrying: u64,
     pub delivering: u64,
-    /// When the oldest of them was created.
+    /// When the oldest of them was created: of those in flight and of [`crate::Counters::oldest_waiting`].
     pub oldest_created_at: Option<Timestamp>,
 }
 
-/// The counts of several states.
-impl Sum for DestinationCounts {
-    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
-        counts.fold(Self::default(), |sum, more| Self {
-            pending: sum.pending + more.pending,
-            retrying: sum.retrying + more.retrying,
-            delivering: sum.delivering + more.delivering,
-            oldest_created_at: [sum.oldest_created_at, more.oldest_created_at].into_iter().flatten().min(),
-        })
+impl DestinationCounts {
+    pub fn new(counts: StateCounts, oldest_created_at: Option<Timestamp>) -> Self {
+        Self {
+            pending: counts.of(DeliveryState::Pending),
+            retrying: counts.of(DeliveryState::Retrying),
+            delivering: counts.of(DeliveryState::Delivering),
+            oldest_created_at,
+        }
     }
 }
 
@@ -216,7 +216,7 @@ pub trait Destinations {
     /// themselves, and a failed one is cancelled instead of retried. The version is compared in the same transaction.
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion>;
 
-    /// The deliveries of a destination that wait or are in flight.
+    /// The deliveries of a destination that wait or are in flight, by its counters.
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts>;
 
     /// The number of attempts of a destination that started in the `window` before `now`.

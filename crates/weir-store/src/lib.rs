@@ -1,8 +1,10 @@
 //! The record store: the data that Weir must never lose.
 //!
 //! The traits are split by their users: [`Destinations`], [`History`] and [`ApiKeys`] serve the API, [`Ingest`] the
-//! producer, [`ActivityLog`] people who ask who did what, [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the sweep,
-//! [`Results`] the worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, and [`Prune`] the retention.
+//! producer, [`ActivityLog`] people who ask who did what, [`Outbox`] the scheduler, [`Processes`] the supervision of
+//! processes, [`MessageGroups`] the sweep,
+//! [`Results`] the worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, [`Counters`] and
+//! [`TrafficLog`] the overview and the charts, and [`Prune`] the retention.
 //! A backend implements all of them ([`Store`]) and passes the `conformance` suite.
 //!
 //! This crate has what is the same in every backend, so that a backend has only its statements and what belongs to its
@@ -23,6 +25,7 @@ mod api_keys;
 mod bodies;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod counters;
 mod destinations;
 mod directory;
 mod fast_path;
@@ -39,6 +42,7 @@ mod results;
 pub mod rows;
 pub mod schema;
 mod stored_filter;
+mod traffic;
 
 use std::sync::Arc;
 
@@ -46,6 +50,7 @@ pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, 
 pub use alerting::{Alerting, Condition, Conditions};
 pub use api_keys::{ApiKey, ApiKeys};
 pub use bodies::BodyCache;
+pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
 pub use destinations::{
     BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationPatch, Destinations, EditPlace,
     EditedDestination, LimitChange, later_than, paused_by_weir,
@@ -67,6 +72,10 @@ pub use replays::{
     ReplayTask, Replays,
 };
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
+pub use traffic::{
+    HISTOGRAMS_KEPT, HOUR, Health, Histogram, Latencies, MINUTE, RollUp, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic,
+    TrafficHistory, TrafficLog, latency_bucket,
+};
 
 /// Everything a backend offers.
 pub trait Store:
@@ -82,6 +91,8 @@ pub trait Store:
     + Alerting
     + ApiKeys
     + ActivityLog
+    + Counters
+    + TrafficLog
     + Send
     + Sync
     + 'static
@@ -100,6 +111,8 @@ impl<T> Store for T where
         + Alerting
         + ApiKeys
         + ActivityLog
+        + Counters
+        + TrafficLog
         + Send
         + Sync
         + 'static

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, claim::Claim, delivery::Attempt,
+    DeliveryId, DeliveryState, DestinationId, Timestamp,
+    activity::Activity,
+    claim::Claim,
+    delivery::{Attempt, AttemptOutcome},
     outcome::Verdict,
 };
 
-use crate::{Purge, PurgePlace, PurgeStep, StoreResult};
+use crate::{Purge, PurgePlace, PurgeStep, StoreResult, latency_bucket};
 
 /// One attempt to record, and its verdict on the delivery.
 #[derive(Debug, Clone)]
@@ -21,6 +24,17 @@ pub struct AttemptResult {
 }
 
 impl AttemptResult {
+    /// When the attempt started. One that could not connect counts from its judgement.
+    pub fn started_at(&self) -> Timestamp {
+        self.attempt.sent_at.unwrap_or(self.now)
+    }
+
+    /// The bucket of the latency; `None` if nothing was sent, or if it is unknown what happened.
+    pub fn latency_bucket(&self) -> Option<u16> {
+        let is_known = self.attempt.sent_at.is_some() && self.attempt.outcome != AttemptOutcome::Unknown;
+        is_known.then(|| latency_bucket(self.attempt.duration_ms))
+    }
+
     /// The next state of the delivery by the verdict, and when a retry is due. Only the store knows whether it can be
     /// retried: a delivery of a deleted destination becomes `cancelled` instead, and a replaced one `superseded`
     /// ([`crate::intake`]).

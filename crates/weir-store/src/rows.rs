@@ -8,10 +8,12 @@
 mod activity;
 mod api_keys;
 mod codes;
+mod counters;
 mod deliveries;
 mod destinations;
 mod events;
 mod replays;
+mod traffic;
 
 use weir_core::{
     DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp,
@@ -25,13 +27,15 @@ pub use self::{
     activity::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
     api_keys::{API_KEY_COLUMNS, api_key, tenants_json},
     codes::{failure_code, limits_json, outcome_code, phase_code, state_code},
+    counters::{counted_state, state_counts},
     deliveries::{
         ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, attempt, connection_json, delivery, response_headers_json,
         send,
     },
-    destinations::{Value, destination, destination_counts, destination_values, limit_change},
+    destinations::{Value, destination, destination_values, limit_change},
     events::{body, event, known_event},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
+    traffic::{histogram, traffic, traffic_at},
 };
 use crate::{DueDestination, MessageGroup, SendHistory};
 

@@ -12,7 +12,7 @@ use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, Operations, Public
 use weir_core::{Clock, address::AddressPolicy, retention::Retention};
 use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
-    AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, ProcessWatcher, Pruner, Replayer,
+    AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
     Scheduler, Sweeper,
 };
 use weir_worker::{
@@ -254,7 +254,7 @@ impl Engine {
 }
 
 /// Starts the background tasks of a scheduler: the scheduler loops, replays, the sweep, the watchers of processes and
-/// edits, retention, the backlog meter and alerts.
+/// edits, retention, the fold of the counters, the backlog meter and alerts.
 fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<bool>, background: &mut JoinSet<()>) {
     let scheduler = Arc::new(Scheduler::new(backends.store(), backends.queue(), backends.clock()));
     for _ in 0..SCHEDULERS {
@@ -286,6 +286,11 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let pruner = Pruner::new(backends.store(), backends.clock(), retention);
     let prune_stops = stopped(stops.clone());
     background.spawn(async move { pruner.run(prune_stops).await });
+
+    // Adds the recorded changes of the counters to their totals.
+    let folder = Folder::new(backends.store());
+    let fold_stops = stopped(stops.clone());
+    background.spawn(async move { folder.run(fold_stops).await });
 
     // Measures the backlog in the store, for the metrics.
     let backlog = BacklogMeter::new(backends.store());

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from .errors import ApiError, of_problem
 from .transport import Transport
@@ -23,6 +23,8 @@ from .types import (
     DeliveryState,
     Destination,
     DestinationChanges,
+    DestinationHealth,
+    DestinationHistory,
     Event,
     EventDetail,
     Me,
@@ -216,6 +218,23 @@ class Destinations(_Resource):
 
     def backlog(self, id: str) -> Backlog:
         return cast(Backlog, self._call("GET", "/v1/destinations/{id}/backlog", {"id": id}))
+
+    def history(
+        self,
+        id: str,
+        *,
+        from_: Time | None = None,
+        to: Time | None = None,
+        step: Literal["10s", "1m", "1h"] | None = None,
+    ) -> DestinationHistory:
+        """What happened in each bucket of a range; by default the last 15 minutes in steps of 10 s."""
+        query = {"from": _time(from_), "to": _time(to), "step": step}
+        return cast(DestinationHistory, self._call("GET", "/v1/destinations/{id}/history", {"id": id}, query=query))
+
+    def health(self, id: str, *, window: Literal["1h", "24h", "7d"] | None = None) -> DestinationHealth:
+        """How the attempts of the last time went; by default of the last hour."""
+        query = {"window": window}
+        return cast(DestinationHealth, self._call("GET", "/v1/destinations/{id}/health", {"id": id}, query=query))
 
     def audit(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> Audit:
         """The audit of the recorded send starts; by default of the last day."""

@@ -138,6 +138,62 @@ class Backlog(TypedDict):
     drains: bool | None
 
 
+class MaxWindow(TypedDict):
+    """The fullest window of a period that ends in a bucket, and the most sends that the limits allow in it."""
+
+    period: Period
+    sends: int
+    limit: int
+
+
+class HistoryBucket(TypedDict):
+    at: str
+    sends: int
+    delivered: int
+    failed: int
+    arrivals: int
+    backlog: int
+    max_window: list[MaxWindow]
+
+
+class LimitChange(TypedDict):
+    at: str
+    rate_limits: list[RateLimit]
+
+
+class DestinationHistory(TypedDict):
+    """`from` is the beginning of the first bucket."""
+
+    step: str
+    to: str
+    data: list[HistoryBucket]
+    windows_left_out: list[Period]
+    limit_changes: list[LimitChange]
+
+
+class HealthLatency(TypedDict):
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class HealthAttempts(TypedDict):
+    number: int
+    deliveries: int
+
+
+class DestinationHealth(TypedDict):
+    window: str
+    success_ratio: float | None
+    latency_ms: HealthLatency
+    attempts: list[HealthAttempts]
+    attempts_made: int
+    delivered: int
+    failed: int
+    dead: int
+    last_success_at: str | None
+
+
 class NewEvent(TypedDict, total=False):
     """An event of a batch. `type` and `data` are required."""
 

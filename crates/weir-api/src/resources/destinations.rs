@@ -3,8 +3,9 @@
 mod breaker;
 mod by_name;
 mod headers;
+pub(crate) mod health;
 mod patch;
-mod rates;
+pub(crate) mod rates;
 mod request;
 mod retry;
 pub(crate) mod settings;

@@ -132,6 +132,8 @@ fn operations() -> Vec<Operation> {
         read("/v1/destinations", 404),
         read("/v1/destinations/{id}", 404),
         read("/v1/destinations/{id}/backlog", 404),
+        read("/v1/destinations/{id}/history", 404),
+        read("/v1/destinations/{id}/health", 404),
         read("/v1/destinations/{id}/audit", 404),
         read("/v1/deliveries", 404),
         read("/v1/deliveries/{id}", 404),

@@ -17,14 +17,14 @@ use crate::harness::Server;
 
 const URL: &str = "https://example.com/hooks";
 
-fn limits(all: &[(u32, &str)]) -> Value {
+pub(crate) fn limits(all: &[(u32, &str)]) -> Value {
     let shown = |(limit, period): &(u32, &str)| json!({"limit": limit, "period": period, "burst": 1});
     all.iter().map(shown).collect()
 }
 
 impl Server {
     /// A destination with these limits, and `count` claimed deliveries to it.
-    async fn claimed(&self, limits: Value, count: usize) -> (String, Vec<ClaimedDelivery>) {
+    pub(crate) async fn claimed(&self, limits: Value, count: usize) -> (String, Vec<ClaimedDelivery>) {
         let id = self.destination(json!({"url": URL, "rate_limits": limits})).await;
         let event = json!({"type": "video.created", "data": 1});
         let mut remaining = count;
@@ -46,7 +46,7 @@ impl Server {
     }
 
     /// Records one send per delivery at this interval, as the worker does.
-    async fn record_sends(&self, deliveries: &[ClaimedDelivery], interval: Duration) {
+    pub(crate) async fn record_sends(&self, deliveries: &[ClaimedDelivery], interval: Duration) {
         let mut results = Vec::new();
         for delivery in deliveries {
             let now = self.clock.now();
@@ -70,7 +70,7 @@ impl Server {
         self.store.settle(results).await.unwrap();
     }
 
-    async fn edit_limits(&self, id: &str, limits: Value) {
+    pub(crate) async fn edit_limits(&self, id: &str, limits: Value) {
         self.patch(&format!("/v1/destinations/{id}"), json!({"rate_limits": limits})).await.expect(StatusCode::OK);
     }
 

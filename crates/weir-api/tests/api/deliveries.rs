@@ -128,7 +128,7 @@ async fn unknown_ids_are_not_found() {
     server.post(&format!("/v1/deliveries/dlv_{id}/retry"), "").await.problem(404);
     server.post(&format!("/v1/deliveries/dlv_{id}/cancel"), "").await.problem(404);
     server.get(&format!("/v1/events/evt_{id}")).await.problem(404);
-    for view in ["", "/secret", "/backlog", "/audit"] {
+    for view in ["", "/secret", "/backlog", "/audit", "/history", "/health"] {
         server.get(&format!("/v1/destinations/dst_{id}{view}")).await.problem(404);
     }
 }

@@ -13,6 +13,7 @@ mod deliveries;
 mod destinations;
 mod events;
 mod harness;
+mod history;
 mod idempotency;
 mod lists;
 mod ordering;

@@ -46,6 +46,38 @@ pub fn counts(sends: &[Timestamp], window: Duration) -> impl Iterator<Item = u64
     trailing(sends, window).map(|(first, last)| (last - first + 1) as u64)
 }
 
+/// For each of `buckets` intervals of `step` from `from` on, the most sends in a window `[start, start + window)` that
+/// ends in the interval. It covers windows that end at the beginning of the interval, so a window that is full at the
+/// end of one interval counts in the next one too. `sends` begin at least one window before `from`.
+pub fn fullest_by_bucket(
+    sends: &[Timestamp],
+    window: Duration,
+    from: Timestamp,
+    step: Duration,
+    buckets: usize,
+) -> Vec<u64> {
+    let mut fullest = vec![0; buckets];
+    let (mut first, mut beyond, mut begin) = (0, 0, from);
+    let mut trailing = trailing(sends, window).map(|(first, last)| (sends[last], (last - first + 1) as u64)).peekable();
+    while trailing.next_if(|(at, _)| *at < from).is_some() {}
+    for fullest in &mut fullest {
+        // The window that ends at the beginning of the interval.
+        while sends.get(beyond).is_some_and(|at| *at < begin) {
+            beyond += 1;
+        }
+        while first < beyond && sends[first] < begin.before(window) {
+            first += 1;
+        }
+        *fullest = (beyond - first) as u64;
+        // The windows that end just after a send of the interval: one of them is the fullest of the others.
+        begin = begin + step;
+        while let Some((_, sends)) = trailing.next_if(|(at, _)| *at < begin) {
+            *fullest = sends.max(*fullest);
+        }
+    }
+    fullest
+}
+
 /// A send that an outside observer saw. It started no later than `seen` and no earlier than `earliest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObservedSend {
@@ -113,6 +145,21 @@ mod tests {
         let sends = at(&[1_900, 1_950, 1_990, 2_000, 2_050, 2_100]);
         assert_eq!(worst_calendar(&sends, SECOND), Some(Window { start: Timestamp::from_secs(1), sends: 3 }));
         assert_eq!(worst_sliding(&sends, SECOND), Some(Window { start: Timestamp::from_millis(1_900), sends: 6 }));
+    }
+
+    #[test]
+    fn the_fullest_window_of_a_bucket_may_begin_before_it() {
+        let sends = at(&[100, 900, 1_050, 1_850, 1_900, 3_200]);
+        let of = |from: i64, step: i64, buckets| {
+            let step = Duration::from_millis(step as u64);
+            fullest_by_bucket(&sends, SECOND, Timestamp::from_millis(from), step, buckets)
+        };
+        // At 2 s the window from 1 s on still has three sends.
+        assert_eq!(of(0, 1_000, 5), [2, 3, 3, 1, 1]);
+        assert_eq!(of(1_000, 500, 4), [3, 3, 3, 2], "from a later beginning, in shorter buckets");
+        assert_eq!(of(0, 10_000, 1), [3], "at any zoom");
+        assert_eq!(of(8_000, 1_000, 2), [0, 0]);
+        assert_eq!(fullest_by_bucket(&[], SECOND, Timestamp::MIN, SECOND, 2), [0, 0]);
     }
 
     #[test]

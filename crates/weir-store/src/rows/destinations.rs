@@ -1,17 +1,16 @@
-//! Destinations, their limits and their counts.
+//! Destinations and their limits.
 
 use std::{borrow::Cow, num::NonZeroU32};
 
 use weir_core::{
-    DeliveryState, Destination, Timestamp, destination::Settings, order::DeliveryOrder, pattern::EventPattern,
-    signing::Signing,
+    Destination, Timestamp, destination::Settings, order::DeliveryOrder, pattern::EventPattern, signing::Signing,
 };
 
 use super::{
     Corrupt, Row,
     codes::{limits, limits_json},
 };
-use crate::{DestinationCounts, LimitChange};
+use crate::LimitChange;
 
 /// The columns that an edit writes, in the order of [`destination_values`].
 #[macro_export]
@@ -118,18 +117,4 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 19], 
 /// From two columns: an instant, and the limits that apply from then on.
 pub fn limit_change<E: From<Corrupt>>(row: &impl Row<E>) -> Result<LimitChange, E> {
     Ok(LimitChange { at: row.time(0)?, limits: row.parsed(1, "a rate limit", limits)? })
-}
-
-/// From three columns: a state, the number of deliveries in it, and when the oldest of them was created. Only the field
-/// of the state is set.
-pub fn destination_counts<E: From<Corrupt>>(row: &impl Row<E>) -> Result<DestinationCounts, E> {
-    let mut counts = DestinationCounts { oldest_created_at: row.optional_time(2)?, ..DestinationCounts::default() };
-    let field = match row.state(0)? {
-        DeliveryState::Pending => &mut counts.pending,
-        DeliveryState::Retrying => &mut counts.retrying,
-        DeliveryState::Delivering => &mut counts.delivering,
-        _ => return Err(Corrupt("a state").into()),
-    };
-    *field = row.count(1)?;
-    Ok(counts)
 }

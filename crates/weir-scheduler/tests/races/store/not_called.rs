@@ -1,6 +1,6 @@
 //! The traits of the store that neither scheduler nor sweep uses.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use weir_core::{
@@ -13,11 +13,12 @@ use weir_core::{
     retention::Cutoffs,
 };
 use weir_store::{
-    ActivityFilter, ActivityLog, Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, Created,
-    Creation, DeliveryAction, DeliveryDetail, DeliveryFilter, EventFilter, FastPath, History, Ingest, IngestRefusal,
-    Ingested, KeyedAnswer, NewEvent, NewReplay, Page, PageRequest, ProcessBeat, Processes, Prune, PrunePlace,
-    PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays,
-    Results, SendRecord, SendsRequest, Settlement, StoreResult,
+    ActivityFilter, ActivityLog, Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, Counters,
+    Created, Creation, DeliveryAction, DeliveryDetail, DeliveryFilter, EventFilter, FastPath, Health, History, Ingest,
+    IngestRefusal, Ingested, KeyedAnswer, NewEvent, NewReplay, Page, PageRequest, ProcessBeat, Processes, Prune,
+    PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep,
+    Replays, Results, SendRecord, SendsRequest, Settlement, StateCounts, StoreResult, Traffic, TrafficHistory,
+    TrafficLog,
 };
 
 use super::TestStore;
@@ -230,6 +231,48 @@ impl ActivityLog for TestStore {
     }
 
     async fn prune_activity(&self, _: Timestamp, _: Timestamp) -> StoreResult<u64> {
+        not_called()
+    }
+}
+
+#[async_trait]
+impl Counters for TestStore {
+    async fn counts(&self, _: &[DestinationId]) -> StoreResult<Vec<StateCounts>> {
+        not_called()
+    }
+
+    async fn all_counts(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
+        not_called()
+    }
+
+    async fn oldest_waiting(&self, _: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>> {
+        not_called()
+    }
+
+    async fn fold_changes(&self) -> StoreResult<u64> {
+        not_called()
+    }
+
+    async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
+        not_called()
+    }
+}
+
+#[async_trait]
+impl TrafficLog for TestStore {
+    async fn traffic(&self, _: DestinationId, _: Timestamp, _: Timestamp, _: Duration) -> StoreResult<TrafficHistory> {
+        not_called()
+    }
+
+    async fn recent_traffic(&self, _: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>> {
+        not_called()
+    }
+
+    async fn health(&self, _: DestinationId, _: Timestamp) -> StoreResult<Health> {
+        not_called()
+    }
+
+    async fn roll_up_traffic(&self, _: Timestamp) -> StoreResult<bool> {
         not_called()
     }
 }

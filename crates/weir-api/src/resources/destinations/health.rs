@@ -1,0 +1,138 @@
+//! The health of a destination: how its attempts went.
+
+use std::time::Duration;
+
+use axum::{Json, extract::State};
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_core::Timestamp;
+use weir_store::Health;
+
+use super::find;
+use crate::{
+    auth::Caller,
+    problem::ApiResult,
+    readers::{
+        body::PathId,
+        query::{Query, parameters},
+        texts::{DestinationIdText, text},
+    },
+    state::Api,
+};
+
+const WINDOWS: [(&str, Duration); 3] = [
+    ("1h", Duration::from_secs(3_600)),
+    ("24h", Duration::from_secs(24 * 3_600)),
+    ("7d", Duration::from_secs(7 * 24 * 3_600)),
+];
+
+text! {
+    /// A time until now.
+    #[schema(as = HealthWindow, value_type = String, pattern = "^(1h|24h|7d)$", example = "1h")]
+    pub(crate) struct WindowText(usize);
+    parse = |text| WINDOWS.iter().position(|(name, _)| *name == text).ok_or_else(|| {
+        "must be `1h`, `24h` or `7d`".to_owned()
+    });
+}
+
+parameters! {
+    /// The time that is looked at.
+    pub(crate) struct HealthParameters {
+        /// How long before now the first attempt started, to the minute.
+        #[param(default = "1h")]
+        window: Option<WindowText>,
+    }
+}
+
+/// How the attempts of a destination went.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = DestinationHealth)]
+pub(crate) struct HealthView {
+    window: &'static str,
+    /// The share of attempts that succeeded; null without attempts.
+    success_ratio: Option<f64>,
+    /// From the start of a request to the end of its response or to its failure, of requests that were sent. Within 10 %.
+    latency_ms: LatencyView,
+    /// How many delivered deliveries needed each number of attempts, the smallest number first.
+    attempts: Vec<AttemptsView>,
+    attempts_made: u64,
+    /// Attempts that succeeded. Each has delivered a delivery.
+    delivered: u64,
+    /// Attempts that did not succeed.
+    failed: u64,
+    /// Deliveries that became `dead` or `failed`.
+    dead: u64,
+    /// When the last attempt succeeded, also before the window; null if none is known.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    last_success_at: Option<Timestamp>,
+}
+
+/// Percentiles in milliseconds; null if nothing was sent.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = HealthLatency)]
+struct LatencyView {
+    p50: Option<f64>,
+    p95: Option<f64>,
+    p99: Option<f64>,
+}
+
+/// How many deliveries needed a number of attempts.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = HealthAttempts)]
+struct AttemptsView {
+    number: u32,
+    deliveries: u64,
+}
+
+/// Show a destination's health
+#[utoipa::path(
+    get, path = "/v1/destinations/{id}/health", operation_id = "show_destination_health", tag = "destinations", security(("api_key" = ["read"])),
+    params(("id" = DestinationIdText, Path, description = "`dst_…`"), HealthParameters),
+    responses((status = 200, description = "The health", body = HealthView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    caller: Caller,
+    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    Query(HealthParameters { window }): Query<HealthParameters>,
+) -> ApiResult<Json<HealthView>> {
+    find(&api, &caller, id).await?;
+    let (name, window) = WINDOWS[window.map_or(0, |window| window.0)];
+    let health = api.store.health(id, api.clock.now().before(window)).await?;
+    Ok(Json(view(name, &health)))
+}
+
+fn view(window: &'static str, health: &Health) -> HealthView {
+    let Health { traffic, latencies, attempts, last_success_at } = health;
+    let attempts_made = traffic.delivered + traffic.failed;
+    let percentile = |share| latencies.percentile(share).map(|ms: f64| (ms * 10.0).round() / 10.0);
+    HealthView {
+        window,
+        success_ratio: (attempts_made > 0).then(|| traffic.delivered as f64 / attempts_made as f64),
+        latency_ms: LatencyView { p50: percentile(0.5), p95: percentile(0.95), p99: percentile(0.99) },
+        attempts: attempts.iter().map(|(&number, &deliveries)| AttemptsView { number, deliveries }).collect(),
+        attempts_made,
+        delivered: traffic.delivered,
+        failed: traffic.failed,
+        dead: traffic.dead,
+        last_success_at: *last_success_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::readers::texts::tests::assert_pattern_is_accepted;
+
+    #[test]
+    fn without_attempts_nothing_is_known() {
+        let shown = view("1h", &Health::default());
+        assert_eq!((shown.success_ratio, shown.attempts_made, shown.last_success_at), (None, 0, None));
+        assert_eq!(shown.latency_ms, LatencyView { p50: None, p95: None, p99: None });
+    }
+
+    #[test]
+    fn every_window_that_the_pattern_describes_is_accepted() {
+        assert_pattern_is_accepted::<WindowText>();
+    }
+}

@@ -1,0 +1,144 @@
+//! The fullest window of each limit in each bucket, from the recorded send starts.
+
+use weir_core::{DestinationId, Period, Timestamp, audit::windows::fullest_by_bucket};
+use weir_store::{HOUR, LimitChange, SendsRequest, TrafficHistory};
+
+use super::Buckets;
+use crate::{problem::ApiResult, state::ApiState};
+
+/// The most sends that are read for one answer: half a second of work, and 1.6 MB. The windows of a longer range are
+/// left out.
+const MAX_SENDS: usize = 200_000;
+/// The sends of one page.
+const PAGE: u32 = 5_000;
+
+/// The fullest windows of all buckets.
+#[derive(Debug, Default)]
+pub(super) struct Fullest {
+    windows: Vec<OfPeriod>,
+    /// The periods with limits whose windows are not computed.
+    pub(super) left_out: Vec<Period>,
+}
+
+/// The windows of one period: by bucket, the sends of the fullest window, and the bound if a limit is in force.
+#[derive(Debug)]
+struct OfPeriod {
+    period: Period,
+    sends: Vec<u64>,
+    bounds: Vec<Option<u64>>,
+}
+
+impl Fullest {
+    /// The period, the sends and the bound of each window of a bucket.
+    pub(super) fn in_bucket(&self, index: usize) -> impl Iterator<Item = (Period, u64, u64)> {
+        self.windows.iter().filter_map(move |of| Some((of.period, of.sends[index], of.bounds[index]?)))
+    }
+}
+
+pub(super) async fn fullest(
+    api: &ApiState,
+    id: DestinationId,
+    buckets: Buckets,
+    changes: &[LimitChange],
+    history: &TrafficHistory,
+) -> ApiResult<Fullest> {
+    let bounds = |period| buckets.starts().map(|at| bound_in(changes, period, at, at + buckets.step)).collect();
+    let mut limited: Vec<(Period, Vec<Option<u64>>)> =
+        Period::ALL.map(|period| (period, bounds(period))).into_iter().collect();
+    limited.retain(|(_, bounds)| bounds.iter().any(Option::is_some));
+    // A longer window begins earlier, so it may have too many sends when a shorter one has few enough.
+    let mut result = Fullest::default();
+    let mut from = buckets.to;
+    let mut computed = Vec::new();
+    for (period, bounds) in limited {
+        let begin = buckets.from.before(period.window()).max(Timestamp::MIN);
+        if recorded_since(api, id, begin, buckets.to).await? > MAX_SENDS as u64 {
+            result.left_out.push(period);
+        } else {
+            from = from.min(begin);
+            computed.push((period, bounds));
+        }
+    }
+    if computed.is_empty() {
+        return Ok(result);
+    }
+    let in_range: u64 = history.buckets.iter().map(|(_, traffic)| traffic.sends).sum();
+    let sends = sends(api, id, from, buckets.to).await?;
+    // Of deleted attempts the traffic is still known.
+    let complete =
+        sends.as_ref().is_some_and(|sends| sends.iter().filter(|at| **at >= buckets.from).count() as u64 >= in_range);
+    let Some(sends) = sends.filter(|_| complete) else {
+        result.left_out.extend(computed.into_iter().map(|(period, _)| period));
+        return Ok(result);
+    };
+    for (period, bounds) in computed {
+        let window = period.window();
+        // From the first window of this period on: a longer one has earlier sends.
+        let sends = &sends[sends.partition_point(|at| *at < buckets.from.before(window))..];
+        let sends = fullest_by_bucket(sends, window, buckets.from, buckets.step, buckets.count());
+        result.windows.push(OfPeriod { period, sends, bounds });
+    }
+    Ok(result)
+}
+
+/// The recorded sends of an interval, which is widened to whole hours.
+async fn recorded_since(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp) -> ApiResult<u64> {
+    let recorded = api.store.traffic(id, from.floor(HOUR), to, HOUR).await?;
+    Ok(recorded.buckets.iter().map(|(_, traffic)| traffic.sends).sum())
+}
+
+/// The starts of the sends of an interval, earliest first; `None` if there are too many. The traffic of sends from before
+/// it was recorded is not known, so the sends themselves are counted too.
+async fn sends(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp) -> ApiResult<Option<Vec<Timestamp>>> {
+    let mut sends = Vec::new();
+    let mut request = SendsRequest { destination_id: id, from, to, after: None, limit: PAGE };
+    loop {
+        let page = api.store.sends(request).await?;
+        sends.extend(page.iter().map(|record| record.place.sent_at));
+        if sends.len() > MAX_SENDS {
+            return Ok(None);
+        }
+        if page.len() < PAGE as usize {
+            return Ok(Some(sends));
+        }
+        request.after = page.last().map(|record| record.place);
+    }
+}
+
+/// The bound of the windows of a period that end in `[begin, end)`: that of the largest limit in force in such a window.
+/// `None` if no limit is in force in the interval itself, or if none is in force in a part of the window.
+fn bound_in(changes: &[LimitChange], period: Period, begin: Timestamp, end: Timestamp) -> Option<u64> {
+    let bound = |change: &LimitChange| {
+        change.limits.as_slice().iter().find(|limit| limit.period == period).map(weir_core::RateLimit::bound)
+    };
+    let in_force = |from: Timestamp| {
+        let first = changes.partition_point(|change| change.at <= from).saturating_sub(1);
+        changes[first..].iter().take_while(move |change| change.at < end)
+    };
+    in_force(begin).any(|change| bound(change).is_some()).then_some(())?;
+    in_force(begin.before(period.window())).map(bound).try_fold(0, |most, bound| Some(most.max(bound?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::{RateLimit, RateLimits};
+
+    use super::*;
+
+    fn change(at_s: i64, per_minute: Option<u32>) -> LimitChange {
+        let limits = per_minute.map(|limit| RateLimit::new(limit, Period::Minute).unwrap());
+        LimitChange { at: Timestamp::from_secs(at_s), limits: RateLimits::new(limits.into_iter().collect()).unwrap() }
+    }
+
+    #[test]
+    fn a_window_across_an_edit_is_held_to_the_larger_limit() {
+        let bound = |changes: &[LimitChange], at_s: i64| {
+            bound_in(changes, Period::Minute, Timestamp::from_secs(at_s), Timestamp::from_secs(at_s + 10))
+        };
+        let lowered = [change(0, Some(60)), change(1_000, Some(6))];
+        assert_eq!([900, 990, 1_000, 1_050, 1_070].map(|at| bound(&lowered, at)), [60, 60, 60, 60, 6].map(Some));
+        let removed = [change(0, Some(60)), change(1_000, None), change(2_000, Some(5))];
+        assert_eq!([990, 1_000, 2_000, 2_070].map(|at| bound(&removed, at)), [Some(60), None, None, Some(5)]);
+        assert_eq!(bound_in(&lowered, Period::Hour, Timestamp::MIN, Timestamp::MAX), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! The fold: recorded changes of the counters are added to their totals every second, so that few rows of changes exist
+//! at any time and reads of the counters stay short. No result depends on it.
+
+use std::time::Duration;
+
+use weir_store::{Counters, FOLDED_AT_ONCE, SharedStore, StoreError};
+
+/// The time between two passes. The changes of a second are at most some thousand rows.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Folds the changes of the counters. Any number of processes may run this; the store lets one at a time fold.
+pub struct Folder {
+    store: SharedStore,
+}
+
+impl Folder {
+    pub fn new(store: SharedStore) -> Self {
+        Self { store }
+    }
+
+    /// Makes a pass at once and then every second until `shutdown` resolves.
+    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => return,
+                folded = pass(&*self.store) => if let Err(error) = folded {
+                    tracing::warn!(%error, "could not fold the changes of the counters; the next pass tries again");
+                },
+            }
+            tokio::select! {
+                () = &mut shutdown => return,
+                () = tokio::time::sleep(INTERVAL) => {}
+            }
+        }
+    }
+}
+
+/// Folds everything recorded so far, in steps.
+async fn pass<C: Counters + Sync + ?Sized>(store: &C) -> Result<(), StoreError> {
+    while store.fold_changes().await? >= u64::from(FOLDED_AT_ONCE) {}
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::HashMap,
+        sync::atomic::{AtomicU64, Ordering::SeqCst},
+    };
+
+    use async_trait::async_trait;
+    use weir_core::{DestinationId, Timestamp};
+    use weir_store::{StateCounts, StoreResult};
+
+    use super::*;
+
+    /// Changes that are not folded yet.
+    struct Changes(AtomicU64);
+
+    #[async_trait]
+    impl Counters for Changes {
+        async fn fold_changes(&self) -> StoreResult<u64> {
+            let folded = self.0.load(SeqCst).min(FOLDED_AT_ONCE.into());
+            self.0.fetch_sub(folded, SeqCst);
+            Ok(folded)
+        }
+
+        async fn counts(&self, _: &[DestinationId]) -> StoreResult<Vec<StateCounts>> {
+            unreachable!("not read")
+        }
+
+        async fn all_counts(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
+            unreachable!("not read")
+        }
+
+        async fn oldest_waiting(&self, _: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>> {
+            unreachable!("not read")
+        }
+
+        async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
+            unreachable!("not read")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pass_folds_until_no_full_step_is_left() {
+        let changes = Changes(AtomicU64::new(u64::from(FOLDED_AT_ONCE) * 2 + 3));
+        pass(&changes).await.unwrap();
+        assert_eq!(changes.0.load(SeqCst), 0);
+    }
+}

@@ -1,0 +1,217 @@
+//! Traffic and health: the recorded buckets plus the changes that are not folded into them yet. The triggers of
+//! deliveries record arrivals and changes of the backlog, and the statement that settles records attempts (results.rs).
+
+use std::{collections::HashMap, time::Duration};
+
+use async_trait::async_trait;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow};
+use weir_core::{DestinationId, Timestamp};
+use weir_store::{
+    HISTOGRAMS_KEPT, HOUR, Health, MINUTE, RollUp, StoreResult, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic, TrafficHistory,
+    TrafficLog, added_traffic,
+    rows::{self, Row as _},
+    summed_traffic, traffic_columns, traffic_of_changes,
+};
+
+use crate::{
+    PostgresStore,
+    counters::{RECOVERABLE, TAKE_LOCK},
+    edits::Edit,
+    rows::uuid,
+};
+
+/// The traffic of one destination from $2 on, folded or not. One statement, so that a fold cannot be missed or counted
+/// twice.
+macro_rules! of_destination {
+    () => {
+        concat!(
+            "SELECT at, ",
+            traffic_columns!(),
+            " FROM traffic WHERE destination_id = $1 AND at >= $2
+            UNION ALL ",
+            traffic_of_changes!(
+                "at",
+                "WHERE destination_id = $1 AND at >= $2",
+                "WHERE destination_id = $1 AND at >= $2"
+            )
+        )
+    };
+}
+
+/// The last row is the backlog at $3: that of now without what has changed since.
+pub(crate) const TRAFFIC: &str = concat!(
+    "WITH recorded AS MATERIALIZED (",
+    of_destination!(),
+    "), waiting AS (
+        SELECT coalesce(sum(coalesce(pending, 0) + coalesce(retrying, 0)), 0) AS n FROM (
+            SELECT pending, retrying FROM destination_totals WHERE destination_id = $1
+            UNION ALL
+            SELECT pending, retrying FROM count_changes WHERE destination_id = $1
+        ) counted
+    )
+    SELECT at - at % $4, ",
+    summed_traffic!(),
+    " FROM recorded WHERE at < $3 GROUP BY at - at % $4
+    UNION ALL
+    SELECT NULL, 0, 0, 0, 0, 0, CAST((SELECT n FROM waiting)
+        - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= $3) AS bigint)"
+);
+
+pub(crate) const RECENT_TRAFFIC: &str = concat!(
+    "SELECT destination_id, ",
+    summed_traffic!(),
+    " FROM (
+        SELECT destination_id, ",
+    traffic_columns!(),
+    " FROM traffic WHERE at >= $1
+        UNION ALL ",
+    traffic_of_changes!("destination_id", "WHERE at >= $1", "WHERE at >= $1"),
+    ") recorded GROUP BY destination_id"
+);
+
+pub(crate) const HEALTH: &str = concat!(
+    "SELECT ",
+    summed_traffic!(),
+    ", (
+        SELECT max(last_success_at) FROM (
+            SELECT last_success_at FROM destination_totals WHERE destination_id = $1
+            UNION ALL
+            SELECT last_success_at FROM traffic_changes WHERE destination_id = $1
+        ) successes
+    )
+    FROM (",
+    of_destination!(),
+    ") recorded"
+);
+
+pub(crate) const HISTOGRAMS: &str = "
+SELECT kind::bigint, value, CAST(sum(n) AS bigint) FROM (
+    SELECT kind, value, n FROM traffic_histograms WHERE destination_id = $1 AND at >= $2
+    UNION ALL
+    SELECT 0, unnest(latencies)::integer, 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2
+    UNION ALL
+    SELECT 1, unnest(attempts), 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2
+) recorded GROUP BY kind, value";
+
+#[async_trait]
+impl TrafficLog for PostgresStore {
+    async fn traffic(
+        &self,
+        id: DestinationId,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<TrafficHistory> {
+        let query = sqlx::query(TRAFFIC).bind(uuid(id.as_bytes())).bind(from.as_nanos()).bind(to.as_nanos());
+        let rows = self.read(query.bind(step.as_nanos() as i64), rows::traffic_at).await?;
+        Ok(TrafficHistory::of_rows(rows))
+    }
+
+    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>> {
+        let query = sqlx::query(RECENT_TRAFFIC).bind(from.floor(TRAFFIC_BUCKET).as_nanos());
+        let read = |row: &PgRow| Ok((row.destination_id(0)?, rows::traffic(row, 1)?));
+        Ok(self.read(query, read).await?.into_iter().collect())
+    }
+
+    async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {
+        let from = from.floor(MINUTE).as_nanos();
+        let query = sqlx::query(HEALTH).bind(uuid(id.as_bytes())).bind(from);
+        let read = |row: &PgRow| Ok((rows::traffic(row, 0)?, row.optional_time(6)?));
+        let (traffic, last_success_at) = self.read(query, read).await?.pop().unwrap_or_default();
+        let mut health = Health { traffic, last_success_at, ..Health::default() };
+        let query = sqlx::query(HISTOGRAMS).bind(uuid(id.as_bytes())).bind(from);
+        health.add_rows(self.read(query, rows::histogram).await?);
+        Ok(health)
+    }
+
+    async fn roll_up_traffic(&self, now: Timestamp) -> StoreResult<bool> {
+        self.edit(RollUpTraffic(now)).await
+    }
+}
+
+/// Adds up the rows of `[$1, $2)` in the first rows of longer buckets of $3, which stay. Then the next search begins
+/// behind them.
+const ROLL_UP: &str = concat!(
+    "
+WITH old AS (
+    DELETE FROM traffic WHERE at >= $1 AND at < $2 AND at % $3 <> 0 RETURNING *
+)
+INSERT INTO traffic AS t (at, destination_id, ",
+    traffic_columns!(),
+    ") SELECT at - at % $3, destination_id, ",
+    summed_traffic!(),
+    " FROM old GROUP BY 1, 2 ON CONFLICT (at, destination_id) DO UPDATE SET ",
+    added_traffic!()
+);
+const ROLL_UP_HISTOGRAMS: &str = "
+WITH old AS (
+    DELETE FROM traffic_histograms WHERE at >= $1 AND at < $2 AND at % $3 <> 0 RETURNING *
+)
+INSERT INTO traffic_histograms AS t (at, destination_id, kind, value, n)
+SELECT at - at % $3, destination_id, kind, value, sum(n) FROM old GROUP BY 1, 2, 3, 4
+ON CONFLICT (at, destination_id, kind, value) DO UPDATE SET n = t.n + excluded.n";
+
+/// One step of the retention of traffic. Nothing is left to do while another process folds or rolls up.
+struct RollUpTraffic(Timestamp);
+
+#[async_trait]
+impl Edit for RollUpTraffic {
+    type Answer = bool;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let mut transaction = connection.begin().await?;
+        sqlx::query(RECOVERABLE).execute(&mut *transaction).await?;
+        if !sqlx::query(TAKE_LOCK).fetch_one(&mut *transaction).await?.flag(0)? {
+            transaction.rollback().await?;
+            return Ok(false);
+        }
+        let done = self.step(&mut transaction).await?;
+        transaction.commit().await?;
+        Ok(done)
+    }
+}
+
+impl RollUpTraffic {
+    async fn step(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        for roll_up in &RollUp::ALL {
+            if self.roll_up(roll_up, connection).await? {
+                return Ok(true);
+            }
+        }
+        Ok(delete_before("traffic", self.0.before(TRAFFIC_KEPT[2]), connection).await?
+            || delete_before("traffic_histograms", self.0.before(HISTOGRAMS_KEPT), connection).await?)
+    }
+
+    /// One step, if there is a row to add up.
+    async fn roll_up(&self, roll_up: &RollUp, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let &RollUp { table, mark, bucket, .. } = roll_up;
+        let (cutoff, bucket) = (roll_up.cutoff(self.0), bucket.as_nanos() as i64);
+        let first = format!(
+            "SELECT at FROM {table} WHERE at >= (SELECT {mark} FROM traffic_rolled_up) AND at < $1 AND at % $2 <> 0
+            ORDER BY at LIMIT 1"
+        );
+        let first = sqlx::query(AssertSqlSafe(first)).bind(cutoff.as_nanos()).bind(bucket);
+        let first = first.fetch_optional(&mut *connection).await?.map(|row| row.time(0)).transpose()?;
+        let (from, to) = first.map_or((cutoff, cutoff), |first| roll_up.step_from(first));
+        if first.is_some() {
+            let sql = if table == "traffic" { ROLL_UP } else { ROLL_UP_HISTOGRAMS };
+            let query = sqlx::query(sql).bind(from.as_nanos()).bind(to.as_nanos()).bind(bucket);
+            query.execute(&mut *connection).await?;
+        }
+        let behind = format!("UPDATE traffic_rolled_up SET {mark} = $1 WHERE {mark} < $1");
+        sqlx::query(AssertSqlSafe(behind)).bind(to.as_nanos()).execute(connection).await?;
+        Ok(first.is_some())
+    }
+}
+
+/// Deletes the rows of the first hour of a table, if it is before a cutoff.
+async fn delete_before(table: &str, cutoff: Timestamp, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let first = format!("SELECT at FROM {table} ORDER BY at LIMIT 1");
+    let first = sqlx::query(AssertSqlSafe(first)).fetch_optional(&mut *connection).await?;
+    let first = first.map(|row| row.time(0)).transpose()?.filter(|first: &Timestamp| *first < cutoff);
+    let Some(first) = first else { return Ok(false) };
+    let delete = format!("DELETE FROM {table} WHERE at < $1");
+    let until = (first + HOUR).min(cutoff).as_nanos();
+    sqlx::query(AssertSqlSafe(delete)).bind(until).execute(connection).await?;
+    Ok(true)
+}

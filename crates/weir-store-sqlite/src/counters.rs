@@ -1,0 +1,167 @@
+//! Counters: the totals plus the changes that are not folded into them yet (change_log.rs).
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use weir_core::{DestinationId, Timestamp};
+use weir_store::{
+    Counters, FOLDED_AT_ONCE, StateCounts, StoreResult, added_states,
+    rows::{self, Row as _},
+    state_columns, summed_states,
+};
+
+use crate::{
+    SqliteStore,
+    edits::Edit,
+    error::Result,
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
+    writer::Transaction,
+};
+
+/// Both parts are read in one statement, so that a fold between them cannot be missed or counted twice.
+static COUNTS: Batch = Batch::new(
+    "WITH asked (id) AS (SELECT column1 FROM (VALUES ",
+    "(?)",
+    ",",
+    concat!(
+        ") WHERE column1 IS NOT NULL)
+        SELECT destination_id, ",
+        summed_states!(),
+        " FROM (
+            SELECT destination_id, ",
+        state_columns!(),
+        " FROM asked CROSS JOIN destination_totals ON destination_id = asked.id
+            UNION ALL
+            SELECT destination_id, ",
+        state_columns!(),
+        " FROM count_changes WHERE destination_id IN (SELECT id FROM asked)
+        ) GROUP BY destination_id"
+    ),
+);
+
+const ALL_COUNTS: &str = concat!(
+    "SELECT destination_id, ",
+    summed_states!(),
+    " FROM (
+        SELECT destination_id, ",
+    state_columns!(),
+    " FROM destination_totals
+        UNION ALL
+        SELECT destination_id, ",
+    state_columns!(),
+    " FROM count_changes
+    ) GROUP BY destination_id"
+);
+
+/// One probe for each of the three deliveries that may be the oldest.
+pub(crate) static OLDEST_WAITING: Batch = Batch::new(
+    "SELECT r.column1, (
+        SELECT min(created_at) FROM deliveries WHERE id IN (
+            (SELECT id FROM deliveries INDEXED BY deliveries_due
+                WHERE destination_id = r.column1 AND is_replay = 0 AND state IN (0, 2) ORDER BY next_attempt_at, id LIMIT 1),
+            (SELECT id FROM deliveries INDEXED BY deliveries_due
+                WHERE destination_id = r.column1 AND is_replay = 1 AND state IN (0, 2) ORDER BY next_attempt_at, id LIMIT 1),
+            (SELECT id FROM deliveries INDEXED BY deliveries_retrying
+                WHERE destination_id = r.column1 AND state = 2 ORDER BY id LIMIT 1)
+        )
+    ) FROM (VALUES ",
+    "(?)",
+    ",",
+    ") AS r WHERE r.column1 IS NOT NULL",
+);
+
+/// There are only as many claims as sends in flight.
+pub(crate) const OLDEST_IN_FLIGHT: &str = "
+SELECT created_at FROM deliveries WHERE id = (
+    SELECT min(id) FROM deliveries INDEXED BY deliveries_claimed WHERE destination_id = ? AND state = 1
+)";
+
+const COUNT_BY_SCAN: &str = "SELECT destination_id, state, count(*) FROM deliveries GROUP BY destination_id, state";
+
+/// The last row of a step of the fold, if more rows remain.
+const LAST_OF_STEP: &str = "SELECT rowid FROM count_changes ORDER BY rowid LIMIT 1 OFFSET +?";
+
+const FOLD_COUNTS: &str = concat!(
+    "INSERT INTO destination_totals AS t (destination_id, ",
+    state_columns!(),
+    ") SELECT destination_id, ",
+    summed_states!(),
+    " FROM count_changes WHERE rowid <= ? GROUP BY destination_id
+    ON CONFLICT (destination_id) DO UPDATE SET ",
+    added_states!()
+);
+
+const DELETE_COUNTS: &str = "DELETE FROM count_changes WHERE rowid <= ?";
+
+const HAS_CHANGES: &str = "SELECT 1 FROM count_changes UNION ALL SELECT 1 FROM traffic_changes LIMIT 1";
+
+#[async_trait]
+impl Counters for SqliteStore {
+    async fn counts(&self, ids: &[DestinationId]) -> StoreResult<Vec<StateCounts>> {
+        let mut found: HashMap<DestinationId, StateCounts> = HashMap::with_capacity(ids.len());
+        for part in ids.chunks(MAX_ROWS) {
+            let (sql, values) = for_each(&COUNTS, part);
+            found.extend(fetch(&self.readers, sql, values, rows::state_counts).await?);
+        }
+        Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
+    }
+
+    async fn all_counts(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
+        let mut all: HashMap<_, _> =
+            fetch(&self.readers, ALL_COUNTS, Values::default(), rows::state_counts).await?.into_iter().collect();
+        all.retain(|_, counts| !counts.is_empty());
+        Ok(all)
+    }
+
+    async fn oldest_waiting(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>> {
+        let mut found = HashMap::with_capacity(ids.len());
+        for part in ids.chunks(MAX_ROWS) {
+            let (sql, values) = for_each(&OLDEST_WAITING, part);
+            let read = |row: &sqlx::sqlite::SqliteRow| Ok((row.destination_id(0)?, row.optional_time(1)?));
+            found.extend(fetch(&self.readers, sql, values, read).await?);
+        }
+        Ok(ids.iter().map(|id| found.get(id).copied().flatten()).collect())
+    }
+
+    async fn fold_changes(&self) -> StoreResult<u64> {
+        // Ask a reader first, so that an idle store does not write every second.
+        if fetch(&self.readers, HAS_CHANGES, Values::default(), |_| Ok(())).await?.is_empty() {
+            return Ok(0);
+        }
+        self.ask((), |edit| Edit::operation(Edit::Fold(edit))).await
+    }
+
+    async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
+        let mut counted: HashMap<DestinationId, StateCounts> = HashMap::new();
+        for (id, state, deliveries) in
+            fetch(&self.readers, COUNT_BY_SCAN, Values::default(), rows::counted_state).await?
+        {
+            counted.entry(id).or_default().add(state, deliveries);
+        }
+        Ok(counted)
+    }
+}
+
+/// A statement for a few destinations, and its values.
+fn for_each<'v>(batch: &Batch, ids: &'v [DestinationId]) -> (std::sync::Arc<str>, Values<'v>) {
+    let size = padded(ids.len());
+    let mut values = Values::with_capacity(size);
+    for id in ids {
+        values.blob(id.as_bytes());
+    }
+    values.nulls(size - ids.len());
+    (batch.sql(size), values)
+}
+
+impl Transaction<'_, '_> {
+    pub(crate) fn fold_changes(&mut self) -> Result<u64> {
+        let mut step = Values::default();
+        step.int(i64::from(FOLDED_AT_ONCE) - 1);
+        let last = query(self.connection, LAST_OF_STEP, &step, |row| row.int(0))?.pop().unwrap_or(i64::MAX);
+        let mut until = Values::default();
+        until.int(last);
+        execute(self.connection, FOLD_COUNTS, &until)?;
+        self.fold_arrivals(last)?;
+        Ok(execute(self.connection, DELETE_COUNTS, &until)?.max(self.fold_traffic()?))
+    }
+}

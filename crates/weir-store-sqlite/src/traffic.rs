@@ -1,0 +1,272 @@
+//! Traffic and health: the recorded buckets plus the changes that are not folded into them yet (change_log.rs).
+
+use std::{collections::HashMap, time::Duration};
+
+use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
+use weir_core::{DestinationId, Timestamp};
+use weir_store::{
+    FOLDED_AT_ONCE, HISTOGRAMS_KEPT, HOUR, Health, MINUTE, RollUp, StoreResult, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic,
+    TrafficHistory, TrafficLog, added_traffic,
+    rows::{self, Row as _},
+    summed_traffic, traffic_columns, traffic_of_changes,
+};
+
+use crate::{
+    SqliteStore,
+    edits::Edit,
+    error::Result,
+    sql::{Values, execute, fetch, query},
+    writer::Transaction,
+};
+
+/// The traffic of one destination from ?2 on, folded or not. One statement, so that a fold cannot be missed or counted
+/// twice.
+macro_rules! of_destination {
+    () => {
+        concat!(
+            "SELECT at, ",
+            traffic_columns!(),
+            " FROM traffic INDEXED BY traffic_of_destination WHERE destination_id = ?1 AND at >= ?2
+            UNION ALL ",
+            traffic_of_changes!(
+                "at",
+                "WHERE destination_id = ?1 AND at >= ?2",
+                "WHERE destination_id = ?1 AND at >= ?2"
+            )
+        )
+    };
+}
+
+/// The last row is the backlog at ?3: that of now without what has changed since.
+pub(crate) const TRAFFIC: &str = concat!(
+    "WITH recorded AS MATERIALIZED (",
+    of_destination!(),
+    "), waiting (n) AS (
+        SELECT coalesce(sum(pending + retrying), 0) FROM (
+            SELECT pending, retrying FROM destination_totals WHERE destination_id = ?1
+            UNION ALL
+            SELECT pending, retrying FROM count_changes WHERE destination_id = ?1
+        )
+    )
+    SELECT at - at % ?4, ",
+    summed_traffic!(),
+    " FROM recorded WHERE at < ?3 GROUP BY at - at % ?4
+    UNION ALL
+    SELECT NULL, 0, 0, 0, 0, 0,
+        (SELECT n FROM waiting) - (SELECT coalesce(sum(backlog_change), 0) FROM recorded WHERE at >= ?3)"
+);
+
+pub(crate) const RECENT_TRAFFIC: &str = concat!(
+    "SELECT destination_id, ",
+    summed_traffic!(),
+    " FROM (
+        SELECT destination_id, ",
+    traffic_columns!(),
+    " FROM traffic WHERE at >= ?1
+        UNION ALL ",
+    traffic_of_changes!("destination_id", "WHERE at >= ?1", "WHERE at >= ?1"),
+    ") GROUP BY destination_id"
+);
+
+pub(crate) const HEALTH: &str = concat!(
+    "SELECT ",
+    summed_traffic!(),
+    ", (
+            SELECT max(last_success_at) FROM (
+                SELECT last_success_at FROM destination_totals WHERE destination_id = ?1
+                UNION ALL
+                SELECT last_success_at FROM traffic_changes WHERE destination_id = ?1
+            )
+        )
+    FROM (",
+    of_destination!(),
+    ")"
+);
+
+pub(crate) const HISTOGRAMS: &str = "
+SELECT kind, value, sum(n) FROM (
+    SELECT kind, value, n FROM traffic_histograms INDEXED BY traffic_histograms_of_destination
+    WHERE destination_id = ?1 AND at >= ?2
+    UNION ALL
+    SELECT 0, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.latencies) j
+    WHERE c.destination_id = ?1 AND c.at >= ?2
+    UNION ALL
+    SELECT 1, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.attempts) j
+    WHERE c.destination_id = ?1 AND c.at >= ?2
+) GROUP BY kind, value";
+
+/// Adds inserted traffic to a stored bucket.
+macro_rules! add_traffic {
+    ($select:expr) => {
+        concat!(
+            "INSERT INTO traffic AS t (at, destination_id, ",
+            traffic_columns!(),
+            ") ",
+            $select,
+            " ON CONFLICT (at, destination_id) DO UPDATE SET ",
+            added_traffic!()
+        )
+    };
+}
+
+macro_rules! add_histogram {
+    ($select:expr) => {
+        concat!(
+            "INSERT INTO traffic_histograms AS t (at, destination_id, kind, value, n) ",
+            $select,
+            " ON CONFLICT (at, destination_id, kind, value) DO UPDATE SET n = t.n + excluded.n"
+        )
+    };
+}
+
+/// The statements of a fold of traffic. Each takes the last row of the step.
+pub(crate) const FOLD_ARRIVALS: &str = add_traffic!(
+    "SELECT at, destination_id, 0, 0, 0, 0, sum(arrivals), sum(pending + retrying) FROM count_changes
+    WHERE rowid <= ?1 GROUP BY at, destination_id HAVING sum(arrivals) <> 0 OR sum(pending + retrying) <> 0"
+);
+const FOLD_ATTEMPTS: &str = add_traffic!(
+    "SELECT at, destination_id, sum(sends), sum(delivered), sum(failed), sum(dead), 0, 0 FROM traffic_changes
+    WHERE rowid <= ?1 GROUP BY at, destination_id"
+);
+const FOLD_LATENCIES: &str = add_histogram!(
+    "SELECT c.at - c.at % 60000000000, c.destination_id, 0, CAST(j.key AS INTEGER), sum(j.value)
+    FROM traffic_changes c, json_each(c.latencies) j WHERE c.rowid <= ?1 GROUP BY 1, 2, 4"
+);
+const FOLD_NUMBERS: &str = add_histogram!(
+    "SELECT c.at - c.at % 60000000000, c.destination_id, 1, CAST(j.key AS INTEGER), sum(j.value)
+    FROM traffic_changes c, json_each(c.attempts) j WHERE c.rowid <= ?1 GROUP BY 1, 2, 4"
+);
+const FOLD_SUCCESSES: &str = "
+INSERT INTO destination_totals AS t (destination_id, last_success_at)
+SELECT destination_id, max(last_success_at) FROM traffic_changes
+WHERE rowid <= ?1 AND last_success_at IS NOT NULL GROUP BY destination_id
+ON CONFLICT (destination_id) DO UPDATE
+SET last_success_at = max(coalesce(t.last_success_at, 0), excluded.last_success_at)";
+const DELETE_CHANGES: &str = "DELETE FROM traffic_changes WHERE rowid <= ?1";
+
+const LAST_OF_STEP: &str = "SELECT rowid FROM traffic_changes ORDER BY rowid LIMIT 1 OFFSET +?";
+
+/// Adds up the rows of `[?1, ?2)` in the first rows of longer buckets of ?3.
+const ROLL_UP: &str = add_traffic!(concat!(
+    "SELECT at - at % ?3, destination_id, ",
+    summed_traffic!(),
+    " FROM traffic WHERE at >= ?1 AND at < ?2 AND at % ?3 <> 0 GROUP BY 1, 2"
+));
+const ROLL_UP_HISTOGRAMS: &str = add_histogram!(
+    "SELECT at - at % ?3, destination_id, kind, value, sum(n) FROM traffic_histograms
+    WHERE at >= ?1 AND at < ?2 AND at % ?3 <> 0 GROUP BY 1, 2, 3, 4"
+);
+
+#[async_trait]
+impl TrafficLog for SqliteStore {
+    async fn traffic(
+        &self,
+        id: DestinationId,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<TrafficHistory> {
+        let mut values = Values::id(id.as_bytes());
+        values.int(from.as_nanos()).int(to.as_nanos()).int(step.as_nanos() as i64);
+        let rows = fetch(&self.readers, TRAFFIC, values, rows::traffic_at).await?;
+        Ok(TrafficHistory::of_rows(rows))
+    }
+
+    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>> {
+        let mut values = Values::default();
+        values.int(from.floor(TRAFFIC_BUCKET).as_nanos());
+        let read = |row: &SqliteRow| Ok((row.destination_id(0)?, rows::traffic(row, 1)?));
+        Ok(fetch(&self.readers, RECENT_TRAFFIC, values, read).await?.into_iter().collect())
+    }
+
+    async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {
+        let values = || {
+            let mut values = Values::id(id.as_bytes());
+            values.int(from.floor(MINUTE).as_nanos());
+            values
+        };
+        let read = |row: &SqliteRow| Ok((rows::traffic(row, 0)?, row.optional_time(6)?));
+        let read = fetch(&self.readers, HEALTH, values(), read).await?.pop();
+        let (traffic, last_success_at) = read.unwrap_or_default();
+        let mut health = Health { traffic, last_success_at, ..Health::default() };
+        health.add_rows(fetch(&self.readers, HISTOGRAMS, values(), rows::histogram).await?);
+        Ok(health)
+    }
+
+    async fn roll_up_traffic(&self, now: Timestamp) -> StoreResult<bool> {
+        self.ask(now, |edit| Edit::operation(Edit::RollUp(edit))).await
+    }
+}
+
+impl Transaction<'_, '_> {
+    /// The arrivals and changes of backlogs in the rows of count_changes up to one.
+    pub(crate) fn fold_arrivals(&mut self, last: i64) -> Result<()> {
+        execute(self.connection, FOLD_ARRIVALS, &up_to(last)).map(drop)
+    }
+
+    /// Folds some rows of traffic_changes. Returns how many.
+    pub(crate) fn fold_traffic(&mut self) -> Result<u64> {
+        let mut step = Values::default();
+        step.int(i64::from(FOLDED_AT_ONCE) - 1);
+        let last = query(self.connection, LAST_OF_STEP, &step, |row| row.int(0))?.pop().unwrap_or(i64::MAX);
+        for fold in [FOLD_ATTEMPTS, FOLD_LATENCIES, FOLD_NUMBERS, FOLD_SUCCESSES] {
+            execute(self.connection, fold, &up_to(last))?;
+        }
+        execute(self.connection, DELETE_CHANGES, &up_to(last))
+    }
+
+    pub(crate) fn roll_up_traffic(&mut self, now: Timestamp) -> Result<bool> {
+        for roll_up in &RollUp::ALL {
+            if self.roll_up(roll_up, now)? {
+                return Ok(true);
+            }
+        }
+        Ok(self.delete_before("traffic", now.before(TRAFFIC_KEPT[2]))?
+            || self.delete_before("traffic_histograms", now.before(HISTOGRAMS_KEPT))?)
+    }
+
+    /// One step, if there is a row to add up.
+    fn roll_up(&mut self, roll_up: &RollUp, now: Timestamp) -> Result<bool> {
+        let &RollUp { table, mark, bucket, .. } = roll_up;
+        let cutoff = roll_up.cutoff(now);
+        let bucket = bucket.as_nanos() as i64;
+        let mut values = Values::default();
+        values.int(cutoff.as_nanos()).int(bucket);
+        let first = format!(
+            "SELECT min(at) FROM {table} WHERE at >= (SELECT {mark} FROM traffic_rolled_up) AND at < ? AND at % ? <> 0"
+        );
+        let first = query(self.connection, &first, &values, |row| row.optional_time(0))?.pop().flatten();
+        let (from, to) = first.map_or((cutoff, cutoff), |first| roll_up.step_from(first));
+        if first.is_some() {
+            let mut values = Values::default();
+            values.int(from.as_nanos()).int(to.as_nanos()).int(bucket);
+            let add = if table == "traffic" { ROLL_UP } else { ROLL_UP_HISTOGRAMS };
+            execute(self.connection, add, &values)?;
+            let delete = format!("DELETE FROM {table} WHERE at >= ? AND at < ? AND at % ? <> 0");
+            execute(self.connection, &delete, &values)?;
+        }
+        // The next search begins behind what was added up.
+        let mut values = Values::default();
+        values.int(to.as_nanos());
+        execute(self.connection, &format!("UPDATE traffic_rolled_up SET {mark} = ?1 WHERE {mark} < ?1"), &values)?;
+        Ok(first.is_some())
+    }
+
+    /// Deletes the rows of the first hour of a table, if it is before a cutoff.
+    fn delete_before(&mut self, table: &str, cutoff: Timestamp) -> Result<bool> {
+        let first = format!("SELECT min(at) FROM {table}");
+        let first = query(self.connection, &first, &Values::default(), |row| row.optional_time(0))?.pop().flatten();
+        let Some(first) = first.filter(|first| *first < cutoff) else { return Ok(false) };
+        let mut values = Values::default();
+        values.int((first + HOUR).min(cutoff).as_nanos());
+        execute(self.connection, &format!("DELETE FROM {table} WHERE at < ?"), &values)?;
+        Ok(true)
+    }
+}
+
+fn up_to(row: i64) -> Values<'static> {
+    let mut values = Values::default();
+    values.int(row);
+    values
+}

@@ -1,0 +1,90 @@
+//! Counters: the number of deliveries in each state, for each destination.
+//!
+//! They change in the transactions that change deliveries, and so always equal a count of the deliveries themselves. The
+//! conformance suite compares the two after every test. Reading them never reads deliveries, so the counts of thousands
+//! of destinations cost a few milliseconds, however long their backlogs are.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use weir_core::{DeliveryState, DestinationId, Timestamp};
+
+use crate::StoreResult;
+
+/// The number of deliveries of one destination in each state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StateCounts([u64; DeliveryState::ALL.len()]);
+
+impl StateCounts {
+    /// In the order of [`DeliveryState::ALL`].
+    pub fn new(counts: [u64; DeliveryState::ALL.len()]) -> Self {
+        Self(counts)
+    }
+
+    pub fn of(&self, state: DeliveryState) -> u64 {
+        self.0[state as usize]
+    }
+
+    /// Adds deliveries in one state.
+    pub fn add(&mut self, state: DeliveryState, deliveries: u64) {
+        self.0[state as usize] += deliveries;
+    }
+
+    /// The backlog: deliveries that wait for a claim.
+    pub fn waiting(&self) -> u64 {
+        self.of(DeliveryState::Pending) + self.of(DeliveryState::Retrying)
+    }
+
+    /// Deliveries that ended because their attempts did not succeed. One that is sent again waits, and is not among them.
+    pub fn dead_letters(&self) -> u64 {
+        self.of(DeliveryState::Dead) + self.of(DeliveryState::Failed)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|&deliveries| deliveries == 0)
+    }
+}
+
+#[async_trait]
+pub trait Counters {
+    /// The counts of these destinations, in the same order; zeros for one without deliveries.
+    async fn counts(&self, ids: &[DestinationId]) -> StoreResult<Vec<StateCounts>>;
+
+    /// The counts of all destinations that have deliveries, also of deleted ones, in one statement.
+    async fn all_counts(&self) -> StoreResult<HashMap<DestinationId, StateCounts>>;
+
+    /// When the oldest waiting delivery of each destination was created, in the same order; `None` if none waits. A few
+    /// probes of an index for each destination, so ask only for those with a backlog.
+    ///
+    /// The oldest is the earliest of three: the live delivery and the delivery of a replay that have been due for the
+    /// longest, and the oldest retry. A delivery that is delayed, or was sent again by hand, is counted from when it
+    /// became due, because a younger one that has been due for longer comes before it.
+    async fn oldest_waiting(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>>;
+
+    /// Folds recorded changes into the totals. Returns how many rows of changes it folded: fewer than
+    /// [`FOLDED_AT_ONCE`] if none are left, or if another process folds. No result of a read depends on it.
+    async fn fold_changes(&self) -> StoreResult<u64>;
+
+    /// Counts the deliveries themselves, reading all of them: to check the counters.
+    async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>>;
+}
+
+/// The most rows of changes that one call folds: about 10 ms of the store's time.
+pub const FOLDED_AT_ONCE: u32 = 5_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_backlog_and_the_dead_letters_are_sums_of_states() {
+        let mut counts = StateCounts::default();
+        assert!(counts.is_empty());
+        for (index, state) in DeliveryState::ALL.into_iter().enumerate() {
+            counts.add(state, 1 << index);
+        }
+        assert_eq!(counts, StateCounts::new([1, 2, 4, 8, 16, 32, 64, 128, 256]));
+        assert_eq!((counts.waiting(), counts.dead_letters()), (1 + 4, 16 + 32));
+        assert_eq!(counts.of(DeliveryState::Expired), 256);
+    }
+}

@@ -1,0 +1,58 @@
+//! Counters and recorded changes of them.
+
+use weir_core::{DeliveryState, DestinationId};
+
+use super::{Corrupt, Row};
+use crate::StateCounts;
+
+/// The columns with a number of deliveries in each state, in the order of the codes of the states.
+#[macro_export]
+macro_rules! state_columns {
+    () => {
+        "pending, delivering, retrying, delivered, failed, dead, cancelled, superseded, expired"
+    };
+}
+
+/// The sums of [`state_columns!`]. On PostgreSQL the sum of `bigint` is of another type.
+#[macro_export]
+macro_rules! summed_states {
+    () => {
+        "CAST(coalesce(sum(pending), 0) AS bigint),
+        CAST(coalesce(sum(delivering), 0) AS bigint),
+        CAST(coalesce(sum(retrying), 0) AS bigint),
+        CAST(coalesce(sum(delivered), 0) AS bigint),
+        CAST(coalesce(sum(failed), 0) AS bigint),
+        CAST(coalesce(sum(dead), 0) AS bigint),
+        CAST(coalesce(sum(cancelled), 0) AS bigint),
+        CAST(coalesce(sum(superseded), 0) AS bigint),
+        CAST(coalesce(sum(expired), 0) AS bigint)"
+    };
+}
+
+/// Adds the inserted [`state_columns!`] to those of the stored row `t`.
+#[macro_export]
+macro_rules! added_states {
+    () => {
+        "pending = t.pending + excluded.pending, delivering = t.delivering + excluded.delivering,
+        retrying = t.retrying + excluded.retrying, delivered = t.delivered + excluded.delivered,
+        failed = t.failed + excluded.failed, dead = t.dead + excluded.dead,
+        cancelled = t.cancelled + excluded.cancelled, superseded = t.superseded + excluded.superseded,
+        expired = t.expired + excluded.expired"
+    };
+}
+
+/// From a destination and its [`state_columns!`].
+pub fn state_counts<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, StateCounts), E> {
+    let mut counts = StateCounts::default();
+    for (index, state) in DeliveryState::ALL.into_iter().enumerate() {
+        // NULL: no recorded change concerns the state.
+        let deliveries = row.optional_int(index + 1)?.unwrap_or_default();
+        counts.add(state, u64::try_from(deliveries).map_err(|_| Corrupt("a counter"))?);
+    }
+    Ok((row.destination_id(0)?, counts))
+}
+
+/// From three columns: a destination, a state, and the number of its deliveries in this state.
+pub fn counted_state<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, DeliveryState, u64), E> {
+    Ok((row.destination_id(0)?, row.state(1)?, row.count(2)?))
+}

@@ -1,0 +1,74 @@
+//! Traffic and its histograms.
+
+use weir_core::Timestamp;
+
+use super::{Corrupt, Row};
+use crate::Traffic;
+
+/// The columns for [`traffic`].
+#[macro_export]
+macro_rules! traffic_columns {
+    () => {
+        "sends, delivered, failed, dead, arrivals, backlog_change"
+    };
+}
+
+/// The sums of [`traffic_columns!`]. On PostgreSQL the sum of `bigint` is of another type.
+#[macro_export]
+macro_rules! summed_traffic {
+    () => {
+        "CAST(coalesce(sum(sends), 0) AS bigint), CAST(coalesce(sum(delivered), 0) AS bigint),
+        CAST(coalesce(sum(failed), 0) AS bigint), CAST(coalesce(sum(dead), 0) AS bigint),
+        CAST(coalesce(sum(arrivals), 0) AS bigint), CAST(coalesce(sum(backlog_change), 0) AS bigint)"
+    };
+}
+
+/// Adds the inserted [`traffic_columns!`] to those of the stored row `t`.
+#[macro_export]
+macro_rules! added_traffic {
+    () => {
+        "sends = t.sends + excluded.sends, delivered = t.delivered + excluded.delivered,
+        failed = t.failed + excluded.failed, dead = t.dead + excluded.dead, arrivals = t.arrivals + excluded.arrivals,
+        backlog_change = t.backlog_change + excluded.backlog_change"
+    };
+}
+
+/// The traffic in the changes that are not folded yet: some columns and [`traffic_columns!`]. `$attempts` and `$counts`
+/// follow the names of the tables of changes.
+#[macro_export]
+macro_rules! traffic_of_changes {
+    ($columns:literal, $attempts:literal, $counts:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            ", sends, delivered, failed, dead, 0 AS arrivals, 0 AS backlog_change FROM traffic_changes ",
+            $attempts,
+            " UNION ALL SELECT ",
+            $columns,
+            ", 0, 0, 0, 0, coalesce(arrivals, 0), coalesce(pending, 0) + coalesce(retrying, 0) FROM count_changes ",
+            $counts
+        )
+    };
+}
+
+/// From the [`traffic_columns!`], beginning with `column`.
+pub fn traffic<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Traffic, E> {
+    Ok(Traffic {
+        sends: row.count(column)?,
+        delivered: row.count(column + 1)?,
+        failed: row.count(column + 2)?,
+        dead: row.count(column + 3)?,
+        arrivals: row.count(column + 4)?,
+        backlog_change: row.int(column + 5)?,
+    })
+}
+
+/// From the beginning of a bucket, or NULL, and the [`traffic_columns!`].
+pub fn traffic_at<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Option<Timestamp>, Traffic), E> {
+    Ok((row.optional_time(0)?, traffic(row, 1)?))
+}
+
+/// From three columns: the kind of a histogram, a value, and how often it occurred.
+pub fn histogram<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(i64, u32, u64), E> {
+    Ok((row.int(0)?, row.small(1)?, row.count(2)?))
+}

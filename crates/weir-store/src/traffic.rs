@@ -1,0 +1,229 @@
+//! Traffic: what happened at each destination, in buckets of time.
+//!
+//! It is recorded with the changes that it counts: in the transaction that stores new deliveries or settles attempts.
+//! Buckets of 10 s are kept for a day; then they are added up to minutes, which are kept for 14 days, and then to hours,
+//! which are kept for a year.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use weir_core::{DestinationId, Timestamp};
+
+use crate::StoreResult;
+
+/// The length of a bucket as it is recorded.
+pub const TRAFFIC_BUCKET: Duration = Duration::from_secs(10);
+pub const MINUTE: Duration = Duration::from_secs(60);
+pub const HOUR: Duration = Duration::from_secs(3_600);
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// How long buckets of 10 s, of a minute and of an hour are kept.
+pub const TRAFFIC_KEPT: [Duration; 3] = [DAY, Duration::from_secs(14 * 86_400), Duration::from_secs(365 * 86_400)];
+/// How long histograms are kept: the longest window of [`TrafficLog::health`] and a day more.
+pub const HISTOGRAMS_KEPT: Duration = Duration::from_secs(8 * 86_400);
+
+/// What happened at a destination in an interval. An attempt belongs to the instant at which it started; one that could
+/// not connect belongs to the instant at which it was judged, and is not a send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    pub sends: u64,
+    /// Attempts that succeeded, each of a delivery that is delivered now.
+    pub delivered: u64,
+    /// Attempts that did not succeed, with those of unknown outcome.
+    pub failed: u64,
+    /// Deliveries that became `dead` or `failed`.
+    pub dead: u64,
+    /// New deliveries.
+    pub arrivals: u64,
+    /// By how many waiting deliveries the backlog grew.
+    pub backlog_change: i64,
+}
+
+/// The traffic of one destination in an interval.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TrafficHistory {
+    /// The beginnings of the buckets in which something happened, oldest first.
+    pub buckets: Vec<(Timestamp, Traffic)>,
+    /// The backlog at the end of the interval.
+    pub backlog: u64,
+}
+
+impl TrafficHistory {
+    /// From rows that end with the backlog, which has no time.
+    pub fn of_rows(rows: impl IntoIterator<Item = (Option<Timestamp>, Traffic)>) -> Self {
+        let mut history = Self::default();
+        for (at, traffic) in rows {
+            match at {
+                Some(at) => history.buckets.push((at, traffic)),
+                // Times of the engine may be a moment late, so a difference may seem to be below zero.
+                None => history.backlog = u64::try_from(traffic.backlog_change).unwrap_or_default(),
+            }
+        }
+        history.buckets.sort_unstable_by_key(|(at, _)| *at);
+        history
+    }
+}
+
+/// How the attempts of a destination went.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Health {
+    pub traffic: Traffic,
+    pub latencies: Latencies,
+    /// How many delivered deliveries needed each number of attempts.
+    pub attempts: BTreeMap<u32, u64>,
+    /// When the last successful attempt was judged, also before the interval.
+    pub last_success_at: Option<Timestamp>,
+}
+
+/// A kind of old rows that are added up to longer buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RollUp {
+    pub table: &'static str,
+    /// The column of `traffic_rolled_up` with the instant before which all rows are added up.
+    pub mark: &'static str,
+    pub bucket: Duration,
+    kept: Duration,
+    /// How much of the time one step adds up. A step so reads some rows for each destination.
+    step: Duration,
+}
+
+impl RollUp {
+    pub const ALL: [Self; 3] = [
+        Self { table: "traffic", mark: "minutes", bucket: MINUTE, kept: TRAFFIC_KEPT[0], step: MINUTE },
+        Self { table: "traffic", mark: "hours", bucket: HOUR, kept: TRAFFIC_KEPT[1], step: Duration::from_secs(600) },
+        Self { table: "traffic_histograms", mark: "histograms", bucket: HOUR, kept: DAY, step: MINUTE },
+    ];
+
+    /// Rows before this instant are added up now. A whole hour, so that no bucket is added up in part.
+    pub fn cutoff(&self, now: Timestamp) -> Timestamp {
+        now.before(self.kept).floor(HOUR)
+    }
+
+    /// The interval of the step that begins with a row.
+    pub fn step_from(&self, first: Timestamp) -> (Timestamp, Timestamp) {
+        let from = first.floor(self.step);
+        (from, from + self.step)
+    }
+}
+
+/// What a row of a histogram counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Histogram {
+    /// Sends by their [`latency_bucket`].
+    Latencies = 0,
+    /// Delivered deliveries by the number of attempts that they needed.
+    Attempts = 1,
+}
+
+impl Health {
+    /// From rows of histograms, each with its kind, its value and its number.
+    pub fn add_rows(&mut self, rows: impl IntoIterator<Item = (i64, u32, u64)>) {
+        for (kind, value, n) in rows {
+            if kind == Histogram::Latencies as i64 {
+                *self.latencies.0.entry(value).or_default() += n;
+            } else {
+                *self.attempts.entry(value).or_default() += n;
+            }
+        }
+    }
+}
+
+/// The ratio of the ends of a bucket of latencies. A value is known to within (1.2 - 1) / (1.2 + 1) = 9.1 %.
+const GROWTH: f64 = 1.2;
+
+/// The bucket of a latency. The first has latencies up to 1 ms, each other those up to 1.2 times the bucket before.
+pub fn latency_bucket(ms: u32) -> u16 {
+    // The logarithm of the largest latency is below 122 buckets.
+    if ms <= 1 { 0 } else { (f64::from(ms).ln() / GROWTH.ln()).ceil() as u16 }
+}
+
+/// Latencies, counted by [`latency_bucket`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Latencies(pub BTreeMap<u32, u64>);
+
+impl Latencies {
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// The latency in milliseconds that `share` of the sends did not exceed, within 10 %; `None` without sends.
+    pub fn percentile(&self, share: f64) -> Option<f64> {
+        let wanted = (share * self.total() as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        self.0.iter().find_map(|(&bucket, &n)| {
+            seen += n;
+            (seen >= wanted).then(|| middle(bucket))
+        })
+    }
+}
+
+/// The value that stands for a bucket: equally far from both ends, relative to them.
+fn middle(bucket: u32) -> f64 {
+    let upper = GROWTH.powi(bucket as i32);
+    if bucket == 0 { 1.0 } else { 2.0 * upper / (GROWTH + 1.0) }
+}
+
+#[async_trait]
+pub trait TrafficLog {
+    /// The traffic of a destination in `[from, to)`, in buckets of `step`. All three are multiples of
+    /// [`TRAFFIC_BUCKET`]; the step must be kept for the whole interval. One statement reads traffic and backlog.
+    async fn traffic(
+        &self,
+        id: DestinationId,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<TrafficHistory>;
+
+    /// The traffic since `from`, rounded down to [`TRAFFIC_BUCKET`], of every destination that had any. One statement,
+    /// which reads a row for each destination and bucket.
+    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>>;
+
+    /// How the attempts of a destination went since `from`, rounded down to a minute.
+    async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health>;
+
+    /// One step of the retention of traffic: adds up old buckets to longer ones, or deletes very old ones. Returns
+    /// whether more is to do. Each step is a short transaction.
+    async fn roll_up_traffic(&self, now: Timestamp) -> StoreResult<bool>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_latency_is_within_a_tenth_of_the_value_of_its_bucket() {
+        for ms in (1..2_000).chain((2_000..4_000_000).step_by(997)).chain([u32::MAX]) {
+            let shown = middle(latency_bucket(ms).into());
+            let error = (shown - f64::from(ms)).abs() / f64::from(ms);
+            assert!(error < 0.1, "{ms} ms is shown as {shown} ms");
+        }
+        assert_eq!(latency_bucket(0), 0);
+    }
+
+    #[test]
+    fn percentiles_count_sends_from_the_fastest() {
+        let mut latencies = Latencies::default();
+        assert_eq!(latencies.percentile(0.5), None);
+        for ms in 1..=100_u32 {
+            *latencies.0.entry(latency_bucket(ms * 10).into()).or_default() += 1;
+        }
+        for (share, expected) in [(0.5, 500.0), (0.95, 950.0), (0.99, 990.0), (0.0, 10.0), (1.0, 1_000.0)] {
+            let shown = latencies.percentile(share).unwrap();
+            assert!((shown - expected).abs() / expected < 0.1, "{share}: {shown}");
+        }
+    }
+
+    #[test]
+    fn the_row_without_a_time_is_the_backlog() {
+        let sent = |sends| Traffic { sends, ..Traffic::default() };
+        let left = |backlog_change| Traffic { backlog_change, ..Traffic::default() };
+        let [early, late] = [10, 20].map(Timestamp::from_secs);
+        let history = TrafficHistory::of_rows([(Some(late), sent(2)), (None, left(7)), (Some(early), sent(1))]);
+        assert_eq!(history, TrafficHistory { buckets: vec![(early, sent(1)), (late, sent(2))], backlog: 7 });
+        assert_eq!(TrafficHistory::of_rows([(None, left(-1))]).backlog, 0);
+    }
+}
