@@ -4,7 +4,6 @@ use serde::Deserialize;
 
 use crate::units::{Count, PerSecond, Seconds, Share};
 
-#[expect(dead_code, reason = "for the pages that follow")]
 /// A page of a list.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct List<T> {
@@ -42,6 +41,7 @@ impl RateLimit {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct OverviewRow {
     pub(crate) destination: DestinationState,
+    pub(crate) pending: Count,
     pub(crate) retrying: Count,
     pub(crate) delivering: Count,
     pub(crate) dead: Count,

@@ -1,5 +1,6 @@
 //! The page of one destination, with its tabs.
 
+pub(crate) mod backlog;
 pub(crate) mod limits;
 pub(crate) mod now;
 pub(crate) mod proof;
@@ -24,16 +25,18 @@ use crate::{
 pub(crate) enum Tab {
     Now,
     Proof,
+    Backlog,
     Settings,
 }
 
 impl Tab {
-    const ALL: [Self; 3] = [Self::Now, Self::Proof, Self::Settings];
+    const ALL: [Self; 4] = [Self::Now, Self::Proof, Self::Backlog, Self::Settings];
 
     fn name(self) -> &'static str {
         match self {
             Self::Now => "Now",
             Self::Proof => "Proof",
+            Self::Backlog => "Backlog",
             Self::Settings => "Settings",
         }
     }
@@ -43,6 +46,7 @@ impl Tab {
         match self {
             Self::Now => "",
             Self::Proof => "/proof",
+            Self::Backlog => "/backlog",
             Self::Settings => "/settings",
         }
     }

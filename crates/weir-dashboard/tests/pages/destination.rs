@@ -237,3 +237,40 @@ async fn the_proof_can_be_downloaded() {
     assert_eq!(svg.header("content-disposition"), "attachment; filename=\"dst_1-proof.svg\"");
     svg.has(&["<style>", ">Acme<"]);
 }
+
+#[tokio::test]
+async fn the_backlog_lists_the_oldest_deliveries_with_their_problems() {
+    let api = api("operate", |_| {});
+    let delivery = json!({
+        "id": "dlv_1", "event_type": XSS, "state": "retrying", "created_at": "2025-11-21T07:00:00.000Z",
+        "attempt_count": 3, "next_attempt_at": "2025-11-21T07:31:00.000Z", "last_error": null, "last_status_code": 503,
+    });
+    api.on("GET", "/v1/deliveries", 200, json!({"data": [delivery], "next_cursor": null}));
+    let page = api.dashboard().get(&format!("{PAGE}/backlog")).await;
+    page.has(&[
+        "href=\"/deliveries/dlv_1\"",
+        "HTTP 503",
+        "&#60;script&#62;",
+        "href=\"/destinations/dst_1/purge\"",
+        "href=\"/deliveries?destination=dst_1&#38;state=pending,retrying&#38;order=oldest\"",
+        "hx-get=\"/fragments/destinations/dst_1/backlog\"",
+    ]);
+    page.has_not(&["<script>alert"]);
+    assert_eq!(
+        api.seen("GET", "/v1/deliveries")[0].path,
+        "/v1/deliveries?destination=dst_1&state=pending,retrying&order=oldest&limit=20"
+    );
+    api.on("GET", "/v1/deliveries", 200, json!({"data": [], "next_cursor": null}));
+    api.dashboard().get(&format!("{PAGE}/backlog")).await.has(&["Nothing waits"]);
+}
+
+#[tokio::test]
+async fn the_first_tab_loads_the_chart_of_the_last_minutes() {
+    let api = api("read", |_| {});
+    api.on("GET", "/v1/destinations/dst_1/history", 200, history());
+    let browser = api.dashboard();
+    browser.get(PAGE).await.has(&["hx-get=\"/fragments/destinations/dst_1/chart\"", "edit from:#live"]);
+    let part = browser.get("/fragments/destinations/dst_1/chart").await;
+    part.has(&["<svg class=\"weir-chart\"", "amber mark", "href=\"/destinations/dst_1/proof\""]).has_not(&["<html"]);
+    assert_eq!(api.seen("GET", "/v1/destinations/dst_1/history")[0].path, "/v1/destinations/dst_1/history");
+}

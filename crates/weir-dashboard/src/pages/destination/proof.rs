@@ -319,6 +319,21 @@ fn ranges(path: &str, now: Timestamp, shown: &History) -> Vec<RangeLink> {
     RANGES.map(link).into()
 }
 
+#[derive(Template)]
+#[template(path = "destination_chart.html")]
+struct ChartPart {
+    history: History,
+    /// With the base.
+    proof: String,
+}
+
+/// The chart of the last minutes, for the first tab: an edit and its effect.
+pub(crate) async fn recent(visit: Visit, Path(id): Path<String>) -> Answered {
+    let history = visit.api.get(&history_path(&id, &Range::default())).await?;
+    let proof = format!("{}/destinations/{id}/proof", visit.site.base);
+    visit.fragment(&ChartPart { history, proof })
+}
+
 /// The chart as a file.
 pub(crate) async fn svg(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
     let (_, (destination, _), history) = read(&visit, &id, &range).await?;

@@ -1,0 +1,113 @@
+//! The tab *Backlog*: what waits, since when, and what can be done about it.
+
+use askama::Template;
+use axum::extract::Path;
+use serde::Deserialize;
+use weir_core::access::Role;
+
+use super::{Head, Tab};
+use crate::{
+    client::ApiPath,
+    frame::{Frame, Me, Section},
+    refusal::Refusal,
+    units::{At, Count},
+    views::{Drain, List, OverviewRow},
+    visit::{Answered, Visit},
+};
+
+/// The oldest deliveries that the page lists.
+const ROWS: &str = "20";
+
+/// The answer of `GET /v1/destinations/{id}/overview`.
+#[derive(Debug, Deserialize)]
+struct State {
+    as_of: At,
+    #[serde(flatten)]
+    row: OverviewRow,
+}
+
+/// A delivery that waits.
+#[derive(Debug, Deserialize)]
+struct Waiting {
+    id: String,
+    event_type: String,
+    state: String,
+    created_at: At,
+    attempt_count: Count,
+    next_attempt_at: Option<At>,
+    last_error: Option<String>,
+    last_status_code: Option<u16>,
+}
+
+impl Waiting {
+    /// Why the last attempt was no success.
+    fn problem(&self) -> String {
+        match (&self.last_error, self.last_status_code) {
+            (Some(error), _) => error.clone(),
+            (None, Some(status)) => format!("HTTP {status}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// What live updates replace.
+struct Live {
+    head: Head,
+    state: State,
+    oldest: Vec<Waiting>,
+    /// More wait than the page lists.
+    has_more: bool,
+}
+
+impl Live {
+    fn fragment(&self) -> String {
+        format!("{}/fragments/destinations/{}/backlog", self.head.base, self.head.destination.id)
+    }
+
+    /// A list of deliveries of this destination, with the base.
+    fn list(&self, states: &str) -> String {
+        let Head { base, destination, .. } = &self.head;
+        format!("{base}/deliveries?destination={}&state={states}&order=oldest", destination.id)
+    }
+}
+
+#[derive(Template)]
+#[template(path = "destination_backlog.html")]
+struct BacklogPage {
+    frame: Frame,
+    live: Live,
+}
+
+#[derive(Template)]
+#[template(path = "destination_backlog_live.html")]
+struct BacklogLive {
+    live: Live,
+}
+
+async fn read(visit: &Visit, id: &str) -> Result<(Me, Live), Refusal> {
+    let overview = ApiPath::of(["destinations", id, "overview"]);
+    let oldest = ApiPath::of(["deliveries"]).with("destination", id).with("state", "pending,retrying");
+    let oldest = oldest.with("order", "oldest").with("limit", ROWS);
+    let (me, (destination, etag), state, oldest) = tokio::try_join!(
+        visit.me(),
+        super::read(visit, id),
+        visit.api.get(&overview),
+        visit.api.get::<List<Waiting>>(&oldest)
+    )?;
+    let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
+    let head = Head { base, destination, etag, tab: Tab::Backlog, can_operate };
+    let has_more = oldest.next_cursor.is_some();
+    Ok((me, Live { head, state, oldest: oldest.data, has_more }))
+}
+
+pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+    let (me, live) = read(&visit, &id).await?;
+    let frame = visit.frame(me, Section::None, format!("Backlog of {}", live.head.destination.label()));
+    let frame = frame.live(format!("?destination={}", live.head.destination.id));
+    visit.page(&BacklogPage { frame, live })
+}
+
+pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>) -> Answered {
+    let (_, live) = read(&visit, &id).await?;
+    visit.fragment(&BacklogLive { live })
+}
