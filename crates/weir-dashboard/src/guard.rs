@@ -51,6 +51,15 @@ pub(crate) async fn guard(State(site): State<Site>, request: Request, next: Next
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
         response = shown(&site, refusal, is_fragment, &next_path);
     }
+    protected(response)
+}
+
+/// A page that says why there is nothing at a path.
+pub(crate) fn page_of(site: &Site, refusal: Refusal) -> Response {
+    protected(shown(site, refusal, false, "/"))
+}
+
+fn protected(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
         headers.entry(name).or_insert(value);

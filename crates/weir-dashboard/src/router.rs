@@ -2,28 +2,29 @@
 
 use axum::{
     Router,
-    extract::Request,
+    extract::{Request, State},
     middleware,
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
-use http::header;
+use http::{StatusCode, header};
 use tower::ServiceExt as _;
 
 use crate::{
     assets, guard,
     pages::{destination, jump, live, login, overview},
+    refusal::Refusal,
     site::{DashboardSettings, Site},
+    visit::Visit,
 };
 
 /// The dashboard and, at all other paths, the API.
 pub fn router(settings: DashboardSettings) -> Router {
-    let api = settings.api.clone();
     let site = Site::new(settings);
     let guarded = middleware::from_fn_with_state(site.clone(), guard::guard);
     let pages = table().into_iter().fold(Router::new(), |router, (path, handler)| router.route(path, handler));
     // The fallback is added after the layer: the API has rules of its own.
-    pages.layer(guarded).with_state(site).fallback_service(api)
+    pages.layer(guarded).fallback(elsewhere).with_state(site)
 }
 
 /// Every page, fragment and action. To add one, see the crate's documentation.
@@ -58,12 +59,30 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
 }
 
 /// The overview for browsers. A program that asks for anything else gets the answer of the API.
-async fn home(visit: crate::visit::Visit, query: overview::Query, request: Request) -> Response {
-    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    if accept.contains("text/html") {
+async fn home(visit: Visit, query: overview::Query, request: Request) -> Response {
+    if wants_page(&request) {
         return overview::show(visit, query).await.into_response();
     }
-    match visit.site.api.clone().oneshot(request).await {
+    answer(&visit.site, request).await
+}
+
+/// The API. Where it has nothing either, a browser gets a page.
+async fn elsewhere(State(site): State<Site>, request: Request) -> Response {
+    let gets_page = wants_page(&request) && !request.uri().path().starts_with("/v1");
+    let response = answer(&site, request).await;
+    if gets_page && response.status() == StatusCode::NOT_FOUND {
+        return guard::page_of(&site, Refusal::not_found("There is no such page."));
+    }
+    response
+}
+
+fn wants_page(request: &Request) -> bool {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+async fn answer(site: &Site, request: Request) -> Response {
+    match site.api.clone().oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     }

@@ -27,10 +27,12 @@ pub(crate) enum Tab {
     Proof,
     Backlog,
     Settings,
+    /// The page of all activity, filtered.
+    Activity,
 }
 
 impl Tab {
-    const ALL: [Self; 4] = [Self::Now, Self::Proof, Self::Backlog, Self::Settings];
+    const ALL: [Self; 5] = [Self::Now, Self::Proof, Self::Backlog, Self::Settings, Self::Activity];
 
     fn name(self) -> &'static str {
         match self {
@@ -38,16 +40,7 @@ impl Tab {
             Self::Proof => "Proof",
             Self::Backlog => "Backlog",
             Self::Settings => "Settings",
-        }
-    }
-
-    /// What follows the path of the destination.
-    fn path(self) -> &'static str {
-        match self {
-            Self::Now => "",
-            Self::Proof => "/proof",
-            Self::Backlog => "/backlog",
-            Self::Settings => "/settings",
+            Self::Activity => "Activity",
         }
     }
 }
@@ -91,6 +84,17 @@ impl Head {
     /// The path of the destination: `/destinations/dst_…`, with the base.
     pub(crate) fn path(&self) -> String {
         format!("{}/destinations/{}", self.base, self.destination.id)
+    }
+
+    pub(crate) fn href(&self, tab: &Tab) -> String {
+        let Self { base, destination, .. } = self;
+        match tab {
+            Tab::Now => self.path(),
+            Tab::Proof => format!("{}/proof", self.path()),
+            Tab::Backlog => format!("{}/backlog", self.path()),
+            Tab::Settings => format!("{}/settings", self.path()),
+            Tab::Activity => format!("{base}/activity?destination={}", destination.id),
+        }
     }
 
     pub(crate) fn tabs(&self) -> [Tab; Tab::ALL.len()] {

@@ -124,11 +124,14 @@ async fn calls_carry_what_the_api_needs_to_decide() {
 #[tokio::test]
 async fn a_program_gets_the_answer_of_the_api() {
     let api = FakeApi::for_role("read");
+    overview(&api);
     for accept in ["application/json", "*/*"] {
         let page = api.dashboard().get_with("/", &[("accept", accept)]).await;
-        // The browser of the tests sends `text/html` too, and the first value counts.
-        assert!(page.status.is_client_error() || page.status.is_server_error(), "{accept}: {}", page.text);
+        assert_eq!(page.status, 404, "{accept}");
+        page.has(&["there is no path /"]).has_not(&["<html"]);
     }
+    let missing = api.dashboard().get_with("/nothing", &[("accept", "application/json")]).await;
+    missing.has(&["there is no path /nothing"]).has_not(&["<html"]);
     assert_eq!(api.dashboard().get("/v1/me").await.status, 200);
     assert_eq!(api.dashboard().get("/v1/nothing").await.status, 404);
 }
@@ -165,4 +168,14 @@ async fn the_live_stream_names_events_and_carries_no_data() {
     api.on("GET", "/v1/stream", 401, problem("An API key is required", "send a key"));
     let refused = api.dashboard().get_with("/live", &[("hx-request", "true")]).await;
     assert_eq!(refused.header("hx-redirect"), "/login");
+}
+
+#[tokio::test]
+async fn a_browser_gets_a_page_where_there_is_nothing() {
+    let api = FakeApi::for_role("read");
+    let page = api.dashboard().get("/nothing").await;
+    assert_eq!((page.status.as_u16(), page.header("cache-control")), (404, "no-store"));
+    page.has(&["<html", "There is no such page."]);
+    assert!(page.header("content-security-policy").starts_with("default-src 'none'"));
+    api.dashboard().get("/v1/nothing").await.has_not(&["<html"]);
 }

@@ -8,7 +8,7 @@ use axum::{
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use weir_core::{Clock, Timestamp};
@@ -195,11 +195,11 @@ impl Browser {
     }
 
     pub(crate) async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Page {
-        let mut request = browser_request("GET", path);
+        let mut request = browser_request("GET", path).body(Body::empty()).unwrap();
         for (name, value) in headers {
-            request = request.header(*name, *value);
+            request.headers_mut().insert(HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
         }
-        self.send(request.body(Body::empty()).unwrap()).await
+        self.send(request).await
     }
 
     /// Sends a form of a page of this server.
