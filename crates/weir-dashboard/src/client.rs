@@ -139,7 +139,6 @@ impl Call {
         if etag.is_empty() { Ok(self) } else { self.with_header(header::IF_MATCH, etag) }
     }
 
-    #[expect(dead_code, reason = "for the pages that follow")]
     /// A form that is sent twice creates once.
     pub(crate) fn idempotency_key(self, key: &str) -> Result<Self, Refusal> {
         if key.is_empty() { Ok(self) } else { self.with_header(HeaderName::from_static("idempotency-key"), key) }

@@ -154,7 +154,6 @@ impl Frame {
         visible.map(entry).collect()
     }
 
-    #[expect(dead_code, reason = "for the pages that follow")]
     /// Whether actions on destinations and deliveries are shown. The API decides about each of them again.
     pub(crate) fn can_operate(&self) -> bool {
         self.me.as_ref().is_some_and(|me| me.role.includes(Role::Operate))

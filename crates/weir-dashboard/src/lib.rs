@@ -29,10 +29,14 @@
 
 mod assets;
 mod client;
+mod delivery_filter;
+mod example;
 mod fields;
 mod flash;
 mod frame;
 mod guard;
+mod json_text;
+mod names;
 mod pages;
 mod refusal;
 mod router;

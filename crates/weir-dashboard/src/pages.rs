@@ -1,7 +1,18 @@
 //! The pages, one file each.
 
+pub(crate) mod activity;
+pub(crate) mod alerts;
+pub(crate) mod dead_letters;
+pub(crate) mod deliveries;
+pub(crate) mod delivery;
 pub(crate) mod destination;
+pub(crate) mod events;
 pub(crate) mod jump;
+pub(crate) mod keys;
 pub(crate) mod live;
 pub(crate) mod login;
 pub(crate) mod overview;
+pub(crate) mod purge;
+pub(crate) mod replay_plan;
+pub(crate) mod replays;
+pub(crate) mod status;

@@ -12,7 +12,10 @@ use tower::ServiceExt as _;
 
 use crate::{
     assets, guard,
-    pages::{destination, jump, live, login, overview},
+    pages::{
+        activity, alerts, dead_letters, deliveries, delivery, destination, events, jump, keys, live, login, overview,
+        purge, replay_plan, replays, status,
+    },
     refusal::Refusal,
     site::{DashboardSettings, Site},
     visit::Visit,
@@ -55,6 +58,26 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/destinations/{id}/proof", get(destination::proof::show)),
         ("/destinations/{id}/proof.svg", get(destination::proof::svg)),
         ("/destinations/{id}/proof.csv", get(destination::proof::csv)),
+        (deliveries::PATH, get(deliveries::show)),
+        ("/deliveries/{id}", get(delivery::show)),
+        ("/deliveries/{id}/retry", post(delivery::retry)),
+        ("/deliveries/{id}/cancel", post(delivery::cancel)),
+        ("/dead-letters", get(dead_letters::show)),
+        ("/events", get(events::list)),
+        ("/events/{id}", get(events::show)),
+        ("/replays", get(replays::list).post(replay_plan::create)),
+        ("/replays/new", get(replay_plan::show)),
+        ("/replays/{id}", get(replays::show)),
+        ("/replays/{id}/cancel", post(replays::cancel)),
+        ("/fragments/replays", get(replays::list_fragment)),
+        ("/fragments/replays/{id}", get(replays::progress)),
+        ("/alerts", get(alerts::show).post(alerts::set)),
+        ("/activity", get(activity::show)),
+        ("/keys", get(keys::show).post(keys::create)),
+        ("/keys/{id}/delete", post(keys::delete)),
+        ("/status", get(status::show)),
+        ("/fragments/status", get(status::fragment)),
+        ("/destinations/{id}/purge", get(purge::show).post(purge::purge)),
     ]
 }
 

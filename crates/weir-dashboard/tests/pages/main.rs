@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod actions;
+mod deliveries;
 mod destination;
 mod frame;
 mod login;

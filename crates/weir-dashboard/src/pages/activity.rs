@@ -1,0 +1,185 @@
+//! The activity log: who changed what, from what to what.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use askama::Template;
+use axum::extract::Query;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    client::{ApiPath, append},
+    delivery_filter::instant,
+    example::Example,
+    frame::{Frame, Section},
+    units::At,
+    views::List,
+    visit::{Answered, Visit},
+};
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Filter {
+    destination: String,
+    actor: String,
+    from: String,
+    to: String,
+    cursor: String,
+}
+
+impl Filter {
+    fn link(&self, path: &str, cursor: &str) -> String {
+        let mut link = path.to_owned();
+        let parameters =
+            [("destination", &*self.destination), ("actor", &*self.actor), ("from", &*self.from), ("to", &*self.to)];
+        for (name, value) in parameters.into_iter().chain([("cursor", cursor)]) {
+            append(&mut link, name, value);
+        }
+        link
+    }
+
+    fn is_empty(&self) -> bool {
+        [&self.destination, &self.actor, &self.from, &self.to, &self.cursor].iter().all(|value| value.is_empty())
+    }
+}
+
+/// A change, as the log has it.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) id: String,
+    pub(crate) at: At,
+    pub(crate) actor: String,
+    pub(crate) action: String,
+    subject: Option<Subject>,
+    before: Option<BTreeMap<String, Value>>,
+    after: Option<BTreeMap<String, Value>>,
+    pub(crate) request_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Subject {
+    #[serde(rename = "type")]
+    kind: String,
+    id: String,
+    name: Option<String>,
+}
+
+/// A field that a change gave another value.
+pub(crate) struct Change {
+    pub(crate) field: String,
+    pub(crate) before: Option<String>,
+    pub(crate) after: Option<String>,
+}
+
+impl Entry {
+    /// `destination.edited` in words.
+    pub(crate) fn what(&self) -> String {
+        let (noun, verb) = self.action.split_once('.').unwrap_or(("", &self.action));
+        format!("{} {}", noun, verb.replace('_', " ")).trim().to_owned()
+    }
+
+    /// The page of what was changed, and its name.
+    pub(crate) fn subject(&self) -> Option<(Option<String>, String)> {
+        let Subject { kind, id, name } = self.subject.as_ref()?;
+        let page = match kind.as_str() {
+            "destination" => Some(format!("/destinations/{id}")),
+            "delivery" => Some(format!("/deliveries/{id}")),
+            "replay" => Some(format!("/replays/{id}")),
+            _ => None,
+        };
+        let label = name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| id.clone());
+        // A deleted destination has no page any more.
+        Some((page.filter(|_| self.action != "destination.deleted"), label))
+    }
+
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        let none = BTreeMap::new();
+        let (before, after) = (self.before.as_ref().unwrap_or(&none), self.after.as_ref().unwrap_or(&none));
+        let fields: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        let change = |field: &String| Change {
+            field: field.clone(),
+            before: before.get(field).map(plain),
+            after: after.get(field).map(plain),
+        };
+        fields.into_iter().map(change).collect()
+    }
+}
+
+/// A value as people read it: limits as `10/s`, texts without quotes.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => "none".to_owned(),
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
+        Value::Object(_) => match serde_json::from_value::<crate::views::RateLimit>(value.clone()) {
+            Ok(limit) => limit.short(),
+            Err(_) => value.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+#[derive(Template)]
+#[template(path = "activity.html")]
+struct ActivityPage {
+    frame: Frame,
+    filter: Filter,
+    page: List<Entry>,
+    example: Example,
+}
+
+impl ActivityPage {
+    fn path(&self) -> String {
+        format!("{}/activity", self.frame.base())
+    }
+
+    fn first(&self) -> String {
+        self.filter.link(&self.path(), "")
+    }
+
+    fn next(&self) -> Option<String> {
+        Some(self.filter.link(&self.path(), self.page.next_cursor.as_deref()?))
+    }
+}
+
+pub(crate) async fn show(visit: Visit, Query(filter): Query<Filter>) -> Answered {
+    let path = ApiPath::of(["activity"])
+        .with("destination", filter.destination.trim())
+        .with("actor", filter.actor.trim())
+        .with("from", &instant(&filter.from))
+        .with("to", &instant(&filter.to))
+        .with("cursor", &filter.cursor);
+    let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
+    let example = Example::new(&visit, &me);
+    let frame = visit.frame(me, Section::Activity, "Activity");
+    visit.page(&ActivityPage { frame, filter, page, example })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_change_shows_each_field_before_and_after() {
+        let entry: Entry = serde_json::from_value(json!({
+            "id": "act_1", "at": "2026-11-21T07:30:00.000Z", "actor": "billing", "action": "destination.secret_rotated",
+            "tenant": "acme", "subject": {"type": "destination", "id": "dst_1", "name": "Acme"},
+            "before": {"rate_limits": [{"limit": 10, "period": "second", "burst": 1}], "paused": false},
+            "after": {"rate_limits": [], "paused": true, "name": "Acme"}, "request_id": "r1",
+        }))
+        .unwrap();
+        assert_eq!(entry.what(), "destination secret rotated");
+        assert_eq!(entry.subject(), Some((Some("/destinations/dst_1".to_owned()), "Acme".to_owned())));
+        let shown: Vec<_> = entry.changes().into_iter().map(|one| (one.field, one.before, one.after)).collect();
+        let some = |text: &str| Some(text.to_owned());
+        let expected = [
+            ("name".to_owned(), None, some("Acme")),
+            ("paused".to_owned(), some("false"), some("true")),
+            ("rate_limits".to_owned(), some("10/s"), some("none")),
+        ];
+        assert_eq!(shown, expected);
+    }
+}

@@ -1,0 +1,146 @@
+//! API keys: the list, a new key, whose secret is shown once, and deletion.
+
+use askama::Template;
+use axum::extract::{Path, Query};
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    client::{ApiPath, Call, append},
+    delivery_filter::instant,
+    example::Example,
+    fields::Fields,
+    flash::Flash,
+    frame::{Frame, Section},
+    refusal::Refusal,
+    units::At,
+    views::List,
+    visit::{Answered, Visit},
+};
+
+/// The roles, with what each may do.
+const ROLES: [(&str, &str); 4] = [
+    ("ingest", "posts events"),
+    ("read", "reads everything except secrets"),
+    ("operate", "also posts events, and changes destinations and deliveries"),
+    ("admin", "may do everything"),
+];
+
+#[derive(Debug, Deserialize)]
+struct Key {
+    id: String,
+    name: String,
+    role: String,
+    tenants: Option<Vec<String>>,
+    created_at: At,
+    expires_at: Option<At>,
+}
+
+/// The answer to the creation of a key.
+#[derive(Debug, Deserialize)]
+struct Created {
+    name: String,
+    role: String,
+    secret: String,
+}
+
+/// What was typed into the form.
+#[derive(Debug, Default)]
+struct Typed {
+    name: String,
+    role: String,
+    tenants: String,
+    expires: String,
+}
+
+#[derive(Template)]
+#[template(path = "keys.html")]
+struct KeysPage {
+    frame: Frame,
+    page: List<Key>,
+    cursor: String,
+    created: Option<Created>,
+    error: Option<String>,
+    typed: Typed,
+    /// Makes a form that is sent twice create one key.
+    form: String,
+    example: Example,
+    now: At,
+}
+
+impl KeysPage {
+    fn next(&self) -> Option<String> {
+        let mut link = format!("{}/keys", self.frame.base());
+        append(&mut link, "cursor", self.page.next_cursor.as_deref()?);
+        Some(link)
+    }
+
+    fn has_expired(&self, key: &Key) -> bool {
+        key.expires_at.is_some_and(|at| at <= self.now)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Place {
+    cursor: String,
+}
+
+pub(crate) async fn show(visit: Visit, Query(place): Query<Place>) -> Answered {
+    let page = read(&visit, place.cursor).await?;
+    visit.page(&page)
+}
+
+async fn read(visit: &Visit, cursor: String) -> Result<KeysPage, Refusal> {
+    let path = ApiPath::of(["keys"]).with("cursor", &cursor);
+    let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
+    let now = visit.site.clock.now();
+    Ok(KeysPage {
+        example: Example::new(visit, &me),
+        frame: visit.frame(me, Section::Keys, "Keys"),
+        page,
+        cursor,
+        created: None,
+        error: None,
+        typed: Typed { role: "read".to_owned(), ..Typed::default() },
+        form: format!("form-{}", now.as_nanos()),
+        now: At(now),
+    })
+}
+
+/// Creates a key and shows its secret. The answer is not a redirect, because the secret must be stored nowhere.
+pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
+    let text = |name: &str| fields.text(name).to_owned();
+    let typed = Typed { name: text("name"), role: text("role"), tenants: text("tenants"), expires: text("expires") };
+    let tenants: Vec<&str> = typed.tenants.split(',').map(str::trim).filter(|tenant| !tenant.is_empty()).collect();
+    let body = json!({
+        "name": typed.name,
+        "role": typed.role,
+        "tenants": if tenants.is_empty() { Value::Null } else { json!(tenants) },
+        "expires_at": if typed.expires.is_empty() { Value::Null } else { json!(instant(&typed.expires)) },
+    });
+    let call = Call::new(Method::POST, &ApiPath::of(["keys"])).json(&body)?;
+    let answer = visit.api.send(&call.idempotency_key(fields.text("form"))?).await;
+    let (status, created, error) = match answer {
+        Ok(answer) => (StatusCode::CREATED, Some(answer.read::<Created>()?), None),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            (refusal.status, None, Some(refusal.sentence()))
+        }
+        Err(refusal) => return Err(refusal),
+    };
+    let mut page = read(&visit, String::new()).await?;
+    if error.is_some() {
+        page.typed = typed;
+    }
+    visit.page_with(status, &KeysPage { created, error, ..page })
+}
+
+pub(crate) async fn delete(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+    if !fields.is_ticked("sure") {
+        return visit.redirect("/keys", Some(Flash::error("Nothing was deleted: tick the box first.")));
+    }
+    let call = Call::new(Method::DELETE, &ApiPath::of(["keys", &id]));
+    let answer = visit.api.send(&call).await;
+    visit.after("/keys", answer, |_| "The key is deleted, and refused everywhere within a second.".to_owned())
+}

@@ -1,0 +1,163 @@
+//! Actions that ask first: replays, purges, keys; and the pages around them.
+
+use serde_json::{Value, json};
+
+use crate::support::{FakeApi, XSS, problem};
+
+const AT: &str = "2025-11-21T07:30:00.000Z";
+
+fn replay(state: &str) -> Value {
+    json!({
+        "id": "rpl_1", "state": state, "states": ["dead"], "destination": null, "tenant": "acme", "event_type": null,
+        "error": "5xx", "from": null, "to": null, "total": 200, "delivered": 90, "failed": 10, "cancelled": 0,
+        "remaining": 100, "eta_s": 12, "created_at": AT, "ended_at": null,
+    })
+}
+
+#[tokio::test]
+async fn a_replay_starts_only_after_the_typed_confirmation() {
+    let api = FakeApi::for_role("operate");
+    api.on("POST", "/v1/replays", 200, json!({"total": 137}));
+    let page = api.dashboard().get("/replays/new?state=dead&error=5xx").await;
+    let counted = &api.seen("POST", "/v1/replays")[0];
+    assert_eq!(counted.path, "/v1/replays?dry_run=true");
+    assert_eq!((&counted.body["states"], &counted.body["error"]), (&json!(["dead"]), &json!("5xx")));
+    page.has(&["<strong>137</strong> deliveries match", "data-expect=\"replay 137\"", "name=\"error\" value=\"5xx\""]);
+
+    api.on("POST", "/v1/replays", 202, replay("running"));
+    let form = "state=dead&error=5xx&total=137&form=form-1&confirm=";
+    let unsure = api.dashboard().post("/replays", &format!("{form}replay+13")).await;
+    assert_eq!(unsure.location(), "/replays/new?error=5xx&state=dead");
+    assert!(unsure.flash().contains("Nothing was replayed"));
+    assert_eq!(api.seen("POST", "/v1/replays").len(), 1);
+
+    let page = api.dashboard().post("/replays", &format!("{form}replay+137")).await;
+    assert_eq!(page.location(), "/replays/rpl_1");
+    let sent = &api.seen("POST", "/v1/replays")[1];
+    assert_eq!((sent.path.as_str(), sent.headers["idempotency-key"].to_str().unwrap()), ("/v1/replays", "form-1"));
+}
+
+#[tokio::test]
+async fn a_replay_shows_its_progress_beside_live_traffic() {
+    let api = FakeApi::for_role("operate");
+    api.on("GET", "/v1/replays/rpl_1", 200, replay("running"));
+    let totals = json!({"destinations": 1, "backlog": 5, "dead": 0, "achieved_per_s": 9.5, "arrivals_per_s": 4.0});
+    api.on("GET", "/v1/overview", 200, json!({"as_of": AT, "totals": totals, "data": [], "next_cursor": null}));
+    let page = api.dashboard().get("/replays/rpl_1").await;
+    page.has(&["50 %", "9.5/s", "12 s", "hx-get=\"/fragments/replays/rpl_1\"", "action=\"/replays/rpl_1/cancel\""]);
+    api.dashboard().get("/fragments/replays/rpl_1").await.has(&["50 %"]).has_not(&["<html"]);
+    api.on("GET", "/v1/replays", 200, json!({"data": [replay("cancelled")], "next_cursor": null}));
+    api.dashboard().get("/replays").await.has(&["href=\"/replays/rpl_1\"", "cancelled"]);
+    api.on("POST", "/v1/replays/rpl_1/cancel", 200, replay("cancelled"));
+    assert_eq!(api.dashboard().post("/replays/rpl_1/cancel", "").await.location(), "/replays/rpl_1");
+}
+
+#[tokio::test]
+async fn a_backlog_is_purged_only_after_the_typed_confirmation() {
+    let api = FakeApi::for_role("operate");
+    api.on("GET", "/v1/destinations/dst_1", 200, json!({"id": "dst_1", "name": XSS, "url": "https://example.com"}));
+    api.on("POST", "/v1/destinations/dst_1/purge", 200, json!({"total": 1}));
+    let page = api.dashboard().get("/destinations/dst_1/purge?state=pending&event_type=video.*").await;
+    let counted = &api.seen("POST", "/v1/destinations/dst_1/purge")[0];
+    assert_eq!(counted.path, "/v1/destinations/dst_1/purge?dry_run=true");
+    assert_eq!(counted.body, json!({"states": ["pending"], "event_type": "video.*", "before": null}));
+    page.has(&["delivery matches", "data-expect=\"purge 1\""]).has_not(&["<script>alert"]);
+
+    api.on("POST", "/v1/destinations/dst_1/purge", 200, json!({"cancelled": 1}));
+    let form = "state=pending&event_type=video.*&total=1&confirm=";
+    let unsure = api.dashboard().post("/destinations/dst_1/purge", &format!("{form}purge")).await;
+    assert!(unsure.location().starts_with("/destinations/dst_1/purge?state=pending"));
+    let page = api.dashboard().post("/destinations/dst_1/purge", &format!("{form}purge+1")).await;
+    assert_eq!(page.location(), "/destinations/dst_1");
+    assert!(page.flash().contains("1 waiting delivery is cancelled"), "{}", page.flash());
+}
+
+#[tokio::test]
+async fn the_secret_of_a_new_key_is_shown_once_and_stored_nowhere() {
+    let api = FakeApi::for_role("admin");
+    let key = json!({
+        "id": "key_1", "name": XSS, "role": "read", "tenants": ["acme"], "created_at": AT, "expires_at": AT,
+    });
+    api.on("GET", "/v1/keys", 200, json!({"data": [key.clone()], "next_cursor": null}));
+    let page = api.dashboard().get("/keys").await;
+    page.has(&["expired", "acme", "key_1"]).has_not(&["<script>alert", "wk_"]);
+    let mut created = key;
+    created["secret"] = json!("wk_secret");
+    api.on("POST", "/v1/keys", 201, created);
+    let form = "name=video&role=read&tenants=acme,+globex&expires=2026-11-21T07:30&form=form-1";
+    let page = api.dashboard().post("/keys", form).await;
+    page.has(&["wk_secret"]);
+    assert_eq!((page.status.as_u16(), page.header("cache-control")), (201, "no-store"));
+    let sent = &api.seen("POST", "/v1/keys")[0];
+    let expected = json!({
+        "name": "video", "role": "read", "tenants": ["acme", "globex"], "expires_at": "2026-11-21T07:30:00Z",
+    });
+    assert_eq!((&sent.body, sent.headers["idempotency-key"].to_str().unwrap()), (&expected, "form-1"));
+
+    let mut refusal = problem("Invalid", "the request is invalid");
+    refusal["errors"] = json!([{"pointer": "/name", "detail": "must be 1 to 100 characters"}]);
+    api.on("POST", "/v1/keys", 422, refusal);
+    let page = api.dashboard().post("/keys", "name=&role=operate").await;
+    page.has(&["name must be 1 to 100 characters", "value=\"operate\" checked"]);
+    assert_eq!(page.status, 422);
+}
+
+#[tokio::test]
+async fn a_key_is_deleted_after_the_ticked_box() {
+    let api = FakeApi::for_role("admin");
+    api.on("DELETE", "/v1/keys/key_1", 204, Value::Null);
+    assert!(api.dashboard().post("/keys/key_1/delete", "").await.flash().contains("Nothing was deleted"));
+    assert!(api.seen("DELETE", "/v1/keys/key_1").is_empty());
+    assert!(api.dashboard().post("/keys/key_1/delete", "sure=on").await.flash().contains("is deleted"));
+}
+
+#[tokio::test]
+async fn an_empty_threshold_turns_its_alert_off() {
+    let api = FakeApi::for_role("admin");
+    let policy = json!({"backlog_depth": 500, "oldest_age_s": null, "drain_beyond_ttl": true, "dead_letters": 1});
+    api.on("GET", "/v1/alerts", 200, policy.clone());
+    api.dashboard().get("/alerts").await.has(&["value=\"500\"", "weir.backlog.high", "name=\"drain_beyond_ttl\""]);
+    api.on("PUT", "/v1/alerts", 200, policy);
+    let page = api.dashboard().post("/alerts", "backlog_depth=&oldest_age_s=60&dead_letters=5").await;
+    assert_eq!(page.location(), "/alerts");
+    let expected = json!({"backlog_depth": null, "oldest_age_s": 60, "dead_letters": 5, "drain_beyond_ttl": false});
+    assert_eq!(api.seen("PUT", "/v1/alerts")[0].body, expected);
+    let reader = FakeApi::for_role("read");
+    reader.on("GET", "/v1/alerts", 200, expected);
+    reader.dashboard().get("/alerts").await.has(&["<fieldset disabled>"]).has_not(&[">Save<"]);
+}
+
+#[tokio::test]
+async fn the_activity_shows_who_changed_what() {
+    let api = FakeApi::for_role("read");
+    let entry = json!({
+        "id": "act_1", "at": AT, "actor": XSS, "action": "destination.edited", "tenant": "acme",
+        "subject": {"type": "destination", "id": "dst_1", "name": "Acme"}, "request_id": "r1",
+        "before": {"rate_limits": [{"limit": 10, "period": "second", "burst": 1}]},
+        "after": {"rate_limits": [{"limit": 20, "period": "second", "burst": 1}]},
+    });
+    api.on("GET", "/v1/activity", 200, json!({"data": [entry], "next_cursor": "n"}));
+    let page = api.dashboard().get("/activity?actor=billing&destination=dst_1").await;
+    assert_eq!(api.seen("GET", "/v1/activity")[0].path, "/v1/activity?destination=dst_1&actor=billing");
+    page.has(&["<del>10/s</del>", "<ins>20/s</ins>", "destination edited", "href=\"/destinations/dst_1\">Acme</a>"]);
+    page.has_not(&["<script>alert"]);
+}
+
+#[tokio::test]
+async fn the_status_shows_what_is_away() {
+    let api = FakeApi::for_role("read");
+    let mut status = json!({
+        "as_of": AT, "version": "0.2.0", "store": {"kind": "postgres", "is_reachable": true, "answered_in_ms": 0.4},
+        "queue": {"kind": "redis", "is_reachable": false, "answered_in_ms": null}, "queue_depths": null,
+        "processes": [
+            {"id": 1, "role": "worker", "version": "0.1.0", "started_at": "2025-11-21T07:00:00.000Z"},
+            {"id": 2, "role": null, "version": null, "started_at": null},
+        ],
+    });
+    api.on("GET", "/v1/status", 200, status.clone());
+    let page = api.dashboard().get("/status").await;
+    page.has(&["PostgreSQL", "Redis", "unreachable", "30 min", "Processes of several versions run", "older version"]);
+    status["processes"] = Value::Null;
+    api.on("GET", "/v1/status", 200, status);
+    api.dashboard().get("/fragments/status").await.has(&["cannot be read"]).has_not(&["<html"]);
+}

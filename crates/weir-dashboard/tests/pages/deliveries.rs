@@ -1,0 +1,152 @@
+//! Deliveries, events and dead letters.
+
+use serde_json::{Value, json};
+
+use crate::support::{FakeApi, XSS};
+
+const AT: &str = "2025-11-21T07:30:00.000Z";
+
+fn row(id: &str, state: &str) -> Value {
+    json!({
+        "id": id, "event_id": "evt_1", "event_type": "video.created", "destination_id": "dst_1", "state": state,
+        "attempt_count": 3, "next_attempt_at": null, "expires_at": null, "created_at": AT, "updated_at": AT,
+        "last_error": XSS, "last_error_kind": "5xx", "last_status_code": 503,
+    })
+}
+
+fn destination(api: &FakeApi) {
+    let body = json!({
+        "id": "dst_1", "name": "Acme", "url": "https://example.com/hooks", "headers": {"x-api-key": "***"},
+        "signature": {"style": "standard"},
+    });
+    api.on("GET", "/v1/destinations/dst_1", 200, body);
+}
+
+fn event(api: &FakeApi, data: Value) {
+    let body = json!({
+        "id": "evt_1", "type": "video.created", "tenant": "acme", "created_at": AT, "idempotency_key": null,
+        "data": data, "deliveries": [row("dlv_1", "dead")],
+    });
+    api.on("GET", "/v1/events/evt_1", 200, body);
+}
+
+fn delivery(api: &FakeApi, state: &str) {
+    let mut body = row("dlv_1", state);
+    body["attempts"] = json!([{
+        "id": "att_1", "number": 1, "sent_at": AT, "signed_at": AT, "status_code": 503, "duration_ms": 12,
+        "error": null, "error_kind": "5xx", "outcome": "retryable", "response_body": XSS,
+        "response_headers": [["x-reason", XSS]], "remote_address": "192.0.2.7:443", "connect_ms": 1.5, "tls_ms": null,
+    }]);
+    api.on("GET", "/v1/deliveries/dlv_1", 200, body);
+}
+
+#[tokio::test]
+async fn every_filter_goes_to_the_api_and_is_a_chip() {
+    let api = FakeApi::for_role("read");
+    destination(&api);
+    let count = json!({"value": 10_000, "capped": true});
+    let list = json!({"data": [row("dlv_1", "dead")], "next_cursor": "c1", "count": count});
+    api.on("GET", "/v1/deliveries", 200, list);
+    let query = "destination=dst_1&state=dead&state=failed&error=503&event_type=video.*&from=2025-11-21T07:00";
+    let page = api.dashboard().get(&format!("/deliveries?{query}&order=oldest")).await;
+    let asked = &api.seen("GET", "/v1/deliveries")[0].path;
+    let expected = "/v1/deliveries?destination=dst_1&event_type=video.*&error=503&from=2025-11-21T07:00:00Z\
+                    &state=failed,dead&order=oldest&count=true";
+    assert_eq!(asked, expected);
+    page.has(&[
+        "10,000+ match",
+        "aria-label=\"Remove the filter Error\"",
+        ">Acme</a>",
+        "href=\"/deliveries/dlv_1\">video.created</a>",
+        "&#38;cursor=c1\" rel=\"next\"",
+    ]);
+    page.has_not(&["<script>alert", "Replay all that match"]);
+}
+
+#[tokio::test]
+async fn a_destination_may_be_named_and_the_link_has_its_id() {
+    let api = FakeApi::for_role("read");
+    let found = json!({"destination": {"id": "dst_1", "name": "Acme", "url": "https://example.com"}});
+    api.on("GET", "/v1/overview", 200, json!({"data": [found], "next_cursor": null}));
+    let page = api.dashboard().get("/deliveries?destination=acme&state=dead").await;
+    assert_eq!(page.location(), "/deliveries?destination=dst_1&state=dead");
+    api.on("GET", "/v1/overview", 200, json!({"data": [], "next_cursor": null}));
+    api.on("GET", "/v1/deliveries", 200, json!({"data": [], "next_cursor": null}));
+    api.dashboard().get("/deliveries?destination=acme").await.has(&["No destination has “acme”"]);
+}
+
+#[tokio::test]
+async fn a_delivery_shows_request_and_response_and_the_bytes_of_the_body() {
+    let api = FakeApi::for_role("operate");
+    destination(&api);
+    event(&api, json!({"b": 1, "a": "it's"}));
+    delivery(&api, "dead");
+    let page = api.dashboard().get("/deliveries/dlv_1").await;
+    page.has(&[
+        "POST https://example.com/hooks",
+        "webhook-id: evt_1",
+        "webhook-timestamp: 1763710200",
+        "x-api-key: •••",
+        "192.0.2.7:443",
+        "HTTP 503",
+        "1.5 ms",
+        "&#34;data&#34;:{&#34;a&#34;:&#34;it&#39;s&#34;,&#34;b&#34;:1}}",
+        "action=\"/deliveries/dlv_1/retry\"",
+        "Dead: every attempt failed",
+    ]);
+    page.has_not(&["<script>alert", "action=\"/deliveries/dlv_1/cancel\""]);
+}
+
+#[tokio::test]
+async fn a_reader_sees_no_action_and_a_refusal_is_shown() {
+    let api = FakeApi::for_role("read");
+    delivery(&api, "dead");
+    // The destination is deleted, and the event no longer kept.
+    let page = api.dashboard().get("/deliveries/dlv_1").await;
+    page.has(&["(the destination is deleted)"]).has_not(&["/retry\"", "/cancel\""]);
+    let refusal = crate::support::problem("Conflict", "the delivery is delivering and cannot be retried");
+    api.on("POST", "/v1/deliveries/dlv_1/retry", 409, refusal);
+    let page = api.dashboard().post("/deliveries/dlv_1/retry", "").await;
+    assert_eq!(page.location(), "/deliveries/dlv_1");
+    assert!(page.flash().contains("cannot be retried"), "{}", page.flash());
+}
+
+#[tokio::test]
+async fn dead_letters_are_grouped_and_each_group_leads_to_its_replay() {
+    let api = FakeApi::for_role("operate");
+    let group = json!({
+        "destination_id": "dst_1", "destination_name": XSS, "state": "dead", "error": "5xx", "status_code": 503,
+        "deliveries": 1_234, "newest_at": AT, "oldest_at": AT, "example_id": "dlv_1",
+    });
+    let timeout = json!({
+        "destination_id": "dst_2", "destination_name": "", "state": "failed", "error": "timeout", "status_code": null,
+        "deliveries": 2, "newest_at": AT, "oldest_at": AT, "example_id": "dlv_2",
+    });
+    let groups = json!({"data": [group, timeout], "scanned": 1_236, "capped": false});
+    api.on("GET", "/v1/deliveries/groups", 200, groups);
+    let page = api.dashboard().get("/dead-letters?tenant=acme").await;
+    assert_eq!(api.seen("GET", "/v1/deliveries/groups")[0].path, "/v1/deliveries/groups?tenant=acme&state=failed,dead");
+    page.has(&[
+        "1,236 in 2 groups",
+        "href=\"/replays/new?destination=dst_1&#38;error=503&#38;tenant=acme&#38;state=dead\"",
+        "href=\"/deliveries?destination=dst_2&#38;error=timeout&#38;tenant=acme&#38;state=failed\"",
+        "href=\"/replays/new?tenant=acme&#38;state=failed,dead\"",
+    ]);
+    page.has_not(&["<script>alert"]);
+}
+
+#[tokio::test]
+async fn an_event_shows_its_deliveries_and_its_body() {
+    let api = FakeApi::for_role("read");
+    destination(&api);
+    event(&api, json!({"text": XSS}));
+    let page = api.dashboard().get("/events/evt_1").await;
+    page.has(&["href=\"/deliveries/dlv_1\"", ">Acme</a>", "&#34;type&#34;: &#34;video.created&#34;"]);
+    page.has_not(&["<script>alert"]);
+    let list = json!({"data": [], "next_cursor": null});
+    api.on("GET", "/v1/events", 200, list);
+    let page = api.dashboard().get("/events?type=video.created&idempotency_key=a%26b").await;
+    assert_eq!(api.seen("GET", "/v1/events")[0].path, "/v1/events?type=video.created&idempotency_key=a%26b");
+    page.has(&["No event matches", "href=\"/events?type=video.created\""]);
+    api.dashboard().get("/events").await.has(&["No events yet", "curl http://weir.test/v1/events"]);
+}
