@@ -1,7 +1,7 @@
 //! Maps errors to HTTP responses: RFC 9457 `application/problem+json`. No other module does.
 //!
-//! Internals never reach a client: an error of the store is answered with 500 or 503, and its reason goes along with the
-//! response to the log ([`Failure`]), where it gets the id of the request.
+//! Internals never reach a client: an error of the store is answered with 500 or 503, and its reason goes along with
+//! the response to the log ([`Failure`]), where it gets the id of the request.
 
 use std::{borrow::Cow, time::Duration};
 

@@ -185,8 +185,8 @@ impl Activity {
         self
     }
 
-    /// The same activity with the id that follows from it, sorted by its time. So a transaction that is repeated writes the same row, and
-    /// the stores need no random numbers.
+    /// The same activity with the id that follows from it, sorted by its time. So a transaction that is repeated writes
+    /// the same row, and the stores need no random numbers.
     fn identified(mut self) -> Self {
         let mut digest = Sha256::new();
         let subject = self.subject.as_ref().map_or("", |subject| &subject.id);
@@ -198,8 +198,8 @@ impl Activity {
         digest.update(self.at.as_nanos().to_be_bytes());
         let mut hash = [0; 8];
         hash.copy_from_slice(&digest.finalize()[..8]);
-        // The id sorts by the exact time: the nanoseconds within the millisecond are its first 20 random bits, 12 before
-        // and 8 after the variant of the UUID.
+        // The id sorts by the exact time: the nanoseconds within the millisecond are its first 20 random bits, 12
+        // before and 8 after the variant of the UUID.
         let nanos = self.at.as_nanos().rem_euclid(1_000_000) as u128;
         let hash = u128::from(u64::from_be_bytes(hash) >> 10);
         self.id = ActivityId::new(self.at, nanos >> 8 << 64 | (nanos & 0xff) << 54 | hash);

@@ -19,7 +19,8 @@ use crate::{
 const RECORD: &str = "INSERT INTO activity VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ON CONFLICT (id) DO UPDATE SET after = excluded.after";
 
-/// Stores an answer unless a younger one has its key. The last parameter is the instant until which answers are too old.
+/// Stores an answer unless a younger one has its key. The last parameter is the instant until which answers are too
+/// old.
 /// A call waits while another transaction stores the same key.
 const ANSWER: &str = "INSERT INTO keyed_answers AS known (key, request, answer, at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (key) DO UPDATE SET request = excluded.request, answer = excluded.answer, at = excluded.at

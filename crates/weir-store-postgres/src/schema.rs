@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(detail.attempts[0].outcome, AttemptOutcome::Delivered);
         assert_eq!(detail.attempts[0].details, AttemptDetails::default());
         assert_eq!(detail.attempts[1].details.response_headers, [("server".to_owned(), "nginx".to_owned())]);
-        assert_eq!(store.named_destinations("acme", "a").await.unwrap(), [destination.clone()]);
+        assert_eq!(store.named_destinations("acme", "a").await.unwrap(), std::slice::from_ref(&destination));
         let page = weir_store::PageRequest { before: None, limit: 9 };
         let activity = store.list_activity(&Default::default(), page).await.unwrap().rows.remove(0);
         assert_eq!((activity.origin.actor.name.as_str(), activity.destination_id), ("weir", Some(destination.id)));

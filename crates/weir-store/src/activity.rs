@@ -1,8 +1,8 @@
 //! The activity log, and the first answers to requests with an idempotency key.
 //!
-//! Both are written in the transaction of the change that they belong to: the methods that change something for a person
-//! take an [`Activity`], and those that create something a [`Creation`]. What Weir changes by itself (pauses, holds,
-//! breakers) the store records on its own.
+//! Both are written in the transaction of the change that they belong to: the methods that change something for a
+//! person take an [`Activity`], and those that create something a [`Creation`]. What Weir changes by itself (pauses,
+//! holds, breakers) the store records on its own.
 
 use std::collections::BTreeSet;
 
@@ -75,8 +75,8 @@ pub struct ActivityFilter {
 
 #[async_trait]
 pub trait ActivityLog {
-    /// Records an activity that changes nothing else in the store, such as the showing of a secret. With an answer: only
-    /// if none is stored under its key.
+    /// Records an activity that changes nothing else in the store, such as the showing of a secret. With an answer:
+    /// only if none is stored under its key.
     async fn record_activity(&self, creation: Creation) -> StoreResult<Created<()>>;
 
     /// Newest first.

@@ -198,8 +198,8 @@ pub trait Destinations {
     /// Pauses a destination on behalf of Weir itself, with the reason. `false` if it is deleted or already paused.
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool>;
 
-    /// Records that no send may start before `until`; only ever extends a hold. Does not touch `updated_at`. A hold that
-    /// continues another is no activity ([`Activity::is_new_hold`]).
+    /// Records that no send may start before `until`; only ever extends a hold. Does not touch `updated_at`. A hold
+    /// that continues another is no activity ([`Activity::is_new_hold`]).
     async fn hold_destination(
         &self,
         id: DestinationId,

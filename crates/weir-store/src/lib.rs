@@ -1,11 +1,10 @@
 //! The record store: the data that Weir must never lose.
 //!
-//! The traits are split by their users: [`Destinations`], [`History`] and [`ApiKeys`] serve the API, [`Ingest`] the
-//! producer, [`ActivityLog`] people who ask who did what, [`Outbox`] the scheduler, [`Processes`] the supervision of
-//! processes, [`MessageGroups`] the sweep,
-//! [`Results`] the worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, [`Counters`] and
-//! [`TrafficLog`] the overview and the charts, and [`Prune`] the retention.
-//! A backend implements all of them ([`Store`]) and passes the `conformance` suite.
+//! The traits are split by their users: [`Destinations`], [`History`], [`ActivityLog`] and [`ApiKeys`] serve the API,
+//! [`Ingest`] the producer, [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the
+//! sweep, [`Results`] the worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, [`Counters`] and
+//! [`TrafficLog`] the overview and the charts, and [`Prune`] the retention. A backend implements all of them
+//! ([`Store`]) and passes the `conformance` suite.
 //!
 //! This crate has what is the same in every backend, so that a backend has only its statements and what belongs to its
 //! engine:

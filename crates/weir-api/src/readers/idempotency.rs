@@ -1,9 +1,9 @@
-//! The `Idempotency-Key` header of requests that create something: a repeated request gets the first answer, and nothing
-//! is created twice.
+//! The `Idempotency-Key` header of requests that create something: a repeated request gets the first answer, and
+//! nothing is created twice.
 //!
 //! The first answer is stored in the transaction of the creation, so a crash leaves either both or none. A refused
-//! request stores nothing: its key is free. A key belongs to its caller, and is kept for a day. The stored answer has no
-//! secrets.
+//! request stores nothing: its key is free. A key belongs to its caller, and is kept for a day. The stored answer has
+//! no secrets.
 
 use axum::{
     Json,

@@ -87,8 +87,9 @@ parameters! {
 /// List who changed what
 ///
 /// Every change that a request makes has a row, written together with the change, and so has what Weir does to a
-/// destination by itself: pauses, holds, and breakers that open and close (actor `weir`). Secrets are shown as `•••`, and
-/// so are the values of headers. A key that is bound to tenants sees the rows of these tenants. Rows are kept for a year.
+/// destination by itself: pauses, holds, and breakers that open and close (actor `weir`). Secrets are shown as `•••`,
+/// and so are the values of headers. A key that is bound to tenants sees the rows of these tenants. Rows are kept for a
+/// year.
 #[utoipa::path(
     get, path = "/v1/activity", operation_id = "list_activity", tag = "activity", security(("api_key" = ["read"])),
     params(Filter, RangeParameters, ActivityPage),

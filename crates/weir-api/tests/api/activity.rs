@@ -158,6 +158,62 @@ async fn every_other_change_has_its_row() {
 }
 
 #[tokio::test]
+async fn a_put_by_name_is_a_creation_or_an_edit() {
+    let server = server().await;
+    let root = Keyed { server: &server, key: ROOT };
+    let path = "/v1/destinations/by-name/acme/billing";
+    let put = |in_flight: u32| Some(json!({"url": "https://example.com/", "max_in_flight": in_flight}));
+    root.one("destination.created", "PUT", path, put(1)).await;
+    let (_, row) = root.one("destination.edited", "PUT", path, put(2)).await;
+    assert_eq!((&row["before"], &row["after"]), (&json!({"max_in_flight": 1}), &json!({"max_in_flight": 2})));
+    assert_eq!(root.change("PUT", path, put(2)).await.1, [] as [Value; 0]);
+}
+
+/// The tests above make each of these changes.
+const RECORDED: [&str; 15] = [
+    "POST /v1/destinations",
+    "PATCH /v1/destinations/{id}",
+    "DELETE /v1/destinations/{id}",
+    "PUT /v1/destinations/by-name/{tenant}/{name}",
+    "POST /v1/destinations/{id}/rotate-secret",
+    "POST /v1/destinations/{id}/test",
+    "POST /v1/destinations/{id}/purge",
+    "POST /v1/deliveries/{id}/retry",
+    "POST /v1/deliveries/{id}/cancel",
+    "POST /v1/replays",
+    "POST /v1/replays/{id}/cancel",
+    "PUT /v1/alerts",
+    "POST /v1/keys",
+    "DELETE /v1/keys/{id}",
+    "GET /v1/destinations/{id}/secret",
+];
+/// Events are no changes of settings, sessions are not stored, and the others only compute an answer.
+const NOT_RECORDED: [&str; 6] = [
+    "POST /v1/events",
+    "POST /v1/events/batch",
+    "POST /v1/session",
+    "DELETE /v1/session",
+    "POST /v1/destinations/{id}/preview",
+    "POST /v1/verify",
+];
+
+#[tokio::test]
+async fn every_route_that_changes_something_is_recorded() {
+    let server = Server::start().await;
+    let document = server.get("/openapi.json").await.expect(StatusCode::OK);
+    let mut changing = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in item.as_object().unwrap().keys().filter(|method| *method != "get") {
+            let route = format!("{} {path}", method.to_uppercase());
+            let is_known = RECORDED.contains(&route.as_str()) || NOT_RECORDED.contains(&route.as_str());
+            assert!(is_known, "{route}: record what it changes, and add it to the tests of this file");
+            changing += 1;
+        }
+    }
+    assert!(changing >= RECORDED.len(), "{changing}");
+}
+
+#[tokio::test]
 async fn a_key_sees_the_activity_of_its_tenants_and_is_named_as_the_actor() {
     let server = server().await;
     let root = Keyed { server: &server, key: ROOT };

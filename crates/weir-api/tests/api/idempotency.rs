@@ -5,6 +5,8 @@ use std::{sync::Arc, time::Duration};
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 use weir_api::ApiKeys;
+use weir_core::{Clock as _, outcome::Verdict, retention::Cutoffs};
+use weir_store::PrunePlace;
 
 use crate::harness::{Options, Reply, Server, json_request};
 
@@ -136,6 +138,31 @@ async fn a_repeated_test_event_is_sent_once() {
     assert_eq!(server.listed("/v1/events").await, 1);
     server.keyed(ROOT, "t2", &tests[0], &Value::Null).await.expect(StatusCode::ACCEPTED);
     assert_eq!(server.listed("/v1/events").await, 2);
+}
+
+/// The key is reserved before the event is stored. A process may die in between: here the event is pruned instead.
+#[tokio::test]
+async fn a_reserved_test_event_that_is_missing_is_sent_by_the_repetition() {
+    let server = server().await;
+    let made = json!({"url": "https://example.com/"});
+    let made = server.keyed(ROOT, "d", "/v1/destinations", &made).await.expect(StatusCode::CREATED);
+    let id = made["id"].as_str().unwrap();
+    let path = format!("/v1/destinations/{id}/test");
+    let first = server.keyed(ROOT, "t", &path, &Value::Null).await.expect(StatusCode::ACCEPTED);
+    server.settle(&server.claim(id).await[0], 200, Verdict::Delivered).await;
+    let later = Some(server.clock.now() + Duration::from_secs(60));
+    let cutoffs = Cutoffs { delivered: later, cancelled: later, dead: later };
+    let mut place = Some(PrunePlace::START);
+    while let Some(from) = place {
+        place = server.store.prune_some(&cutoffs, from).await.unwrap().next;
+    }
+    assert_eq!(server.listed("/v1/events").await, 0);
+
+    let again = server.keyed(ROOT, "t", &path, &Value::Null).await;
+    assert_eq!(again.header("idempotency-replayed"), "true");
+    assert_eq!(again.expect(StatusCode::ACCEPTED)["event_id"], first["event_id"]);
+    assert_eq!(server.listed("/v1/events").await, 1);
+    assert_eq!(server.claim(id).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

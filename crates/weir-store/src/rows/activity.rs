@@ -13,8 +13,8 @@ use super::{Corrupt, Row, Value};
 use crate::KeyedAnswer;
 
 /// The columns for [`activity`], in the order of [`activity_ids`] and [`activity_values`].
-pub const ACTIVITY_COLUMNS: &str = "id, destination_id, key_id, at, action, actor, tenant, subject_kind, subject_id, subject_name, \
-     before, after, request_id";
+pub const ACTIVITY_COLUMNS: &str = "id, destination_id, key_id, at, action, actor, tenant, subject_kind, subject_id, \
+     subject_name, before, after, request_id";
 
 /// The first columns: ids.
 pub fn activity_ids(activity: &Activity) -> [Option<&[u8; 16]>; 3] {

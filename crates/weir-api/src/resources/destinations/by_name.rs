@@ -97,12 +97,13 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 
 /// Create or replace a destination by its name
 ///
-/// Creates the destination, or replaces all its settings: an omitted field gets its default. The secret stays unless the
-/// body has another one, and so does the value of a header that the body gives as `***`. Two requests at once create one
-/// destination. Names are not unique: if several destinations of the tenant have this name, the answer is 409.
+/// Creates the destination, or replaces all its settings: an omitted field gets its default. The secret stays unless
+/// the body has another one, and so does the value of a header that the body gives as `***`. Two requests at once
+/// create one destination. Names are not unique: if several destinations of the tenant have this name, the answer is
+/// 409.
 ///
-/// With `If-None-Match: *` the request only creates, with `If-Match` and the `etag` of an earlier answer it only replaces
-/// that version; otherwise the answer is 412.
+/// With `If-None-Match: *` the request only creates, with `If-Match` and the `etag` of an earlier answer it only
+/// replaces that version; otherwise the answer is 412.
 #[utoipa::path(
     put, path = "/v1/destinations/by-name/{tenant}/{name}", operation_id = "put_destination", tag = "destinations",
     security(("api_key" = ["operate"])),
