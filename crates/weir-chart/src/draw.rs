@@ -45,12 +45,14 @@ fn draw(out: &mut String, chart: &Chart, is_file: bool) -> fmt::Result {
     let width = chart.width;
     let header = if chart.title.is_empty() { 0.0 } else { HEADER };
     let height = header + chart.panels.iter().map(|panel| panel.height).sum::<f64>();
+    // The name of the image for screen readers: its title, or else those of its panels.
+    let title = cut(&chart.title, TITLE_CHARS);
+    let panels: Vec<String> = chart.panels.iter().map(|panel| cut(&panel.title, TITLE_CHARS)).collect();
+    let name = if title.is_empty() { format!(r#" aria-label="{}""#, panels.join(", ")) } else { String::new() };
     writeln!(
         out,
-        r#"<svg class="weir-chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">"#
+        r#"<svg class="weir-chart" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"{name}>"#
     )?;
-    // The name of the image for screen readers.
-    let title = cut(&chart.title, TITLE_CHARS);
     if !title.is_empty() {
         writeln!(out, "<title>{title}</title>")?;
     }
@@ -201,6 +203,14 @@ mod tests {
         }
         assert!(file.contains("<style>") && file.contains("class=\"background\""));
         assert!(!inline.contains("<style>") && !inline.contains("class=\"background\""), "the page has both");
+    }
+
+    #[test]
+    fn a_chart_without_a_title_is_named_by_its_panels() {
+        let chart = Chart::of(960.0, panel());
+        assert!(chart.inline().contains(r#" role="img" aria-label="&lt;Acme&gt;">"#), "{}", chart.inline());
+        let titled = Chart { title: "Sends".to_owned(), ..chart }.inline();
+        assert!(titled.contains("<title>Sends</title>") && !titled.contains("aria-label"), "{titled}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod breaker;
 mod cli;
 mod cli_api;
 mod clients;
+mod dashboard;
 mod edges;
 mod keys;
 mod logs;
