@@ -27,8 +27,11 @@ import type {
   NewDestination,
   NewEvent,
   NewKey,
+  OverviewRow,
+  Preview,
   PurgeFilter,
   Range,
+  RateLimit,
   Replay,
   ReplayFilter,
   Secret,
@@ -120,6 +123,18 @@ export class Weir extends Resource {
     this.activity = new ActivityLog(transport);
   }
 
+  /** Every destination with its backlog, rates and the reason why it is not faster. */
+  overview(
+    filter: {
+      tenant?: string;
+      state?: "active" | "waiting" | "paused" | "held" | "breaker";
+      q?: string;
+      sort?: "trouble" | "name" | "backlog" | "oldest_age";
+    } = {},
+  ): Pages<OverviewRow> {
+    return this.pages("GET", "/v1/overview", filter);
+  }
+
   /** The rights of the key. */
   me(): Promise<Me> {
     return this.call("GET", "/v1/me");
@@ -209,6 +224,16 @@ class Destinations extends Resource {
   /** The audit of the recorded send starts; by default of the last day. */
   audit(id: string, range: Range = {}): Promise<Audit> {
     return this.call("GET", "/v1/destinations/{id}/audit", { id }, { query: range });
+  }
+
+  /** Backlog, rates and the reason why it is not faster. */
+  overview(id: string): Promise<OverviewRow> {
+    return this.call("GET", "/v1/destinations/{id}/overview", { id });
+  }
+
+  /** What other limits would do to the backlog. Nothing is changed. */
+  preview(id: string, limits: { rate_limits?: RateLimit[]; max_in_flight?: number } = {}): Promise<Preview> {
+    return this.call("POST", "/v1/destinations/{id}/preview", { id }, { body: limits, repeatable: true });
   }
 
   /** Sends a test event, and returns its delivery. */

@@ -362,3 +362,58 @@ export interface Me {
   keys_required: boolean;
   version: string;
 }
+
+export interface Binding {
+  limit: number;
+  period: Period;
+}
+
+export interface OverviewRow {
+  destination: Pick<
+    Destination,
+    | "id"
+    | "name"
+    | "url"
+    | "tenant"
+    | "rate_limits"
+    | "max_in_flight"
+    | "ordered"
+    | "paused"
+    | "paused_reason"
+    | "breaker_state"
+    | "breaker_reason"
+    | "next_probe_at"
+    | "held_until"
+    | "held_reason"
+  >;
+  pending: number;
+  retrying: number;
+  delivering: number;
+  dead: number;
+  backlog: number;
+  oldest_age_s: number | null;
+  configured_per_s: number | null;
+  effective_per_s: number | null;
+  achieved_per_s: number;
+  arrivals_per_s: number;
+  use: number | null;
+  binding: Binding | null;
+  drain_eta_s: number | null;
+  drains: boolean | null;
+  /** Why it is not faster; null: nothing waits. */
+  reason: "limit" | "slow" | "held" | "breaker" | "paused" | "ordered" | null;
+}
+
+export interface Estimate {
+  effective_per_s: number | null;
+  binding: Binding | "max_in_flight" | null;
+  drain_eta_s: number | null;
+  drains: boolean | null;
+  would_expire: number;
+  first_expiry_at: string | null;
+}
+
+export interface Preview extends Estimate {
+  /** The same with the current limits. */
+  now: Estimate;
+}

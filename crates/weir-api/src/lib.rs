@@ -40,6 +40,7 @@ mod hosts;
 mod meters;
 mod observe;
 mod openapi;
+mod overview;
 mod problem;
 mod readers;
 mod request_id;
@@ -50,6 +51,7 @@ mod state;
 
 pub use auth::{ApiKeys, InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress};
 pub use hosts::Hosts;
+pub use overview::LiveOverview;
 pub use readers::body::BodyBudget;
 pub use routes::{operations_router, router};
 pub use spans::{RequestSpan, RequestSpans, StartedSpan};

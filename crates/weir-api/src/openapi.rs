@@ -26,8 +26,8 @@ use crate::{
     problem::ProblemKind,
     readers::{query::Query, texts},
     resources::{
-        activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, purge,
-        replays, secrets, session, test_event,
+        activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
+        preview, purge, replays, secrets, session, stream, test_event,
     },
 };
 
@@ -105,7 +105,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         destinations::put,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
-        purge::purge, audit::show, test_event::send,
+        overview::list, overview::show, stream::follow, preview::show, purge::purge, audit::show, test_event::send,
         deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,
@@ -119,6 +119,7 @@ const SECURITY_SCHEME: &str = "api_key";
         texts::EventIdText, texts::EventPatternText, texts::EventTypeText, texts::IdempotencyKeyText,
         activity::ActorText,
         destinations::health::WindowText, history::StepText,
+        overview::OrderText, overview::SearchText, overview::StandingText, stream::SnapshotView, stream::ChangeView<'_>,
         texts::ReplayIdText, texts::TenantText, texts::TimeText
     )),
     security(("api_key" = [])),
@@ -300,7 +301,7 @@ mod tests {
         let cursors: Vec<&Value> = parameters.flatten().filter(|parameter| parameter["name"] == "cursor").collect();
         let patterns: BTreeSet<&str> =
             cursors.iter().map(|cursor| cursor["schema"]["pattern"].as_str().unwrap()).collect();
-        assert_eq!((cursors.len(), patterns.len()), (6, 6), "{patterns:?}");
+        assert_eq!((cursors.len(), patterns.len()), (7, 7), "{patterns:?}");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::{
     openapi,
     problem::{Problem, ProblemKind},
     resources::{
-        activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, purge,
-        replays, secrets, session, test_event,
+        activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
+        preview, purge, replays, secrets, session, stream, test_event,
     },
     state::{Api, ApiState, Operations},
 };
@@ -84,6 +84,10 @@ fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/destinations/{id}/backlog", get(backlog::show)),
         route(Method::GET, "/v1/destinations/{id}/history", get(history::show)),
         route(Method::GET, "/v1/destinations/{id}/health", get(destinations::health::show)),
+        route(Method::GET, "/v1/destinations/{id}/overview", get(overview::show)),
+        route(Method::GET, "/v1/overview", get(overview::list)),
+        route(Method::GET, "/v1/stream", get(stream::follow)),
+        route(Method::POST, "/v1/destinations/{id}/preview", post(preview::show)),
         route(Method::POST, "/v1/destinations/{id}/purge", post(purge::purge)),
         route(Method::GET, "/v1/destinations/{id}/audit", get(audit::show)),
         route(Method::POST, "/v1/destinations/{id}/test", post(test_event::send)),

@@ -17,6 +17,7 @@ use weir_store::SharedStore;
 use crate::{
     auth::{KeyRing, PublicUrl},
     hosts::Hosts,
+    overview::LiveOverview,
     readers::body::BodyBudget,
     spans::RequestSpans,
 };
@@ -43,6 +44,8 @@ pub struct ApiState {
     pub hosts: Hosts,
     /// Where browsers reach this server. `None`: at its listener, over plain http.
     pub public_url: Option<PublicUrl>,
+    /// What viewers see of all destinations.
+    pub live: LiveOverview,
     /// The largest request body of one event, in bytes.
     pub max_event_bytes: usize,
     /// The budget for the request bodies in memory.

@@ -22,6 +22,7 @@ pub mod order;
 pub mod outcome;
 pub mod pattern;
 pub mod plan;
+pub mod preview;
 pub mod quota;
 pub mod replay_share;
 pub mod retention;

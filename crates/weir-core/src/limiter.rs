@@ -74,7 +74,7 @@ impl LimitCursor {
     }
 
     /// The same cursor at `now`, with the tokens that have been returned by then.
-    fn at(self, now: Timestamp) -> Self {
+    pub(crate) fn at(self, now: Timestamp) -> Self {
         let returned = times(now.since(self.since), self.spacing);
         if returned < self.spent {
             Self { since: self.since + self.spacing * returned, spent: self.spent - returned, ..self }

@@ -149,6 +149,12 @@ impl Latencies {
         self.0.values().sum()
     }
 
+    /// The average in milliseconds, within 10 %; `None` without sends.
+    pub fn mean(&self) -> Option<f64> {
+        let sum: f64 = self.0.iter().map(|(&bucket, &n)| middle(bucket) * n as f64).sum();
+        (self.total() > 0).then(|| sum / self.total() as f64)
+    }
+
     /// The latency in milliseconds that `share` of the sends did not exceed, within 10 %; `None` without sends.
     pub fn percentile(&self, share: f64) -> Option<f64> {
         let wanted = (share * self.total() as f64).ceil().max(1.0) as u64;

@@ -8,7 +8,9 @@ use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
 };
-use weir_api::{ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, Operations, PublicUrl, Readiness, RemoteAddress};
+use weir_api::{
+    ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, LiveOverview, Operations, PublicUrl, Readiness, RemoteAddress,
+};
 use weir_core::{Clock, address::AddressPolicy, retention::Retention};
 use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
@@ -169,6 +171,7 @@ impl Engine {
                 addresses: settings.addresses,
                 hosts,
                 public_url: settings.public_url,
+                live: LiveOverview::new(backends.store(), backends.clock(), serving_stops.clone()),
                 max_event_bytes: settings.max_event_bytes,
                 bodies: settings.bodies,
                 operations,

@@ -31,7 +31,10 @@ from .types import (
     NewDestination,
     NewEvent,
     NewKey,
+    OverviewRow,
+    Preview,
     PurgeFilter,
+    RateLimit,
     Replay,
     ReplayFilter,
     Secret,
@@ -110,6 +113,18 @@ class Weir(_Resource):
     def me(self) -> Me:
         """The rights of the key."""
         return cast(Me, self._call("GET", "/v1/me"))
+
+    def overview(
+        self,
+        *,
+        tenant: str | None = None,
+        state: Literal["active", "waiting", "paused", "held", "breaker"] | None = None,
+        q: str | None = None,
+        sort: Literal["trouble", "name", "backlog", "oldest_age"] | None = None,
+    ) -> Pages[OverviewRow]:
+        """Every destination with its backlog, rates and the reason why it is not faster."""
+        query = {"tenant": tenant, "state": state, "q": q, "sort": sort}
+        return self._pages("GET", "/v1/overview", query)
 
     def close(self) -> None:
         self._transport.close()
@@ -240,6 +255,19 @@ class Destinations(_Resource):
         """The audit of the recorded send starts; by default of the last day."""
         query = {"from": _time(from_), "to": _time(to)}
         return cast(Audit, self._call("GET", "/v1/destinations/{id}/audit", {"id": id}, query=query))
+
+    def overview(self, id: str) -> OverviewRow:
+        """Backlog, rates and the reason why it is not faster."""
+        return cast(OverviewRow, self._call("GET", "/v1/destinations/{id}/overview", {"id": id}))
+
+    def preview(
+        self, id: str, *, rate_limits: Sequence[RateLimit] | None = None, max_in_flight: int | None = None
+    ) -> Preview:
+        """What other limits would do to the backlog. Nothing is changed."""
+        limits = None if rate_limits is None else [*rate_limits]
+        body = _set({"rate_limits": limits, "max_in_flight": max_in_flight})
+        answer = self._call("POST", "/v1/destinations/{id}/preview", {"id": id}, body=body, repeatable=True)
+        return cast(Preview, answer)
 
     def test(self, id: str) -> DeliveryDetail:
         """Sends a test event, and returns its delivery."""

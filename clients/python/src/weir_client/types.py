@@ -388,3 +388,61 @@ class Me(TypedDict):
     session_expires_at: str | None
     keys_required: bool
     version: str
+
+
+class Binding(TypedDict):
+    """The limit that binds."""
+
+    limit: int
+    period: Period
+
+
+class OverviewDestination(TypedDict):
+    id: str
+    name: str
+    url: str
+    tenant: str
+    rate_limits: list[RateLimit]
+    max_in_flight: int
+    ordered: bool
+    paused: bool
+    paused_reason: str | None
+    breaker_state: Literal["closed", "open", "half_open"]
+    breaker_reason: str | None
+    next_probe_at: str | None
+    held_until: str | None
+    held_reason: str | None
+
+
+class OverviewRow(TypedDict):
+    destination: OverviewDestination
+    pending: int
+    retrying: int
+    delivering: int
+    dead: int
+    backlog: int
+    oldest_age_s: float | None
+    configured_per_s: float | None
+    effective_per_s: float | None
+    achieved_per_s: float
+    arrivals_per_s: float
+    use: float | None
+    binding: Binding | None
+    drain_eta_s: float | None
+    drains: bool | None
+    # Why it is not faster: limit, slow, held, breaker, paused or ordered. None: nothing waits.
+    reason: str | None
+
+
+class Estimate(TypedDict):
+    effective_per_s: float | None
+    binding: Binding | Literal["max_in_flight"] | None
+    drain_eta_s: float | None
+    drains: bool | None
+    would_expire: int
+    first_expiry_at: str | None
+
+
+class Preview(Estimate):
+    # The same with the current limits.
+    now: Estimate

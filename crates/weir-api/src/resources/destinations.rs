@@ -60,13 +60,14 @@ const EDIT_ROUNDS: usize = 64;
 const TICK: Duration = Duration::from_millis(1);
 
 /// Rules between fields that the document states with further keywords of JSON Schema.
-pub(crate) fn keywords() -> [(&'static str, Value); 5] {
+pub(crate) fn keywords() -> [(&'static str, Value); 6] {
     [
         ("DestinationRequest", DestinationRequest::keywords()),
         ("DestinationPatch", DestinationRequest::keywords()),
         ("DestinationReplacement", DestinationRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
+        ("PreviewRequest", super::preview::PreviewRequest::keywords()),
     ]
 }
 

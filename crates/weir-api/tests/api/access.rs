@@ -79,7 +79,8 @@ impl Data {
         };
         let path = template.replace("{id}", id).replace("{tenant}", self.tenant).replace("{name}", "a%20new%2Fname");
         // The lists that can be filtered by tenant.
-        let is_list = method == "GET" && ["/v1/destinations", "/v1/events", "/v1/deliveries"].contains(&template);
+        let is_list = method == "GET"
+            && ["/v1/destinations", "/v1/events", "/v1/deliveries", "/v1/overview", "/v1/stream"].contains(&template);
         if is_list { format!("{path}?tenant={}", self.tenant) } else { path }
     }
 
@@ -135,6 +136,9 @@ fn operations() -> Vec<Operation> {
         read("/v1/destinations/{id}/history", 404),
         read("/v1/destinations/{id}/health", 404),
         read("/v1/destinations/{id}/audit", 404),
+        read("/v1/destinations/{id}/overview", 404),
+        read("/v1/overview", 404),
+        read("/v1/stream", 404),
         read("/v1/deliveries", 404),
         read("/v1/deliveries/{id}", 404),
         // The rows of other tenants are left out.
@@ -165,6 +169,7 @@ fn operations() -> Vec<Operation> {
             201,
             Some(|_| json!({"url": "https://named.example/", "event_types": ["other"]})),
         ),
+        change("POST", "/v1/destinations/{id}/preview", "read", 200, Some(|_| json!({}))),
         change("POST", "/v1/destinations/{id}/rotate-secret", "admin", 200, nothing),
         change("POST", "/v1/destinations/{id}/test", "operate", 202, nothing),
         change("POST", "/v1/deliveries/{id}/retry", "operate", 202, nothing),

@@ -11,14 +11,16 @@ use std::{
 use async_trait::async_trait;
 use axum::{Router, body::Body};
 use bytes::Bytes;
+use futures_util::StreamExt;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::watch;
 use tower::ServiceExt;
 use weir_api::{
-    ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, KeyRing, Operations,
-    PublicUrl, Readiness, router,
+    ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, KeyRing, LiveOverview,
+    Operations, PublicUrl, Readiness, router,
 };
 use weir_core::{
     Clock, Destination, DestinationId, Timestamp,
@@ -45,6 +47,8 @@ pub(crate) struct Server {
     pub(crate) queue: Arc<RecordingQueue>,
     pub(crate) clock: Arc<TestClock>,
     pub(crate) readiness: Readiness,
+    /// Ends open streams, as the end of the process does.
+    pub(crate) stop: watch::Sender<bool>,
     _dir: TempDir,
 }
 
@@ -83,6 +87,7 @@ impl Server {
         let clock = Arc::new(TestClock(AtomicI64::new(START.as_nanos())));
         let readiness = Readiness::starting();
         readiness.set_ready();
+        let (stop, stops) = watch::channel(false);
         let keys = KeyRing::new(options.api_keys);
         keys.refresh(&*store).await.unwrap();
         let router = router(ApiState {
@@ -94,6 +99,7 @@ impl Server {
             addresses: options.addresses,
             hosts: options.hosts,
             public_url: options.public_url,
+            live: LiveOverview::new(Arc::clone(&store), Arc::<TestClock>::clone(&clock), stops),
             max_event_bytes: options.max_event_bytes,
             bodies: BodyBudget::new(options.body_budget_bytes),
             operations: Operations {
@@ -105,7 +111,7 @@ impl Server {
                 })),
             },
         });
-        Self { router, store, queue, clock, readiness, _dir: dir }
+        Self { router, store, queue, clock, readiness, stop, _dir: dir }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
@@ -198,7 +204,13 @@ impl Server {
 pub(crate) async fn reply(router: Router, mut request: Request<Body>) -> Reply {
     request.headers_mut().entry(header::HOST).or_insert(HeaderValue::from_static("localhost"));
     let (parts, body) = router.oneshot(request).await.unwrap().into_parts();
-    Reply { status: parts.status, headers: parts.headers, body: body.collect().await.unwrap().to_bytes() }
+    let is_stream = parts.headers.get(header::CONTENT_TYPE).is_some_and(|value| value == "text/event-stream");
+    // A stream does not end: its first event.
+    let body = match is_stream {
+        true => body.into_data_stream().next().await.unwrap().unwrap(),
+        false => body.collect().await.unwrap().to_bytes(),
+    };
+    Reply { status: parts.status, headers: parts.headers, body }
 }
 
 pub(crate) fn json_request(method: &str, path: &str, body: impl ToString) -> Request<Body> {

@@ -24,6 +24,7 @@ mod logs;
 mod metrics;
 mod openapi_fuzzed;
 mod ordered;
+mod overviews;
 #[cfg(target_os = "linux")]
 mod ports;
 mod processes;

@@ -20,6 +20,9 @@ const KEY: &str = "key-of-the-fuzzer";
 const RANDOM_CASES: &str = "100";
 const TIMEOUT: Duration = Duration::from_secs(900);
 
+/// Operations that the fuzzer leaves out, with the reason.
+const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has no end, and the fuzzer waits for it")];
+
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
 const BEYOND_A_SCHEMA: [&str; 8] = [
@@ -47,6 +50,9 @@ async fn the_api_accepts_and_answers_what_its_document_says() {
     fuzzer.args(["--checks", "all", "--workers", "1", "--header", &format!("Authorization: Bearer {KEY}")]);
     // The same cases in each run, all of them, also after a failure.
     fuzzer.args(["--max-examples", RANDOM_CASES, "--seed", "24", "--generation-database", "none"]);
+    for (_, path, _) in LEFT_OUT {
+        fuzzer.args(["--exclude-path", path]);
+    }
     fuzzer.args(["--continue-on-failure", "--no-shrink", "--no-color"]);
     fuzzer.args(["--report", "ndjson", "--output-sanitize", "false", "--report-ndjson-path"]).arg(&report);
     let output = tokio::time::timeout(TIMEOUT, fuzzer.stdin(Stdio::null()).output()).await.expect("it ends in time");
@@ -58,7 +64,11 @@ async fn the_api_accepts_and_answers_what_its_document_says() {
     let findings = Findings::read(&report);
     assert!(findings.errors.is_empty(), "{:?}\n{text}", findings.errors);
     let document = app.get("/openapi.json").await;
-    assert_eq!(findings.operations, operations(&document), "every operation is tested");
+    let mut expected = operations(&document);
+    for (method, path, reason) in LEFT_OUT {
+        assert!(expected.remove(&format!("{method} {path}")), "{method} {path} is not in the document: {reason}");
+    }
+    assert_eq!(findings.operations, expected, "every operation is tested");
     assert!(findings.cases > 2_000, "{} cases\n{text}", findings.cases);
     let failures: Vec<_> = findings.failures.iter().map(|(what, example)| format!("{what}\n    {example}")).collect();
     assert!(failures.is_empty(), "{} kinds of failures:\n{}", failures.len(), failures.join("\n"));

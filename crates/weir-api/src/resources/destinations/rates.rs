@@ -33,7 +33,7 @@ pub(crate) struct Limits(pub(crate) Vec<RateLimit>);
 
 impl Limits {
     /// At most one limit per period.
-    pub(super) fn keywords() -> Value {
+    pub(crate) fn keywords() -> Value {
         let once = Period::ALL.map(|period| {
             let of_period = json!({"properties": {"period": {"const": period.as_str()}}, "required": ["period"]});
             json!({"contains": of_period, "minContains": 0, "maxContains": 1})

@@ -1,0 +1,20 @@
+//! All destinations at one instant: how much waits at each, how fast it is sent, and why it is not faster.
+//!
+//! Viewers never read the store themselves. They share one [`Sample`]: every order, filter and page is an answer from
+//! it. A sample is taken when somebody looks and the last one is too old, so without viewers none is taken, and ten
+//! viewers cost what one costs. It reads the counters of the store, so each process with the API shows everything,
+//! whichever process does the work.
+//!
+//! ```text
+//!   store ──one sample a second──▶ Sampler ──▶ Sample ──▶ GET /v1/overview, GET /v1/stream
+//! ```
+
+mod changes;
+mod figures;
+mod sample;
+mod sampler;
+
+pub(crate) use changes::{Change, ChangeKind, DestinationChange};
+pub(crate) use figures::Figures;
+pub(crate) use sample::{Order, Row, Sample, Standing, Totals};
+pub use sampler::LiveOverview;

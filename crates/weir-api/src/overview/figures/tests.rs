@@ -1,0 +1,114 @@
+use weir_core::{DestinationId, Period, RateLimits, address::AddressPolicy, breaker::Breaker, order::DeliveryOrder};
+
+use super::*;
+use crate::resources::destinations::settings;
+
+const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+/// A destination with a limit of ten a second and at most eight sends in flight.
+fn destination(edit: impl FnOnce(&mut Destination)) -> Destination {
+    let body = serde_json::json!({
+        "url": "https://example.com/", "rate_limits": [{"limit": 10, "period": "second"}], "max_in_flight": 8,
+    });
+    let mut destination = Destination {
+        id: DestinationId::new(NOW, 1),
+        created_at: NOW,
+        updated_at: NOW,
+        settings: settings::read(body, &AddressPolicy::default()).unwrap(),
+        paused_reason: None,
+        held_until: None,
+        held_reason: None,
+        breaker: Breaker::default(),
+    };
+    edit(&mut destination);
+    destination
+}
+
+fn measured(pending: u64, delivering: u64, achieved_per_s: f64) -> Measured {
+    let mut counts = StateCounts::default();
+    counts.add(DeliveryState::Pending, pending);
+    counts.add(DeliveryState::Delivering, delivering);
+    let oldest_at = Some(NOW - Duration::from_millis(2_500));
+    Measured { counts, oldest_at, achieved_per_s, ..Measured::default() }
+}
+
+fn reason_of(edit: impl FnOnce(&mut Destination), measured: &Measured) -> Option<&'static str> {
+    Figures::of(&destination(edit), measured, NOW).reason.map(Reason::as_str)
+}
+
+#[test]
+fn the_reason_names_the_first_thing_that_keeps_a_backlog_from_being_sent() {
+    let hold = |destination: &mut Destination| destination.held_until = Some(NOW + Duration::from_secs(1));
+    let order =
+        |destination: &mut Destination| destination.settings.order = DeliveryOrder::ByKey { skip_after_attempts: None };
+    let free = |destination: &mut Destination| destination.settings.rate_limits = RateLimits::UNLIMITED;
+    let waits = measured(100, 2, 0.0);
+    assert_eq!(reason_of(|_| {}, &measured(0, 8, 9.9)), None, "nothing waits");
+    assert_eq!(reason_of(|_| {}, &waits), Some("limit"));
+    assert_eq!(reason_of(|_| {}, &measured(100, 8, 9.9)), Some("limit"), "full, and at the limit");
+    assert_eq!(reason_of(|_| {}, &measured(100, 8, 5.0)), Some("slow"));
+    assert_eq!(reason_of(free, &measured(100, 8, 5.0)), Some("slow"));
+    assert_eq!(reason_of(free, &waits), None, "no bound is reached");
+    assert_eq!(reason_of(order, &waits), Some("ordered"));
+    assert_eq!(reason_of(order, &measured(100, 2, 9.9)), Some("limit"));
+    assert_eq!(reason_of(order, &measured(100, 8, 2.0)), Some("slow"));
+    assert_eq!(reason_of(hold, &waits), Some("held"));
+    let pause = |destination: &mut Destination| {
+        hold(destination);
+        destination.settings.paused = true;
+    };
+    assert_eq!(reason_of(pause, &waits), Some("paused"));
+    let mut retrying = StateCounts::default();
+    retrying.add(DeliveryState::Retrying, 5);
+    assert_eq!(reason_of(|_| {}, &Measured { counts: retrying, ..waits }), None, "they wait for their retries");
+}
+
+#[test]
+fn a_hold_that_has_ended_is_no_reason() {
+    let ended = |destination: &mut Destination| destination.held_until = Some(NOW);
+    assert_eq!(reason_of(ended, &measured(1, 0, 0.0)), Some("limit"));
+}
+
+#[test]
+fn the_drain_follows_the_limit_the_inflow_and_a_hold() {
+    let eta = |edit: fn(&mut Destination), measured: &Measured| {
+        let figures = Figures::of(&destination(edit), measured, NOW);
+        (figures.drain_eta.map(|eta| eta.as_millis()), figures.drains)
+    };
+    let waits = measured(100, 2, 9.9);
+    let inflow = |per_s| Measured { older_arrivals_per_s: per_s, newer_arrivals_per_s: per_s, ..waits };
+    assert_eq!(eta(|_| {}, &waits), (Some(10_100), Some(true)));
+    assert_eq!(eta(|_| {}, &inflow(5.0)), (Some(20_503), Some(true)));
+    assert_eq!(eta(|_| {}, &inflow(10.0)), (None, Some(false)));
+    // All of it arrived at once.
+    assert_eq!(eta(|_| {}, &Measured { newer_arrivals_per_s: 50.0, ..waits }), (Some(10_100), Some(true)));
+    assert_eq!(eta(|destination| destination.settings.paused = true, &waits), (None, None));
+    assert_eq!(eta(|destination| destination.settings.paused = true, &measured(0, 0, 0.0)), (Some(0), Some(true)));
+    let (held, _) = eta(|destination| destination.held_until = Some(NOW + Duration::from_secs(60)), &waits);
+    assert_eq!(held, Some(69_999));
+}
+
+#[test]
+fn without_a_limit_the_recent_rate_is_the_estimate() {
+    let free = || destination(|destination| destination.settings.rate_limits = RateLimits::UNLIMITED);
+    let of = |measured: &Measured| Figures::of(&free(), measured, NOW);
+    let drained = of(&measured(100, 2, 50.0));
+    assert_eq!((drained.drain_eta, drained.drains), (Some(Duration::from_secs(2)), Some(true)));
+    let unknown = of(&measured(100, 2, 0.0));
+    assert_eq!((unknown.drain_eta, unknown.drains, unknown.usage, unknown.effective_per_s), (None, None, None, None));
+    let busy = Measured { older_arrivals_per_s: 50.0, newer_arrivals_per_s: 50.0, ..measured(100, 2, 50.0) };
+    assert_eq!(of(&busy).drains, None);
+}
+
+#[test]
+fn the_use_is_of_the_strictest_limit() {
+    let limits = [RateLimit::new(10, Period::Second).unwrap(), RateLimit::new(60, Period::Minute).unwrap()];
+    let strict =
+        |destination: &mut Destination| destination.settings.rate_limits = RateLimits::new(limits.to_vec()).unwrap();
+    let figures = Figures::of(&destination(strict), &measured(100, 2, 0.5), NOW);
+    assert_eq!((figures.binding, figures.usage, figures.effective_per_s), (Some(limits[1]), Some(0.5), Some(1.0)));
+    assert_eq!(figures.oldest_age, Some(Duration::from_millis(2_500)));
+    let stopped = |destination: &mut Destination| destination.settings.paused = true;
+    assert_eq!(Figures::of(&destination(stopped), &measured(1, 0, 0.0), NOW).effective_per_s, Some(0.0));
+    assert_eq!(Figures::of(&destination(|_| {}), &measured(0, 0, 0.0), NOW).oldest_age, None);
+}

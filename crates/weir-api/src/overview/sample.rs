@@ -1,0 +1,283 @@
+//! One sample: every destination with its figures, and the answers to filters, orders and pages.
+
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use weir_core::{Destination, DestinationId, Timestamp, breaker::BreakerState};
+use weir_store::{PageRequest, Store, StoreResult, TRAFFIC_BUCKET, Traffic};
+
+use super::{
+    changes::{self, Change, Known, OpenReplays},
+    figures::{Figures, Measured, Reason},
+};
+
+/// How many destinations are read at one time.
+const AT_ONCE: u32 = 1_000;
+/// The time over which arrivals are measured, and the newer part of it, over which sends are. Both are extended to
+/// whole buckets of traffic.
+const ARRIVALS: Duration = Duration::from_secs(60);
+const NEWER: Duration = Duration::from_secs(10);
+/// How many changes a sample keeps for viewers that skipped samples: more than people make in some seconds.
+const CHANGES_KEPT: usize = 1_000;
+
+/// All destinations at one instant.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub(crate) as_of: Timestamp,
+    /// When the process began to take it, and how long that took.
+    pub(super) began: Instant,
+    pub(super) took: Duration,
+    /// In the order of [`Order::Trouble`].
+    rows: Vec<Row>,
+    by_id: HashMap<DestinationId, usize>,
+    replays: OpenReplays,
+    /// The last changes with their numbers, oldest first.
+    changes: VecDeque<(u64, Arc<Change>)>,
+    last_change: u64,
+    /// The snapshots that were sent to viewers, by what they show.
+    snapshots: std::sync::Mutex<HashMap<String, Bytes>>,
+}
+
+/// A destination with its figures.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) destination: Arc<Destination>,
+    pub(crate) figures: Figures,
+}
+
+/// The sums over some destinations.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Totals {
+    pub(crate) destinations: u64,
+    pub(crate) backlog: u64,
+    pub(crate) dead: u64,
+    pub(crate) achieved_per_s: f64,
+    pub(crate) arrivals_per_s: f64,
+}
+
+/// The order of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// What needs a person first.
+    Trouble,
+    Name,
+    Backlog,
+    OldestAge,
+}
+
+/// What a list can be limited to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing stops it.
+    Active,
+    /// It has a backlog.
+    Waiting,
+    Paused,
+    Held,
+    Breaker,
+}
+
+impl Sample {
+    /// Reads the counters of the store. `last` is the sample before this one.
+    pub(super) async fn take(store: &dyn Store, now: Timestamp, last: Option<&Self>) -> StoreResult<Self> {
+        let began = Instant::now();
+        let destinations = destinations(store, last).await?;
+        let counts = store.all_counts().await?;
+        // Whole buckets, the last of which has not ended.
+        let (older_from, newer_from) =
+            (now.before(ARRIVALS).floor(TRAFFIC_BUCKET), now.before(NEWER).floor(TRAFFIC_BUCKET));
+        let (all, newer) = (store.recent_traffic(older_from).await?, store.recent_traffic(newer_from).await?);
+        let waiting: Vec<DestinationId> = destinations
+            .iter()
+            .map(|destination| destination.id)
+            .filter(|id| counts.get(id).is_some_and(|counts| counts.waiting() > 0))
+            .collect();
+        let oldest: HashMap<_, _> = waiting.iter().copied().zip(store.oldest_waiting(&waiting).await?).collect();
+        let replays = open_replays(store, last).await?;
+
+        let per_s = |n: u64, from: Timestamp, to: Timestamp| n as f64 / to.since(from).as_secs_f64().max(1.0);
+        let row = |destination: Arc<Destination>| {
+            let id = destination.id;
+            let traffic = |of: &HashMap<DestinationId, Traffic>| of.get(&id).copied().unwrap_or_default();
+            let (all, newer) = (traffic(&all), traffic(&newer));
+            let older_arrivals = all.arrivals.saturating_sub(newer.arrivals);
+            let measured = Measured {
+                counts: counts.get(&id).copied().unwrap_or_default(),
+                oldest_at: oldest.get(&id).copied().flatten(),
+                achieved_per_s: per_s(newer.sends, newer_from, now),
+                arrivals_per_s: per_s(all.arrivals, older_from, now),
+                older_arrivals_per_s: per_s(older_arrivals, older_from, newer_from),
+                newer_arrivals_per_s: per_s(newer.arrivals, newer_from, now),
+            };
+            Row { figures: Figures::of(&destination, &measured, now), destination }
+        };
+        let mut rows: Vec<Row> = destinations.into_iter().map(row).collect();
+        rows.sort_by_cached_key(|row| trouble(row, now));
+        let by_id = rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect();
+        let mut sample = Self {
+            as_of: now,
+            began,
+            took: Duration::ZERO,
+            rows,
+            by_id,
+            replays,
+            changes: VecDeque::new(),
+            last_change: 0,
+            snapshots: std::sync::Mutex::default(),
+        };
+        if let Some(last) = last {
+            sample.follow(last);
+        }
+        sample.took = began.elapsed();
+        Ok(sample)
+    }
+
+    /// Adds what changed since the last sample to its changes.
+    fn follow(&mut self, last: &Self) {
+        let known = |sample: &'_ Self| -> Vec<Change> {
+            let before = Known { rows: &last.rows, replays: &last.replays, at: last.as_of };
+            changes::between(before, Known { rows: &sample.rows, replays: &sample.replays, at: sample.as_of })
+        };
+        let new = known(self);
+        (self.changes, self.last_change) = (last.changes.clone(), last.last_change);
+        for change in new {
+            self.last_change += 1;
+            self.changes.push_back((self.last_change, Arc::new(change)));
+        }
+        let surplus = self.changes.len().saturating_sub(CHANGES_KEPT);
+        self.changes.drain(..surplus);
+    }
+
+    pub(super) fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// The number of the last change.
+    pub(crate) fn last_change(&self) -> u64 {
+        self.last_change
+    }
+
+    /// The changes after the one with this number.
+    pub(crate) fn changes_after(&self, number: u64) -> impl Iterator<Item = &Change> {
+        self.changes.iter().filter(move |(of, _)| *of > number).map(|(_, change)| &**change)
+    }
+
+    pub(crate) fn row(&self, id: DestinationId) -> Option<&Row> {
+        self.by_id.get(&id).map(|&at| &self.rows[at])
+    }
+
+    /// The rows that a filter keeps, those in trouble first.
+    pub(crate) fn rows(&self, keeps: impl Fn(&Row) -> bool) -> Vec<&Row> {
+        self.rows.iter().filter(|row| keeps(row)).collect()
+    }
+
+    /// The bytes of a snapshot. All viewers that see the same share them.
+    pub(crate) fn snapshot(&self, key: String, make: impl FnOnce() -> Bytes) -> Bytes {
+        let mut made = self.snapshots.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        made.entry(key).or_insert_with(make).clone()
+    }
+}
+
+impl Order {
+    /// Sorts rows that are in the order of trouble.
+    pub(crate) fn sort(self, rows: &mut [&Row]) {
+        let id = |row: &Row| *row.destination.id.as_bytes();
+        match self {
+            Self::Trouble => {}
+            Self::Name => rows.sort_by_cached_key(|row| (label(&row.destination).to_lowercase(), id(row))),
+            Self::Backlog => rows.sort_by_key(|row| (Reverse(row.figures.counts.waiting()), id(row))),
+            Self::OldestAge => rows.sort_by_key(|row| (Reverse(row.figures.oldest_age), id(row))),
+        }
+    }
+}
+
+impl Standing {
+    pub(crate) fn is_of(self, row: &Row, now: Timestamp) -> bool {
+        let is_paused = row.destination.settings.paused;
+        let is_held = row.destination.held_until.is_some_and(|until| until > now);
+        let is_broken = row.destination.breaker.state(now) != BreakerState::Closed;
+        match self {
+            Self::Active => !is_paused && !is_held && !is_broken,
+            Self::Waiting => row.figures.counts.waiting() > 0,
+            Self::Paused => is_paused,
+            Self::Held => is_held,
+            Self::Breaker => is_broken,
+        }
+    }
+}
+
+impl<'a> FromIterator<&'a Row> for Totals {
+    fn from_iter<I: IntoIterator<Item = &'a Row>>(rows: I) -> Self {
+        rows.into_iter().fold(Self::default(), |sum, Row { figures, .. }| Self {
+            destinations: sum.destinations + 1,
+            backlog: sum.backlog + figures.counts.waiting(),
+            dead: sum.dead + figures.counts.dead_letters(),
+            achieved_per_s: sum.achieved_per_s + figures.achieved_per_s,
+            arrivals_per_s: sum.arrivals_per_s + figures.arrivals_per_s,
+        })
+    }
+}
+
+/// The name, or the URL of a destination without one.
+fn label(destination: &Destination) -> &str {
+    let Destination { settings, .. } = destination;
+    if settings.name.is_empty() { settings.url.as_str() } else { &settings.name }
+}
+
+/// The order of trouble: the smallest first. Within a rank, what takes longest to drain, or has waited longest.
+fn trouble(row: &Row, now: Timestamp) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16]) {
+    let Row { destination, figures } = row;
+    let is_broken = destination.breaker.state(now) != BreakerState::Closed;
+    let rank = match figures.reason {
+        _ if is_broken || destination.paused_reason.is_some() => 0,
+        _ if figures.drains == Some(false) => 1,
+        Some(Reason::Paused | Reason::Breaker | Reason::Held | Reason::Ordered | Reason::Slow) => 2,
+        Some(Reason::Limit) => 3,
+        None if figures.counts.waiting() > 0 => 4,
+        None if figures.counts.dead_letters() > 0 => 5,
+        None if destination.settings.paused => 6,
+        None => 7,
+    };
+    let wait = figures.drain_eta.max(figures.oldest_age);
+    (rank, Reverse(wait), Reverse(figures.counts.dead_letters()), *destination.id.as_bytes())
+}
+
+/// Every destination that is not deleted. The known ones are read by id, which costs little, and new ones are at the
+/// beginning of the list.
+async fn destinations(store: &dyn Store, last: Option<&Sample>) -> StoreResult<Vec<Arc<Destination>>> {
+    let ids: Vec<DestinationId> = last.into_iter().flat_map(|sample| sample.by_id.keys().copied()).collect();
+    let mut found: Vec<_> = store.destinations(&ids).await?.into_iter().flatten().collect();
+    let mut page = PageRequest { before: None, limit: AT_ONCE };
+    loop {
+        let read = store.list_destinations(None, page).await?;
+        let before = found.len();
+        let is_new = |id: DestinationId| last.is_none_or(|sample| !sample.by_id.contains_key(&id));
+        let rows = read.rows.len();
+        found.extend(read.rows.into_iter().filter(|destination| is_new(destination.id)));
+        // Ids rise with time, also across processes, except for the difference of their clocks. A page has the
+        // destinations of more than that.
+        match read.next {
+            Some(next) if found.len() - before == rows => page.before = Some(next),
+            _ => return Ok(found),
+        }
+    }
+}
+
+/// The open replays. Only a new one is read, because its figures are counted for that.
+async fn open_replays(store: &dyn Store, last: Option<&Sample>) -> StoreResult<OpenReplays> {
+    let mut replays = OpenReplays::new();
+    for id in store.open_replays().await? {
+        let tenant = match last.and_then(|sample| sample.replays.get(&id)) {
+            Some(tenant) => tenant.clone(),
+            None => store.replay(id).await?.and_then(|replay| replay.filter.deliveries.tenant),
+        };
+        replays.insert(id, tenant);
+    }
+    Ok(replays)
+}

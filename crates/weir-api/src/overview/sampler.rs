@@ -1,0 +1,120 @@
+//! Takes samples when somebody looks, and shares them.
+
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch},
+    time::Instant,
+};
+use weir_core::Clock;
+use weir_store::{SharedStore, StoreResult};
+
+use super::sample::Sample;
+
+/// How often a stream shows a new sample.
+pub(crate) const STREAM_INTERVAL: Duration = Duration::from_secs(1);
+/// A stream shares a sample up to this age: a little less than the interval, so that the viewers of one second share.
+const SHARED_FOR: Duration = Duration::from_millis(900);
+/// A sample is shared for ten times as long as it took, so that requests spend at most a tenth of the time with
+/// sampling.
+const SHARED_FOR_COSTS: u32 = 10;
+/// A sample that took longer than this is too slow for a request to wait for. The request gets the last sample, up to
+/// [`STALE`] old, while the next one is taken.
+const SLOW: Duration = Duration::from_millis(20);
+const STALE: Duration = Duration::from_secs(2);
+/// The open streams of a process. A page has one, and each sends up to 200 rows a second, so this is more than the
+/// people of one installation need, and costs at most about 20 MB/s.
+const MAX_STREAMS: usize = 100;
+
+/// The samples of a process, and the streams that show them.
+pub struct LiveOverview {
+    sampler: Arc<Sampler>,
+    streams: Arc<Semaphore>,
+    stops: watch::Receiver<bool>,
+}
+
+struct Sampler {
+    store: SharedStore,
+    clock: Arc<dyn Clock>,
+    latest: RwLock<Option<Arc<Sample>>>,
+    /// Held while a sample is taken.
+    taking: Mutex<()>,
+}
+
+impl LiveOverview {
+    /// Takes no sample until somebody looks. Streams end when `stops` becomes true: an open stream would otherwise
+    /// delay the end of the process.
+    pub fn new(store: SharedStore, clock: Arc<dyn Clock>, stops: watch::Receiver<bool>) -> Self {
+        let sampler = Sampler { store, clock, latest: RwLock::default(), taking: Mutex::default() };
+        Self { sampler: Arc::new(sampler), streams: Arc::new(Semaphore::new(MAX_STREAMS)), stops }
+    }
+
+    /// A sample for a request.
+    pub(crate) async fn sample(&self) -> StoreResult<Arc<Sample>> {
+        let Some(latest) = self.sampler.latest() else { return self.sampler.renewed(Duration::ZERO).await };
+        let shared_for = (latest.took * SHARED_FOR_COSTS).min(STREAM_INTERVAL);
+        match latest.age() {
+            age if age <= shared_for => Ok(latest),
+            age if latest.took > SLOW && age <= STALE => {
+                let sampler = Arc::clone(&self.sampler);
+                // If it fails, the next request waits for a sample and gets the error.
+                tokio::spawn(async move { sampler.renewed(shared_for).await });
+                Ok(latest)
+            }
+            _ => self.sampler.renewed(shared_for).await,
+        }
+    }
+
+    /// A sample that begins after this call.
+    pub(crate) async fn new_sample(&self) -> StoreResult<Arc<Sample>> {
+        self.sampler.renewed(Duration::ZERO).await
+    }
+
+    /// A sample for a stream.
+    pub(crate) async fn shared_sample(&self) -> StoreResult<Arc<Sample>> {
+        self.sampler.renewed(SHARED_FOR).await
+    }
+
+    /// When a stream that has shown a sample shows the next one: at the same time as all others.
+    pub(crate) fn next_after(sample: &Sample) -> Instant {
+        // A sample that takes long is taken less often.
+        sample.began + STREAM_INTERVAL.max(sample.took * 4)
+    }
+
+    /// The place of a stream, until it is dropped; `None` if too many are open.
+    pub(crate) fn open_stream(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.streams).try_acquire_owned().ok()
+    }
+
+    /// Resolves when streams must end.
+    pub(crate) fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stops = self.stops.clone();
+        async move {
+            // The sender is dropped with the process's engine: end then, too.
+            let _ = stops.wait_for(|stop| *stop).await;
+        }
+    }
+}
+
+impl Sampler {
+    fn latest(&self) -> Option<Arc<Sample>> {
+        self.latest.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The latest sample if it began after this call or is at most this old, otherwise a new one. Of calls at the same
+    /// time one takes the sample, and the others wait for it.
+    async fn renewed(&self, at_most: Duration) -> StoreResult<Arc<Sample>> {
+        let asked = Instant::now();
+        let _taking = self.taking.lock().await;
+        let last = self.latest();
+        if let Some(last) = last.as_ref().filter(|last| last.began > asked || last.age() <= at_most) {
+            return Ok(Arc::clone(last));
+        }
+        let sample = Arc::new(Sample::take(&*self.store, self.clock.now(), last.as_deref()).await?);
+        *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&sample));
+        Ok(sample)
+    }
+}

@@ -1,0 +1,227 @@
+//! Previews of limits: how other limits would send a destination's backlog. Nothing is changed.
+
+use std::time::Duration;
+
+use axum::{Json, extract::State};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use weir_core::{
+    DeliveryState, Destination, Limiter, RateLimit, RateLimits, Timestamp,
+    preview::{Answers, Bound, Expiries, Forecast, steady_inflow},
+};
+use weir_store::{DeliveryFilter, PageRequest};
+
+use super::destinations::{
+    self,
+    rates::{Limits, RateLimitRequest},
+};
+use crate::{
+    auth::Caller,
+    problem::ApiResult,
+    readers::{
+        body::{Body, PathId},
+        fields::object,
+        query::Query,
+        texts::{DestinationIdText, PeriodText},
+    },
+    state::{Api, ApiState},
+};
+
+/// The two halves of the time over which the inflow is measured.
+const INFLOW_HALF: Duration = Duration::from_secs(30);
+/// The time over which the answer time of the destination is measured.
+const ANSWERS: Duration = Duration::from_secs(5 * 60);
+/// How many of the newest waiting deliveries are asked when they expire.
+const ASKED_FOR_EXPIRY: u32 = 20;
+
+object! {
+    /// The settings to preview. An absent one keeps its current value.
+    pub(crate) struct PreviewRequest {
+        #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4)]
+        rate_limits: Option<Limits>,
+        #[schema(minimum = 1, maximum = 10_000)]
+        max_in_flight: Option<u32>,
+    }
+}
+
+impl PreviewRequest {
+    /// Each period has at most one limit.
+    pub(crate) fn keywords() -> Value {
+        json!({"properties": {"rate_limits": Limits::keywords()}})
+    }
+}
+
+/// Preview other limits
+///
+/// Calculates by the scheduler's own arithmetic how a destination would send its backlog. Nothing is changed. A hold
+/// counts; a pause or an open breaker does not: the figures are those from the instant at which the destination sends
+/// again.
+#[utoipa::path(
+    post, path = "/v1/destinations/{id}/preview", operation_id = "preview_limits", tag = "destinations", security(("api_key" = ["read"])),
+    params(("id" = DestinationIdText, Path, description = "`dst_…`")), request_body = PreviewRequest,
+    responses((status = 200, description = "The proposed settings, and the current ones as `now`", body = PreviewView))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    caller: Caller,
+    PathId(DestinationIdText(id)): PathId<DestinationIdText>,
+    _: Query<()>,
+    Body(request): Body<PreviewRequest>,
+) -> ApiResult<Json<PreviewView>> {
+    let destination = destinations::find(&api, &caller, id).await?;
+    let load = Load::read(&api, &destination).await?;
+    let current = &destination.settings;
+    let proposed_limits = request.rate_limits.map(RateLimits::from);
+    let proposed = load.forecast(
+        proposed_limits.as_ref().unwrap_or(&current.rate_limits),
+        request.max_in_flight.unwrap_or(current.max_in_flight),
+    );
+    let now = load.forecast(&current.rate_limits, current.max_in_flight);
+    Ok(Json(PreviewView { proposed, now }))
+}
+
+/// What a destination has to send, and what it has sent.
+struct Load {
+    now: Timestamp,
+    waiting: u64,
+    inflow_per_s: f64,
+    last_sent_at: Option<Timestamp>,
+    held_until: Option<Timestamp>,
+    /// The average answer time; `None` without recent answers.
+    answer_time: Option<Duration>,
+    expiries: Option<Expiries>,
+}
+
+impl Load {
+    async fn read(api: &ApiState, destination: &Destination) -> ApiResult<Self> {
+        let (store, id, now) = (&api.store, destination.id, api.clock.now());
+        let counts = store.destination_counts(id).await?;
+        let newer = store.recent_arrivals(id, now, INFLOW_HALF).await?;
+        let both = store.recent_arrivals(id, now, INFLOW_HALF * 2).await?;
+        let per_s = |arrivals: u64| arrivals as f64 / INFLOW_HALF.as_secs_f64();
+        let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
+        let latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
+        Ok(Self {
+            now,
+            waiting: counts.pending + counts.retrying,
+            inflow_per_s: steady_inflow(per_s(both.saturating_sub(newer)), per_s(newer)),
+            last_sent_at,
+            held_until: destination.held_until,
+            answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
+            expiries: expiries(api, destination, counts.oldest_created_at).await?,
+        })
+    }
+
+    fn forecast(&self, limits: &RateLimits, max_in_flight: u32) -> ForecastView {
+        // The cursors are in the queue. Under a backlog they are where the last send left them.
+        let mut limiter = Limiter::recovered(limits, self.last_sent_at);
+        limiter.hold(self.held_until.unwrap_or(Timestamp::MIN));
+        let answers = self.answer_time.map(|time| Answers { max_in_flight, time });
+        let forecast = Forecast::new(&limiter, answers, self.now);
+        let drain = forecast.drain(self.waiting, self.inflow_per_s);
+        let first_expiry_at = self.expiries.and_then(|expiries| forecast.first_expiry(self.waiting, expiries));
+        ForecastView {
+            effective_per_s: forecast.per_second().map(millis),
+            binding: forecast.bound().map(BindingView::from),
+            drain_eta_s: drain.after().map(|time| millis(time.as_secs_f64())),
+            drains: drain.is_expected(),
+            would_expire: first_expiry_at.is_some(),
+            first_expiry_at,
+        }
+    }
+}
+
+/// When the oldest and the newest waiting delivery expire; `None` if the newest ones never do. The oldest one is taken
+/// to wait as long as the newest one may.
+async fn expiries(
+    api: &ApiState,
+    destination: &Destination,
+    oldest_created_at: Option<Timestamp>,
+) -> ApiResult<Option<Expiries>> {
+    let Some(oldest_created_at) = oldest_created_at else { return Ok(None) };
+    let filter = DeliveryFilter {
+        destination_id: Some(destination.id),
+        state: Some(DeliveryState::Pending),
+        ..DeliveryFilter::default()
+    };
+    let newest = api.store.list_deliveries(&filter, PageRequest { before: None, limit: ASKED_FOR_EXPIRY }).await?;
+    let first = newest.rows.iter().filter_map(|delivery| Some((delivery.expires_at?, delivery.created_at))).min();
+    Ok(first.map(|(newest, created_at)| Expiries { oldest: oldest_created_at + newest.since(created_at), newest }))
+}
+
+/// Rounded to three digits after the point.
+fn millis(value: f64) -> f64 {
+    (value * 1_000.0).round() / 1_000.0
+}
+
+/// How a destination would send its backlog with the proposed settings, and with the current ones.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Preview)]
+pub(crate) struct PreviewView {
+    #[serde(flatten)]
+    proposed: ForecastView,
+    now: ForecastView,
+}
+
+/// How a destination would send its backlog.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Forecast)]
+pub(crate) struct ForecastView {
+    /// The sustained rate: slots of a limit are (window + slot width) / limit apart, and `max_in_flight` allows as many
+    /// sends as there are answers. Null if there is no limit and no recent answer.
+    effective_per_s: Option<f64>,
+    /// What bounds this rate.
+    binding: Option<BindingView>,
+    /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
+    /// is unknown.
+    drain_eta_s: Option<f64>,
+    /// Whether the backlog gets empty at the current inflow; null if unknown.
+    drains: Option<bool>,
+    /// Whether deliveries expire before they are sent, judged by the newest of them.
+    would_expire: bool,
+    /// When the first of them expires.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    first_expiry_at: Option<Timestamp>,
+}
+
+/// What bounds a rate: a limit, or `max_in_flight`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Binding)]
+#[serde(untagged)]
+pub(crate) enum BindingView {
+    Limit(BindingLimitView),
+    Other(OtherBinding),
+}
+
+/// The limit that bounds a rate.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = BindingLimit)]
+pub(crate) struct BindingLimitView {
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    limit: u32,
+    #[schema(value_type = PeriodText)]
+    period: &'static str,
+}
+
+/// The destination answers too slowly for its `max_in_flight`.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OtherBinding {
+    MaxInFlight,
+}
+
+impl From<Bound> for BindingView {
+    fn from(bound: Bound) -> Self {
+        match bound {
+            Bound::Limit(limit) => Self::Limit(limit.into()),
+            Bound::MaxInFlight => Self::Other(OtherBinding::MaxInFlight),
+        }
+    }
+}
+
+impl From<RateLimit> for BindingLimitView {
+    fn from(limit: RateLimit) -> Self {
+        Self { limit: limit.limit.get(), period: limit.period.as_str() }
+    }
+}

@@ -1,0 +1,248 @@
+//! The live stream: a snapshot of the overview each second, and what changed.
+//!
+//! A stream ends when the process stops, and when its key or session ends or loses its role. The key is judged again at
+//! each snapshot, so a deleted key sees nothing for longer than a second.
+
+use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    extract::{Request, State},
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+};
+use bytes::Bytes;
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
+use serde::Serialize;
+use tokio::{sync::OwnedSemaphorePermit, time::sleep_until};
+use utoipa::ToSchema;
+use weir_core::{DestinationId, ReplayId, Timestamp, access::Role};
+
+use super::{
+    destinations,
+    overview::{RowView, TotalsView, totals_view, visible},
+};
+use crate::{
+    auth::{Caller, SessionCookie},
+    overview::{Change, ChangeKind, DestinationChange, LiveOverview, Sample},
+    problem::{ApiResult, Problem, ProblemKind},
+    readers::{
+        query::{Query, parameters},
+        texts::{DestinationIdText, TenantText},
+    },
+    state::Api,
+};
+
+/// The most rows of a snapshot: a page of the overview.
+const MAX_ROWS: usize = 200;
+/// How often a comment is sent when nothing else is: proxies close connections that are silent for a minute.
+const COMMENT_EVERY: Duration = Duration::from_secs(15);
+
+parameters! {
+    /// What a stream shows.
+    pub(crate) struct StreamFilter {
+        /// Only this tenant.
+        tenant: Option<TenantText>,
+        /// Only this destination.
+        destination: Option<DestinationIdText>,
+    }
+}
+
+/// Follow the overview
+///
+/// Server-sent events. `snapshot`, about once a second: the totals and at most 200 destinations, those in trouble first.
+/// `edit`, `breaker` and `replay`: a destination was created, edited or deleted, its breaker changed, a replay began or
+/// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again.
+#[utoipa::path(
+    get, path = "/v1/stream", operation_id = "stream", tag = "destinations", security(("api_key" = ["read"])),
+    params(StreamFilter),
+    responses((status = 200, description = "Events without end", body = String, content_type = "text/event-stream"))
+)]
+pub(crate) async fn follow(
+    State(api): State<Api>,
+    caller: Caller,
+    Query(filter): Query<StreamFilter>,
+    request: Request,
+) -> ApiResult<Response> {
+    let tenant = filter.tenant.map(|tenant| tenant.0);
+    let destination = filter.destination.map(|id| id.0);
+    if let Some(tenant) = &tenant {
+        caller.check_sees(tenant)?;
+    }
+    if let Some(id) = destination {
+        destinations::find(&api, &caller, id).await?;
+    }
+    let place = api.live.open_stream();
+    let place = place.ok_or_else(|| Problem::new(ProblemKind::Unavailable, "too many streams are open; try again"))?;
+    let credentials = Credentials::of(&request);
+    let viewer = Viewer {
+        api: Arc::clone(&api),
+        credentials,
+        tenant,
+        destination,
+        shown: None,
+        due: VecDeque::new(),
+        _place: place,
+    };
+    let events = viewer.events().map(Ok::<_, Infallible>).take_until(api.live.stopped().boxed());
+    let keep_alive = KeepAlive::new().interval(COMMENT_EVERY).text("");
+    // Without this header nginx would hold the events back.
+    let unbuffered = [(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"))];
+    Ok((unbuffered, Sse::new(events).keep_alive(keep_alive)).into_response())
+}
+
+/// What names the sender of the request, to judge it again.
+struct Credentials {
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl Credentials {
+    fn of(request: &Request) -> Self {
+        let mut headers = HeaderMap::new();
+        for name in [header::AUTHORIZATION, header::COOKIE] {
+            for value in request.headers().get_all(&name) {
+                headers.append(name.clone(), value.clone());
+            }
+        }
+        Self { uri: request.uri().clone(), headers }
+    }
+
+    /// The sender, if the stream may continue.
+    fn caller(&self, api: &Api) -> Option<Caller> {
+        let cookie = SessionCookie::of(api.public_url.as_ref());
+        let caller = api.keys.caller(&self.uri, &self.headers, cookie, api.clock.now()).ok()??;
+        caller.check_role(Role::Read).is_ok().then_some(caller)
+    }
+}
+
+/// One open stream.
+struct Viewer {
+    api: Api,
+    credentials: Credentials,
+    tenant: Option<String>,
+    destination: Option<DestinationId>,
+    /// The last sample that was shown.
+    shown: Option<Arc<Sample>>,
+    /// Events to send before the next sample.
+    due: VecDeque<Event>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Viewer {
+    fn events(self) -> impl Stream<Item = Event> {
+        stream::unfold(self, |mut viewer| async move {
+            while viewer.due.is_empty() {
+                viewer.look().await?;
+            }
+            let event = viewer.due.pop_front()?;
+            Some((event, viewer))
+        })
+    }
+
+    /// Waits for the next sample and adds its events. `None`: the stream ends.
+    async fn look(&mut self) -> Option<()> {
+        if let Some(shown) = &self.shown {
+            sleep_until(LiveOverview::next_after(shown)).await;
+        }
+        let sample = match self.api.live.shared_sample().await {
+            Ok(sample) => sample,
+            // The client connects again, and is then told why.
+            Err(error) => {
+                tracing::debug!(%error, "a stream ends, because the store does not answer");
+                return None;
+            }
+        };
+        // After the wait, so that nothing is shown to a key that has ended meanwhile.
+        let caller = self.credentials.caller(&self.api)?;
+        if let Some(shown) = self.shown.replace(Arc::clone(&sample)) {
+            let changes = sample.changes_after(shown.last_change()).filter(|change| self.shows(change, &caller));
+            let events: Vec<Event> = changes.filter_map(change_event).collect();
+            self.due.extend(events);
+        }
+        self.due.push_back(self.snapshot(&sample, &caller)?);
+        Some(())
+    }
+
+    fn shows(&self, change: &Change, caller: &Caller) -> bool {
+        let of = change.tenant.as_deref();
+        let is_seen = of.map_or(caller.sees_all(), |tenant| caller.sees(tenant));
+        let is_of_destination = |destination| match change.kind {
+            ChangeKind::Destination { id, .. } | ChangeKind::Breaker { id, .. } => id == destination,
+            ChangeKind::Replay { .. } => true,
+        };
+        is_seen
+            && self.tenant.as_deref().is_none_or(|tenant| of == Some(tenant))
+            && self.destination.is_none_or(is_of_destination)
+    }
+
+    fn snapshot(&self, sample: &Sample, caller: &Caller) -> Option<Event> {
+        // Viewers who see the same share the bytes.
+        let key = format!("{:?} {:?} {:?}", caller.tenants(), self.tenant, self.destination);
+        let bytes = sample.snapshot(key, || {
+            let mut rows = visible(sample, caller, self.tenant.as_deref());
+            if let Some(id) = self.destination {
+                rows.retain(|row| row.destination.id == id);
+            }
+            let totals = totals_view(rows.iter().copied().collect());
+            let destinations = rows.into_iter().take(MAX_ROWS).map(|row| RowView::of(row, sample.as_of)).collect();
+            let view = SnapshotView { as_of: sample.as_of, totals, destinations };
+            serde_json::to_vec(&view).map(Bytes::from).unwrap_or_default()
+        });
+        Some(Event::default().event("snapshot").data(std::str::from_utf8(&bytes).ok()?))
+    }
+}
+
+/// The overview at one instant.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Snapshot)]
+pub(crate) struct SnapshotView {
+    #[schema(value_type = String, format = DateTime)]
+    as_of: Timestamp,
+    totals: TotalsView,
+    destinations: Vec<RowView>,
+}
+
+/// What changed.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StreamChange)]
+pub(crate) struct ChangeView<'a> {
+    #[schema(value_type = String, format = DateTime)]
+    at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    destination_id: Option<DestinationId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    replay_id: Option<ReplayId>,
+    /// `created`, `edited`, `deleted` of an edit; the state of a breaker; `running`, `ended` of a replay.
+    state: &'static str,
+    /// Why a breaker is not closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    reason: Option<&'a str>,
+}
+
+fn change_event(change: &Change) -> Option<Event> {
+    let view = ChangeView { at: change.at, destination_id: None, replay_id: None, state: "", reason: None };
+    let (name, view) = match &change.kind {
+        ChangeKind::Destination { id, change } => {
+            let state = match change {
+                DestinationChange::Created => "created",
+                DestinationChange::Edited => "edited",
+                DestinationChange::Deleted => "deleted",
+            };
+            ("edit", ChangeView { destination_id: Some(*id), state, ..view })
+        }
+        ChangeKind::Breaker { id, state, reason } => (
+            "breaker",
+            ChangeView { destination_id: Some(*id), state: state.as_str(), reason: reason.as_deref(), ..view },
+        ),
+        ChangeKind::Replay { id, is_open } => {
+            ("replay", ChangeView { replay_id: Some(*id), state: if *is_open { "running" } else { "ended" }, ..view })
+        }
+    };
+    Event::default().event(name).json_data(view).ok()
+}

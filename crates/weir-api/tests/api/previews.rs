@@ -1,0 +1,99 @@
+//! Previews of limits.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use weir_core::outcome::Verdict;
+
+use crate::harness::Server;
+
+impl Server {
+    async fn preview(&self, id: &str, request: Value) -> Value {
+        self.post(&format!("/v1/destinations/{id}/preview"), request).await.expect(StatusCode::OK)
+    }
+}
+
+/// A destination with a limit of ten a second, and a hundred waiting deliveries that came at once.
+async fn backlog(server: &Server, settings: Value) -> String {
+    let mut destination = json!({"url": "https://example.com/", "rate_limits": [{"limit": 10, "period": "second"}]});
+    destination.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+    let id = server.destination(destination).await;
+    let events: Vec<Value> = (0..100).map(|n| json!({"type": "t", "data": n, "ttl_s": 600})).collect();
+    let accepted = server.post("/v1/events/batch", json!({"events": events})).await;
+    accepted.expect(StatusCode::ACCEPTED);
+    id
+}
+
+#[tokio::test]
+async fn a_preview_shows_the_drain_with_the_proposed_limits_and_with_the_current_ones() {
+    let server = Server::start().await;
+    let id = backlog(&server, json!({})).await;
+    let before = server.get(&format!("/v1/destinations/{id}")).await.expect(StatusCode::OK);
+    let shown = server
+        .preview(&id, json!({"rate_limits": [{"limit": 100, "period": "second"}, {"limit": 60, "period": "minute"}]}))
+        .await;
+    assert_eq!(
+        shown,
+        json!({
+            "effective_per_s": 0.998, "binding": {"limit": 60, "period": "minute"}, "drain_eta_s": 99.165, "drains": true,
+            "would_expire": false, "first_expiry_at": null,
+            "now": {
+                "effective_per_s": 9.901, "binding": {"limit": 10, "period": "second"}, "drain_eta_s": 9.999,
+                "drains": true, "would_expire": false, "first_expiry_at": null,
+            },
+        })
+    );
+    // Nothing is proposed: both are the same. Nothing is changed either.
+    let same = server.preview(&id, json!({})).await;
+    assert_eq!((&same["drain_eta_s"], &same["now"]["drain_eta_s"]), (&json!(9.999), &json!(9.999)));
+    assert_eq!(server.get(&format!("/v1/destinations/{id}")).await.expect(StatusCode::OK), before);
+    assert!(server.queue.edited().is_empty());
+}
+
+#[tokio::test]
+async fn a_limit_that_is_too_low_shows_when_the_first_delivery_expires() {
+    let server = Server::start().await;
+    let id = backlog(&server, json!({})).await;
+    let slow = server.preview(&id, json!({"rate_limits": [{"limit": 1, "period": "minute"}]})).await;
+    assert_eq!((&slow["would_expire"], &slow["now"]["would_expire"]), (&json!(true), &json!(false)));
+    let expires_at = slow["first_expiry_at"].as_str().unwrap();
+    assert!(expires_at.starts_with("2026-11-21T07:40:00"), "{expires_at}");
+}
+
+#[tokio::test]
+async fn the_answer_time_bounds_what_max_in_flight_allows() {
+    let server = Server::start().await;
+    let id = backlog(&server, json!({"rate_limits": []})).await;
+    let unknown = server.preview(&id, json!({"max_in_flight": 1})).await;
+    assert_eq!((&unknown["effective_per_s"], &unknown["drains"]), (&Value::Null, &Value::Null));
+    // Answers within 12 ms.
+    let claimed = server.claim(&id).await;
+    for delivery in &claimed[..10] {
+        server.settle(delivery, 200, Verdict::Delivered).await;
+    }
+    server.clock.advance(Duration::from_secs(1));
+    let one = server.preview(&id, json!({"max_in_flight": 1})).await;
+    assert_eq!(one["binding"], "max_in_flight");
+    let per_s = one["effective_per_s"].as_f64().unwrap();
+    assert!((75.0..92.0).contains(&per_s), "{per_s}");
+    let limited =
+        server.preview(&id, json!({"max_in_flight": 1, "rate_limits": [{"limit": 5, "period": "second"}]})).await;
+    assert_eq!(limited["binding"], json!({"limit": 5, "period": "second"}));
+}
+
+#[tokio::test]
+async fn a_preview_refuses_what_an_edit_would_refuse() {
+    let server = Server::start().await;
+    let id = backlog(&server, json!({})).await;
+    let path = format!("/v1/destinations/{id}/preview");
+    let second = json!({"limit": 1, "period": "second"});
+    for (body, pointers) in [
+        (json!({"rate_limits": [second, second]}), &["/rate_limits/1/period"][..]),
+        (json!({"rate_limits": [{"limit": 0, "period": "week"}]}), &["/rate_limits/0/limit", "/rate_limits/0/period"]),
+        (json!({"max_in_flight": 0, "paused": true}), &["/max_in_flight", "/paused"]),
+    ] {
+        assert_eq!(server.post(&path, &body).await.pointers(), pointers, "{body}");
+    }
+    server.post("/v1/destinations/dst_01h2xcejqtf2nbrexx3vqjhp41/preview", "{}").await.problem(404);
+}

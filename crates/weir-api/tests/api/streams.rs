@@ -1,0 +1,212 @@
+//! The live stream, and the sample that its viewers share.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use axum::body::{Body, BodyDataStream};
+use futures_util::{StreamExt as _, future::join_all};
+use http::{Request, StatusCode, header};
+use serde_json::{Value, json};
+use weir_api::ApiKeys;
+
+use crate::harness::{Options, Server, reply};
+
+const KEY: &str = "sesame";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An open stream.
+struct Stream {
+    body: BodyDataStream,
+    text: String,
+}
+
+impl Stream {
+    /// The next event: its name and its data. `None`: the stream has ended.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some((event, rest)) = self.text.split_once("\n\n") {
+                let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+                let found =
+                    field("event: ").map(|name| (name, serde_json::from_str(&field("data: ").unwrap()).unwrap()));
+                self.text = rest.to_owned();
+                match found {
+                    Some(event) => return Some(event),
+                    None => continue,
+                }
+            }
+            let part = tokio::time::timeout(PATIENCE, self.body.next()).await.expect("an event in time")?;
+            self.text.push_str(std::str::from_utf8(&part.unwrap()).unwrap());
+        }
+    }
+
+    /// The next event that is not a snapshot.
+    async fn change(&mut self) -> (String, Value) {
+        loop {
+            let (name, data) = self.next().await.unwrap();
+            if name != "snapshot" {
+                return (name, data);
+            }
+        }
+    }
+
+    async fn ends(&mut self) {
+        while self.next().await.is_some() {}
+    }
+}
+
+impl Server {
+    async fn follow(&self, query: &str, key: &str) -> Stream {
+        let request = Request::get(format!("/v1/stream{query}")).header(header::HOST, "localhost");
+        let request = request.header(header::AUTHORIZATION, format!("Bearer {key}")).body(Body::empty()).unwrap();
+        let response = tower::ServiceExt::oneshot(self.router.clone(), request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        assert_eq!(response.headers()["x-accel-buffering"], "no");
+        Stream { body: response.into_body().into_data_stream(), text: String::new() }
+    }
+
+    async fn with_a_key() -> Self {
+        Self::start_with(Options { api_keys: ApiKeys::new([KEY]), ..Options::default() }).await
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Value) -> Value {
+        let mut request = crate::harness::json_request(method, path, body);
+        request.headers_mut().insert(header::AUTHORIZATION, format!("Bearer {KEY}").parse().unwrap());
+        let reply = reply(self.router.clone(), request).await;
+        assert!(reply.status.is_success(), "{method} {path}: {reply:?}");
+        serde_json::from_slice(&reply.body).unwrap_or_default()
+    }
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_a_snapshot_and_then_tells_of_edits_and_replays() {
+    let server = Server::with_a_key().await;
+    let mut stream = server.follow("", KEY).await;
+    let (name, first) = stream.next().await.unwrap();
+    assert_eq!((&*name, &first["destinations"], &first["totals"]["destinations"]), ("snapshot", &json!([]), &json!(0)));
+
+    let created =
+        server.call("POST", "/v1/destinations", json!({"url": "https://acme.example/", "tenant": "acme"})).await;
+    let id = created["id"].as_str().unwrap();
+    let (name, edit) = stream.change().await;
+    let expected = json!({"at": created["created_at"], "destination_id": id, "state": "created"});
+    assert_eq!((&*name, &edit), ("edit", &expected));
+    let (name, snapshot) = stream.next().await.unwrap();
+    assert_eq!((&*name, &snapshot["destinations"][0]["destination"]["id"]), ("snapshot", &json!(id)));
+
+    let path = format!("/v1/destinations/{id}");
+    let edited = server.call("PATCH", &path, json!({"name": "Acme"})).await;
+    let expected = json!({"at": edited["updated_at"], "destination_id": id, "state": "edited"});
+    assert_eq!(stream.change().await, ("edit".to_owned(), expected));
+    let replay = server.call("POST", "/v1/replays", json!({"tenant": "acme"})).await;
+    let (name, began) = stream.change().await;
+    assert_eq!((&*name, &began["replay_id"], &began["state"]), ("replay", &replay["id"], &json!("running")));
+    server.call("DELETE", &path, Value::Null).await;
+    let (name, edit) = stream.change().await;
+    assert_eq!((&*name, &edit["destination_id"], &edit["state"]), ("edit", &json!(id), &json!("deleted")));
+}
+
+#[tokio::test]
+async fn a_stream_of_one_destination_or_tenant_shows_nothing_else() {
+    let server = Server::with_a_key().await;
+    let mut ids = Vec::new();
+    for tenant in ["acme", "globex"] {
+        let body = json!({"url": "https://example.com/", "tenant": tenant});
+        ids.push(server.call("POST", "/v1/destinations", body).await["id"].as_str().unwrap().to_owned());
+    }
+    let bound = server.call("POST", "/v1/keys", json!({"name": "a", "role": "read", "tenants": ["acme"]})).await;
+    let bound = bound["secret"].as_str().unwrap();
+    let destination = format!("?destination={}", ids[0]);
+    let mut streams = [
+        server.follow(&destination, KEY).await,
+        server.follow("?tenant=acme", KEY).await,
+        server.follow("", bound).await,
+    ];
+    for stream in &mut streams {
+        let (_, snapshot) = stream.next().await.unwrap();
+        let shown = snapshot["destinations"].as_array().unwrap();
+        assert_eq!((shown.len(), &shown[0]["destination"]["id"]), (1, &json!(ids[0])));
+        assert_eq!(snapshot["totals"]["destinations"], 1);
+    }
+    // The other one is edited first.
+    for id in ids.iter().rev() {
+        server.call("PATCH", &format!("/v1/destinations/{id}"), json!({"paused": true})).await;
+    }
+    for stream in &mut streams {
+        let (name, edit) = stream.change().await;
+        assert_eq!((&*name, &edit["destination_id"]), ("edit", &json!(ids[0])));
+    }
+    for query in [format!("?destination={}", ids[1]), "?tenant=globex".to_owned()] {
+        let request =
+            Request::get(format!("/v1/stream{query}")).header(header::AUTHORIZATION, format!("Bearer {bound}"));
+        server.send(request.body(Body::empty()).unwrap()).await.problem(404);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_key_and_when_the_process_stops() {
+    let server = Server::with_a_key().await;
+    let created = server.call("POST", "/v1/keys", json!({"name": "a", "role": "read"})).await;
+    let mut of_key = server.follow("", created["secret"].as_str().unwrap()).await;
+    let mut of_settings = server.follow("", KEY).await;
+    assert!(of_key.next().await.is_some() && of_settings.next().await.is_some());
+    server.call("DELETE", &format!("/v1/keys/{}", created["id"].as_str().unwrap()), Value::Null).await;
+    of_key.ends().await;
+    assert!(of_settings.next().await.is_some());
+    server.stop.send(true).unwrap();
+    // At once, not at the next snapshot.
+    let ended = tokio::time::timeout(Duration::from_millis(500), of_settings.ends()).await;
+    assert!(ended.is_ok());
+}
+
+#[tokio::test]
+async fn the_number_of_open_streams_is_bounded_and_a_closed_one_makes_room() {
+    let server = Server::with_a_key().await;
+    let mut open = Vec::new();
+    for _ in 0..100 {
+        open.push(server.follow("", KEY).await);
+    }
+    let ask = || {
+        let request = Request::get("/v1/stream").header(header::AUTHORIZATION, format!("Bearer {KEY}"));
+        server.send(request.body(Body::empty()).unwrap())
+    };
+    ask().await.problem(503);
+    open.pop();
+    assert_eq!(ask().await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn many_viewers_share_one_sample_a_second() {
+    const DESTINATIONS: u64 = 2_000;
+    let server = Server::with_a_key().await;
+    let create = || server.call("POST", "/v1/destinations", json!({"url": "https://example.com/"}));
+    join_all((0..DESTINATIONS).map(|_| create())).await;
+    let mut viewers = Vec::new();
+    for _ in 0..20 {
+        viewers.push(server.follow("", KEY).await);
+    }
+    // Every sample has its own instant.
+    let clock = std::sync::Arc::clone(&server.clock);
+    let ticks = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            clock.advance(Duration::from_millis(10));
+        }
+    });
+    let began = tokio::time::Instant::now();
+    let watched = viewers.iter_mut().map(async |viewer| {
+        let mut instants = Vec::new();
+        while instants.len() < 4 {
+            let (_, snapshot) = viewer.next().await.unwrap();
+            assert_eq!(snapshot["totals"]["destinations"], DESTINATIONS);
+            assert_eq!(snapshot["destinations"].as_array().unwrap().len(), 200);
+            instants.push(snapshot["as_of"].as_str().unwrap().to_owned());
+        }
+        instants
+    });
+    let watched: Vec<Vec<String>> = join_all(watched).await;
+    let seconds = began.elapsed().as_secs_f64();
+    ticks.abort();
+    let samples: BTreeSet<&String> = watched.iter().flatten().collect();
+    assert!(samples.len() as f64 <= seconds + 2.0, "{} samples in {seconds} s", samples.len());
+    assert!(samples.len() <= 6, "{samples:?}");
+}

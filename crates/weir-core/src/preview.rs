@@ -1,0 +1,203 @@
+//! What limits do to a backlog: how fast it is sent, which bound decides, and when it is empty.
+//!
+//! Under a backlog each limit spaces slots by T = (W + J) / R, so the n-th slot from now starts at
+//! `offset + n · T` or later, where the tokens of a burst make the offset smaller. `max_in_flight` spaces sends in the
+//! same way, by the recent answer time divided by `max_in_flight`. The n-th send starts where the strictest of these
+//! bounds allows, as in [`Limiter::start_after`]. All arithmetic follows from these straight lines, so its cost does not
+//! depend on the backlog.
+
+use std::time::Duration;
+
+use crate::{
+    limit::RateLimit,
+    limiter::{Limiter, LimiterParts},
+    time::Timestamp,
+};
+
+/// What decides how fast a backlog is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    Limit(RateLimit),
+    MaxInFlight,
+}
+
+/// How many requests a destination answers at one time, and how fast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answers {
+    pub max_in_flight: u32,
+    /// The average time from a send to its answer.
+    pub time: Duration,
+}
+
+/// How a destination would send a backlog from now on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forecast {
+    now: Timestamp,
+    /// The earliest start of any send, in seconds from now: a hold, or the spacing after the last send.
+    begins_in_s: f64,
+    /// Empty if nothing is known to bound the rate.
+    paces: Vec<Pace>,
+}
+
+/// One bound: the n-th send, counted from 1, starts at `offset_s + n · spacing_s` from now or later.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Pace {
+    bound: Bound,
+    offset_s: f64,
+    spacing_s: f64,
+}
+
+/// The expiries of the deliveries at both ends of a backlog, which is sent from the oldest to the newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expiries {
+    pub oldest: Timestamp,
+    pub newest: Timestamp,
+}
+
+/// When a backlog is empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drain {
+    /// The last delivery is sent after this time.
+    After(Duration),
+    /// As many deliveries arrive as are sent, or more.
+    Never,
+    /// Nothing is known to bound the rate.
+    Unknown,
+}
+
+impl Drain {
+    pub fn after(self) -> Option<Duration> {
+        match self {
+            Self::After(time) => Some(time),
+            Self::Never | Self::Unknown => None,
+        }
+    }
+
+    /// Whether the backlog becomes empty; `None` if unknown.
+    pub fn is_expected(self) -> Option<bool> {
+        match self {
+            Self::After(_) => Some(true),
+            Self::Never => Some(false),
+            Self::Unknown => None,
+        }
+    }
+}
+
+impl Forecast {
+    /// The forecast from the position of the cursors. `answers`: if it is known how long the destination takes.
+    pub fn new(limiter: &Limiter, answers: Option<Answers>, now: Timestamp) -> Self {
+        let begin = limiter.next_start(now);
+        let begins_in_s = seconds(now, begin);
+        let mut paces: Vec<Pace> = LimiterParts::from(limiter)
+            .cursors
+            .into_iter()
+            .map(|cursor| {
+                let cursor = cursor.at(begin);
+                let (spacing_s, tokens) = (cursor.limit.spacing().as_secs_f64(), cursor.limit.burst.get());
+                let spent = f64::from(cursor.spent) - f64::from(tokens);
+                let offset_s = seconds(now, cursor.since) + spent * spacing_s;
+                Pace { bound: Bound::Limit(cursor.limit), offset_s, spacing_s }
+            })
+            .collect();
+        if let Some(Answers { max_in_flight, time }) = answers.filter(|answers| !answers.time.is_zero()) {
+            let spacing_s = time.as_secs_f64() / f64::from(max_in_flight.max(1));
+            // Under a backlog all places are taken, so the next send waits for an answer.
+            paces.push(Pace { bound: Bound::MaxInFlight, offset_s: begins_in_s, spacing_s });
+        }
+        Self { now, begins_in_s, paces }
+    }
+
+    /// The sustained rate; `None` if nothing is known to bound it.
+    pub fn per_second(&self) -> Option<f64> {
+        self.strictest().map(|pace| 1.0 / pace.spacing_s)
+    }
+
+    /// What bounds the sustained rate.
+    pub fn bound(&self) -> Option<Bound> {
+        self.strictest().map(|pace| pace.bound)
+    }
+
+    fn strictest(&self) -> Option<&Pace> {
+        self.paces.iter().max_by(|a, b| a.spacing_s.total_cmp(&b.spacing_s))
+    }
+
+    /// When the n-th send from now starts, counted from 1. Like [`Limiter::start_after`], an estimate when several
+    /// limits bind in turn.
+    pub fn start_of(&self, n: u64) -> Timestamp {
+        self.now + duration(self.start_of_s(n as f64))
+    }
+
+    fn start_of_s(&self, n: f64) -> f64 {
+        self.paces.iter().map(|pace| pace.offset_s + n * pace.spacing_s).fold(self.begins_in_s, f64::max)
+    }
+
+    /// When `waiting` deliveries, and those that arrive meanwhile at this rate, are sent.
+    ///
+    /// That is the smallest n with n ≥ waiting + inflow · start(n). The start is the largest of several lines, so each
+    /// line gives a smallest n, or a largest one if it is slower than the inflow: then only a burst may drain.
+    pub fn drain(&self, waiting: u64, inflow_per_s: f64) -> Drain {
+        if waiting == 0 {
+            return Drain::After(Duration::ZERO);
+        }
+        if self.paces.is_empty() {
+            return Drain::Unknown;
+        }
+        let waiting = waiting as f64;
+        let (mut least, mut most) = (waiting + inflow_per_s * self.begins_in_s, f64::INFINITY);
+        for Pace { offset_s, spacing_s, .. } in &self.paces {
+            let backlog = waiting + inflow_per_s * offset_s;
+            let share = inflow_per_s * spacing_s;
+            if share < 1.0 {
+                least = least.max(backlog / (1.0 - share));
+            } else if backlog > 0.0 {
+                return Drain::Never;
+            } else {
+                most = most.min(backlog / (1.0 - share));
+            }
+        }
+        let sent = least.ceil();
+        if sent > most { Drain::Never } else { Drain::After(duration(self.start_of_s(sent))) }
+    }
+
+    /// The first instant at which one of `waiting` deliveries expires before it is sent; `None` if all are sent in time.
+    /// Between both ends the expiries are taken to rise evenly, as with deliveries that came at an even rate and may
+    /// wait equally long.
+    pub fn first_expiry(&self, waiting: u64, expiries: Expiries) -> Option<Timestamp> {
+        let (oldest_s, newest_s) = (seconds(self.now, expiries.oldest), seconds(self.now, expiries.newest));
+        let last = waiting.checked_sub(1)? as f64;
+        let expiry_s = |n: u64| oldest_s + (newest_s - oldest_s) * ((n - 1) as f64 / last.max(1.0));
+        let is_late = |n: u64| self.start_of_s(n as f64) >= expiry_s(n);
+        if is_late(1) {
+            return Some(expiries.oldest);
+        }
+        // Starts never get closer together, so if both ends are in time, then so is everything between them.
+        if !is_late(waiting) {
+            return None;
+        }
+        let (mut in_time, mut late) = (1, waiting);
+        while late - in_time > 1 {
+            let middle = in_time + (late - in_time) / 2;
+            *(if is_late(middle) { &mut late } else { &mut in_time }) = middle;
+        }
+        Some(self.now + duration(expiry_s(late)))
+    }
+}
+
+/// The rate of new deliveries that a forecast expects: the lower one of those in two times that follow each other.
+/// Deliveries that all arrived at once are in the backlog already, and are no inflow.
+pub fn steady_inflow(older_per_s: f64, newer_per_s: f64) -> f64 {
+    older_per_s.min(newer_per_s)
+}
+
+/// From `from` to `to` in seconds; negative if `to` is earlier.
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.since(from).as_secs_f64() - from.since(to).as_secs_f64()
+}
+
+/// Seconds as a duration; the longest one if there are too many.
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+#[cfg(test)]
+mod tests;
