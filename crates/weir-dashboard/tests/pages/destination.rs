@@ -26,7 +26,7 @@ fn health() -> Value {
 fn outlook(rate: f64, eta: Option<f64>) -> Value {
     json!({
         "effective_per_s": rate, "binding": {"limit": 10, "period": "second"}, "drain_eta_s": eta,
-        "drains": eta.is_some(), "would_expire": 12, "first_expiry_at": "2025-11-21T08:00:00.000Z",
+        "drains": eta.is_some(), "would_expire": true, "first_expiry_at": "2025-11-21T08:00:00.000Z",
     })
 }
 
@@ -112,7 +112,12 @@ async fn while_typing_the_preview_shows_both_outlooks() {
     let (form, headers) =
         ("limit_second=20&max_in_flight=8", [("sec-fetch-site", "same-origin"), ("hx-request", "true")]);
     let part = api.dashboard().post_with(&format!("{PAGE}/preview"), form, &headers).await;
-    part.has(&["<td>10/s</td><td><b>20/s</b></td>", "<td>never</td><td><b>1 min</b></td>", "max_in_flight is reached"]);
+    part.has(&[
+        "<td>10/s</td><td><b>20/s</b></td>",
+        "<td>never</td><td><b>1 min</b></td>",
+        "max_in_flight is reached",
+        "yes <span class=\"soft\">the first at <time",
+    ]);
     part.has_not(&["<html"]);
     let sent = json!({"rate_limits": [{"period": "second", "limit": 20}], "max_in_flight": 8});
     assert_eq!(api.seen("POST", "/v1/destinations/dst_1/preview")[0].body, sent);

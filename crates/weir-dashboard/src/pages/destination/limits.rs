@@ -168,7 +168,7 @@ pub(crate) struct Outlook {
     pub(super) binding: Option<Binding>,
     pub(super) drain_eta_s: Option<Seconds>,
     pub(super) drains: Option<bool>,
-    pub(super) would_expire: Option<Count>,
+    pub(super) would_expire: bool,
     pub(super) first_expiry_at: Option<At>,
 }
 
@@ -192,6 +192,11 @@ impl Outlook {
             Some(Binding::Other(name)) => name.clone(),
             None => "nothing".to_owned(),
         }
+    }
+
+    /// Whether deliveries expire before they are sent.
+    pub(super) fn expires(&self) -> &'static str {
+        if self.would_expire { "yes" } else { "no" }
     }
 
     pub(super) fn drain(&self) -> String {
