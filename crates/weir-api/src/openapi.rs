@@ -27,7 +27,7 @@ use crate::{
     readers::{query::Query, texts},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
-        preview, purge, replays, secrets, session, stream, test_event,
+        preview, purge, replays, secrets, session, status, stream, test_event,
     },
 };
 
@@ -98,7 +98,7 @@ const SECURITY_SCHEME: &str = "api_key";
         (name = "session", description = "Who sends the requests, and the sessions of browsers. In a session the cookie replaces the key on every path."),
         (name = "keys", description = "API keys with a role, for all tenants or for some. Each operation states the role that it needs."),
         (name = "activity", description = "Who changed what, and when."),
-        (name = "operation", description = "Health, metrics and this documentation. These paths need no key.")
+        (name = "operation", description = "The state of the installation. Health, metrics and this documentation, which need no key.")
     ),
     paths(
         ingest::post, ingest::post_batch, events::list, events::show,
@@ -111,7 +111,7 @@ const SECURITY_SCHEME: &str = "api_key";
         alerts::show, alerts::set,
         session::me, session::create, session::delete,
         keys::create, keys::list, keys::delete, activity::list,
-        health::live, health::ready, health::metrics, openapi, docs::page
+        status::show, health::live, health::ready, health::metrics, openapi, docs::page
     ),
     components(schemas(
         crate::problem::ProblemDocument<'_>,

@@ -18,5 +18,6 @@ pub(crate) mod purge;
 pub(crate) mod replays;
 pub(crate) mod secrets;
 pub(crate) mod session;
+pub(crate) mod status;
 pub(crate) mod stream;
 pub(crate) mod test_event;

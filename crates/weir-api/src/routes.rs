@@ -17,7 +17,7 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
-        preview, purge, replays, secrets, session, stream, test_event,
+        preview, purge, replays, secrets, session, status, stream, test_event,
     },
     state::{Api, ApiState, Operations},
 };
@@ -108,6 +108,7 @@ fn table() -> Vec<Route<Api>> {
         route(Method::GET, "/v1/keys", get(keys::list)),
         route(Method::DELETE, "/v1/keys/{id}", delete(keys::delete)),
         route(Method::GET, "/v1/activity", get(activity::list)),
+        route(Method::GET, "/v1/status", get(status::show)),
         route(Method::GET, "/openapi.json", get(openapi::openapi)),
         route(Method::GET, "/docs", get(docs::page)),
     ]

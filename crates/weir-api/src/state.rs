@@ -51,6 +51,7 @@ pub struct ApiState {
     /// The budget for the request bodies in memory.
     pub bodies: BodyBudget,
     pub operations: Operations,
+    pub installation: Installation,
     /// `None`: requests are not traced.
     pub spans: Option<Arc<dyn RequestSpans>>,
 }
@@ -65,6 +66,34 @@ pub struct Operations {
     pub readiness: Readiness,
     /// `None`: the metrics are served by a separate listener.
     pub render_metrics: Option<RenderMetrics>,
+}
+
+/// What this process runs on, for people who look at the installation.
+#[derive(Clone)]
+pub struct Installation {
+    /// `sqlite` or `postgres`.
+    pub store: &'static str,
+    /// `memory` or `redis`.
+    pub queue: &'static str,
+    pub queue_depths: ReadQueueDepths,
+}
+
+/// Reads the depths of the queue; `None` while the queue cannot be reached.
+pub type ReadQueueDepths = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<QueueDepths>> + Send>> + Send + Sync>;
+
+/// How much is in the queue.
+#[derive(Debug, Clone, Copy, serde::Serialize, utoipa::ToSchema)]
+pub struct QueueDepths {
+    /// Destinations that have something to send.
+    pub jobs: u64,
+    /// Permits that no worker has taken yet.
+    pub ready: u64,
+    /// How long the oldest of them has waited.
+    pub oldest_waited_ms: u64,
+    /// Permits that have no slot yet.
+    pub queued: u64,
+    /// Sends started and not yet settled.
+    pub in_flight: u64,
 }
 
 /// Renders the metrics of this process in the Prometheus text format.

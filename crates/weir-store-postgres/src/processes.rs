@@ -18,7 +18,7 @@ use weir_core::{
     claim::{Claim, ProcessId},
 };
 use weir_store::{
-    ProcessBeat, Processes, Recovered, StoreResult,
+    ProcessBeat, ProcessProfile, Processes, Recovered, RunningProcess, StoreResult,
     rows::{self, Row as _},
 };
 
@@ -27,7 +27,7 @@ use crate::{
     edits::Edit,
     ingest::column,
     recovery::{Abandoned, Recovery},
-    rows::process_id,
+    rows::{Unreadable, process_id},
     writer::Operation,
 };
 
@@ -54,6 +54,17 @@ impl Processes for PostgresStore {
         let id = ProcessId(self.edit(Register).await?);
         self.shared.process.set(Some(id));
         Ok(id)
+    }
+
+    async fn describe_process(&self, profile: ProcessProfile) -> StoreResult<()> {
+        match self.shared.process.id() {
+            Some(id) => self.edit(Describe { id, profile }).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn running_processes(&self) -> StoreResult<Vec<RunningProcess>> {
+        self.read(sqlx::query(PROFILES), running_process).await
     }
 
     async fn beat(&self) -> StoreResult<bool> {
@@ -98,6 +109,10 @@ const BEAT: &str = "UPDATE processes SET beat = beat + 1 WHERE id = ANY($1) RETU
 
 const PROCESSES: &str = "SELECT id, beat FROM processes ORDER BY id";
 
+const DESCRIBE: &str = "UPDATE processes SET role = $2, version = $3, started_at = $4 WHERE id = $1";
+
+const PROFILES: &str = "SELECT id, coalesce(role, ''), coalesce(version, ''), started_at FROM processes ORDER BY id";
+
 const REMOVE: &str = "DELETE FROM processes WHERE id = $1 AND ($2::bigint IS NULL OR beat = $2)";
 
 /// Whether a process may make claims.
@@ -119,6 +134,29 @@ impl Edit for Register {
     async fn run(&self, connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
         sqlx::query_scalar(REGISTER).fetch_one(connection).await
     }
+}
+
+struct Describe {
+    id: ProcessId,
+    profile: ProcessProfile,
+}
+
+#[async_trait]
+impl Edit for Describe {
+    type Answer = ();
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let ProcessProfile { role, version, started_at } = &self.profile;
+        let describe = sqlx::query(DESCRIBE).bind(self.id.0).bind(role).bind(version).bind(started_at.as_nanos());
+        describe.execute(connection).await.map(drop)
+    }
+}
+
+fn running_process(row: &PgRow) -> Result<RunningProcess, Unreadable> {
+    let (role, version) = (row.text(1)?, row.text(2)?);
+    // All of them are stored together.
+    let profile = row.optional_time(3)?.map(|started_at| ProcessProfile { role, version, started_at });
+    Ok(RunningProcess { id: process_id(row, 0)?, profile })
 }
 
 struct Remove {

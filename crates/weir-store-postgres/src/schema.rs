@@ -40,6 +40,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/postgres/0003_activity.sql"),
     },
     Migration { version: 4, description: "counters and traffic", sql: COUNTERS },
+    Migration {
+        version: 6,
+        description: "process profiles",
+        sql: include_str!("../../../migrations/postgres/0006_process_profiles.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

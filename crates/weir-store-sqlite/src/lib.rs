@@ -71,4 +71,6 @@ pub struct SqliteStore {
     fast_path: FastPathHandle,
     /// The write-ahead log.
     log: PathBuf,
+    /// What this process says of itself.
+    profile: std::sync::Mutex<Option<weir_store::ProcessProfile>>,
 }

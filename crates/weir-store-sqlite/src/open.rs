@@ -119,7 +119,15 @@ impl SqliteStore {
         // The writer holds the lock until it ends, so that no other Weir opens the file before the last commit.
         let (operations, writer) = writer::spawn(setup, lock);
         let log = beside(path, "-wal");
-        Ok(Self { operations, writer: Some(writer).into(), readers, destinations, fast_path, log })
+        Ok(Self {
+            operations,
+            writer: Some(writer).into(),
+            readers,
+            destinations,
+            fast_path,
+            log,
+            profile: None.into(),
+        })
     }
 
     /// The size of the write-ahead log, in bytes; 0 when there is none.

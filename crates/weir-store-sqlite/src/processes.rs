@@ -1,7 +1,7 @@
 //! Process leases: only one process has the file open, so no other process can observe its death. Its claims are
 //! recovered at the next start and are never orphaned.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
@@ -9,7 +9,10 @@ use weir_core::{
     Timestamp,
     claim::{Claim, ProcessId},
 };
-use weir_store::{AbandonedClaim, ProcessBeat, Processes, Recovered, Results as _, StoreResult, rows::Row as _};
+use weir_store::{
+    AbandonedClaim, ProcessBeat, ProcessProfile, Processes, Recovered, Results as _, RunningProcess, StoreResult,
+    rows::Row as _,
+};
 
 use crate::{
     SqliteStore,
@@ -22,6 +25,17 @@ const ATTEMPTS: &str = "SELECT attempts, coalesce(attempts_before, 0) FROM deliv
 impl Processes for SqliteStore {
     async fn register_process(&self) -> StoreResult<ProcessId> {
         Ok(ProcessId(1))
+    }
+
+    async fn describe_process(&self, profile: ProcessProfile) -> StoreResult<()> {
+        // In memory: no other process can ask.
+        *self.profile.lock().unwrap_or_else(PoisonError::into_inner) = Some(profile);
+        Ok(())
+    }
+
+    async fn running_processes(&self) -> StoreResult<Vec<RunningProcess>> {
+        let profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(vec![RunningProcess { id: ProcessId(1), profile }])
     }
 
     async fn beat(&self) -> StoreResult<bool> {

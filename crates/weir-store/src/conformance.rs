@@ -391,6 +391,7 @@ macro_rules! store_conformance {
             unknown_attempts_of_a_replay_count_from_its_start,
             replays_are_listed_newest_first,
             claims_of_a_running_process_or_without_an_owner_are_not_orphaned,
+            a_registered_process_is_listed_with_what_it_says_of_itself,
             resolved_claims_have_an_unknown_outcome_and_are_counted,
             claims_that_ended_meanwhile_are_not_resolved,
             a_resolved_claim_ends_like_a_recovered_one,

@@ -63,7 +63,9 @@ pub use history::{
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
-pub use processes::{AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, Processes};
+pub use processes::{
+    AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, ProcessProfile, Processes, RunningProcess,
+};
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
 pub use purge::{Purge, PurgePlace, PurgeScan, PurgeStep};
 pub use replays::{

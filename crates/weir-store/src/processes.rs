@@ -40,11 +40,34 @@ pub struct ProcessBeat {
     pub beat: i64,
 }
 
+/// What a process says of itself, for people who look at the installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessProfile {
+    /// The command that started it: `serve`, `api`, `scheduler` or `worker`.
+    pub role: String,
+    pub version: String,
+    pub started_at: Timestamp,
+}
+
+/// A registered process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningProcess {
+    pub id: ProcessId,
+    /// `None`: a process of a version that says nothing of itself, or one that has only just registered.
+    pub profile: Option<ProcessProfile>,
+}
+
 #[async_trait]
 pub trait Processes {
     /// Registers this process. It owns every claim that this handle makes from then on, also by ingest. Earlier claims
     /// have no owner and end only when they expire.
     async fn register_process(&self) -> StoreResult<ProcessId>;
+
+    /// Stores what this process says of itself, until it registers again or is removed.
+    async fn describe_process(&self, profile: ProcessProfile) -> StoreResult<()>;
+
+    /// The registered processes, in the order of their ids.
+    async fn running_processes(&self) -> StoreResult<Vec<RunningProcess>>;
 
     /// Raises the beat of this process. `false` if it is no longer registered, because it was declared dead; it then
     /// makes no claims until it registers again.

@@ -96,6 +96,14 @@ impl Backends {
         }
     }
 
+    /// The kinds of store and queue, as the API names them.
+    pub(crate) fn names(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Embedded { .. } => ("sqlite", "memory"),
+            Self::Scaled { .. } => ("postgres", "redis"),
+        }
+    }
+
     /// The resources that the store uses.
     pub(crate) fn store_use(&self) -> StoreUse {
         match self {

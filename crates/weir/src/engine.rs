@@ -1,6 +1,6 @@
 //! The composition root: starts the roles of a process on its backends, and stops them in order.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{
@@ -9,7 +9,8 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 use weir_api::{
-    ApiKeys, ApiState, BodyBudget, Hosts, KeyRing, LiveOverview, Operations, PublicUrl, Readiness, RemoteAddress,
+    ApiKeys, ApiState, BodyBudget, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths,
+    Readiness, RemoteAddress,
 };
 use weir_core::{Clock, address::AddressPolicy, retention::Retention};
 use weir_dashboard::DashboardSettings;
@@ -17,13 +18,14 @@ use weir_scheduler::{
     AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
     Scheduler, Sweeper,
 };
+use weir_store::ProcessProfile;
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
 };
 
 use crate::{
-    backends::Backends,
+    backends::{Backends, Depths},
     cli::Misuse,
     config::{Backing, Key, Role},
     lease::ProcessLease,
@@ -98,7 +100,12 @@ impl Engine {
         // Boxed, because this future is large and would enlarge every future around it.
         let backends = Box::pin(Backends::open(&settings.backing)).await?;
         // Register the process before any role starts: its claims and permits carry its id.
-        let lease = ProcessLease::begin(backends.store(), backends.queue()).await?;
+        let profile = ProcessProfile {
+            role: role.name().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: backends.clock().now(),
+        };
+        let lease = ProcessLease::begin(backends.store(), backends.queue(), profile).await?;
         let lease = tokio::spawn(lease.keep());
 
         // Start the background tasks of the roles.
@@ -175,6 +182,7 @@ impl Engine {
                 max_event_bytes: settings.max_event_bytes,
                 bodies: settings.bodies,
                 operations,
+                installation: installation(&backends),
                 spans: traces.clone().map(|traces| traces as _),
             });
             if settings.dashboard { dashboard(api, public_url.as_ref(), backends.clock()) } else { api }
@@ -304,6 +312,26 @@ fn schedule(backends: &Backends, retention: Retention, stops: &watch::Receiver<b
     let alerts = AlertPublisher::new(backends.store(), backends.queue(), backends.clock());
     let alert_stops = stopped(stops.clone());
     background.spawn(async move { alerts.run(alert_stops).await });
+}
+
+/// What the API says of the backends.
+fn installation(backends: &Backends) -> Installation {
+    let (store, queue) = backends.names();
+    let backends = backends.clone();
+    let read = move || -> Pin<Box<dyn Future<Output = Option<QueueDepths>> + Send>> {
+        let backends = backends.clone();
+        Box::pin(async move {
+            let Depths { ready, oldest_waited, queued, in_flight, jobs } = backends.depths().await?;
+            Some(QueueDepths {
+                jobs: jobs as u64,
+                ready: ready as u64,
+                oldest_waited_ms: oldest_waited.as_millis() as u64,
+                queued: queued as u64,
+                in_flight: in_flight as u64,
+            })
+        })
+    };
+    Installation { store, queue, queue_depths: Arc::new(read) }
 }
 
 fn worker(backends: &Backends, addresses: AddressPolicy, grace: Duration, capacity: usize) -> Worker {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::claim::ProcessId;
 use weir_queue::SharedQueue;
-use weir_store::{BEAT_EVERY, LEASE_VALID, SharedStore, StoreResult};
+use weir_store::{BEAT_EVERY, LEASE_VALID, ProcessProfile, SharedStore, StoreResult};
 
 /// How long the deregistration may take on shutdown.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -17,14 +17,17 @@ pub(crate) struct ProcessLease {
     store: SharedStore,
     queue: SharedQueue,
     process: ProcessId,
+    /// What the process says of itself.
+    profile: ProcessProfile,
 }
 
 impl ProcessLease {
-    pub(crate) async fn begin(store: SharedStore, queue: SharedQueue) -> StoreResult<Self> {
+    pub(crate) async fn begin(store: SharedStore, queue: SharedQueue, profile: ProcessProfile) -> StoreResult<Self> {
         let asked = Instant::now();
         let process = store.register_process().await?;
         queue.renew_lease(process, asked + LEASE_VALID);
-        Ok(Self { store, queue, process })
+        store.describe_process(profile.clone()).await?;
+        Ok(Self { store, queue, process, profile })
     }
 
     /// Renews the lease until the task is aborted.
@@ -45,6 +48,7 @@ impl ProcessLease {
                 "this process was declared dead; it registers again under a new id"
             );
             self.process = self.store.register_process().await?;
+            self.store.describe_process(self.profile.clone()).await?;
         }
         self.queue.renew_lease(self.process, asked + LEASE_VALID);
         Ok(())

@@ -19,8 +19,8 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tower::ServiceExt;
 use weir_api::{
-    ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, KeyRing, LiveOverview,
-    Operations, PublicUrl, Readiness, router,
+    ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, Installation, KeyRing,
+    LiveOverview, Operations, PublicUrl, QueueDepths, Readiness, router,
 };
 use weir_core::{
     Clock, Destination, DestinationId, Timestamp,
@@ -102,6 +102,14 @@ impl Server {
             live: LiveOverview::new(Arc::clone(&store), Arc::<TestClock>::clone(&clock), stops),
             max_event_bytes: options.max_event_bytes,
             bodies: BodyBudget::new(options.body_budget_bytes),
+            installation: Installation {
+                store: "sqlite",
+                queue: "memory",
+                queue_depths: Arc::new(|| {
+                    let depths = QueueDepths { jobs: 2, ready: 1, oldest_waited_ms: 40, queued: 3, in_flight: 4 };
+                    Box::pin(std::future::ready(Some(depths)))
+                }),
+            },
             operations: Operations {
                 store: Arc::clone(&store),
                 queue: None,

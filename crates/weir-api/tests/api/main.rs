@@ -24,5 +24,6 @@ mod replays;
 mod secrets;
 mod serving;
 mod sessions;
+mod status;
 mod streams;
 mod timing;

@@ -2,7 +2,7 @@
 //! dead.
 
 use super::*;
-use crate::Recovered;
+use crate::{ProcessProfile, Recovered, RunningProcess};
 
 const RESOLVED: Timestamp = Timestamp::from_secs(1_800_000_020);
 
@@ -90,4 +90,13 @@ pub async fn a_resolved_claim_ends_like_a_recovered_one(subject: Subject) {
     subject.ingest(vec![coalescing(4)]).await;
     let resolved = subject.resolve(&claimed.iter().collect::<Vec<_>>()).await;
     assert_eq!(resolved, Recovered { retried: 0, dead: 1, cancelled: 1, superseded: 1 });
+}
+
+pub async fn a_registered_process_is_listed_with_what_it_says_of_itself(subject: Subject) {
+    let id = subject.store.register_process().await.expect("register");
+    let listed = async || subject.store.running_processes().await.expect("read");
+    assert_eq!(listed().await, [RunningProcess { id, profile: None }]);
+    let profile = ProcessProfile { role: "worker".to_owned(), version: "0.1.0".to_owned(), started_at: RESOLVED };
+    subject.store.describe_process(profile.clone()).await.expect("describe");
+    assert_eq!(listed().await, [RunningProcess { id, profile: Some(profile) }]);
 }

@@ -15,10 +15,10 @@ use weir_core::{
 use weir_store::{
     ActivityFilter, ActivityLog, Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, Counters,
     Created, Creation, DeliveryAction, DeliveryDetail, DeliveryFilter, EventFilter, FastPath, Health, History, Ingest,
-    IngestRefusal, Ingested, KeyedAnswer, NewEvent, NewReplay, Page, PageRequest, ProcessBeat, Processes, Prune,
-    PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep,
-    Replays, Results, SendRecord, SendsRequest, Settlement, StateCounts, StoreResult, Traffic, TrafficHistory,
-    TrafficLog,
+    IngestRefusal, Ingested, KeyedAnswer, NewEvent, NewReplay, Page, PageRequest, ProcessBeat, ProcessProfile,
+    Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter,
+    ReplayPhase, ReplayStep, Replays, Results, RunningProcess, SendRecord, SendsRequest, Settlement, StateCounts,
+    StoreResult, Traffic, TrafficHistory, TrafficLog,
 };
 
 use super::TestStore;
@@ -173,6 +173,14 @@ impl History for TestStore {
 #[async_trait]
 impl Processes for TestStore {
     async fn register_process(&self) -> StoreResult<ProcessId> {
+        not_called()
+    }
+
+    async fn describe_process(&self, _: ProcessProfile) -> StoreResult<()> {
+        not_called()
+    }
+
+    async fn running_processes(&self) -> StoreResult<Vec<RunningProcess>> {
         not_called()
     }
 

@@ -1,0 +1,59 @@
+// Who may see and do what: login, logout, throttled guesses, a key that only reads.
+
+import assert from 'node:assert/strict';
+
+import { api, journey, key } from './browser.mjs';
+
+const typeKey = async (page, typed) => {
+  await page.getByLabel('API key').fill(typed);
+  await page.getByRole('button', { name: 'Log in' }).click();
+};
+
+journey('a reader logs in, is led back to the page, and logs out', async (visit) => {
+  const page = await visit.open('/activity?actor=nobody', { as: null });
+  await visit.check(page, 'login');
+  await typeKey(page, key);
+  await page.getByRole('heading', { name: 'Activity', exact: true }).waitFor();
+  assert.match(page.url(), /\/activity\?actor=nobody$/);
+  await page.getByRole('button', { name: 'Log out' }).click();
+  await page.getByLabel('API key').waitFor();
+  await page.goto('/keys');
+  await page.getByLabel('API key').waitFor();
+});
+
+journey('without JavaScript the login works too', async (visit) => {
+  const page = await visit.open('/keys', { as: null, scripts: false });
+  await typeKey(page, key);
+  await page.getByRole('heading', { name: 'Keys', exact: true }).waitFor();
+});
+
+journey('a key with the role read sees no action, and the server refuses it', async (visit) => {
+  const { id } = await api('POST', '/v1/destinations', { url: 'https://example.com/read', name: 'Read only' });
+  const reader = await api('POST', '/v1/keys', { name: 'reader', role: 'read' });
+  const page = await visit.open('/alerts', { as: reader.secret });
+  await page.getByText('Only a key with the role admin').waitFor();
+  assert.equal(await page.getByRole('button', { name: 'Save' }).count(), 0);
+  assert.equal(await page.getByRole('link', { name: 'Keys' }).count(), 0);
+  visit.expect(403, /\/keys$/);
+  await page.goto('/keys');
+  await page.getByText('this needs a key with the role').waitFor();
+  const { origin } = new URL(page.url());
+  const answer = await page.request.patch(`/v1/destinations/${id}`, { data: { paused: true }, headers: { origin } });
+  assert.equal(answer.status(), 403);
+});
+
+// Last: it uses up the tries of this address.
+journey('guesses of a key are throttled, and the page says for how long', async (visit) => {
+  visit.expect(401, /\/login$/);
+  visit.expect(429, /\/login$/);
+  const page = await visit.open('/login', { as: null });
+  for (let guess = 0; guess < 10; guess += 1) {
+    const answered = page.waitForResponse((response) => response.request().method() === 'POST');
+    await typeKey(page, `wrong-${guess}`);
+    assert.equal((await answered).status(), 401);
+    await page.getByText('This key is not valid').waitFor();
+  }
+  await typeKey(page, 'wrong');
+  await page.getByText(/Too many tries failed\. Try again in \d+ seconds/).waitFor();
+  await visit.check(page, 'throttled');
+});
