@@ -1,10 +1,10 @@
-// Keys, alerts, activity and status, in wide and narrow windows.
+// Keys, alerts and activity, in wide and narrow windows.
 
 import assert from 'node:assert/strict';
 
 import { api, journey, url } from './browser.mjs';
 
-const PAGES = ['/alerts', '/activity', '/keys', '/status', '/replays'];
+const PAGES = ['/alerts', '/activity', '/keys'];
 
 // First: later journeys fill the pages.
 journey('pages are accessible and fit a telephone', async (visit) => {
@@ -70,11 +70,4 @@ journey('times are in UTC or in the zone of the reader', async (visit) => {
   const local = await time.textContent();
   const minutes = (text) => Date.parse(`${text.replace(' ', 'T')}Z`) / 60_000;
   assert.equal(minutes(local) - minutes(utc), 330);
-});
-
-journey('the status shows the store, the queue and this process', async (visit) => {
-  const page = await visit.open('/status');
-  await page.getByText('API, scheduler and worker').waitFor();
-  await page.getByText('SQLite').waitFor();
-  await visit.check(page, 'status');
 });
