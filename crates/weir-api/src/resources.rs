@@ -20,3 +20,4 @@ pub(crate) mod secrets;
 pub(crate) mod session;
 pub(crate) mod stream;
 pub(crate) mod test_event;
+pub(crate) mod verify;

@@ -255,7 +255,7 @@ async fn destinations(store: &dyn Store, last: Option<&Sample>) -> StoreResult<V
     let mut found: Vec<_> = store.destinations(&ids).await?.into_iter().flatten().collect();
     let mut page = PageRequest { before: None, limit: AT_ONCE };
     loop {
-        let read = store.list_destinations(None, page).await?;
+        let read = store.list_destinations(&DestinationFilter::of(TenantScope::All), page).await?;
         let before = found.len();
         let is_new = |id: DestinationId| last.is_none_or(|sample| !sample.by_id.contains_key(&id));
         let rows = read.rows.len();

@@ -26,3 +26,4 @@ mod serving;
 mod sessions;
 mod streams;
 mod timing;
+mod verify;
