@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_core::{Destination, DestinationId, Timestamp, breaker::BreakerState};
-use weir_store::{PageRequest, Store, StoreResult, TRAFFIC_BUCKET, Traffic};
+use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, breaker::BreakerState};
+use weir_store::{DestinationFilter, PageRequest, Store, StoreResult, TRAFFIC_BUCKET, Traffic};
 
 use super::{
     changes::{self, Change, Known, OpenReplays},
