@@ -8,9 +8,8 @@ use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter,
-    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult,
-    destination_columns, edited_columns, first_id, paused_by_weir,
+    DestinationFilter, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest,
+    StoreResult, destination_columns, edited_columns, first_id, paused_by_weir,
     rows::{self, Row as _, limits_json},
 };
 

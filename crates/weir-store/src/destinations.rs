@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, access::TenantScope, activity::Activity, breaker::Breaker,
-    destination::Settings,
+    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, access::TenantScope, activity::Activity,
+    breaker::Breaker, destination::Settings,
 };
 
 use crate::{Created, Creation, Page, PageRequest, StateCounts, StoreResult};

@@ -4,8 +4,7 @@ use weir_core::{ErrorKind, outcome::Failure};
 
 use super::*;
 use crate::{
-    DestinationCondition, EXAMINED_AT_MOST, ErrorFilter, EventFilter, ListCount, NewReplay, Page, ReplayFilter,
-    SCANNED_AT_MOST,
+    DestinationCondition, EXAMINED_AT_MOST, ErrorFilter, EventFilter, ListCount, Page, ReplayFilter, SCANNED_AT_MOST,
 };
 
 fn both() -> TenantScope {
@@ -133,7 +132,7 @@ pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: S
     }
     subject.pause(1).await;
     let until = NOW + seconds(60);
-    subject.store.hold_destination(destination_id(2), until, "Retry-After").await.expect("hold");
+    subject.store.hold_destination(destination_id(2), until, "Retry-After", NOW).await.expect("hold");
     let change = crate::BreakerChange {
         id: destination_id(3),
         expected: Breaker::default(),
@@ -186,13 +185,10 @@ pub async fn a_replay_takes_the_deliveries_of_several_tenants(subject: Subject) 
     }
     let deliveries = DeliveryFilter { tenants: both(), ..DeliveryFilter::default() };
     let filter = ReplayFilter { states: vec![DeliveryState::Dead], deliveries };
-    let now = NOW + seconds(20);
-    assert_eq!(subject.store.count_replay(&filter, now).await.expect("count"), 2);
-    let id = weir_core::ReplayId::new(now, 1);
-    let new = NewReplay { id, filter: filter.clone(), created_at: now };
-    subject.store.create_replay(new, 2).await.expect("create");
-    assert_eq!(subject.store.replay(id).await.expect("read").expect("the replay").filter, filter);
-    while subject.store.step_replay(id, now).await.expect("step").more {}
+    assert_eq!(subject.begin(1, filter.clone()).await, 2);
+    let shown = subject.store.replay(replays::replay_id(1)).await.expect("read").expect("the replay");
+    assert_eq!(shown.filter, filter);
+    assert_eq!(subject.steps(1).await, 2);
     let states: Vec<_> = subject.deliveries(DeliveryFilter::default()).await.iter().map(|one| one.state).collect();
     assert_eq!(states, [DeliveryState::Dead, DeliveryState::Pending, DeliveryState::Pending]);
 }
