@@ -14,11 +14,11 @@ use weir_core::{
 };
 use weir_store::{
     ActivityFilter, ActivityLog, Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, Counters,
-    Created, Creation, DeliveryAction, DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, FastPath, Health, History, Ingest,
-    IngestRefusal, Ingested, KeyedAnswer, ListCount, NewEvent, NewReplay, Page, PageRequest, ProcessBeat, Processes, Prune,
-    PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter, ReplayPhase, ReplayStep,
-    Replays, Results, SendRecord, SendsRequest, Settlement, StateCounts, StoreResult, Traffic, TrafficHistory,
-    TrafficLog,
+    Created, Creation, DeliveryAction, DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, FastPath, Health,
+    History, Ingest, IngestRefusal, Ingested, KeyedAnswer, ListCount, NewEvent, NewReplay, Page, PageRequest,
+    ProcessBeat, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay,
+    ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, SendRecord, SendsRequest, Settlement, StateCounts,
+    StoreResult, Traffic, TrafficHistory, TrafficLog,
 };
 
 use super::TestStore;
