@@ -127,6 +127,7 @@ class Weir(_Resource):
         """Every destination with its backlog, rates and the reason why it is not faster."""
         query = {"tenant": tenant, "state": state, "q": q, "sort": sort}
         return self._pages("GET", "/v1/overview", query)
+
     def verify(
         self,
         headers: dict[str, str],

@@ -275,7 +275,7 @@ async fn open_replays(store: &dyn Store, last: Option<&Sample>) -> StoreResult<O
     for id in store.open_replays().await? {
         let tenant = match last.and_then(|sample| sample.replays.get(&id)) {
             Some(tenant) => tenant.clone(),
-            None => store.replay(id).await?.and_then(|replay| replay.filter.deliveries.tenant),
+            None => store.replay(id).await?.and_then(|replay| replay.filter.only_tenant().map(str::to_owned)),
         };
         replays.insert(id, tenant);
     }
