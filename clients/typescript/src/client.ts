@@ -15,6 +15,7 @@ import type {
   Delivery,
   DeliveryDetail,
   DeliveryFilter,
+  DeliveryGroups,
   Destination,
   DestinationChanges,
   DestinationHealth,
@@ -22,6 +23,7 @@ import type {
   Event,
   EventDetail,
   EventFilter,
+  GroupFilter,
   HistoryQuery,
   Me,
   NewDestination,
@@ -32,9 +34,11 @@ import type {
   PurgeFilter,
   Range,
   RateLimit,
+  ReceivedRequest,
   Replay,
   ReplayFilter,
   Secret,
+  Verified,
 } from "./types.js";
 
 export interface Options {
@@ -138,6 +142,11 @@ export class Weir extends Resource {
   /** The rights of the key. */
   me(): Promise<Me> {
     return this.call("GET", "/v1/me");
+  }
+
+  /** Whether a received request is signed with the secret, or with one of the destination. */
+  verify(request: ReceivedRequest): Promise<Verified> {
+    return this.call("POST", "/v1/verify", {}, { body: request, repeatable: true });
   }
 }
 
@@ -265,7 +274,13 @@ class Destinations extends Resource {
 
 class Deliveries extends Resource {
   list(filter: DeliveryFilter = {}): Pages<Delivery> {
-    return this.pages("GET", "/v1/deliveries", filter);
+    const { state, ...rest } = filter;
+    return this.pages("GET", "/v1/deliveries", Array.isArray(state) ? { ...rest, state: state.join(",") } : filter);
+  }
+
+  /** What failed, by destination, state and error, the largest group first. */
+  groups(filter: GroupFilter = {}): Promise<DeliveryGroups> {
+    return this.call("GET", "/v1/deliveries/groups", {}, { query: { ...filter } });
   }
 
   /** The delivery with its attempts. */

@@ -225,6 +225,47 @@ export interface Attempt {
   error_kind: string | null;
   outcome: "delivered" | "retryable" | "rejected" | "unknown";
   response_body: string | null;
+  signed_at: string | null;
+  response_headers: [string, string][];
+  remote_address: string | null;
+  connect_ms: number | null;
+  tls_ms: number | null;
+}
+
+/** Deliveries of one destination that failed in the same way; `error` is the filter that finds them. */
+export interface DeliveryGroup {
+  destination_id: string;
+  destination_name: string;
+  state: "dead" | "failed";
+  error: string | null;
+  status_code: number | null;
+  last_error: string | null;
+  deliveries: number;
+  newest_at: string;
+  oldest_at: string;
+  example_id: string;
+}
+
+export interface DeliveryGroups {
+  data: DeliveryGroup[];
+  scanned: number;
+  capped: boolean;
+}
+
+/** A request as it was received, and the secret or the destination to verify it with. */
+export interface ReceivedRequest {
+  destination?: string;
+  secret?: string;
+  headers: Record<string, string>;
+  body: string;
+  tolerance_s?: number;
+}
+
+export interface Verified {
+  valid: boolean;
+  reason: string | null;
+  signed_at: string | null;
+  age_s: number | null;
 }
 
 export interface DeliveryDetail extends Delivery {
@@ -251,7 +292,16 @@ export interface EventFilter extends Range {
 export interface DeliveryFilter extends Range {
   destination?: string;
   event?: string;
-  state?: DeliveryState;
+  state?: DeliveryState | DeliveryState[];
+  tenant?: string;
+  event_type?: string;
+  error?: string;
+  order?: "newest" | "oldest";
+}
+
+export interface GroupFilter extends Range {
+  destination?: string;
+  state?: "dead" | "failed" | "dead,failed";
   tenant?: string;
   event_type?: string;
   error?: string;

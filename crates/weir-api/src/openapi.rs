@@ -27,9 +27,16 @@ use crate::{
     readers::{query::Query, texts},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
-        preview, purge, replays, secrets, session, status, stream, test_event,
+        preview, purge, replays, secrets, session, status, stream, test_event, verify,
     },
 };
+
+/// Rules between fields, which the derived schemas do not contain, by the name of the schema.
+fn keywords() -> Vec<(&'static str, Value)> {
+    let mut all = destinations::keywords().to_vec();
+    all.push(("VerifyRequest", verify::VerifyRequest::keywords()));
+    all
+}
 
 /// The document as served.
 pub(crate) static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
@@ -106,7 +113,8 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::put,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
         overview::list, overview::show, stream::follow, preview::show, purge::purge, audit::show, test_event::send,
-        deliveries::list, deliveries::show, deliveries::retry, deliveries::cancel,
+        deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
+        verify::verify,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set,
         session::me, session::create, session::delete,
@@ -115,12 +123,12 @@ const SECURITY_SCHEME: &str = "api_key";
     ),
     components(schemas(
         crate::problem::ProblemDocument<'_>,
-        texts::ApiKeyIdText, texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStateText, texts::DestinationIdText,
-        texts::EventIdText, texts::EventPatternText, texts::EventTypeText, texts::IdempotencyKeyText,
-        activity::ActorText,
+        texts::ApiKeyIdText, texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStatesText, texts::DestinationIdText,
+        texts::DestinationConditionText, texts::EventIdText, texts::EventPatternText, texts::EventTypeText,
+        texts::FailureStatesText, texts::IdempotencyKeyText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
         overview::OrderText, overview::SearchText, overview::StandingText, stream::SnapshotView, stream::ChangeView<'_>,
-        texts::ReplayIdText, texts::TenantText, texts::TimeText
+        texts::ReplayIdText, texts::SearchText, texts::TenantText, texts::TimeText
     )),
     security(("api_key" = [])),
     modifiers(&Shared)
@@ -140,8 +148,8 @@ impl Modify for Shared {
             ));
             let scheme = RefOr::T(SecurityScheme::Http(bearer.build()));
             components.security_schemes.insert(SECURITY_SCHEME.to_owned(), scheme);
-            // Add the rules between fields, which the derived schemas do not contain.
-            for (name, keywords) in destinations::keywords() {
+            // Add the rules between fields.
+            for (name, keywords) in keywords() {
                 if let Some(RefOr::T(Schema::Object(schema))) = components.schemas.get_mut(name) {
                     let keywords = keywords.as_object().into_iter().flatten();
                     schema.extensions =
@@ -284,7 +292,7 @@ mod tests {
     #[test]
     fn rules_between_fields_are_part_of_the_schemas() {
         let document = document();
-        for (name, keywords) in destinations::keywords() {
+        for (name, keywords) in keywords() {
             let schema = &document["components"]["schemas"][name];
             assert!(schema["properties"].is_object(), "{name}");
             for (keyword, value) in keywords.as_object().unwrap() {

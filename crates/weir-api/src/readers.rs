@@ -8,6 +8,7 @@ pub(crate) mod body;
 pub(crate) mod fields;
 pub(crate) mod idempotency;
 pub(crate) mod if_match;
+pub(crate) mod ordered_page;
 pub(crate) mod page;
 pub(crate) mod query;
 pub(crate) mod texts;

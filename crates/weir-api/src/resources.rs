@@ -21,3 +21,4 @@ pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod stream;
 pub(crate) mod test_event;
+pub(crate) mod verify;

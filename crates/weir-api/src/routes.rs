@@ -17,7 +17,7 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
-        preview, purge, replays, secrets, session, status, stream, test_event,
+        preview, purge, replays, secrets, session, status, stream, test_event, verify,
     },
     state::{Api, ApiState, Operations},
 };
@@ -91,10 +91,12 @@ fn table() -> Vec<Route<Api>> {
         route(Method::POST, "/v1/destinations/{id}/purge", post(purge::purge)),
         route(Method::GET, "/v1/destinations/{id}/audit", get(audit::show)),
         route(Method::POST, "/v1/destinations/{id}/test", post(test_event::send)),
-        route(Method::GET, "/v1/deliveries", get(deliveries::list)),
+        route(Method::GET, "/v1/deliveries", get(deliveries::list::show)),
+        route(Method::GET, "/v1/deliveries/groups", get(deliveries::groups::show)),
         route(Method::GET, "/v1/deliveries/{id}", get(deliveries::show)),
         route(Method::POST, "/v1/deliveries/{id}/retry", post(deliveries::retry)),
         route(Method::POST, "/v1/deliveries/{id}/cancel", post(deliveries::cancel)),
+        route(Method::POST, "/v1/verify", post(verify::verify)),
         route(Method::POST, "/v1/replays", post(replays::create)),
         route(Method::GET, "/v1/replays", get(replays::list)),
         route(Method::GET, "/v1/replays/{id}", get(replays::show)),

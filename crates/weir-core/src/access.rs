@@ -69,15 +69,27 @@ impl fmt::Display for Role {
 }
 
 /// The tenants whose data a key may see and change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TenantScope {
     /// All tenants, and what belongs to no tenant.
+    #[default]
     All,
     /// Only these tenants. For such a key, data of other tenants does not exist.
     Only(BTreeSet<String>),
 }
 
 impl TenantScope {
+    /// Only this tenant.
+    pub fn one(tenant: impl Into<String>) -> Self {
+        Self::Only([tenant.into()].into())
+    }
+
+    /// The tenant, if there is only one.
+    pub fn only(&self) -> Option<&str> {
+        let tenants = self.tenants()?;
+        tenants.first().filter(|_| tenants.len() == 1).map(String::as_str)
+    }
+
     /// Whether a key may see and change data of `tenant`.
     pub fn includes(&self, tenant: &str) -> bool {
         match self {

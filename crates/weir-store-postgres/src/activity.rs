@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{Timestamp, activity::Activity, retention::ANSWERS_KEPT};
 use weir_store::{
-    ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer, Page, PageRequest, StoreResult, first_id,
+    ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer, ListOrder, Page, PageRequest,
+    StoreResult, first_id,
     rows::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
 };
 
@@ -84,7 +85,7 @@ pub(crate) fn page_select(filter: &ActivityFilter, page: PageRequest) -> Select 
         select.compare("id <", uuid(&first_id(to.as_millis().saturating_add(1))));
         select.compare("at <", to.as_nanos());
     }
-    select.page("activity", page);
+    select.page("activity", ListOrder::Newest, page);
     select
 }
 

@@ -7,8 +7,8 @@ use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult,
-    destination_columns, edited_columns, first_id,
+    DestinationFilter, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest,
+    SCANNED_AT_MOST, StoreResult, destination_columns, edited_columns, first_id,
     rows::{self, Row as _},
 };
 
@@ -54,10 +54,28 @@ impl Destinations for PostgresStore {
         self.lookups.ask(Lookup(ids.to_vec())).await
     }
 
-    async fn list_destinations(&self, tenant: Option<&str>, page: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
-        let query = sqlx::query(LIST).bind(tenant).bind(page.before.as_ref().map(uuid)).bind(i64::from(page.limit) + 1);
-        let rows = self.read(query, |row| Ok(Arc::new(rows::destination(row)?))).await?;
-        Ok(Page::of(rows, page, |destination| *destination.id.as_bytes()))
+    async fn list_destinations(
+        &self,
+        filter: &DestinationFilter,
+        page: PageRequest,
+    ) -> StoreResult<Page<Arc<Destination>>> {
+        let id = |destination: &Arc<Destination>| *destination.id.as_bytes();
+        // The statement does not know these terms, so a page ends with the window to which they are applied.
+        let windowed = filter.condition.is_some() || filter.text.is_some();
+        let limit = if windowed { SCANNED_AT_MOST } else { page.limit + 1 };
+        let tenants: Option<Vec<&String>> = filter.tenants.tenants().map(|tenants| tenants.iter().collect());
+        let query = sqlx::query(LIST)
+            .bind(tenants)
+            .bind(page.before.as_ref().map(uuid))
+            .bind(filter.name.as_deref())
+            .bind(filter.url.as_deref())
+            .bind(i64::from(limit));
+        let mut rows = self.read(query, |row| Ok(Arc::new(rows::destination(row)?))).await?;
+        let end = rows.last().filter(|_| windowed && rows.len() == limit as usize).map(id);
+        rows.retain(|destination| filter.matches(destination));
+        let mut page = Page::of(rows, page, id);
+        page.next = page.next.or(end);
+        Ok(page)
     }
 
     async fn patch_destination(
@@ -164,8 +182,9 @@ pub(crate) const CHANGED: &str = select!(
 
 const LIST: &str = select!(
     "FROM destinations
-    WHERE deleted_at IS NULL AND ($1::text IS NULL OR tenant = $1) AND ($2::uuid IS NULL OR id < $2)
-    ORDER BY id DESC LIMIT $3"
+    WHERE deleted_at IS NULL AND ($1::text[] IS NULL OR tenant = ANY($1)) AND ($2::uuid IS NULL OR id < $2)
+        AND ($3::text IS NULL OR name = $3) AND ($4::text IS NULL OR url = $4)
+    ORDER BY id DESC LIMIT $5"
 );
 
 /// Two are enough to know that a name is not unique.

@@ -10,10 +10,10 @@ use sqlx::{
     query::Query,
     raw_sql,
 };
-use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, delivery::Delivery, event::Event};
+use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord, SendsRequest, StoreError,
-    StoreResult, delivery_ids_of, event_columns, first_id,
+    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, Page, PageRequest,
+    SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError, StoreResult, delivery_ids_of, event_columns, first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 
@@ -37,9 +37,19 @@ impl History for PostgresStore {
     }
 
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
-        let (sql, arguments) = events_page(filter, page).into_parts();
+        // Find the end of the window first: the page reads no further, however few events match.
+        let windowed = filter.is_windowed() && filter.by_key().is_none();
+        let end = if windowed {
+            let (sql, arguments) = events_window_end(filter, page).into_parts();
+            self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| row.id(0)).await?.pop()
+        } else {
+            None
+        };
+        let (sql, arguments) = events_page(filter, page, end).into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::event).await?;
-        Ok(Page::of(rows, page, |event| *event.id.as_bytes()))
+        let mut page = Page::of(rows, page, |event| *event.id.as_bytes());
+        page.next = page.next.or(end);
+        Ok(page)
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -57,6 +67,14 @@ impl History for PostgresStore {
 
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
         self.deliveries_page(filter, page).await
+    }
+
+    async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+        self.deliveries_count(filter).await
+    }
+
+    async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
+        self.failure_groups(filter).await
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
@@ -175,9 +193,15 @@ impl Select {
 
     /// Adds the cursor and the times as a range of ids of `table`, and the times themselves, which are more precise
     /// than the ids.
-    pub(crate) fn range(&mut self, table: &str, page: PageRequest, from: Option<Timestamp>, to: Option<Timestamp>) {
-        if let Some(before) = page.before {
-            self.compare(&format!("{table}.id <"), uuid(&before));
+    pub(crate) fn range(
+        &mut self,
+        table: &str,
+        (order, cursor): (ListOrder, Option<[u8; 16]>),
+        from: Option<Timestamp>,
+        to: Option<Timestamp>,
+    ) {
+        if let Some(cursor) = cursor {
+            self.compare(&format!("{table}.id {}", order.after()), uuid(&cursor));
         }
         if let Some(from) = from {
             self.compare(&format!("{table}.id >="), uuid(&first_id(from.as_millis())));
@@ -197,9 +221,18 @@ impl Select {
         self.compare("d.event_id =", uuid(id.as_bytes()));
     }
 
-    /// Adds the descending order of ids and a limit of one row more than the page.
-    pub(crate) fn page(&mut self, table: &str, page: PageRequest) {
-        self.sql.push_str(&format!(" ORDER BY {table}.id DESC LIMIT"));
+    /// Adds the condition on the tenant of the event `e`.
+    pub(crate) fn of_tenants(&mut self, tenants: &TenantScope) {
+        if let Some(tenants) = tenants.tenants() {
+            let tenants: Vec<&String> = tenants.iter().collect();
+            self.compare("e.tenant = ANY(", tenants);
+            self.sql.push(')');
+        }
+    }
+
+    /// Adds the order of ids and a limit of one row more than the page.
+    pub(crate) fn page(&mut self, table: &str, order: ListOrder, page: PageRequest) {
+        self.sql.push_str(&format!(" ORDER BY {table}.id {} LIMIT", order.sql()));
         self.value(i64::from(page.limit) + 1);
     }
 
@@ -218,17 +251,38 @@ pub(crate) fn event_deliveries(id: EventId) -> Select {
     Select { sql, ..select }
 }
 
-pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> Select {
+/// The last id of the page's window. No row if fewer events than a window remain.
+pub(crate) fn events_window_end(filter: &EventFilter, page: PageRequest) -> Select {
+    let mut select = Select::new("SELECT e.id FROM events e".to_owned());
+    select.range("e", (filter.order, page.before), filter.from, filter.to);
+    select.sql.push_str(&format!(" ORDER BY e.id {} LIMIT 1 OFFSET", filter.order.sql()));
+    select.value(i64::from(SCANNED_AT_MOST) - 1);
+    select
+}
+
+pub(crate) fn events_page(filter: &EventFilter, page: PageRequest, window_end: Option<[u8; 16]>) -> Select {
     // An empty body costs nothing to read.
     let columns = if filter.with_bodies { event_columns!("e.body") } else { event_columns!("''::bytea") };
-    let mut select = Select::new(format!("SELECT {columns} FROM events e"));
+    let mut select = match filter.by_key() {
+        None => Select::new(format!("SELECT {columns} FROM events e")),
+        // One event of each tenant at most.
+        Some((tenants, key)) => {
+            let joined = "FROM idempotency_keys k JOIN events e ON e.id = k.event_id";
+            let mut select = Select::new(format!("SELECT {columns} {joined}"));
+            select.compare("k.tenant = ANY(", tenants.iter().collect::<Vec<_>>());
+            select.sql.push(')');
+            select.compare("k.idempotency_key =", key);
+            select
+        }
+    };
     if let Some(event_type) = &filter.event_type {
         select.compare("e.event_type =", event_type);
     }
-    if let Some(tenant) = &filter.tenant {
-        select.compare("e.tenant =", tenant);
+    select.of_tenants(&filter.tenants);
+    select.range("e", (filter.order, page.before), filter.from, filter.to);
+    if let Some(end) = window_end {
+        select.compare(&format!("e.id {}", filter.order.until()), uuid(&end));
     }
-    select.range("e", page, filter.from, filter.to);
-    select.page("e", page);
+    select.page("e", filter.order, page);
     select
 }

@@ -7,10 +7,10 @@
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
-use weir_core::{DeliveryState, ErrorKind, EventId, Timestamp, outcome::Verdict};
+use weir_core::{DeliveryState, ErrorKind, EventId, Timestamp, access::TenantScope, outcome::Verdict};
 use weir_store::{
-    DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, Outbox as _, PageRequest, Purge,
-    ReplayFilter, Results as _,
+    DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, ListOrder, Outbox as _, PageRequest,
+    Purge, ReplayFilter, Results as _, SCANNED_AT_MOST, Scan,
 };
 
 use crate::{
@@ -19,11 +19,11 @@ use crate::{
     claims::{BODIES, CLAIM, CLAIM_WITH_BODIES},
     counters::{COUNTS, FOLD, OLDEST_IN_FLIGHT, OLDEST_WAITING},
     database::Database,
-    deliveries::{self, ListPlan, large_backlog, window_end},
+    deliveries::{count_of_part, deliveries_page, failures_of_part, large_backlog, window_end},
     destinations::{RECENT_ARRIVALS, RECENT_SENDS},
     edits::CANCEL_SOME,
     fixtures::{NOW, creation, destination, destination_id, event, request, result},
-    history::{IN_ORDER, SENDS, Select, event_deliveries, events_page},
+    history::{IN_ORDER, SENDS, Select, event_deliveries, events_page, events_window_end},
     ingest::KNOWN_KEYS,
     message_groups::{DISSOLVE, MESSAGE_GROUPS},
     open,
@@ -261,73 +261,101 @@ fn is_behind_a_head() -> String {
     )
 }
 
+fn sql(select: Select) -> String {
+    select.into_parts().0
+}
+
 #[tokio::test]
 async fn lists_read_one_index() {
     let (_database, mut connection) = loaded().await;
     let page = PageRequest { before: Some([7; 16]), limit: 50 };
     let destination_id = Some(destination_id(1));
-    let failed = Some(DeliveryState::Failed);
     let base = DeliveryFilter { from: Some(Timestamp::from_secs(9)), ..DeliveryFilter::default() };
+    let failed = DeliveryFilter { states: vec![DeliveryState::Failed], ..base.clone() };
+    let several = DeliveryFilter { states: vec![DeliveryState::Failed, DeliveryState::Dead], ..base.clone() };
+    let waiting = DeliveryFilter { states: vec![DeliveryState::Pending, DeliveryState::Retrying], ..base.clone() };
+    let claimed = DeliveryFilter { states: vec![DeliveryState::Delivering], ..base.clone() };
+    let oldest = |filter: &DeliveryFilter| DeliveryFilter { order: ListOrder::Oldest, ..filter.clone() };
+    let to_one = |filter: &DeliveryFilter| DeliveryFilter { destination_id, ..filter.clone() };
+    for (filter, index) in [
+        (base.clone(), "Backward using deliveries_pkey"),
+        (oldest(&base), "Scan using deliveries_pkey"),
+        (to_one(&base), "Backward using deliveries_of_destination"),
+        (oldest(&to_one(&base)), "Scan using deliveries_of_destination"),
+        (failed.clone(), "using deliveries_ended"),
+        (several.clone(), "using deliveries_ended"),
+        (oldest(&several), "using deliveries_ended"),
+        (to_one(&failed), "using deliveries_ended_of_destination"),
+        (oldest(&to_one(&failed)), "using deliveries_ended_of_destination"),
+        (to_one(&waiting), "using deliveries_due"),
+        (claimed, "deliveries_claimed"),
+    ] {
+        for part in filter.parts(true) {
+            let sql = sql(deliveries_page(&filter, &part, page, None));
+            assert_plan(&mut connection, "list", &sql, &[index]).await;
+        }
+    }
+    let window_end = |filter: &DeliveryFilter| sql(window_end(filter, &filter.parts(false)[0], page, SCANNED_AT_MOST));
     // EXPLAIN binds NULL to every parameter, and no partition has ids below NULL.
     let first = PageRequest { before: None, limit: 50 };
-    let sql = |select: Select| select.into_parts().0;
-    let deliveries_page =
-        |filter: &DeliveryFilter, page| deliveries::deliveries_page(filter, page, ListPlan::of(filter, true), None);
-    let lists = [
-        (sql(deliveries_page(&base, page)), "Backward using deliveries_pkey"),
-        (
-            sql(deliveries_page(&DeliveryFilter { destination_id, ..base.clone() }, page)),
-            "Backward using deliveries_of_destination",
-        ),
-        (sql(deliveries_page(&DeliveryFilter { state: failed, ..base.clone() }, page)), "using deliveries_ended"),
-        (
-            sql(deliveries_page(&DeliveryFilter { destination_id, state: failed, ..base.clone() }, page)),
-            "using deliveries_ended_of_destination",
-        ),
-        (
-            sql(deliveries_page(
-                &DeliveryFilter { destination_id, state: Some(DeliveryState::Retrying), ..base.clone() },
-                page,
-            )),
-            "using deliveries_due",
-        ),
-        (
-            sql(deliveries_page(&DeliveryFilter { state: Some(DeliveryState::Delivering), ..base.clone() }, page)),
-            "deliveries_claimed",
-        ),
+    let tenants = TenantScope::Only(["acme", "globex"].map(str::to_owned).into());
+    let of_tenants = EventFilter { tenants, ..EventFilter::default() };
+    let oldest_of_tenants = EventFilter { order: ListOrder::Oldest, ..of_tenants.clone() };
+    let by_key = EventFilter { idempotency_key: Some("order-1".to_owned()), ..of_tenants.clone() };
+    for (sql, index) in [
         (sql(large_backlog(destination_id)), "Index Only Scan using deliveries_due"),
         (sql(large_backlog(None)), "Index Only Scan using deliveries_due"),
-        (sql(window_end(&base, page)), "Backward using deliveries_pkey"),
-        (
-            sql(window_end(&DeliveryFilter { destination_id, ..base.clone() }, page)),
-            "Backward using deliveries_of_destination",
-        ),
-        (
-            sql(window_end(&DeliveryFilter { destination_id, state: failed, ..base.clone() }, page)),
-            "using deliveries_ended_of_destination",
-        ),
+        (window_end(&base), "Backward using deliveries_pkey"),
+        (window_end(&oldest(&base)), "Scan using deliveries_pkey"),
+        (window_end(&to_one(&base)), "Backward using deliveries_of_destination"),
+        (window_end(&to_one(&failed)), "using deliveries_ended_of_destination"),
         (sql(event_deliveries(EventId::new(NOW, 1))), "deliveries_pkey"),
-        (sql(events_page(&EventFilter::default(), first)), "Backward using events_20270115_pkey"),
-        (
-            sql(events_page(&EventFilter { tenant: Some("acme".to_owned()), ..EventFilter::default() }, first)),
-            "Backward using events_20270115_pkey",
-        ),
-    ];
-    for (sql, index) in lists {
+        (sql(events_page(&EventFilter::default(), first, None)), "Backward using events_20270115_pkey"),
+        (sql(events_page(&of_tenants, first, None)), "Backward using events_20270115_pkey"),
+        (sql(events_page(&oldest_of_tenants, first, None)), "Scan using events_20270115_pkey"),
+        (sql(events_window_end(&of_tenants, first)), "Backward using events_20270115_pkey"),
+        (sql(events_window_end(&oldest_of_tenants, first)), "Scan using events_20270115_pkey"),
+        (sql(events_page(&by_key, first, None)), "idempotency_keys_pkey"),
+    ] {
         assert_plan(&mut connection, "list", &sql, &[index]).await;
     }
     // Filters on joined tables are lookups per row, in a window of ids.
     let error = Some(ErrorFilter::Kind(ErrorKind::Answer(5)));
     let pattern = Some("video.*".parse().unwrap());
-    for state in [None, Some(DeliveryState::Pending), Some(DeliveryState::Delivered)] {
+    let (one, mixed) = (vec![DeliveryState::Delivered], vec![DeliveryState::Pending, DeliveryState::Dead]);
+    for states in [vec![], one, mixed] {
         for (destination_id, index) in [(None, "deliveries_pkey"), (destination_id, "deliveries_of_destination")] {
-            let tenant = Some("acme".to_owned());
+            let (states, tenants) = (states.clone(), TenantScope::one("acme"));
             let filter =
-                DeliveryFilter { destination_id, state, tenant, event_type: pattern.clone(), error, ..base.clone() };
-            assert_eq!(ListPlan::of(&filter, false), ListPlan::Window);
-            let sql = sql(deliveries::deliveries_page(&filter, page, ListPlan::Window, Some([1; 16])));
+                DeliveryFilter { destination_id, states, tenants, event_type: pattern.clone(), error, ..base.clone() };
+            let parts = filter.parts(false);
+            assert_eq!(parts.iter().map(|part| part.scan).collect::<Vec<_>>(), [Scan::Window(SCANNED_AT_MOST)]);
+            let sql = sql(deliveries_page(&filter, &parts[0], page, Some([1; 16])));
             let expected = [index, "events_20270115_pkey", "attempts_20270115_pkey"];
             assert_plan(&mut connection, "list with joined filters", &sql, &expected).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn counts_and_groups_examine_one_index_and_look_up_rows_one_by_one() {
+    let (_database, mut connection) = loaded().await;
+    let of_one = Some(destination_id(1));
+    let error = Some(ErrorFilter::Status(503));
+    let failed = DeliveryFilter { states: vec![DeliveryState::Failed], error, ..DeliveryFilter::default() };
+    let delivered = DeliveryFilter { states: vec![DeliveryState::Delivered], ..DeliveryFilter::default() };
+    for (filter, index) in [
+        (failed.clone(), "using deliveries_ended"),
+        (DeliveryFilter { destination_id: of_one, ..failed }, "using deliveries_ended_of_destination"),
+        (DeliveryFilter { destination_id: of_one, ..delivered.clone() }, "using deliveries_of_destination"),
+        (delivered, "using deliveries_pkey"),
+    ] {
+        let part = &filter.parts(true)[0];
+        let look_ups = ["events_20270115_pkey", "attempts_20270115_pkey"];
+        let joined = if filter.filters_joined() { &look_ups[..] } else { &[] };
+        let count = [&[index], joined].concat();
+        assert_plan(&mut connection, "count", &sql(count_of_part(&filter, part, 9)), &count).await;
+        let groups = [&[index], &look_ups[..]].concat();
+        assert_plan(&mut connection, "groups", &sql(failures_of_part(&filter, part, 9)), &groups).await;
     }
 }

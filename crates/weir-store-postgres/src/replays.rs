@@ -4,14 +4,15 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity};
 use weir_store::{
-    ClaimRequest, Claims, Created, Creation, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase,
-    ReplayStep, Replays, StoreResult, end_of_time,
+    ClaimRequest, Claims, Created, Creation, ListOrder, NewReplay, Page, PageRequest, Replay, ReplayFilter,
+    ReplayPhase, ReplayStep, Replays, StoreResult, end_of_time,
     rows::{self, REPLAY_COLUMNS, Row as _, state_code},
 };
 
 use crate::{
     PostgresStore,
     activity::{record, record_creation},
+    deliveries::JOINED,
     edits::Edit,
     history::Select,
     replay_steps::Step,
@@ -43,8 +44,8 @@ impl Replays for PostgresStore {
 
     async fn list_replays(&self, page: PageRequest) -> StoreResult<Page<Replay>> {
         let mut select = Select::new(format!("SELECT {REPLAY_COLUMNS} FROM replays"));
-        select.range("replays", page, None, None);
-        select.page("replays", page);
+        select.range("replays", (ListOrder::Newest, page.before), None, None);
+        select.page("replays", ListOrder::Newest, page);
         let (sql, arguments) = select.into_parts();
         let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::replay).await?;
         let mut page = Page::of(rows, page, |replay| *replay.id.as_bytes());
@@ -159,15 +160,7 @@ impl Edit for Cancel {
 
 /// The joins that the filter needs, each a lookup per row.
 pub(crate) fn filter_joins(filter: &ReplayFilter) -> &'static str {
-    if filter.deliveries.filters_joined() {
-        "CROSS JOIN LATERAL (SELECT event_type, tenant FROM events WHERE id = d.event_id OFFSET 0) e
-        LEFT JOIN LATERAL (
-            SELECT outcome, status_code, failure, error FROM attempts
-            WHERE delivery_id = d.id AND number = d.attempts OFFSET 0
-        ) a ON true"
-    } else {
-        ""
-    }
+    if filter.deliveries.filters_joined() { JOINED } else { "" }
 }
 
 impl Select {
@@ -175,8 +168,7 @@ impl Select {
     pub(crate) fn index_for_state(&mut self, filter: &ReplayFilter, state: DeliveryState) {
         self.of_destination(filter.deliveries.destination_id);
         self.ended(Some(state));
-        let page = PageRequest { before: None, limit: 0 };
-        self.range("d", page, filter.deliveries.from, filter.deliveries.to);
+        self.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
     }
 
     /// Adds the conditions for the deliveries `d` that a replay from `began` may take at `now`. `state + 0` keeps the

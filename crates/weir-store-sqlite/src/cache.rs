@@ -11,7 +11,7 @@ use std::{
 };
 
 use weir_core::{Destination, DestinationId};
-use weir_store::{Directory, TenantDestinations};
+use weir_store::{DestinationFilter, Directory, TenantDestinations};
 
 #[derive(Debug, Default)]
 pub(crate) struct DestinationCache {
@@ -50,15 +50,15 @@ impl DestinationCache {
         self.read().by_id.values().filter(|destination| which(destination)).map(|destination| destination.id).collect()
     }
 
-    /// At most `limit` destinations with ids below `before`, newest first.
+    /// At most `limit` destinations that match, with ids below `before`, newest first.
     pub(crate) fn page(
         &self,
-        tenant: Option<&str>,
+        filter: &DestinationFilter,
         before: Option<DestinationId>,
         limit: usize,
     ) -> Vec<Arc<Destination>> {
         let cached = self.read();
-        let all = match tenant {
+        let all = match filter.tenants.only() {
             None => &cached.by_id,
             Some(tenant) => match cached.tenants.get(tenant) {
                 Some(tenant) => tenant.by_id(),
@@ -66,7 +66,8 @@ impl DestinationCache {
             },
         };
         let end = before.map_or(Bound::Unbounded, Bound::Excluded);
-        all.range((Bound::Unbounded, end)).rev().take(limit).map(|(_, destination)| Arc::clone(destination)).collect()
+        let older = all.range((Bound::Unbounded, end)).rev().map(|(_, destination)| destination);
+        older.filter(|destination| filter.matches(destination)).take(limit).cloned().collect()
     }
 
     /// The destinations of a tenant whose patterns match a type.

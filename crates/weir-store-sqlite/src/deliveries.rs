@@ -3,81 +3,97 @@
 
 use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
 use weir_store::{
-    DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST, StoreResult, delivery_ids_of,
-    rows::{self, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _, failure_code, state_code},
+    DeliveryFilter, EXAMINED_AT_MOST, ErrorFilter, FailureGroups, ListCount, ListPart, Page, PageRequest,
+    SCANNED_AT_MOST, Scan, StoreResult, delivery_ids_of,
+    rows::{self, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, Row as _, failure_code, state_code},
 };
 
 use crate::{SqliteStore, history::WhereClause, sql::Values};
 
-/// How a page finds its deliveries. The index is chosen here and not by the planner, which would guess without
-/// statistics and choose wrongly with stale ones.
+/// The index of a part of a list. It is chosen here and not by the planner, which would guess without statistics and
+/// choose wrongly with stale ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ListPlan {
+struct PartIndex {
     index: &'static str,
     /// The predicate of a partial index. The statement must contain it word for word.
     predicate: Option<&'static str>,
-    /// Whether many rows may not match, so that the page ends with its window.
-    windowed: bool,
 }
 
-impl ListPlan {
-    /// By id, until the page is full.
-    const BY_ID: Self = Self { index: "NOT INDEXED", predicate: None, windowed: false };
-
-    /// `is_backlog_small`: the waiting deliveries are few enough to be read and sorted for one page.
-    pub(crate) fn of(filter: &DeliveryFilter, is_backlog_small: bool) -> Self {
-        use DeliveryState::{Cancelled, Dead, Delivering, Expired, Failed, Superseded};
-        let ended = matches!(filter.state, Some(Failed | Dead | Cancelled | Superseded | Expired));
-        let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
-        let (index, predicate) = match (filter.event_id, filter.destination_id) {
-            // An event has few deliveries. Their ids are in one narrow range.
-            (Some(_), _) => return Self::BY_ID,
-            // There are only as many claims as sends in flight: all of them may be read.
-            (None, _) if filter.state == Some(Delivering) => {
-                return Self {
-                    index: "INDEXED BY deliveries_claimed",
-                    predicate: Some("d.state = 1"),
-                    windowed: false,
-                };
+impl PartIndex {
+    fn of(filter: &DeliveryFilter, part: &ListPart) -> Self {
+        let (index, predicate) = match (part.scan, part.indexed_state(), filter.destination_id) {
+            // The ids of an event's deliveries are in one narrow range.
+            _ if filter.event_id.is_some() => ("NOT INDEXED", None),
+            (Scan::Sorted, ..) if part.states == [DeliveryState::Delivering] => {
+                ("INDEXED BY deliveries_claimed", Some("d.state = 1"))
             }
-            // A few waiting deliveries may be anywhere in a long history: read all of them and sort.
-            (None, _) if waiting && is_backlog_small => {
-                return Self {
-                    index: "INDEXED BY deliveries_due",
-                    predicate: Some("d.state IN (0, 2)"),
-                    windowed: false,
-                };
-            }
+            (Scan::Sorted, ..) => ("INDEXED BY deliveries_due", Some("d.state IN (0, 2)")),
             // The states of deliveries that ended undelivered have indexes in the order of ids.
-            (None, Some(_)) if ended => ("INDEXED BY deliveries_ended_of_destination", Some("d.state > 3")),
-            (None, None) if ended => ("INDEXED BY deliveries_ended", Some("d.state > 3")),
-            // Every other list reads ids backwards.
-            (None, Some(_)) => ("INDEXED BY deliveries_of_destination", None),
-            (None, None) => ("NOT INDEXED", None),
+            (_, Some(_), Some(_)) => ("INDEXED BY deliveries_ended_of_destination", Some("d.state > 3")),
+            (_, Some(_), None) => ("INDEXED BY deliveries_ended", Some("d.state > 3")),
+            // Every other list reads the ids.
+            (_, None, Some(_)) => ("INDEXED BY deliveries_of_destination", None),
+            (_, None, None) => ("NOT INDEXED", None),
         };
-        // A filter without an index may refuse most rows, so the page ends with its window.
-        let windowed = filter.filters_joined() || (filter.state.is_some() && !ended);
-        Self { index, predicate, windowed }
+        Self { index, predicate }
     }
 }
 
 impl SqliteStore {
+    /// The statements that read a list. Only for waiting states does the size of the backlog matter.
+    async fn parts(&self, filter: &DeliveryFilter) -> StoreResult<Vec<ListPart>> {
+        let is_small = filter.includes_waiting() && self.is_backlog_small(filter.destination_id).await?;
+        Ok(filter.parts(is_small))
+    }
+
     pub(crate) async fn deliveries_page(
         &self,
         filter: &DeliveryFilter,
         page: PageRequest,
     ) -> StoreResult<Page<Delivery>> {
-        // Choose the index. Only for a waiting state does the size of the backlog matter.
-        let waiting = filter.state.is_some_and(DeliveryState::is_waiting);
-        let plan = ListPlan::of(filter, waiting && self.is_backlog_small(filter.destination_id).await?);
-        // Find the end of the window first: the page reads no further, however few rows match.
-        let window_end = if plan.windowed { self.window_end(filter, page, plan).await? } else { None };
-        let (sql, values) = deliveries_page(filter, page, plan, window_end);
-        let rows = self.read(sql, values, rows::delivery).await?;
-        let mut page = Page::of(rows, page, |delivery| *delivery.id.as_bytes());
-        // A page that its window did not fill continues after the window.
-        page.next = page.next.or(window_end);
-        Ok(page)
+        let mut pages = Vec::new();
+        for part in self.parts(filter).await? {
+            // Find the end of the window first: the page reads no further, however few rows match.
+            let end = match part.scan {
+                Scan::Window(rows) => self.window_end(filter, &part, page, rows).await?,
+                Scan::ById | Scan::Sorted => None,
+            };
+            let (sql, values) = deliveries_page(filter, &part, page, end);
+            let rows = self.read(sql, values, rows::delivery).await?;
+            let mut read = Page::of(rows, page, |delivery| *delivery.id.as_bytes());
+            // A page that its window did not fill continues after the window.
+            read.next = read.next.or(end);
+            pages.push(read);
+        }
+        Ok(Page::merged(pages, page, filter.order, |delivery| *delivery.id.as_bytes()))
+    }
+
+    pub(crate) async fn deliveries_count(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+        let mut count = ListCount::default();
+        let mut left = u64::from(EXAMINED_AT_MOST);
+        for part in self.parts(filter).await? {
+            let (sql, values) = count_of_part(filter, &part, left);
+            let counted = self.read(sql, values, |row| Ok((row.count(0)?, row.count(1)?))).await?;
+            match count.add(left, counted.first().copied().unwrap_or_default()) {
+                Some(remaining) => left = remaining,
+                None => break,
+            }
+        }
+        Ok(count)
+    }
+
+    pub(crate) async fn failure_groups(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
+        let parts = self.parts(filter).await?;
+        let limit = EXAMINED_AT_MOST as usize / parts.len().max(1);
+        let (mut examined, mut capped) = (Vec::new(), false);
+        for part in &parts {
+            let (sql, values) = failures_of_part(filter, part, limit as u64);
+            let mut read = self.read(sql, values, rows::failed_delivery).await?;
+            capped |= read.len() > limit;
+            read.truncate(limit);
+            examined.append(&mut read);
+        }
+        Ok(FailureGroups::of(examined, capped))
     }
 
     async fn is_backlog_small(&self, of: Option<DestinationId>) -> StoreResult<bool> {
@@ -95,11 +111,23 @@ impl SqliteStore {
     async fn window_end(
         &self,
         filter: &DeliveryFilter,
+        part: &ListPart,
         page: PageRequest,
-        plan: ListPlan,
+        rows: u32,
     ) -> StoreResult<Option<[u8; 16]>> {
-        let (sql, values) = window_end(filter, page, plan);
+        let (sql, values) = window_end(filter, part, page, rows);
         Ok(self.read(sql, values, |row| row.id(0)).await?.pop())
+    }
+}
+
+/// The condition on the state of a delivery `d`. Literals, not parameters: SQLite uses a partial index only for a
+/// condition that is known at planning time.
+fn in_states(states: &[DeliveryState]) -> String {
+    let codes: Vec<_> = states.iter().map(|state| state_code(*state).to_string()).collect();
+    match codes.as_slice() {
+        [] => "1".to_owned(),
+        [one] => format!("d.state = {one}"),
+        several => format!("d.state IN ({})", several.join(", ")),
     }
 }
 
@@ -110,25 +138,26 @@ impl<'f> WhereClause<'f> {
         }
     }
 
-    /// Adds the terms that the index of the plan serves.
-    fn plan_conditions(&mut self, filter: &'f DeliveryFilter, page: PageRequest, plan: ListPlan) {
+    /// Adds the terms that the index of a part serves.
+    fn indexed(&mut self, filter: &'f DeliveryFilter, part: &ListPart, cursor: Option<[u8; 16]>) {
+        // The ids of an event's deliveries begin with its millisecond. Other events may share it.
+        if let Some(id) = &filter.event_id {
+            let (first, beyond) = delivery_ids_of(*id);
+            self.add("d.id >= ?").owned_blob(first);
+            self.add("d.id < ?").owned_blob(beyond);
+            self.add("d.event_id = ?").blob(id.as_bytes());
+        }
         self.of_destination(filter.destination_id.as_ref());
-        if let Some(predicate) = plan.predicate {
+        if let Some(predicate) = PartIndex::of(filter, part).predicate {
             self.add(predicate);
+            self.add(&in_states(&part.states));
         }
-        if let (Some(state), Some(_)) = (filter.state, plan.predicate) {
-            // A literal, not a parameter: SQLite uses a partial index only for a condition that is known at planning
-            // time.
-            self.add(&format!("d.state = {}", state_code(state)));
-        }
-        self.range("d", page, filter.from, filter.to);
+        self.range("d", (filter.order, cursor), filter.from, filter.to);
     }
 
     /// Adds the terms on the joined events and last attempts.
     pub(crate) fn filter_joined(&mut self, filter: &'f DeliveryFilter) {
-        if let Some(tenant) = &filter.tenant {
-            self.add("e.tenant = ?").text(tenant);
-        }
+        self.of_tenants(&filter.tenants);
         if let Some(pattern) = &filter.event_type {
             self.of_type(pattern);
         }
@@ -160,40 +189,37 @@ impl<'f> WhereClause<'f> {
     }
 }
 
-pub(crate) fn window_end(filter: &DeliveryFilter, page: PageRequest, plan: ListPlan) -> (String, Values<'_>) {
+pub(crate) fn window_end<'f>(
+    filter: &'f DeliveryFilter,
+    part: &ListPart,
+    page: PageRequest,
+    rows: u32,
+) -> (String, Values<'f>) {
     let mut conditions = WhereClause::new();
-    conditions.plan_conditions(filter, page, plan);
-    conditions.values.int(i64::from(SCANNED_AT_MOST) - 1);
+    conditions.indexed(filter, part, page.before);
+    conditions.values.int(i64::from(rows) - 1);
     let sql = format!(
-        "SELECT d.id FROM deliveries d {} WHERE {} ORDER BY d.id DESC LIMIT 1 OFFSET +?",
-        plan.index, conditions.sql
+        "SELECT d.id FROM deliveries d {} WHERE {} ORDER BY d.id {} LIMIT 1 OFFSET +?",
+        PartIndex::of(filter, part).index,
+        conditions.sql,
+        filter.order.sql()
     );
     (sql, conditions.values)
 }
 
-/// Reads one row more than the page has, from the ids below `page.before` down to `window_end`.
-pub(crate) fn deliveries_page(
-    filter: &DeliveryFilter,
+/// Reads one row more than the page has, from the ids after `page.before` to `window_end`.
+pub(crate) fn deliveries_page<'f>(
+    filter: &'f DeliveryFilter,
+    part: &ListPart,
     page: PageRequest,
-    plan: ListPlan,
     window_end: Option<[u8; 16]>,
-) -> (String, Values<'_>) {
+) -> (String, Values<'f>) {
     let mut conditions = WhereClause::new();
-    // The ids of an event's deliveries begin with its millisecond. Other events may share it.
-    if let Some(id) = &filter.event_id {
-        let (first, beyond) = delivery_ids_of(*id);
-        conditions.add("d.id >= ?").owned_blob(first);
-        conditions.add("d.id < ?").owned_blob(beyond);
-        conditions.add("d.event_id = ?").blob(id.as_bytes());
-    }
-    // Add the conditions that the index of the plan serves.
-    conditions.plan_conditions(filter, page, plan);
-    // A state without an index of its own is compared row by row.
-    if let (Some(state), None) = (filter.state, plan.predicate) {
-        conditions.add(&format!("d.state = {}", state_code(state)));
-    }
+    conditions.indexed(filter, part, page.before);
+    // States without an index of their own are compared row by row.
+    conditions.add(&in_states(&part.states));
     if let Some(end) = window_end {
-        conditions.add("d.id >= ?").owned_blob(end.to_vec());
+        conditions.add(&format!("d.id {} ?", filter.order.until())).owned_blob(end);
     }
     let limit = i64::from(page.limit) + 1;
     // Limit the rows before the events are looked up, unless the filter needs the events.
@@ -202,11 +228,56 @@ pub(crate) fn deliveries_page(
     let planned = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.filter_joined(filter);
     conditions.values.int(limit);
+    let (index, order) = (PartIndex::of(filter, part).index, filter.order.sql());
     let sql = format!(
         "SELECT {DELIVERY_COLUMNS} FROM (
-            SELECT * FROM deliveries d {} WHERE {planned} ORDER BY d.id DESC LIMIT +?
-         ) d CROSS JOIN events e ON e.id = d.event_id {LAST_ATTEMPT} WHERE {} ORDER BY d.id DESC LIMIT +?",
-        plan.index, conditions.sql
+            SELECT * FROM deliveries d {index} WHERE {planned} ORDER BY d.id {order} LIMIT +?
+         ) d CROSS JOIN events e ON e.id = d.event_id {LAST_ATTEMPT} WHERE {} ORDER BY d.id {order} LIMIT +?",
+        conditions.sql
     );
     (sql, conditions.values)
+}
+
+/// The first deliveries of a part, which are examined, as a CTE, and then the terms that they must match. At most one
+/// more than `limit`, however few match.
+fn examined<'f>(filter: &'f DeliveryFilter, part: &ListPart, limit: u64) -> (String, WhereClause<'f>) {
+    let mut conditions = WhereClause::new();
+    conditions.indexed(filter, part, None);
+    conditions.values.int(limit as i64 + 1);
+    let indexed = std::mem::replace(&mut conditions.sql, "1".to_owned());
+    let cte = format!(
+        "WITH examined AS (
+            SELECT d.id, d.event_id, d.destination_id, d.state, d.attempts, d.created_at FROM deliveries d {}
+            WHERE {indexed} ORDER BY d.id {} LIMIT +?
+        )",
+        PartIndex::of(filter, part).index,
+        filter.order.sql()
+    );
+    conditions.add(&in_states(&part.states));
+    conditions.filter_joined(filter);
+    (cte, conditions)
+}
+
+/// How many deliveries of a part were examined, and how many of them match.
+pub(crate) fn count_of_part<'f>(filter: &'f DeliveryFilter, part: &ListPart, limit: u64) -> (String, Values<'f>) {
+    let (cte, matching) = examined(filter, part, limit);
+    let joins = if filter.filters_joined() {
+        format!("CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id {LAST_ATTEMPT}")
+    } else {
+        String::new()
+    };
+    let sql = format!("{cte} SELECT count(*), count(*) FILTER (WHERE {}) FROM examined d {joins}", matching.sql);
+    (sql, matching.values)
+}
+
+/// The examined deliveries of a part with their last attempts, and whether they match.
+pub(crate) fn failures_of_part<'f>(filter: &'f DeliveryFilter, part: &ListPart, limit: u64) -> (String, Values<'f>) {
+    let (cte, matching) = examined(filter, part, limit);
+    let sql = format!(
+        "{cte} SELECT {FAILED_COLUMNS}, ({}) IS TRUE FROM examined d
+        CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id {LAST_ATTEMPT}
+        LEFT JOIN destinations t ON t.id = d.destination_id",
+        matching.sql
+    );
+    (sql, matching.values)
 }

@@ -8,8 +8,8 @@ use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest, StoreResult,
-    destination_columns, edited_columns, first_id, paused_by_weir,
+    DestinationFilter, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest,
+    StoreResult, destination_columns, edited_columns, first_id, paused_by_weir,
     rows::{self, Row as _, limits_json},
 };
 
@@ -57,9 +57,13 @@ impl Destinations for SqliteStore {
         Ok(self.destinations.get_many(ids))
     }
 
-    async fn list_destinations(&self, tenant: Option<&str>, page: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
+    async fn list_destinations(
+        &self,
+        filter: &DestinationFilter,
+        page: PageRequest,
+    ) -> StoreResult<Page<Arc<Destination>>> {
         let before = page.before.map(DestinationId::from_bytes);
-        let rows = self.destinations.page(tenant, before, page.limit as usize + 1);
+        let rows = self.destinations.page(filter, before, page.limit as usize + 1);
         Ok(Page::of(rows, page, |destination| *destination.id.as_bytes()))
     }
 

@@ -6,11 +6,11 @@
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, delivery::Delivery, event::Event};
+use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, History, Page, PageRequest, SendRecord, SendsRequest, StoreResult,
-    delivery_ids_of, event_columns, first_id,
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT},
+    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, Page, PageRequest,
+    SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult, delivery_ids_of, event_columns, first_id,
+    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 
 use crate::{
@@ -39,9 +39,19 @@ impl History for SqliteStore {
     }
 
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
-        let (sql, values) = events_page(filter, page);
+        // Find the end of the window first: the page reads no further, however few events match.
+        let windowed = filter.is_windowed() && filter.by_key().is_none();
+        let end = if windowed {
+            let (sql, values) = events_window_end(filter, page);
+            self.read(sql, values, |row| row.id(0)).await?.pop()
+        } else {
+            None
+        };
+        let (sql, values) = events_page(filter, page, end);
         let rows = self.read(sql, values, rows::event).await?;
-        Ok(Page::of(rows, page, |event| *event.id.as_bytes()))
+        let mut page = Page::of(rows, page, |event| *event.id.as_bytes());
+        page.next = page.next.or(end);
+        Ok(page)
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -55,6 +65,14 @@ impl History for SqliteStore {
 
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
         self.deliveries_page(filter, page).await
+    }
+
+    async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+        self.deliveries_count(filter).await
+    }
+
+    async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
+        self.failure_groups(filter).await
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
@@ -121,11 +139,28 @@ impl<'f> WhereClause<'f> {
         &mut self.values
     }
 
+    /// Adds the term on the tenant of the event `e`.
+    pub(crate) fn of_tenants(&mut self, tenants: &'f TenantScope) {
+        if let Some(tenants) = tenants.tenants() {
+            let parameters = vec!["?"; tenants.len()].join(", ");
+            let values = self.add(&format!("e.tenant IN ({parameters})"));
+            for tenant in tenants {
+                values.text(tenant);
+            }
+        }
+    }
+
     /// Adds the cursor and the times as a range of ids of `table`, and the exact times, because ids have only
     /// milliseconds.
-    pub(crate) fn range(&mut self, table: &str, page: PageRequest, from: Option<Timestamp>, to: Option<Timestamp>) {
-        if let Some(before) = page.before {
-            self.add(&format!("{table}.id < ?")).owned_blob(before.to_vec());
+    pub(crate) fn range(
+        &mut self,
+        table: &str,
+        (order, cursor): (ListOrder, Option<[u8; 16]>),
+        from: Option<Timestamp>,
+        to: Option<Timestamp>,
+    ) {
+        if let Some(cursor) = cursor {
+            self.add(&format!("{table}.id {} ?", order.after())).owned_blob(cursor);
         }
         if let Some(from) = from {
             self.add(&format!("{table}.id >= ?")).owned_blob(first_id(from.as_millis()));
@@ -138,21 +173,46 @@ impl<'f> WhereClause<'f> {
     }
 }
 
-pub(crate) fn events_page(filter: &EventFilter, page: PageRequest) -> (String, Values<'_>) {
+/// The last id of the page's window. No row if fewer events than a window remain.
+pub(crate) fn events_window_end(filter: &EventFilter, page: PageRequest) -> (String, Values<'_>) {
     let mut conditions = WhereClause::new();
+    conditions.range("e", (filter.order, page.before), filter.from, filter.to);
+    conditions.values.int(i64::from(SCANNED_AT_MOST) - 1);
+    let sql = format!(
+        "SELECT e.id FROM events e INDEXED BY events_id WHERE {} ORDER BY e.id {} LIMIT 1 OFFSET +?",
+        conditions.sql,
+        filter.order.sql()
+    );
+    (sql, conditions.values)
+}
+
+pub(crate) fn events_page(
+    filter: &EventFilter,
+    page: PageRequest,
+    window_end: Option<[u8; 16]>,
+) -> (String, Values<'_>) {
+    let mut conditions = WhereClause::new();
+    let mut index = "events_id";
+    if let Some((_, key)) = filter.by_key() {
+        // One event of each tenant at most.
+        index = "events_idempotency";
+        conditions.add("e.idempotency_key IS NOT NULL AND e.idempotency_key = ?").text(key);
+    }
     if let Some(event_type) = &filter.event_type {
         conditions.add("e.event_type = ?").text(event_type);
     }
-    if let Some(tenant) = &filter.tenant {
-        conditions.add("e.tenant = ?").text(tenant);
+    conditions.of_tenants(&filter.tenants);
+    conditions.range("e", (filter.order, page.before), filter.from, filter.to);
+    if let Some(end) = window_end {
+        conditions.add(&format!("e.id {} ?", filter.order.until())).owned_blob(end);
     }
-    conditions.range("e", page, filter.from, filter.to);
     conditions.values.int(i64::from(page.limit) + 1);
     // An empty body costs nothing to read.
     let columns = if filter.with_bodies { event_columns!("e.body") } else { event_columns!("x''") };
     let sql = format!(
-        "SELECT {columns} FROM events e INDEXED BY events_id WHERE {} ORDER BY e.id DESC LIMIT +?",
-        conditions.sql
+        "SELECT {columns} FROM events e INDEXED BY {index} WHERE {} ORDER BY e.id {} LIMIT +?",
+        conditions.sql,
+        filter.order.sql()
     );
     (sql, conditions.values)
 }

@@ -1,17 +1,18 @@
 //! Tests of SQLite's query plans: each statement uses its index, so its cost does not depend on the backlog.
 
 use rusqlite::Connection;
-use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp};
+use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp, access::TenantScope};
 use weir_store::{
-    DeliveryFilter, ErrorFilter, EventFilter, PageRequest, Purge, ReplayFilter, conformance::begun, rows::Row as _,
+    DeliveryFilter, ErrorFilter, EventFilter, ListOrder, PageRequest, Purge, ReplayFilter, SCANNED_AT_MOST, Scan,
+    conformance::begun, rows::Row as _,
 };
 
 use crate::{
     claims::{BODY, CLAIM, OLDEST_DUE},
     counters::{OLDEST_IN_FLIGHT, OLDEST_WAITING},
-    deliveries::{self, ListPlan, window_end},
+    deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
     destinations::{RECENT_SENDS, WAITING_BY_STATE},
-    history::{SENDS, events_page},
+    history::{SENDS, events_page, events_window_end},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
     message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY},
@@ -159,58 +160,92 @@ fn reads_use_their_indexes() {
     }
 }
 
+const AFTER: PageRequest = PageRequest { before: Some([7; 16]), limit: 50 };
+
+/// The plans of the statements that read a page of this list.
+fn list_plans(connection: &Connection, filter: &DeliveryFilter, is_backlog_small: bool) -> Vec<String> {
+    let parts = filter.parts(is_backlog_small);
+    parts.iter().map(|part| plan(connection, &deliveries_page(filter, part, AFTER, Some([1; 16])).0)).collect()
+}
+
 #[test]
 fn lists_read_one_index_without_sorting() {
     let connection = database();
-    let page = PageRequest { before: Some([7; 16]), limit: 50 };
     let destination_id = Some(DestinationId::from_bytes([1; 16]));
-    let failed = Some(DeliveryState::Failed);
-    let deliveries_page =
-        |filter: &DeliveryFilter, page| deliveries::deliveries_page(filter, page, ListPlan::of(filter, true), None).0;
     let base = DeliveryFilter { from: Some(Timestamp::from_secs(9)), ..DeliveryFilter::default() };
-    let filters = [
+    let failed = vec![DeliveryState::Failed];
+    // A range of ids in one index, already in the order of the list.
+    for (filter, index) in [
         (base.clone(), "USING PRIMARY KEY (id>? AND id<?)"),
-        (DeliveryFilter { state: failed, ..base.clone() }, "deliveries_ended (state=? AND id>? AND id<?)"),
+        (DeliveryFilter { states: failed.clone(), ..base.clone() }, "deliveries_ended (state=? AND id>? AND id<?)"),
         (
             DeliveryFilter { destination_id, ..base.clone() },
             "deliveries_of_destination (destination_id=? AND id>? AND id<?)",
         ),
         (
-            DeliveryFilter { destination_id, state: failed, ..base.clone() },
+            DeliveryFilter { destination_id, states: failed, ..base.clone() },
             "deliveries_ended_of_destination (destination_id=? AND state=? AND id>? AND id<?)",
         ),
-    ];
-    // A range of ids in one index, already in the order of the list.
-    for (filter, index) in filters {
-        let plan = plan(&connection, &deliveries_page(&filter, page));
-        assert!(plan.contains(index), "{filter:?}:\n{plan}");
-        assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
+    ] {
+        for order in [ListOrder::Newest, ListOrder::Oldest] {
+            let filter = DeliveryFilter { order, ..filter.clone() };
+            for plan in list_plans(&connection, &filter, true) {
+                assert!(plan.contains(index), "{filter:?}:\n{plan}");
+                assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
+            }
+        }
+    }
+    // Each state with an index of its own is read by itself.
+    let several = DeliveryFilter { states: vec![DeliveryState::Dead, DeliveryState::Failed], ..base.clone() };
+    let plans = list_plans(&connection, &several, true);
+    assert_eq!(plans.len(), 2);
+    for plan in plans {
+        assert!(plan.contains("deliveries_ended (state=? AND id>? AND id<?)"), "{plan}");
     }
     // These plans sort, but only the deliveries in flight, or a small backlog.
-    let claimed = DeliveryFilter { state: Some(DeliveryState::Delivering), destination_id, ..base.clone() };
-    let plan_of_claimed = plan(&connection, &deliveries_page(&claimed, page));
-    assert!(plan_of_claimed.contains("deliveries_claimed (destination_id=?)"), "{plan_of_claimed}");
-    let waiting = DeliveryFilter { state: Some(DeliveryState::Retrying), ..base.clone() };
-    let plan_of_waiting = plan(&connection, &deliveries_page(&waiting, page));
-    assert!(plan_of_waiting.contains("deliveries_due"), "{plan_of_waiting}");
-    let of_event = DeliveryFilter { event_id: Some(EventId::from_bytes([1; 16])), ..base };
-    let plan_of_event = plan(&connection, &deliveries_page(&of_event, page));
-    assert!(plan_of_event.contains("USING PRIMARY KEY (id>? AND id<?)"), "{plan_of_event}");
-    let by_tenant = EventFilter { tenant: Some("a".to_owned()), ..EventFilter::default() };
-    let by_type = EventFilter { event_type: Some("a".to_owned()), ..EventFilter::default() };
-    for filter in [EventFilter::default(), by_tenant, by_type] {
-        let plan = plan(&connection, &events_page(&filter, page).0);
-        assert!(plan.contains("events_id (id<?)"), "{filter:?}:\n{plan}");
-        assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
+    let waiting = vec![DeliveryState::Pending, DeliveryState::Retrying];
+    for (states, index) in [
+        (vec![DeliveryState::Delivering], "deliveries_claimed (destination_id=?)"),
+        (waiting, "deliveries_due (destination_id=?)"),
+    ] {
+        let filter = DeliveryFilter { states, destination_id, ..base.clone() };
+        for plan in list_plans(&connection, &filter, true) {
+            assert!(plan.contains(index), "{plan}");
+        }
     }
+    let of_event = DeliveryFilter { event_id: Some(EventId::from_bytes([1; 16])), ..base };
+    for plan in list_plans(&connection, &of_event, true) {
+        assert!(plan.contains("USING PRIMARY KEY (id>? AND id<?)"), "{plan}");
+    }
+}
+
+#[test]
+fn lists_of_events_read_one_index_without_sorting() {
+    let connection = database();
+    let tenants = || TenantScope::Only(["a", "b"].map(str::to_owned).into());
+    let by_tenant = EventFilter { tenants: tenants(), ..EventFilter::default() };
+    let by_type = EventFilter { event_type: Some("a".to_owned()), ..EventFilter::default() };
+    for filter in [EventFilter::default(), by_tenant.clone(), by_type] {
+        for (order, range) in [(ListOrder::Newest, "events_id (id<?)"), (ListOrder::Oldest, "events_id (id>?)")] {
+            let filter = EventFilter { order, ..filter.clone() };
+            for sql in [events_page(&filter, AFTER, None).0, events_window_end(&filter, AFTER).0] {
+                let plan = plan(&connection, &sql);
+                assert!(plan.contains(range), "{filter:?}:\n{plan}");
+                assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
+            }
+        }
+    }
+    let by_key = EventFilter { idempotency_key: Some("order-1".to_owned()), ..by_tenant };
+    let plan = plan(&connection, &events_page(&by_key, AFTER, None).0);
+    assert!(plan.contains("events_idempotency (tenant=? AND idempotency_key=?)"), "{plan}");
 }
 
 #[test]
 fn filters_on_joined_tables_look_up_rows_one_by_one_in_a_window_of_ids() {
     let connection = database();
-    let page = PageRequest { before: Some([7; 16]), limit: 50 };
     let error = Some(ErrorFilter::Kind(ErrorKind::Answer(5)));
-    for state in [None, Some(DeliveryState::Pending), Some(DeliveryState::Delivered)] {
+    let (one, mixed) = (vec![DeliveryState::Delivered], vec![DeliveryState::Pending, DeliveryState::Dead]);
+    for states in [vec![], one, mixed] {
         for (destination_id, index) in [
             (None, "USING PRIMARY KEY (id>? AND id<?)"),
             (
@@ -218,22 +253,52 @@ fn filters_on_joined_tables_look_up_rows_one_by_one_in_a_window_of_ids() {
                 "deliveries_of_destination (destination_id=? AND id>? AND id<?)",
             ),
         ] {
-            let (tenant, event_type) = (Some("a".to_owned()), Some("video.*".parse().unwrap()));
+            let (tenants, event_type) = (TenantScope::one("a"), Some("video.*".parse().unwrap()));
+            let states = states.clone();
             let filter =
-                DeliveryFilter { destination_id, state, tenant, event_type, error, ..DeliveryFilter::default() };
-            let list_plan = ListPlan::of(&filter, false);
+                DeliveryFilter { destination_id, states, tenants, event_type, error, ..DeliveryFilter::default() };
+            let parts = filter.parts(false);
+            assert_eq!(parts.iter().map(|part| part.scan).collect::<Vec<_>>(), [Scan::Window(SCANNED_AT_MOST)]);
             // The end of the window comes from the index alone. The page then looks up each event and each last
             // attempt.
-            let end = plan(&connection, &window_end(&filter, page, list_plan).0);
+            let end = plan(&connection, &window_end(&filter, &parts[0], AFTER, SCANNED_AT_MOST).0);
             assert!(end.contains("id<?)") && !end.contains("TEMP B-TREE"), "{end}");
-            let plan = plan(&connection, &deliveries::deliveries_page(&filter, page, list_plan, Some([1; 16])).0);
-            for part in [
-                index,
-                "SEARCH e USING INDEX events_id (id=?)",
-                "SEARCH a USING PRIMARY KEY (delivery_id=? AND number=?)",
-            ] {
-                assert!(plan.contains(part), "{filter:?} without {part}:\n{plan}");
+            for plan in list_plans(&connection, &filter, false) {
+                for part in [
+                    index,
+                    "SEARCH e USING INDEX events_id (id=?)",
+                    "SEARCH a USING PRIMARY KEY (delivery_id=? AND number=?)",
+                ] {
+                    assert!(plan.contains(part), "{filter:?} without {part}:\n{plan}");
+                }
+                assert!(!plan.contains("TEMP B-TREE") && !plan.contains("AUTOMATIC"), "{filter:?}:\n{plan}");
             }
+        }
+    }
+}
+
+#[test]
+fn counts_and_groups_examine_one_index_and_look_up_rows_one_by_one() {
+    let connection = database();
+    let destination_id = Some(DestinationId::from_bytes([1; 16]));
+    let error = Some(ErrorFilter::Status(503));
+    let event_type = Some("video.*".parse().unwrap());
+    let dead = DeliveryFilter { states: vec![DeliveryState::Dead], event_type, error, ..DeliveryFilter::default() };
+    let delivered = DeliveryFilter { states: vec![DeliveryState::Delivered], ..DeliveryFilter::default() };
+    for (filter, index) in [
+        (dead.clone(), "deliveries_ended (state=?)"),
+        (DeliveryFilter { destination_id, ..dead }, "deliveries_ended_of_destination (destination_id=? AND state=?)"),
+        (DeliveryFilter { destination_id, ..delivered.clone() }, "deliveries_of_destination (destination_id=?)"),
+        (delivered, "SCAN d"),
+    ] {
+        let part = &filter.parts(true)[0];
+        let joined =
+            ["SEARCH e USING INDEX events_id (id=?)", "SEARCH a USING PRIMARY KEY (delivery_id=? AND number=?)"];
+        let joined = if filter.filters_joined() { &joined[..] } else { &[] };
+        let count = plan(&connection, &count_of_part(&filter, part, 9).0);
+        let groups = plan(&connection, &failures_of_part(&filter, part, 9).0);
+        for plan in [count, groups] {
+            assert!(plan.contains(index) && joined.iter().all(|look_up| plan.contains(look_up)), "{filter:?}:\n{plan}");
             assert!(!plan.contains("TEMP B-TREE") && !plan.contains("AUTOMATIC"), "{filter:?}:\n{plan}");
         }
     }

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity, order::BEHIND};
 use weir_store::{
-    MessageGroup, NewReplay, OpenReplay, PageRequest, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace,
-    ReplayStep, ReplayTask, end_of_time,
+    ListOrder, MessageGroup, NewReplay, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep,
+    ReplayTask, end_of_time,
     rows::{self, Corrupt, Row as _, phase_code},
 };
 
@@ -280,8 +280,7 @@ pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
     // The conditions of the index, the times of the filter, and the place.
-    let page = PageRequest { before: None, limit: 0 };
-    conditions.range("d", page, filter.deliveries.from, filter.deliveries.to);
+    conditions.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
     conditions.add("d.id > ?").blob(&place.after);
     conditions.values.int(STEP as i64);
     let sql = format!(

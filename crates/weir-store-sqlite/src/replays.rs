@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity};
 use weir_store::{
-    ClaimRequest, Claims, Created, Creation, NewReplay, Page, PageRequest, Replay, ReplayFilter, ReplayPhase,
-    ReplayStep, Replays, StoreResult,
+    ClaimRequest, Claims, Created, Creation, ListOrder, NewReplay, Page, PageRequest, Replay, ReplayFilter,
+    ReplayPhase, ReplayStep, Replays, StoreResult,
     rows::{self, LAST_ATTEMPT, REPLAY_COLUMNS, Row as _, state_code},
 };
 
@@ -133,8 +133,7 @@ pub(crate) fn count_sql(filter: &ReplayFilter, state: DeliveryState, now: Timest
     let mut conditions = WhereClause::new();
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
-    let page = PageRequest { before: None, limit: 0 };
-    conditions.range("d", page, filter.deliveries.from, filter.deliveries.to);
+    conditions.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
     eligible(&mut conditions, state, now, now);
     conditions.filter_joined(&filter.deliveries);
     let sql = format!("SELECT count(*) FROM deliveries d {index} {} WHERE {}", filter_joins(filter), conditions.sql);

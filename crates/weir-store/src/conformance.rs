@@ -12,6 +12,7 @@ mod fast_path;
 mod filters;
 mod history;
 mod ingest;
+mod lists;
 mod message_groups;
 mod message_groups_under_load;
 mod ordered_replays;
@@ -34,6 +35,7 @@ use tokio::sync::Mutex;
 use weir_core::{
     AttemptId, DeliveryId, DeliveryState, Destination, DestinationId, EventId, Period, RateLimit, RateLimits,
     Timestamp, TraceParent,
+    access::TenantScope,
     alert::AlertOverrides,
     breaker::{Breaker, BreakerPolicy},
     claim::{ClaimedBody, ClaimedDelivery},
@@ -49,12 +51,12 @@ use weir_core::{
 
 pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, counters::*, destinations::*, fast_path::*, filters::*,
-    history::*, ingest::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*,
+    history::*, ingest::*, lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*,
     processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
 };
 use crate::{
-    AttemptResult, ClaimRequest, Claims, Deletion, DeliveryFilter, Ingested, NewEvent, PageRequest, Settlement,
-    SharedStore,
+    AttemptResult, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Ingested, NewEvent, PageRequest,
+    Settlement, SharedStore,
 };
 
 /// The database of one test.
@@ -322,6 +324,12 @@ macro_rules! store_conformance {
             deliveries_are_filtered_by_every_criterion,
             the_last_error_of_a_delivery_is_shown,
             deliveries_are_filtered_by_tenant_type_and_error,
+            a_count_examines_a_bounded_number_of_deliveries,
+            failures_are_grouped,
+            an_event_is_found_by_its_idempotency_key,
+            a_page_of_filtered_events_reads_a_bounded_number_of_events,
+            destinations_are_filtered_by_name_url_condition_and_text,
+            a_replay_takes_the_deliveries_of_several_tenants,
             a_page_of_a_filtered_list_reads_a_bounded_number_of_deliveries,
             sends_are_listed_with_their_results,
             sends_at_the_same_instant_are_each_on_one_page,

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, activity::Activity, breaker::Breaker,
-    destination::Settings,
+    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, access::TenantScope, activity::Activity,
+    breaker::Breaker, destination::Settings,
 };
 
 use crate::{Created, Creation, Page, PageRequest, StateCounts, StoreResult};
@@ -157,6 +157,76 @@ impl EditPlace {
     }
 }
 
+/// Which destinations to list.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DestinationFilter {
+    pub tenants: TenantScope,
+    /// Exactly this name.
+    pub name: Option<String>,
+    /// Exactly this URL, as it is stored.
+    pub url: Option<String>,
+    pub condition: Option<DestinationCondition>,
+    /// A part of the name or of the URL, in any case.
+    pub text: Option<String>,
+    /// For [`DestinationCondition::Held`].
+    pub now: Timestamp,
+}
+
+/// What keeps a destination from being sent to. Several may be true at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DestinationCondition {
+    /// None of the others.
+    Active,
+    Paused,
+    Held,
+    /// Its breaker is not closed.
+    Breaker,
+}
+
+impl DestinationCondition {
+    pub const ALL: [Self; 4] = [Self::Active, Self::Paused, Self::Held, Self::Breaker];
+
+    /// The name in the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Paused => "paused",
+            Self::Held => "held",
+            Self::Breaker => "breaker",
+        }
+    }
+
+    fn is_met(self, destination: &Destination, now: Timestamp) -> bool {
+        match self {
+            Self::Active => {
+                ![Self::Paused, Self::Held, Self::Breaker].iter().any(|other| other.is_met(destination, now))
+            }
+            Self::Paused => destination.settings.paused,
+            Self::Held => destination.held_until.is_some_and(|until| now < until),
+            Self::Breaker => destination.breaker.reason().is_some(),
+        }
+    }
+}
+
+impl DestinationFilter {
+    /// All destinations of these tenants.
+    pub fn of(tenants: TenantScope) -> Self {
+        Self { tenants, name: None, url: None, condition: None, text: None, now: Timestamp::MIN }
+    }
+
+    pub fn matches(&self, destination: &Destination) -> bool {
+        let settings = &destination.settings;
+        let contains = |text: &str| {
+            [settings.name.as_str(), settings.url.as_str()].iter().any(|own| own.to_lowercase().contains(text))
+        };
+        self.tenants.includes(&settings.tenant)
+            && self.name.as_ref().is_none_or(|name| *name == settings.name)
+            && self.url.as_ref().is_none_or(|url| *url == settings.url.as_str())
+            && self.condition.is_none_or(|condition| condition.is_met(destination, self.now))
+            && self.text.as_ref().is_none_or(|text| contains(&text.to_lowercase()))
+    }
+}
+
 #[async_trait]
 pub trait Destinations {
     /// Stores a new destination and its initial limits.
@@ -184,8 +254,12 @@ pub trait Destinations {
     /// see every committed edit, because the scheduler calls it before each run.
     async fn destinations(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Arc<Destination>>>>;
 
-    /// Newest first, optionally of one tenant.
-    async fn list_destinations(&self, tenant: Option<&str>, page: PageRequest) -> StoreResult<Page<Arc<Destination>>>;
+    /// Newest first. A page may end before it is full and still have a next one.
+    async fn list_destinations(
+        &self,
+        filter: &DestinationFilter,
+        page: PageRequest,
+    ) -> StoreResult<Page<Arc<Destination>>>;
 
     /// Applies an edit and records changed limits. Resuming a paused destination clears `paused_reason`. `None` if the
     /// destination is deleted or was edited meanwhile.

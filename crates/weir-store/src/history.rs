@@ -1,28 +1,29 @@
 //! Reads for the API: events, deliveries, attempts, send starts.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use async_trait::async_trait;
 use weir_core::{
     DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Timestamp,
+    access::TenantScope,
     delivery::{Attempt, Delivery},
     error_kind::InvalidErrorKind,
     event::{Event, EventBody},
     pattern::EventPattern,
 };
 
-use crate::StoreResult;
+use crate::{FailureGroups, ListCount, ListOrder, StoreResult};
 
 /// Where a page begins, and how many rows it has.
 #[derive(Debug, Clone, Copy)]
 pub struct PageRequest {
-    /// The id of the last row of the previous page. The page has rows with smaller ids.
+    /// The id of the last row of the previous page. The page has the rows after it, in the order of the list.
     pub before: Option<[u8; 16]>,
     /// 1 to 200.
     pub limit: u32,
 }
 
-/// Rows, newest first.
+/// Rows in the order of the list.
 #[derive(Debug, Clone)]
 pub struct Page<T> {
     pub rows: Vec<T>,
@@ -61,14 +62,30 @@ pub fn delivery_ids_of(event: EventId) -> ([u8; 16], [u8; 16]) {
 #[derive(Debug, Clone, Default)]
 pub struct EventFilter {
     pub event_type: Option<String>,
-    pub tenant: Option<String>,
+    pub tenants: TenantScope,
+    /// Needs `tenants`, because a key belongs to its tenant: no index has the keys of all tenants. Without them it is
+    /// ignored.
+    pub idempotency_key: Option<String>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
+    pub order: ListOrder,
     /// Whether to read the bodies, which may be most of a page. Without them the events have empty bodies.
     pub with_bodies: bool,
 }
 
-/// The most deliveries that a page of a list reads when no index serves its filter. A page that ends at this bound may
+impl EventFilter {
+    /// Whether it has terms that no index serves, so that a page ends with its window.
+    pub fn is_windowed(&self) -> bool {
+        self.event_type.is_some() || self.tenants != TenantScope::All
+    }
+
+    /// The tenants and the key, if the events are found by their idempotency key.
+    pub fn by_key(&self) -> Option<(&BTreeSet<String>, &str)> {
+        Some((self.tenants.tenants()?, self.idempotency_key.as_deref()?))
+    }
+}
+
+/// The most deliveries or events that a page of a list reads when no index serves its filter. A page that ends at this bound may
 /// be short or empty and still have a `next`.
 pub const SCANNED_AT_MOST: u32 = 5_000;
 
@@ -77,24 +94,26 @@ pub const SCANNED_AT_MOST: u32 = 5_000;
 pub struct DeliveryFilter {
     pub destination_id: Option<DestinationId>,
     pub event_id: Option<EventId>,
-    pub state: Option<DeliveryState>,
-    pub tenant: Option<String>,
+    /// Only deliveries in one of these states. Empty: in any state.
+    pub states: Vec<DeliveryState>,
+    pub tenants: TenantScope,
     pub event_type: Option<EventPattern>,
     /// The error of the last counted attempt.
     pub error: Option<ErrorFilter>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
+    pub order: ListOrder,
 }
 
 impl DeliveryFilter {
     /// Whether it has terms on the event or the last attempt, so that a statement must join them.
     pub fn filters_joined(&self) -> bool {
-        self.tenant.is_some() || self.event_type.is_some() || self.error.is_some()
+        self.tenants != TenantScope::All || self.event_type.is_some() || self.error.is_some()
     }
 }
 
 /// A filter by error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorFilter {
     Kind(ErrorKind),
     /// A response with exactly this status.
@@ -189,11 +208,13 @@ pub trait History {
     /// Every delivery of an event.
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>>;
 
+    /// A filter by type or tenant is applied to a window of [`SCANNED_AT_MOST`] events, with which the page ends. An
+    /// idempotency key is looked up.
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>>;
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>>;
 
-    /// Reads at most [`SCANNED_AT_MOST`] deliveries, with any filter:
+    /// Reads at most [`SCANNED_AT_MOST`] deliveries, with any filter ([`DeliveryFilter::parts`]):
     ///
     /// - A filter that an index serves in the order of ids is read until the page is full.
     /// - Other filters are a tenant, an event type, an error, and a state that every delivery passes through. They are
@@ -202,6 +223,15 @@ pub trait History {
     /// - Deliveries in flight, and waiting deliveries of a small backlog, are read and sorted, because their ids may be
     ///   anywhere.
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>>;
+
+    /// The number of deliveries that match, among the first [`EXAMINED_AT_MOST`](crate::EXAMINED_AT_MOST) in the order
+    /// of the filter.
+    async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
+
+    /// The deliveries that match, grouped by destination, state and error. Examines at most
+    /// [`EXAMINED_AT_MOST`](crate::EXAMINED_AT_MOST) deliveries, the same number of each state. Only for states with an
+    /// index: those of deliveries that ended undelivered.
+    async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups>;
 
     /// A page of the recorded send starts of a destination, earliest first. A page with fewer rows than its limit is
     /// the last.

@@ -31,6 +31,7 @@ mod fast_path;
 mod history;
 mod ingest;
 pub mod intake;
+mod listing;
 mod message_groups;
 mod outbox;
 mod processes;
@@ -51,8 +52,8 @@ pub use api_keys::{ApiKey, ApiKeys};
 pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
 pub use destinations::{
-    BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationPatch, Destinations, EditPlace,
-    EditedDestination, LimitChange, later_than, paused_by_weir,
+    BreakerChange, Deletion, DestinationCondition, DestinationCounts, DestinationDeletion, DestinationFilter,
+    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, later_than, paused_by_weir,
 };
 pub use directory::{Directory, TenantDestinations};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
@@ -61,6 +62,9 @@ pub use history::{
     SendRecord, SendsRequest, delivery_ids_of, first_id,
 };
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
+pub use listing::{
+    EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListOrder, ListPart, Scan,
+};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
 pub use processes::{

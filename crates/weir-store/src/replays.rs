@@ -24,8 +24,15 @@ pub const REPLAYABLE: [DeliveryState; 4] =
 pub struct ReplayFilter {
     /// Some of [`REPLAYABLE`], without duplicates.
     pub states: Vec<DeliveryState>,
-    /// Must have no `state`.
+    /// Must have no `states`; its order does not matter.
     pub deliveries: DeliveryFilter,
+}
+
+impl ReplayFilter {
+    /// The only tenant, if it is limited to one.
+    pub fn only_tenant(&self) -> Option<&str> {
+        self.deliveries.tenants.only()
+    }
 }
 
 /// A replay to begin.

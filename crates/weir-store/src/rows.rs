@@ -29,8 +29,8 @@ pub use self::{
     codes::{failure_code, limits_json, outcome_code, phase_code, state_code},
     counters::{counted_state, state_counts},
     deliveries::{
-        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, attempt, connection_json, delivery, response_headers_json,
-        send,
+        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, attempt, connection_json, delivery,
+        failed_delivery, response_headers_json, send,
     },
     destinations::{Value, destination, destination_values, limit_change},
     events::{body, event, known_event},

@@ -1,14 +1,14 @@
 //! The stored text form of a replay's filter.
 
 use serde_json::{Map, Value, json};
-use weir_core::{DeliveryState, Timestamp};
+use weir_core::{DeliveryState, Timestamp, access::TenantScope};
 
 use crate::{DeliveryFilter, ErrorFilter, ReplayFilter};
 
 impl ReplayFilter {
     /// One JSON object, without the terms that are not set.
     pub fn to_stored(&self) -> String {
-        let DeliveryFilter { destination_id, tenant, event_type, error, from, to, .. } = &self.deliveries;
+        let DeliveryFilter { destination_id, tenants, event_type, error, from, to, .. } = &self.deliveries;
         let mut object = Map::new();
         let states: Vec<&str> = self.states.iter().map(|state| state.as_str()).collect();
         object.insert("states".to_owned(), json!(states));
@@ -16,7 +16,15 @@ impl ReplayFilter {
             object.extend(value.map(|value| (name.to_owned(), value)));
         };
         put("destination", destination_id.map(|id| json!(id.to_string())));
-        put("tenant", tenant.as_ref().map(|tenant| json!(tenant)));
+        // Several tenants are an array, which a program that knows only one tenant refuses to read. Under another name it
+        // would overlook them and send the deliveries of all tenants.
+        put(
+            "tenant",
+            tenants.tenants().map(|tenants| match tenants.len() {
+                1 => json!(tenants.first()),
+                _ => json!(tenants),
+            }),
+        );
         put("event_type", event_type.as_ref().map(|pattern| json!(pattern.to_string())));
         put("error", error.map(|error| json!(error.to_string())));
         // In nanoseconds, because the text form of a time has only milliseconds.
@@ -44,7 +52,7 @@ impl ReplayFilter {
             states: states.map(|state| DeliveryState::parse(state.as_str()?)).collect::<Option<_>>()?,
             deliveries: DeliveryFilter {
                 destination_id: parsed(&object, "destination")?,
-                tenant: parsed(&object, "tenant")?,
+                tenants: object.get("tenant").map_or(Some(TenantScope::All), tenants)?,
                 event_type: parsed(&object, "event_type")?,
                 error: parsed::<ErrorFilter>(&object, "error")?,
                 from: time("from")?,
@@ -52,6 +60,18 @@ impl ReplayFilter {
                 ..DeliveryFilter::default()
             },
         })
+    }
+}
+
+/// One tenant as a string, or several as an array.
+fn tenants(stored: &Value) -> Option<TenantScope> {
+    match stored {
+        Value::String(tenant) => Some(TenantScope::one(tenant)),
+        Value::Array(tenants) => {
+            let tenants = tenants.iter().map(|tenant| tenant.as_str().map(str::to_owned));
+            tenants.collect::<Option<_>>().map(TenantScope::Only)
+        }
+        _ => None,
     }
 }
 
@@ -68,7 +88,7 @@ mod tests {
             states: crate::REPLAYABLE.to_vec(),
             deliveries: DeliveryFilter {
                 destination_id: Some(DestinationId::from_bytes([7; 16])),
-                tenant: Some("acme".to_owned()),
+                tenants: TenantScope::one("acme"),
                 event_type: Some("video.*".parse().expect("a pattern")),
                 error: Some(ErrorFilter::Status(503)),
                 from: Some(Timestamp::from_nanos(1)),
@@ -78,9 +98,12 @@ mod tests {
         };
         let mut kind = some.clone();
         kind.deliveries.error = "timeout".parse().ok();
-        for filter in [all, some, kind] {
+        let mut several = some.clone();
+        several.deliveries.tenants = TenantScope::Only(["acme", "globex"].map(str::to_owned).into());
+        for filter in [all, some, kind, several] {
             assert_eq!(ReplayFilter::from_stored(&filter.to_stored()).as_ref(), Some(&filter));
         }
         assert_eq!(ReplayFilter::from_stored("{}"), None);
+        assert_eq!(ReplayFilter::from_stored(r#"{"states":["dead"],"tenant":7}"#), None);
     }
 }

@@ -16,7 +16,7 @@ use metrics::counter;
 use weir_core::{
     AttemptId, Clock, Destination, Slot, Timestamp,
     claim::{Claim, ClaimedDelivery},
-    delivery::{Attempt, AttemptDetails},
+    delivery::Attempt,
     event::EventBody,
     outcome::{self, Effect, Failure, HoldReason, SendResult, Verdict},
 };
@@ -203,16 +203,7 @@ impl Attempter {
             TransportResult::Sent(sent) => self.judge(permit, target, sent, began, span),
             // An attempt without a connection has no send start, and is judged and recorded like any other.
             TransportResult::Unreachable(Unreachable { failure, error }) => {
-                let sent = Sent {
-                    sent_at: None,
-                    ended_at: self.clock.now(),
-                    result: SendResult::Failure(failure),
-                    response_body: None,
-                    details: AttemptDetails::default(),
-                    error: Some(error),
-                    cut_on_reuse: false,
-                };
-                self.judge(permit, target, sent, began, span)
+                self.judge(permit, target, Sent::nothing(failure, error, self.clock.now()), began, span)
             }
             TransportResult::Withdrawn => {
                 counter!("weir_permits_unused_total").increment(1);

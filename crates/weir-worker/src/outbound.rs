@@ -95,6 +95,21 @@ pub struct Sent {
     pub cut_on_reuse: bool,
 }
 
+impl Sent {
+    /// An attempt without a connection.
+    pub(crate) fn nothing(failure: Failure, error: String, ended_at: Timestamp) -> Self {
+        Self {
+            sent_at: None,
+            ended_at,
+            result: SendResult::Failure(failure),
+            response_body: None,
+            details: AttemptDetails::default(),
+            error: Some(error),
+            cut_on_reuse: false,
+        }
+    }
+}
+
 /// Grants slots to a request that is ready to send.
 pub trait SlotSource: Send {
     /// The slot to send in. Called when the connection is open and the request is ready, and again after each missed

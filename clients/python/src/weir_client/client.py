@@ -20,6 +20,7 @@ from .types import (
     CreatedDestination,
     Delivery,
     DeliveryDetail,
+    DeliveryGroups,
     DeliveryState,
     Destination,
     DestinationChanges,
@@ -38,6 +39,7 @@ from .types import (
     Replay,
     ReplayFilter,
     Secret,
+    Verified,
 )
 
 # A time: RFC 3339, or a datetime with a zone.
@@ -125,6 +127,20 @@ class Weir(_Resource):
         """Every destination with its backlog, rates and the reason why it is not faster."""
         query = {"tenant": tenant, "state": state, "q": q, "sort": sort}
         return self._pages("GET", "/v1/overview", query)
+
+    def verify(
+        self,
+        headers: dict[str, str],
+        body: str,
+        *,
+        destination: str | None = None,
+        secret: str | None = None,
+        tolerance_s: int | None = None,
+    ) -> Verified:
+        """Whether a received request is signed with this secret, or with one of the destination."""
+        optional = _set({"destination": destination, "secret": secret, "tolerance_s": tolerance_s})
+        request = {"headers": headers, "body": body, **optional}
+        return cast(Verified, self._call("POST", "/v1/verify", body=request))
 
     def close(self) -> None:
         self._transport.close()
@@ -299,16 +315,41 @@ class Deliveries(_Resource):
         *,
         destination: str | None = None,
         event: str | None = None,
-        state: DeliveryState | None = None,
+        state: DeliveryState | Sequence[DeliveryState] | None = None,
         tenant: str | None = None,
         event_type: str | None = None,
         error: str | None = None,
         from_: Time | None = None,
         to: Time | None = None,
+        order: Literal["newest", "oldest"] | None = None,
     ) -> Pages[Delivery]:
         query = {
             "destination": destination,
             "event": event,
+            "state": state if state is None or isinstance(state, str) else ",".join(state),
+            "tenant": tenant,
+            "event_type": event_type,
+            "error": error,
+            "from": _time(from_),
+            "to": _time(to),
+            "order": order,
+        }
+        return self._pages("GET", "/v1/deliveries", query)
+
+    def groups(
+        self,
+        *,
+        destination: str | None = None,
+        state: Literal["dead", "failed", "dead,failed"] | None = None,
+        tenant: str | None = None,
+        event_type: str | None = None,
+        error: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+    ) -> DeliveryGroups:
+        """What failed, by destination, state and error, the largest group first."""
+        query = {
+            "destination": destination,
             "state": state,
             "tenant": tenant,
             "event_type": event_type,
@@ -316,7 +357,7 @@ class Deliveries(_Resource):
             "from": _time(from_),
             "to": _time(to),
         }
-        return self._pages("GET", "/v1/deliveries", query)
+        return cast(DeliveryGroups, self._call("GET", "/v1/deliveries/groups", query=query))
 
     def get(self, id: str) -> DeliveryDetail:
         """The delivery with its attempts."""

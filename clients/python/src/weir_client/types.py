@@ -243,10 +243,43 @@ class Attempt(TypedDict):
     error_kind: str | None
     outcome: Literal["delivered", "retryable", "rejected", "unknown"]
     response_body: str | None
+    signed_at: str | None
+    response_headers: list[list[str]]
+    remote_address: str | None
+    connect_ms: int | None
+    tls_ms: int | None
 
 
 class DeliveryDetail(Delivery):
     attempts: list[Attempt]
+
+
+class DeliveryGroup(TypedDict):
+    """Deliveries of one destination that failed in the same way; `error` is the filter that finds them."""
+
+    destination_id: str
+    destination_name: str
+    state: Literal["dead", "failed"]
+    error: str | None
+    status_code: int | None
+    last_error: str | None
+    deliveries: int
+    newest_at: str
+    oldest_at: str
+    example_id: str
+
+
+class DeliveryGroups(TypedDict):
+    data: list[DeliveryGroup]
+    scanned: int
+    capped: bool
+
+
+class Verified(TypedDict):
+    valid: bool
+    reason: str | None
+    signed_at: str | None
+    age_s: int | None
 
 
 class _Event(TypedDict):

@@ -133,8 +133,15 @@ impl Caller {
         Err(Problem::not_found("there is no such path for a key that is bound to tenants"))
     }
 
-    /// The tenant that a list or a filter is limited to: the named one, or the only one of this caller. `None`: all
-    /// tenants.
+    /// The tenants that a list or a filter is limited to: the named one, or all of this caller.
+    pub(crate) fn scope(&self, named: Option<String>) -> ApiResult<TenantScope> {
+        let Some(tenant) = named else { return Ok(self.holder.tenants.clone()) };
+        self.check_sees(&tenant)?;
+        Ok(TenantScope::one(tenant))
+    }
+
+    /// The tenant of something new: the named one, or the only one of this caller. `None`: the caller is not bound to
+    /// tenants and named none.
     pub(crate) fn limit_to(&self, named: Option<String>) -> ApiResult<Option<String>> {
         if let Some(tenant) = named {
             return self.check_sees(&tenant).map(|()| Some(tenant));
@@ -173,6 +180,16 @@ mod tests {
     fn bound(tenants: &[&str]) -> Caller {
         let tenants = TenantScope::Only(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
         Caller::new(Actor::anonymous(), Role::Operate, tenants, Credential::Key)
+    }
+
+    #[test]
+    fn a_list_has_the_named_tenant_or_all_tenants_of_the_caller() {
+        let both = ["acme", "globex"];
+        let scope = |caller: Caller, named: Option<&str>| caller.scope(named.map(str::to_owned)).ok();
+        assert_eq!(scope(Caller::of_settings(), None), Some(TenantScope::All));
+        assert_eq!(scope(bound(&both), None), Some(TenantScope::Only(both.map(str::to_owned).into())));
+        assert_eq!(scope(bound(&both), Some("acme")), Some(TenantScope::one("acme")));
+        assert_eq!(scope(bound(&both), Some("third")), None);
     }
 
     #[test]

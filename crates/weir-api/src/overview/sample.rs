@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_core::{Destination, DestinationId, Timestamp, breaker::BreakerState};
-use weir_store::{PageRequest, Store, StoreResult, TRAFFIC_BUCKET, Traffic};
+use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, breaker::BreakerState};
+use weir_store::{DestinationFilter, PageRequest, Store, StoreResult, TRAFFIC_BUCKET, Traffic};
 
 use super::{
     changes::{self, Change, Known, OpenReplays},
@@ -255,7 +255,7 @@ async fn destinations(store: &dyn Store, last: Option<&Sample>) -> StoreResult<V
     let mut found: Vec<_> = store.destinations(&ids).await?.into_iter().flatten().collect();
     let mut page = PageRequest { before: None, limit: AT_ONCE };
     loop {
-        let read = store.list_destinations(None, page).await?;
+        let read = store.list_destinations(&DestinationFilter::of(TenantScope::All), page).await?;
         let before = found.len();
         let is_new = |id: DestinationId| last.is_none_or(|sample| !sample.by_id.contains_key(&id));
         let rows = read.rows.len();
@@ -275,7 +275,7 @@ async fn open_replays(store: &dyn Store, last: Option<&Sample>) -> StoreResult<O
     for id in store.open_replays().await? {
         let tenant = match last.and_then(|sample| sample.replays.get(&id)) {
             Some(tenant) => tenant.clone(),
-            None => store.replay(id).await?.and_then(|replay| replay.filter.deliveries.tenant),
+            None => store.replay(id).await?.and_then(|replay| replay.filter.only_tenant().map(str::to_owned)),
         };
         replays.insert(id, tenant);
     }

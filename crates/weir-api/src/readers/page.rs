@@ -38,28 +38,35 @@ pub(crate) trait Listing {
     }
 
     fn cursor(before: [u8; 16]) -> String {
-        let mut bytes = [0; 17];
-        bytes[0] = Self::TAG;
-        bytes[1..].copy_from_slice(&before);
-        URL_SAFE_NO_PAD.encode(bytes)
+        encode(Self::TAG, before)
     }
 
     fn position(cursor: &str) -> Option<[u8; 16]> {
-        let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
-        let (tag, id) = bytes.split_first()?;
-        if *tag != Self::TAG {
-            return None;
-        }
-        id.try_into().ok()
+        let (tag, id) = decode(cursor)?;
+        (tag == Self::TAG).then_some(id)
     }
 }
 
-/// One page of a list, newest first.
+/// One page of a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct List<T> {
     pub(crate) data: Vec<T>,
     /// The `cursor` of the next page; null on the last page.
     pub(crate) next_cursor: Option<String>,
+}
+
+/// The cursor of a list's byte and an id.
+pub(super) fn encode(tag: u8, id: [u8; 16]) -> String {
+    let mut bytes = [0; 17];
+    bytes[0] = tag;
+    bytes[1..].copy_from_slice(&id);
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+pub(super) fn decode(cursor: &str) -> Option<(u8, [u8; 16])> {
+    let bytes = URL_SAFE_NO_PAD.decode(cursor).ok()?;
+    let (tag, id) = bytes.split_first()?;
+    Some((*tag, id.try_into().ok()?))
 }
 
 /// The JSON view of a page of the list `L`.
@@ -80,7 +87,7 @@ struct Described {
     cursor: Option<String>,
 }
 
-const DEFAULT_LIMIT: u32 = 50;
+pub(super) const DEFAULT_LIMIT: u32 = 50;
 
 /// The parameters `limit` and `cursor` of the list `L`.
 pub(crate) struct PageParameters<L> {

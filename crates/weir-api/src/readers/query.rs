@@ -56,6 +56,12 @@ impl<A: Parameters, B: Parameters> Parameters for (A, B) {
     }
 }
 
+impl<A: Parameters, B: Parameters, C: Parameters, D: Parameters> Parameters for (A, B, C, D) {
+    fn read(pairs: &mut Pairs) -> Self {
+        (A::read(pairs), B::read(pairs), C::read(pairs), D::read(pairs))
+    }
+}
+
 impl<A: Parameters, B: Parameters, C: Parameters> Parameters for (A, B, C) {
     fn read(pairs: &mut Pairs) -> Self {
         (A::read(pairs), B::read(pairs), C::read(pairs))
@@ -139,7 +145,8 @@ impl Pairs {
         T::parse(&text, schema_of(schema)).map_err(|detail| self.refuse(name, detail)).ok()
     }
 
-    fn refuse(&mut self, name: &str, detail: impl Into<String>) {
+    /// Refuses a parameter, also one that was taken.
+    pub(crate) fn refuse(&mut self, name: &str, detail: impl Into<String>) {
         self.errors.add(format!("/{}", escape(name)), detail);
     }
 

@@ -10,7 +10,7 @@ use weir_core::{
     pattern::EventPattern,
     signing::Secret,
 };
-use weir_store::{ErrorFilter, REPLAYABLE};
+use weir_store::{DestinationCondition, ErrorFilter, ListOrder, REPLAYABLE};
 
 use super::fields::Read;
 use crate::errors::{Errors, type_name};
@@ -164,7 +164,6 @@ text! {
 text! {
     /// 1 to 255 printable ASCII characters.
     #[schema(as = IdempotencyKey, pattern = "^[ -~]{1,255}$")]
-    #[expect(dead_code, reason = "the hot path keeps its own copy of the text")]
     pub(crate) struct IdempotencyKeyText(String);
     parse = |text| check_idempotency_key(text).map(|()| text.to_owned()).map_err(str::to_owned);
 }
@@ -178,16 +177,74 @@ text! {
 }
 
 text! {
-    /// The state of a delivery.
+    /// States of deliveries, separated by commas.
     #[schema(
-        as = DeliveryState, value_type = String,
-        pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled|superseded|expired)$",
-        example = "delivered"
+        as = DeliveryStates, value_type = String,
+        pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled|superseded|expired)(,(pending|delivering|retrying|delivered|failed|dead|cancelled|superseded|expired))*$",
+        example = "dead,failed"
     )]
-    pub(crate) struct DeliveryStateText(DeliveryState);
-    parse = |text| DeliveryState::parse(text).ok_or_else(|| {
-        format!("must be one of {}", DeliveryState::ALL.map(DeliveryState::as_str).join(", "))
-    });
+    pub(crate) struct DeliveryStatesText(Vec<DeliveryState>);
+    parse = |text| {
+        let states = text.split(',').map(DeliveryState::parse).collect::<Option<_>>();
+        states.ok_or_else(|| {
+            let all = DeliveryState::ALL.map(DeliveryState::as_str).join(", ");
+            format!("must be one of {all}, or several of them separated by commas")
+        })
+    };
+}
+
+text! {
+    /// States of deliveries that failed, separated by commas.
+    #[schema(
+        as = FailureStates, value_type = String, pattern = "^(dead|failed)(,(dead|failed))*$",
+        example = "dead,failed"
+    )]
+    pub(crate) struct FailureStatesText(Vec<DeliveryState>);
+    parse = |text| {
+        let failure = |name| {
+            DeliveryState::parse(name).filter(|state| matches!(state, DeliveryState::Dead | DeliveryState::Failed))
+        };
+        let states = text.split(',').map(failure).collect::<Option<_>>();
+        states.ok_or_else(|| "must be `dead`, `failed` or `dead,failed`".to_owned())
+    };
+}
+
+text! {
+    /// The order of a list.
+    #[schema(as = ListOrder, value_type = String, pattern = "^(newest|oldest)$", example = "oldest")]
+    pub(crate) struct ListOrderText(ListOrder);
+    parse = |text| match text {
+        "newest" => Ok(ListOrder::Newest),
+        "oldest" => Ok(ListOrder::Oldest),
+        _ => Err("must be `newest` or `oldest`".to_owned()),
+    };
+}
+
+text! {
+    /// What keeps a destination from being sent to.
+    #[schema(as = DestinationCondition, value_type = String, pattern = "^(active|paused|held|breaker)$", example = "paused")]
+    pub(crate) struct DestinationConditionText(DestinationCondition);
+    parse = |text| {
+        let found = DestinationCondition::ALL.into_iter().find(|condition| condition.as_str() == text);
+        found.ok_or_else(|| "must be `active`, `paused`, `held` or `breaker`".to_owned())
+    };
+}
+
+text! {
+    /// A text to look for: 1 to 2048 characters, without control characters.
+    #[schema(as = ListSearchText, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,2048}$", example = "acme")]
+    pub(crate) struct SearchText(String);
+    parse = |text| {
+        let fits = (1..=2_048).contains(&text.chars().count()) && !text.contains(char::is_control);
+        if fits { Ok(text.to_owned()) } else { Err("must be 1 to 2048 characters without control characters".to_owned()) }
+    };
+}
+
+text! {
+    /// Any text.
+    #[schema(as = RawBody, value_type = String, example = "{}")]
+    pub(crate) struct RawBodyText(String);
+    parse = |text| Ok(text.to_owned());
 }
 
 text! {
@@ -318,7 +375,11 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<EventPatternText>();
         assert_pattern_is_accepted::<IdempotencyKeyText>();
         assert_pattern_is_accepted::<EventKeyText>();
-        assert_pattern_is_accepted::<DeliveryStateText>();
+        assert_pattern_is_accepted::<DeliveryStatesText>();
+        assert_pattern_is_accepted::<FailureStatesText>();
+        assert_pattern_is_accepted::<ListOrderText>();
+        assert_pattern_is_accepted::<DestinationConditionText>();
+        assert_pattern_is_accepted::<SearchText>();
         assert_pattern_is_accepted::<WaitingStateText>();
         assert_pattern_is_accepted::<ReplayableStateText>();
         assert_pattern_is_accepted::<AttemptErrorText>();

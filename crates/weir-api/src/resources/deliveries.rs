@@ -1,4 +1,7 @@
-//! Deliveries: list, show, retry and cancel.
+//! Deliveries: show, retry and cancel. Lists, counts and groups have a file each.
+
+pub(crate) mod groups;
+pub(crate) mod list;
 
 use std::net::SocketAddr;
 
@@ -13,82 +16,15 @@ use weir_core::{
     delivery::{Attempt, Delivery},
 };
 use weir_queue::Wake;
-use weir_store::{DeliveryAction, DeliveryDetail, DeliveryFilter};
+use weir_store::{DeliveryAction, DeliveryDetail};
 
 use super::activity::Author;
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, Refused},
-    readers::{
-        body::PathId,
-        page::{self, List, Listing, PageParameters},
-        query::{Query, RangeParameters, parameters},
-        texts::{
-            AttemptErrorText, DeliveryIdText, DeliveryStateText, DestinationIdText, EventIdText, EventPatternText,
-            TenantText,
-        },
-    },
+    readers::{body::PathId, query::Query, texts::DeliveryIdText},
     state::{Api, ApiState},
 };
-
-/// The list of deliveries.
-pub(crate) enum Deliveries {}
-
-impl Listing for Deliveries {
-    const TAG: u8 = b'l';
-}
-
-type DeliveryPage = PageParameters<Deliveries>;
-
-parameters! {
-    /// The filter of the list.
-    pub(crate) struct Filter {
-        /// Only deliveries to this destination: `dst_…`
-        destination: Option<DestinationIdText>,
-        /// Only deliveries of this event: `evt_…`
-        event: Option<EventIdText>,
-        /// `pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead`, `cancelled`, `superseded` or `expired`
-        state: Option<DeliveryStateText>,
-        /// Only this tenant
-        tenant: Option<TenantText>,
-        /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`
-        event_type: Option<EventPatternText>,
-        /// Only deliveries whose last attempt had this error: `dns`, `connect`, `tls`, `timeout`, `broken`,
-        /// `forbidden`, `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)
-        error: Option<AttemptErrorText>,
-    }
-}
-
-/// List deliveries
-///
-/// With the filters `tenant`, `event_type`, `error` and some states, a page examines at most 5000 deliveries, so that a
-/// long history costs no more than a short one. Such a page may be short or empty and still have a `next_cursor`: the
-/// list ends only when `next_cursor` is null. `from`, `to`, `destination` and the states `failed`, `dead`, `cancelled`,
-/// `superseded` and `expired` reduce the number of deliveries to examine.
-#[utoipa::path(
-    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries", security(("api_key" = ["read"])),
-    params(Filter, RangeParameters, DeliveryPage),
-    responses((status = 200, description = "One page, newest first", body = List<DeliveryView>))
-)]
-pub(crate) async fn list(
-    State(api): State<Api>,
-    caller: Caller,
-    Query((filter, range, page)): Query<(Filter, RangeParameters, DeliveryPage)>,
-) -> ApiResult<Json<List<DeliveryView>>> {
-    let (from, to) = range.times();
-    let filter = DeliveryFilter {
-        destination_id: filter.destination.map(|id| id.0),
-        event_id: filter.event.map(|id| id.0),
-        state: filter.state.map(|state| state.0),
-        tenant: caller.limit_to(filter.tenant.map(|tenant| tenant.0))?,
-        event_type: filter.event_type.map(|pattern| pattern.0),
-        error: filter.error.map(|error| error.0),
-        from,
-        to,
-    };
-    let page = api.store.list_deliveries(&filter, page.request).await?;
-    Ok(page::view::<Deliveries, _, _>(page, DeliveryView::from))
-}
 
 /// Show a delivery with its attempts
 #[utoipa::path(

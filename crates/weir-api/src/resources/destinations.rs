@@ -21,6 +21,7 @@ use axum::{
 };
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
+use url::Url;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     activity::{Action, Activity},
@@ -47,7 +48,7 @@ use crate::{
         if_match::IfMatch,
         page::{self, List, Listing, PageParameters},
         query::{Query, parameters},
-        texts::{DestinationIdText, TenantText},
+        texts::{DestinationConditionText, DestinationIdText, SearchText, TenantText},
     },
     resources::activity::{Author, destination_action, destination_changes},
     state::{Api, ApiState},
@@ -83,8 +84,17 @@ type DestinationPage = PageParameters<Destinations>;
 parameters! {
     /// The filter of the list.
     pub(crate) struct DestinationFilter {
-        /// Only this tenant.
+        /// Only this tenant
         tenant: Option<TenantText>,
+        /// Only destinations with exactly this name
+        name: Option<SearchText>,
+        /// Only destinations with exactly this URL
+        url: Option<SearchText>,
+        /// `paused`, `held` (by `Retry-After` or a used-up quota), `breaker` (open or half open), or `active`: none of
+        /// these
+        state: Option<DestinationConditionText>,
+        /// Only destinations with this text in the name or the URL, in upper or lower case
+        q: Option<SearchText>,
     }
 }
 
@@ -191,6 +201,8 @@ fn name_tenant(body: &mut Value, caller: &Caller) -> ApiResult<()> {
 }
 
 /// List destinations
+///
+/// With the filters `state` and `q`, a page may be short or empty and still have a `next_cursor`.
 #[utoipa::path(
     get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations", security(("api_key" = ["read"])),
     params(DestinationFilter, DestinationPage),
@@ -201,9 +213,17 @@ pub(crate) async fn list(
     caller: Caller,
     Query((filter, page)): Query<(DestinationFilter, DestinationPage)>,
 ) -> ApiResult<Json<List<DestinationView>>> {
-    let tenant = caller.limit_to(filter.tenant.map(|tenant| tenant.0))?;
     let now = api.clock.now();
-    let page = api.store.list_destinations(tenant.as_deref(), page.request).await?;
+    let filter = weir_store::DestinationFilter {
+        tenants: caller.scope(filter.tenant.map(|tenant| tenant.0))?,
+        name: filter.name.map(|name| name.0),
+        // A URL is stored in its normal form.
+        url: filter.url.map(|SearchText(url)| Url::parse(&url).map_or(url, String::from)),
+        condition: filter.state.map(|condition| condition.0),
+        text: filter.q.map(|text| text.0),
+        now,
+    };
+    let page = api.store.list_destinations(&filter, page.request).await?;
     Ok(page::view::<Destinations, _, _>(page, |destination| DestinationView::new(&destination, now)))
 }
 

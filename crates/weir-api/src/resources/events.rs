@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
-use weir_core::{EventId, Timestamp, event::Event};
+use weir_core::{EventId, Timestamp, access::TenantScope, destination::DEFAULT_TENANT, event::Event};
 use weir_store::EventFilter;
 
 use super::deliveries::DeliveryView;
@@ -18,9 +18,10 @@ use crate::{
     problem::{self, ApiResult, Problem},
     readers::{
         body::PathId,
-        page::{List, Listing, PageParameters},
+        ordered_page::OrderedPage,
+        page::{List, Listing},
         query::{Query, RangeParameters, parameters},
-        texts::{EventIdText, EventTypeText, TenantText, text},
+        texts::{EventIdText, EventTypeText, IdempotencyKeyText, TenantText, text},
     },
     state::Api,
 };
@@ -32,7 +33,7 @@ impl Listing for Events {
     const TAG: u8 = b'e';
 }
 
-type EventPage = PageParameters<Events>;
+type EventPage = OrderedPage<Events>;
 
 text! {
     /// What to include.
@@ -48,6 +49,9 @@ parameters! {
         r#type: Option<EventTypeText>,
         /// Only this tenant
         tenant: Option<TenantText>,
+        /// Only the event with this key. A key belongs to a tenant: to the named one, to those of the API key, or to
+        /// `default`
+        idempotency_key: Option<IdempotencyKeyText>,
         /// `data`: include the data of each event
         #[param(inline)]
         include: Option<IncludeText>,
@@ -56,11 +60,12 @@ parameters! {
 
 /// List events
 ///
-/// The list omits `data`, which may be large, unless `include=data` is given.
+/// The list omits `data`, which may be large, unless `include=data` is given. With the filters `type` and `tenant` a page
+/// examines at most 5000 events: it may be short or empty and still have a `next_cursor`.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "events", security(("api_key" = ["read"])),
     params(Filter, RangeParameters, EventPage),
-    responses((status = 200, description = "One page, newest first", body = List<EventView<'static>>))
+    responses((status = 200, description = "One page", body = List<EventView<'static>>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
@@ -69,17 +74,24 @@ pub(crate) async fn list(
 ) -> ApiResult<Response> {
     let (from, to) = range.times();
     let with_bodies = filter.include.is_some();
+    let mut tenants = caller.scope(filter.tenant.map(|tenant| tenant.0))?;
+    if filter.idempotency_key.is_some() && tenants == TenantScope::All {
+        // As for an event that names no tenant.
+        tenants = TenantScope::one(DEFAULT_TENANT);
+    }
     let filter = EventFilter {
         event_type: filter.r#type.map(|event_type| event_type.0),
-        tenant: caller.limit_to(filter.tenant.map(|tenant| tenant.0))?,
+        tenants,
+        idempotency_key: filter.idempotency_key.map(|key| key.0),
         from,
         to,
+        order: page.order,
         with_bodies,
     };
-    let page = api.store.list_events(&filter, page.request).await?;
-    let next_cursor = page.next.map(Events::cursor);
-    let bodies: Vec<Option<Bytes>> = page.rows.iter().map(|event| with_bodies.then(|| event.body.data())).collect();
-    let views = page.rows.iter().zip(&bodies).map(|(event, data)| view(event, data.as_ref()));
+    let read = api.store.list_events(&filter, page.request).await?;
+    let next_cursor = read.next.map(|next| page.cursor(next));
+    let bodies: Vec<Option<Bytes>> = read.rows.iter().map(|event| with_bodies.then(|| event.body.data())).collect();
+    let views = read.rows.iter().zip(&bodies).map(|(event, data)| view(event, data.as_ref()));
     Ok(Json(List { data: views.collect::<ApiResult<Vec<_>>>()?, next_cursor }).into_response())
 }
 

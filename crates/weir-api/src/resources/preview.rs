@@ -142,7 +142,7 @@ async fn expiries(
     let Some(oldest_created_at) = oldest_created_at else { return Ok(None) };
     let filter = DeliveryFilter {
         destination_id: Some(destination.id),
-        state: Some(DeliveryState::Pending),
+        states: vec![DeliveryState::Pending],
         ..DeliveryFilter::default()
     };
     let newest = api.store.list_deliveries(&filter, PageRequest { before: None, limit: ASKED_FOR_EXPIRY }).await?;

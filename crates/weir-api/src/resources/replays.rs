@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
-use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Action};
+use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, access::TenantScope, activity::Action};
 use weir_store::{
     Created, DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase,
 };
@@ -96,7 +96,7 @@ impl From<ReplayRequest> for ReplayFilter {
         }
         let deliveries = DeliveryFilter {
             destination_id: request.destination.map(|id| id.0),
-            tenant: request.tenant.map(|tenant| tenant.0),
+            tenants: request.tenant.map_or(TenantScope::All, |tenant| TenantScope::one(tenant.0)),
             event_type: request.event_type.map(|pattern| pattern.0),
             error: request.error.map(|error| error.0),
             from: request.from.map(|from| from.0),
@@ -139,9 +139,9 @@ pub(crate) async fn create(
     }
     // A missing body would mean every dead and failed delivery. A client must state this explicitly.
     let mut filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
-    filter.deliveries.tenant = caller.limit_to(filter.deliveries.tenant)?;
+    filter.deliveries.tenants = caller.scope(filter.only_tenant().map(str::to_owned))?;
     // An unknown destination would select nothing, so it is refused.
-    let mut tenant = filter.deliveries.tenant.clone();
+    let mut tenant = filter.only_tenant().map(str::to_owned);
     if let Some(id) = filter.deliveries.destination_id {
         let found = api.store.destination(id).await?.filter(|found| caller.sees(&found.settings.tenant));
         let unknown = || Problem::invalid_field("/destination", format!("there is no destination {id}"));
@@ -264,9 +264,9 @@ async fn visible_page(api: &ApiState, caller: &Caller, mut request: PageRequest)
     Ok(Page::of(rows, request, |replay| *replay.id.as_bytes()))
 }
 
-/// Whether the replay is limited to a tenant that the caller sees. A replay without a tenant takes deliveries of all.
+/// Whether the caller sees every tenant of the replay. A replay without a tenant takes deliveries of all.
 fn is_visible(replay: &Replay, caller: &Caller) -> bool {
-    replay.filter.deliveries.tenant.as_deref().map_or(caller.sees_all(), |tenant| caller.sees(tenant))
+    caller.sees_scope(&replay.filter.deliveries.tenants)
 }
 
 async fn find(api: &ApiState, caller: &Caller, id: ReplayId) -> ApiResult<ReplayView> {
@@ -293,7 +293,10 @@ pub(crate) struct ReplayView {
     states: Vec<&'static str>,
     #[schema(value_type = Option<String>)]
     destination: Option<DestinationId>,
+    /// The only tenant; null if the replay has several tenants or all.
     tenant: Option<String>,
+    /// The tenants; null: all.
+    tenants: Option<Vec<String>>,
     event_type: Option<String>,
     error: Option<String>,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -331,7 +334,8 @@ impl ReplayView {
             state,
             states: filter.states.iter().map(|state| state.as_str()).collect(),
             destination: filter.deliveries.destination_id,
-            tenant: filter.deliveries.tenant,
+            tenant: filter.only_tenant().map(str::to_owned),
+            tenants: filter.deliveries.tenants.tenants().map(|tenants| tenants.iter().cloned().collect()),
             event_type: filter.deliveries.event_type.map(|pattern| pattern.to_string()),
             error: filter.deliveries.error.map(|error| error.to_string()),
             from: filter.deliveries.from,

@@ -14,6 +14,7 @@ use crate::harness::{Options, Reply, Server};
 const ROOT: &str = "sesame";
 const OWN: &str = "acme";
 const FOREIGN: &str = "globex";
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 impl Server {
     async fn with_keys() -> Self {
@@ -42,6 +43,10 @@ impl Server {
         created["secret"].as_str().unwrap().to_owned()
     }
 }
+
+/// The paths that can be limited to a tenant.
+const LISTS: [&str; 6] =
+    ["/v1/destinations", "/v1/events", "/v1/deliveries", "/v1/deliveries/groups", "/v1/overview", "/v1/stream"];
 
 /// The data of one tenant: the ids for the paths.
 struct Data {
@@ -78,9 +83,7 @@ impl Data {
             _ => &self.key,
         };
         let path = template.replace("{id}", id).replace("{tenant}", self.tenant).replace("{name}", "a%20new%2Fname");
-        // The lists that can be filtered by tenant.
-        let is_list = method == "GET"
-            && ["/v1/destinations", "/v1/events", "/v1/deliveries", "/v1/overview", "/v1/stream"].contains(&template);
+        let is_list = method == "GET" && LISTS.contains(&template);
         if is_list { format!("{path}?tenant={}", self.tenant) } else { path }
     }
 
@@ -140,7 +143,13 @@ fn operations() -> Vec<Operation> {
         read("/v1/overview", 404),
         read("/v1/stream", 404),
         read("/v1/deliveries", 404),
+        read("/v1/deliveries/groups", 404),
         read("/v1/deliveries/{id}", 404),
+        // With a secret of its own it shows nothing of a tenant.
+        Operation {
+            foreign: 200,
+            ..change("POST", "/v1/verify", "read", 200, Some(|_| json!({"secret": SECRET, "headers": {}, "body": ""})))
+        },
         // The rows of other tenants are left out.
         read("/v1/replays", 200),
         read("/v1/replays/{id}", 404),
@@ -272,8 +281,29 @@ async fn data_without_a_tenant_belongs_to_the_only_tenant_of_the_key() {
     for (path, body) in [("/v1/destinations", &destination), ("/v1/events", &event)] {
         assert_eq!(server.ask(&two, "POST", path, Some(body)).await.pointers(), ["/tenant"]);
     }
-    // A key with several tenants must name one.
-    assert_eq!(server.ask(&two, "GET", "/v1/destinations", None).await.pointers(), ["/tenant"]);
+    // In lists a key with several tenants need not name one. A third tenant stays hidden.
+    let third = json!({"url": "https://third.example/", "tenant": "third"});
+    let third = server.root("POST", "/v1/destinations", third).await["id"].clone();
+    let verify = json!({"destination": third, "headers": {}, "body": ""});
+    server.ask(&two, "POST", "/v1/verify", Some(&verify)).await.problem(404);
+    server.root("POST", "/v1/events", json!({"type": "t", "data": 1, "tenant": "third"})).await;
+    server.root("POST", "/v1/destinations", json!({"url": "https://globex.example/", "tenant": FOREIGN})).await;
+    server.root("POST", "/v1/events", json!({"type": "t", "data": 1, "tenant": FOREIGN})).await;
+    for (path, of_one, of_two, of_all) in
+        [("/v1/destinations", 1, 2, 3), ("/v1/events", 1, 2, 3), ("/v1/deliveries?count=true", 1, 2, 3)]
+    {
+        for (key, expected) in [(one.as_str(), of_one), (&two, of_two), (ROOT, of_all)] {
+            let list = server.ask(key, "GET", path, None).await.expect(StatusCode::OK);
+            assert_eq!(list["data"].as_array().unwrap().len(), expected, "{path}: {list}");
+            assert!(list["count"].is_null() || list["count"] == json!({"value": expected, "capped": false}), "{list}");
+        }
+    }
+    // So with replays: that of two tenants is hidden from a key of one of them.
+    let replay = server.ask(&two, "POST", "/v1/replays", Some(&json!({}))).await.expect(StatusCode::ACCEPTED);
+    assert_eq!((&replay["tenant"], &replay["tenants"]), (&Value::Null, &json!([OWN, FOREIGN])));
+    let path = format!("/v1/replays/{}", replay["id"].as_str().unwrap());
+    server.ask(&two, "GET", &path, None).await.expect(StatusCode::OK);
+    server.ask(&one, "GET", &path, None).await.problem(404);
     let path = format!("/v1/destinations?tenant={OWN}");
     assert_eq!(server.ask(&two, "GET", &path, None).await.expect(StatusCode::OK)["data"][0]["id"], created["id"]);
     // A destination keeps its tenant.

@@ -50,6 +50,39 @@ async fn a_delivery_shows_its_attempts_first_to_last() {
 }
 
 #[tokio::test]
+async fn what_failed_is_grouped_and_each_group_can_be_listed_and_replayed() {
+    let server = Server::start().await;
+    let destination = server.destination(json!({"url": URL, "name": "billing"})).await;
+    for (event_type, status) in [("video.created", 503), ("order.paid", 503), ("video.created", 404)] {
+        server.event(event_type).await;
+        server.clock.advance(Duration::from_millis(1));
+        let claimed = server.claim(&destination).await.pop().unwrap();
+        server.settle(&claimed, status, if status == 404 { Verdict::Failed } else { Verdict::Dead }).await;
+    }
+    // A replay takes what had ended before.
+    server.clock.advance(Duration::from_secs(1));
+    let groups = server.get("/v1/deliveries/groups").await.expect(StatusCode::OK);
+    assert_eq!((&groups["scanned"], &groups["capped"]), (&json!(3), &json!(false)));
+    let group = &groups["data"][0];
+    let expected = json!({
+        "destination_id": destination, "destination_name": "billing", "state": "dead", "error": "503",
+        "status_code": 503, "last_error": "answered 503", "deliveries": 2, "newest_at": "2026-11-21T07:30:00.001Z",
+        "oldest_at": "2026-11-21T07:30:00.000Z", "example_id": group["example_id"],
+    });
+    assert_eq!((group, groups["data"].as_array().unwrap().len()), (&expected, 2));
+    for group in groups["data"].as_array().unwrap() {
+        let (state, error) = (group["state"].as_str().unwrap(), group["error"].as_str().unwrap());
+        let listed = format!("/v1/deliveries?destination={destination}&state={state}&error={error}");
+        assert_eq!(server.count(&listed).await as u64, group["deliveries"], "{listed}");
+        let replay = json!({"destination": destination, "states": [state], "error": error});
+        let counted = server.post("/v1/replays?dry_run=true", replay).await.expect(StatusCode::OK);
+        assert_eq!(counted["total"], group["deliveries"]);
+    }
+    let of_orders = server.get("/v1/deliveries/groups?state=dead&event_type=order.*").await.expect(StatusCode::OK);
+    assert_eq!((&of_orders["data"][0]["deliveries"], &of_orders["scanned"]), (&json!(1), &json!(2)));
+}
+
+#[tokio::test]
 async fn deliveries_are_found_by_their_last_error() {
     let server = Server::start().await;
     let destination = server.destination(json!({"url": URL})).await;

@@ -65,6 +65,14 @@ async fn filters_narrow_a_list() {
         (format!("/v1/deliveries?destination={first}"), 2),
         (format!("/v1/deliveries?event={event}&state=pending"), 1),
         (format!("/v1/deliveries?event={event}&state=dead"), 0),
+        (format!("/v1/deliveries?event={event}&state=dead,pending"), 1),
+        ("/v1/deliveries?state=dead,failed,cancelled".to_owned(), 0),
+        ("/v1/destinations?q=EXAMPLE.com/h".to_owned(), 2),
+        ("/v1/destinations?url=https://EXAMPLE.com/hooks".to_owned(), 2),
+        ("/v1/destinations?name=nobody".to_owned(), 0),
+        ("/v1/destinations?state=active".to_owned(), 2),
+        ("/v1/destinations?state=paused".to_owned(), 0),
+        ("/v1/events?idempotency_key=order-1".to_owned(), 0),
     ] {
         assert_eq!(server.count(&path).await, expected, "{path}");
     }
@@ -98,6 +106,51 @@ async fn a_cursor_of_another_list_is_refused() {
         "/v1/events?cursor=evt_01h2xcejqtf2nbrexx3vqjhp41".to_owned(),
     ] {
         assert_eq!(server.get(&path).await.pointers(), ["/cursor"], "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_begins_with_the_oldest_is_the_reverse_and_its_cursors_keep_the_order() {
+    let server = Server::start().await;
+    server.destination(json!({"url": URL})).await;
+    for _ in 0..5 {
+        server.event("video.created").await;
+        server.clock.advance(Duration::from_millis(1));
+    }
+    for list in ["events", "deliveries"] {
+        let mut newest_first = ids(&server.get(&format!("/v1/{list}")).await.expect(StatusCode::OK));
+        newest_first.reverse();
+        let mut paged = Vec::new();
+        let mut path = format!("/v1/{list}?limit=2&order=oldest");
+        loop {
+            let page = server.get(&path).await.expect(StatusCode::OK);
+            paged.extend(ids(&page));
+            let Some(cursor) = page["next_cursor"].as_str() else { break };
+            // Without `order` the cursor says it. With the other one it is refused.
+            path = format!("/v1/{list}?limit=2&cursor={cursor}");
+            let other = server.get(&format!("{path}&order=newest")).await;
+            assert_eq!(other.pointers(), ["/cursor"], "{path}");
+        }
+        assert_eq!(paged, newest_first, "{list}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_found_by_its_idempotency_key() {
+    let server = Server::start().await;
+    for tenant in ["default", "acme"] {
+        let event = json!({"type": "t", "data": 1, "tenant": tenant, "idempotency_key": "order-1"});
+        server.post("/v1/events", event).await.expect(StatusCode::ACCEPTED);
+    }
+    for (query, tenants) in [
+        ("", vec!["default"]),
+        ("&tenant=acme", vec!["acme"]),
+        ("&tenant=nobody", vec![]),
+        ("&tenant=acme&type=other", vec![]),
+    ] {
+        let found = server.get(&format!("/v1/events?idempotency_key=order-1{query}")).await.expect(StatusCode::OK);
+        let found: Vec<_> = found["data"].as_array().unwrap().iter().map(|event| event["tenant"].clone()).collect();
+        assert_eq!(found, tenants, "{query}");
     }
 }
 
@@ -144,6 +197,13 @@ async fn parameters_are_checked_by_name() {
         ("/v1/destinations?tenant=", vec!["/tenant"]),
         ("/v1/destinations?state=pending", vec!["/state"]),
         ("/v1/deliveries?state=lost", vec!["/state"]),
+        ("/v1/deliveries?state=dead,lost", vec!["/state"]),
+        ("/v1/deliveries?state=dead,", vec!["/state"]),
+        ("/v1/deliveries?order=random&count=maybe", vec!["/order", "/count"]),
+        ("/v1/deliveries/groups?state=pending", vec!["/state"]),
+        ("/v1/deliveries/groups?limit=3", vec!["/limit"]),
+        ("/v1/destinations?q=", vec!["/q"]),
+        ("/v1/events?idempotency_key=", vec!["/idempotency_key"]),
         ("/v1/deliveries?type=video.created", vec!["/type"]),
         ("/v1/deliveries?event_type=video*&tenant=", vec!["/tenant", "/event_type"]),
         ("/v1/deliveries?error=lost", vec!["/error"]),

@@ -27,3 +27,4 @@ mod sessions;
 mod status;
 mod streams;
 mod timing;
+mod verify;

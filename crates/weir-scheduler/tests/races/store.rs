@@ -19,8 +19,8 @@ use weir_core::{
 use weir_queue::conformance::settings;
 use weir_store::{
     BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination, LimitChange, MessageGroup,
-    MessageGroups, MessageGroupsRepaired, Outbox, Page, PageRequest, Recovered, SendHistory, StoreResult,
+    DestinationFilter, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination, LimitChange,
+    MessageGroup, MessageGroups, MessageGroupsRepaired, Outbox, Page, PageRequest, Recovered, SendHistory, StoreResult,
 };
 
 use self::not_called::not_called;
@@ -237,7 +237,7 @@ impl Destinations for TestStore {
         not_called()
     }
 
-    async fn list_destinations(&self, _: Option<&str>, _: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
+    async fn list_destinations(&self, _: &DestinationFilter, _: PageRequest) -> StoreResult<Page<Arc<Destination>>> {
         not_called()
     }
 

@@ -222,6 +222,6 @@ async fn an_abandoned_claim_is_recovered_by_one_process() {
     let detail = stores[1].delivery(claimed.deliveries[0].claim.delivery_id).await.unwrap().unwrap();
     assert_eq!((detail.delivery.state, detail.attempts.len()), (DeliveryState::Retrying, 1));
     let page = PageRequest { before: None, limit: 200 };
-    let waiting = DeliveryFilter { state: Some(DeliveryState::Delivering), ..DeliveryFilter::default() };
+    let waiting = DeliveryFilter { states: vec![DeliveryState::Delivering], ..DeliveryFilter::default() };
     assert!(stores[1].list_deliveries(&waiting, page).await.unwrap().rows.is_empty());
 }

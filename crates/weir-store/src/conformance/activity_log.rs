@@ -329,7 +329,16 @@ pub async fn twenty_concurrent_creations_with_one_key_create_once(subject: Subje
         created += u32::from(call.await.expect("a call"));
     }
     assert_eq!(created, 1);
-    assert_eq!(subject.store.list_destinations(None, page(200)).await.expect("list").rows.len(), 1);
+    assert_eq!(
+        subject
+            .store
+            .list_destinations(&DestinationFilter::of(TenantScope::All), page(200))
+            .await
+            .expect("list")
+            .rows
+            .len(),
+        1
+    );
     assert_eq!(subject.actions().await, ["destination.created"]);
 }
 

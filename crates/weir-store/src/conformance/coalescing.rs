@@ -21,7 +21,7 @@ impl Subject {
     }
 
     async fn count_in(&self, state: DeliveryState) -> usize {
-        self.deliveries(DeliveryFilter { state: Some(state), ..DeliveryFilter::default() }).await.len()
+        self.deliveries(DeliveryFilter { states: vec![state], ..DeliveryFilter::default() }).await.len()
     }
 }
 

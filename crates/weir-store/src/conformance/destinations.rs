@@ -38,10 +38,11 @@ pub async fn destinations_are_listed_newest_first_and_by_tenant(subject: Subject
     other.settings.tenant = "other".to_owned();
     subject.create(other).await;
     subject.delete(4).await;
+    let of = |tenants: TenantScope| DestinationFilter::of(tenants);
     let mut seen = Vec::new();
     let mut request = page(2);
     loop {
-        let page = subject.store.list_destinations(None, request).await.expect("list");
+        let page = subject.store.list_destinations(&of(TenantScope::All), request).await.expect("list");
         assert!(page.rows.len() <= 2);
         seen.extend(page.rows.iter().map(|row| row.id));
         request.before = page.next;
@@ -50,10 +51,14 @@ pub async fn destinations_are_listed_newest_first_and_by_tenant(subject: Subject
         }
     }
     assert_eq!(seen, [6, 5, 3, 2, 1].map(destination_id));
-    let of_tenant = subject.store.list_destinations(Some("other"), page(10)).await.expect("list");
+    let other = of(TenantScope::one("other"));
+    let of_tenant = subject.store.list_destinations(&other, page(10)).await.expect("list");
     assert_eq!(of_tenant.rows.iter().map(|row| row.id).collect::<Vec<_>>(), [destination_id(6)]);
     assert_eq!(of_tenant.next, None);
-    assert!(subject.store.list_destinations(Some("nobody"), page(10)).await.expect("list").rows.is_empty());
+    let nobody = of(TenantScope::one("nobody"));
+    assert!(subject.store.list_destinations(&nobody, page(10)).await.expect("list").rows.is_empty());
+    let both = of(TenantScope::Only(["nobody", "other", TENANT].map(str::to_owned).into()));
+    assert_eq!(subject.store.list_destinations(&both, page(10)).await.expect("list").rows.len(), 5);
 }
 
 pub async fn edits_are_read_in_the_order_of_their_times(subject: Subject) {

@@ -88,7 +88,7 @@ pub async fn a_fast_path_delivery_is_stored_as_claimed(subject: Subject) {
     assert_eq!((counts.pending, counts.delivering), (0, 1));
     let history = subject.store.send_history(&[destination_id(1)]).await.expect("read");
     assert!(history[0].unsettled);
-    let filter = DeliveryFilter { state: Some(DeliveryState::Delivering), ..DeliveryFilter::default() };
+    let filter = DeliveryFilter { states: vec![DeliveryState::Delivering], ..DeliveryFilter::default() };
     assert_eq!(subject.deliveries(filter).await.len(), 1);
 }
 

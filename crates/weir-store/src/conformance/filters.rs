@@ -3,7 +3,7 @@
 use weir_core::{ErrorKind, delivery::LastAttempt, outcome::Failure};
 
 use super::*;
-use crate::{ErrorFilter, SCANNED_AT_MOST};
+use crate::{ErrorFilter, ListCount, ListOrder, SCANNED_AT_MOST};
 
 /// The result of an attempt: the verdict, the failure, the status.
 type AttemptEnd = (Verdict, Option<Failure>, Option<u16>);
@@ -105,23 +105,39 @@ pub async fn deliveries_are_filtered_by_tenant_type_and_error(subject: Subject) 
         }
     };
     let mut found = 0;
-    let states = DeliveryState::ALL.map(Some).into_iter().chain([None]);
-    for (state, error) in states.flat_map(|state| errors.map(|error| (state, error))) {
-        for tenant in [None, Some("other")] {
+    use DeliveryState::{Cancelled, Dead, Delivered, Delivering, Failed, Pending, Retrying};
+    let several = [
+        vec![],
+        vec![Failed, Dead],
+        vec![Dead, Pending, Retrying],
+        vec![Delivering, Dead, Cancelled],
+        vec![Delivered, Dead],
+    ];
+    let states = DeliveryState::ALL.map(|state| vec![state]).into_iter().chain(several);
+    let both = TenantScope::Only([TENANT, "other"].map(str::to_owned).into());
+    let mut orders = [ListOrder::Newest, ListOrder::Oldest].into_iter().cycle();
+    for (states, error) in states.flat_map(|states| errors.map(|error| (states.clone(), error))) {
+        for tenants in [TenantScope::All, TenantScope::one("other"), both.clone()] {
             for pattern in [None, Some("video.*"), Some("order.paid"), Some("*")] {
                 let event_type = pattern.map(|pattern| pattern.parse().expect("a pattern"));
-                let tenant = tenant.map(str::to_owned);
-                let filter = DeliveryFilter { state, error, tenant, event_type, ..DeliveryFilter::default() };
+                let (states, tenants) = (states.clone(), tenants.clone());
+                let order = orders.next().expect("an order");
+                let filter = DeliveryFilter { states, error, tenants, event_type, order, ..DeliveryFilter::default() };
                 let fits = |delivery: &&Delivery| {
                     let event = event_of(delivery);
-                    state.is_none_or(|state| delivery.state == state)
+                    (filter.states.is_empty() || filter.states.contains(&delivery.state))
                         && error.is_none_or(|error| has(delivery, error))
-                        && filter.tenant.as_ref().is_none_or(|tenant| event.tenant == *tenant)
+                        && filter.tenants.includes(&event.tenant)
                         && filter.event_type.as_ref().is_none_or(|pattern| pattern.matches(&event.event_type))
                 };
-                let expected: Vec<_> = all.iter().filter(fits).map(|delivery| delivery.id).collect();
+                let mut expected: Vec<_> = all.iter().filter(fits).map(|delivery| delivery.id).collect();
+                if order == ListOrder::Oldest {
+                    expected.reverse();
+                }
                 found += expected.len();
                 assert_eq!(subject.delivery_ids(&filter, 2).await, expected, "{filter:?}");
+                let count = ListCount { value: expected.len() as u64, capped: false };
+                assert_eq!(subject.store.count_deliveries(&filter).await.expect("count"), count, "{filter:?}");
             }
         }
     }
@@ -140,12 +156,18 @@ pub async fn a_page_of_a_filtered_list_reads_a_bounded_number_of_deliveries(subj
     }
     let destination_id = Some(destination_id(1));
     let all = DeliveryFilter::default;
+    let order = ListOrder::Oldest;
+    let oldest = DeliveryFilter { event_type: Some("order.*".parse().expect("a pattern")), order, ..all() };
+    let first = subject.store.list_deliveries(&oldest, page(50)).await.expect("list");
+    let found: Vec<_> = first.rows.iter().map(|delivery| delivery.id).collect();
+    assert_eq!(found, [rare.claim.delivery_id], "the oldest is in the first window");
+    assert!(first.next.is_some());
     for filter in [
         DeliveryFilter { event_type: Some("order.*".parse().expect("a pattern")), ..all() },
         DeliveryFilter { error: Some(ErrorFilter::Kind(ErrorKind::Failure(Failure::Tls))), destination_id, ..all() },
         // Too many deliveries wait to be sorted.
-        DeliveryFilter { state: Some(DeliveryState::Retrying), ..all() },
-        DeliveryFilter { state: Some(DeliveryState::Retrying), destination_id, ..all() },
+        DeliveryFilter { states: vec![DeliveryState::Retrying], ..all() },
+        DeliveryFilter { states: vec![DeliveryState::Retrying], destination_id, ..all() },
     ] {
         let first = subject.store.list_deliveries(&filter, page(50)).await.expect("list");
         assert!(first.rows.is_empty(), "{filter:?}: {}", first.rows.len());
@@ -154,10 +176,10 @@ pub async fn a_page_of_a_filtered_list_reads_a_bounded_number_of_deliveries(subj
         let found: Vec<_> = second.rows.iter().map(|delivery| delivery.id).collect();
         assert_eq!((found, second.next), (vec![rare.claim.delivery_id], None), "{filter:?}");
     }
-    let delivered = DeliveryFilter { state: Some(DeliveryState::Delivered), destination_id, ..all() };
+    let delivered = DeliveryFilter { states: vec![DeliveryState::Delivered], destination_id, ..all() };
     let first = subject.store.list_deliveries(&delivered, page(50)).await.expect("list");
     assert!(first.rows.is_empty() && first.next.is_some());
-    let pending = DeliveryFilter { state: Some(DeliveryState::Pending), ..all() };
+    let pending = DeliveryFilter { states: vec![DeliveryState::Pending], ..all() };
     let first = subject.store.list_deliveries(&pending, page(50)).await.expect("list");
     assert_eq!(first.rows.len(), 50, "a common state fills its page");
 }

@@ -1,7 +1,7 @@
 //! Reads for the API: events, deliveries, attempts, sends.
 
 use super::*;
-use crate::{EventFilter, SendRecord, SendsRequest};
+use crate::{EventFilter, ListOrder, SendRecord, SendsRequest};
 
 pub async fn an_event_is_read_back(subject: Subject) {
     let event = with_key(event(1), "a");
@@ -105,12 +105,13 @@ pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
         }
     }
     subject.ingest(events.iter().cloned().map(matched).collect()).await;
+    let both = TenantScope::Only([TENANT, "other"].map(str::to_owned).into());
     let filters = [
         EventFilter { event_type: Some("order.paid".to_owned()), ..EventFilter::default() },
-        EventFilter { tenant: Some("other".to_owned()), ..EventFilter::default() },
+        EventFilter { tenants: TenantScope::one("other"), ..EventFilter::default() },
         EventFilter {
             event_type: Some("order.paid".to_owned()),
-            tenant: Some(TENANT.to_owned()),
+            tenants: TenantScope::one(TENANT),
             from: Some(events[3].created_at),
             to: Some(events[9].created_at),
             ..EventFilter::default()
@@ -118,19 +119,28 @@ pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
         EventFilter { from: Some(events[4].created_at), ..EventFilter::default() },
         EventFilter { to: Some(events[5].created_at), ..EventFilter::default() },
         EventFilter { event_type: Some("nothing".to_owned()), ..EventFilter::default() },
+        EventFilter { order: ListOrder::Oldest, ..EventFilter::default() },
+        EventFilter {
+            tenants: both,
+            order: ListOrder::Oldest,
+            from: Some(events[2].created_at),
+            ..EventFilter::default()
+        },
     ];
     for filter in filters {
-        let expected: Vec<_> = events
+        let mut expected: Vec<_> = events
             .iter()
             .filter(|event| {
                 filter.event_type.as_ref().is_none_or(|event_type| *event_type == event.event_type)
-                    && filter.tenant.as_ref().is_none_or(|tenant| *tenant == event.tenant)
+                    && filter.tenants.includes(&event.tenant)
                     && filter.from.is_none_or(|from| event.created_at >= from)
                     && filter.to.is_none_or(|to| event.created_at < to)
             })
             .map(|event| event.id)
-            .rev()
             .collect();
+        if filter.order == ListOrder::Newest {
+            expected.reverse();
+        }
         for limit in [2, 200] {
             assert_eq!(subject.events(&filter, limit).await, expected, "{filter:?}");
         }
@@ -158,7 +168,7 @@ pub async fn deliveries_are_filtered_by_every_criterion(subject: Subject) {
         let results = results.map(|(claimed, &verdict)| Arc::new(result(claimed, verdict))).collect();
         subject.store.settle(results).await.expect("settle");
     }
-    let waiting = DeliveryFilter { state: Some(DeliveryState::Pending), ..DeliveryFilter::default() };
+    let waiting = DeliveryFilter { states: vec![DeliveryState::Pending], ..DeliveryFilter::default() };
     for delivery in subject.deliveries(waiting).await.iter().step_by(3) {
         subject.store.cancel_delivery(delivery.id, NOW + seconds(20), activity()).await.expect("cancel");
     }
@@ -169,8 +179,9 @@ pub async fn deliveries_are_filtered_by_every_criterion(subject: Subject) {
         for destination_id in [None, Some(destination_id(2))] {
             for event_id in [None, Some(event(3).id), Some(event(11).id)] {
                 for (from, to) in [(None, None), (Some(event(3).created_at), Some(event(11).created_at))] {
+                    let states = state.into_iter().collect();
                     let filter =
-                        DeliveryFilter { destination_id, event_id, state, from, to, ..DeliveryFilter::default() };
+                        DeliveryFilter { destination_id, event_id, states, from, to, ..DeliveryFilter::default() };
                     let expected: Vec<_> = all
                         .iter()
                         .filter(|delivery| {

@@ -23,7 +23,7 @@ impl Subject {
     /// The number of deliveries of destination `number` in this state.
     async fn count(&self, number: u128, state: DeliveryState) -> usize {
         let filter =
-            DeliveryFilter { destination_id: Some(destination_id(number)), state: Some(state), ..Default::default() };
+            DeliveryFilter { destination_id: Some(destination_id(number)), states: vec![state], ..Default::default() };
         self.delivery_ids(&filter, 200).await.len()
     }
 }
@@ -38,7 +38,7 @@ pub async fn a_purge_cancels_only_waiting_deliveries(subject: Subject) {
     }
     assert_eq!(subject.purge(&everything()).await, 5, "three pending, two retrying");
     assert_eq!(subject.purge(&everything()).await, 0);
-    let cancelled = DeliveryFilter { state: Some(DeliveryState::Cancelled), ..DeliveryFilter::default() };
+    let cancelled = DeliveryFilter { states: vec![DeliveryState::Cancelled], ..DeliveryFilter::default() };
     for delivery in subject.deliveries(cancelled).await {
         assert_eq!((delivery.destination_id, delivery.updated_at), (destination_id(1), NOW + seconds(60)));
         assert_eq!(delivery.next_attempt_at, None);

@@ -72,7 +72,7 @@ impl Subject {
 
     pub(super) async fn in_state(&self, number: u128, state: DeliveryState) -> usize {
         let filter =
-            DeliveryFilter { destination_id: Some(destination_id(number)), state: Some(state), ..Default::default() };
+            DeliveryFilter { destination_id: Some(destination_id(number)), states: vec![state], ..Default::default() };
         self.delivery_ids(&filter, 200).await.len()
     }
 }
@@ -294,7 +294,7 @@ pub async fn a_replay_takes_the_deliveries_that_match_its_filter(subject: Subjec
         (base.clone(), 6),
         (DeliveryFilter { event_type: of_type("video.*"), ..base.clone() }, 4),
         (DeliveryFilter { event_type: of_type("order.paid"), error: "503".parse().ok(), ..base.clone() }, 1),
-        (DeliveryFilter { tenant: Some("other".to_owned()), ..base.clone() }, 0),
+        (DeliveryFilter { tenants: TenantScope::one("other"), ..base.clone() }, 0),
         (DeliveryFilter { from: Some(event(2).created_at), to: Some(event(4).created_at), ..base.clone() }, 2),
         (DeliveryFilter { destination_id: Some(destination_id(2)), ..base }, 0),
     ] {
@@ -338,7 +338,7 @@ pub async fn counts_lists_and_purges_include_waiting_replays(subject: Subject) {
     assert_eq!((counts.pending, counts.retrying, counts.delivering), (4, 0, 1));
     let waiting = DeliveryFilter {
         destination_id: Some(destination_id(1)),
-        state: Some(DeliveryState::Pending),
+        states: vec![DeliveryState::Pending],
         ..DeliveryFilter::default()
     };
     let waiting = subject.deliveries(waiting).await;

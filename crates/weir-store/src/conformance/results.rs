@@ -122,7 +122,7 @@ pub async fn an_ended_delivery_is_retried_by_hand(subject: Subject) {
     for (claimed, verdict) in claimed.iter().zip([Verdict::Delivered, Verdict::Failed, Verdict::Dead]) {
         subject.settle(result(claimed, verdict)).await;
     }
-    let waiting = DeliveryFilter { state: Some(DeliveryState::Pending), ..DeliveryFilter::default() };
+    let waiting = DeliveryFilter { states: vec![DeliveryState::Pending], ..DeliveryFilter::default() };
     let cancelled = subject.deliveries(waiting).await.remove(0).id;
     subject.cancel(cancelled).await;
     let ended = claimed.iter().map(|claimed| (claimed.claim.delivery_id, 1)).chain([(cancelled, 0)]);
@@ -220,7 +220,7 @@ pub async fn ingested_equals_the_sum_over_the_states(subject: Subject) {
     }
     let mut total = 0;
     for state in DeliveryState::ALL {
-        total += subject.deliveries(DeliveryFilter { state: Some(state), ..DeliveryFilter::default() }).await.len();
+        total += subject.deliveries(DeliveryFilter { states: vec![state], ..DeliveryFilter::default() }).await.len();
     }
     assert_eq!(total, 160);
 }

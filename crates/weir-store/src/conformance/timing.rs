@@ -14,7 +14,7 @@ fn expiring(mut event: Event, at: Timestamp) -> Event {
 }
 
 fn in_state(state: DeliveryState) -> DeliveryFilter {
-    DeliveryFilter { state: Some(state), ..DeliveryFilter::default() }
+    DeliveryFilter { states: vec![state], ..DeliveryFilter::default() }
 }
 
 impl Subject {

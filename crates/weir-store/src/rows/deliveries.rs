@@ -9,7 +9,7 @@ use weir_core::{
 };
 
 use super::{Corrupt, Row};
-use crate::{SendPlace, SendRecord};
+use crate::{FailedDelivery, SendPlace, SendRecord};
 
 /// The columns of a delivery `d`, its event `e` and its last attempt `a`, for [`delivery`].
 pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, \
@@ -45,6 +45,27 @@ fn last_attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<LastAttempt, E> {
 fn status_code<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Option<u16>, E> {
     let status_code = row.optional_int(column)?.map(u16::try_from).transpose();
     Ok(status_code.map_err(|_| Corrupt("a status code"))?)
+}
+
+/// The columns of a delivery `d`, its destination `t` and its last attempt `a`, and whether it matches, for
+/// [`failed_delivery`].
+pub const FAILED_COLUMNS: &str =
+    "d.id, d.destination_id, t.name, d.state, d.created_at, a.outcome, a.failure, a.status_code, a.error";
+
+/// The last column is the flag.
+pub fn failed_delivery<E: From<Corrupt>>(row: &impl Row<E>) -> Result<FailedDelivery, E> {
+    Ok(FailedDelivery {
+        id: row.delivery_id(0)?,
+        destination_id: row.destination_id(1)?,
+        destination_name: row.optional_text(2)?.unwrap_or_default(),
+        state: row.state(3)?,
+        created_at: row.time(4)?,
+        outcome: row.optional_int(5)?.map(|_| row.outcome(5)).transpose()?,
+        failure: row.optional_failure(6)?,
+        status_code: status_code(row, 7)?,
+        error: row.optional_text(8)?,
+        matches: row.flag(9)?,
+    })
 }
 
 /// The columns for [`attempt`].

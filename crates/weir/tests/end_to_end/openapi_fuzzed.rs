@@ -25,9 +25,10 @@ const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 8] = [
+const BEYOND_A_SCHEMA: [&str; 9] = [
     "is not a destination of this tenant",
     "there is no destination dst_",
+    "belongs to the other `order`",
     "differs from the `Idempotency-Key` header",
     "must be at least `open_ms`",
     "must be at least `base_ms`",

@@ -14,11 +14,11 @@ use weir_core::{
 };
 use weir_store::{
     ActivityFilter, ActivityLog, Alerting, ApiKey, ApiKeys, AttemptResult, ClaimRequest, Claims, Condition, Counters,
-    Created, Creation, DeliveryAction, DeliveryDetail, DeliveryFilter, EventFilter, FastPath, Health, History, Ingest,
-    IngestRefusal, Ingested, KeyedAnswer, NewEvent, NewReplay, Page, PageRequest, ProcessBeat, ProcessProfile,
-    Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered, Replay, ReplayFilter,
-    ReplayPhase, ReplayStep, Replays, Results, RunningProcess, SendRecord, SendsRequest, Settlement, StateCounts,
-    StoreResult, Traffic, TrafficHistory, TrafficLog,
+    Created, Creation, DeliveryAction, DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, FastPath, Health,
+    History, Ingest, IngestRefusal, Ingested, KeyedAnswer, ListCount, NewEvent, NewReplay, Page, PageRequest,
+    ProcessBeat, ProcessProfile, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered,
+    Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, RunningProcess, SendRecord, SendsRequest,
+    Settlement, StateCounts, StoreResult, Traffic, TrafficHistory, TrafficLog,
 };
 
 use super::TestStore;
@@ -154,6 +154,14 @@ impl History for TestStore {
     }
 
     async fn list_deliveries(&self, _: &DeliveryFilter, _: PageRequest) -> StoreResult<Page<Delivery>> {
+        not_called()
+    }
+
+    async fn count_deliveries(&self, _: &DeliveryFilter) -> StoreResult<ListCount> {
+        not_called()
+    }
+
+    async fn group_failures(&self, _: &DeliveryFilter) -> StoreResult<FailureGroups> {
         not_called()
     }
 

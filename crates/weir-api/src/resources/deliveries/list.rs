@@ -1,0 +1,118 @@
+//! The list of deliveries and its count.
+
+use axum::{Json, extract::State};
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_store::{DeliveryFilter, ListCount};
+
+use super::DeliveryView;
+use crate::{
+    auth::Caller,
+    problem::ApiResult,
+    readers::{
+        ordered_page::OrderedPage,
+        page::{List, Listing},
+        query::{Query, RangeParameters, parameters},
+        texts::{AttemptErrorText, DeliveryStatesText, DestinationIdText, EventIdText, EventPatternText, TenantText},
+    },
+    state::Api,
+};
+
+/// The list of deliveries.
+pub(crate) enum Deliveries {}
+
+impl Listing for Deliveries {
+    const TAG: u8 = b'l';
+}
+
+type DeliveryPage = OrderedPage<Deliveries>;
+
+parameters! {
+    /// The filter of the list.
+    pub(crate) struct Filter {
+        /// Only deliveries to this destination: `dst_…`
+        destination: Option<DestinationIdText>,
+        /// Only deliveries of this event: `evt_…`
+        event: Option<EventIdText>,
+        /// `pending`, `delivering`, `retrying`, `delivered`, `failed`, `dead`, `cancelled`, `superseded` or `expired`,
+        /// or several of them separated by commas
+        state: Option<DeliveryStatesText>,
+        /// Only this tenant
+        tenant: Option<TenantText>,
+        /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`
+        event_type: Option<EventPatternText>,
+        /// Only deliveries whose last attempt had this error: `dns`, `connect`, `tls`, `timeout`, `broken`,
+        /// `forbidden`, `unknown`, a class of statuses (`3xx`, `4xx`, `5xx`) or one status (`503`)
+        error: Option<AttemptErrorText>,
+    }
+}
+
+parameters! {
+    /// Whether to count.
+    pub(crate) struct CountParameters {
+        /// Adds the number of deliveries that match
+        count: Option<bool>,
+    }
+}
+
+/// List deliveries
+///
+/// With the filters `tenant`, `event_type`, `error` and some states, a page examines at most 5000 deliveries, so that a
+/// long history costs no more than a short one. Such a page may be short or empty and still have a `next_cursor`: the
+/// list ends only when `next_cursor` is null. `from`, `to`, `destination` and the states `failed`, `dead`, `cancelled`,
+/// `superseded` and `expired` reduce the number of deliveries to examine. `count=true` examines at most 10,000.
+#[utoipa::path(
+    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries", security(("api_key" = ["read"])),
+    params(Filter, RangeParameters, DeliveryPage, CountParameters),
+    responses((status = 200, description = "One page", body = DeliveryList))
+)]
+pub(crate) async fn show(
+    State(api): State<Api>,
+    caller: Caller,
+    Query((filter, range, page, count)): Query<(Filter, RangeParameters, DeliveryPage, CountParameters)>,
+) -> ApiResult<Json<DeliveryList>> {
+    let (from, to) = range.times();
+    let filter = DeliveryFilter {
+        destination_id: filter.destination.map(|id| id.0),
+        event_id: filter.event.map(|id| id.0),
+        states: filter.state.map(|states| states.0).unwrap_or_default(),
+        tenants: caller.scope(filter.tenant.map(|tenant| tenant.0))?,
+        event_type: filter.event_type.map(|pattern| pattern.0),
+        error: filter.error.map(|error| error.0),
+        from,
+        to,
+        order: page.order,
+    };
+    let count = if count.count == Some(true) { Some(api.store.count_deliveries(&filter).await?.into()) } else { None };
+    let read = api.store.list_deliveries(&filter, page.request).await?;
+    let next_cursor = read.next.map(|next| page.cursor(next));
+    let data = read.rows.into_iter().map(DeliveryView::from).collect();
+    Ok(Json(DeliveryList { list: List { data, next_cursor }, count }))
+}
+
+/// One page of deliveries.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct DeliveryList {
+    #[serde(flatten)]
+    list: List<DeliveryView>,
+    /// How many deliveries match the filter; only with `count=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    count: Option<ListCountView>,
+}
+
+/// A number of deliveries.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ListCount)]
+pub(crate) struct ListCountView {
+    /// At most 10,000.
+    value: u64,
+    /// There may be more than `value`: only 10,000 deliveries were examined.
+    capped: bool,
+}
+
+impl From<ListCount> for ListCountView {
+    fn from(count: ListCount) -> Self {
+        Self { value: count.value, capped: count.capped }
+    }
+}

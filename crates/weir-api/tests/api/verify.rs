@@ -1,0 +1,68 @@
+//! The verification of a received request.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use weir_core::{Clock as _, signing::Secret};
+
+use crate::harness::Server;
+
+const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+const BODY: &str = r#"{"n":1}"#;
+
+impl Server {
+    /// The headers of a request that is signed now.
+    fn signed(&self, secret: &str) -> Value {
+        let now = self.clock.wall().as_secs();
+        let secret: Secret = secret.parse().unwrap();
+        json!({
+            "Webhook-Id": "evt_1", "webhook-timestamp": now.to_string(),
+            "webhook-signature": secret.sign("evt_1", now, BODY.as_bytes()),
+        })
+    }
+
+    async fn verified(&self, request: Value) -> Value {
+        self.post("/v1/verify", request).await.expect(StatusCode::OK)
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_verified_with_a_given_secret_or_with_those_of_a_destination() {
+    let server = Server::start().await;
+    let id = server.destination(json!({"url": "https://example.com/", "secret": OLD})).await;
+    let of_old = server.signed(OLD);
+    let valid = json!({"valid": true, "reason": null, "signed_at": "2026-11-21T07:30:00.000Z", "age_s": 0});
+    let given = json!({"secret": OLD, "headers": of_old, "body": BODY});
+    assert_eq!(server.verified(given).await, valid);
+    let path = format!("/v1/destinations/{id}/rotate-secret");
+    server.post(&path, json!({"secret": NEW})).await.expect(StatusCode::OK);
+    for secret in [OLD, NEW] {
+        let named = json!({"destination": id, "headers": server.signed(secret), "body": BODY});
+        assert_eq!(server.verified(named).await, valid, "the current and the previous secret");
+    }
+    let changed = server.verified(json!({"destination": id, "headers": of_old, "body": "{}"})).await;
+    assert_eq!((&changed["valid"], &changed["signed_at"]), (&json!(false), &Value::Null));
+    let reason = changed["reason"].as_str().unwrap();
+    assert!(reason.starts_with("bad signature"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_verification_without_what_it_needs_is_refused_and_shows_no_secret() {
+    let server = Server::start().await;
+    for (request, pointer) in [
+        (json!({"headers": {}, "body": ""}), "/secret"),
+        (json!({"secret": "whsec_short", "headers": {}, "body": ""}), "/secret"),
+        (json!({"secret": OLD, "headers": [], "body": ""}), "/headers"),
+        (json!({"secret": OLD, "headers": {"webhook-id": 7}, "body": ""}), "/headers/webhook-id"),
+        (json!({"secret": OLD, "headers": {}}), "/body"),
+        (json!({"secret": OLD, "headers": {}, "body": "", "tolerance_s": -1}), "/tolerance_s"),
+    ] {
+        let reply = server.post("/v1/verify", request.clone()).await;
+        assert_eq!(reply.pointers(), [pointer], "{request}");
+        assert!(!String::from_utf8_lossy(&reply.body).contains("short"), "{reply:?}");
+    }
+    let unknown = json!({"destination": "dst_01h2xcejqtf2nbrexx3vqjhp41", "headers": {}, "body": ""});
+    server.post("/v1/verify", unknown).await.problem(404);
+    let missing = server.verified(json!({"secret": OLD, "headers": {}, "body": BODY})).await;
+    assert_eq!((&missing["valid"], &missing["reason"]), (&json!(false), &json!("the header `webhook-id` is missing")));
+}
