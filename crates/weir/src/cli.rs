@@ -192,6 +192,9 @@ pub(crate) struct DemoArgs {
     /// Print the audit as JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+    /// Serve the dashboard during the demo, print its address, and continue to serve it after the audit until Ctrl-C
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) dashboard: bool,
 }
 
 #[derive(Debug, Clone, Args)]

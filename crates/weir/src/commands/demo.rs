@@ -2,7 +2,7 @@
 //!
 //! Four destinations get far more events at once than their limits allow. One limit is edited while the backlog drains.
 //! At the end, the audit of the API over the recorded send starts is compared with the requests that the receiver
-//! counted.
+//! counted. With `--dashboard` the server can be looked at in a browser, also afterwards.
 
 mod client;
 mod progress;
@@ -20,7 +20,10 @@ use self::{
     progress::{Progress, ProgressLine},
     receiver::Receiver,
 };
-use super::audit::{Audited, draw, table};
+use super::{
+    audit::{Audited, draw, table},
+    serve::StopSignals,
+};
 use crate::{
     cli::{DemoArgs, Exit},
     clock::SystemClock,
@@ -39,7 +42,7 @@ const DRAIN_SHARE: f64 = 0.9;
 const SLOW_RESPONSE: Duration = Duration::from_millis(250);
 const SLOW_IN_FLIGHT: u32 = 8;
 
-/// Only the demo itself sends requests.
+/// The demo itself sends requests, and perhaps a browser with a few open pages.
 const MAX_CONNECTIONS: usize = 64;
 
 /// A destination of the demo.
@@ -93,6 +96,8 @@ fn demo_destinations(seconds: f64) -> Vec<DemoDestination> {
 pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
     // Only warnings and errors are logged, because the demo draws its progress on the terminal.
     logs::start("warn", LogFormat::Text);
+    // Only with the dashboard: otherwise Ctrl-C ends the demo at once.
+    let stop = arguments.dashboard.then(StopSignals::handle).transpose()?;
     let folder = tempfile::tempdir().context("cannot make a temporary folder for the demo's database")?;
     // The engine of `weir serve`, on a free port of loopback and with a temporary database.
     let engine = Engine::start(
@@ -104,7 +109,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             api_keys: ApiKeys::new::<String>([]),
             hosts: Hosts::default(),
             public_url: None,
-            dashboard: true,
+            dashboard: arguments.dashboard,
             // The receiver of the demo listens on loopback, over plain HTTP.
             addresses: AddressPolicy {
                 allow_http: true,
@@ -124,14 +129,30 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
     .await?;
 
     // Stop the engine even after an error, before the folder of its database is removed.
-    let exit = run_on(&engine, arguments).await;
+    let exit = run_on(&engine, arguments, stop).await;
     engine.stop().await;
     exit
 }
 
-async fn run_on(engine: &Engine, arguments: &DemoArgs) -> anyhow::Result<Exit> {
+/// Plays the demo. With the dashboard it then waits for a signal, so that there is time to look. A signal during the
+/// demo ends the demo too.
+async fn run_on(engine: &Engine, arguments: &DemoArgs, stop: Option<StopSignals>) -> anyhow::Result<Exit> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    // It answers until the end, so test events of the dashboard arrive.
     let receiver = Receiver::start(clock.clone()).await.context("cannot start the demo's receiver")?;
+    let Some(mut stop) = stop else { return play(engine, &*clock, &receiver, arguments).await };
+
+    println!("Open the dashboard in a browser: http://{}\n", engine.address());
+    let exit = tokio::select! {
+        exit = play(engine, &*clock, &receiver, arguments) => exit?,
+        _ = stop.received() => return Ok(Exit::Done),
+    };
+    println!("\nThe dashboard stays at http://{} until Ctrl-C.", engine.address());
+    stop.received().await;
+    Ok(exit)
+}
+
+async fn play(engine: &Engine, clock: &dyn Clock, receiver: &Receiver, arguments: &DemoArgs) -> anyhow::Result<Exit> {
     let client = Client::new(engine.address())?;
     let mut destinations = demo_destinations(f64::from(arguments.seconds));
     for destination in &mut destinations {
@@ -145,9 +166,9 @@ async fn run_on(engine: &Engine, arguments: &DemoArgs) -> anyhow::Result<Exit> {
     for destination in &destinations {
         client.burst(&destination.id, destination.total).await?;
     }
-    let drained = drain(&*clock, &client, &receiver, &mut destinations, &mut progress, arguments.seconds).await?;
+    let drained = drain(clock, &client, receiver, &mut destinations, &mut progress, arguments.seconds).await?;
     let reports = reports(&client, &destinations).await?;
-    let complete = drained & all_arrived_once(&receiver, &destinations, &reports, &mut progress);
+    let complete = drained & all_arrived_once(receiver, &destinations, &reports, &mut progress);
     conclude(&destinations, reports, complete, arguments)
 }
 

@@ -91,18 +91,18 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
 
 /// The signals that ask a process to stop. They are handled from the beginning: the first process of a container gets
 /// no signal that it does not handle, so it could not be stopped while it starts.
-struct StopSignals {
+pub(super) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignals {
-    fn handle() -> std::io::Result<Self> {
+    pub(super) fn handle() -> std::io::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
     /// Waits for one of the signals and returns its name.
-    async fn received(&mut self) -> &'static str {
+    pub(super) async fn received(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

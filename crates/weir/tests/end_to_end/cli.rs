@@ -1,8 +1,16 @@
 //! The command line: exit codes, and errors that name the setting and the remedy.
 
-use std::{path::Path, process::Output, time::Duration};
+use std::{
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use serde_json::json;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    process::ChildStdout,
+};
 use weir_test_support::{HeldPort, Postgres, Redis};
 
 use crate::support::{App, Fleet, Receiver, servers};
@@ -192,4 +200,38 @@ async fn the_demo_holds_every_cap_and_ends_with_exit_code_0() {
     assert_eq!(output.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("utilisation") || text.contains("Utilisation"), "{text}");
     assert!(picture.exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_dashboard_of_the_demo_can_be_looked_at_until_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = App::command(folder.path());
+    command.args(["demo", "--seconds", "3", "--dashboard"]).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut demo = command.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let address = line_with(&mut lines, "http://127.0.0.1:").await;
+    let (_, address) = address.split_once("http://").unwrap();
+    line_with(&mut lines, "Every cap held").await;
+    line_with(&mut lines, "until Ctrl-C").await;
+
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let page = http.get(format!("http://{address}/")).header("accept", "text/html").send().await.unwrap();
+    assert_eq!(page.status(), 200);
+    assert!(page.text().await.unwrap().contains("Growing partner"));
+    let pid = demo.id().unwrap().to_string();
+    assert!(tokio::process::Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+    assert_eq!(demo.wait().await.unwrap().code(), Some(0));
+}
+
+/// The next line that contains these words.
+async fn line_with(lines: &mut Lines<BufReader<ChildStdout>>, words: &str) -> String {
+    let found = async {
+        loop {
+            let line = lines.next_line().await.unwrap().unwrap_or_else(|| panic!("no line contains `{words}`"));
+            if line.contains(words) {
+                return line;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), found).await.unwrap_or_else(|_| panic!("no line contains `{words}`"))
 }
