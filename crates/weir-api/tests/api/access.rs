@@ -162,6 +162,7 @@ fn operations() -> Vec<Operation> {
         Operation { role: "admin", ..read("/v1/destinations/{id}/secret", 404) },
         // What belongs to the installation does not exist for a key that is bound to tenants.
         Operation { own: 404, ..read("/v1/alerts", 404) },
+        Operation { own: 404, ..read("/v1/status", 404) },
         Operation { own: 404, ..change("PUT", "/v1/alerts", "admin", 404, Some(|_| json!({}))) },
         change(
             "POST",
