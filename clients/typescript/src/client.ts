@@ -38,6 +38,7 @@ import type {
   Replay,
   ReplayFilter,
   Secret,
+  Status,
   Verified,
 } from "./types.js";
 
@@ -137,6 +138,11 @@ export class Weir extends Resource {
     } = {},
   ): Pages<OverviewRow> {
     return this.pages("GET", "/v1/overview", filter);
+  }
+
+  /** The processes, the store and the queue. */
+  status(): Promise<Status> {
+    return this.call("GET", "/v1/status");
   }
 
   /** The rights of the key. */

@@ -467,3 +467,26 @@ export interface Preview extends Estimate {
   /** The same with the current limits. */
   now: Estimate;
 }
+
+/** A store or a queue. */
+export interface Backend {
+  kind: string;
+  is_reachable: boolean;
+  answered_in_ms: number | null;
+}
+
+export interface Process {
+  id: number;
+  role: string | null;
+  version: string | null;
+  started_at: string | null;
+}
+
+export interface Status {
+  as_of: string;
+  version: string;
+  store: Backend;
+  queue: Backend;
+  queue_depths: Record<string, unknown> | null;
+  processes: Process[] | null;
+}

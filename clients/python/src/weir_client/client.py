@@ -39,6 +39,7 @@ from .types import (
     Replay,
     ReplayFilter,
     Secret,
+    Status,
     Verified,
 )
 
@@ -141,6 +142,10 @@ class Weir(_Resource):
         optional = _set({"destination": destination, "secret": secret, "tolerance_s": tolerance_s})
         request = {"headers": headers, "body": body, **optional}
         return cast(Verified, self._call("POST", "/v1/verify", body=request))
+
+    def status(self) -> Status:
+        """The processes, the store and the queue."""
+        return cast(Status, self._call("GET", "/v1/status"))
 
     def close(self) -> None:
         self._transport.close()

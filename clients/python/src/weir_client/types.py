@@ -479,3 +479,27 @@ class Estimate(TypedDict):
 class Preview(Estimate):
     # The same with the current limits.
     now: Estimate
+
+
+class Backend(TypedDict):
+    """A store or a queue."""
+
+    kind: str
+    is_reachable: bool
+    answered_in_ms: float | None
+
+
+class Process(TypedDict):
+    id: int
+    role: str | None
+    version: str | None
+    started_at: str | None
+
+
+class Status(TypedDict):
+    as_of: str
+    version: str
+    store: Backend
+    queue: Backend
+    queue_depths: dict[str, Any] | None
+    processes: list[Process] | None

@@ -18,11 +18,10 @@ const KEY: &str = "key-of-the-clients";
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Routes that the clients leave out, with the reason.
-const LEFT_OUT: [(&str, &str); 4] = [
+const LEFT_OUT: [(&str, &str); 3] = [
     ("GET /v1/stream", "the answer has no end; programs read the overview"),
     ("POST /v1/session", "sessions are for browsers; a program sends its key"),
     ("DELETE /v1/session", "sessions are for browsers; a program sends its key"),
-    ("GET /v1/status", "it is for people; programs watch the metrics"),
 ];
 
 fn client(language: &str) -> PathBuf {
