@@ -93,7 +93,7 @@ pub(crate) struct CallFlags {
 /// How much of a list is shown.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct PageFlags {
-    /// Show at most this many, the newest first
+    /// Show at most this many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
     /// Show all of them
@@ -169,6 +169,9 @@ pub(crate) struct EventFields {
 
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct EventFilter {
+    /// Only the event with this idempotency key
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
     /// Only events of exactly this type
     #[arg(long, value_name = "TYPE")]
     r#type: Option<String>,
@@ -215,11 +218,23 @@ pub(crate) enum DeliveryCommand {
         /// Only deliveries of this event
         #[arg(long, value_name = "EVENT")]
         event: Option<String>,
-        /// Only this state: pending, delivering, retrying, delivered, failed, dead, cancelled, superseded or expired
-        #[arg(long)]
+        /// Only these states, separated by commas: pending, delivering, retrying, delivered, failed, dead, cancelled,
+        /// superseded, expired
+        #[arg(long, value_name = "STATE,…")]
         state: Option<String>,
+        /// Show the oldest first
+        #[arg(long)]
+        oldest: bool,
         #[command(flatten)]
         page: PageFlags,
+    },
+    /// Count what is dead or failed, by destination and error
+    Groups {
+        #[command(flatten)]
+        filter: DeliveryFilter,
+        /// Only this state: dead or failed
+        #[arg(long)]
+        state: Option<String>,
     },
     /// Show a delivery with its attempts
     Show {

@@ -15,9 +15,8 @@ use super::{
 pub(crate) enum DestinationCommand {
     /// List destinations
     List {
-        /// Only this tenant
-        #[arg(long)]
-        tenant: Option<String>,
+        #[command(flatten)]
+        filter: DestinationFilter,
         #[command(flatten)]
         page: PageFlags,
     },
@@ -157,6 +156,25 @@ fn header(text: &str) -> Result<(String, String), String> {
 
 fn as_object<S: serde::Serializer>(headers: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
     headers.iter().map(|(name, value)| (name, value)).collect::<BTreeMap<_, _>>().serialize(serializer)
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct DestinationFilter {
+    /// Only this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only destinations with exactly this name
+    #[arg(long)]
+    name: Option<String>,
+    /// Only destinations with exactly this URL
+    #[arg(long)]
+    url: Option<String>,
+    /// Only this state: active, paused, held or breaker
+    #[arg(long)]
+    state: Option<String>,
+    /// Only destinations with this text in the name or the URL
+    #[arg(long = "search", short = 's', value_name = "TEXT")]
+    q: Option<String>,
 }
 
 #[derive(Debug, Clone, Args, Serialize)]

@@ -203,6 +203,10 @@ mod tests {
             "id": id("rpl"), "state": "completed", "states": [], "total": 1_000_000, "delivered": 1_000_000,
             "failed": 999_999, "cancelled": 0, "remaining": 9_999_999, "eta_s": 99.0, "created_at": Timestamp::MIN,
         });
+        let group = json!({
+            "destination_id": id("dst"), "destination_name": long, "state": "failed", "error": "forbidden",
+            "deliveries": 10_000, "newest_at": Timestamp::MIN, "example_id": id("dlv"),
+        });
         let key = json!({
             "id": id("key"), "name": long, "role": "operate", "tenants": [long, long], "created_at": Timestamp::MIN,
             "expires_at": "2036-11-26T04:30:00.000Z",
@@ -210,6 +214,7 @@ mod tests {
         for (list, id) in [
             (on_80_columns(destinations::table(), destinations::row, destination), id("dst")),
             (on_80_columns(deliveries::table(), |row| deliveries::row(row, NOW), delivery.clone()), id("dlv")),
+            (on_80_columns(deliveries::groups_table(), |row| deliveries::group_row(row, NOW), group), id("dlv")),
             (on_80_columns(tail::table(), tail::row, delivery), id("dlv")),
             (on_80_columns(events::table(), |row| events::row(row, NOW), event), id("evt")),
             (on_80_columns(replays::table(), |row| replays::row(&row, NOW), replay), id("rpl")),

@@ -102,8 +102,11 @@ async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
         (&stored["paused"], &stored["ordered"], &stored["event_types"]),
         (&json!(true), &json!(true), &json!(["video.*"]))
     );
-    let list = user.says(&["destinations", "list"]).await;
-    assert!(list.lines().nth(1).unwrap().contains("paused"), "{list}");
+    for filter in [&["--state", "paused"][..], &["--search", "acm"], &["--name", "Acme"]] {
+        let list = user.says(&[&["destinations", "list"], filter].concat()).await;
+        assert!(list.lines().nth(1).unwrap().contains("paused"), "{list}");
+    }
+    assert_eq!(user.json(&["destinations", "list", "--state", "active"]).await, json!([]));
 
     user.says(&["destinations", "resume", id]).await;
     let edited = user.json(&["destinations", "edit", "Acme", "--unlimited", "--ordered=false"]).await;
@@ -169,6 +172,13 @@ async fn what_waits_is_purged_and_what_is_dead_is_replayed_after_it_was_counted(
     assert!(user.says(&["destinations", "purge", "Paused", "--dry-run"]).await.contains("3 deliveries"));
     assert_eq!(user.fails(&["destinations", "purge", "Paused"]).await.0, 2);
     assert_eq!(user.json(&["destinations", "purge", "Paused", "--yes"]).await, json!({"cancelled": 3}));
+
+    let groups = user.says(&["deliveries", "groups"]).await;
+    let row: Vec<_> = groups.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(row[..4], ["3", "failed", "400", "Dead"], "{groups}");
+    let listed = user.json(&["deliveries", "list", "--state", "failed,cancelled", "--oldest"]).await;
+    let listed = ids(&listed);
+    assert!(listed.len() == 6 && listed.is_sorted(), "{listed:?}");
 
     let dead = user.app.destination(json!({"url": receiver.url("/other")})).await;
     let none = ["replays", "create", "--dry-run", "--destination", &dead];

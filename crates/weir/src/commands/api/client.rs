@@ -187,8 +187,9 @@ impl Client {
         if named.starts_with("dst_") {
             return Ok(named.to_owned());
         }
-        let all: Vec<Destination> = self.list(&["v1", "destinations"], &Fields::new(), usize::MAX).await?.read()?;
-        let mut ids = all.into_iter().filter(|found| found.name == named).map(|found| found.id);
+        let query = Fields::from_iter([("name".to_owned(), named.into())]);
+        let found: Vec<Destination> = self.list(&["v1", "destinations"], &query, 2).await?.read()?;
+        let mut ids = found.into_iter().map(|found| found.id);
         match (ids.next(), ids.next()) {
             (Some(id), None) => Ok(id),
             (None, _) => Err(Misuse(format!("no destination has the id or name `{named}`")).into()),

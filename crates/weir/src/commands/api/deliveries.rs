@@ -6,7 +6,7 @@ use super::{
     Call,
     client::{Client, Fields},
     fields,
-    records::{Attempt, Delivery},
+    records::{Attempt, Delivery, Group, Groups},
     settings,
 };
 use crate::{
@@ -20,11 +20,18 @@ use crate::{
 
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::List { filter, event, state, page } => {
+        Command::List { filter, event, state, oldest, page } => {
             let mut query = by_id(&call.client, &filter).await?;
-            query.extend(fields(&serde_json::json!({"event": event, "state": state}))?);
+            let order = oldest.then_some("oldest");
+            query.extend(fields(&serde_json::json!({"event": event, "state": state, "order": order}))?);
             let rows = call.list(&["v1", "deliveries"], &query, page).await?;
             call.print_rows(&rows, table(), |delivery| row(delivery, call.now))
+        }
+        Command::Groups { filter, state } => {
+            let mut query = by_id(&call.client, &filter).await?;
+            query.extend(fields(&serde_json::json!({"state": state}))?);
+            let answer = call.client.get(&["v1", "deliveries", "groups"], &query).await?;
+            call.print(&answer, |found: Groups| groups_text(found, call.screen, call.now))
         }
         Command::Show { id } => {
             let answer = call.client.get(&["v1", "deliveries", &id], &Fields::new()).await?;
@@ -67,6 +74,37 @@ pub(super) fn row(delivery: Delivery, now: Timestamp) -> [Cell; 6] {
     let (answer, age) = (or_none(delivery.answer()), age(delivery.created_at, now));
     let Delivery { id, state, attempt_count, event_type, .. } = delivery;
     [id.into(), Cell::state(&state), attempt_count.into(), answer.into(), event_type.into(), age.into()]
+}
+
+fn groups_text(found: Groups, screen: Screen, now: Timestamp) -> String {
+    let rows = found.data.into_iter().map(|group| group_row(group, now));
+    let table = groups_table().with(rows).render(screen);
+    if found.capped {
+        return format!("{table}\nOnly the newest {} deliveries were counted.", found.scanned);
+    }
+    table
+}
+
+pub(super) fn groups_table() -> Table<6> {
+    Table::new([
+        Column::number("deliveries"),
+        Column::text("state"),
+        Column::text("error").flexible(),
+        Column::text("destination").flexible(),
+        Column::number("newest"),
+        Column::text("an example").or("example"),
+    ])
+}
+
+pub(super) fn group_row(group: Group, now: Timestamp) -> [Cell; 6] {
+    [
+        group.deliveries.into(),
+        Cell::state(&group.state),
+        or_none(group.error).into(),
+        if group.destination_name.is_empty() { group.destination_id } else { group.destination_name }.into(),
+        age(group.newest_at, now).into(),
+        group.example_id.into(),
+    ]
 }
 
 fn shown(delivery: &Delivery, screen: Screen) -> String {

@@ -27,9 +27,8 @@ const LIST: [&str; 2] = ["v1", "destinations"];
 
 pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::List { tenant, page } => {
-            let query = fields(&serde_json::json!({"tenant": tenant}))?;
-            call.print_rows(&call.list(&LIST, &query, page).await?, table(), row)
+        Command::List { filter, page } => {
+            call.print_rows(&call.list(&LIST, &fields(&filter)?, page).await?, table(), row)
         }
         Command::Show(one) => show(call, &one.destination).await,
         Command::Create { url, tenant, paused, changes } => {

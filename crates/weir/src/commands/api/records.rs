@@ -154,6 +154,26 @@ impl Delivery {
     }
 }
 
+/// Deliveries that failed in the same way.
+#[derive(Debug, Deserialize)]
+pub(super) struct Group {
+    pub(super) destination_id: String,
+    pub(super) destination_name: String,
+    pub(super) state: String,
+    pub(super) error: Option<String>,
+    pub(super) deliveries: u64,
+    pub(super) newest_at: Timestamp,
+    pub(super) example_id: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Groups {
+    pub(super) data: Vec<Group>,
+    pub(super) scanned: u64,
+    /// Whether there are more deliveries than were counted.
+    pub(super) capped: bool,
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct Attempt {
     pub(super) number: u32,

@@ -29,8 +29,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The longest pause between two tries to reach the server.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The states that an attempt leads to.
-const STATES: [&str; 4] = ["delivered", "retrying", "failed", "dead"];
-/// More deliveries per state and poll are not shown.
+const STATES: &str = "delivered,retrying,failed,dead";
+/// More deliveries per poll are not shown.
 const MAX_PAGES: usize = 5;
 /// Above this many waiting deliveries the younger ones are left out.
 const LONG_BACKLOG: u64 = 1_000;
@@ -100,10 +100,8 @@ impl Tail<'_> {
         let pages = if self.shown.is_empty() { 1 } else { MAX_PAGES };
         let mut changed = Vec::new();
         for to in windows(&backlog, SystemClock::start().wall()) {
-            for state in STATES {
-                let query = json!({"destination": self.id, "state": state, "to": to, "limit": 200});
-                changed.extend(self.changed(fields(&query)?, pages).await?);
-            }
+            let query = json!({"destination": self.id, "state": STATES, "to": to, "limit": 200});
+            changed.extend(self.changed(fields(&query)?, pages).await?);
         }
         changed.sort_by_key(|(delivery, _)| delivery.updated_at);
         self.shown.forget_old();
