@@ -232,7 +232,7 @@ pub(crate) enum DeliveryCommand {
     Groups {
         #[command(flatten)]
         filter: DeliveryFilter,
-        /// Only this state: dead or failed
+        /// Only this state: dead or failed [default: both]
         #[arg(long)]
         state: Option<String>,
     },

@@ -92,7 +92,7 @@ pub(super) fn groups_table() -> Table<6> {
         Column::text("error").flexible(),
         Column::text("destination").flexible(),
         Column::number("newest"),
-        Column::text("an example").or("example"),
+        Column::text("example"),
     ])
 }
 
