@@ -3,7 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -36,6 +36,8 @@ pub(crate) struct Sample {
     /// In the order of [`Order::Trouble`].
     rows: Vec<Row>,
     by_id: HashMap<DestinationId, usize>,
+    /// The places of the rows in the other orders, each sorted when it is first asked for.
+    sorted: [OnceLock<Vec<usize>>; Order::SORTED],
     replays: OpenReplays,
     /// The last changes with their numbers, oldest first.
     changes: VecDeque<(u64, Arc<Change>)>,
@@ -126,6 +128,7 @@ impl Sample {
             took: Duration::ZERO,
             rows,
             by_id,
+            sorted: Default::default(),
             replays,
             changes: VecDeque::new(),
             last_change: 0,
@@ -172,9 +175,38 @@ impl Sample {
         self.by_id.get(&id).map(|&at| &self.rows[at])
     }
 
-    /// The rows that a filter keeps, those in trouble first.
-    pub(crate) fn rows(&self, keeps: impl Fn(&Row) -> bool) -> Vec<&Row> {
-        self.rows.iter().filter(|row| keeps(row)).collect()
+    /// The rows that a filter keeps, in an order. All viewers share the sorted places.
+    pub(crate) fn rows(&self, order: Order, keeps: impl Fn(&Row) -> bool) -> Vec<&Row> {
+        match self.places(order) {
+            Some(places) => places.iter().map(|&at| &self.rows[at]).filter(|row| keeps(row)).collect(),
+            None => self.rows.iter().filter(|row| keeps(row)).collect(),
+        }
+    }
+
+    /// `None`: the rows are in this order.
+    fn places(&self, order: Order) -> Option<&[usize]> {
+        let id = |at: usize| *self.rows[at].destination.id.as_bytes();
+        let figures = |at: usize| &self.rows[at].figures;
+        let sorted = |order: usize, sort: &dyn Fn(&mut Vec<usize>)| {
+            let places = self.sorted[order].get_or_init(|| {
+                let mut places = (0..self.rows.len()).collect();
+                sort(&mut places);
+                places
+            });
+            Some(&**places)
+        };
+        match order {
+            Order::Trouble => None,
+            Order::Name => sorted(0, &|places| {
+                places.sort_by_cached_key(|&at| (label(&self.rows[at].destination).to_lowercase(), id(at)));
+            }),
+            Order::Backlog => sorted(1, &|places| {
+                places.sort_unstable_by_key(|&at| (Reverse(figures(at).counts.waiting()), id(at)));
+            }),
+            Order::OldestAge => sorted(2, &|places| {
+                places.sort_unstable_by_key(|&at| (Reverse(figures(at).oldest_age), id(at)));
+            }),
+        }
     }
 
     /// The bytes of a snapshot. All viewers that see the same share them.
@@ -185,16 +217,8 @@ impl Sample {
 }
 
 impl Order {
-    /// Sorts rows that are in the order of trouble.
-    pub(crate) fn sort(self, rows: &mut [&Row]) {
-        let id = |row: &Row| *row.destination.id.as_bytes();
-        match self {
-            Self::Trouble => {}
-            Self::Name => rows.sort_by_cached_key(|row| (label(&row.destination).to_lowercase(), id(row))),
-            Self::Backlog => rows.sort_by_key(|row| (Reverse(row.figures.counts.waiting()), id(row))),
-            Self::OldestAge => rows.sort_by_key(|row| (Reverse(row.figures.oldest_age), id(row))),
-        }
-    }
+    /// How many orders a sample sorts when they are asked for: all but [`Order::Trouble`].
+    const SORTED: usize = 3;
 }
 
 impl Standing {
@@ -281,3 +305,6 @@ async fn open_replays(store: &dyn Store, last: Option<&Sample>) -> StoreResult<O
     }
     Ok(replays)
 }
+
+#[cfg(test)]
+mod tests;

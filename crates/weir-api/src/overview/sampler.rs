@@ -14,10 +14,10 @@ use weir_store::{SharedStore, StoreResult};
 
 use super::sample::Sample;
 
-/// How often a stream shows a new sample.
-pub(crate) const STREAM_INTERVAL: Duration = Duration::from_secs(1);
-/// A stream shares a sample up to this age: a little less than the interval, so that the viewers of one second share.
-const SHARED_FOR: Duration = Duration::from_millis(900);
+/// How often a stream shows a new sample. The instants are the whole seconds since the first one.
+const STREAM_INTERVAL: Duration = Duration::from_secs(1);
+/// A stream shares a sample up to this age: half of the interval, so that a stream that is a little late shares, too.
+const SHARED_FOR: Duration = Duration::from_millis(500);
 /// A sample is shared for ten times as long as it took, so that requests spend at most a tenth of the time with
 /// sampling.
 const SHARED_FOR_COSTS: u32 = 10;
@@ -34,6 +34,8 @@ pub struct LiveOverview {
     sampler: Arc<Sampler>,
     streams: Arc<Semaphore>,
     stops: watch::Receiver<bool>,
+    /// Streams show samples at this instant and each second after it.
+    first_instant: Instant,
 }
 
 struct Sampler {
@@ -49,7 +51,12 @@ impl LiveOverview {
     /// delay the end of the process.
     pub fn new(store: SharedStore, clock: Arc<dyn Clock>, stops: watch::Receiver<bool>) -> Self {
         let sampler = Sampler { store, clock, latest: RwLock::default(), taking: Mutex::default() };
-        Self { sampler: Arc::new(sampler), streams: Arc::new(Semaphore::new(MAX_STREAMS)), stops }
+        Self {
+            sampler: Arc::new(sampler),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            stops,
+            first_instant: Instant::now(),
+        }
     }
 
     /// A sample for a request.
@@ -78,10 +85,13 @@ impl LiveOverview {
         self.sampler.renewed(SHARED_FOR).await
     }
 
-    /// When a stream that has shown a sample shows the next one: at the same time as all others.
-    pub(crate) fn next_after(sample: &Sample) -> Instant {
+    /// When a stream that has shown a sample shows the next one: at the same instants as all others, a second apart,
+    /// whoever takes samples between them.
+    pub(crate) fn next_after(&self, sample: &Sample, shown_at: Instant) -> Instant {
         // A sample that takes long is taken less often.
-        sample.began + STREAM_INTERVAL.max(sample.took * 4)
+        let earliest = (sample.began + sample.took * 4).max(shown_at + STREAM_INTERVAL / 2);
+        let after_an_instant = earliest.saturating_duration_since(self.first_instant).subsec_nanos();
+        earliest + STREAM_INTERVAL - Duration::from_nanos(after_an_instant.into())
     }
 
     /// The place of a stream, until it is dropped; `None` if too many are open.

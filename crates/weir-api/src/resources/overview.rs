@@ -96,7 +96,8 @@ pub(crate) async fn list(
         caller.check_sees(tenant)?;
     }
     let sample = api.live.sample().await?;
-    let visible = visible(&sample, &caller, tenant.as_deref());
+    let order = filter.sort.as_ref().map_or(Order::Trouble, |sort| sort.0);
+    let visible = visible(&sample, &caller, tenant.as_deref(), order);
     let totals = visible.iter().copied().collect();
     let mut rows = visible;
     rows.retain(|row| {
@@ -107,7 +108,6 @@ pub(crate) async fn list(
         filter.state.as_ref().is_none_or(|state| state.0.is_of(row, sample.as_of))
             && filter.q.as_ref().is_none_or(contains)
     });
-    filter.sort.map_or(Order::Trouble, |sort| sort.0).sort(&mut rows);
     let skipped =
         page.request.before.map_or(0, |before| usize::try_from(u128::from_be_bytes(before)).unwrap_or(usize::MAX));
     let end = skipped.saturating_add(page.request.limit as usize);
@@ -140,9 +140,9 @@ pub(crate) async fn show(
     Ok(Json(OneRowView { as_of: sample.as_of, row: RowView::of(row, sample.as_of) }))
 }
 
-/// The rows that a caller sees, of one tenant or of all, those in trouble first.
-pub(crate) fn visible<'a>(sample: &'a Sample, caller: &Caller, tenant: Option<&str>) -> Vec<&'a Row> {
-    sample.rows(|row| {
+/// The rows that a caller sees, of one tenant or of all.
+pub(crate) fn visible<'a>(sample: &'a Sample, caller: &Caller, tenant: Option<&str>, order: Order) -> Vec<&'a Row> {
+    sample.rows(order, |row| {
         let of = &row.destination.settings.tenant;
         tenant.is_none_or(|tenant| tenant == of) && caller.sees(of)
     })

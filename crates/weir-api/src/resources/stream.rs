@@ -16,7 +16,10 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use serde::Serialize;
-use tokio::{sync::OwnedSemaphorePermit, time::sleep_until};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep_until},
+};
 use utoipa::ToSchema;
 use weir_core::{DestinationId, ReplayId, Timestamp, access::Role};
 
@@ -26,7 +29,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, SessionCookie},
-    overview::{Change, ChangeKind, DestinationChange, LiveOverview, Sample},
+    overview::{Change, ChangeKind, DestinationChange, Order, Sample},
     problem::{ApiResult, Problem, ProblemKind},
     readers::{
         query::{Query, parameters},
@@ -124,8 +127,8 @@ struct Viewer {
     credentials: Credentials,
     tenant: Option<String>,
     destination: Option<DestinationId>,
-    /// The last sample that was shown.
-    shown: Option<Arc<Sample>>,
+    /// The last sample that was shown, and when.
+    shown: Option<(Arc<Sample>, Instant)>,
     /// Events to send before the next sample.
     due: VecDeque<Event>,
     _place: OwnedSemaphorePermit,
@@ -144,8 +147,8 @@ impl Viewer {
 
     /// Waits for the next sample and adds its events. `None`: the stream ends.
     async fn look(&mut self) -> Option<()> {
-        if let Some(shown) = &self.shown {
-            sleep_until(LiveOverview::next_after(shown)).await;
+        if let Some((shown, at)) = &self.shown {
+            sleep_until(self.api.live.next_after(shown, *at)).await;
         }
         let sample = match self.api.live.shared_sample().await {
             Ok(sample) => sample,
@@ -157,7 +160,7 @@ impl Viewer {
         };
         // After the wait, so that nothing is shown to a key that has ended meanwhile.
         let caller = self.credentials.caller(&self.api)?;
-        if let Some(shown) = self.shown.replace(Arc::clone(&sample)) {
+        if let Some((shown, _)) = self.shown.replace((Arc::clone(&sample), Instant::now())) {
             let changes = sample.changes_after(shown.last_change()).filter(|change| self.shows(change, &caller));
             let events: Vec<Event> = changes.filter_map(change_event).collect();
             self.due.extend(events);
@@ -182,7 +185,7 @@ impl Viewer {
         // Viewers who see the same share the bytes.
         let key = format!("{:?} {:?} {:?}", caller.tenants(), self.tenant, self.destination);
         let bytes = sample.snapshot(key, || {
-            let mut rows = visible(sample, caller, self.tenant.as_deref());
+            let mut rows = visible(sample, caller, self.tenant.as_deref(), Order::Trouble);
             if let Some(id) = self.destination {
                 rows.retain(|row| row.destination.id == id);
             }

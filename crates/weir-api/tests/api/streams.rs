@@ -210,3 +210,22 @@ async fn many_viewers_share_one_sample_a_second() {
     assert!(samples.len() as f64 <= seconds + 2.0, "{} samples in {seconds} s", samples.len());
     assert!(samples.len() <= 6, "{samples:?}");
 }
+
+#[tokio::test]
+async fn a_stream_shows_one_sample_a_second_also_while_pages_are_read() {
+    let server = Server::with_a_key().await;
+    let mut stream = server.follow("", KEY).await;
+    // The second one is at the next whole second.
+    stream.next().await.unwrap();
+    stream.next().await.unwrap();
+    let began = tokio::time::Instant::now();
+    for _ in 0..4 {
+        // What a page does at each snapshot. It takes a sample of its own, which the stream then shares.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        server.call("GET", "/v1/overview", Value::Null).await;
+        let (name, _) = stream.next().await.unwrap();
+        assert_eq!(name, "snapshot");
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    assert!(seconds > 3.0, "4 snapshots in {seconds} s");
+}

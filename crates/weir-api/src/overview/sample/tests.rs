@@ -1,0 +1,63 @@
+use weir_core::{DeliveryState, address::AddressPolicy, breaker::Breaker};
+use weir_store::StateCounts;
+
+use super::*;
+use crate::resources::destinations::settings;
+
+const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+/// A destination with this name and this backlog.
+fn row(name: &str, pending: u64) -> Row {
+    let body = serde_json::json!({"url": "https://example.com/", "name": name});
+    let destination = Destination {
+        id: DestinationId::new(NOW, u128::from(pending)),
+        created_at: NOW,
+        updated_at: NOW,
+        settings: settings::read(body, &AddressPolicy::default()).unwrap(),
+        paused_reason: None,
+        held_until: None,
+        held_reason: None,
+        breaker: Breaker::default(),
+    };
+    let mut counts = StateCounts::default();
+    counts.add(DeliveryState::Pending, pending);
+    let oldest_at = Some(NOW - Duration::from_secs(100 - pending));
+    let figures = Figures::of(&destination, &Measured { counts, oldest_at, ..Measured::default() }, NOW);
+    Row { destination: Arc::new(destination), figures }
+}
+
+fn sample(rows: Vec<Row>) -> Sample {
+    Sample {
+        as_of: NOW,
+        began: Instant::now(),
+        took: Duration::ZERO,
+        by_id: rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect(),
+        rows,
+        sorted: Default::default(),
+        replays: OpenReplays::new(),
+        changes: VecDeque::new(),
+        last_change: 0,
+        snapshots: std::sync::Mutex::default(),
+    }
+}
+
+#[test]
+fn all_viewers_of_a_sample_share_the_sorted_rows() {
+    let sample = sample(vec![row("b", 2), row("C", 3), row("a", 1)]);
+    let names = |order, keeps: fn(&Row) -> bool| -> Vec<String> {
+        sample.rows(order, keeps).iter().map(|row| row.destination.settings.name.clone()).collect()
+    };
+    for (order, expected, without_the_middle) in [
+        (Order::Trouble, ["b", "C", "a"], ["C", "a"]),
+        (Order::Name, ["a", "b", "C"], ["a", "C"]),
+        (Order::Backlog, ["C", "b", "a"], ["C", "a"]),
+        (Order::OldestAge, ["a", "b", "C"], ["a", "C"]),
+    ] {
+        assert!(sample.sorted.iter().filter(|sorted| sorted.get().is_some()).count() < Order::SORTED, "not before");
+        assert_eq!(names(order, |_| true), expected, "{order:?}");
+        let sorted = sample.places(order).map(<[usize]>::as_ptr);
+        assert_eq!(names(order, |row| row.figures.counts.waiting() != 2), without_the_middle, "{order:?}");
+        // The same places, so the second viewer has sorted nothing.
+        assert_eq!(sample.places(order).map(<[usize]>::as_ptr), sorted, "{order:?}");
+    }
+}
