@@ -15,6 +15,9 @@ use tower::ServiceExt as _;
 
 use crate::refusal::Refusal;
 
+/// Which page sent a request, as a browser says it.
+pub(crate) const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
 /// The headers of the browser that a call carries.
 const PASSED_ON: [HeaderName; 6] = [
     header::COOKIE,
@@ -22,7 +25,7 @@ const PASSED_ON: [HeaderName; 6] = [
     header::ORIGIN,
     // A script may use the pages with a key.
     header::AUTHORIZATION,
-    HeaderName::from_static("sec-fetch-site"),
+    SEC_FETCH_SITE,
     HeaderName::from_static("x-request-id"),
 ];
 /// The largest answer that a page reads: far more than a page of deliveries with response bodies.
@@ -67,6 +70,17 @@ impl Client {
     /// Sends a body and reads the answer. The answer of a 204 reads as `()`.
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &ApiPath, body: &impl Serialize) -> Result<T, Refusal> {
         self.send(&Call::new(Method::POST, path).json(body)?).await?.read()
+    }
+
+    /// Asks what an action would do, which changes nothing. So a link of another site may lead to the page that asks:
+    /// the call says that this page sends it. Some browsers do not name the site of a link at all.
+    pub(crate) async fn dry_run<T: DeserializeOwned>(
+        &self,
+        path: ApiPath,
+        body: &impl Serialize,
+    ) -> Result<T, Refusal> {
+        let call = Call::new(Method::POST, &path.with("dry_run", "true")).json(body)?;
+        self.send(&call.with_header(SEC_FETCH_SITE, "same-origin")?).await?.read()
     }
 
     /// Sends a call. An answer that is no success is a refusal.

@@ -84,6 +84,15 @@ impl Section {
             _ => Role::Read,
         }
     }
+
+    /// Whether it is of the installation as a whole, which the API does not show to keys that are bound to tenants.
+    fn is_of_installation(self) -> bool {
+        matches!(self, Self::Alerts | Self::Status)
+    }
+
+    fn is_for(self, me: &Me) -> bool {
+        me.role.includes(self.role()) && (me.tenants.is_none() || !self.is_of_installation())
+    }
 }
 
 /// The answer of `GET /v1/me`.
@@ -144,7 +153,7 @@ impl Frame {
     /// The entries that the caller may use.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let Some(me) = &self.me else { return Vec::new() };
-        let visible = Section::ALL.into_iter().filter(|section| me.role.includes(section.role()));
+        let visible = Section::ALL.into_iter().filter(|section| section.is_for(me));
         let entry = |section: Section| Entry {
             href: format!("{}{}", self.site.base, section.path()),
             name: section.name(),

@@ -14,7 +14,7 @@ use axum::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::{
-    client::append,
+    client::{SEC_FETCH_SITE, append},
     frame::{Frame, Section},
     refusal::Refusal,
     site::Site,
@@ -72,7 +72,7 @@ fn protected(mut response: Response) -> Response {
 /// too.
 fn is_same_origin(headers: &HeaderMap, public_url: Option<&str>) -> bool {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    match text(HeaderName::from_static("sec-fetch-site")) {
+    match text(SEC_FETCH_SITE) {
         Some(site) => site == "same-origin",
         None => {
             let is_public =

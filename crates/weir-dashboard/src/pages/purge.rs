@@ -92,9 +92,9 @@ fn confirmation(total: Count) -> String {
 pub(crate) async fn show(visit: Visit, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answered {
     let filter = Filter::read(&Fields::parse(query.unwrap_or_default().as_bytes()));
     let (destination, body) = (ApiPath::of(["destinations", &id]), filter.body());
-    let counting = ApiPath::of(["destinations", &id, "purge"]).with("dry_run", "true");
+    let counting = ApiPath::of(["destinations", &id, "purge"]);
     let (me, destination, counted) =
-        tokio::try_join!(visit.me(), visit.api.get(&destination), visit.api.post::<Counted>(&counting, &body))?;
+        tokio::try_join!(visit.me(), visit.api.get(&destination), visit.api.dry_run::<Counted>(counting, &body))?;
     let frame = visit.frame(me, Section::Overview, "Purge the backlog");
     visit.page(&PurgePage { frame, destination, filter, total: counted.total })
 }

@@ -90,8 +90,7 @@ fn confirmation(total: Count) -> String {
 }
 
 async fn count(visit: &Visit, filter: &DeliveryFilter) -> Result<Count, Refusal> {
-    let path = ApiPath::of(["replays"]).with("dry_run", "true");
-    let counted: Counted = visit.api.post(&path, &filter.replay()).await?;
+    let counted: Counted = visit.api.dry_run(ApiPath::of(["replays"]), &filter.replay()).await?;
     Ok(counted.total)
 }
 

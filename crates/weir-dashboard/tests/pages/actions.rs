@@ -73,6 +73,33 @@ async fn a_backlog_is_purged_only_after_the_typed_confirmation() {
 }
 
 #[tokio::test]
+async fn a_link_of_another_site_leads_to_the_pages_that_count() {
+    let api = FakeApi::for_role("operate");
+    api.on("GET", "/v1/destinations/dst_1", 200, json!({"id": "dst_1", "name": "a", "url": "https://example.com"}));
+    let calls = ["/v1/replays", "/v1/destinations/dst_1/purge"];
+    for (page, call) in ["/replays/new?state=dead", "/destinations/dst_1/purge"].into_iter().zip(calls) {
+        api.on("POST", call, 200, json!({"total": 3}));
+        for headers in [&[("sec-fetch-site", "cross-site")][..], &[]] {
+            assert_eq!(api.dashboard().get_with(page, headers).await.status, 200);
+        }
+        // The form is refused all the same.
+        let form = "state=dead&total=3&form=form-1&confirm=";
+        for confirmed in ["replay+3", "purge+3"] {
+            let headers = [("sec-fetch-site", "cross-site")];
+            let to = call.trim_start_matches("/v1");
+            assert_eq!(api.dashboard().post_with(to, &format!("{form}{confirmed}"), &headers).await.status, 403);
+        }
+        let seen = api.seen("POST", call);
+        assert_eq!(seen.len(), 2);
+        for count in seen {
+            let sites: Vec<_> =
+                count.headers.get_all("sec-fetch-site").iter().map(|site| site.to_str().unwrap()).collect();
+            assert_eq!((count.path, sites), (format!("{call}?dry_run=true"), vec!["same-origin"]));
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_secret_of_a_new_key_is_shown_once_and_stored_nowhere() {
     let api = FakeApi::for_role("admin");
     let key = json!({

@@ -146,6 +146,24 @@ async fn only_an_admin_sees_the_keys() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_bound_to_tenants_sees_nothing_of_the_installation() {
+    for (tenants, sees) in [(json!(null), true), (json!(["acme"]), false)] {
+        let api = FakeApi::for_role("admin");
+        let me = json!({
+            "name": "billing", "role": "admin", "tenants": tenants, "session_expires_at": null, "keys_required": true,
+            "version": "0.1.0",
+        });
+        api.on("GET", "/v1/me", 200, me);
+        overview(&api);
+        let page = api.dashboard().get("/").await;
+        page.has(&["href=\"/keys\"", "href=\"/activity\""]);
+        for href in ["href=\"/alerts\"", "href=\"/status\""] {
+            assert_eq!(page.text.contains(href), sees, "{href}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_message_of_an_action_is_shown_once() {
     let api = FakeApi::for_role("operate");
     overview(&api);
