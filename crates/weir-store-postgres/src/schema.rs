@@ -41,9 +41,9 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     },
     Migration { version: 4, description: "counters and traffic", sql: COUNTERS },
     Migration {
-        version: 6,
+        version: 5,
         description: "process profiles",
-        sql: include_str!("../../../migrations/postgres/0006_process_profiles.sql"),
+        sql: include_str!("../../../migrations/postgres/0005_process_profiles.sql"),
     },
 ]);
 
@@ -101,7 +101,7 @@ mod tests {
     };
     use weir_store::{
         ActivityLog as _, Counters as _, Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _,
-        StateCounts,
+        Processes as _, StateCounts,
     };
 
     use super::*;
@@ -109,7 +109,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 4] = [
+    const LEFT_BEHIND: [(i64, &str); 5] = [
         (
             1,
             r#"
@@ -161,6 +161,13 @@ mod tests {
         INSERT INTO deliveries (id, event_id, destination_id, state, attempts, next_attempt_at, created_at, updated_at)
         VALUES ('01a3185c-5000-7000-8000-000000000007', '01a3185c-5000-7000-8000-000000000002',
             '01a3185c-5000-7000-8000-000000000001', 6, 0, 1800000000000000000, 1800000000000000000, 1800000000000000000);
+        INSERT INTO processes (beat) VALUES (1);
+        "#,
+        ),
+        (
+            5,
+            r#"
+        INSERT INTO processes (beat, role, version, started_at) VALUES (1, 'worker', '0.1.0', 1800000000000000000);
         "#,
         ),
     ];
@@ -201,6 +208,9 @@ mod tests {
         let page = weir_store::PageRequest { before: None, limit: 9 };
         let activity = store.list_activity(&Default::default(), page).await.unwrap().rows.remove(0);
         assert_eq!((activity.origin.actor.name.as_str(), activity.destination_id), ("weir", Some(destination.id)));
+        let running = store.running_processes().await.unwrap();
+        let roles = running.iter().map(|process| process.profile.as_ref().map(|profile| profile.role.as_str()));
+        assert_eq!(roles.collect::<Vec<_>>(), [None, Some("worker")]);
         let again = NewEvent { event: event.clone(), destinations: None, random: 7 };
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));
