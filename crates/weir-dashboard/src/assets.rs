@@ -21,8 +21,8 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
     vec![
         Asset::new("app.css", "text/css; charset=utf-8", style.into_bytes()),
         Asset::new("app.js", "text/javascript; charset=utf-8", include_bytes!("../assets/app.js").to_vec()),
-        Asset::new("htmx.js", "text/javascript; charset=utf-8", HTMX.to_vec()),
-        Asset::new("sse.js", "text/javascript; charset=utf-8", SSE.to_vec()),
+        // One file: htmx starts right after its own script, and does not see an extension that comes later.
+        Asset::new("htmx.js", "text/javascript; charset=utf-8", [HTMX, b"\n", SSE].concat()),
         Asset::new("icon.svg", "image/svg+xml", include_bytes!("../assets/icon.svg").to_vec()),
     ]
 });
@@ -71,6 +71,13 @@ mod tests {
         let hex = |content: &[u8]| Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(HTMX), "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130");
         assert_eq!(hex(SSE), "18ef2761356ec1fe0bb6d92612315b37517a7c1e9856b661c5ae81fef239d103");
+    }
+
+    #[test]
+    fn htmx_comes_with_its_extension() {
+        let script = ASSETS.iter().find(|asset| asset.name == "htmx.js").unwrap();
+        assert!(script.content.starts_with(HTMX) && script.content.ends_with(SSE));
+        assert_eq!(ASSETS.iter().filter(|asset| asset.media_type.starts_with("text/javascript")).count(), 2);
     }
 
     #[test]

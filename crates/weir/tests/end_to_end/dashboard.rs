@@ -70,6 +70,13 @@ async fn a_key_opens_the_pages_and_their_forms_until_the_logout() {
     let stored: Value = app.http.get(path).bearer_auth(KEY).send().await.unwrap().json().await.unwrap();
     assert_eq!((&stored["name"], &stored["breaker"]), (&json!("Renamed"), &Value::Null));
 
+    // A link of another site leads to a page that counts first. Some browsers do not name the site.
+    for site in [Some("cross-site"), None] {
+        let link = html(browser.get(format!("{}/replays/new?state=dead", app.url))).header(header::COOKIE, &cookie);
+        let link = site.into_iter().fold(link, |link, site| link.header("sec-fetch-site", site));
+        assert_eq!(link.send().await.unwrap().status(), 200, "{site:?}");
+    }
+
     let logout = browser.post(format!("{}/logout", app.url)).header(header::COOKIE, &cookie);
     let logout = logout.header(header::ORIGIN, &app.url).send().await.unwrap();
     assert_eq!(location(&logout), "/login");
