@@ -158,7 +158,8 @@ impl Subject {
     ) -> Option<Arc<Destination>> {
         let mut settings = current.settings.clone();
         edit(&mut settings);
-        let patch = crate::DestinationPatch { id: current.id, expected_updated_at: current.updated_at, settings, now };
+        let (id, expected_updated_at) = (current.id, current.updated_at);
+        let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: false, now };
         self.store.patch_destination(patch, activity()).await.expect("patch")
     }
 

@@ -16,13 +16,15 @@ pub struct DestinationPatch {
     pub id: DestinationId,
     pub expected_updated_at: Timestamp,
     pub settings: Settings,
+    /// Whether the edit closes an open breaker even if it changes no setting.
+    pub closes_breaker: bool,
     /// The time of the edit, which becomes `updated_at`. Must be later than the expected one.
     pub now: Timestamp,
 }
 
 impl DestinationPatch {
     /// The edited destination; `None` if it was edited meanwhile. Its breaker closes if the edit may have fixed the
-    /// problem: another URL, another breaker policy, or a resume.
+    /// problem: another URL, another breaker policy, or a resume; or if it says so.
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
         if current.updated_at != self.expected_updated_at {
             return None;
@@ -31,7 +33,9 @@ impl DestinationPatch {
         // A destination keeps its tenant.
         edited.settings.tenant.clone_from(&current.settings.tenant);
         let (before, after) = (&current.settings, &edited.settings);
-        if before.url != after.url || before.breaker != after.breaker || (before.paused && !after.paused) {
+        let may_have_fixed =
+            before.url != after.url || before.breaker != after.breaker || (before.paused && !after.paused);
+        if may_have_fixed || self.closes_breaker {
             edited.breaker = Breaker::default();
         }
         // The reason ends with the pause.

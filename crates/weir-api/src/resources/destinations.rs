@@ -272,7 +272,9 @@ pub(crate) async fn edit(
     _: Query<()>,
     Body(patch): Body<Value>,
 ) -> ApiResult<impl IntoResponse> {
-    let destination = change(&api, &caller, &author, id, &if_match, |current| {
+    // Also of a destination that is not paused.
+    let closes_breaker = patch.get("paused") == Some(&Value::Bool(false));
+    let destination = change(&api, &caller, &author, id, &if_match, closes_breaker, |current| {
         let shown = settings_value(&current.settings)?;
         let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
         if settings.tenant != current.settings.tenant {
@@ -285,13 +287,14 @@ pub(crate) async fn edit(
 }
 
 /// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
-/// starts again from the new state.
+/// starts again from the new state. `closes_breaker`: it closes an open breaker even if it changes no setting.
 pub(crate) async fn change(
     api: &ApiState,
     caller: &Caller,
     author: &Author,
     id: DestinationId,
     if_match: &IfMatch,
+    closes_breaker: bool,
     edit: impl Fn(&Destination) -> ApiResult<Settings>,
 ) -> ApiResult<Arc<Destination>> {
     for _ in 0..EDIT_ROUNDS {
@@ -299,8 +302,12 @@ pub(crate) async fn change(
         if_match.check(&etag(&current))?;
         let settings = edit(&current)?;
         // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
-        let edited =
-            if settings == current.settings { Some(current) } else { commit(api, &current, settings, author).await? };
+        let closes_breaker = closes_breaker && current.breaker.reason().is_some();
+        let edited = if settings == current.settings && !closes_breaker {
+            Some(current)
+        } else {
+            commit(api, &current, settings, closes_breaker, author).await?
+        };
         if let Some(destination) = edited {
             api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
             return Ok(destination);
@@ -314,18 +321,24 @@ async fn commit(
     api: &ApiState,
     current: &Destination,
     settings: Settings,
+    closes_breaker: bool,
     author: &Author,
 ) -> ApiResult<Option<Arc<Destination>>> {
+    let only_closes_breaker = settings == current.settings;
     let patch = DestinationPatch {
         id: current.id,
         expected_updated_at: current.updated_at,
         settings,
+        closes_breaker,
         now: later(current.updated_at, api.clock.now()),
     };
     // The edit applies only to this version, so these are its values.
     let Some(edited) = patch.applied_to(current) else { return Ok(None) };
     let (before, after) = destination_changes(Some(current), Some(&edited))?;
-    let action = destination_action(before.as_ref(), after.as_ref());
+    let action = match only_closes_breaker {
+        true => Action::DestinationResumed,
+        false => destination_action(before.as_ref(), after.as_ref()),
+    };
     let activity = author.does(action, api.clock.now()).of_destination(&edited).changing(before, after);
     Ok(api.store.patch_destination(patch, activity).await?)
 }

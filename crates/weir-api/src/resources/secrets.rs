@@ -93,7 +93,7 @@ pub(crate) async fn rotate(
     let (overlap_s, secret) = (overlap_s.unwrap_or(DEFAULT_OVERLAP_S), secret.map(|secret| secret.0));
     let now = api.clock.now();
     let previous_until = (overlap_s > 0).then(|| now + Duration::from_secs(overlap_s.into()));
-    let destination = change(&api, &caller, &author, id, &IfMatch::ANY, |current| {
+    let destination = change(&api, &caller, &author, id, &IfMatch::ANY, false, |current| {
         let signing = &current.settings.signing;
         let signing = signing.rotated(successor(signing, secret.as_ref())?, previous_until);
         Ok(Settings { signing, ..current.settings.clone() })

@@ -124,8 +124,13 @@ async fn an_edit_is_seen_by_another_process_at_once() {
 
     let mut settings = first.settings.clone();
     settings.event_types = vec!["order.*".parse().unwrap()];
-    let patch =
-        DestinationPatch { id: first.id, expected_updated_at: NOW, settings, now: NOW + Duration::from_secs(1) };
+    let patch = DestinationPatch {
+        id: first.id,
+        expected_updated_at: NOW,
+        settings,
+        closes_breaker: false,
+        now: NOW + Duration::from_secs(1),
+    };
     let edited = editor.patch_destination(patch, activity()).await.unwrap().unwrap();
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(edited)]);
     assert_eq!(other.ingest(vec![event(2)]).await.unwrap()[0].as_ref().unwrap().deliveries, 0);

@@ -70,7 +70,13 @@ pub async fn changes_are_recorded_with_their_activities(mut subject: Subject) {
     let edited = about(&made, "bob", Action::DestinationEdited, 2);
     let mut settings = made.settings.clone();
     settings.max_in_flight = 2;
-    let patch = DestinationPatch { id: made.id, expected_updated_at: made.updated_at, settings, now: NOW + seconds(2) };
+    let patch = DestinationPatch {
+        id: made.id,
+        expected_updated_at: made.updated_at,
+        settings,
+        closes_breaker: false,
+        now: NOW + seconds(2),
+    };
     subject.store.patch_destination(patch, edited.clone()).await.expect("patch").expect("applied");
     // Nothing but what every activity has.
     let shown = Activity::new(Origin::weir(), Action::SecretShown, NOW + seconds(3));
@@ -143,6 +149,7 @@ pub async fn a_change_that_is_refused_is_no_activity(subject: Subject) {
         id: first.id,
         expected_updated_at: first.updated_at,
         settings: first.settings.clone(),
+        closes_breaker: false,
         now: NOW + seconds(9),
     };
     assert!(subject.store.patch_destination(patch, refused()).await.expect("patch").is_none());

@@ -184,6 +184,15 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
         current = subject.patch(&read, at + seconds(5), edit).await.expect("applied");
         assert_eq!(current.breaker, if closes { Breaker::default() } else { open }, "{field}");
     }
+    // An edit of a running destination may say that the problem is over.
+    let (id, expected, changed) = (current.id, current.breaker.clone(), opened(&Breaker::default(), NOW + seconds(90)));
+    let change = BreakerChange { id, expected, changed, now: NOW + seconds(90) };
+    assert!(subject.store.change_breaker(change).await.expect("change"));
+    let current = subject.store.destination(id).await.expect("read").expect("a destination");
+    let (expected_updated_at, settings, now) = (current.updated_at, current.settings.clone(), NOW + seconds(100));
+    let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: true, now };
+    let edited = subject.store.patch_destination(patch, activity()).await.expect("patch").expect("applied");
+    assert_eq!(edited.breaker, Breaker::default());
 }
 
 pub async fn a_destination_is_paused_once(subject: Subject) {

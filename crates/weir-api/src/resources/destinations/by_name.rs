@@ -183,7 +183,7 @@ async fn replace(
     let settings = settings::replace(&current.settings, body, &api.addresses)?;
     let edited = match settings == current.settings {
         true => Some(Arc::clone(current)),
-        false => commit(api, current, settings, author).await?,
+        false => commit(api, current, settings, false, author).await?,
     };
     if let Some(destination) = &edited {
         api.announce_edit(destination.id, Terms::of(destination, api.clock.now())).await;
