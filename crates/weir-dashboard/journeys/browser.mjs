@@ -57,6 +57,13 @@ export async function api(method, path, body, { as = key } = {}) {
   return text ? JSON.parse(text) : null;
 }
 
+/** Posts so many events of a type. */
+export const post = (type, count) =>
+  api('POST', '/v1/events/batch', { events: Array.from({ length: count }, (_, n) => ({ type, data: { n } })) });
+
+/** The value of a figure with this name. */
+export const figure = (page, name) => page.locator(`.figures dt:text-is("${name}") + dd`);
+
 class Visit {
   #contexts = [];
   #findings = [];
@@ -113,12 +120,17 @@ class Visit {
         nodes.map((node) => `${id} (${help}): ${node.html.slice(0, 200)} ${node.any.map((one) => one.message).join('; ')}`));
       assert.deepEqual(found, [], `${name} in ${theme}`);
     }
+    await this.assertFits(page, name);
+    await this.picture(page, name);
+  }
+
+  /** The page is not wider than its window. */
+  async assertFits(page, name) {
     const [shown, needed] = await page.evaluate(() => {
       const { clientWidth, scrollWidth } = document.documentElement;
       return [clientWidth, scrollWidth];
     });
     assert.ok(needed <= shown, `${name} is ${needed} px wide in a window of ${shown} px`);
-    await this.picture(page, name);
   }
 
   /** Writes pictures of the page in both themes and on a telephone, if somebody wants to look at them. */
@@ -145,8 +157,9 @@ class Visit {
 
   #watch(page) {
     page.on('console', (message) => {
-      // The browser reports a refused request here too, without its status; see `response`.
-      if (message.type() === 'error' && !message.text().startsWith('Failed to load resource')) {
+      // Failed requests are reported here too, without what failed; see `response` and `requestfailed`.
+      const isOfRequest = /^Failed to load resource|htmx:error: Failed to fetch|htmx:sse:error: network error/.test(message.text());
+      if (message.type() === 'error' && !isOfRequest) {
         this.#findings.push(`console: ${message.text()} (${page.url()})`);
       }
     });

@@ -1,19 +1,20 @@
-// Keys, alerts and activity, in wide and narrow windows.
+// Keys, alerts, activity and status; empty states; narrow windows.
 
 import assert from 'node:assert/strict';
 
 import { api, journey, url } from './browser.mjs';
 
-const PAGES = ['/alerts', '/activity', '/keys'];
+const PAGES = ['/', '/deliveries', '/dead-letters', '/events', '/replays', '/alerts', '/activity', '/keys', '/status'];
 
 // First: later journeys fill the pages.
-journey('pages are accessible and fit a telephone', async (visit) => {
-  const page = await visit.open('/keys');
+journey('empty pages show the command that fills them, also on a telephone', async (visit) => {
+  const page = await visit.open('/');
   for (const path of PAGES) {
     await page.goto(path);
     await visit.check(page, `empty${path}`);
+    if (!['/alerts', '/status'].includes(path)) await page.getByText(/^curl http/).first().waitFor();
   }
-  const telephone = await visit.open('/keys', { width: 360 });
+  const telephone = await visit.open('/', { width: 360 });
   for (const path of PAGES) {
     await telephone.goto(path);
     await visit.check(telephone, `narrow${path}`);
@@ -70,4 +71,27 @@ journey('times are in UTC or in the zone of the reader', async (visit) => {
   const local = await time.textContent();
   const minutes = (text) => Date.parse(`${text.replace(' ', 'T')}Z`) / 60_000;
   assert.equal(minutes(local) - minutes(utc), 330);
+});
+
+journey('the status shows the store, the queue and this process', async (visit) => {
+  const page = await visit.open('/status');
+  await page.getByText('API, scheduler and worker').waitFor();
+  await page.getByText('SQLite').waitFor();
+  await visit.check(page, 'status');
+});
+
+journey('the keyboard leads to every part', async (visit) => {
+  const page = await visit.open('/');
+  for (const [second, path] of [['d', '/deliveries'], ['x', '/dead-letters'], ['e', '/events'], ['s', '/status']]) {
+    await page.keyboard.press('g');
+    await page.keyboard.press(second);
+    await page.waitForURL(`**${path}`);
+  }
+  await page.keyboard.press('?');
+  await page.getByRole('dialog', { name: 'Keyboard' }).waitFor();
+  await page.keyboard.press('Escape');
+  await page.keyboard.press('/');
+  await page.keyboard.type('acme');
+  await page.keyboard.press('Enter');
+  await page.getByRole('link', { name: 'Acme' }).waitFor();
 });

@@ -1,4 +1,4 @@
-// Who may see and do what: login, logout, throttled guesses, a key that only reads.
+// Who may see and do what: login, logout, throttled guesses, a key that only reads, a key of one tenant.
 
 import assert from 'node:assert/strict';
 
@@ -10,29 +10,29 @@ const typeKey = async (page, typed) => {
 };
 
 journey('a reader logs in, is led back to the page, and logs out', async (visit) => {
-  const page = await visit.open('/activity?actor=nobody', { as: null });
+  const page = await visit.open('/deliveries?state=dead', { as: null });
   await visit.check(page, 'login');
   await typeKey(page, key);
-  await page.getByRole('heading', { name: 'Activity', exact: true }).waitFor();
-  assert.match(page.url(), /\/activity\?actor=nobody$/);
+  await page.getByRole('heading', { name: 'Deliveries', exact: true }).waitFor();
+  assert.match(page.url(), /\/deliveries\?state=dead$/);
   await page.getByRole('button', { name: 'Log out' }).click();
   await page.getByLabel('API key').waitFor();
-  await page.goto('/keys');
+  await page.goto('/');
   await page.getByLabel('API key').waitFor();
 });
 
 journey('without JavaScript the login works too', async (visit) => {
-  const page = await visit.open('/keys', { as: null, scripts: false });
+  const page = await visit.open('/', { as: null, scripts: false });
   await typeKey(page, key);
-  await page.getByRole('heading', { name: 'Keys', exact: true }).waitFor();
+  await page.getByRole('heading', { name: 'Overview' }).waitFor();
 });
 
 journey('a key with the role read sees no action, and the server refuses it', async (visit) => {
   const { id } = await api('POST', '/v1/destinations', { url: 'https://example.com/read', name: 'Read only' });
   const reader = await api('POST', '/v1/keys', { name: 'reader', role: 'read' });
-  const page = await visit.open('/alerts', { as: reader.secret });
-  await page.getByText('Only a key with the role admin').waitFor();
-  assert.equal(await page.getByRole('button', { name: 'Save' }).count(), 0);
+  const page = await visit.open(`/destinations/${id}`, { as: reader.secret });
+  await page.getByText('To change limits, log in with a key that has the role').waitFor();
+  for (const name of ['Pause', 'Save limits']) assert.equal(await page.getByRole('button', { name }).count(), 0);
   assert.equal(await page.getByRole('link', { name: 'Keys' }).count(), 0);
   visit.expect(403, /\/keys$/);
   await page.goto('/keys');
@@ -40,6 +40,20 @@ journey('a key with the role read sees no action, and the server refuses it', as
   const { origin } = new URL(page.url());
   const answer = await page.request.patch(`/v1/destinations/${id}`, { data: { paused: true }, headers: { origin } });
   assert.equal(answer.status(), 403);
+});
+
+journey('a key of one tenant sees only its own', async (visit) => {
+  const own = await api('POST', '/v1/destinations', { url: 'https://example.com/own', name: 'Own', tenant: 'acme' });
+  const other = await api('POST', '/v1/destinations', { url: 'https://example.com/x', name: 'Other', tenant: 'globex' });
+  const bound = await api('POST', '/v1/keys', { name: 'acme', role: 'operate', tenants: ['acme'] });
+  const page = await visit.open(`/destinations/${own.id}`, { as: bound.secret });
+  await page.getByRole('heading', { name: 'Own' }).waitFor();
+  await page.getByRole('link', { name: 'Overview' }).first().click();
+  await page.getByRole('link', { name: 'Own' }).waitFor();
+  assert.equal(await page.getByRole('link', { name: 'Other' }).count(), 0);
+  visit.expect(404, /\/destinations\//);
+  await page.goto(`/destinations/${other.id}`);
+  await page.getByText('there is no destination').waitFor();
 });
 
 // Last: it uses up the tries of this address.

@@ -3,7 +3,7 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use tokio::process::Command;
+use tokio::{net::TcpListener, process::Command};
 
 use crate::support::{App, servers::provided};
 
@@ -19,14 +19,29 @@ fn folder() -> &'static Path {
 async fn play(file: &str, settings: &[(&str, &str)]) {
     let data = tempfile::tempdir().unwrap();
     let settings: Vec<_> = settings.iter().copied().chain([("WEIR_API_KEYS", KEY)]).collect();
-    let app = App::start_with(data.path(), &settings).await;
+    let mut app = App::start_with(data.path(), &settings).await;
+    let requests = TcpListener::bind("127.0.0.1:0").await.unwrap();
     // Without `--test`: that would start another process, which could outlive this one.
     let mut node = Command::new(provided("WEIR_TEST_NODE"));
     node.arg(folder().join(file)).env("WEIR_URL", &app.url).env("WEIR_KEY", KEY);
+    node.env("WEIR_RESTART", requests.local_addr().unwrap().to_string());
     for variable in ["WEIR_TEST_CHROMIUM", "WEIR_TEST_BROWSER_TOOLS"] {
         node.env(variable, provided(variable));
     }
-    let output = tokio::time::timeout(ENDS_WITHIN, node.stdin(Stdio::null()).kill_on_drop(true).output()).await;
+    // A journey connects to have Weir killed and started again, and the end of the connection says that it listens.
+    let restarts = async {
+        loop {
+            let (_connection, _) = requests.accept().await.unwrap();
+            let address = app.address().to_string();
+            app.kill().await;
+            let settings: Vec<_> = settings.iter().copied().chain([("WEIR_LISTEN", &*address)]).collect();
+            app = App::start_with(data.path(), &settings).await;
+        }
+    };
+    let output = tokio::select! {
+        output = tokio::time::timeout(ENDS_WITHIN, node.stdin(Stdio::null()).kill_on_drop(true).output()) => output,
+        () = restarts => unreachable!("they have no end"),
+    };
     let output = output.unwrap_or_else(|_| panic!("{file} did not end in {ENDS_WITHIN:?}")).expect("Node starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{file}:\n{}{}", text(&output.stdout), text(&output.stderr));
@@ -34,13 +49,11 @@ async fn play(file: &str, settings: &[(&str, &str)]) {
 
 /// One test for each file of journeys.
 macro_rules! journeys {
-    ($($name:ident $(with $settings:expr)?,)+) => {
+    ($($name:ident $(with [$($setting:expr),+])?,)+) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                let settings: &[(&str, &str)] = &[];
-                $(let settings: &[(&str, &str)] = &$settings;)?
-                play(concat!(stringify!($name), ".mjs"), settings).await;
+                play(concat!(stringify!($name), ".mjs"), &[$($($setting),+)?]).await;
             }
         )+
 
@@ -49,7 +62,7 @@ macro_rules! journeys {
             let played = [$(concat!(stringify!($name), ".mjs")),+];
             for file in std::fs::read_dir(folder()).unwrap() {
                 let name = file.unwrap().file_name().into_string().unwrap();
-                let is_part = ["browser.mjs", "receiver.mjs"].contains(&name.as_str());
+                let is_part = ["browser.mjs", "pictures.mjs", "receiver.mjs"].contains(&name.as_str());
                 assert!(is_part || played.contains(&name.as_str()), "{name} is not played");
             }
         }
@@ -57,6 +70,13 @@ macro_rules! journeys {
 }
 
 journeys! {
+    dead_letters,
+    destination,
+    every_page,
     installation,
+    limits,
+    overview,
+    restart,
     session,
+    sub_path with [("WEIR_PUBLIC_URL", "http://localhost/weir")],
 }
