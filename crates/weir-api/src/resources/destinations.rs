@@ -248,8 +248,9 @@ pub(crate) async fn show(
 /// A JSON merge patch (RFC 7396): only the given fields change, and `null` restores the default. Members of `retry`,
 /// `breaker`, `headers` and `signature` are merged one by one; arrays are replaced as a whole. New limits and `paused`
 /// take effect within 100 ms and do not reset the windows. A `secret` replaces the old secret at once; `rotate-secret`
-/// replaces it with an overlap. A URL with another origin (scheme, host or port) removes the headers that the same
-/// patch does not set: their values are write-only and were meant for the previous origin.
+/// replaces it with an overlap. `"paused": false` also closes an open breaker. A URL with another origin (scheme, host
+/// or port) removes the headers that the same patch does not set: their values are write-only and were meant for the
+/// previous origin.
 ///
 /// With the header `If-Match` and the `etag` of an earlier answer, the edit is made only if nobody has edited the
 /// destination since; otherwise the answer is 412. A destination cannot change its tenant.
