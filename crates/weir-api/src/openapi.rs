@@ -201,8 +201,9 @@ fn refusals(path: &str, operation: &Operation) -> Vec<ProblemKind> {
     if path == "/readyz" {
         kinds.extend([ProblemKind::Internal, ProblemKind::Unavailable]);
     }
-    // No row may have the id in the path. `/metrics` is absent if a separate listener serves the metrics.
-    if has(ParameterIn::Path) || path == "/metrics" {
+    // No row may have the id in the path, or in the body of a request to verify. `/metrics` is absent if a separate
+    // listener serves the metrics.
+    if has(ParameterIn::Path) || ["/metrics", "/v1/verify"].contains(&path) {
         kinds.push(ProblemKind::NotFound);
     }
     // The refusals of `json_bytes`, which reads every body.

@@ -48,7 +48,8 @@ object! {
 impl PreviewRequest {
     /// Each period has at most one limit.
     pub(crate) fn keywords() -> Value {
-        json!({"properties": {"rate_limits": Limits::keywords()}})
+        // In `allOf`, because `properties` would replace the described properties.
+        json!({"allOf": [{"properties": {"rate_limits": Limits::keywords()}}]})
     }
 }
 

@@ -25,7 +25,7 @@ const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 9] = [
+const BEYOND_A_SCHEMA: [&str; 13] = [
     "is not a destination of this tenant",
     "there is no destination dst_",
     "belongs to the other `order`",
@@ -35,6 +35,10 @@ const BEYOND_A_SCHEMA: [&str; 9] = [
     "must not be before `from`",
     "must be at most 365 days ahead",
     "must be in the future",
+    "must be later: the range has more than",
+    "must be longer: buckets of",
+    "belongs to another request: use a new key",
+    "is already the secret of the destination",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -41,34 +41,6 @@ impl Snapshots {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_saved_limit_drains_a_backlog_in_the_time_that_its_preview_said() {
-    let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
-    let app = App::start(folder.path()).await;
-    receiver.script("/preview", [Answer::status(200)]);
-    let settings = json!({"url": receiver.url("/preview"), "rate_limits": limit(20, "second")});
-    let id = app.destination(settings).await;
-    app.events("preview", 600).await;
-    // It drains at 20 a second when the limit is edited.
-    receiver.wait_for("/preview", 60, SECOND * 20).await;
-    let machine = Machine::watched();
-    let edit = json!({"rate_limits": [{"limit": 50, "period": "second"}, {"limit": 2_700, "period": "minute"}]});
-    let path = format!("/v1/destinations/{id}/preview");
-    let (status, preview) = app.request(Method::POST, &path, Some(edit.clone())).await;
-    assert_eq!((status, &preview["drains"]), (200, &json!(true)), "{preview}");
-    assert_eq!(preview["binding"], json!({"limit": 2_700, "period": "minute"}));
-    let eta = |shown: &Value| shown["drain_eta_s"].as_f64().unwrap();
-    assert!(eta(&preview["now"]) > 2.0 * eta(&preview), "{preview}");
-    app.patch(&id, edit).await;
-    let edited = now();
-    let arrivals = receiver.wait_for("/preview", 600, SECOND * 60).await;
-    let took = (now() - edited).as_secs_f64();
-    let apart = (took - eta(&preview)).abs() / took;
-    machine.judge(apart <= 0.05, &format!("the drain took {took:.2} s, the preview said {:.2} s", eta(&preview)));
-    assert_eq!(arrivals.len(), 600);
-    app.assert_audit_clean(&id).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_stream_does_not_delay_the_end_of_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let app = App::start(folder.path()).await;
@@ -103,4 +75,37 @@ async fn the_stream_of_a_process_shows_what_the_others_do() {
     assert!(backlogs.len() >= 3 && backlogs.is_sorted_by(|a, b| a >= b), "{backlogs:?}");
     let overview = api.get("/v1/overview").await;
     assert_eq!((&overview["totals"]["backlog"], &overview["data"][0]["destination"]["id"]), (&json!(0), &json!(id)));
+}
+
+/// It judges a time.
+mod alone {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_saved_limit_drains_a_backlog_in_the_time_that_its_preview_said() {
+        let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+        let app = App::start(folder.path()).await;
+        receiver.script("/preview", [Answer::status(200)]);
+        let settings = json!({"url": receiver.url("/preview"), "rate_limits": limit(20, "second")});
+        let id = app.destination(settings).await;
+        app.events("preview", 600).await;
+        // It drains at 20 a second when the limit is edited.
+        receiver.wait_for("/preview", 60, SECOND * 20).await;
+        let machine = Machine::watched();
+        let edit = json!({"rate_limits": [{"limit": 50, "period": "second"}, {"limit": 2_700, "period": "minute"}]});
+        let path = format!("/v1/destinations/{id}/preview");
+        let (status, preview) = app.request(Method::POST, &path, Some(edit.clone())).await;
+        assert_eq!((status, &preview["drains"]), (200, &json!(true)), "{preview}");
+        assert_eq!(preview["binding"], json!({"limit": 2_700, "period": "minute"}));
+        let eta = |shown: &Value| shown["drain_eta_s"].as_f64().unwrap();
+        assert!(eta(&preview["now"]) > 2.0 * eta(&preview), "{preview}");
+        app.patch(&id, edit).await;
+        let edited = now();
+        let arrivals = receiver.wait_for("/preview", 600, SECOND * 60).await;
+        let took = (now() - edited).as_secs_f64();
+        let apart = (took - eta(&preview)).abs() / took;
+        machine.judge(apart <= 0.05, &format!("the drain took {took:.2} s, the preview said {:.2} s", eta(&preview)));
+        assert_eq!(arrivals.len(), 600);
+        app.assert_audit_clean(&id).await;
+    }
 }
