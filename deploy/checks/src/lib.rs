@@ -54,6 +54,8 @@ pub fn yaml(path: &str) -> anyhow::Result<Value> {
 /// The settings of the program, from its help: `WEIR_LISTEN` and so on.
 pub fn known_settings() -> anyhow::Result<Vec<String>> {
     let help = run(Command::new(weir()?).args(["serve", "--help"]))?;
+    // The help is wrapped to a width, also between the words below.
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let names = help.split("[env: ").skip(1).filter_map(|rest| rest.split([']', '=']).next());
     Ok(names.map(str::to_owned).collect())
 }
