@@ -181,6 +181,6 @@ async fn older_programs_do_not_start_on_a_newer_incompatible_schema() {
         let refused = fleet.run(command).await;
         let error = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(2), "{command}: {error}");
-        assert!(error.contains("was written by a newer Weir (schema 9999, this one knows 1)"), "{command}: {error}");
+        assert!(error.contains("was written by a newer Weir (schema 9999, this one knows "), "{command}: {error}");
     }
 }
