@@ -54,8 +54,8 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
 pub(crate) struct IfNoneMatch(Option<Vec<String>>);
 
 impl IfNoneMatch {
-    /// Refuses the request if the resource, which exists, has one of the named versions. `*` names all of them. Weak
-    /// entity tags match too.
+    /// For a resource that exists: refuses the request if it names the version of the resource, or `*`, which names
+    /// every version. Weak entity tags match too.
     pub(crate) fn check(&self, etag: &str) -> ApiResult<()> {
         let Self(Some(named)) = self else { return Ok(()) };
         if named.iter().any(|named| named == "*" || named.strip_prefix("W/").unwrap_or(named) == etag) {

@@ -40,7 +40,8 @@ object! {
     pub(crate) struct VerifyRequest {
         /// The secret to verify with, in the style of Standard Webhooks. With `destination`, in the destination's style.
         secret: Option<SecretText>,
-        /// The destination whose current and previous secrets are tried, in its signature style: `dst_…`.
+        /// `dst_…`: verifies with the secret of this destination, in its signature style. During a rotation the
+        /// previous secret is tried too.
         destination: Option<DestinationIdText>,
         headers: ReceivedHeaders,
         /// The raw body.
