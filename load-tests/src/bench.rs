@@ -27,6 +27,7 @@ mod overload;
 mod recorded;
 mod statements;
 mod throughput;
+mod viewers;
 
 pub(crate) use run::{BenchArgs, run};
 
@@ -85,6 +86,8 @@ pub(crate) enum Topic {
     Limits,
     /// Throughput at twice the peak rate
     Overload,
+    /// The overview with 10,000 destinations, and what its viewers cost
+    Viewers,
 }
 
 impl Topic {
@@ -99,6 +102,7 @@ impl Topic {
             Self::Edit => "Rate edits",
             Self::Limits => "Use of limits",
             Self::Overload => "Overload",
+            Self::Viewers => "Viewers of the dashboard",
         }
     }
 }
@@ -110,7 +114,7 @@ mod tests {
     #[test]
     fn separate_roles_are_measured_for_throughput_and_latency_only() {
         let topics = |set_up: SetUp| Topic::value_variants().iter().copied().filter(|topic| set_up.has(*topic)).count();
-        assert_eq!(SetUp::ALL.map(topics), [9, 9, 2]);
+        assert_eq!(SetUp::ALL.map(topics), [10, 10, 2]);
         assert!(SetUp::Roles.has(Topic::Throughput) && SetUp::Roles.has(Topic::Latency));
     }
 }

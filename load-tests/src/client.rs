@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request, client::conn::http1};
+use hyper::{Method, Request, Response, body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, sync::mpsc, task::JoinSet};
 
@@ -57,6 +57,21 @@ impl Connection {
 
     /// Sends a request and returns the status and the body of the answer.
     pub(crate) async fn exchange(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<(u16, Bytes)> {
+        let response = self.ask(method, path, body).await?;
+        let status = response.status().as_u16();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
+    }
+
+    /// Sends a GET and returns the body of the answer while it arrives. The answer must be 2xx.
+    pub(crate) async fn follow(&mut self, path: &str) -> anyhow::Result<Incoming> {
+        let response = self.ask(Method::GET, path, Bytes::new()).await?;
+        if !response.status().is_success() {
+            bail!("{path} was answered {}", response.status());
+        }
+        Ok(response.into_body())
+    }
+
+    async fn ask(&mut self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -67,9 +82,7 @@ impl Connection {
         }
         self.sender.ready().await?;
         let answer = self.sender.send_request(request.body(Full::new(body))?).await;
-        let response = answer.with_context(|| format!("no answer to {path}"))?;
-        let status = response.status().as_u16();
-        Ok((status, response.into_body().collect().await?.to_bytes()))
+        answer.with_context(|| format!("no answer to {path}"))
     }
 }
 

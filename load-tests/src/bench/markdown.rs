@@ -48,6 +48,11 @@ fn about(topic: Topic) -> &'static str {
             "Batches offered at twice the peak rate delivered, to one unlimited destination, beside another destination that is offered twice its \
              limit of 50/s."
         }
+        Topic::Viewers => {
+            "The overview while every destination has a backlog. A client asks for its first page ten times a second, at fixed times. A viewer is \
+             a browser with the overview: it follows the live stream and fetches the table at each snapshot. Throughput is that of batches \
+             at one more destination, unlimited, in pairs on one engine."
+        }
     }
 }
 

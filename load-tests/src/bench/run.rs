@@ -11,7 +11,7 @@ use super::{
     markdown, overload, picture,
     results::{Measured, Results, Section, write},
     rig::Rig,
-    statements, throughput,
+    statements, throughput, viewers,
 };
 use crate::{
     autoscale,
@@ -128,6 +128,7 @@ async fn measure(topic: Topic, rig: &Rig) -> anyhow::Result<Measured> {
         Topic::Edit => Box::pin(edit::measure(rig)).await,
         Topic::Limits => Box::pin(limits::measure(rig)).await,
         Topic::Overload => Box::pin(overload::measure(rig)).await,
+        Topic::Viewers => Box::pin(viewers::measure(rig)).await,
     }
 }
 

@@ -28,7 +28,7 @@ const fn row(what: &'static str, topic: Topic, ids: &'static [&'static str], pic
     Row { what, topic, ids, pick }
 }
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 14] = [
     row("single posts, delivered (of the ceiling)", Topic::Throughput, &["single"], Pick::First),
     row("batches of 100, delivered (of the ceiling)", Topic::Throughput, &["batch"], Pick::First),
     row("POST to arrival at 500/s, p50", Topic::Latency, &["p50.500"], Pick::First),
@@ -46,6 +46,8 @@ const ROWS: [Row; 12] = [
     row("rate edit to its effect at the receiver, the worst", Topic::Edit, &["worst."], Pick::Most),
     row("use of a limit while a backlog waits, the least of 1/s to 2,000/s", Topic::Limits, &["used."], Pick::Least),
     row("sends above a limit, in any window", Topic::Limits, &["above"], Pick::First),
+    row("overview of 10,000 destinations, 1,000,000 waiting, ten clients, p99", Topic::Viewers, &["p99.10"], Pick::First),
+    row("throughput with ten viewers ÷ without", Topic::Viewers, &["share"], Pick::First),
 ];
 
 pub(super) fn table(results: &Results) -> String {

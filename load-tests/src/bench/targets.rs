@@ -26,7 +26,7 @@ const fn target(topic: Topic, set_up: Option<SetUp>, id: &'static str, bound: Bo
     Target { topic, set_up, id, bound }
 }
 
-const TARGETS: [Target; 20] = [
+const TARGETS: [Target; 22] = [
     target(Topic::Throughput, Some(Embedded), "single", Bound::OfCeilingAtLeast(0.13)),
     target(Topic::Throughput, Some(Embedded), "batch", Bound::OfCeilingAtLeast(0.25)),
     target(Topic::Throughput, Some(Scaled), "single", Bound::OfCeilingAtLeast(0.075)),
@@ -47,6 +47,8 @@ const TARGETS: [Target; 20] = [
     target(Topic::Overload, None, "of_most.", Bound::AtLeast(0.85)),
     target(Topic::Overload, None, "above", Bound::AtMost(0.0)),
     target(Topic::Overload, None, "left", Bound::AtMost(0.0)),
+    target(Topic::Viewers, None, "p99.", Bound::AtMost(100.0)),
+    target(Topic::Viewers, None, "share", Bound::AtLeast(0.98)),
 ];
 
 /// The bound of a figure that has a target.
