@@ -143,11 +143,8 @@ impl Counters for PostgresStore {
     }
 
     async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
-        let mut counted: HashMap<DestinationId, StateCounts> = HashMap::new();
-        for (id, state, deliveries) in self.read(sqlx::query(COUNT_BY_SCAN), rows::counted_state).await? {
-            counted.entry(id).or_default().add(state, deliveries);
-        }
-        Ok(counted)
+        let counted = self.read(sqlx::query(COUNT_BY_SCAN), rows::counted_state).await?;
+        Ok(StateCounts::of_rows(counted))
     }
 }
 

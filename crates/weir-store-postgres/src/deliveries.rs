@@ -1,15 +1,19 @@
 //! Lists of deliveries: the index that a page reads, and how far it reads, as [`weir_store::History::list_deliveries`]
 //! says.
 
-use sqlx::AssertSqlSafe;
-use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
+use async_trait::async_trait;
+use weir_core::{DeliveryState, DestinationId, delivery::Delivery, event::Event, pattern::EventPattern};
 use weir_store::{
-    DeliveryFilter, EXAMINED_AT_MOST, ErrorFilter, FailureGroups, ListCount, ListPart, Page, PageRequest,
-    SCANNED_AT_MOST, Scan, StoreResult,
-    rows::{self, DELIVERY_COLUMNS, FAILED_COLUMNS, Row as _, failure_code, state_code},
+    DeliveryFilter, EventFilter, FailedDelivery, ListPart, ListStatements, PageRequest, SCANNED_AT_MOST, Scan,
+    StoreResult,
+    rows::{self, DELIVERY_COLUMNS, FAILED_COLUMNS, Row as _, error_condition, in_states, state_code},
 };
 
-use crate::{PostgresStore, history::Select, rows::uuid};
+use crate::{
+    PostgresStore,
+    history::{self, Select},
+    rows::uuid,
+};
 
 /// The event `e` and the last attempt `a` of a delivery `d`. `OFFSET 0` makes these joins a lookup per row. Without it
 /// the planner could estimate that a condition on them is selective, and start with a scan of all events or attempts.
@@ -20,70 +24,12 @@ pub(crate) const JOINED: &str =
         WHERE delivery_id = d.id AND number = d.attempts OFFSET 0
     ) a ON true";
 
-impl PostgresStore {
-    /// The statements that read a list. Only for waiting states does the size of the backlog matter.
-    async fn parts(&self, filter: &DeliveryFilter) -> StoreResult<Vec<ListPart>> {
-        let is_small = filter.includes_waiting() && self.is_backlog_small(filter.destination_id).await?;
-        Ok(filter.parts(is_small))
+#[async_trait]
+impl ListStatements for PostgresStore {
+    async fn is_backlog_small(&self, destination_id: Option<DestinationId>) -> StoreResult<bool> {
+        Ok(self.select(large_backlog(destination_id), |_| Ok(())).await?.is_empty())
     }
 
-    pub(crate) async fn deliveries_page(
-        &self,
-        filter: &DeliveryFilter,
-        page: PageRequest,
-    ) -> StoreResult<Page<Delivery>> {
-        let mut pages = Vec::new();
-        for part in self.parts(filter).await? {
-            // Find the end of the window first: the page reads no further, however few rows match.
-            let end = match part.scan {
-                Scan::Window(rows) => self.window_end(filter, &part, page, rows).await?,
-                Scan::ById | Scan::Sorted => None,
-            };
-            let (sql, arguments) = deliveries_page(filter, &part, page, end).into_parts();
-            let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::delivery).await?;
-            let mut read = Page::of(rows, page, |delivery| *delivery.id.as_bytes());
-            // A page that its window did not fill continues after the window.
-            read.next = read.next.or(end);
-            pages.push(read);
-        }
-        Ok(Page::merged(pages, page, filter.order, |delivery| *delivery.id.as_bytes()))
-    }
-
-    pub(crate) async fn deliveries_count(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        let mut count = ListCount::default();
-        let mut left = u64::from(EXAMINED_AT_MOST);
-        for part in self.parts(filter).await? {
-            let (sql, arguments) = count_of_part(filter, &part, left).into_parts();
-            let query = sqlx::query_with(AssertSqlSafe(sql), arguments?);
-            let counted = self.read(query, |row| Ok((row.count(0)?, row.count(1)?))).await?;
-            match count.add(left, counted.first().copied().unwrap_or_default()) {
-                Some(remaining) => left = remaining,
-                None => break,
-            }
-        }
-        Ok(count)
-    }
-
-    pub(crate) async fn failure_groups(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
-        let parts = self.parts(filter).await?;
-        let limit = EXAMINED_AT_MOST as usize / parts.len().max(1);
-        let (mut examined, mut capped) = (Vec::new(), false);
-        for part in &parts {
-            let (sql, arguments) = failures_of_part(filter, part, limit as u64).into_parts();
-            let mut read = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::failed_delivery).await?;
-            capped |= read.len() > limit;
-            read.truncate(limit);
-            examined.append(&mut read);
-        }
-        Ok(FailureGroups::of(examined, capped))
-    }
-
-    async fn is_backlog_small(&self, of: Option<DestinationId>) -> StoreResult<bool> {
-        let (sql, arguments) = large_backlog(of).into_parts();
-        Ok(self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |_| Ok(())).await?.is_empty())
-    }
-
-    /// The last id of the page's window; `None` if fewer rows than a window remain.
     async fn window_end(
         &self,
         filter: &DeliveryFilter,
@@ -91,8 +37,45 @@ impl PostgresStore {
         page: PageRequest,
         rows: u32,
     ) -> StoreResult<Option<[u8; 16]>> {
-        let (sql, arguments) = window_end(filter, part, page, rows).into_parts();
-        Ok(self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| row.id(0)).await?.pop())
+        Ok(self.select(window_end(filter, part, page, rows), |row| row.id(0)).await?.pop())
+    }
+
+    async fn page_of_part(
+        &self,
+        filter: &DeliveryFilter,
+        part: &ListPart,
+        page: PageRequest,
+        window_end: Option<[u8; 16]>,
+    ) -> StoreResult<Vec<Delivery>> {
+        self.select(deliveries_page(filter, part, page, window_end), rows::delivery).await
+    }
+
+    async fn count_of_part(&self, filter: &DeliveryFilter, part: &ListPart, limit: u64) -> StoreResult<(u64, u64)> {
+        let select = count_of_part(filter, part, limit);
+        let counted = self.select(select, |row| Ok((row.count(0)?, row.count(1)?))).await?;
+        Ok(counted.first().copied().unwrap_or_default())
+    }
+
+    async fn failures_of_part(
+        &self,
+        filter: &DeliveryFilter,
+        part: &ListPart,
+        limit: u64,
+    ) -> StoreResult<Vec<FailedDelivery>> {
+        self.select(failures_of_part(filter, part, limit), rows::failed_delivery).await
+    }
+
+    async fn events_window_end(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Option<[u8; 16]>> {
+        Ok(self.select(history::events_window_end(filter, page), |row| row.id(0)).await?.pop())
+    }
+
+    async fn events_of_page(
+        &self,
+        filter: &EventFilter,
+        page: PageRequest,
+        window_end: Option<[u8; 16]>,
+    ) -> StoreResult<Vec<Event>> {
+        self.select(history::events_page(filter, page, window_end), rows::event).await
     }
 }
 
@@ -145,17 +128,6 @@ fn indexed(filter: &DeliveryFilter, part: &ListPart, cursor: Option<[u8; 16]>) -
     }
     select.range(scanned(part), (filter.order, cursor), filter.from, filter.to);
     select
-}
-
-/// The condition on a state. Literals, not parameters: the planner uses a partial index only for a condition that is
-/// known at planning time.
-fn in_states(state: &str, states: &[DeliveryState]) -> String {
-    let codes: Vec<_> = states.iter().map(|state| state_code(*state).to_string()).collect();
-    match codes.as_slice() {
-        [] => "true".to_owned(),
-        [one] => format!("{state} = {one}"),
-        several => format!("{state} IN ({})", several.join(", ")),
-    }
 }
 
 /// Reads one row more than the page has, from the ids after `page.before` to `window_end`.
@@ -244,16 +216,10 @@ impl Select {
         if let Some(pattern) = &filter.event_type {
             self.of_type(pattern);
         }
-        // By the last attempt. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
-        match filter.error {
+        match filter.error.map(error_condition) {
             None => {}
-            Some(ErrorFilter::Status(status)) => self.compare("a.outcome <> 0 AND a.status_code =", i32::from(status)),
-            Some(ErrorFilter::Kind(ErrorKind::Unknown)) => self.condition("a.outcome = 3"),
-            Some(ErrorFilter::Kind(ErrorKind::Failure(failure))) => self.compare("a.failure =", failure_code(failure)),
-            Some(ErrorFilter::Kind(ErrorKind::Answer(class))) => {
-                let answered = "a.outcome IN (1, 2) AND a.failure IS NULL AND a.status_code / 100 =";
-                self.compare(answered, i32::from(class));
-            }
+            Some((condition, None)) => self.condition(condition),
+            Some((condition, Some(value))) => self.compare(condition, value),
         }
     }
 

@@ -12,8 +12,9 @@ use sqlx::{
 };
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, Page, PageRequest,
-    SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError, StoreResult, delivery_ids_of, event_columns, first_id,
+    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
+    Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError, StoreResult, delivery_ids_of,
+    event_columns, first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 
@@ -32,24 +33,11 @@ impl History for PostgresStore {
     }
 
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>> {
-        let (sql, arguments) = event_deliveries(id).into_parts();
-        self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::delivery).await
+        self.select(event_deliveries(id), rows::delivery).await
     }
 
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
-        // Find the end of the window first: the page reads no further, however few events match.
-        let windowed = filter.is_windowed() && filter.by_key().is_none();
-        let end = if windowed {
-            let (sql, arguments) = events_window_end(filter, page).into_parts();
-            self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| row.id(0)).await?.pop()
-        } else {
-            None
-        };
-        let (sql, arguments) = events_page(filter, page, end).into_parts();
-        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::event).await?;
-        let mut page = Page::of(rows, page, |event| *event.id.as_bytes());
-        page.next = page.next.or(end);
-        Ok(page)
+        self.page_of_events(filter, page).await
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -66,15 +54,15 @@ impl History for PostgresStore {
     }
 
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
-        self.deliveries_page(filter, page).await
+        self.page_of_deliveries(filter, page).await
     }
 
     async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.deliveries_count(filter).await
+        self.count_of_deliveries(filter).await
     }
 
     async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
-        self.failure_groups(filter).await
+        self.groups_of_failures(filter).await
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
@@ -125,6 +113,12 @@ impl PostgresStore {
         row: impl Fn(&PgRow) -> Read<T>,
     ) -> StoreResult<Vec<T>> {
         read_all(&self.fetch(query).await.map_err(|error| store_error(&error))?, row)
+    }
+
+    /// The rows of a statement that was built from conditions.
+    pub(crate) async fn select<T>(&self, select: Select, row: impl Fn(&PgRow) -> Read<T>) -> StoreResult<Vec<T>> {
+        let (sql, arguments) = select.into_parts();
+        self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), row).await
     }
 
     async fn fetch(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {

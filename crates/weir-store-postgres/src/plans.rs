@@ -4,6 +4,8 @@
 //! the settings of every connection, the plan must use the index on empty tables too: an empty table is cheap to scan,
 //! and the server would keep a generic plan that was made then.
 
+mod activity;
+
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};

@@ -24,8 +24,7 @@ impl Replays for PostgresStore {
     async fn count_replay(&self, filter: &ReplayFilter, now: Timestamp) -> StoreResult<u64> {
         let mut total = 0;
         for &state in &filter.states {
-            let (sql, arguments) = count_sql(filter, state, now).into_parts();
-            let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), |row| row.count(0)).await?;
+            let rows = self.select(count_sql(filter, state, now), |row| row.count(0)).await?;
             total += rows.into_iter().sum::<u64>();
         }
         Ok(total)
@@ -46,8 +45,7 @@ impl Replays for PostgresStore {
         let mut select = Select::new(format!("SELECT {REPLAY_COLUMNS} FROM replays"));
         select.range("replays", (ListOrder::Newest, page.before), None, None);
         select.page("replays", ListOrder::Newest, page);
-        let (sql, arguments) = select.into_parts();
-        let rows = self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), rows::replay).await?;
+        let rows = self.select(select, rows::replay).await?;
         let mut page = Page::of(rows, page, |replay| *replay.id.as_bytes());
         for replay in &mut page.rows {
             *replay = self.with_figures(replay.clone()).await?;

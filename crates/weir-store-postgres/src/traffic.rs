@@ -4,11 +4,11 @@
 use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
-    HISTOGRAMS_KEPT, HOUR, Health, MINUTE, RollUp, StoreResult, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic, TrafficHistory,
-    TrafficLog, added_traffic,
+    ExpiringTable, Health, MINUTE, RollUp, StoreResult, TRAFFIC_BUCKET, Traffic, TrafficHistory, TrafficLog,
+    added_traffic,
     rows::{self, Row as _},
     summed_traffic, traffic_columns, traffic_of_changes,
 };
@@ -109,19 +109,15 @@ impl TrafficLog for PostgresStore {
 
     async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>> {
         let query = sqlx::query(RECENT_TRAFFIC).bind(from.floor(TRAFFIC_BUCKET).as_nanos());
-        let read = |row: &PgRow| Ok((row.destination_id(0)?, rows::traffic(row, 1)?));
-        Ok(self.read(query, read).await?.into_iter().collect())
+        Ok(self.read(query, rows::traffic_of_destination).await?.into_iter().collect())
     }
 
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {
         let from = from.floor(MINUTE).as_nanos();
-        let query = sqlx::query(HEALTH).bind(uuid(id.as_bytes())).bind(from);
-        let read = |row: &PgRow| Ok((rows::traffic(row, 0)?, row.optional_time(6)?));
-        let (traffic, last_success_at) = self.read(query, read).await?.pop().unwrap_or_default();
-        let mut health = Health { traffic, last_success_at, ..Health::default() };
-        let query = sqlx::query(HISTOGRAMS).bind(uuid(id.as_bytes())).bind(from);
-        health.add_rows(self.read(query, rows::histogram).await?);
-        Ok(health)
+        let query = |sql: &'static str| sqlx::query(sql).bind(uuid(id.as_bytes())).bind(from);
+        let summed = self.read(query(HEALTH), rows::traffic_and_last_success).await?.pop();
+        let histograms = self.read(query(HISTOGRAMS), rows::histogram).await?;
+        Ok(Health::of_rows(summed, histograms))
     }
 
     async fn roll_up_traffic(&self, now: Timestamp) -> StoreResult<bool> {
@@ -173,18 +169,21 @@ impl Edit for RollUpTraffic {
 
 impl RollUpTraffic {
     async fn step(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        for roll_up in &RollUp::ALL {
+        for roll_up in RollUp::ALL {
             if self.roll_up(roll_up, connection).await? {
                 return Ok(true);
             }
         }
-        Ok(delete_before("traffic", self.0.before(TRAFFIC_KEPT[2]), connection).await?
-            || delete_before("traffic_histograms", self.0.before(HISTOGRAMS_KEPT), connection).await?)
+        for table in ExpiringTable::ALL {
+            if self.delete_oldest(table, connection).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
-    /// One step, if there is a row to add up.
-    async fn roll_up(&self, roll_up: &RollUp, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let &RollUp { table, mark, bucket, .. } = roll_up;
+    async fn roll_up(&self, roll_up: RollUp, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let RollUp { table, mark, bucket, .. } = roll_up;
         let (cutoff, bucket) = (roll_up.cutoff(self.0), bucket.as_nanos() as i64);
         let first = format!(
             "SELECT at FROM {table} WHERE at >= (SELECT {mark} FROM traffic_rolled_up) AND at < $1 AND at % $2 <> 0
@@ -192,26 +191,25 @@ impl RollUpTraffic {
         );
         let first = sqlx::query(AssertSqlSafe(first)).bind(cutoff.as_nanos()).bind(bucket);
         let first = first.fetch_optional(&mut *connection).await?.map(|row| row.time(0)).transpose()?;
-        let (from, to) = first.map_or((cutoff, cutoff), |first| roll_up.step_from(first));
-        if first.is_some() {
+        let step = roll_up.step(first, self.0);
+        if let Some((from, to)) = step.interval {
             let sql = if table == "traffic" { ROLL_UP } else { ROLL_UP_HISTOGRAMS };
             let query = sqlx::query(sql).bind(from.as_nanos()).bind(to.as_nanos()).bind(bucket);
             query.execute(&mut *connection).await?;
         }
         let behind = format!("UPDATE traffic_rolled_up SET {mark} = $1 WHERE {mark} < $1");
-        sqlx::query(AssertSqlSafe(behind)).bind(to.as_nanos()).execute(connection).await?;
-        Ok(first.is_some())
+        sqlx::query(AssertSqlSafe(behind)).bind(step.mark.as_nanos()).execute(connection).await?;
+        Ok(step.interval.is_some())
     }
-}
 
-/// Deletes the rows of the first hour of a table, if it is before a cutoff.
-async fn delete_before(table: &str, cutoff: Timestamp, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    let first = format!("SELECT at FROM {table} ORDER BY at LIMIT 1");
-    let first = sqlx::query(AssertSqlSafe(first)).fetch_optional(&mut *connection).await?;
-    let first = first.map(|row| row.time(0)).transpose()?.filter(|first: &Timestamp| *first < cutoff);
-    let Some(first) = first else { return Ok(false) };
-    let delete = format!("DELETE FROM {table} WHERE at < $1");
-    let until = (first + HOUR).min(cutoff).as_nanos();
-    sqlx::query(AssertSqlSafe(delete)).bind(until).execute(connection).await?;
-    Ok(true)
+    async fn delete_oldest(&self, expiring: ExpiringTable, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+        let table = expiring.table;
+        let first = format!("SELECT at FROM {table} ORDER BY at LIMIT 1");
+        let first = sqlx::query(AssertSqlSafe(first)).fetch_optional(&mut *connection).await?;
+        let first = first.map(|row| row.time(0)).transpose()?;
+        let Some(until) = expiring.step(first, self.0) else { return Ok(false) };
+        let delete = format!("DELETE FROM {table} WHERE at < $1");
+        sqlx::query(AssertSqlSafe(delete)).bind(until.as_nanos()).execute(connection).await?;
+        Ok(true)
+    }
 }

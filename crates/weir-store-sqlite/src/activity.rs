@@ -20,8 +20,8 @@ use crate::{
 const RECORD: &str = "INSERT INTO activity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET after = excluded.after";
 
-/// Stores an answer unless a younger one has its key. The last parameter is the instant until which answers are too
-/// old.
+/// Stores an answer unless a younger one has its key. An answer is too old at the instant of the last parameter, and
+/// before it.
 const ANSWER: &str = "INSERT INTO keyed_answers (key, request, answer, at) VALUES (?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET request = excluded.request, answer = excluded.answer, at = excluded.at
 WHERE keyed_answers.at <= ?";

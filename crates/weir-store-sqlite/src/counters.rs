@@ -132,13 +132,8 @@ impl Counters for SqliteStore {
     }
 
     async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
-        let mut counted: HashMap<DestinationId, StateCounts> = HashMap::new();
-        for (id, state, deliveries) in
-            fetch(&self.readers, COUNT_BY_SCAN, Values::default(), rows::counted_state).await?
-        {
-            counted.entry(id).or_default().add(state, deliveries);
-        }
-        Ok(counted)
+        let counted = fetch(&self.readers, COUNT_BY_SCAN, Values::default(), rows::counted_state).await?;
+        Ok(StateCounts::of_rows(counted))
     }
 }
 

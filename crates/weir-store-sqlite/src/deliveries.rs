@@ -1,14 +1,19 @@
 //! Lists of deliveries: the index that a page reads, and how far it reads, as [`weir_store::History::list_deliveries`]
 //! says.
 
-use weir_core::{DeliveryState, DestinationId, ErrorKind, delivery::Delivery, pattern::EventPattern};
+use async_trait::async_trait;
+use weir_core::{DeliveryState, DestinationId, delivery::Delivery, event::Event, pattern::EventPattern};
 use weir_store::{
-    DeliveryFilter, EXAMINED_AT_MOST, ErrorFilter, FailureGroups, ListCount, ListPart, Page, PageRequest,
-    SCANNED_AT_MOST, Scan, StoreResult, delivery_ids_of,
-    rows::{self, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, Row as _, failure_code, state_code},
+    DeliveryFilter, EventFilter, FailedDelivery, ListPart, ListStatements, PageRequest, SCANNED_AT_MOST, Scan,
+    StoreResult, delivery_ids_of,
+    rows::{self, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, Row as _, error_condition, in_states},
 };
 
-use crate::{SqliteStore, history::WhereClause, sql::Values};
+use crate::{
+    SqliteStore,
+    history::{self, WhereClause},
+    sql::Values,
+};
 
 /// The index of a part of a list. It is chosen here and not by the planner, which would guess without statistics and
 /// choose wrongly with stale ones.
@@ -39,66 +44,11 @@ impl PartIndex {
     }
 }
 
-impl SqliteStore {
-    /// The statements that read a list. Only for waiting states does the size of the backlog matter.
-    async fn parts(&self, filter: &DeliveryFilter) -> StoreResult<Vec<ListPart>> {
-        let is_small = filter.includes_waiting() && self.is_backlog_small(filter.destination_id).await?;
-        Ok(filter.parts(is_small))
-    }
-
-    pub(crate) async fn deliveries_page(
-        &self,
-        filter: &DeliveryFilter,
-        page: PageRequest,
-    ) -> StoreResult<Page<Delivery>> {
-        let mut pages = Vec::new();
-        for part in self.parts(filter).await? {
-            // Find the end of the window first: the page reads no further, however few rows match.
-            let end = match part.scan {
-                Scan::Window(rows) => self.window_end(filter, &part, page, rows).await?,
-                Scan::ById | Scan::Sorted => None,
-            };
-            let (sql, values) = deliveries_page(filter, &part, page, end);
-            let rows = self.read(sql, values, rows::delivery).await?;
-            let mut read = Page::of(rows, page, |delivery| *delivery.id.as_bytes());
-            // A page that its window did not fill continues after the window.
-            read.next = read.next.or(end);
-            pages.push(read);
-        }
-        Ok(Page::merged(pages, page, filter.order, |delivery| *delivery.id.as_bytes()))
-    }
-
-    pub(crate) async fn deliveries_count(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        let mut count = ListCount::default();
-        let mut left = u64::from(EXAMINED_AT_MOST);
-        for part in self.parts(filter).await? {
-            let (sql, values) = count_of_part(filter, &part, left);
-            let counted = self.read(sql, values, |row| Ok((row.count(0)?, row.count(1)?))).await?;
-            match count.add(left, counted.first().copied().unwrap_or_default()) {
-                Some(remaining) => left = remaining,
-                None => break,
-            }
-        }
-        Ok(count)
-    }
-
-    pub(crate) async fn failure_groups(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
-        let parts = self.parts(filter).await?;
-        let limit = EXAMINED_AT_MOST as usize / parts.len().max(1);
-        let (mut examined, mut capped) = (Vec::new(), false);
-        for part in &parts {
-            let (sql, values) = failures_of_part(filter, part, limit as u64);
-            let mut read = self.read(sql, values, rows::failed_delivery).await?;
-            capped |= read.len() > limit;
-            read.truncate(limit);
-            examined.append(&mut read);
-        }
-        Ok(FailureGroups::of(examined, capped))
-    }
-
-    async fn is_backlog_small(&self, of: Option<DestinationId>) -> StoreResult<bool> {
+#[async_trait]
+impl ListStatements for SqliteStore {
+    async fn is_backlog_small(&self, destination_id: Option<DestinationId>) -> StoreResult<bool> {
         let mut conditions = WhereClause::new();
-        conditions.of_destination(of.as_ref());
+        conditions.of_destination(destination_id.as_ref());
         conditions.values.int(SCANNED_AT_MOST.into());
         let sql = format!(
             "SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE {} AND d.state IN (0, 2) LIMIT 1 OFFSET +?",
@@ -107,7 +57,6 @@ impl SqliteStore {
         Ok(self.read(sql, conditions.values, |_| Ok(())).await?.is_empty())
     }
 
-    /// The last id of the page's window. `None` when fewer rows than a window remain.
     async fn window_end(
         &self,
         filter: &DeliveryFilter,
@@ -118,16 +67,47 @@ impl SqliteStore {
         let (sql, values) = window_end(filter, part, page, rows);
         Ok(self.read(sql, values, |row| row.id(0)).await?.pop())
     }
-}
 
-/// The condition on the state of a delivery `d`. Literals, not parameters: SQLite uses a partial index only for a
-/// condition that is known at planning time.
-fn in_states(states: &[DeliveryState]) -> String {
-    let codes: Vec<_> = states.iter().map(|state| state_code(*state).to_string()).collect();
-    match codes.as_slice() {
-        [] => "1".to_owned(),
-        [one] => format!("d.state = {one}"),
-        several => format!("d.state IN ({})", several.join(", ")),
+    async fn page_of_part(
+        &self,
+        filter: &DeliveryFilter,
+        part: &ListPart,
+        page: PageRequest,
+        window_end: Option<[u8; 16]>,
+    ) -> StoreResult<Vec<Delivery>> {
+        let (sql, values) = deliveries_page(filter, part, page, window_end);
+        self.read(sql, values, rows::delivery).await
+    }
+
+    async fn count_of_part(&self, filter: &DeliveryFilter, part: &ListPart, limit: u64) -> StoreResult<(u64, u64)> {
+        let (sql, values) = count_of_part(filter, part, limit);
+        let counted = self.read(sql, values, |row| Ok((row.count(0)?, row.count(1)?))).await?;
+        Ok(counted.first().copied().unwrap_or_default())
+    }
+
+    async fn failures_of_part(
+        &self,
+        filter: &DeliveryFilter,
+        part: &ListPart,
+        limit: u64,
+    ) -> StoreResult<Vec<FailedDelivery>> {
+        let (sql, values) = failures_of_part(filter, part, limit);
+        self.read(sql, values, rows::failed_delivery).await
+    }
+
+    async fn events_window_end(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Option<[u8; 16]>> {
+        let (sql, values) = history::events_window_end(filter, page);
+        Ok(self.read(sql, values, |row| row.id(0)).await?.pop())
+    }
+
+    async fn events_of_page(
+        &self,
+        filter: &EventFilter,
+        page: PageRequest,
+        window_end: Option<[u8; 16]>,
+    ) -> StoreResult<Vec<Event>> {
+        let (sql, values) = history::events_page(filter, page, window_end);
+        self.read(sql, values, rows::event).await
     }
 }
 
@@ -150,7 +130,7 @@ impl<'f> WhereClause<'f> {
         self.of_destination(filter.destination_id.as_ref());
         if let Some(predicate) = PartIndex::of(filter, part).predicate {
             self.add(predicate);
-            self.add(&in_states(&part.states));
+            self.add(&in_states("d.state", &part.states));
         }
         self.range("d", (filter.order, cursor), filter.from, filter.to);
     }
@@ -161,20 +141,13 @@ impl<'f> WhereClause<'f> {
         if let Some(pattern) = &filter.event_type {
             self.of_type(pattern);
         }
-        // By the last attempt. Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
-        match filter.error {
+        match filter.error.map(error_condition) {
             None => {}
-            Some(ErrorFilter::Status(status)) => {
-                self.add("a.outcome <> 0 AND a.status_code = ?").int(status.into());
+            Some((term, None)) => {
+                self.add(term);
             }
-            Some(ErrorFilter::Kind(ErrorKind::Unknown)) => {
-                self.add("a.outcome = 3");
-            }
-            Some(ErrorFilter::Kind(ErrorKind::Failure(failure))) => {
-                self.add("a.failure = ?").int(failure_code(failure).into());
-            }
-            Some(ErrorFilter::Kind(ErrorKind::Answer(class))) => {
-                self.add("a.outcome IN (1, 2) AND a.failure IS NULL AND a.status_code / 100 = ?").int(class.into());
+            Some((term, Some(value))) => {
+                self.add(&format!("{term} ?")).int(value.into());
             }
         }
     }
@@ -217,7 +190,7 @@ pub(crate) fn deliveries_page<'f>(
     let mut conditions = WhereClause::new();
     conditions.indexed(filter, part, page.before);
     // States without an index of their own are compared row by row.
-    conditions.add(&in_states(&part.states));
+    conditions.add(&in_states("d.state", &part.states));
     if let Some(end) = window_end {
         conditions.add(&format!("d.id {} ?", filter.order.until())).owned_blob(end);
     }
@@ -253,7 +226,7 @@ fn examined<'f>(filter: &'f DeliveryFilter, part: &ListPart, limit: u64) -> (Str
         PartIndex::of(filter, part).index,
         filter.order.sql()
     );
-    conditions.add(&in_states(&part.states));
+    conditions.add(&in_states("d.state", &part.states));
     conditions.filter_joined(filter);
     (cte, conditions)
 }

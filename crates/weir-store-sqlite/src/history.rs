@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, Page, PageRequest,
-    SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult, delivery_ids_of, event_columns, first_id,
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
+    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
+    Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult, delivery_ids_of, event_columns,
+    first_id,
+    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT},
 };
 
 use crate::{
@@ -39,19 +40,7 @@ impl History for SqliteStore {
     }
 
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
-        // Find the end of the window first: the page reads no further, however few events match.
-        let windowed = filter.is_windowed() && filter.by_key().is_none();
-        let end = if windowed {
-            let (sql, values) = events_window_end(filter, page);
-            self.read(sql, values, |row| row.id(0)).await?.pop()
-        } else {
-            None
-        };
-        let (sql, values) = events_page(filter, page, end);
-        let rows = self.read(sql, values, rows::event).await?;
-        let mut page = Page::of(rows, page, |event| *event.id.as_bytes());
-        page.next = page.next.or(end);
-        Ok(page)
+        self.page_of_events(filter, page).await
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
@@ -64,15 +53,15 @@ impl History for SqliteStore {
     }
 
     async fn list_deliveries(&self, filter: &DeliveryFilter, page: PageRequest) -> StoreResult<Page<Delivery>> {
-        self.deliveries_page(filter, page).await
+        self.page_of_deliveries(filter, page).await
     }
 
     async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.deliveries_count(filter).await
+        self.count_of_deliveries(filter).await
     }
 
     async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
-        self.failure_groups(filter).await
+        self.groups_of_failures(filter).await
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {

@@ -3,11 +3,10 @@
 use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
-use sqlx::sqlite::SqliteRow;
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
-    FOLDED_AT_ONCE, HISTOGRAMS_KEPT, HOUR, Health, MINUTE, RollUp, StoreResult, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic,
-    TrafficHistory, TrafficLog, added_traffic,
+    ExpiringTable, FOLDED_AT_ONCE, Health, MINUTE, RollUp, StoreResult, TRAFFIC_BUCKET, Traffic, TrafficHistory,
+    TrafficLog, added_traffic,
     rows::{self, Row as _},
     summed_traffic, traffic_columns, traffic_of_changes,
 };
@@ -176,8 +175,8 @@ impl TrafficLog for SqliteStore {
     async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>> {
         let mut values = Values::default();
         values.int(from.floor(TRAFFIC_BUCKET).as_nanos());
-        let read = |row: &SqliteRow| Ok((row.destination_id(0)?, rows::traffic(row, 1)?));
-        Ok(fetch(&self.readers, RECENT_TRAFFIC, values, read).await?.into_iter().collect())
+        let read = fetch(&self.readers, RECENT_TRAFFIC, values, rows::traffic_of_destination).await?;
+        Ok(read.into_iter().collect())
     }
 
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {
@@ -186,12 +185,9 @@ impl TrafficLog for SqliteStore {
             values.int(from.floor(MINUTE).as_nanos());
             values
         };
-        let read = |row: &SqliteRow| Ok((rows::traffic(row, 0)?, row.optional_time(6)?));
-        let read = fetch(&self.readers, HEALTH, values(), read).await?.pop();
-        let (traffic, last_success_at) = read.unwrap_or_default();
-        let mut health = Health { traffic, last_success_at, ..Health::default() };
-        health.add_rows(fetch(&self.readers, HISTOGRAMS, values(), rows::histogram).await?);
-        Ok(health)
+        let summed = fetch(&self.readers, HEALTH, values(), rows::traffic_and_last_success).await?.pop();
+        let histograms = fetch(&self.readers, HISTOGRAMS, values(), rows::histogram).await?;
+        Ok(Health::of_rows(summed, histograms))
     }
 
     async fn roll_up_traffic(&self, now: Timestamp) -> StoreResult<bool> {
@@ -216,29 +212,32 @@ impl Transaction<'_, '_> {
         execute(self.connection, DELETE_CHANGES, &up_to(last))
     }
 
+    /// One step of the retention. Returns whether there was something to do.
     pub(crate) fn roll_up_traffic(&mut self, now: Timestamp) -> Result<bool> {
-        for roll_up in &RollUp::ALL {
+        for roll_up in RollUp::ALL {
             if self.roll_up(roll_up, now)? {
                 return Ok(true);
             }
         }
-        Ok(self.delete_before("traffic", now.before(TRAFFIC_KEPT[2]))?
-            || self.delete_before("traffic_histograms", now.before(HISTOGRAMS_KEPT))?)
+        for table in ExpiringTable::ALL {
+            if self.delete_oldest(table, now)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
-    /// One step, if there is a row to add up.
-    fn roll_up(&mut self, roll_up: &RollUp, now: Timestamp) -> Result<bool> {
-        let &RollUp { table, mark, bucket, .. } = roll_up;
-        let cutoff = roll_up.cutoff(now);
+    fn roll_up(&mut self, roll_up: RollUp, now: Timestamp) -> Result<bool> {
+        let RollUp { table, mark, bucket, .. } = roll_up;
         let bucket = bucket.as_nanos() as i64;
         let mut values = Values::default();
-        values.int(cutoff.as_nanos()).int(bucket);
+        values.int(roll_up.cutoff(now).as_nanos()).int(bucket);
         let first = format!(
             "SELECT min(at) FROM {table} WHERE at >= (SELECT {mark} FROM traffic_rolled_up) AND at < ? AND at % ? <> 0"
         );
         let first = query(self.connection, &first, &values, |row| row.optional_time(0))?.pop().flatten();
-        let (from, to) = first.map_or((cutoff, cutoff), |first| roll_up.step_from(first));
-        if first.is_some() {
+        let step = roll_up.step(first, now);
+        if let Some((from, to)) = step.interval {
             let mut values = Values::default();
             values.int(from.as_nanos()).int(to.as_nanos()).int(bucket);
             let add = if table == "traffic" { ROLL_UP } else { ROLL_UP_HISTOGRAMS };
@@ -246,20 +245,20 @@ impl Transaction<'_, '_> {
             let delete = format!("DELETE FROM {table} WHERE at >= ? AND at < ? AND at % ? <> 0");
             execute(self.connection, &delete, &values)?;
         }
-        // The next search begins behind what was added up.
+        let behind = format!("UPDATE traffic_rolled_up SET {mark} = ?1 WHERE {mark} < ?1");
         let mut values = Values::default();
-        values.int(to.as_nanos());
-        execute(self.connection, &format!("UPDATE traffic_rolled_up SET {mark} = ?1 WHERE {mark} < ?1"), &values)?;
-        Ok(first.is_some())
+        values.int(step.mark.as_nanos());
+        execute(self.connection, &behind, &values)?;
+        Ok(step.interval.is_some())
     }
 
-    /// Deletes the rows of the first hour of a table, if it is before a cutoff.
-    fn delete_before(&mut self, table: &str, cutoff: Timestamp) -> Result<bool> {
+    fn delete_oldest(&mut self, expiring: ExpiringTable, now: Timestamp) -> Result<bool> {
+        let table = expiring.table;
         let first = format!("SELECT min(at) FROM {table}");
         let first = query(self.connection, &first, &Values::default(), |row| row.optional_time(0))?.pop().flatten();
-        let Some(first) = first.filter(|first| *first < cutoff) else { return Ok(false) };
+        let Some(until) = expiring.step(first, now) else { return Ok(false) };
         let mut values = Values::default();
-        values.int((first + HOUR).min(cutoff).as_nanos());
+        values.int(until.as_nanos());
         execute(self.connection, &format!("DELETE FROM {table} WHERE at < ?"), &values)?;
         Ok(true)
     }

@@ -21,6 +21,17 @@ impl StateCounts {
         Self(counts)
     }
 
+    /// From rows with a destination, a state, and the number of its deliveries in this state.
+    pub fn of_rows(
+        rows: impl IntoIterator<Item = (DestinationId, DeliveryState, u64)>,
+    ) -> HashMap<DestinationId, Self> {
+        let mut counted: HashMap<_, Self> = HashMap::new();
+        for (id, state, deliveries) in rows {
+            counted.entry(id).or_default().add(state, deliveries);
+        }
+        counted
+    }
+
     pub fn of(&self, state: DeliveryState) -> u64 {
         self.0[state as usize]
     }

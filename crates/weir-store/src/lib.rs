@@ -12,6 +12,8 @@
 //! - [`intake`] decides about new events, by the rules of idempotency, coalescing and order.
 //! - [`rows`] reads and writes rows.
 //! - [`schema`] says which schemas a program may use.
+//! - [`ListStatements`] puts lists, counts and groups of failures together.
+//! - [`RollUp`] and [`ExpiringTable`] say what the next step of the retention of traffic does.
 //! - [`TenantDestinations`] says which destinations take an event.
 //! - [`PurgeScan`] and [`OpenReplay`] say what the next step of a purge and of a replay does.
 //!
@@ -31,6 +33,7 @@ mod fast_path;
 mod history;
 mod ingest;
 pub mod intake;
+mod list_statements;
 mod listing;
 mod message_groups;
 mod outbox;
@@ -43,6 +46,7 @@ pub mod rows;
 pub mod schema;
 mod stored_filter;
 mod traffic;
+mod traffic_retention;
 
 use std::sync::Arc;
 
@@ -62,6 +66,7 @@ pub use history::{
     SendRecord, SendsRequest, delivery_ids_of, first_id,
 };
 pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
+pub use list_statements::ListStatements;
 pub use listing::{
     EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListOrder, ListPart, Scan,
 };
@@ -78,9 +83,10 @@ pub use replays::{
 };
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use traffic::{
-    HISTOGRAMS_KEPT, HOUR, Health, Histogram, Latencies, MINUTE, RollUp, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic,
-    TrafficHistory, TrafficLog, latency_bucket,
+    HOUR, Health, Histogram, Latencies, MINUTE, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic, TrafficHistory, TrafficLog,
+    latency_bucket,
 };
+pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 
 /// Everything a backend offers.
 pub trait Store:

@@ -19,11 +19,11 @@ pub const TRAFFIC_BUCKET: Duration = Duration::from_secs(10);
 pub const MINUTE: Duration = Duration::from_secs(60);
 pub const HOUR: Duration = Duration::from_secs(3_600);
 
-const DAY: Duration = Duration::from_secs(86_400);
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 /// How long buckets of 10 s, of a minute and of an hour are kept.
 pub const TRAFFIC_KEPT: [Duration; 3] = [DAY, Duration::from_secs(14 * 86_400), Duration::from_secs(365 * 86_400)];
 /// How long histograms are kept: the longest window of [`TrafficLog::health`] and a day more.
-pub const HISTOGRAMS_KEPT: Duration = Duration::from_secs(8 * 86_400);
+pub(crate) const HISTOGRAMS_KEPT: Duration = Duration::from_secs(8 * 86_400);
 
 /// What happened at a destination in an interval. An attempt belongs to the instant at which it started; one that could
 /// not connect belongs to the instant at which it was judged, and is not a send.
@@ -78,37 +78,6 @@ pub struct Health {
     pub last_success_at: Option<Timestamp>,
 }
 
-/// A kind of old rows that are added up to longer buckets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RollUp {
-    pub table: &'static str,
-    /// The column of `traffic_rolled_up` with the instant before which all rows are added up.
-    pub mark: &'static str,
-    pub bucket: Duration,
-    kept: Duration,
-    /// How much of the time one step adds up. A step so reads some rows for each destination.
-    step: Duration,
-}
-
-impl RollUp {
-    pub const ALL: [Self; 3] = [
-        Self { table: "traffic", mark: "minutes", bucket: MINUTE, kept: TRAFFIC_KEPT[0], step: MINUTE },
-        Self { table: "traffic", mark: "hours", bucket: HOUR, kept: TRAFFIC_KEPT[1], step: Duration::from_secs(600) },
-        Self { table: "traffic_histograms", mark: "histograms", bucket: HOUR, kept: DAY, step: MINUTE },
-    ];
-
-    /// Rows before this instant are added up now. A whole hour, so that no bucket is added up in part.
-    pub fn cutoff(&self, now: Timestamp) -> Timestamp {
-        now.before(self.kept).floor(HOUR)
-    }
-
-    /// The interval of the step that begins with a row.
-    pub fn step_from(&self, first: Timestamp) -> (Timestamp, Timestamp) {
-        let from = first.floor(self.step);
-        (from, from + self.step)
-    }
-}
-
 /// What a row of a histogram counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Histogram {
@@ -119,15 +88,22 @@ pub enum Histogram {
 }
 
 impl Health {
-    /// From rows of histograms, each with its kind, its value and its number.
-    pub fn add_rows(&mut self, rows: impl IntoIterator<Item = (i64, u32, u64)>) {
-        for (kind, value, n) in rows {
+    /// From the traffic of the whole interval with the time of the last success, and from rows of histograms, each with
+    /// its kind, its value and its number.
+    pub fn of_rows(
+        summed: Option<(Traffic, Option<Timestamp>)>,
+        histograms: impl IntoIterator<Item = (i64, u32, u64)>,
+    ) -> Self {
+        let (traffic, last_success_at) = summed.unwrap_or_default();
+        let mut health = Self { traffic, last_success_at, ..Self::default() };
+        for (kind, value, n) in histograms {
             if kind == Histogram::Latencies as i64 {
-                *self.latencies.0.entry(value).or_default() += n;
+                *health.latencies.0.entry(value).or_default() += n;
             } else {
-                *self.attempts.entry(value).or_default() += n;
+                *health.attempts.entry(value).or_default() += n;
             }
         }
+        health
     }
 }
 

@@ -1,28 +1,27 @@
 //! One attempt: connect, take the slot, send through the gate, judge the answer.
 //!
 //! A permit says when its slot is expected. A little before, the worker is ready to send: it has an open connection and
-//! a signed request. If no connection is idle, it dials at once. Then it asks for the slot. After a missed slot it asks
-//! for another one; a missed slot is not an attempt and uses up no retry.
+//! a signed request. If no connection is idle, it dials at once. Then it asks for the slot ([`permit_slots`]).
+
+mod permit_slots;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
 use metrics::counter;
 use weir_core::{
-    AttemptId, Clock, Destination, Slot, Timestamp,
+    AttemptId, Clock, Destination, Timestamp,
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
     outcome::{self, Effect, Failure, HoldReason, SendResult, Verdict},
 };
-use weir_queue::{Permit, PermitId, SharedQueue, SlotAnswer, SlotRequest};
+use weir_queue::{Permit, PermitId, SharedQueue};
 use weir_store::AttemptResult;
 
+use self::permit_slots::{PermitSlots, ask_time};
 use crate::{
     meters::Meters,
     outbound::{Checkout, Connection, ExchangeResult, NoConnection, Outbound, Sent, SlotSource, Unreachable},
@@ -30,23 +29,9 @@ use crate::{
     targets::DestinationTarget,
 };
 
-/// How long before the expected slot the worker asks for it, so that the answer arrives in time: an exchange with Redis
-/// takes a few milliseconds, and the time is rounded down to [`ASK_EVERY`].
-const ASK_AHEAD: Duration = Duration::from_millis(15);
-/// The same for a replay's permit: later than a live delivery asks, and early enough for a narrow slot of 10 ms.
-const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
-/// Requests for slots are made at multiples of this time, so that permits with close slots ask in one call: at 1,000 a
-/// second, five of them.
-const ASK_EVERY: Duration = Duration::from_millis(5);
 /// How many connections that were dialled for one attempt may be closed before the request is sent. One may meet a
 /// restart, two a failover; three in a row are how the destination answers.
 const MAX_CLOSED: u32 = 3;
-/// How often a slot is asked for while the queue does not answer. Three tries take 0.2 s when calls fail at once, and 6
-/// s when Redis is silent: a tenth of the time that a claim lasts.
-const ASK_TRIES: u32 = 3;
-/// The time between two of these tries.
-const ASK_RETRY: Duration = Duration::from_millis(100);
-
 /// How long the worker keeps a permit when no file or port is left for a connection. Attempts that end in this time
 /// free some.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
@@ -108,88 +93,6 @@ enum TransportResult {
     Unreachable(Unreachable),
     /// Withdrawn, held, expired, or shutting down.
     Withdrawn,
-}
-
-/// Asks for the slots of one permit.
-struct PermitSlots<'a> {
-    attempter: &'a Attempter,
-    permit: &'a Permit,
-    /// The latest send start: a later attempt could outlast its claim.
-    start_by: Timestamp,
-    /// How long the worker took to be ready to send; `None` once it was reported to the queue.
-    preparation: Option<Duration>,
-    /// A slot that was granted and not used yet.
-    slot: Option<Slot>,
-    /// The start of the start lag: the time from which only this process delays the send. The permit is published, the
-    /// limit allows the send, and the connection is open. The wait for a slot that was granted ahead of its start does
-    /// not count.
-    lag_since: Timestamp,
-}
-
-impl SlotSource for PermitSlots<'_> {
-    async fn next(&mut self) -> Option<Slot> {
-        // A slot that was granted and not used comes first, while it lasts.
-        if let Some(slot) = self.slot.take() {
-            if !slot.is_over(self.attempter.clock.now()) {
-                // Its connection was closed. Another connection may be ready in time; the next slot may be an hour
-                // away.
-                self.slot = Some(slot);
-                return Some(slot);
-            }
-            self.attempter.meters.slots_missed.increment(1);
-        }
-        // Ask until a slot is granted or the permit is to go back unsent.
-        let mut failures = 0;
-        loop {
-            // A later attempt could outlast its claim. A process that shuts down takes no more slots.
-            if self.attempter.clock.now() >= self.start_by || self.attempter.stopping.load(Ordering::Relaxed) {
-                return None;
-            }
-            // The preparation is reported once. The next permits are published that much earlier.
-            let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
-            match self.attempter.queue.take_slot(request).await {
-                Ok(SlotAnswer::Granted(slot)) => {
-                    // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
-                    // Only this wait is excluded: what delayed the request before remains lag.
-                    self.exclude_from_lag(self.attempter.clock.now(), slot.start);
-                    self.slot = Some(slot);
-                    return Some(slot);
-                }
-                Ok(SlotAnswer::Later(start)) => {
-                    // Until then the limit delays the send, not this process.
-                    self.lag_since = self.lag_since.max(start);
-                    self.attempter.sleep_until(ask_time(start, &self.permit.delivery)).await;
-                }
-                Ok(SlotAnswer::Withdrawn) => return None,
-                Err(error) => {
-                    // The queue may answer again in a moment: try a few times before the permit goes back.
-                    failures += 1;
-                    if failures == ASK_TRIES {
-                        tracing::warn!(%error, "could not take a slot; the permit goes back unsent");
-                        return None;
-                    }
-                    tokio::time::sleep(ASK_RETRY).await;
-                }
-            }
-        }
-    }
-}
-
-impl PermitSlots<'_> {
-    /// Excludes a time in which something else delays the send.
-    fn exclude_from_lag(&mut self, from: Timestamp, until: Timestamp) {
-        self.lag_since = self.lag_since + until.since(self.lag_since.max(from));
-    }
-}
-
-/// When to ask for a slot that starts at `start`. A replay's permit asks shortly before, so that a live delivery that
-/// is ready goes first.
-fn ask_time(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
-    if delivery.is_replay {
-        return start - REPLAY_ASK_AHEAD;
-    }
-    let early = (start - ASK_AHEAD).as_nanos();
-    Timestamp::from_nanos(early - early.rem_euclid(ASK_EVERY.as_nanos() as i64))
 }
 
 impl Attempter {

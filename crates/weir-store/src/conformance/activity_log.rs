@@ -1,24 +1,23 @@
-//! The activity log, and creations with an idempotency key.
+//! The activity log: what is recorded, and how it is listed.
 
 use weir_core::{
     ApiKeyId,
     access::{Actor, Role, TenantScope},
     activity::{Action, Activity, HOLDS_APART, Origin},
     alert::AlertPolicy,
-    retention::ANSWERS_KEPT,
 };
 
 use super::*;
 use crate::{
-    ActivityFilter, ActorFilter, ApiKey, BreakerChange, Created, Creation, DeliveryAction, DestinationDeletion,
-    DestinationPatch, KeyedAnswer, NewReplay, Purge,
+    ActivityFilter, ActorFilter, ApiKey, BreakerChange, Creation, DeliveryAction, DestinationDeletion,
+    DestinationPatch, NewReplay, Purge,
 };
 
-fn origin(name: &str) -> Origin {
+pub(super) fn origin(name: &str) -> Origin {
     Origin { actor: Actor::of_key(key_id(name), name), request_id: Some(format!("request of {name}")) }
 }
 
-fn key_id(name: &str) -> ApiKeyId {
+pub(super) fn key_id(name: &str) -> ApiKeyId {
     ApiKeyId::from_bytes([name.as_bytes()[0]; 16])
 }
 
@@ -44,7 +43,7 @@ fn about(destination: &Destination, name: &str, action: Action, second: u64) -> 
     Activity::new(origin(name), action, NOW + seconds(second)).of_destination(destination).changing(before, after)
 }
 
-fn in_tenant(number: u128, tenant: &str) -> Destination {
+pub(super) fn in_tenant(number: u128, tenant: &str) -> Destination {
     let mut made = destination(number);
     made.settings.tenant = tenant.to_owned();
     made
@@ -56,7 +55,7 @@ impl Subject {
     }
 
     /// The actions in the log, oldest first.
-    async fn actions(&self) -> Vec<&'static str> {
+    pub(super) async fn actions(&self) -> Vec<&'static str> {
         let all = self.activities(&ActivityFilter::default()).await;
         all.iter().rev().map(|activity| activity.action.as_str()).collect()
     }
@@ -274,168 +273,4 @@ pub async fn activities_are_listed_newest_first_page_by_page(subject: Subject) {
         }
     }
     assert_eq!(seen, [vec![5, 4], vec![3, 2], vec![1]]);
-}
-
-/// The answer of a request with a key, `second` seconds after [`NOW`].
-fn answer(key: u8, request: u8, second: u64) -> KeyedAnswer {
-    let answer = format!(r#"{{"request": {request}}}"#);
-    KeyedAnswer { key: [key; 32], request: [request; 32], answer, at: NOW + seconds(second) }
-}
-
-fn answered(action: Action, answer: &KeyedAnswer) -> Creation {
-    Creation { activity: Activity::new(origin("ann"), action, answer.at), answer: Some(answer.clone()) }
-}
-
-pub async fn a_repeated_creation_returns_the_first_answer_and_creates_nothing(subject: Subject) {
-    let (first, again) = (answer(1, 1, 1), answer(1, 2, 2));
-    let create = async |number, answer| {
-        let creation = answered(Action::DestinationCreated, answer);
-        subject.store.create_destination(destination(number), creation).await.expect("create")
-    };
-    assert!(create(1, &first).await.into_new().is_some());
-    assert_eq!(create(2, &again).await, Created::Before(first.clone()));
-    assert!(subject.store.destination(destination_id(2)).await.expect("read").is_none());
-
-    let replay = || NewReplay { id: replay_id(1), filter: all_dead(), created_at: BEGUN };
-    let creation = || answered(Action::ReplayCreated, &again);
-    let repeated = subject.store.create_replay(replay(), 0, creation()).await.expect("create");
-    assert_eq!(repeated, Created::Before(first.clone()));
-    assert!(subject.store.replay(replay_id(1)).await.expect("read").is_none());
-    let key = ApiKey {
-        id: key_id("a key"),
-        name: "a key".to_owned(),
-        role: Role::Read,
-        tenants: TenantScope::All,
-        digest: [1; 32],
-        created_at: NOW,
-        expires_at: None,
-    };
-    let repeated = subject.store.create_api_key(key, answered(Action::KeyCreated, &again)).await.expect("create");
-    assert_eq!(repeated, Created::Before(first.clone()));
-    assert_eq!(subject.store.api_keys().await.expect("read"), []);
-    let repeated = subject.store.record_activity(answered(Action::DestinationTested, &again)).await.expect("record");
-    assert_eq!(repeated, Created::Before(first));
-
-    assert_eq!(subject.actions().await, ["destination.created"]);
-    let other = answer(2, 1, 3);
-    assert!(subject.store.create_replay(replay(), 0, answered(Action::ReplayCreated, &other)).await.is_ok());
-    assert!(subject.store.replay(replay_id(1)).await.expect("read").is_some());
-}
-
-pub async fn twenty_concurrent_creations_with_one_key_create_once(subject: Subject) {
-    let calls = (1..=20u8).map(|number| {
-        let store = Arc::clone(&subject.store);
-        tokio::spawn(async move {
-            let creation = answered(Action::DestinationCreated, &answer(1, number, 1));
-            store.create_destination(destination(number.into()), creation).await.expect("create").into_new().is_some()
-        })
-    });
-    let calls: Vec<_> = calls.collect();
-    let mut created = 0;
-    for call in calls {
-        created += u32::from(call.await.expect("a call"));
-    }
-    assert_eq!(created, 1);
-    assert_eq!(
-        subject
-            .store
-            .list_destinations(&DestinationFilter::of(TenantScope::All), page(200))
-            .await
-            .expect("list")
-            .rows
-            .len(),
-        1
-    );
-    assert_eq!(subject.actions().await, ["destination.created"]);
-}
-
-pub async fn an_answer_is_kept_for_a_day(subject: Subject) {
-    let first = answer(1, 1, 0);
-    let day = ANSWERS_KEPT.as_secs();
-    let (before, at) = (answer(1, 2, day - 1), answer(1, 3, day));
-    let record = async |answer| subject.store.record_activity(answered(Action::DestinationTested, answer)).await;
-    assert_eq!(record(&first).await.expect("record"), Created::New(()));
-    assert_eq!(record(&before).await.expect("record"), Created::Before(first.clone()));
-    let read = async |kept_from| subject.store.keyed_answer([1; 32], kept_from).await.expect("read");
-    assert_eq!((read(NOW).await, read(NOW + seconds(1)).await), (Some(first.clone()), None));
-    assert_eq!(record(&at).await.expect("record"), Created::New(()));
-    assert_eq!(read(NOW + seconds(1)).await, Some(at));
-    assert_eq!(subject.store.keyed_answer([2; 32], NOW).await.expect("read"), None);
-}
-
-pub async fn old_activities_and_answers_are_pruned(subject: Subject) {
-    for second in 1..=4 {
-        let creation = answered(Action::DestinationTested, &answer(second as u8, 1, second));
-        subject.store.record_activity(creation).await.expect("record");
-    }
-    let prune = async || subject.store.prune_activity(NOW + seconds(3), NOW + seconds(4)).await.expect("prune");
-    assert_eq!((prune().await, prune().await), (2 + 3, 0));
-    assert_eq!(subject.actions().await.len(), 2);
-    for (key, kept) in [(3, false), (4, true)] {
-        assert_eq!(subject.store.keyed_answer([key; 32], NOW).await.expect("read").is_some(), kept, "{key}");
-    }
-}
-
-pub async fn a_deletion_names_the_version_that_it_deletes(subject: Subject) {
-    let first = subject.create(destination(1)).await;
-    subject.post(1, 1..=3).await;
-    let edited =
-        subject.patch(&first, NOW + seconds(1), |settings| settings.name = "b".to_owned()).await.expect("applied");
-    let delete = async |version: &Destination| {
-        let expected_updated_at = Some(version.updated_at);
-        let deletion = DestinationDeletion { expected_updated_at, ..deletion(1, seconds(2)) };
-        subject.store.delete_destination(deletion, activity()).await.expect("delete")
-    };
-    assert_eq!(delete(&first).await, Deletion::Changed);
-    let waiting = subject.store.destination_counts(first.id).await.expect("count");
-    assert_eq!(waiting.pending, 3, "a refused deletion cancels nothing");
-    assert_eq!(delete(&edited).await, Deletion::Deleted);
-    assert_eq!(subject.store.destination_counts(first.id).await.expect("count").pending, 0);
-    assert_eq!(delete(&edited).await, Deletion::Missing);
-}
-
-pub async fn a_name_is_taken_once_by_concurrent_creations(subject: Subject) {
-    let named = |number: u128, tenant: &str| {
-        let mut made = in_tenant(number, tenant);
-        made.settings.name = "billing".to_owned();
-        made
-    };
-    let calls = (1..=20u128).map(|number| {
-        let (store, made) = (Arc::clone(&subject.store), named(number, "acme"));
-        tokio::spawn(async move { store.create_named_destination(made, activity()).await.expect("create").is_some() })
-    });
-    let calls: Vec<_> = calls.collect();
-    let mut created = 0;
-    for call in calls {
-        created += u32::from(call.await.expect("a call"));
-    }
-    assert_eq!(created, 1);
-    assert_eq!(subject.store.named_destinations("acme", "billing").await.expect("read").len(), 1);
-    // Another tenant has its own names, and a deleted destination none.
-    let other = subject.store.create_named_destination(named(30, "globex"), activity()).await.expect("create");
-    assert!(other.is_some());
-    subject.delete(30).await;
-    assert!(subject.store.create_named_destination(named(31, "globex"), activity()).await.expect("create").is_some());
-}
-
-pub async fn destinations_are_found_by_their_names(subject: Subject) {
-    for (number, name) in [(1, "a"), (2, "b"), (3, "b"), (4, "b"), (5, "gone")] {
-        let mut made = destination(number);
-        made.settings.name = name.to_owned();
-        subject.create(made).await;
-    }
-    subject.delete(5).await;
-    let found = async |tenant: &str, name: &str| {
-        let found = subject.store.named_destinations(tenant, name).await.expect("read");
-        found.iter().map(|destination| destination.id).collect::<Vec<_>>()
-    };
-    let tenant = destination(1).settings.tenant;
-    assert_eq!(found(&tenant, "a").await, [destination_id(1)]);
-    assert_eq!(found(&tenant, "b").await.len(), 2, "two are enough to know that the name is not unique");
-    for (tenant, name) in [(tenant.as_str(), "gone"), (&tenant, "A"), (&tenant, ""), ("nobody", "a")] {
-        assert!(found(tenant, name).await.is_empty(), "{tenant} {name}");
-    }
-    let renamed = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
-    subject.patch(&renamed, NOW + seconds(1), |settings| settings.name = "c".to_owned()).await.expect("applied");
-    assert_eq!((found(&tenant, "a").await.len(), found(&tenant, "c").await.len()), (0, 1));
 }

@@ -7,7 +7,7 @@ use weir_core::{
 };
 
 use super::*;
-use crate::{BreakerChange, EditPlace};
+use crate::{BreakerChange, DestinationDeletion, EditPlace};
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
@@ -366,4 +366,22 @@ pub async fn every_signature_style_is_read_back(mut subject: Subject) {
     for made in made {
         assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made));
     }
+}
+
+pub async fn a_deletion_names_the_version_that_it_deletes(subject: Subject) {
+    let first = subject.create(destination(1)).await;
+    subject.post(1, 1..=3).await;
+    let edited =
+        subject.patch(&first, NOW + seconds(1), |settings| settings.name = "b".to_owned()).await.expect("applied");
+    let delete = async |version: &Destination| {
+        let expected_updated_at = Some(version.updated_at);
+        let deletion = DestinationDeletion { expected_updated_at, ..deletion(1, seconds(2)) };
+        subject.store.delete_destination(deletion, activity()).await.expect("delete")
+    };
+    assert_eq!(delete(&first).await, Deletion::Changed);
+    let waiting = subject.store.destination_counts(first.id).await.expect("count");
+    assert_eq!(waiting.pending, 3, "a refused deletion cancels nothing");
+    assert_eq!(delete(&edited).await, Deletion::Deleted);
+    assert_eq!(subject.store.destination_counts(first.id).await.expect("count").pending, 0);
+    assert_eq!(delete(&edited).await, Deletion::Missing);
 }

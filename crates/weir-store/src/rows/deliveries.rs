@@ -3,13 +3,13 @@
 use std::{net::SocketAddr, time::Duration};
 
 use weir_core::{
-    AttemptId, ErrorKind,
+    AttemptId, DeliveryState, ErrorKind,
     delivery::{Attempt, AttemptDetails, AttemptOutcome, ConnectionDetails, Delivery, LastAttempt},
     order::BEHIND,
 };
 
-use super::{Corrupt, Row};
-use crate::{FailedDelivery, SendPlace, SendRecord};
+use super::{Corrupt, Row, failure_code, state_code};
+use crate::{ErrorFilter, FailedDelivery, SendPlace, SendRecord};
 
 /// The columns of a delivery `d`, its event `e` and its last attempt `a`, for [`delivery`].
 pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, \
@@ -17,6 +17,31 @@ pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destinatio
 
 /// Joins the last attempt `a` to the delivery `d`.
 pub const LAST_ATTEMPT: &str = "LEFT JOIN attempts a ON a.delivery_id = d.id AND a.number = d.attempts";
+
+/// The condition that `column` has one of these states; no condition if there are none. With literals and not
+/// parameters: a planner uses a partial index only for a condition that it knows.
+pub fn in_states(column: &str, states: &[DeliveryState]) -> String {
+    let codes: Vec<_> = states.iter().map(|state| state_code(*state).to_string()).collect();
+    match codes.as_slice() {
+        [] => "true".to_owned(),
+        [one] => format!("{column} = {one}"),
+        several => format!("{column} IN ({})", several.join(", ")),
+    }
+}
+
+/// The condition on the last attempt `a` for a filter by error. A condition that ends with `=` is followed by the
+/// value.
+pub fn error_condition(error: ErrorFilter) -> (&'static str, Option<i32>) {
+    // Outcomes: 0 delivered, 1 retryable, 2 rejected, 3 unknown.
+    match error {
+        ErrorFilter::Status(status) => ("a.outcome <> 0 AND a.status_code =", Some(status.into())),
+        ErrorFilter::Kind(ErrorKind::Unknown) => ("a.outcome = 3", None),
+        ErrorFilter::Kind(ErrorKind::Failure(failure)) => ("a.failure =", Some(failure_code(failure).into())),
+        ErrorFilter::Kind(ErrorKind::Answer(class)) => {
+            ("a.outcome IN (1, 2) AND a.failure IS NULL AND a.status_code / 100 =", Some(class.into()))
+        }
+    }
+}
 
 pub fn delivery<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Delivery, E> {
     let state = row.state(4)?;
@@ -122,4 +147,17 @@ pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
     let outcome = row.outcome(4)?;
     let delivered = if outcome == AttemptOutcome::Delivered { Some((row.time(5)?, answered_at)) } else { None };
     Ok(SendRecord { place, delivered, is_unknown: outcome == AttemptOutcome::Unknown })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_states_are_one_condition() {
+        use DeliveryState::{Pending, Retrying};
+        assert_eq!(in_states("d.state", &[]), "true");
+        assert_eq!(in_states("d.state", &[Retrying]), "d.state = 2");
+        assert_eq!(in_states("d.state + 0", &[Pending, Retrying]), "d.state + 0 IN (0, 2)");
+    }
 }

@@ -1,11 +1,11 @@
 //! Traffic and its histograms.
 
-use weir_core::Timestamp;
+use weir_core::{DestinationId, Timestamp};
 
 use super::{Corrupt, Row};
 use crate::Traffic;
 
-/// The columns for [`traffic`].
+/// The columns of a [`Traffic`].
 #[macro_export]
 macro_rules! traffic_columns {
     () => {
@@ -52,7 +52,7 @@ macro_rules! traffic_of_changes {
 }
 
 /// From the [`traffic_columns!`], beginning with `column`.
-pub fn traffic<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Traffic, E> {
+fn traffic<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Traffic, E> {
     Ok(Traffic {
         sends: row.count(column)?,
         delivered: row.count(column + 1)?,
@@ -66,6 +66,16 @@ pub fn traffic<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<Tra
 /// From the beginning of a bucket, or NULL, and the [`traffic_columns!`].
 pub fn traffic_at<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Option<Timestamp>, Traffic), E> {
     Ok((row.optional_time(0)?, traffic(row, 1)?))
+}
+
+/// From a destination and the [`traffic_columns!`].
+pub fn traffic_of_destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, Traffic), E> {
+    Ok((row.destination_id(0)?, traffic(row, 1)?))
+}
+
+/// From the [`traffic_columns!`] and the time of the last success, or NULL.
+pub fn traffic_and_last_success<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Traffic, Option<Timestamp>), E> {
+    Ok((traffic(row, 0)?, row.optional_time(6)?))
 }
 
 /// From three columns: the kind of a histogram, a value, and how often it occurred.

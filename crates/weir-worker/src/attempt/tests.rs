@@ -9,7 +9,8 @@ use weir_core::{
     claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
 };
 use weir_queue::{
-    Permits as _, Publication, Published, Schedule as _, Terms, Wake, conformance::settings, memory::MemoryQueue,
+    Permits as _, Publication, Published, Schedule as _, SlotAnswer, SlotRequest, Terms, Wake, conformance::settings,
+    memory::MemoryQueue,
 };
 
 use super::*;
