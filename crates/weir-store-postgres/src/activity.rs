@@ -16,7 +16,7 @@ use crate::{
     rows::{Statement, bind, uuid},
 };
 
-/// The values of [`ACTIVITY_COLUMNS`]. Only the row of a purge is written again, by each step.
+/// The values of [`ACTIVITY_COLUMNS`]. Each step of a purge writes the row of the purge again. No other row changes.
 const RECORD: &str = "INSERT INTO activity VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ON CONFLICT (id) DO UPDATE SET after = excluded.after";
 
@@ -105,8 +105,8 @@ pub(crate) async fn record(connection: &mut PgConnection, activity: &Activity) -
     bind_activity(RECORD, activity).execute(connection).await.map(drop)
 }
 
-/// Records a creation in the transaction of the connection. With an answer that another request has stored before, this
-/// is returned, and nothing must be created.
+/// Records a creation in the transaction of the connection. If an earlier request has stored an answer under the same
+/// key, returns that answer and records nothing. Then nothing must be created.
 pub(crate) async fn record_creation(
     connection: &mut PgConnection,
     creation: &Creation,

@@ -38,7 +38,7 @@ macro_rules! counts {
 pub(crate) const COUNTS: &str = counts!("WHERE destination_id = ANY($1)");
 const ALL_COUNTS: &str = counts!("");
 
-/// One probe for each of the three deliveries that may be the oldest.
+/// One probe of an index for each of the three deliveries that may be the oldest.
 pub(crate) const OLDEST_WAITING: &str = "
 SELECT r.id, least(
     (SELECT created_at FROM deliveries WHERE destination_id = r.id AND NOT is_replay AND state IN (0, 2)
@@ -48,7 +48,7 @@ SELECT r.id, least(
     (SELECT created_at FROM deliveries WHERE destination_id = r.id AND state - 2 = 0 ORDER BY id LIMIT 1)
 ) FROM unnest($1::uuid[]) AS r (id)";
 
-/// There are only as many claims as sends in flight.
+/// Reads all claims of a destination: there are only as many as its sends in flight.
 pub(crate) const OLDEST_IN_FLIGHT: &str =
     "SELECT min(created_at) FROM deliveries WHERE destination_id = $1 AND state = 1";
 
@@ -56,13 +56,13 @@ const COUNT_BY_SCAN: &str = "SELECT destination_id, state, count(*) FROM deliver
 
 const HAS_CHANGES: &str = "SELECT 1 FROM count_changes UNION ALL SELECT 1 FROM traffic_changes LIMIT 1";
 
-/// A power failure may lose a fold, and then the changes are there again.
+/// A power failure may undo a fold. Then the changes are in their tables again, and the next fold takes them.
 pub(crate) const RECOVERABLE: &str = "SET LOCAL synchronous_commit = off";
 
 /// One process folds at a time.
 pub(crate) const TAKE_LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtext('weir.fold'))";
 
-/// Takes some changes and adds them to the totals, to the traffic and to the histograms.
+/// Deletes some changes and adds them to the totals, to the traffic and to the histograms.
 pub(crate) const FOLD: &str = concat!(
     "
 WITH counts AS MATERIALIZED (
@@ -148,7 +148,7 @@ impl Counters for PostgresStore {
     }
 }
 
-/// Folds some rows of changes into the totals. 0 while another process folds.
+/// Folds some rows of changes into the totals. Answers 0 while another process folds.
 struct Fold;
 
 #[async_trait]

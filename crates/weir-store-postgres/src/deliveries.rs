@@ -99,7 +99,7 @@ pub(crate) fn window_end(filter: &DeliveryFilter, part: &ListPart, page: PageReq
     select
 }
 
-/// The table of a part that is scanned in the order of ids.
+/// The table of a part whose ids are compared and sorted.
 fn scanned(part: &ListPart) -> &'static str {
     if part.scan == Scan::Sorted { "few" } else { "d" }
 }
@@ -138,7 +138,7 @@ pub(crate) fn deliveries_page(
     window_end: Option<[u8; 16]>,
 ) -> Select {
     let mut select = indexed(filter, part, page.before);
-    // The sum keeps the planner from reading and sorting all deliveries in these states.
+    // `state + 0` keeps the planner from reading and sorting all deliveries in these states.
     select.condition(&in_states("d.state + 0", &part.states));
     if let Some(end) = window_end {
         select.compare(&format!("d.id {}", filter.order.until()), uuid(&end));
@@ -166,7 +166,7 @@ fn examined(filter: &DeliveryFilter, part: &ListPart, limit: u64) -> Select {
 }
 
 impl Select {
-    /// Adds the conditions that an examined delivery must match, after `true`.
+    /// Adds `true` and the conditions that an examined delivery must match.
     fn matching(&mut self, filter: &DeliveryFilter, part: &ListPart) {
         self.sql.push_str("true");
         self.condition(&in_states("d.state", &part.states));

@@ -65,8 +65,8 @@ const TENANT: &str = "SELECT tenant FROM destinations WHERE id = $1 AND deleted_
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES ($1, $2, $3)";
 
-/// Extends a hold, and records it unless it continues another. The activity is in the first parameters, without tenant
-/// and name. One statement, because a receiver may ask for a hold with each of its answers.
+/// Extends a hold, and records it unless it continues another. The first parameters are the activity; its tenant and
+/// its name come from the destination. One statement, because a receiver may ask for a hold with each of its answers.
 pub(crate) const HOLD: &str = "
 WITH current AS MATERIALIZED (
     SELECT id, held_until FROM destinations WHERE id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE
@@ -177,7 +177,7 @@ impl Edit for Create {
     }
 }
 
-/// Under the lock of the tenant no other destination gets the name.
+/// It holds the lock of the tenant, so no other destination can get the name meanwhile.
 pub(crate) struct CreateNamed {
     pub(crate) destination: Destination,
     pub(crate) activity: Activity,
@@ -296,7 +296,8 @@ impl Edit for Delete {
         let DestinationDeletion { id, now, expected_updated_at } = self.deletion;
         let Some(tenant) = tenant_of(connection, id).await? else { return Ok(Deletion::Missing) };
         // Most of the backlog is cancelled without the tenant's lock, so that ingest waits only for the rest. But a
-        // deletion that names a version may be refused, and must then have cancelled nothing: it does all at once.
+        // deletion that names a version may be refused, and a refused deletion must not cancel anything. So it cancels
+        // everything later, under the lock.
         if expected_updated_at.is_none() {
             self.cancel_backlog(connection).await?;
         }

@@ -154,7 +154,7 @@ impl Edit for Describe {
 
 fn running_process(row: &PgRow) -> Result<RunningProcess, Unreadable> {
     let (role, version) = (row.text(1)?, row.text(2)?);
-    // All of them are stored together.
+    // The three columns are stored together, so one of them shows whether the others have values.
     let profile = row.optional_time(3)?.map(|started_at| ProcessProfile { role, version, started_at });
     Ok(RunningProcess { id: process_id(row, 0)?, profile })
 }

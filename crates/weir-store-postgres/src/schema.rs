@@ -179,7 +179,7 @@ mod tests {
         ),
         (
             6,
-            // Counted by the new function.
+            // The new function counts this update.
             r#"
         UPDATE deliveries SET state = 8 WHERE id = '01a3185c-5000-7000-8000-000000000007';
         "#,

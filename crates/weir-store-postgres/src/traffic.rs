@@ -38,7 +38,7 @@ macro_rules! of_destination {
     };
 }
 
-/// The last row is the backlog at $3: that of now without what has changed since.
+/// The last row has the backlog at $3: the present backlog without the changes since $3.
 pub(crate) const TRAFFIC: &str = concat!(
     "WITH recorded AS MATERIALIZED (",
     of_destination!(),
@@ -125,8 +125,8 @@ impl TrafficLog for PostgresStore {
     }
 }
 
-/// Adds up the rows of `[$1, $2)` in the first rows of longer buckets of $3, which stay. Then the next search begins
-/// behind them.
+/// Adds the rows from $1 on and before $2 to the first row of their longer bucket, and deletes them. $3 is the length
+/// of these buckets. The first row of a bucket stays.
 const ROLL_UP: &str = concat!(
     "
 WITH old AS (
@@ -147,7 +147,7 @@ INSERT INTO traffic_histograms AS t (at, destination_id, kind, value, n)
 SELECT at - at % $3, destination_id, kind, value, sum(n) FROM old GROUP BY 1, 2, 3, 4
 ON CONFLICT (at, destination_id, kind, value) DO UPDATE SET n = t.n + excluded.n";
 
-/// One step of the retention of traffic. Nothing is left to do while another process folds or rolls up.
+/// One step of the retention of traffic. Answers that nothing is left to do while another process folds or rolls up.
 struct RollUpTraffic(Timestamp);
 
 #[async_trait]

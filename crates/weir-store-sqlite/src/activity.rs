@@ -16,7 +16,7 @@ use crate::{
     writer::Transaction,
 };
 
-/// The values of [`ACTIVITY_COLUMNS`]. Only the row of a purge is written again, by each step.
+/// The values of [`ACTIVITY_COLUMNS`]. Each step of a purge writes the row of the purge again. No other row changes.
 const RECORD: &str = "INSERT INTO activity VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET after = excluded.after";
 
@@ -57,7 +57,8 @@ impl ActivityLog for SqliteStore {
     }
 }
 
-/// Reads one index backwards from the cursor. Several tenants have none: then the whole log is read.
+/// Reads one index backwards from the cursor. No index serves several tenants or the key of an actor: for these the
+/// whole log is read, newest first, until the page is full.
 pub(crate) fn page_sql(filter: &ActivityFilter, page: PageRequest) -> (String, Values<'_>) {
     let mut conditions = WhereClause::new();
     let mut index = "NOT INDEXED";
@@ -131,7 +132,8 @@ impl Transaction<'_, '_> {
         Ok(answer)
     }
 
-    /// Records a creation, and then creates. With an answer that another request has stored before: only returns it.
+    /// Creates something, and records the creation. If an earlier request has stored an answer under the same key, only
+    /// returns that answer.
     pub(crate) fn create_once<T>(
         &mut self,
         creation: &Creation,

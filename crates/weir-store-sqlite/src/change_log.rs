@@ -1,5 +1,5 @@
 //! What a transaction has changed in the counters: collected in memory while the transaction runs, and appended as rows
-//! before it commits, one row for each destination and bucket. A group of hundreds of deliveries so costs a few rows.
+//! before it commits, one row for each destination and bucket. So a group of hundreds of deliveries costs a few rows.
 //!
 //! Every statement that changes the state of deliveries records it here. The conformance suite compares the counters
 //! with the deliveries after every test, so a statement that forgets it fails its own test.
@@ -88,14 +88,14 @@ impl ChangeLog {
         change.arrivals += 1;
     }
 
-    /// A delivery has another state.
+    /// A delivery moved to another state.
     pub(crate) fn moved(&mut self, of: DestinationId, from: DeliveryState, to: DeliveryState, at: Timestamp) {
         let change = self.count(of, at);
         change.states[from as usize] -= 1;
         change.states[to as usize] += 1;
     }
 
-    /// Deliveries in one state have another.
+    /// Several deliveries moved from one state to another.
     pub(crate) fn moved_many(
         &mut self,
         of: DestinationId,

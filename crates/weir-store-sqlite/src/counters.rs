@@ -53,7 +53,7 @@ const ALL_COUNTS: &str = concat!(
     ) GROUP BY destination_id"
 );
 
-/// One probe for each of the three deliveries that may be the oldest.
+/// One probe of an index for each of the three deliveries that may be the oldest.
 pub(crate) static OLDEST_WAITING: Batch = Batch::new(
     "SELECT r.column1, (
         SELECT min(created_at) FROM deliveries WHERE id IN (
@@ -70,7 +70,7 @@ pub(crate) static OLDEST_WAITING: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
-/// There are only as many claims as sends in flight.
+/// Reads all claims of a destination: there are only as many as its sends in flight.
 pub(crate) const OLDEST_IN_FLIGHT: &str = "
 SELECT created_at FROM deliveries WHERE id = (
     SELECT min(id) FROM deliveries INDEXED BY deliveries_claimed WHERE destination_id = ? AND state = 1

@@ -177,7 +177,7 @@ const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? 
 const CANCEL_WAITING: &str = "
 UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
 
-/// From the index alone.
+/// Counted in the index alone.
 pub(crate) const WAITING_BY_STATE: &str = "
 SELECT state, count(*) FROM deliveries INDEXED BY deliveries_due
 WHERE destination_id = ? AND state IN (0, 2) GROUP BY state";

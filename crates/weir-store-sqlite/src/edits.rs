@@ -46,13 +46,13 @@ pub(crate) enum Edit {
     StepReplay(Pending<(ReplayId, Timestamp), ReplayStep>),
     ClaimReplays(Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>),
     Prune(Pending<PruneBatch, Pruned>),
-    /// Deletes old activities and answers: those from before two instants.
+    /// Deletes old activities and old answers. The two instants are the times before which they are old.
     PruneActivity(Pending<(Timestamp, Timestamp), u64>),
     /// An activity that changes nothing else.
     Record(Pending<Creation, Created<()>>),
-    /// Of the scheduler: folds recorded changes into the totals.
+    /// Folds recorded changes into the totals. The scheduler asks for it.
     Fold(Pending<(), u64>),
-    /// Of the retention of traffic: the present time.
+    /// One step of the retention of traffic, at the present time.
     RollUp(Pending<Timestamp, bool>),
     SetAlertPolicy(Pending<(AlertPolicy, Activity), ()>),
     /// Of a destination, with the version that must be the current one.

@@ -148,7 +148,7 @@ pub(crate) const ABANDONED: &str = "
 SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
 FROM deliveries INDEXED BY deliveries_claimed WHERE state = 1 AND claim_expires_at <= ? LIMIT +?";
 
-/// A waiting delivery whose time has passed, before it ends.
+/// A waiting delivery whose `expires_at` has passed. Its state is that before it becomes `expired`.
 pub(crate) struct ExpiredDelivery {
     pub(crate) id: DeliveryId,
     pub(crate) destination_id: DestinationId,

@@ -28,7 +28,7 @@ impl Processes for SqliteStore {
     }
 
     async fn describe_process(&self, profile: ProcessProfile) -> StoreResult<()> {
-        // In memory: no other process can ask.
+        // It is kept in memory, because no other process can ask for it.
         *self.profile.lock().unwrap_or_else(PoisonError::into_inner) = Some(profile);
         Ok(())
     }

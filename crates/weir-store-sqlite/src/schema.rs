@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::SqliteStore;
 
-    /// Deliveries of a program that knew only the first migration: the states, for each destination.
+    /// The deliveries of a program that knew only the first migration: their states, for each destination.
     const LEFT_BEHIND: [(u8, &[u8]); 2] = [(1, &[0, 0, 2, 3]), (2, &[1, 5, 8])];
 
     fn id(last: u8) -> Vec<u8> {

@@ -37,7 +37,7 @@ macro_rules! of_destination {
     };
 }
 
-/// The last row is the backlog at ?3: that of now without what has changed since.
+/// The last row has the backlog at ?3: the present backlog without the changes since ?3.
 pub(crate) const TRAFFIC: &str = concat!(
     "WITH recorded AS MATERIALIZED (",
     of_destination!(),
@@ -119,7 +119,7 @@ macro_rules! add_histogram {
     };
 }
 
-/// The statements of a fold of traffic. Each takes the last row of the step.
+/// The statements of a fold of traffic. The parameter of each is the last row that the step folds.
 pub(crate) const FOLD_ARRIVALS: &str = add_traffic!(
     "SELECT at, destination_id, 0, 0, 0, 0, sum(arrivals), sum(pending + retrying) FROM count_changes
     WHERE rowid <= ?1 GROUP BY at, destination_id HAVING sum(arrivals) <> 0 OR sum(pending + retrying) <> 0"
@@ -146,7 +146,7 @@ const DELETE_CHANGES: &str = "DELETE FROM traffic_changes WHERE rowid <= ?1";
 
 const LAST_OF_STEP: &str = "SELECT rowid FROM traffic_changes ORDER BY rowid LIMIT 1 OFFSET +?";
 
-/// Adds up the rows of `[?1, ?2)` in the first rows of longer buckets of ?3.
+/// Adds the rows from ?1 on and before ?2 to the first row of their longer bucket. ?3 is the length of these buckets.
 const ROLL_UP: &str = add_traffic!(concat!(
     "SELECT at - at % ?3, destination_id, ",
     summed_traffic!(),
@@ -196,7 +196,7 @@ impl TrafficLog for SqliteStore {
 }
 
 impl Transaction<'_, '_> {
-    /// The arrivals and changes of backlogs in the rows of count_changes up to one.
+    /// Folds the arrivals and the changes of backlogs in the rows of count_changes up to the row `last`.
     pub(crate) fn fold_arrivals(&mut self, last: i64) -> Result<()> {
         execute(self.connection, FOLD_ARRIVALS, &up_to(last)).map(drop)
     }

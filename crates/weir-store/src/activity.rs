@@ -16,7 +16,7 @@ use crate::{Page, PageRequest, StoreResult};
 pub struct KeyedAnswer {
     /// The digest of the caller and its key.
     pub key: [u8; 32],
-    /// The digest of the request, by which a repetition is told from another request with the same key.
+    /// The digest of the request. It tells a repetition from a different request with the same key.
     pub request: [u8; 32],
     /// The answer, without secrets.
     pub answer: String,
@@ -41,7 +41,7 @@ impl From<Activity> for Creation {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Created<T> {
     New(T),
-    /// An earlier request with the same idempotency key was answered so, and nothing was created.
+    /// The answer to an earlier request with the same idempotency key. Nothing was created now.
     Before(KeyedAnswer),
 }
 
@@ -67,7 +67,7 @@ pub enum ActorFilter {
 pub struct ActivityFilter {
     pub destination_id: Option<DestinationId>,
     pub actor: Option<ActorFilter>,
-    /// Only activities of these tenants. `None`: all, with those that belong to no tenant.
+    /// Only activities of these tenants. `None`: all activities, also those that belong to no tenant.
     pub tenants: Option<BTreeSet<String>>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
@@ -75,8 +75,8 @@ pub struct ActivityFilter {
 
 #[async_trait]
 pub trait ActivityLog {
-    /// Records an activity that changes nothing else in the store, such as the showing of a secret. With an answer:
-    /// only if none is stored under its key.
+    /// Records an activity that changes nothing else in the store, such as the showing of a secret. If it comes with an
+    /// answer, it is recorded only if no answer is stored under the same key.
     async fn record_activity(&self, creation: Creation) -> StoreResult<Created<()>>;
 
     /// Newest first.

@@ -1,8 +1,8 @@
 //! Counters: the number of deliveries in each state, for each destination.
 //!
-//! They change in the transactions that change deliveries, and so always equal a count of the deliveries themselves. The
-//! conformance suite compares the two after every test. Reading them never reads deliveries, so the counts of thousands
-//! of destinations cost a few milliseconds, however long their backlogs are.
+//! They change in the transactions that change deliveries, so they always equal a count of the deliveries themselves.
+//! The conformance suite compares the two after every test. Reading them never reads deliveries, so the counts of
+//! thousands of destinations cost a few milliseconds, however long their backlogs are.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,8 @@ impl StateCounts {
         self.of(DeliveryState::Pending) + self.of(DeliveryState::Retrying)
     }
 
-    /// Deliveries that ended because their attempts did not succeed. One that is sent again waits, and is not among them.
+    /// Deliveries that ended because their attempts did not succeed. A delivery that is sent again waits, so it is not
+    /// among them.
     pub fn dead_letters(&self) -> u64 {
         self.of(DeliveryState::Dead) + self.of(DeliveryState::Failed)
     }
@@ -73,7 +74,7 @@ pub trait Counters {
     async fn oldest_waiting(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>>;
 
     /// Folds recorded changes into the totals. Returns how many rows of changes it folded: fewer than
-    /// [`FOLDED_AT_ONCE`] if none are left, or if another process folds. No result of a read depends on it.
+    /// [`FOLDED_AT_ONCE`] if none are left, or if another process folds. A fold changes no result of a read.
     async fn fold_changes(&self) -> StoreResult<u64>;
 
     /// Counts the deliveries themselves, reading all of them: to check the counters.

@@ -24,7 +24,7 @@ pub struct DestinationPatch {
 
 impl DestinationPatch {
     /// The edited destination; `None` if it was edited meanwhile. Its breaker closes if the edit may have fixed the
-    /// problem: another URL, another breaker policy, or a resume; or if it says so.
+    /// problem (another URL, another breaker policy, or a resume), or if [`Self::closes_breaker`] is set.
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
         if current.updated_at != self.expected_updated_at {
             return None;
@@ -170,16 +170,16 @@ pub struct DestinationFilter {
     /// Exactly this URL, as it is stored.
     pub url: Option<String>,
     pub condition: Option<DestinationCondition>,
-    /// A part of the name or of the URL, in any case.
+    /// A part of the name or of the URL. Upper and lower case are the same.
     pub text: Option<String>,
-    /// For [`DestinationCondition::Held`].
+    /// The time at which [`DestinationCondition::Held`] is judged.
     pub now: Timestamp,
 }
 
-/// What keeps a destination from being sent to. Several may be true at one time.
+/// Why nothing is sent to a destination. Several conditions may be true at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DestinationCondition {
-    /// None of the others.
+    /// None of the other conditions is true.
     Active,
     Paused,
     Held,
@@ -276,8 +276,8 @@ pub trait Destinations {
     /// Pauses a destination on behalf of Weir itself, with the reason. `false` if it is deleted or already paused.
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool>;
 
-    /// Records that no send may start before `until`; only ever extends a hold. Does not touch `updated_at`. A hold
-    /// that continues another is no activity ([`Activity::is_new_hold`]).
+    /// Records that no send may start before `until`. A hold is only extended, never shortened. Does not touch
+    /// `updated_at`. A hold that continues another is no activity ([`Activity::is_new_hold`]).
     async fn hold_destination(
         &self,
         id: DestinationId,

@@ -85,8 +85,8 @@ impl EventFilter {
     }
 }
 
-/// The most deliveries or events that a page of a list reads when no index serves its filter. A page that ends at this bound may
-/// be short or empty and still have a `next`.
+/// The most deliveries or events that a page of a list reads when no index serves its filter. A page that ends at this
+/// bound may be short or empty and still have a `next`.
 pub const SCANNED_AT_MOST: u32 = 5_000;
 
 /// Which deliveries to list. Times are of `created_at`, `from` included, `to` excluded.

@@ -12,8 +12,8 @@ use weir_core::{
 
 use crate::{DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST};
 
-/// The most deliveries that a count or the groups of failures examine. Each of them costs a look-up of its event and its
-/// last attempt, so this bounds the time of a request. More than this is shown as `10,000+`.
+/// The most deliveries that a count or the groups of failures examine. Each of them costs a look-up of its event and of
+/// its last attempt, so this bounds the time of a request. More than this is shown as `10,000+`.
 pub const EXAMINED_AT_MOST: u32 = 10_000;
 
 /// The order of a list, by the times in the ids.
@@ -159,8 +159,8 @@ pub struct ListCount {
 }
 
 impl ListCount {
-    /// Adds the deliveries of one part, of which one more than `left` was read. Returns how many may still be examined;
-    /// `None` once no more may be.
+    /// Adds the deliveries of one part, of which at most one more than `left` were examined. Returns how many may still
+    /// be examined; `None` if the limit is reached.
     pub fn add(&mut self, left: u64, (examined, matching): (u64, u64)) -> Option<u64> {
         self.value += matching.min(left);
         self.capped = examined > left;

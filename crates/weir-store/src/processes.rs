@@ -53,7 +53,7 @@ pub struct ProcessProfile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningProcess {
     pub id: ProcessId,
-    /// `None`: a process of a version that says nothing of itself, or one that has only just registered.
+    /// `None`: an older version, which stores no profile, or a process that registered a moment ago.
     pub profile: Option<ProcessProfile>,
 }
 

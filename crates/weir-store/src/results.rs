@@ -24,7 +24,7 @@ pub struct AttemptResult {
 }
 
 impl AttemptResult {
-    /// When the attempt started. One that could not connect counts from its judgement.
+    /// When the attempt started; if it could not connect, when it was judged.
     pub fn started_at(&self) -> Timestamp {
         self.attempt.sent_at.unwrap_or(self.now)
     }

@@ -16,8 +16,8 @@ impl ReplayFilter {
             object.extend(value.map(|value| (name.to_owned(), value)));
         };
         put("destination", destination_id.map(|id| json!(id.to_string())));
-        // Several tenants are an array, which a program that knows only one tenant refuses to read. Under another name it
-        // would overlook them and send the deliveries of all tenants.
+        // Several tenants are an array, which a program that knows only one tenant refuses to read. Under another name
+        // such a program would overlook them, and send the deliveries of all tenants.
         put(
             "tenant",
             tenants.tenants().map(|tenants| match tenants.len() {

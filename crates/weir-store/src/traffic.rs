@@ -1,8 +1,8 @@
 //! Traffic: what happened at each destination, in buckets of time.
 //!
 //! It is recorded with the changes that it counts: in the transaction that stores new deliveries or settles attempts.
-//! Buckets of 10 s are kept for a day; then they are added up to minutes, which are kept for 14 days, and then to hours,
-//! which are kept for a year.
+//! Buckets of 10 s are kept for a day. Then they are added up to minutes, which are kept for 14 days, and these to
+//! hours, which are kept for a year.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -38,7 +38,7 @@ pub struct Traffic {
     pub dead: u64,
     /// New deliveries.
     pub arrivals: u64,
-    /// By how many waiting deliveries the backlog grew.
+    /// By how many deliveries the backlog grew. Negative if it shrank.
     pub backlog_change: i64,
 }
 
@@ -58,7 +58,7 @@ impl TrafficHistory {
         for (at, traffic) in rows {
             match at {
                 Some(at) => history.buckets.push((at, traffic)),
-                // Times of the engine may be a moment late, so a difference may seem to be below zero.
+                // A change may be recorded with a time that is a moment too late, so the difference may be below zero.
                 None => history.backlog = u64::try_from(traffic.backlog_change).unwrap_or_default(),
             }
         }
@@ -112,7 +112,7 @@ const GROWTH: f64 = 1.2;
 
 /// The bucket of a latency. The first has latencies up to 1 ms, each other those up to 1.2 times the bucket before.
 pub fn latency_bucket(ms: u32) -> u16 {
-    // The logarithm of the largest latency is below 122 buckets.
+    // The largest latency has bucket 122, so the number fits.
     if ms <= 1 { 0 } else { (f64::from(ms).ln() / GROWTH.ln()).ceil() as u16 }
 }
 

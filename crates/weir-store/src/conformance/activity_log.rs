@@ -77,7 +77,7 @@ pub async fn changes_are_recorded_with_their_activities(mut subject: Subject) {
         now: NOW + seconds(2),
     };
     subject.store.patch_destination(patch, edited.clone()).await.expect("patch").expect("applied");
-    // Nothing but what every activity has.
+    // An activity with only the fields that every activity has.
     let shown = Activity::new(Origin::weir(), Action::SecretShown, NOW + seconds(3));
     subject.store.record_activity(shown.clone().into()).await.expect("record");
     let deleted = about(&made, "ann", Action::DestinationDeleted, 4).changing(None, None);
@@ -143,7 +143,8 @@ pub async fn a_change_that_is_refused_is_no_activity(subject: Subject) {
     let claimed = subject.claim(1, 1).await.remove(0).claim.delivery_id;
     let recorded = subject.actions().await;
     let refused = || Activity::new(origin("ann"), Action::KeyDeleted, NOW + seconds(9));
-    // Another version, a delivery under way, and what does not exist.
+    // All of these are refused: an edit of an old version, a change of a delivery in flight, and changes of what does
+    // not exist.
     let patch = DestinationPatch {
         id: first.id,
         expected_updated_at: first.updated_at,
@@ -174,7 +175,7 @@ pub async fn what_weir_changes_by_itself_is_recorded(subject: Subject) {
         now: NOW + seconds(second),
     };
     let [once, again] = [1, 2].map(|second| opened(&Breaker::default(), NOW + seconds(second)));
-    // It opens, stays open after a failed probe, and closes.
+    // The breaker opens, stays open after a failed probe, and closes.
     for change in [change(&first.breaker, &once, 1), change(&once, &again, 2), change(&again, &Breaker::default(), 3)] {
         assert!(subject.store.change_breaker(change).await.expect("change"));
     }

@@ -71,7 +71,8 @@ pub async fn the_oldest_waiting_delivery_of_each_destination_is_found(subject: S
     subject.post(1, [1, 2, 3]).await;
     subject.post(2, [4, 5]).await;
     subject.post(3, [6]).await;
-    // At 1 the first is to be retried late; at 2 it is in flight; at 3 it is delivered.
+    // The first delivery to destination 1 is retried later. That to destination 2 is in flight, and that to destination
+    // 3 is delivered.
     let claimed = subject.claim(1, 1).await.remove(0);
     subject.settle(result(&claimed, Verdict::Retry { at: NOW + seconds(600) })).await;
     subject.claim(2, 1).await;

@@ -74,7 +74,7 @@ pub async fn failures_are_grouped(subject: Subject) {
     assert_eq!((largest.newest_at, largest.oldest_at), (event(3).created_at, event(1).created_at));
     assert_eq!(largest.last_error, Some(format!("error of {}", event(3).id)));
     assert_eq!(subject.delivery(largest.example_id).await.event_id, event(3).id);
-    // Each group is what a list with its destination, state and error shows.
+    // A list with the destination, the state and the error of a group shows the deliveries of this group.
     for group in &found.groups {
         let of_group = DeliveryFilter {
             destination_id: Some(group.destination_id),

@@ -32,8 +32,8 @@ impl Subject {
     }
 }
 
-/// Stores ten events at once, claims four deliveries after 15 s, and settles them: one delivered, one to be retried, one
-/// dead, and one that could not connect.
+/// Stores ten events at once, claims four deliveries after 15 s, and settles them: one delivered, one to be retried,
+/// one dead, and one that could not connect.
 async fn busy(subject: &Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=10).await;

@@ -33,8 +33,8 @@ macro_rules! added_traffic {
     };
 }
 
-/// The traffic in the changes that are not folded yet: some columns and [`traffic_columns!`]. `$attempts` and `$counts`
-/// follow the names of the tables of changes.
+/// The traffic in the changes that are not folded yet: some columns and [`traffic_columns!`]. `$attempts` is the WHERE
+/// clause for `traffic_changes`, and `$counts` that for `count_changes`.
 #[macro_export]
 macro_rules! traffic_of_changes {
     ($columns:literal, $attempts:literal, $counts:literal) => {
