@@ -4,6 +4,7 @@
 
 mod claims;
 mod conformance;
+mod counters;
 mod database;
 mod durability;
 mod failures;
