@@ -61,6 +61,23 @@ export async function api(method, path, body, { as = key } = {}) {
 export const post = (type, count) =>
   api('POST', '/v1/events/batch', { events: Array.from({ length: count }, (_, n) => ({ type, data: { n } })) });
 
+/** Logs in on the page of the login. */
+export async function logIn(page, typed = key) {
+  await page.getByLabel('API key').fill(typed);
+  await page.getByRole('button', { name: 'Log in' }).click();
+}
+
+/** The script of the page has bound the keys. */
+export const ready = (page) => page.locator('body[data-script=on]').waitFor();
+
+/** Opens a page again until it shows a text: what it waits for happens at the server, and the page is not live. */
+export async function shows(page, path, text) {
+  for (;;) {
+    await page.goto(path);
+    if (await page.getByText(text).count()) return;
+  }
+}
+
 /** The value of a figure with this name. */
 export const figure = (page, name) => page.locator(`.figures dt:text-is("${name}") + dd`);
 
@@ -148,7 +165,12 @@ class Visit {
   }
 
   assertNoErrors() {
-    assert.deepEqual(this.#findings, [], 'the pages had errors');
+    assert.deepEqual(this.takeFindings(), [], 'the pages had errors');
+  }
+
+  /** What the pages did wrong since the last call. Only the journey that tests this frame may take it. */
+  takeFindings() {
+    return this.#findings.splice(0);
   }
 
   async leave() {

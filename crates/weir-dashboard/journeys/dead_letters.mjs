@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { api, journey, post } from './browser.mjs';
+import { api, journey, post, shows } from './browser.mjs';
 import { receive } from './receiver.mjs';
 
 const receiver = await receive();
@@ -12,14 +12,6 @@ const destination = (path, name, more = {}) =>
   api('POST', '/v1/destinations', {
     url: receiver.url(path), name, event_types: [`${name.toLowerCase()}.*`], retry: { max_attempts: 1 }, breaker: null, ...more,
   });
-
-/** Opens a page again until it shows a text: what it waits for happens at the server, and the page is not live. */
-const shows = async (page, path, text) => {
-  for (;;) {
-    await page.goto(path);
-    if (await page.getByText(text).count()) return;
-  }
-};
 
 journey('dead letters are grouped, replayed with a typed confirmation, and the replay is cancelled', async (visit) => {
   receiver.answer('/broken', { status: 503 });

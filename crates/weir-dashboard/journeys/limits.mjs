@@ -7,9 +7,9 @@ import { receive } from './receiver.mjs';
 
 const receiver = await receive();
 
-const destination = (name, limit) =>
+const destination = (name, limit, more = {}) =>
   api('POST', '/v1/destinations', {
-    url: receiver.url(`/${name}`), name, event_types: [`${name}.*`], rate_limits: [{ limit, period: 'second' }],
+    url: receiver.url(`/${name}`), name, event_types: [`${name}.*`], rate_limits: [{ limit, period: 'second' }], ...more,
   });
 
 const perSecond = (page) => page.getByLabel('Sends in any second');
@@ -46,6 +46,29 @@ journey('a limit is raised while a backlog drains: the preview, the ETA and the 
   const took = performance.now() - at;
   assert.ok(took < 1000, `the other viewer saw the edit after ${took} ms`);
   await editor.getByText('Limits saved: 2/s').waitFor();
+});
+
+journey('a limit that is too small for the backlog says before it is saved that deliveries would expire', async (visit) => {
+  // Paused, so that the backlog stays. At 5 a second it takes 20 seconds, and at 10 an hour ten hours.
+  const { id } = await destination('expiring', 5, { paused: true });
+  const events = Array.from({ length: 100 }, (_, n) => ({ type: 'expiring.made', data: n, ttl_s: 3_600 }));
+  await api('POST', '/v1/events/batch', { events });
+  const page = await visit.open(`/destinations/${id}`);
+  const expires = outlook(page, 'Deliveries expire unsent');
+  await expires.last().filter({ hasText: /^no$/ }).waitFor();
+  await perSecond(page).fill('');
+  await page.getByLabel('Sends in any hour').fill('10');
+  await expires.last().filter({ hasText: /^yes the first at \d\d:\d\d:\d\d$/ }).waitFor();
+  assert.equal(await expires.first().textContent(), 'no', 'the limits in force are fast enough');
+  await visit.check(page, 'would-expire');
+  const saved = async () => (await api('GET', `/v1/destinations/${id}`)).rate_limits.map(({ limit, period }) => `${limit}/${period}`);
+  assert.deepEqual(await saved(), ['5/second'], 'a preview changes nothing');
+
+  await page.getByLabel('Sends in any hour').fill('3600');
+  await expires.last().filter({ hasText: /^no$/ }).waitFor();
+  await save(page);
+  await page.getByText('Limits saved: 5/s').waitFor();
+  assert.deepEqual(await saved(), ['3600/hour']);
 });
 
 journey('an edit that came too late is explained, and can still be made or left', async (visit) => {

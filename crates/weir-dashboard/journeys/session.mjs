@@ -2,17 +2,12 @@
 
 import assert from 'node:assert/strict';
 
-import { api, journey, key } from './browser.mjs';
-
-const typeKey = async (page, typed) => {
-  await page.getByLabel('API key').fill(typed);
-  await page.getByRole('button', { name: 'Log in' }).click();
-};
+import { api, journey, logIn } from './browser.mjs';
 
 journey('a reader logs in, is led back to the page, and logs out', async (visit) => {
   const page = await visit.open('/deliveries?state=dead', { as: null });
   await visit.check(page, 'login');
-  await typeKey(page, key);
+  await logIn(page);
   await page.getByRole('heading', { name: 'Deliveries', exact: true }).waitFor();
   assert.match(page.url(), /\/deliveries\?state=dead$/);
   await page.getByRole('button', { name: 'Log out' }).click();
@@ -23,7 +18,7 @@ journey('a reader logs in, is led back to the page, and logs out', async (visit)
 
 journey('without JavaScript the login works too', async (visit) => {
   const page = await visit.open('/', { as: null, scripts: false });
-  await typeKey(page, key);
+  await logIn(page);
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
 });
 
@@ -63,11 +58,11 @@ journey('guesses of a key are throttled, and the page says for how long', async 
   const page = await visit.open('/login', { as: null });
   for (let guess = 0; guess < 10; guess += 1) {
     const answered = page.waitForResponse((response) => response.request().method() === 'POST');
-    await typeKey(page, `wrong-${guess}`);
+    await logIn(page, `wrong-${guess}`);
     assert.equal((await answered).status(), 401);
     await page.getByText('This key is not valid').waitFor();
   }
-  await typeKey(page, 'wrong');
+  await logIn(page, 'wrong');
   await page.getByText(/Too many tries failed\. Try again in \d+ seconds/).waitFor();
   await visit.check(page, 'throttled');
 });

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { createServer, request } from 'node:http';
 import { after } from 'node:test';
 
-import { api, journey, key, post, url } from './browser.mjs';
+import { api, journey, logIn, post, url } from './browser.mjs';
 
 const BASE = '/weir';
 const ATTRIBUTES = ['href', 'action', 'src', 'formaction', 'hx-get', 'hx-post'];
@@ -45,8 +45,7 @@ journey('login, live updates, forms and links work below a path', async (visit) 
     url: 'https://example.com/hooks', name: 'Below', event_types: ['below.*'], paused: true,
   });
   const page = await visit.open(`${address}/deliveries?state=pending`, { as: null });
-  await page.getByLabel('API key').fill(key);
-  await page.getByRole('button', { name: 'Log in' }).click();
+  await logIn(page);
   await page.waitForURL(`${address}/deliveries?state=pending`);
   await page.goto(`${address}/`);
   await post('below.made', 3);
@@ -63,8 +62,7 @@ journey('login, live updates, forms and links work below a path', async (visit) 
 
 journey('no page has a link, a form or a file beside the path', async (visit) => {
   const page = await visit.open(`${address}/login`, { as: null });
-  await page.getByLabel('API key').fill(key);
-  await page.getByRole('button', { name: 'Log in' }).click();
+  await logIn(page);
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
   const unread = [`${address}/`];
   const seen = new Set(unread);

@@ -1,0 +1,159 @@
+// What a key may not do: the pages do not offer it, and the server refuses whatever is posted all the same.
+
+import assert from 'node:assert/strict';
+
+import { api, journey, post } from './browser.mjs';
+import { receive } from './receiver.mjs';
+
+/** Buttons that change nothing at the server, apart from the session. */
+const HARMLESS = [
+  'Live', 'UTC', 'Keyboard shortcuts', 'Log out', 'Show', 'Count', 'Verify', 'Copy', 'Copy the raw bytes',
+];
+
+const receiver = await receive();
+receiver.answer('/acme', { status: 500 });
+receiver.answer('/globex', { status: 500 });
+
+/** A tenant with everything that a page can show: a dead letter, a waiting delivery, a replay, an activity. */
+async function tenant(name) {
+  const { id } = await api('POST', '/v1/destinations', {
+    url: receiver.url(`/${name}`), name: `${name} destination`, tenant: name, retry: { max_attempts: 1 }, breaker: null,
+    rate_limits: [{ limit: 100, period: 'second' }],
+  });
+  const event = await api('POST', '/v1/events', { type: `${name}.failed`, tenant: name, data: { of: name } });
+  let dead;
+  do [dead] = (await api('GET', `/v1/deliveries?destination=${id}&state=dead`)).data; while (!dead);
+  await api('PATCH', `/v1/destinations/${id}`, { paused: true });
+  await api('POST', '/v1/events', { type: `${name}.waiting`, tenant: name, data: { of: name } });
+  const [waiting] = (await api('GET', `/v1/deliveries?destination=${id}&state=pending`)).data;
+  const replay = await api('POST', '/v1/replays', { destination: id });
+  return { id, name, event: event.id, dead: dead.id, waiting: waiting.id, replay: replay.id };
+}
+const acme = await tenant('acme');
+const globex = await tenant('globex');
+
+/** The pages about a tenant. */
+const pagesOf = ({ id, event, dead, waiting, replay }) => [
+  `/destinations/${id}`, `/destinations/${id}/proof`, `/destinations/${id}/backlog`, `/destinations/${id}/settings`,
+  `/events/${event}`, `/deliveries/${dead}`, `/deliveries/${waiting}`, `/replays/${replay}`,
+];
+const LISTS = ['/', '/deliveries', '/dead-letters', '/events', '/replays', '/activity'];
+
+/** Every form that changes something, with fields that a page would send. */
+const formsOf = ({ id, dead, waiting, replay }) => [
+  [`/destinations/${id}/pause`, { paused: 'false', next: '/' }],
+  [`/destinations/${id}/limits`, { limit_second: '999', max_in_flight: '9' }],
+  [`/destinations/${id}/settings`, { name: 'forged', url: 'https://example.com/forged', event_types: '*' }],
+  [`/destinations/${id}/secret`, {}],
+  [`/destinations/${id}/rotate`, { overlap_s: '0' }],
+  [`/destinations/${id}/test`, {}],
+  [`/destinations/${id}/purge`, { state: 'pending', total: '1', confirm: 'purge 1' }],
+  ['/destinations/bulk', { action: 'resume', id, next: '/' }],
+  [`/deliveries/${dead}/retry`, {}],
+  [`/deliveries/${waiting}/cancel`, {}],
+  ['/replays', { destination: id, total: '1', confirm: 'replay 1', form: 'forged' }],
+  [`/replays/${replay}/cancel`, {}],
+];
+const FORMS_OF_ADMINS = [
+  ['/keys', { name: 'forged', role: 'admin', form: 'forged' }],
+  ['/alerts', { backlog_depth: '1' }],
+];
+
+/** What a forged form could have changed. */
+const state = async () => {
+  const paths = [acme, globex].flatMap(({ id, dead, waiting, replay }) => [
+    `/v1/destinations/${id}`, `/v1/deliveries/${dead}`, `/v1/deliveries/${waiting}`, `/v1/replays/${replay}`,
+    `/v1/deliveries?destination=${id}&limit=200`, `/v1/activity?destination=${id}&limit=200`,
+  ]);
+  // The ETA of a replay depends on the time.
+  const read = async (path) => JSON.stringify(await api('GET', path), (name, value) => (name === 'eta_s' ? null : value));
+  return Promise.all([...paths, '/v1/keys', '/v1/alerts', '/v1/replays'].map(read));
+};
+
+/** Posts a form as a page of this server would. Refused: its status, or a redirect to a page that says why. */
+async function assertRefused(page, path, form, reason) {
+  const { origin } = new URL(page.url());
+  const answer = await page.request.post(path, { form, headers: { origin, accept: 'text/html' }, maxRedirects: 0 });
+  const { 'set-cookie': cookie = '' } = answer.headers();
+  const isRedirect = answer.status() === 303 && cookie.includes('weir_flash=error.');
+  const text = decodeURIComponent(isRedirect ? cookie : (await answer.text()).replaceAll('%', '%25'));
+  assert.ok([403, 404].includes(answer.status()) || isRedirect, `POST ${path}: ${answer.status()} ${text}`);
+  assert.match(text, reason, `POST ${path}`);
+}
+
+journey('a key that only reads sees every page and no action', async (visit) => {
+  const { secret } = await api('POST', '/v1/keys', { name: 'reader', role: 'read' });
+  const page = await visit.open('/', { as: secret });
+  for (const path of [...LISTS, '/alerts', '/status', ...pagesOf(acme), `/destinations/${acme.id}/purge`]) {
+    if (path.endsWith('/purge')) visit.expect(403, /\/purge$/);
+    await page.goto(path);
+    const offered = await page.getByRole('button').evaluateAll((buttons) =>
+      buttons.map((button) => button.getAttribute('aria-label') ?? button.textContent.trim()));
+    assert.deepEqual(offered.filter((name) => !HARMLESS.includes(name)), [], path);
+    assert.equal(await page.getByRole('link', { name: /^(Replay|Purge|Keys)/ }).filter({ hasNotText: /^Replays$/ }).count(), 0, path);
+  }
+});
+
+journey('forged forms and requests of a key that only reads are refused and change nothing', async (visit) => {
+  const { secret } = await api('POST', '/v1/keys', { name: 'forger', role: 'read' });
+  const page = await visit.open('/', { as: secret });
+  const before = await state();
+  for (const [path, form] of [...formsOf(acme), ...FORMS_OF_ADMINS]) {
+    await assertRefused(page, path, form, /needs a key with the role/);
+  }
+  const { origin } = new URL(page.url());
+  const requests = [
+    ['PATCH', `/v1/destinations/${acme.id}`, { paused: false }], ['DELETE', `/v1/destinations/${acme.id}`],
+    ['POST', `/v1/destinations/${acme.id}/purge`, {}], ['POST', `/v1/destinations/${acme.id}/rotate-secret`, {}],
+    ['GET', `/v1/destinations/${acme.id}/secret`], ['POST', `/v1/destinations/${acme.id}/test`],
+    ['POST', `/v1/deliveries/${acme.dead}/retry`], ['POST', `/v1/deliveries/${acme.waiting}/cancel`],
+    ['POST', '/v1/replays', {}], ['POST', `/v1/replays/${acme.replay}/cancel`], ['PUT', '/v1/alerts', {}],
+    ['GET', '/v1/keys'], ['POST', '/v1/keys', { name: 'x', role: 'admin' }],
+    ['POST', '/v1/destinations', { url: 'https://example.com/x' }], ['POST', '/v1/events', { type: 'x', data: 1 }],
+  ];
+  for (const [method, path, data] of requests) {
+    const answer = await page.request.fetch(path, { method, data, headers: { origin } });
+    assert.equal(answer.status(), 403, `${method} ${path}`);
+  }
+  assert.deepEqual(await state(), before);
+});
+
+journey('a key of one tenant sees its own everywhere, and of others nothing', async (visit) => {
+  const { secret } = await api('POST', '/v1/keys', { name: 'of acme', role: 'operate', tenants: ['acme'] });
+  const page = await visit.open('/', { as: secret });
+  const parts = await page.getByRole('navigation', { name: 'Main' }).getByRole('link').allTextContents();
+  for (const name of ['Keys', 'Alerts', 'Status']) assert.ok(!parts.includes(name), `${name} is of the installation`);
+  for (const path of [...LISTS, ...pagesOf(acme), '/?q=destination', '/activity?actor=WEIR_API_KEYS']) {
+    await page.goto(path);
+    await page.locator('main').getByText('acme').first().waitFor();
+    assert.ok(!(await page.content()).includes('globex'), `${path} shows another tenant`);
+  }
+  // Numbers count only its own, also when the others get more.
+  await page.goto('/');
+  const waiting = page.locator('.figures dt:text-is("Waiting") + dd');
+  const own = await waiting.textContent();
+  await post('x', 1);
+  await api('POST', '/v1/events', { type: 'globex.more', tenant: 'globex', data: 1 });
+  await page.waitForResponse(/\/fragments\/overview/);
+  await page.waitForResponse(/\/fragments\/overview/);
+  assert.equal(await waiting.textContent(), own);
+
+  visit.expect(404, /\/(destinations|events|deliveries|replays)\//);
+  for (const path of pagesOf(globex)) {
+    await page.goto(path);
+    assert.ok(!(await page.content()).includes('globex'), `${path} shows another tenant`);
+  }
+  for (const path of [`/deliveries?destination=${globex.id}`, `/activity?destination=${globex.id}`, '/?tenant=globex']) {
+    visit.expect(404, /[?&](destination|tenant)=/);
+    visit.expect(403, /[?&](destination|tenant)=/);
+    await page.goto(path);
+    assert.equal(await page.getByText('globex destination').count(), 0, path);
+    assert.equal(await page.getByText('globex.failed').count(), 0, path);
+  }
+  const before = await state();
+  for (const [path, form] of formsOf(globex)) {
+    if (path === '/destinations/bulk' || path === '/replays') continue;
+    await assertRefused(page, path, form, /there is no|needs a key with the role/);
+  }
+  assert.deepEqual(await state(), before);
+});
