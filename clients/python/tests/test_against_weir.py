@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import unittest
 import unittest.mock
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+from urllib.parse import urlsplit
 
 from weir_client import (
     Conflict,
@@ -26,10 +30,42 @@ KEY = os.environ["WEIR_API_KEY"]
 RECEIVER = os.environ["RECEIVER"]
 
 
+# The methods that a test has called and that have succeeded.
+CALLED: set[str] = set()
+
+
+def methods(client: Weir) -> Iterator[tuple[object, str, str]]:
+    """The public methods: their objects, their names, and the names by which users know them, such as `events.post`."""
+    groups = {f"{name}.": group for name, group in vars(client).items() if not name.startswith("_")}
+    for path, group in {"": client, **groups}.items():
+        for name, method in vars(type(group)).items():
+            if callable(method) and not name.startswith("_"):
+                yield group, name, path + name
+
+
+def recorded(path: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*values: Any, **options: Any) -> Any:
+        answer = method(*values, **options)
+        CALLED.add(path)
+        return answer
+
+    return call
+
+
 class AgainstWeir(unittest.TestCase):
     def setUp(self) -> None:
         self.weir = Weir(URL, key=KEY)
+        for group, name, path in methods(self.weir):
+            setattr(group, name, recorded(path, getattr(group, name)))
         self.addCleanup(self.weir.close)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        # The clean-ups of the tests have closed their clients.
+        with Weir(URL, key=KEY) as client:
+            missing = [path for _, _, path in methods(client) if path not in CALLED]
+        assert not missing, f"no test calls {missing}"
 
     def test_a_destination_is_created_edited_and_deleted(self) -> None:
         created = self.weir.destinations.create(
@@ -91,6 +127,50 @@ class AgainstWeir(unittest.TestCase):
         self.assertEqual(self.weir.destinations.count_purge(id, {"event_type": "a"}), 1)
         self.assertEqual(self.weir.destinations.purge(id), 1)
         self.assertEqual(self.weir.deliveries.get(second["id"])["state"], "cancelled")
+
+    def test_a_destination_shows_its_state_its_past_and_its_future(self) -> None:
+        created = self.weir.destinations.create(
+            {"url": RECEIVER, "tenant": "shown", "name": "shown", "rate_limits": [{"limit": 100, "period": "second"}]}
+        )
+        id = created["id"]
+        self.assertEqual(self.weir.destinations.get(id)["name"], "shown")
+        self.weir.events.post("shown", 1, tenant="shown")
+        self.wait_until_sent(id)
+        history = self.weir.destinations.history(id, step="10s")
+        self.assertEqual((history["step"], sum(bucket["sends"] for bucket in history["data"])), ("10s", 1))
+        health = self.weir.destinations.health(id, window="24h")
+        self.assertEqual((health["window"], health["delivered"], health["success_ratio"]), ("24h", 1, 1))
+        row = self.weir.destinations.overview(id)
+        self.assertEqual((row["destination"]["id"], row["backlog"], row["reason"]), (id, 0, None))
+        self.assertEqual([one["destination"]["name"] for one in self.weir.overview(tenant="shown")], ["shown"])
+        preview = self.weir.destinations.preview(id, rate_limits=[{"limit": 60, "period": "minute"}])
+        self.assertEqual((preview["binding"], preview["would_expire"]), ({"limit": 60, "period": "minute"}, False))
+        self.assertEqual(preview["now"]["binding"], {"limit": 100, "period": "second"})
+
+        headers = {"webhook-id": "evt_1", "webhook-timestamp": "1", "webhook-signature": "v1,x"}
+        verified = self.weir.verify(headers, "{}", secret=created["secret"])
+        self.assertFalse(verified["valid"])
+        self.assertTrue(verified["reason"])
+
+        status = self.weir.status()
+        self.assertTrue(status["store"]["is_reachable"] and status["queue"]["is_reachable"] and status["processes"])
+        me = self.weir.me()
+        self.assertEqual((me["role"], me["tenants"], me["version"]), ("admin", None, status["version"]))
+
+    def test_failures_are_grouped_and_a_replay_is_cancelled(self) -> None:
+        # Nothing listens there.
+        nowhere = f"http://{urlsplit(RECEIVER).hostname}:1/"
+        id = self.weir.destinations.create(
+            {"url": nowhere, "tenant": "failures", "name": "nowhere", "retry": {"max_attempts": 1}, "breaker": None}
+        )["id"]
+        self.weir.events.post_batch([{"type": "lost", "data": n, "tenant": "failures"} for n in range(2)])
+        self.wait_until_sent(id)
+        groups = self.weir.deliveries.groups(tenant="failures")
+        found = [(group["destination_name"], group["deliveries"]) for group in groups["data"]]
+        self.assertEqual((found, groups["capped"]), ([("nowhere", 2)], False))
+        self.weir.destinations.edit(id, {"paused": True})
+        replay = self.weir.replays.create({"destination": id})
+        self.assertEqual(self.weir.replays.cancel(replay["id"])["state"], "cancelled")
 
     def test_a_list_spans_pages(self) -> None:
         events = [{"type": "many", "data": n, "tenant": "pages"} for n in range(450)]

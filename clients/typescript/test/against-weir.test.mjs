@@ -13,6 +13,29 @@ const {
 
 const weir = new Weir({ url, key });
 
+/** The public methods of a client, by the names under which users know them, such as `events.post`. */
+function methods(client) {
+  const own = (object, path) =>
+    Object.getOwnPropertyNames(Object.getPrototypeOf(object))
+      .filter((name) => name !== "constructor")
+      .map((name) => ({ object, name, path: `${path}${name}` }));
+  const groups = Object.entries(client).filter(([, value]) => value instanceof Object.getPrototypeOf(Weir));
+  return [...own(client, ""), ...groups.flatMap(([name, group]) => own(group, `${name}.`))];
+}
+
+/** The methods that a test has called and that have succeeded. */
+const called = new Set();
+for (const { object, name, path } of methods(weir)) {
+  const method = object[name];
+  object[name] = (...values) => {
+    const answer = method.apply(object, values);
+    // A list is read later; the other answers are promises.
+    if (answer instanceof Promise) answer.then(() => called.add(path), () => {});
+    else called.add(path);
+    return answer;
+  };
+}
+
 async function all(pages) {
   const rows = [];
   for await (const row of pages) rows.push(row);
@@ -79,6 +102,53 @@ test("what waits is retried, cancelled and purged", async () => {
   assert.equal((await weir.deliveries.get(second.id)).state, "cancelled");
 });
 
+test("a destination shows its state, its past and its future", async () => {
+  const tenant = "shown";
+  const rate_limits = [{ limit: 100, period: "second" }];
+  const { id, secret } = await weir.destinations.create({ url: receiver, tenant, name: "shown", rate_limits });
+  assert.equal((await weir.destinations.get(id)).name, "shown");
+  await weir.events.post({ type: "shown", data: 1, tenant });
+  await sent(id);
+  const { data, step } = await weir.destinations.history(id, { step: "10s" });
+  assert.equal(step, "10s");
+  assert.equal(data.reduce((sends, bucket) => sends + bucket.sends, 0), 1);
+  const health = await weir.destinations.health(id, { window: "24h" });
+  assert.deepEqual([health.window, health.delivered, health.success_ratio], ["24h", 1, 1]);
+  const row = await weir.destinations.overview(id);
+  assert.deepEqual([row.destination.id, row.backlog, row.reason], [id, 0, null]);
+  assert.deepEqual((await all(weir.overview({ tenant }))).map((one) => one.destination.name), ["shown"]);
+  const preview = await weir.destinations.preview(id, { rate_limits: [{ limit: 60, period: "minute" }] });
+  assert.deepEqual([preview.binding, preview.would_expire], [{ limit: 60, period: "minute" }, false]);
+  assert.deepEqual(preview.now.binding, { limit: 100, period: "second" });
+
+  const headers = { "webhook-id": "evt_1", "webhook-timestamp": "1", "webhook-signature": "v1,x" };
+  const verified = await weir.verify({ headers, body: "{}", secret });
+  assert.equal(verified.valid, false);
+  assert.ok(verified.reason);
+
+  const status = await weir.status();
+  assert.ok(status.store.is_reachable && status.queue.is_reachable && status.processes.length > 0);
+  const { role, tenants, version } = await weir.me();
+  assert.deepEqual([role, tenants, version], ["admin", null, status.version]);
+});
+
+test("failures are grouped, and a replay is cancelled", async () => {
+  const tenant = "failures";
+  // Nothing listens there.
+  const nowhere = new URL("/", receiver);
+  nowhere.port = "1";
+  const settings = { url: nowhere.href, tenant, name: "nowhere", retry: { max_attempts: 1 }, breaker: null };
+  const { id } = await weir.destinations.create(settings);
+  await weir.events.postBatch([1, 2].map((data) => ({ type: "lost", data, tenant })));
+  await sent(id);
+  const { data: groups, capped } = await weir.deliveries.groups({ tenant });
+  assert.deepEqual(groups.map((group) => [group.destination_name, group.deliveries]), [["nowhere", 2]]);
+  assert.equal(capped, false);
+  await weir.destinations.edit(id, { paused: true });
+  const replay = await weir.replays.create({ destination: id });
+  assert.equal((await weir.replays.cancel(replay.id)).state, "cancelled");
+});
+
 test("a list spans pages", async () => {
   const numbers = Array.from({ length: 450 }, (_, n) => n);
   await weir.events.postBatch(numbers.map((data) => ({ type: "many", data, tenant: "pages" })));
@@ -100,6 +170,11 @@ test("keys and alert thresholds", async () => {
   assert.equal((await weir.alerts.get()).backlog_depth, 7);
   const { data } = await weir.activity.list().page();
   assert.ok(data.some(({ action, after }) => action === "alerts.changed" && after.backlog_depth === 7));
+});
+
+// After all tests against the running Weir, which Node runs in the order of this file.
+test("every public method has been called", () => {
+  assert.deepEqual(methods(weir).map(({ path }) => path).filter((path) => !called.has(path)), []);
 });
 
 test("refusals name the fields", async () => {

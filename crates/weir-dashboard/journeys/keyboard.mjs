@@ -94,7 +94,8 @@ journey('from the login to a saved limit, a pause, a purge and the logout', asyn
   await tabTo(page, page.getByLabel('Type purge 3 to confirm'));
   await page.keyboard.type('purge');
   await page.keyboard.press('Enter');
-  assert.equal(await page.getByRole('button', { name: 'Cancel 3 deliveries' }).isDisabled(), true, 'it is not yet confirmed');
+  const purge = page.getByRole('button', { name: 'Cancel 3 deliveries' });
+  assert.equal(await purge.isDisabled(), true, 'it is not yet confirmed');
   await page.keyboard.type(' 3');
   await page.keyboard.press('Enter');
   await page.getByText('3 waiting deliveries are cancelled').waitFor();
@@ -141,7 +142,8 @@ journey('the list of keys opens over the page, holds the focus, and gives it bac
 
 journey('g and a letter open every part, but not while somebody types', async (visit) => {
   const page = await visit.open('/status');
-  const parts = await page.locator('nav.side a').evaluateAll((links) => links.map((link) => [link.dataset.key, link.href]));
+  const links = page.locator('nav.side a[data-key]');
+  const parts = await links.evaluateAll((all) => all.map((link) => [link.dataset.key, link.href]));
   assert.equal(parts.length, 9);
   for (const [letter, address] of parts) {
     await ready(page);

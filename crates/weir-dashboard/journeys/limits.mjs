@@ -9,7 +9,8 @@ const receiver = await receive();
 
 const destination = (name, limit, more = {}) =>
   api('POST', '/v1/destinations', {
-    url: receiver.url(`/${name}`), name, event_types: [`${name}.*`], rate_limits: [{ limit, period: 'second' }], ...more,
+    url: receiver.url(`/${name}`), name, event_types: [`${name}.*`],
+    rate_limits: [{ limit, period: 'second' }], ...more,
   });
 
 const perSecond = (page) => page.getByLabel('Sends in any second');
@@ -48,7 +49,7 @@ journey('a limit is raised while a backlog drains: the preview, the ETA and the 
   await editor.getByText('Limits saved: 2/s').waitFor();
 });
 
-journey('a limit that is too small for the backlog says before it is saved that deliveries would expire', async (visit) => {
+journey('a limit that is too small for the backlog says before the save that deliveries expire', async (visit) => {
   // Paused, so that the backlog stays. At 5 a second it takes 20 seconds, and at 10 an hour ten hours.
   const { id } = await destination('expiring', 5, { paused: true });
   const events = Array.from({ length: 100 }, (_, n) => ({ type: 'expiring.made', data: n, ttl_s: 3_600 }));
@@ -61,7 +62,10 @@ journey('a limit that is too small for the backlog says before it is saved that 
   await expires.last().filter({ hasText: /^yes the first at \d\d:\d\d:\d\d$/ }).waitFor();
   assert.equal(await expires.first().textContent(), 'no', 'the limits in force are fast enough');
   await visit.check(page, 'would-expire');
-  const saved = async () => (await api('GET', `/v1/destinations/${id}`)).rate_limits.map(({ limit, period }) => `${limit}/${period}`);
+  const saved = async () => {
+    const { rate_limits: limits } = await api('GET', `/v1/destinations/${id}`);
+    return limits.map(({ limit, period }) => `${limit}/${period}`);
+  };
   assert.deepEqual(await saved(), ['5/second'], 'a preview changes nothing');
 
   await page.getByLabel('Sends in any hour').fill('3600');

@@ -78,6 +78,8 @@ journey('ticked destinations are paused, a key is made and deleted, thresholds a
   const { id } = await destination('ticked');
   const page = await visit.open('/', NO_SCRIPT);
   await logIn(page);
+  // The overview shows a sample of the last second.
+  await shows(page, '/?sort=name', 'ticked');
   await page.getByLabel('Tick ticked').check();
   await click(page, 'button', 'Pause ticked');
   await flash(page, '1 destination paused');

@@ -2,32 +2,37 @@
 
 import assert from 'node:assert/strict';
 
-import { api, journey, post } from './browser.mjs';
+import { api, journey } from './browser.mjs';
 import { receive } from './receiver.mjs';
 
 /** Buttons that change nothing at the server, apart from the session. */
 const HARMLESS = [
-  'Live', 'UTC', 'Keyboard shortcuts', 'Log out', 'Show', 'Count', 'Verify', 'Copy', 'Copy the raw bytes',
+  'Live', 'UTC', 'Keyboard shortcuts', 'Log out', 'Log in with another key', 'Show', 'Count', 'Verify', 'Copy',
+  'Copy the raw bytes',
 ];
 
 const receiver = await receive();
 receiver.answer('/acme', { status: 500 });
 receiver.answer('/globex', { status: 500 });
 
-/** A tenant with everything that a page can show: a dead letter, a waiting delivery, a replay, an activity. */
+/** A tenant with everything that a page can show: a dead letter, a waiting delivery, a replay that waits. */
 async function tenant(name) {
   const { id } = await api('POST', '/v1/destinations', {
     url: receiver.url(`/${name}`), name: `${name} destination`, tenant: name, retry: { max_attempts: 1 }, breaker: null,
-    rate_limits: [{ limit: 100, period: 'second' }],
   });
-  const event = await api('POST', '/v1/events', { type: `${name}.failed`, tenant: name, data: { of: name } });
-  let dead;
-  do [dead] = (await api('GET', `/v1/deliveries?destination=${id}&state=dead`)).data; while (!dead);
+  const post = (what) => api('POST', '/v1/events', { type: `${name}.${what}`, tenant: name, data: { of: name } });
+  const list = async (query) => (await api('GET', `/v1/deliveries?destination=${id}&${query}`)).data;
+  const event = await post('failed');
+  await post('replayed');
+  while ((await list('state=dead')).length < 2);
   await api('PATCH', `/v1/destinations/${id}`, { paused: true });
-  await api('POST', '/v1/events', { type: `${name}.waiting`, tenant: name, data: { of: name } });
-  const [waiting] = (await api('GET', `/v1/deliveries?destination=${id}&state=pending`)).data;
-  const replay = await api('POST', '/v1/replays', { destination: id });
-  return { id, name, event: event.id, dead: dead.id, waiting: waiting.id, replay: replay.id };
+  await post('waiting');
+  const replay = await api('POST', '/v1/replays', { destination: id, event_type: `${name}.replayed` });
+  // The replay takes its delivery a moment later. After that nothing changes any more.
+  while ((await list('state=pending')).length < 2);
+  const [dead] = await list('state=dead');
+  const [waiting] = await list(`state=pending&event_type=${name}.waiting`);
+  return { id, event: event.id, dead: dead.id, waiting: waiting.id, replay: replay.id };
 }
 const acme = await tenant('acme');
 const globex = await tenant('globex');
@@ -66,7 +71,8 @@ const state = async () => {
     `/v1/deliveries?destination=${id}&limit=200`, `/v1/activity?destination=${id}&limit=200`,
   ]);
   // The ETA of a replay depends on the time.
-  const read = async (path) => JSON.stringify(await api('GET', path), (name, value) => (name === 'eta_s' ? null : value));
+  const untimed = (name, value) => (name === 'eta_s' ? null : value);
+  const read = async (path) => JSON.stringify(await api('GET', path), untimed);
   return Promise.all([...paths, '/v1/keys', '/v1/alerts', '/v1/replays'].map(read));
 };
 
@@ -76,7 +82,7 @@ async function assertRefused(page, path, form, reason) {
   const answer = await page.request.post(path, { form, headers: { origin, accept: 'text/html' }, maxRedirects: 0 });
   const { 'set-cookie': cookie = '' } = answer.headers();
   const isRedirect = answer.status() === 303 && cookie.includes('weir_flash=error.');
-  const text = decodeURIComponent(isRedirect ? cookie : (await answer.text()).replaceAll('%', '%25'));
+  const text = isRedirect ? decodeURIComponent(cookie) : await answer.text();
   assert.ok([403, 404].includes(answer.status()) || isRedirect, `POST ${path}: ${answer.status()} ${text}`);
   assert.match(text, reason, `POST ${path}`);
 }
@@ -87,10 +93,11 @@ journey('a key that only reads sees every page and no action', async (visit) => 
   for (const path of [...LISTS, '/alerts', '/status', ...pagesOf(acme), `/destinations/${acme.id}/purge`]) {
     if (path.endsWith('/purge')) visit.expect(403, /\/purge$/);
     await page.goto(path);
-    const offered = await page.getByRole('button').evaluateAll((buttons) =>
+    const offered = await page.locator('button:visible, input[type=submit]:visible').evaluateAll((buttons) =>
       buttons.map((button) => button.getAttribute('aria-label') ?? button.textContent.trim()));
     assert.deepEqual(offered.filter((name) => !HARMLESS.includes(name)), [], path);
-    assert.equal(await page.getByRole('link', { name: /^(Replay|Purge|Keys)/ }).filter({ hasNotText: /^Replays$/ }).count(), 0, path);
+    const links = page.getByRole('link', { name: /^(Keys|Purge|Replay (all|\d))/ });
+    assert.deepEqual(await links.allTextContents(), [], path);
   }
 });
 
@@ -132,7 +139,6 @@ journey('a key of one tenant sees its own everywhere, and of others nothing', as
   await page.goto('/');
   const waiting = page.locator('.figures dt:text-is("Waiting") + dd');
   const own = await waiting.textContent();
-  await post('x', 1);
   await api('POST', '/v1/events', { type: 'globex.more', tenant: 'globex', data: 1 });
   await page.waitForResponse(/\/fragments\/overview/);
   await page.waitForResponse(/\/fragments\/overview/);
@@ -143,16 +149,15 @@ journey('a key of one tenant sees its own everywhere, and of others nothing', as
     await page.goto(path);
     assert.ok(!(await page.content()).includes('globex'), `${path} shows another tenant`);
   }
-  for (const path of [`/deliveries?destination=${globex.id}`, `/activity?destination=${globex.id}`, '/?tenant=globex']) {
-    visit.expect(404, /[?&](destination|tenant)=/);
-    visit.expect(403, /[?&](destination|tenant)=/);
+  visit.expect(404, /[?](destination|tenant)=/);
+  const foreign = `destination=${globex.id}`;
+  for (const path of [`/deliveries?${foreign}`, `/activity?${foreign}`, '/?tenant=globex']) {
     await page.goto(path);
     assert.equal(await page.getByText('globex destination').count(), 0, path);
     assert.equal(await page.getByText('globex.failed').count(), 0, path);
   }
   const before = await state();
   for (const [path, form] of formsOf(globex)) {
-    if (path === '/destinations/bulk' || path === '/replays') continue;
     await assertRefused(page, path, form, /there is no|needs a key with the role/);
   }
   assert.deepEqual(await state(), before);

@@ -44,39 +44,86 @@ async fn play(file: &str, settings: &[(&str, &str)]) {
     };
     let output = output.unwrap_or_else(|_| panic!("{file} did not end in {ENDS_WITHIN:?}")).expect("Node starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{file}:\n{}{}", text(&output.stdout), text(&output.stderr));
+    let report = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{file}:\n{report}");
+    // Some journeys measure.
+    println!("{report}");
+    let (declared, passed) = (declared(file), passed(&report));
+    assert!(declared > 0 && passed == Some(declared), "{file}: {declared} journeys, {passed:?} passed:\n{report}");
+}
+
+/// The number of journeys in a file: each is declared at the beginning of a line.
+fn declared(file: &str) -> usize {
+    let source = std::fs::read_to_string(folder().join(file)).unwrap();
+    source.lines().filter(|line| line.starts_with("journey(")).count()
+}
+
+/// The number of journeys that passed, by the summary of Node. A skipped journey has not passed.
+fn passed(report: &str) -> Option<usize> {
+    // `# pass 5`; a later Node writes another sign.
+    report.lines().find_map(|line| line.split_once(" pass ")?.1.trim().parse().ok())
 }
 
 /// One test for each file of journeys.
 macro_rules! journeys {
     ($($name:ident $(with [$($setting:expr),+])?,)+) => {
+        pub(super) const PLAYED: &[&str] = &[$(concat!(stringify!($name), ".mjs")),+];
+
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
                 play(concat!(stringify!($name), ".mjs"), &[$($($setting),+)?]).await;
             }
         )+
-
-        #[test]
-        fn every_file_of_journeys_is_played() {
-            let played = [$(concat!(stringify!($name), ".mjs")),+];
-            for file in std::fs::read_dir(folder()).unwrap() {
-                let name = file.unwrap().file_name().into_string().unwrap();
-                let is_part = ["browser.mjs", "pictures.mjs", "receiver.mjs"].contains(&name.as_str());
-                assert!(is_part || played.contains(&name.as_str()), "{name} is not played");
-            }
-        }
     };
 }
 
 journeys! {
+    alerts,
     dead_letters,
     destination,
     every_page,
+    frame,
     installation,
+    keyboard,
     limits,
+    no_script,
     overview,
     restart,
+    roles,
     session,
     sub_path with [("WEIR_PUBLIC_URL", "http://localhost/weir")],
+    telephone,
+    zones,
+}
+
+/// They judge times, and load both the browser and Weir.
+mod alone {
+    use super::play;
+
+    journeys! {
+        many_destinations,
+    }
+}
+
+/// What the journeys share, and the pictures of the README.
+const PARTS: [&str; 3] = ["browser.mjs", "pictures.mjs", "receiver.mjs"];
+
+#[test]
+fn every_file_of_journeys_is_played() {
+    let played: Vec<_> = [PLAYED, alone::PLAYED, &PARTS].concat();
+    for file in std::fs::read_dir(folder()).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        assert!(played.contains(&name.as_str()), "{name} is not played");
+    }
+    for name in played {
+        assert!(folder().join(name).is_file(), "there is no {name}");
+    }
+}
+
+#[test]
+fn the_summary_of_node_says_how_many_journeys_passed() {
+    assert_eq!(passed("a pass\n# tests 5\n# pass 4\n# skipped 1\n"), Some(4));
+    assert_eq!(passed("\u{2139} tests 5\n\u{2139} pass 12\n"), Some(12));
+    assert_eq!(passed("ok 1 - a page that may pass 3 times is found\n"), None);
 }

@@ -19,6 +19,7 @@ mod cli_api;
 mod clients;
 mod dashboard;
 mod edges;
+mod folds;
 mod journeys;
 mod keys;
 mod logs;
