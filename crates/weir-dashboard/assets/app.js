@@ -75,21 +75,20 @@
     if (!isPaused) htmx.trigger(find('#live'), 'snapshot');
   };
   const isTyping = (element) => element && element.matches('input:not([type=checkbox]), textarea, select');
-  const isBusy = (region) => isPaused || region.classList.contains('htmx-request') || find('dialog[open]', region)
+  const isInUse = (region) => isPaused || find('dialog[open]', region)
     || (region.contains(document.activeElement) && isTyping(document.activeElement));
   document.addEventListener('htmx:config:request', (event) => {
     const region = event.detail.ctx.sourceElement;
-    if (region.matches('[data-live]') && isBusy(region)) event.preventDefault();
+    if (!region.matches('[data-live]')) return;
+    if (region.classList.contains('htmx-request') || isInUse(region)) event.preventDefault();
   });
   // An error of one refresh must not replace what is shown; the next refresh follows in a second.
   document.addEventListener('htmx:before:swap', (event) => {
     const ctx = event.detail.ctx;
     const region = ctx && ctx.sourceElement;
     if (!region || !region.matches('[data-live]')) return;
-    if (isBusyAtSwap(region) || (ctx.response && ctx.response.status >= 400)) event.preventDefault();
+    if (isInUse(region) || (ctx.response && ctx.response.status >= 400)) event.preventDefault();
   });
-  const isBusyAtSwap = (region) => isPaused || find('dialog[open]', region)
-    || (region.contains(document.activeElement) && isTyping(document.activeElement));
   document.addEventListener('htmx:sse:after:connection', () => { if (!isPaused) liveState('Live', 'on'); });
   for (const lost of ['htmx:sse:error', 'htmx:sse:close']) {
     document.addEventListener(lost, () => { if (!isPaused) liveState('Reconnecting', 'off'); });
@@ -123,6 +122,10 @@
     if (event.target.closest('#pause-live')) turnPause();
   });
   document.addEventListener('change', (event) => {
+    if (event.target.id === 'use-keys') {
+      usesKeys = event.target.checked;
+      stored('weir-keys', usesKeys ? 'on' : 'off');
+    }
     if (!event.target.matches('[data-all]')) return;
     all('input[name=id]', event.target.closest('form')).forEach((box) => { box.checked = event.target.checked; });
   });
@@ -142,6 +145,9 @@
     const next = at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(Math.max(at + step, 0), rows.length - 1);
     rows[next].focus();
   };
+  // Speech input types letters by mistake, so a reader can turn the keys off (WCAG 2.1.4). Tab and Enter always work.
+  let usesKeys = stored('weir-keys') !== 'off';
+  find('#use-keys').checked = usesKeys;
   let isAfterG = false;
   const keys = {
     '/': () => { const jump = find('#jump'); if (jump) { jump.focus(); jump.select(); } },
@@ -152,7 +158,10 @@
     u: turnZone,
   };
   document.addEventListener('keydown', (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    // Escape leaves the search for the rows.
+    if (event.key === 'Escape' && event.target.id === 'jump') event.target.blur();
+    if (!usesKeys || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    if (find('dialog[open]')) return;
     if (isAfterG) {
       isAfterG = false;
       const link = find(`nav.side a[data-key="${CSS.escape(event.key)}"]`);

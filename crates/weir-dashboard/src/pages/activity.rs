@@ -134,8 +134,8 @@ impl ActivityPage {
         format!("{}/activity", self.frame.base())
     }
 
-    fn first(&self) -> String {
-        self.filter.link(&self.path(), "")
+    fn first(&self) -> Option<String> {
+        (!self.filter.cursor.is_empty()).then(|| self.filter.link(&self.path(), ""))
     }
 
     fn next(&self) -> Option<String> {

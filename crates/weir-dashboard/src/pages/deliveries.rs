@@ -93,12 +93,17 @@ impl DeliveriesPage {
         self.filter.state_links(&format!("{}{PATH}", self.frame.base()))
     }
 
-    fn first(&self) -> String {
+    /// The page that shows the newest deliveries of the filter, or the oldest.
+    fn here(&self) -> String {
         self.filter.link(&format!("{}{PATH}", self.frame.base()))
     }
 
+    fn first(&self) -> Option<String> {
+        (!self.cursor.is_empty()).then(|| self.here())
+    }
+
     fn next(&self) -> Option<String> {
-        let mut link = self.first();
+        let mut link = self.here();
         append(&mut link, "cursor", self.page.next_cursor.as_deref()?);
         Some(link)
     }

@@ -118,8 +118,8 @@ impl EventsPage {
         set.map(chip).collect()
     }
 
-    fn first(&self) -> String {
-        self.filter.link(&self.path(), "", "")
+    fn first(&self) -> Option<String> {
+        (!self.filter.cursor.is_empty()).then(|| self.filter.link(&self.path(), "", ""))
     }
 
     fn next(&self) -> Option<String> {

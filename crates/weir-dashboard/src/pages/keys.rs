@@ -70,8 +70,16 @@ struct KeysPage {
 }
 
 impl KeysPage {
+    fn path(&self) -> String {
+        format!("{}/keys", self.frame.base())
+    }
+
+    fn first(&self) -> Option<String> {
+        (!self.cursor.is_empty()).then(|| self.path())
+    }
+
     fn next(&self) -> Option<String> {
-        let mut link = format!("{}/keys", self.frame.base());
+        let mut link = self.path();
         append(&mut link, "cursor", self.page.next_cursor.as_deref()?);
         Some(link)
     }

@@ -6,7 +6,7 @@
 use axum::{body::Body, extract::Query, response::IntoResponse};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http::{StatusCode, header};
+use http::{HeaderName, StatusCode, header};
 use serde::Deserialize;
 
 use crate::{
@@ -15,6 +15,11 @@ use crate::{
     visit::{Answered, Visit},
 };
 
+/// Without this header nginx would hold the events back.
+const UNBUFFERED: (HeaderName, &str) = (HeaderName::from_static("x-accel-buffering"), "no");
+/// The stream of a reader whose session has ended. A page that reconnects reads only the body of the answer: the event
+/// makes it ask for its live regions, and these lead it to the login.
+const SESSION_ENDED: &str = "retry: 30000\nevent: snapshot\ndata: 1\n\n";
 /// The events that pages know.
 const EVENTS: [&str; 4] = ["snapshot", "edit", "breaker", "replay"];
 
@@ -29,6 +34,15 @@ pub(crate) struct Watched {
 pub(crate) async fn stream(visit: Visit, Query(watched): Query<Watched>) -> Answered {
     let path = ApiPath::of(["stream"]).with("tenant", &watched.tenant).with("destination", &watched.destination);
     let response = visit.api.open(&Call::get(&path)).await?;
+    if response.status() == StatusCode::UNAUTHORIZED {
+        let login = format!("{}/login", visit.site.base);
+        let headers = [
+            (header::CONTENT_TYPE, "text/event-stream"),
+            // A script that reads the headers follows this one.
+            (HeaderName::from_static("hx-redirect"), login.as_str()),
+        ];
+        return Ok((headers, SESSION_ENDED).into_response());
+    }
     if !response.status().is_success() {
         let (parts, body) = response.into_parts();
         let body = axum::body::to_bytes(body, 64 * 1024).await.map_err(|error| Refusal::broken(&error))?;
@@ -36,7 +50,7 @@ pub(crate) async fn stream(visit: Visit, Query(watched): Query<Watched>) -> Answ
     }
     let mut names = EventNames::default();
     let named = response.into_body().into_data_stream().map(move |chunk| chunk.map(|chunk| names.forward(&chunk)));
-    let headers = [(header::CONTENT_TYPE, "text/event-stream")];
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), UNBUFFERED];
     Ok((StatusCode::OK, headers, Body::from_stream(named)).into_response())
 }
 

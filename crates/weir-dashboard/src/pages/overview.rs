@@ -106,13 +106,20 @@ impl Table {
         self.filter.link(&format!("{}/fragments/overview", self.base), &self.filter.cursor)
     }
 
+    /// The dead letters that the totals count: those of the tenant, if the table shows one.
+    fn dead_letters(&self) -> String {
+        let mut link = format!("{}/dead-letters", self.base);
+        append(&mut link, "tenant", self.filter.tenant.trim());
+        link
+    }
+
     /// The path to return to after an action, without the base.
     fn here(&self) -> String {
         self.filter.link("/", &self.filter.cursor)
     }
 
-    fn first_page(&self) -> String {
-        self.filter.link(&format!("{}/", self.base), "")
+    fn first_page(&self) -> Option<String> {
+        (!self.filter.cursor.is_empty()).then(|| self.filter.link(&format!("{}/", self.base), ""))
     }
 
     fn next_page(&self) -> Option<String> {

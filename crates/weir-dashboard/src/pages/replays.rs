@@ -98,8 +98,16 @@ impl ReplaysPage {
         link
     }
 
+    fn path(&self) -> String {
+        format!("{}/replays", self.frame.base())
+    }
+
+    fn first(&self) -> Option<String> {
+        (!self.cursor.is_empty()).then(|| self.path())
+    }
+
     fn next(&self) -> Option<String> {
-        let mut link = format!("{}/replays", self.frame.base());
+        let mut link = self.path();
         append(&mut link, "cursor", self.page.next_cursor.as_deref()?);
         Some(link)
     }
