@@ -35,18 +35,23 @@ impl Flash {
     }
 
     /// The cookie that carries the message to the next page.
-    pub(crate) fn cookie(&self, base: &str) -> Option<HeaderValue> {
+    pub(crate) fn cookie(&self, base: &str, is_https: bool) -> Option<HeaderValue> {
         let kind = if self.is_error { "error" } else { "done" };
         let text: String = self.text.chars().take(MAX_CHARS).collect();
         let text = utf8_percent_encode(&text, NON_ALPHANUMERIC);
-        let cookie = format!("{NAME}={kind}.{text}; Path={base}/; Max-Age={MAX_AGE_S}; HttpOnly; SameSite=Lax");
-        HeaderValue::try_from(cookie).ok()
+        set_cookie(&format!("{kind}.{text}"), base, MAX_AGE_S, is_https)
     }
 
     /// The cookie that removes the message.
-    pub(crate) fn removal(base: &str) -> Option<HeaderValue> {
-        HeaderValue::try_from(format!("{NAME}=; Path={base}/; Max-Age=0; HttpOnly; SameSite=Lax")).ok()
+    pub(crate) fn removal(base: &str, is_https: bool) -> Option<HeaderValue> {
+        set_cookie("", base, 0, is_https)
     }
+}
+
+fn set_cookie(value: &str, base: &str, max_age_s: u32, is_https: bool) -> Option<HeaderValue> {
+    let secure = if is_https { "; Secure" } else { "" };
+    let cookie = format!("{NAME}={value}; Path={base}/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}");
+    HeaderValue::try_from(cookie).ok()
 }
 
 #[cfg(test)]
@@ -56,12 +61,14 @@ mod tests {
     #[test]
     fn a_message_survives_the_redirect() {
         let flash = Flash::error("It's <b>; 50 % – no");
-        let cookie = flash.cookie("/weir").unwrap();
+        let cookie = flash.cookie("/weir", false).unwrap();
         let pair = cookie.to_str().unwrap().split(';').next().unwrap().to_owned();
         let mut headers = HeaderMap::new();
         headers.insert(header::COOKIE, HeaderValue::try_from(format!("a=b; {pair}")).unwrap());
         assert_eq!(Flash::read(&headers), Some(flash));
-        assert!(cookie.to_str().unwrap().contains("Path=/weir/; Max-Age=30; HttpOnly; SameSite=Lax"));
+        assert!(cookie.to_str().unwrap().ends_with("Path=/weir/; Max-Age=30; HttpOnly; SameSite=Lax"));
+        let secure = Flash::removal("", true).unwrap();
+        assert_eq!(secure, "weir_flash=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax; Secure");
         assert_eq!(Flash::read(&HeaderMap::new()), None);
     }
 }

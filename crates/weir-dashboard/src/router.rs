@@ -60,6 +60,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/destinations/{id}/proof.csv", get(destination::proof::csv)),
         (deliveries::PATH, get(deliveries::show)),
         ("/deliveries/{id}", get(delivery::show)),
+        ("/fragments/deliveries/{id}", get(delivery::fragment)),
         ("/deliveries/{id}/retry", post(delivery::retry)),
         ("/deliveries/{id}/cancel", post(delivery::cancel)),
         ("/dead-letters", get(dead_letters::show)),

@@ -63,6 +63,11 @@ impl Visit {
         self.site.public_url.clone().unwrap_or_else(|| format!("http://{}{}", self.host, self.site.base))
     }
 
+    /// Whether browsers reach the server under https, so that its cookies never travel without it.
+    fn is_https(&self) -> bool {
+        self.site.public_url.as_deref().is_some_and(|url| url.starts_with("https:"))
+    }
+
     /// A page. It shows the message of the last action, which is removed with it.
     pub(crate) fn page(&self, page: &impl Template) -> Answered {
         self.page_with(StatusCode::OK, page)
@@ -70,7 +75,7 @@ impl Visit {
 
     pub(crate) fn page_with(&self, status: StatusCode, page: &impl Template) -> Answered {
         let mut response = (status, html(page)?).into_response();
-        let removal = self.flash.as_ref().and_then(|_| Flash::removal(&self.site.base));
+        let removal = self.flash.as_ref().and_then(|_| Flash::removal(&self.site.base, self.is_https()));
         if let Some(removal) = removal {
             response.headers_mut().append(header::SET_COOKIE, removal);
         }
@@ -87,7 +92,7 @@ impl Visit {
         let location = HeaderValue::try_from(format!("{}{to}", self.site.base));
         let location = location.map_err(|error| Refusal::broken(&error))?;
         let mut response = (StatusCode::SEE_OTHER, [(header::LOCATION, location)]).into_response();
-        if let Some(cookie) = flash.and_then(|flash| flash.cookie(&self.site.base)) {
+        if let Some(cookie) = flash.and_then(|flash| flash.cookie(&self.site.base, self.is_https())) {
             response.headers_mut().append(header::SET_COOKIE, cookie);
         }
         Ok(response)

@@ -23,7 +23,7 @@ struct Policy {
     dead_letters: Option<u64>,
 }
 
-/// What fires, and when, for the page.
+/// The types of alerts, and when each is sent.
 const EVENTS: [(&str, &str); 6] = [
     ("weir.backlog.high", "A backlog is above a threshold, or drains too late"),
     ("weir.backlog.cleared", "The backlog is below 80 % of each threshold again"),
@@ -61,7 +61,7 @@ pub(crate) async fn set(visit: Visit, fields: Fields) -> Answered {
             text => match text.parse::<u64>() {
                 Ok(threshold) => json!(threshold),
                 Err(_) => {
-                    return visit.redirect("/alerts", Some(Flash::error(format!("{name} must be a whole number."))));
+                    return visit.redirect("/alerts", Some(Flash::error(format!("Not saved: {name} must be a whole number."))));
                 }
             },
         };

@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::extract::Path;
+use axum::{
+    extract::{Path, Query},
+    response::IntoResponse,
+};
+use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{deliveries::state_tone, events::EventView};
 use crate::{
-    client::ApiPath,
+    client::{ApiPath, append},
     example::quoted,
     frame::{Frame, Section},
     refusal::Refusal,
@@ -30,6 +34,14 @@ struct Delivery {
     created_at: At,
     updated_at: At,
     attempts: Vec<Attempt>,
+}
+
+impl Delivery {
+    /// Another text after each change that the page shows.
+    fn version(&self) -> String {
+        let next = self.next_attempt_at.map(|at| at.0.to_string()).unwrap_or_default();
+        format!("{}.{}.{}.{next}", self.state, self.attempts.len(), self.updated_at.0)
+    }
 }
 
 /// One request to the receiver.
@@ -100,7 +112,27 @@ struct DeliveryPage {
     destination: Option<Destination>,
 }
 
+/// What live updates replace.
+#[derive(Template)]
+#[template(path = "delivery_live.html")]
+struct DeliveryLive(DeliveryPage);
+
+impl std::ops::Deref for DeliveryLive {
+    type Target = DeliveryPage;
+
+    fn deref(&self) -> &DeliveryPage {
+        &self.0
+    }
+}
+
 impl DeliveryPage {
+    /// The fragment that replaces the delivery once it is another than the page has.
+    fn fragment(&self) -> String {
+        let mut link = format!("{}/fragments/deliveries/{}", self.frame.base(), self.delivery.id);
+        append(&mut link, "seen", &self.delivery.version());
+        link
+    }
+
     fn tone(&self) -> &'static str {
         state_tone(&self.delivery.state)
     }
@@ -176,19 +208,53 @@ impl DeliveryPage {
 async fn if_kept<T>(read: impl Future<Output = Result<T, Refusal>>) -> Result<Option<T>, Refusal> {
     match read.await {
         Ok(found) => Ok(Some(found)),
-        Err(refusal) if refusal.status == http::StatusCode::NOT_FOUND => Ok(None),
+        Err(refusal) if refusal.status == StatusCode::NOT_FOUND => Ok(None),
         Err(refusal) => Err(refusal),
     }
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
-    let path = ApiPath::of(["deliveries", &id]);
-    let (me, delivery) = tokio::try_join!(visit.me(), visit.api.get::<Delivery>(&path))?;
+async fn find(visit: &Visit, id: &str) -> Result<Delivery, Refusal> {
+    visit.api.get(&ApiPath::of(["deliveries", id])).await
+}
+
+/// The page of a delivery, with what is still kept of its event and its destination.
+async fn page_of(visit: &Visit, delivery: Delivery) -> Result<DeliveryPage, Refusal> {
     let path = ApiPath::of(["destinations", &delivery.destination_id]);
-    let (event, destination) =
-        tokio::try_join!(if_kept(EventView::read(&visit, &delivery.event_id)), if_kept(visit.api.get(&path)))?;
+    let (me, event, destination) = tokio::try_join!(
+        visit.me(),
+        if_kept(EventView::read(visit, &delivery.event_id)),
+        if_kept(visit.api.get::<Destination>(&path))
+    )?;
     let frame = visit.frame(me, Section::Deliveries, format!("{} · delivery", delivery.event_type));
-    visit.page(&DeliveryPage { frame, delivery, event, destination })
+    // A deleted destination has no stream, and its deliveries do not change any more.
+    let frame = match &destination {
+        Some(_) => frame.live(format!("?destination={}", delivery.destination_id)),
+        None => frame,
+    };
+    Ok(DeliveryPage { frame, delivery, event, destination })
+}
+
+pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+    let page = page_of(&visit, find(&visit, &id).await?).await?;
+    visit.page(&page)
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Seen {
+    /// [`Delivery::version`] of what the page shows.
+    #[serde(default)]
+    seen: String,
+}
+
+/// The delivery for live updates. Without a change there is no content: so what the reader has unfolded or selected
+/// stays.
+pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { seen }): Query<Seen>) -> Answered {
+    let delivery = find(&visit, &id).await?;
+    if delivery.version() == seen {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let page = page_of(&visit, delivery).await?;
+    visit.fragment(&DeliveryLive(page))
 }
 
 pub(crate) async fn retry(visit: Visit, Path(id): Path<String>) -> Answered {

@@ -103,6 +103,8 @@ pub(crate) async fn show(visit: Visit, Query(place): Query<Place>) -> Answered {
 async fn read(visit: &Visit, cursor: String) -> Result<KeysPage, Refusal> {
     let path = ApiPath::of(["keys"]).with("cursor", &cursor);
     let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
+    // A key that is bound to tenants makes keys only for some of them.
+    let tenants = me.tenants.iter().flatten().cloned().collect::<Vec<_>>().join(", ");
     let now = visit.site.clock.now();
     Ok(KeysPage {
         example: Example::new(visit, &me),
@@ -111,7 +113,7 @@ async fn read(visit: &Visit, cursor: String) -> Result<KeysPage, Refusal> {
         cursor,
         created: None,
         error: None,
-        typed: Typed { role: "read".to_owned(), ..Typed::default() },
+        typed: Typed { role: "read".to_owned(), tenants, ..Typed::default() },
         form: format!("form-{}", now.as_nanos()),
         now: At(now),
     })

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use crate::{
     client::{ApiPath, Call, append},
+    example::Example,
     fields::Fields,
     flash::Flash,
     frame::{Frame, Me, Section},
@@ -84,9 +85,8 @@ struct Table {
     overview: Overview,
     filter: Filter,
     can_operate: bool,
-    /// For the curl of the empty state.
-    public_url: String,
-    needs_key: bool,
+    /// For the empty state.
+    example: Example,
 }
 
 impl Table {
@@ -96,8 +96,7 @@ impl Table {
             overview,
             filter,
             can_operate: me.role.includes(weir_core::access::Role::Operate),
-            public_url: visit.public_url(),
-            needs_key: me.keys_required,
+            example: Example::new(visit, me),
         }
     }
 

@@ -220,6 +220,6 @@ pub(crate) async fn progress(visit: Visit, Path(id): Path<String>) -> Answered {
 
 pub(crate) async fn cancel(visit: Visit, Path(id): Path<String>) -> Answered {
     let answer = visit.api.post::<Value>(&ApiPath::of(["replays", &id, "cancel"]), &json!({})).await;
-    let done = "The replay is cancelled. Its unsent deliveries are what they were before.";
+    let done = "The replay is cancelled. Its unsent deliveries return to their previous states.";
     visit.after(&format!("/replays/{id}"), answer, |_| done.to_owned())
 }

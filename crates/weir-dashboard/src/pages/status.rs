@@ -51,7 +51,7 @@ impl Backend {
             "sqlite" => "SQLite",
             "postgres" => "PostgreSQL",
             "redis" => "Redis",
-            "memory" => "In the process",
+            "memory" => "In memory, within the process",
             other => other,
         }
     }
@@ -70,7 +70,7 @@ impl Process {
             Some("api") => "API",
             Some("scheduler") => "scheduler",
             Some("worker") => "worker",
-            _ => "of an older version, which says nothing of itself",
+            _ => "unknown: an older version does not report it",
         }
     }
 }

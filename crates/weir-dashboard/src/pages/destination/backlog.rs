@@ -8,6 +8,7 @@ use weir_core::access::Role;
 use super::{Head, Tab};
 use crate::{
     client::ApiPath,
+    example::Example,
     frame::{Frame, Me, Section},
     refusal::Refusal,
     units::{At, Count},
@@ -57,11 +58,17 @@ struct Live {
     oldest: Vec<Waiting>,
     /// More wait than the page lists.
     has_more: bool,
+    example: Example,
 }
 
 impl Live {
     fn fragment(&self) -> String {
         format!("{}/fragments/destinations/{}/backlog", self.head.base, self.head.destination.id)
+    }
+
+    /// The path of the API that sends a test event.
+    fn test(&self) -> String {
+        format!("/v1/destinations/{}/test", self.head.destination.id)
     }
 
     /// A list of deliveries of this destination, with the base.
@@ -97,7 +104,8 @@ async fn read(visit: &Visit, id: &str) -> Result<(Me, Live), Refusal> {
     let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
     let head = Head { base, destination, etag, tab: Tab::Backlog, can_operate };
     let has_more = oldest.next_cursor.is_some();
-    Ok((me, Live { head, state, oldest: oldest.data, has_more }))
+    let example = Example::new(visit, &me);
+    Ok((me, Live { head, state, oldest: oldest.data, has_more, example }))
 }
 
 pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {

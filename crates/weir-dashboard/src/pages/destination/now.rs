@@ -14,7 +14,7 @@ use crate::{
     client::ApiPath,
     frame::{Frame, Me, Section},
     refusal::Refusal,
-    units::{At, Count, Share},
+    units::{At, Count, Seconds, Share},
     views::{Drain, OverviewRow},
     visit::{Answered, Visit},
 };
@@ -90,7 +90,7 @@ impl Health {
 
 impl Latency {
     fn shown(&self) -> [(&'static str, Option<String>); 3] {
-        let text = |ms: Option<f64>| ms.map(|ms| crate::units::Seconds(ms / 1_000.0).to_string());
+        let text = |ms: Option<f64>| ms.map(|ms| Seconds(ms / 1_000.0).to_string());
         [("p50", text(self.p50)), ("p95", text(self.p95)), ("p99", text(self.p99))]
     }
 }
@@ -121,11 +121,17 @@ impl Live {
                 self.head.destination.max_in_flight
             ),
             Some("held") => "The receiver asked Weir to wait.".to_owned(),
-            Some("breaker") => "The breaker is open, because the receiver fails.".to_owned(),
-            Some("paused") => "It is paused: deliveries wait.".to_owned(),
+            Some("breaker") => "The breaker is open because the receiver fails.".to_owned(),
+            Some("paused") => "It is paused. Deliveries wait.".to_owned(),
             Some("ordered") => "Deliveries wait for an earlier one with the same ordering key.".to_owned(),
-            _ => "Nothing waits: every delivery is sent at once.".to_owned(),
+            _ => "Nothing waits. Every delivery is sent at once.".to_owned(),
         }
+    }
+
+    /// How long ago the receiver last accepted a delivery.
+    fn since_success(&self) -> Option<Seconds> {
+        let At(at) = self.health.last_success_at?;
+        Some(Seconds(self.state.as_of.0.since(at).as_secs_f64().floor()))
     }
 
     fn fragment(&self) -> String {
