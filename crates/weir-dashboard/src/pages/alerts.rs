@@ -33,6 +33,13 @@ const EVENTS: [(&str, &str); 6] = [
     ("weir.delivery.dead", "Dead letters, at most once a minute for each destination"),
 ];
 
+/// The thresholds that are numbers, with their labels.
+const THRESHOLDS: [(&str, &str); 3] = [
+    ("backlog_depth", "Waiting deliveries of a destination"),
+    ("oldest_age_s", "Age of the oldest one, in seconds"),
+    ("dead_letters", "Dead letters since the last alert"),
+];
+
 #[derive(Template)]
 #[template(path = "alerts.html")]
 struct AlertsPage {
@@ -55,13 +62,14 @@ pub(crate) async fn show(visit: Visit) -> Answered {
 
 pub(crate) async fn set(visit: Visit, fields: Fields) -> Answered {
     let mut policy = json!({ "drain_beyond_ttl": fields.is_ticked("drain_beyond_ttl") });
-    for name in ["backlog_depth", "oldest_age_s", "dead_letters"] {
+    for (name, label) in THRESHOLDS {
         policy[name] = match fields.text(name) {
             "" => Value::Null,
             text => match text.parse::<u64>() {
                 Ok(threshold) => json!(threshold),
                 Err(_) => {
-                    return visit.redirect("/alerts", Some(Flash::error(format!("Not saved: {name} must be a whole number."))));
+                    let error = format!("Not saved: “{label}” must be a whole number.");
+                    return visit.redirect("/alerts", Some(Flash::error(error)));
                 }
             },
         };

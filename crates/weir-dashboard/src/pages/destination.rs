@@ -5,6 +5,7 @@ pub(crate) mod limits;
 pub(crate) mod now;
 pub(crate) mod proof;
 pub(crate) mod settings;
+mod settings_errors;
 mod settings_form;
 
 use http::Method;

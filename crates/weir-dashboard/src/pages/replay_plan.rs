@@ -105,7 +105,7 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
         id => visit.api.get(&ApiPath::of(["destinations", id, "overview"])).await.ok(),
     };
     let form = format!("form-{}", visit.site.clock.now().as_nanos());
-    let frame = visit.frame(me, Section::Replays, "Replay");
+    let frame = visit.frame(me, Section::Replays, "New replay");
     visit.page(&PlanPage { frame, filter, names, total, destination, form })
 }
 

@@ -130,6 +130,18 @@ async fn the_secret_of_a_new_key_is_shown_once_and_stored_nowhere() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_bound_to_tenants_makes_keys_for_them() {
+    let api = FakeApi::for_role("admin");
+    let me = json!({
+        "name": "billing", "role": "admin", "tenants": ["acme", "globex"], "session_expires_at": null,
+        "keys_required": true, "version": "0.1.0",
+    });
+    api.on("GET", "/v1/me", 200, me);
+    api.on("GET", "/v1/keys", 200, json!({"data": [], "next_cursor": null}));
+    api.dashboard().get("/keys").await.has(&["name=\"tenants\" value=\"acme, globex\""]).has_not(&["all; or"]);
+}
+
+#[tokio::test]
 async fn a_key_is_deleted_after_the_ticked_box() {
     let api = FakeApi::for_role("admin");
     api.on("DELETE", "/v1/keys/key_1", 204, Value::Null);

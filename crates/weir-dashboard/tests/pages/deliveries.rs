@@ -98,6 +98,29 @@ async fn a_delivery_shows_request_and_response_and_the_bytes_of_the_body() {
 }
 
 #[tokio::test]
+async fn a_delivery_is_replaced_only_after_a_change() {
+    let api = FakeApi::for_role("operate");
+    destination(&api);
+    event(&api, json!({}));
+    delivery(&api, "retrying");
+    let browser = api.dashboard();
+    let page = browser.get("/deliveries/dlv_1").await;
+    page.has(&["hx-sse:connect=\"/live?destination=dst_1\"", "hx-trigger=\"snapshot from:#live\""]);
+    let (_, rest) = page.text.split_once("hx-get=\"").unwrap();
+    let fragment = rest.split('"').next().unwrap();
+    assert!(fragment.starts_with("/fragments/deliveries/dlv_1?seen="), "{fragment}");
+    let unchanged = browser.get(fragment).await;
+    assert_eq!((unchanged.status.as_u16(), unchanged.text.as_str()), (204, ""));
+    delivery(&api, "delivered");
+    let changed = browser.get(fragment).await;
+    changed.has(&["<div id=\"delivery\" data-live", ">delivered</span>"]).has_not(&["<html"]);
+    // A deleted destination has no stream.
+    let orphan = FakeApi::for_role("operate");
+    delivery(&orphan, "dead");
+    orphan.dashboard().get("/deliveries/dlv_1").await.has_not(&["data-live", "hx-sse"]);
+}
+
+#[tokio::test]
 async fn a_reader_sees_no_action_and_a_refusal_is_shown() {
     let api = FakeApi::for_role("read");
     delivery(&api, "dead");

@@ -54,6 +54,7 @@ async fn the_first_tab_says_why_it_is_not_faster_and_how_healthy_it_is() {
         "<b class=\"warn\">95 %</b>",
         "p99</span> 1.5 s",
         "aria-current=\"true\">24h</a>",
+        "1 s ago <span class=\"soft\"><time datetime=\"2025-11-21T07:29:59.000Z\"",
         "hx-get=\"/fragments/destinations/dst_1/now?window=24h\"",
         "hx-sse:connect=\"/live?destination=dst_1\"",
     ]);
@@ -174,10 +175,24 @@ async fn an_invalid_limit_is_shown_with_what_was_typed() {
     api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
     let page = api.dashboard().post(&format!("{PAGE}/limits"), "limit_second=ten&max_in_flight=64").await;
     assert_eq!(page.status, 422);
-    page.has(&[
-        "Not saved: rate_limits, number 1, limit must be a whole number",
-        "name=\"limit_second\" value=\"ten\"",
+    page.has(&["Not saved: the limit in any second must be a whole number", "name=\"limit_second\" value=\"ten\""]);
+}
+
+#[tokio::test]
+async fn a_refused_preview_names_the_field_of_the_form() {
+    let api = api("operate", |_| {});
+    let mut refused = problem("The request is invalid", "invalid");
+    refused["errors"] = json!([
+        {"pointer": "/rate_limits/1/burst", "detail": "must be 1 or more"},
+        {"pointer": "/max_in_flight", "detail": "must be 1 or more"},
     ]);
+    api.on("POST", "/v1/destinations/dst_1/preview", 422, refused);
+    let headers = [("sec-fetch-site", "same-origin"), ("hx-request", "true")];
+    // The row of the minute is empty, so the hour is the second limit of the call.
+    let form = "limit_second=5&limit_minute=&limit_hour=9&burst_hour=0&max_in_flight=0";
+    let part = api.dashboard().post_with(&format!("{PAGE}/preview"), form, &headers).await;
+    assert_eq!(part.status, 422);
+    part.has(&["the burst in any hour must be 1 or more; the number in flight must be 1 or more"]);
 }
 
 fn history() -> Value {
@@ -266,7 +281,8 @@ async fn the_backlog_lists_the_oldest_deliveries_with_their_problems() {
         "/v1/deliveries?destination=dst_1&state=pending,retrying&order=oldest&limit=20"
     );
     api.on("GET", "/v1/deliveries", 200, json!({"data": [], "next_cursor": null}));
-    api.dashboard().get(&format!("{PAGE}/backlog")).await.has(&["Nothing waits"]);
+    let page = api.dashboard().get(&format!("{PAGE}/backlog")).await;
+    page.has(&["Nothing waits", "curl http://weir.test/v1/destinations/dst_1/test"]);
 }
 
 #[tokio::test]

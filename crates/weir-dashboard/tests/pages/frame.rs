@@ -27,6 +27,9 @@ async fn every_page_has_the_security_headers_and_is_never_stored() {
              form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
         );
         assert_eq!(page.header("x-content-type-options"), "nosniff");
+        assert_eq!(page.header("x-frame-options"), "DENY");
+        assert!(page.header("permissions-policy").contains("camera=()"));
+        assert_eq!(page.header("cross-origin-resource-policy"), "same-origin");
         assert_eq!(page.header("referrer-policy"), "same-origin");
         assert_eq!(page.header("cross-origin-opener-policy"), "same-origin");
         assert_eq!(page.header("cache-control"), "no-store");
@@ -179,13 +182,23 @@ async fn the_live_stream_names_events_and_carries_no_data() {
     let stream = "event: snapshot\ndata: {\"secret\": 1}\n\nevent: edit\ndata: {}\n\n";
     api.on_with("GET", "/v1/stream", 200, &[("content-type", "text/event-stream")], json!(stream));
     let live = api.dashboard().get_with("/live?destination=dst_1", &[("hx-request", "true")]).await;
-    assert_eq!(live.header("content-type"), "text/event-stream");
+    assert_eq!((live.header("content-type"), live.header("x-accel-buffering")), ("text/event-stream", "no"));
     live.has(&["event: snapshot\ndata: 1\n\n", "event: edit\ndata: 1\n\n"]).has_not(&["secret"]);
     assert_eq!(api.seen("GET", "/v1/stream")[0].path, "/v1/stream?destination=dst_1");
     // Without a login the browser is led to it.
     api.on("GET", "/v1/stream", 401, problem("An API key is required", "send a key"));
     let refused = api.dashboard().get_with("/live", &[("hx-request", "true")]).await;
     assert_eq!(refused.header("hx-redirect"), "/login");
+}
+
+#[tokio::test]
+async fn a_page_whose_session_ends_asks_for_its_regions_and_so_gets_to_the_login() {
+    let api = FakeApi::locked();
+    api.on("GET", "/v1/stream", 401, problem("An API key is required", "send a key"));
+    // A page that reconnects reads the answer as a stream, whatever its headers are.
+    let live = api.dashboard().get_with("/live", &[("hx-request", "true")]).await;
+    assert_eq!((live.status.as_u16(), live.header("content-type")), (200, "text/event-stream"));
+    live.has(&["retry: 30000\nevent: snapshot\ndata: 1\n\n"]);
 }
 
 #[tokio::test]

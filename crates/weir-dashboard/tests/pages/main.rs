@@ -5,6 +5,7 @@
 mod actions;
 mod deliveries;
 mod destination;
+mod every_page;
 mod frame;
 mod login;
 mod overview;

@@ -98,6 +98,27 @@ async fn the_url_of_a_destination_is_no_link() {
 }
 
 #[tokio::test]
+async fn a_long_url_is_cut_and_its_title_has_all_of_it() {
+    let api = FakeApi::for_role("read");
+    let url = json!("https://example.com/a-rather-long-path/of-the-receiver/hooks");
+    let unnamed = with(row("dst_2", ""), &[("/destination/url", url.clone())]);
+    script(&api, vec![with(row("dst_1", "Acme"), &[("/destination/url", url.clone())]), unnamed], None);
+    let url = url.as_str().unwrap();
+    api.dashboard().get("/").await.has(&[
+        &format!("<span class=\"url\" title=\"{url}\">{url}</span>"),
+        &format!("<a class=\"row url\" href=\"/destinations/dst_2\" title=\"{url}\">{url}</a>"),
+    ]);
+}
+
+#[tokio::test]
+async fn the_dead_letters_of_the_totals_are_those_of_the_tenant() {
+    let api = FakeApi::for_role("read");
+    script(&api, vec![row("dst_1", "Acme")], None);
+    api.dashboard().get("/?tenant=acme").await.has(&["href=\"/dead-letters?tenant=acme\">7</a>"]);
+    api.dashboard().get("/").await.has(&["href=\"/dead-letters\">7</a>"]);
+}
+
+#[tokio::test]
 async fn a_reader_gets_no_actions() {
     for (role, sees) in [("read", false), ("operate", true), ("admin", true)] {
         let api = FakeApi::for_role(role);

@@ -69,7 +69,11 @@ async fn what_was_typed_stays_when_it_is_not_saved() {
     api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
     let page = api.dashboard().post(PAGE, "etag=x&name=Typed&timeout_ms=soon").await;
     assert_eq!(page.status, 422);
-    page.has(&["Not saved: timeout_ms must be", "value=\"Typed\"", "value=\"soon\""]);
+    page.has(&["Not saved: “Timeout of an attempt, in ms” must be a whole number", "value=\"Typed\""]);
+    // Only the wrong field is marked, and leads to the reason.
+    let marked = "aria-invalid=\"true\" aria-describedby=\"settings-error\"";
+    page.has(&[&format!("value=\"soon\" inputmode=\"numeric\" autocomplete=\"off\" {marked}>")]);
+    assert_eq!(page.text.matches(marked).count(), 1);
     api.on("PATCH", "/v1/destinations/dst_1", 412, problem("Changed", "x"));
     let page = api.dashboard().post(PAGE, "etag=x&name=Typed").await;
     assert_eq!(page.status, 412);

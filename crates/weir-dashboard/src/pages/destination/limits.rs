@@ -17,7 +17,7 @@ use crate::{
     client::{ApiPath, Call, append},
     fields::Fields,
     flash::Flash,
-    refusal::Refusal,
+    refusal::{FieldError, Refusal},
     units::{At, Count, PerSecond, Seconds},
     views::RateLimit,
     visit::{Answered, Visit},
@@ -76,6 +76,29 @@ impl Typed {
             body["max_in_flight"] = number(&self.max_in_flight);
         }
         body
+    }
+
+    /// A refusal in the words of the form. For the API, `rate_limits/0` is the first row that is filled.
+    fn explained(&self, refusal: Refusal) -> Refusal {
+        if refusal.errors.is_empty() {
+            return refusal;
+        }
+        let filled: Vec<&Row> = self.rows.iter().filter(|row| !row.limit.is_empty()).collect();
+        let sentence = |error: &FieldError| {
+            let mut parts = error.pointer.split('/').skip(1);
+            let (name, index, part) = (parts.next(), parts.next(), parts.next());
+            let row = index.and_then(|index| filled.get(index.parse::<usize>().ok()?));
+            match (name, row, part) {
+                (Some("rate_limits"), Some(row), Some("burst")) => {
+                    format!("the burst in any {} {}", row.period, error.detail)
+                }
+                (Some("rate_limits"), Some(row), _) => format!("the limit in any {} {}", row.period, error.detail),
+                (Some("max_in_flight"), ..) => format!("the number in flight {}", error.detail),
+                _ => error.sentence(),
+            }
+        };
+        let detail = refusal.errors.iter().map(sentence).collect::<Vec<_>>().join("; ");
+        Refusal { detail, errors: Vec::new(), ..refusal }
     }
 
     /// `10/s, 600/min; 64 in flight`
@@ -220,11 +243,13 @@ pub(crate) async fn preview(visit: Visit, Path(id): Path<String>, headers: Heade
     let typed = Typed::read(&fields);
     let answer = visit.api.post::<Preview>(&ApiPath::of(["destinations", &id, "preview"]), &typed.body()).await;
     if headers.contains_key("hx-request") {
-        return visit.fragment(&PreviewPart { preview: answer? });
+        return visit.fragment(&PreviewPart { preview: answer.map_err(|refusal| typed.explained(refusal))? });
     }
     let (preview, error) = match answer {
         Ok(preview) => (Some(preview), None),
-        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => (None, Some(refusal.sentence())),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            (None, Some(typed.explained(refusal).sentence()))
+        }
         Err(refusal) => return Err(refusal),
     };
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
@@ -251,6 +276,7 @@ pub(crate) async fn save(visit: Visit, Path(id): Path<String>, fields: Fields) -
 
 /// The page with what was typed, and why it was not saved.
 async fn refused(visit: &Visit, id: &str, typed: Typed, refusal: Refusal) -> Answered {
+    let refusal = typed.explained(refusal);
     let editor = Editor { typed, etag: String::new(), error: None, changed_to: None, was: None, preview: None };
     let editor = match refusal.status {
         StatusCode::PRECONDITION_FAILED => Editor { changed_to: Some(String::new()), ..editor },

@@ -11,6 +11,7 @@ use weir_core::access::Role;
 
 use super::{
     Head, Tab,
+    settings_errors::Refused,
     settings_form::{Field, GROUPS, Group, Kind, Settings},
 };
 use crate::{
@@ -49,7 +50,7 @@ struct Verified {
 struct Shown {
     /// The form as it was typed, if it was not saved.
     typed: Option<Fields>,
-    error: Option<String>,
+    error: Option<Refused>,
     /// Another change came first.
     is_outdated: bool,
     secret: Option<Secret>,
@@ -78,6 +79,10 @@ impl SettingsPage {
 
     fn value(&self, field: &Field) -> &str {
         self.form.raw(field.name)
+    }
+
+    fn is_wrong(&self, field: &Field) -> bool {
+        self.shown.error.as_ref().is_some_and(|error| error.is_of(field))
     }
 
     fn pasted(&self, name: &str) -> &str {
@@ -117,7 +122,7 @@ pub(crate) async fn save(visit: Visit, Path(id): Path<String>, fields: Fields) -
     let shown = match refusal.status {
         StatusCode::PRECONDITION_FAILED => Shown { is_outdated: true, ..Shown::default() },
         StatusCode::UNPROCESSABLE_ENTITY | StatusCode::CONFLICT => {
-            Shown { error: Some(refusal.sentence()), ..Shown::default() }
+            Shown { error: Some(Refused::of(&refusal)), ..Shown::default() }
         }
         _ => return Err(refusal),
     };

@@ -1,0 +1,244 @@
+//! What holds on every page: its frame, its landmarks, what a reader may do, and what it asks the API for.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::support::{FakeApi, Page, row};
+
+const AT: &str = "2025-11-21T07:30:00.000Z";
+/// Every page for logged-in readers, with data.
+const PAGES: [&str; 19] = [
+    "/",
+    "/destinations/dst_1",
+    "/destinations/dst_1/proof",
+    "/destinations/dst_1/backlog",
+    "/destinations/dst_1/settings",
+    "/destinations/dst_1/purge",
+    "/deliveries",
+    "/deliveries?destination=dst_1&state=dead",
+    "/deliveries/dlv_1",
+    "/dead-letters",
+    "/events",
+    "/events/evt_1",
+    "/replays",
+    "/replays/rpl_1",
+    "/replays/new?destination=dst_1&state=dead",
+    "/alerts",
+    "/activity",
+    "/keys",
+    "/status",
+];
+
+/// An API in which every list has something.
+fn filled(role: &str) -> FakeApi {
+    let api = FakeApi::for_role(role);
+    let list = |item: Value| json!({"data": [item], "next_cursor": "c2", "as_of": AT});
+    destinations(&api);
+    let delivery = json!({
+        "id": "dlv_1", "event_id": "evt_1", "event_type": "video.created", "destination_id": "dst_1", "state": "dead",
+        "attempt_count": 1, "next_attempt_at": null, "expires_at": null, "created_at": AT, "updated_at": AT,
+        "last_error": null, "last_error_kind": "5xx", "last_status_code": 503, "attempts": [{
+            "number": 1, "sent_at": AT, "signed_at": AT, "status_code": 503, "duration_ms": 12, "error": null,
+            "outcome": "retryable", "response_body": "no", "response_headers": [], "remote_address": "192.0.2.7:443",
+            "connect_ms": 1.5, "tls_ms": 2.5,
+        }],
+    });
+    api.on("GET", "/v1/deliveries/dlv_1", 200, delivery.clone());
+    api.on("GET", "/v1/deliveries", 200, list(delivery.clone()));
+    let group = json!({
+        "destination_id": "dst_1", "destination_name": "Acme", "state": "dead", "error": "5xx", "status_code": 503,
+        "deliveries": 9, "newest_at": AT, "oldest_at": AT, "example_id": "dlv_1",
+    });
+    api.on("GET", "/v1/deliveries/groups", 200, json!({"data": [group], "scanned": 9, "capped": false}));
+    let event = json!({
+        "id": "evt_1", "type": "video.created", "tenant": "default", "created_at": AT, "idempotency_key": "a",
+        "ordering_key": "b", "data": {"id": 7}, "deliveries": [delivery],
+    });
+    api.on("GET", "/v1/events/evt_1", 200, event.clone());
+    api.on("GET", "/v1/events", 200, list(event));
+    let replay = json!({
+        "id": "rpl_1", "state": "running", "states": ["dead"], "destination": "dst_1", "tenant": null,
+        "event_type": null, "error": null, "from": null, "to": null, "total": 200, "delivered": 90, "failed": 10,
+        "cancelled": 0, "remaining": 100, "eta_s": 12, "created_at": AT, "ended_at": null,
+    });
+    api.on("GET", "/v1/replays/rpl_1", 200, replay.clone());
+    api.on("GET", "/v1/replays", 200, list(replay));
+    api.on("POST", "/v1/replays", 200, json!({"total": 3}));
+    let policy = json!({"backlog_depth": 500, "oldest_age_s": null, "drain_beyond_ttl": true, "dead_letters": 1});
+    api.on("GET", "/v1/alerts", 200, policy);
+    let entry = json!({
+        "id": "act_1", "at": AT, "actor": "billing", "action": "destination.edited", "before": {"paused": false},
+        "after": {"paused": true}, "subject": {"type": "destination", "id": "dst_1", "name": "Acme"}, "request_id": "r",
+    });
+    api.on("GET", "/v1/activity", 200, list(entry));
+    let key = json!({
+        "id": "key_1", "name": "video", "role": "read", "tenants": null, "created_at": AT, "expires_at": null,
+    });
+    api.on("GET", "/v1/keys", 200, list(key));
+    let status = json!({
+        "as_of": AT, "version": "0.1.0", "store": {"kind": "sqlite", "is_reachable": true, "answered_in_ms": 0.4},
+        "queue": {"kind": "memory", "is_reachable": true, "answered_in_ms": null}, "queue_depths": null,
+        "processes": [{"id": 1, "role": "serve", "version": "0.1.0", "started_at": AT}],
+    });
+    api.on("GET", "/v1/status", 200, status);
+    api
+}
+
+/// One destination with everything that its pages show.
+fn destinations(api: &FakeApi) {
+    let mut state = row("dst_1", "Acme");
+    let totals = json!({"destinations": 1, "backlog": 5, "dead": 7, "achieved_per_s": 9.5, "arrivals_per_s": 4.0});
+    let overview = json!({"as_of": AT, "totals": totals, "data": [state.clone()], "next_cursor": "c2"});
+    api.on("GET", "/v1/overview", 200, overview);
+    let mut destination = state["destination"].clone();
+    let settings = json!({
+        "event_types": ["*"], "timeout_ms": 15_000, "breaker": null, "alerts": {}, "skip_after_attempts": null,
+        "retry": {"max_attempts": 16, "max_age_s": 259_200, "schedule_ms": [1_000]}, "headers": {"x-key": "***"},
+        "signature": {"style": "standard"},
+    });
+    destination.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], destination);
+    state["as_of"] = json!(AT);
+    api.on("GET", "/v1/destinations/dst_1/overview", 200, state);
+    let health = json!({
+        "success_ratio": 0.95, "latency_ms": {"p50": 12.0, "p95": 80.0, "p99": 1_500.0}, "attempts_made": 918,
+        "attempts": [{"number": 1, "deliveries": 900}], "delivered": 909, "failed": 9, "dead": 0, "last_success_at": AT,
+    });
+    api.on("GET", "/v1/destinations/dst_1/health", 200, health);
+    let bucket = json!({
+        "at": AT, "sends": 97, "delivered": 97, "failed": 0, "arrivals": 3, "backlog": 70,
+        "max_window": [{"period": "second", "sends": 10, "limit": 10}],
+    });
+    let history = json!({"step": "10s", "from": AT, "to": "2025-11-21T07:30:10.000Z", "data": [bucket]});
+    api.on("GET", "/v1/destinations/dst_1/history", 200, history);
+    let limit = json!({
+        "limit": 10, "period": "second", "burst": 1, "worst_sliding_window": {"start": AT, "sends": 10},
+        "violations": 0, "utilisation": 0.97,
+    });
+    api.on("GET", "/v1/destinations/dst_1/audit", 200, json!({"sends": 97, "rate_limits": [limit]}));
+    api.on("POST", "/v1/destinations/dst_1/purge", 200, json!({"total": 3}));
+}
+
+/// What follows each occurrence of `start`, up to `end`.
+fn parts<'a>(text: &'a str, start: &'a str, end: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(start).skip(1).map(move |rest| rest.split(end).next().unwrap_or(rest))
+}
+
+async fn pages(api: &FakeApi) -> Vec<(&'static str, Page)> {
+    let browser = api.dashboard();
+    let mut pages = Vec::new();
+    for path in PAGES {
+        let page = browser.get(path).await;
+        assert_eq!(page.status, 200, "{path}: {}", page.text);
+        pages.push((path, page));
+    }
+    pages
+}
+
+#[tokio::test]
+async fn every_page_has_a_language_a_description_a_title_one_heading_and_a_way_past_the_navigation() {
+    let mut titles = BTreeSet::new();
+    for (path, page) in pages(&filled("admin")).await {
+        page.has(&[
+            "<!doctype html>",
+            "<html lang=\"en\">",
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">",
+            "<meta name=\"description\" content=\"",
+            "<a class=\"skip\" href=\"#main\">",
+            "<main id=\"main\" tabindex=\"-1\">",
+        ]);
+        assert_eq!(page.text.matches("<h1").count(), 1, "{path}");
+        let title = parts(&page.text, "<title>", "</title>").next().unwrap();
+        assert!(title.ends_with(" · Weir") && title.len() > " · Weir".len(), "{path}: {title}");
+        titles.insert(title.to_owned());
+    }
+    // The list of deliveries is there twice.
+    assert_eq!(titles.len(), PAGES.len() - 1, "pages are told apart by their titles: {titles:?}");
+}
+
+#[tokio::test]
+async fn no_id_occurs_twice_on_a_page() {
+    for (path, page) in pages(&filled("admin")).await {
+        let ids: Vec<&str> = parts(&page.text, " id=\"", "\"").collect();
+        let different: BTreeSet<&&str> = ids.iter().collect();
+        assert_eq!(ids.len(), different.len(), "{path}: {ids:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_table_that_is_too_wide_can_be_scrolled_with_the_keyboard() {
+    let mut tables = 0;
+    for (path, page) in pages(&filled("admin")).await {
+        for region in parts(&page.text, "<div class=\"scroll", ">") {
+            let is_reachable = region.contains(" tabindex=\"0\" role=\"region\" aria-label=\"");
+            assert!(is_reachable, "{path}: {region}");
+            tables += 1;
+        }
+        let grids = page.text.matches("<table class=\"grid").count();
+        assert_eq!(page.text.matches("<div class=\"scroll").count(), grids, "{path}: a table is in no region");
+    }
+    assert!(tables >= 13, "{tables}");
+}
+
+#[tokio::test]
+async fn a_list_names_its_next_page_and_from_there_its_first() {
+    let api = filled("admin");
+    for path in ["/", "/deliveries", "/events", "/replays", "/activity", "/keys"] {
+        let first = api.dashboard().get(path).await;
+        first.has(&[&format!("href=\"{path}?cursor=c2\" rel=\"next\">Next page</a>")]).has_not(&["First page"]);
+        let second = api.dashboard().get(&format!("{path}?cursor=c2")).await;
+        second.has(&[&format!("href=\"{path}\">First page</a>")]);
+    }
+    api.on("GET", "/v1/events", 200, json!({"data": [], "next_cursor": null}));
+    api.dashboard().get("/events").await.has_not(&["aria-label=\"Pages\""]);
+}
+
+#[tokio::test]
+async fn a_reader_sees_no_button_that_changes_anything() {
+    let api = filled("read");
+    // An open breaker and a pause offer actions to others.
+    let mut open = row("dst_1", "Acme")["destination"].clone();
+    open["breaker_state"] = json!("open");
+    for (path, page) in pages(&api).await {
+        for form in parts(&page.text, "<form method=\"post\" action=\"", "</form>") {
+            let action = form.split('"').next().unwrap();
+            let changes_nothing = ["/logout", "/destinations/dst_1/verify#verify"].contains(&action);
+            assert!(changes_nothing || path == "/keys" || !form.contains("<button"), "{path}: {form}");
+        }
+        let offered = ["Purge …", "Replay…", "Replay all that match…", ">Actions<", "type=\"checkbox\" name=\"id\""];
+        if path != "/keys" {
+            page.has_not(&offered);
+        }
+    }
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], open);
+    api.dashboard().get("/destinations/dst_1").await.has(&["The breaker is open."]).has_not(&["Close it now"]);
+}
+
+#[tokio::test]
+async fn no_page_loads_all_destinations() {
+    let api = filled("admin");
+    pages(&api).await;
+    assert!(api.seen("GET", "/v1/destinations").is_empty());
+    for call in api.seen("GET", "/v1/overview") {
+        let limit = call.path.split(['?', '&']).find_map(|part| part.strip_prefix("limit="));
+        assert!(limit.is_some_and(|limit| limit.parse::<u32>().unwrap() <= 50), "{}", call.path);
+    }
+}
+
+/// Charts escape their texts themselves (`weir_chart::escaped`). Everything else is escaped by askama.
+#[test]
+fn only_charts_are_put_into_a_page_as_they_are() {
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut unescaped = Vec::new();
+    for file in fs::read_dir(crate_folder.join("templates")).unwrap() {
+        let template = fs::read_to_string(file.unwrap().path()).unwrap();
+        unescaped.extend(parts(&template, "{{", "}}").filter(|text| text.contains("safe")).map(str::to_owned));
+    }
+    unescaped.sort();
+    assert_eq!(unescaped, [" history.chart(\"\").inline()|safe ", " self.svg()|safe "]);
+    let script = fs::read_to_string(crate_folder.join("assets/app.js")).unwrap();
+    for sink in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "srcdoc"] {
+        assert!(!script.contains(sink), "{sink}");
+    }
+}
