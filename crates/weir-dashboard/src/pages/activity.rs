@@ -12,6 +12,7 @@ use crate::{
     delivery_filter::instant,
     example::Example,
     frame::{Frame, Section},
+    names::destination_id,
     units::At,
     views::List,
     visit::{Answered, Visit},
@@ -125,6 +126,8 @@ fn plain(value: &Value) -> String {
 struct ActivityPage {
     frame: Frame,
     filter: Filter,
+    /// What was typed as the destination, and why it names none.
+    problem: Option<String>,
     page: List<Entry>,
     example: Example,
 }
@@ -143,7 +146,19 @@ impl ActivityPage {
     }
 }
 
-pub(crate) async fn show(visit: Visit, Query(filter): Query<Filter>) -> Answered {
+pub(crate) async fn show(visit: Visit, Query(mut filter): Query<Filter>) -> Answered {
+    let given = filter.destination.trim().to_owned();
+    let problem = match destination_id(&visit, &given).await? {
+        // The link of the page has the id, whatever was typed.
+        Ok(id) if id != given => {
+            return visit.redirect(&Filter { destination: id, ..filter }.link("/activity", ""), None);
+        }
+        Ok(_) => None,
+        Err(problem) => {
+            filter.destination.clear();
+            Some(problem)
+        }
+    };
     let path = ApiPath::of(["activity"])
         .with("destination", filter.destination.trim())
         .with("actor", filter.actor.trim())
@@ -153,7 +168,7 @@ pub(crate) async fn show(visit: Visit, Query(filter): Query<Filter>) -> Answered
     let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
     let example = Example::new(&visit, &me);
     let frame = visit.frame(me, Section::Activity, "Activity");
-    visit.page(&ActivityPage { frame, filter, page, example })
+    visit.page(&ActivityPage { frame, filter, problem, page, example })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::extract;
-use http::Method;
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -189,6 +189,10 @@ pub(crate) async fn bulk(visit: Visit, fields: Fields) -> Answered {
     let word = if edited == 1 { "destination" } else { "destinations" };
     match failed {
         None => visit.redirect(&next, Some(Flash::done(format!("{edited} {word} {done}.")))),
+        Some(refusal) if edited > 0 && refusal.status != StatusCode::UNAUTHORIZED => {
+            let text = format!("{edited} {word} {done}. The others are not: {}", refusal.sentence());
+            visit.redirect(&next, Some(Flash::error(text)))
+        }
         Some(refusal) => visit.after(&next, Err::<(), _>(refusal), |()| String::new()),
     }
 }

@@ -183,6 +183,20 @@ async fn the_activity_shows_who_changed_what() {
 }
 
 #[tokio::test]
+async fn the_activity_of_a_destination_is_found_by_its_name() {
+    let api = FakeApi::for_role("read");
+    let found = json!({"destination": {"id": "dst_1", "name": "Acme", "url": "https://example.com"}});
+    api.on("GET", "/v1/overview", 200, json!({"data": [found], "next_cursor": null}));
+    let page = api.dashboard().get("/activity?destination=Acme&actor=billing").await;
+    assert_eq!(page.location(), "/activity?destination=dst_1&actor=billing");
+    api.on("GET", "/v1/overview", 200, json!({"data": [], "next_cursor": null}));
+    api.on("GET", "/v1/activity", 200, json!({"data": [], "next_cursor": null}));
+    let page = api.dashboard().get("/activity?destination=Acme").await;
+    page.has(&["No destination has “Acme”"]);
+    assert_eq!(api.seen("GET", "/v1/activity")[0].path, "/v1/activity");
+}
+
+#[tokio::test]
 async fn the_status_shows_what_is_away() {
     let api = FakeApi::for_role("read");
     let mut status = json!({

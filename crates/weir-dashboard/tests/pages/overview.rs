@@ -160,4 +160,11 @@ async fn an_action_that_the_api_refuses_says_why() {
     api.on("PATCH", "/v1/destinations/dst_1", 403, problem("Forbidden", "this needs a key with the role `operate`"));
     let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&next=/").await;
     assert_eq!(page.flash(), "error.this needs a key with the role `operate`");
+    // One of two is done: the message names both.
+    api.on("PATCH", "/v1/destinations/dst_2", 200, json!({}));
+    let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&id=dst_2&next=/").await;
+    assert_eq!(
+        page.flash(),
+        "error.1 destination paused. The others are not: this needs a key with the role `operate`"
+    );
 }

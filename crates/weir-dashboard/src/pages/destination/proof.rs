@@ -345,7 +345,7 @@ pub(crate) async fn svg(visit: Visit, Path(id): Path<String>, Query(range): Quer
 /// The data of the chart as a file.
 pub(crate) async fn csv(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
     let history: History = visit.api.get(&history_path(&id, &range)).await?;
-    let name = "attachment; filename=\"proof.csv\"";
-    Ok(([(header::CONTENT_TYPE, "text/csv; charset=utf-8"), (header::CONTENT_DISPOSITION, name)], history.csv())
-        .into_response())
+    let name = format!("attachment; filename=\"{id}-proof.csv\"");
+    let csv_type = "text/csv; charset=utf-8".to_owned();
+    Ok(([(header::CONTENT_TYPE, csv_type), (header::CONTENT_DISPOSITION, name)], history.csv()).into_response())
 }
