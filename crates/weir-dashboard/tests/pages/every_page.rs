@@ -242,3 +242,24 @@ fn only_charts_are_put_into_a_page_as_they_are() {
         assert!(!script.contains(sink), "{sink}");
     }
 }
+
+#[test]
+fn no_rule_of_the_style_is_for_nothing() {
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut words = BTreeSet::new();
+    for folder in ["templates", "src", "src/pages", "src/pages/destination", "assets"] {
+        for file in fs::read_dir(crate_folder.join(folder)).unwrap() {
+            let file = file.unwrap().path();
+            if file.extension().is_some_and(|kind| ["html", "rs", "js"].iter().any(|known| kind == *known)) {
+                let text = fs::read_to_string(file).unwrap();
+                words.extend(text.split(|at: char| !at.is_ascii_alphanumeric() && at != '-').map(str::to_owned));
+            }
+        }
+    }
+    let style = fs::read_to_string(crate_folder.join("assets/app.css")).unwrap();
+    // A class begins with a letter; a number such as `.35` does not.
+    let classes = style.split('.').skip(1).filter(|rest| rest.starts_with(|first: char| first.is_ascii_alphabetic()));
+    let names = classes.map(|rest| rest.split(|at: char| !at.is_ascii_alphanumeric() && at != '-').next().unwrap());
+    let unused: BTreeSet<&str> = names.filter(|name| !words.contains(*name)).collect();
+    assert!(unused.is_empty(), "{unused:?}");
+}
