@@ -124,7 +124,7 @@ pub(crate) struct Frame {
     pub(crate) site: Site,
     pub(crate) section: Section,
     pub(crate) title: String,
-    /// `None` on the login page and on error pages.
+    /// `None` without a login.
     pub(crate) me: Option<Me>,
     pub(crate) flash: Option<Flash>,
     /// The query of the live stream, such as `?destination=dst_…`; `None`: the page has no live updates.

@@ -14,8 +14,8 @@ use axum::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::{
-    client::{SEC_FETCH_SITE, append},
-    frame::{Frame, Section},
+    client::{ApiPath, Client, SEC_FETCH_SITE, append},
+    frame::{Frame, Me, Section},
     refusal::Refusal,
     site::Site,
 };
@@ -45,26 +45,27 @@ const HEADERS: [(HeaderName, HeaderValue); 8] = [
 ];
 
 pub(crate) async fn guard(State(site): State<Site>, request: Request, next: Next) -> Response {
-    let headers = request.headers();
-    let is_fragment = headers.contains_key("hx-request");
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    let (parts, body) = request.into_parts();
+    let api = Client::new(site.api.clone(), site.carry, &parts);
+    let is_fragment = parts.headers.contains_key("hx-request");
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     // A form cannot be sent again by following a link.
-    let next_path = if request.method().is_safe() { path } else { "/".to_owned() };
-    let mut response = if request.method().is_safe() || is_same_origin(headers, site.public_url.as_deref()) {
-        next.run(request).await
+    let next_path = if parts.method.is_safe() { path } else { "/".to_owned() };
+    let mut response = if parts.method.is_safe() || is_same_origin(&parts.headers, site.public_url.as_deref()) {
+        next.run(Request::from_parts(parts, body)).await
     } else {
         let detail = "The form was not sent by a page of this server. Open the page again, and send the form there.";
         Refusal::new(StatusCode::FORBIDDEN, "Refused", detail).into_response()
     };
     if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
-        response = shown(&site, refusal, is_fragment, &next_path);
+        response = shown(&site, &api, refusal, is_fragment, &next_path).await;
     }
     protected(response)
 }
 
 /// A page that says why there is nothing at a path.
-pub(crate) fn page_of(site: &Site, refusal: Refusal) -> Response {
-    protected(shown(site, refusal, false, "/"))
+pub(crate) async fn page_of(site: &Site, api: &Client, refusal: Refusal) -> Response {
+    protected(shown(site, api, refusal, false, "/").await)
 }
 
 fn protected(mut response: Response) -> Response {
@@ -108,7 +109,7 @@ struct RefusalPart {
 }
 
 /// The refusal as a page or as a part of one. Without a login, the reader gets the login page.
-fn shown(site: &Site, refusal: Refusal, is_fragment: bool, next_path: &str) -> Response {
+async fn shown(site: &Site, api: &Client, refusal: Refusal, is_fragment: bool, next_path: &str) -> Response {
     if refusal.status == StatusCode::UNAUTHORIZED {
         return to_login(site, is_fragment, next_path);
     }
@@ -116,7 +117,9 @@ fn shown(site: &Site, refusal: Refusal, is_fragment: bool, next_path: &str) -> R
     let page = if is_fragment {
         RefusalPart { refusal }.render()
     } else {
-        let frame = Frame::new(site.clone(), Section::None, refusal.title.clone());
+        // The navigation leads on from a refusal. An API in trouble is not asked again.
+        let me = if status.is_client_error() { api.get::<Me>(&ApiPath::of(["me"])).await.ok() } else { None };
+        let frame = Frame { me, ..Frame::new(site.clone(), Section::None, refusal.title.clone()) };
         RefusalPage { frame, refusal }.render()
     };
     let mut response = (status, Html(page.unwrap_or_default())).into_response();

@@ -11,7 +11,9 @@ use http::{StatusCode, header};
 use tower::ServiceExt as _;
 
 use crate::{
-    assets, guard,
+    assets,
+    client::Client,
+    guard,
     pages::{
         activity, alerts, dead_letters, deliveries, delivery, destination, events, jump, keys, live, login, overview,
         purge, replay_plan, replays, status,
@@ -92,12 +94,16 @@ async fn home(visit: Visit, query: overview::Query, request: Request) -> Respons
 
 /// The API. Where it has nothing either, a browser gets a page.
 async fn elsewhere(State(site): State<Site>, request: Request) -> Response {
-    let gets_page = wants_page(&request) && !request.uri().path().starts_with("/v1");
-    let response = answer(&site, request).await;
-    if gets_page && response.status() == StatusCode::NOT_FOUND {
-        return guard::page_of(&site, Refusal::not_found("There is no such page."));
+    if !wants_page(&request) || request.uri().path().starts_with("/v1") {
+        return answer(&site, request).await;
     }
-    response
+    let (parts, body) = request.into_parts();
+    let api = Client::new(site.api.clone(), site.carry, &parts);
+    let response = answer(&site, Request::from_parts(parts, body)).await;
+    match response.status() {
+        StatusCode::NOT_FOUND => guard::page_of(&site, &api, Refusal::not_found("There is no such page.")).await,
+        _ => response,
+    }
 }
 
 fn wants_page(request: &Request) -> bool {

@@ -92,6 +92,18 @@ async fn a_refusal_is_a_page_with_its_status_and_a_part_in_a_fragment() {
 }
 
 #[tokio::test]
+async fn a_refusal_keeps_the_navigation_of_a_reader() {
+    let api = FakeApi::for_role("read");
+    let page = api.dashboard().get("/deliveries/dlv_unknown").await;
+    assert_eq!(page.status, 404);
+    page.has(&["there is no path /v1/deliveries/dlv_unknown", "href=\"/deliveries\"", "action=\"/logout\""]);
+    // A key that only posts events has nothing to go to.
+    let api = FakeApi::for_role("ingest");
+    api.on("GET", "/v1/overview", 403, problem("Forbidden", "this needs a key with the role `read`"));
+    api.dashboard().get("/").await.has(&["Log in with another key"]).has_not(&["href=\"/deliveries\""]);
+}
+
+#[tokio::test]
 async fn a_form_must_prove_that_a_page_of_this_server_sent_it() {
     let api = FakeApi::for_role("admin");
     let browser = api.dashboard();
@@ -206,7 +218,7 @@ async fn a_browser_gets_a_page_where_there_is_nothing() {
     let api = FakeApi::for_role("read");
     let page = api.dashboard().get("/nothing").await;
     assert_eq!((page.status.as_u16(), page.header("cache-control")), (404, "no-store"));
-    page.has(&["<html", "There is no such page."]);
+    page.has(&["<html", "There is no such page.", "href=\"/deliveries\""]);
     assert!(page.header("content-security-policy").starts_with("default-src 'none'"));
     api.dashboard().get("/v1/nothing").await.has_not(&["<html"]);
 }
