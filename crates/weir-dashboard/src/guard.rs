@@ -12,6 +12,7 @@ use axum::{
     response::{Html, IntoResponse, Response},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use url::Url;
 
 use crate::{
     client::{ApiPath, Client, SEC_FETCH_SITE, append},
@@ -48,9 +49,13 @@ pub(crate) async fn guard(State(site): State<Site>, request: Request, next: Next
     let (parts, body) = request.into_parts();
     let api = Client::new(site.api.clone(), site.carry, &parts);
     let is_fragment = parts.headers.contains_key("hx-request");
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    // A form cannot be sent again by following a link.
-    let next_path = if parts.method.is_safe() { path } else { "/".to_owned() };
+    let next_path = match (is_fragment, parts.method.is_safe()) {
+        (true, _) => page_of_fragment(&parts.headers, &site.base),
+        (false, true) => parts.uri.path_and_query().map(|path| path.as_str().to_owned()),
+        // A form cannot be sent again by following a link.
+        (false, false) => None,
+    };
+    let next_path = next_path.unwrap_or_else(|| "/".to_owned());
     let mut response = if parts.method.is_safe() || is_same_origin(&parts.headers, site.public_url.as_deref()) {
         next.run(Request::from_parts(parts, body)).await
     } else {
@@ -129,10 +134,16 @@ async fn shown(site: &Site, api: &Client, refusal: Refusal, is_fragment: bool, n
     response
 }
 
+/// The page that asks for a fragment, without the base. The policy for referrers names pages of this server in full.
+fn page_of_fragment(headers: &HeaderMap, base: &str) -> Option<String> {
+    let page = Url::parse(headers.get(header::REFERER)?.to_str().ok()?).ok()?;
+    let path = page.path().strip_prefix(base)?;
+    Some(page.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}")))
+}
+
 fn to_login(site: &Site, is_fragment: bool, next_path: &str) -> Response {
     let mut login = format!("{}/login", site.base);
-    // The page of a fragment is not known here; the reader starts again at the overview.
-    if !is_fragment && next_path != "/" {
+    if next_path != "/" {
         append(&mut login, "next", next_path);
     }
     let (status, name) = if is_fragment {

@@ -26,7 +26,8 @@
 //!    root element has an id, `data-live`, `hx-get` with the route, `hx-trigger="snapshot from:#live"` and
 //!    `hx-swap="outerMorph"`; the page's frame needs `.live("")`.
 //! 6. A table is in a region that the keyboard reaches
-//!    (`<div class="scroll" tabindex="0" role="region" aria-label="…">`), and a list ends with the links of `pager.html`.
+//!    (`<div class="scroll" tabindex="0" role="region" aria-label="…">`), and a list ends with the links of
+//!    `pager.html`.
 //! 7. Add the routes to the table in `router`.
 
 mod assets;

@@ -70,6 +70,10 @@ async fn a_page_without_a_login_leads_to_the_login_and_back() {
     assert_eq!(api.dashboard_at("/weir").get("/").await.location(), "/weir/login");
     let fragment = browser.get_with("/fragments/overview", &[("hx-request", "true")]).await;
     assert_eq!((fragment.status.as_u16(), fragment.header("hx-redirect")), (200, "/login"));
+    // A live page whose session has ended is opened again after the login.
+    let headers = [("hx-request", "true"), ("referer", "http://weir.test/weir/?q=a")];
+    let fragment = api.dashboard_at("/weir").get_with("/fragments/overview", &headers).await;
+    assert_eq!(fragment.header("hx-redirect"), "/weir/login?next=/?q%3Da");
 }
 
 #[tokio::test]
