@@ -459,7 +459,7 @@ export interface Estimate {
   binding: Binding | "max_in_flight" | null;
   drain_eta_s: number | null;
   drains: boolean | null;
-  would_expire: number;
+  would_expire: boolean;
   first_expiry_at: string | null;
 }
 

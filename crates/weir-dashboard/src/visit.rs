@@ -98,12 +98,15 @@ impl Visit {
         Ok(response)
     }
 
-    /// After an action: back to a page with what it did, or with why it was refused. A missing login is passed on.
+    /// After an action: back to a page with what it did, or with why it was refused. A missing login, a missing role and
+    /// a missing object are answered as such: no page offers such a form.
     pub(crate) fn after<T>(&self, to: &str, done: Result<T, Refusal>, text: impl FnOnce(T) -> String) -> Answered {
         match done {
             Ok(answer) => self.redirect(to, Some(Flash::done(text(answer)))),
-            Err(refusal) if refusal.status == StatusCode::UNAUTHORIZED => Err(refusal),
-            Err(refusal) => self.redirect(to, Some(Flash::error(refusal.sentence()))),
+            Err(refusal) => match refusal.status {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => Err(refusal),
+                _ => self.redirect(to, Some(Flash::error(refusal.sentence()))),
+            },
         }
     }
 }

@@ -472,7 +472,7 @@ class Estimate(TypedDict):
     binding: Binding | Literal["max_in_flight"] | None
     drain_eta_s: float | None
     drains: bool | None
-    would_expire: int
+    would_expire: bool
     first_expiry_at: str | None
 
 

@@ -156,15 +156,18 @@ async fn ticked_destinations_are_paused_and_resumed() {
 
 #[tokio::test]
 async fn an_action_that_the_api_refuses_says_why() {
-    let api = FakeApi::for_role("read");
-    api.on("PATCH", "/v1/destinations/dst_1", 403, problem("Forbidden", "this needs a key with the role `operate`"));
+    let api = FakeApi::for_role("operate");
+    api.on("PATCH", "/v1/destinations/dst_1", 409, problem("Conflict", "an edit of this destination is under way"));
     let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&next=/").await;
-    assert_eq!(page.flash(), "error.this needs a key with the role `operate`");
+    assert_eq!(page.flash(), "error.an edit of this destination is under way");
     // One of two is done: the message names both.
     api.on("PATCH", "/v1/destinations/dst_2", 200, json!({}));
     let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&id=dst_2&next=/").await;
-    assert_eq!(
-        page.flash(),
-        "error.1 destination paused. The others are not: this needs a key with the role `operate`"
-    );
+    assert_eq!(page.flash(), "error.1 destination paused. The others are not: an edit of this destination is under way");
+    // No page offers the form to a reader, so its answer is the refusal itself.
+    let api = FakeApi::for_role("read");
+    api.on("PATCH", "/v1/destinations/dst_1", 403, problem("Forbidden", "this needs a key with the role `operate`"));
+    let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&next=/").await;
+    assert_eq!(page.status, 403);
+    assert!(page.text.contains("this needs a key with the role `operate`"), "{}", page.text);
 }
