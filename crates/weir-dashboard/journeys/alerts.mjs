@@ -74,7 +74,7 @@ journey('a wrong threshold is explained in words, and nothing is saved', async (
 journey('a key that is not an admin sees the thresholds and cannot change them', async (visit) => {
   const { secret } = await api('POST', '/v1/keys', { name: 'operator', role: 'operate' });
   const page = await visit.open('/alerts', { as: secret });
-  await page.getByText('Only a key with the role admin may change them').waitFor();
+  await page.getByText('Only a key with the role admin can change them').waitFor();
   assert.equal(await depth(page).isDisabled(), true);
   assert.equal(await page.getByRole('button', { name: 'Save' }).count(), 0);
   await visit.check(page, 'alerts-read');
