@@ -2,6 +2,7 @@
 
 mod breaker;
 mod by_name;
+mod edits;
 mod headers;
 pub(crate) mod health;
 mod patch;
@@ -12,7 +13,7 @@ pub(crate) mod settings;
 mod signature;
 mod view;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Json,
@@ -29,10 +30,14 @@ use weir_core::{
     destination::Settings,
 };
 use weir_queue::Terms;
-use weir_store::{Created, Deletion, DestinationDeletion, DestinationPatch};
+use weir_store::{Created, Deletion, DestinationDeletion};
 
-pub(crate) use self::by_name::{__path_put, put};
+pub(crate) use self::{
+    by_name::{__path_put, put},
+    edits::change,
+};
 use self::{
+    edits::{EDIT_ROUNDS, crowded, later},
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
     retry::RetryRequest,
@@ -50,15 +55,9 @@ use crate::{
         query::{Query, parameters},
         texts::{DestinationConditionText, DestinationIdText, SearchText, TenantText},
     },
-    resources::activity::{Author, destination_action, destination_changes},
+    resources::activity::{Author, destination_changes},
     state::{Api, ApiState},
 };
-
-/// How often an edit is tried while other requests edit the same destination. In each round one of these requests
-/// succeeds.
-const EDIT_ROUNDS: usize = 64;
-/// `updated_at` is shown in milliseconds, and two versions of a destination must show different values.
-const TICK: Duration = Duration::from_millis(1);
 
 /// Rules between fields that the document states with further keywords of JSON Schema.
 pub(crate) fn keywords() -> [(&'static str, Value); 6] {
@@ -287,67 +286,6 @@ pub(crate) async fn edit(
     Ok((etag_header(&destination), Json(DestinationView::new(&destination, api.clock.now()))))
 }
 
-/// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
-/// starts again from the new state. `closes_breaker`: it closes an open breaker even if it changes no setting.
-pub(crate) async fn change(
-    api: &ApiState,
-    caller: &Caller,
-    author: &Author,
-    id: DestinationId,
-    if_match: &IfMatch,
-    closes_breaker: bool,
-    edit: impl Fn(&Destination) -> ApiResult<Settings>,
-) -> ApiResult<Arc<Destination>> {
-    for _ in 0..EDIT_ROUNDS {
-        let current = find(api, caller, id).await?;
-        if_match.check(&etag(&current))?;
-        let settings = edit(&current)?;
-        // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
-        let closes_breaker = closes_breaker && current.breaker.reason().is_some();
-        let edited = if settings == current.settings && !closes_breaker {
-            Some(current)
-        } else {
-            commit(api, &current, settings, closes_breaker, author).await?
-        };
-        if let Some(destination) = edited {
-            api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
-            return Ok(destination);
-        }
-    }
-    Err(crowded())
-}
-
-/// Stores an edit with its activity. `None` if the destination was edited or deleted meanwhile.
-async fn commit(
-    api: &ApiState,
-    current: &Destination,
-    settings: Settings,
-    closes_breaker: bool,
-    author: &Author,
-) -> ApiResult<Option<Arc<Destination>>> {
-    let only_closes_breaker = settings == current.settings;
-    let patch = DestinationPatch {
-        id: current.id,
-        expected_updated_at: current.updated_at,
-        settings,
-        closes_breaker,
-        now: later(current.updated_at, api.clock.now()),
-    };
-    // The edit applies only to this version, so these are its values.
-    let Some(edited) = patch.applied_to(current) else { return Ok(None) };
-    let (before, after) = destination_changes(Some(current), Some(&edited))?;
-    let action = match only_closes_breaker {
-        true => Action::DestinationResumed,
-        false => destination_action(before.as_ref(), after.as_ref()),
-    };
-    let activity = author.does(action, api.clock.now()).of_destination(&edited).changing(before, after);
-    Ok(api.store.patch_destination(patch, activity).await?)
-}
-
-fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
-    now.max(updated_at + TICK)
-}
-
 /// The settings as the API shows them.
 pub(crate) fn settings_value(settings: &Settings) -> ApiResult<Value> {
     serde_json::to_value(SettingsView::from(settings))
@@ -390,10 +328,6 @@ pub(crate) async fn delete(
         }
     }
     Err(crowded())
-}
-
-fn crowded() -> Problem {
-    Problem::conflict("other requests keep editing this destination; try again")
 }
 
 /// The destination, or a 404 problem. The destination of a tenant that the caller does not see does not exist for it.

@@ -1,48 +1,15 @@
-//! API keys: every operation, by every role, on data of the key's own tenant and of another one; and the keys
-//! themselves.
+//! Roles: every operation, by every role, on data of the key's own tenant and of another one.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
-use weir_api::ApiKeys;
+use tower::ServiceExt as _;
 
-use crate::harness::{Options, Reply, Server};
+use crate::harness::{FOREIGN, OWN, ROOT, Server};
 
-/// The key in the settings of the server.
-const ROOT: &str = "sesame";
-const OWN: &str = "acme";
-const FOREIGN: &str = "globex";
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-
-impl Server {
-    async fn with_keys() -> Self {
-        Self::start_with(Options { api_keys: ApiKeys::new([ROOT]), ..Options::default() }).await
-    }
-
-    async fn ask(&self, key: &str, method: &str, path: &str, body: Option<&Value>) -> Reply {
-        let request =
-            Request::builder().method(method).uri(path).header(header::AUTHORIZATION, format!("Bearer {key}"));
-        let request = match body {
-            Some(body) => request.header(header::CONTENT_TYPE, "application/json").body(Body::from(body.to_string())),
-            None => request.body(Body::empty()),
-        };
-        self.send(request.unwrap()).await
-    }
-
-    async fn root(&self, method: &str, path: &str, body: Value) -> Value {
-        let reply = self.ask(ROOT, method, path, Some(&body)).await;
-        assert!(reply.status.is_success(), "{method} {path}: {reply:?}");
-        serde_json::from_slice(&reply.body).unwrap()
-    }
-
-    /// Creates a key and returns its secret.
-    async fn key(&self, role: &str, tenants: Value) -> String {
-        let created = self.root("POST", "/v1/keys", json!({"name": role, "role": role, "tenants": tenants})).await;
-        created["secret"].as_str().unwrap().to_owned()
-    }
-}
 
 /// The paths that can be limited to a tenant.
 const LISTS: [&str; 6] =
@@ -267,143 +234,4 @@ async fn a_role_allows_its_operations_and_no_others_and_a_bound_key_sees_only_it
         }
         assert_eq!(foreign.everything(&server).await, before, "{role}");
     }
-}
-
-#[tokio::test]
-async fn data_without_a_tenant_belongs_to_the_only_tenant_of_the_key() {
-    let server = Server::with_keys().await;
-    let (one, two) = (server.key("operate", json!([OWN])).await, server.key("operate", json!([OWN, FOREIGN])).await);
-    let destination = json!({"url": "https://acme.example/"});
-    let event = json!({"type": "t", "data": 1});
-    let created = server.ask(&one, "POST", "/v1/destinations", Some(&destination)).await.expect(StatusCode::CREATED);
-    assert_eq!(created["tenant"], OWN);
-    let accepted = server.ask(&one, "POST", "/v1/events", Some(&event)).await.expect(StatusCode::ACCEPTED);
-    assert_eq!((&accepted["tenant"], &accepted["deliveries"]), (&json!(OWN), &json!(1)));
-    for (path, body) in [("/v1/destinations", &destination), ("/v1/events", &event)] {
-        assert_eq!(server.ask(&two, "POST", path, Some(body)).await.pointers(), ["/tenant"]);
-    }
-    // In lists a key with several tenants need not name one. A third tenant stays hidden.
-    let third = json!({"url": "https://third.example/", "tenant": "third"});
-    let third = server.root("POST", "/v1/destinations", third).await["id"].clone();
-    let verify = json!({"destination": third, "headers": {}, "body": ""});
-    server.ask(&two, "POST", "/v1/verify", Some(&verify)).await.problem(404);
-    server.root("POST", "/v1/events", json!({"type": "t", "data": 1, "tenant": "third"})).await;
-    server.root("POST", "/v1/destinations", json!({"url": "https://globex.example/", "tenant": FOREIGN})).await;
-    server.root("POST", "/v1/events", json!({"type": "t", "data": 1, "tenant": FOREIGN})).await;
-    for (path, of_one, of_two, of_all) in
-        [("/v1/destinations", 1, 2, 3), ("/v1/events", 1, 2, 3), ("/v1/deliveries?count=true", 1, 2, 3)]
-    {
-        for (key, expected) in [(one.as_str(), of_one), (&two, of_two), (ROOT, of_all)] {
-            let list = server.ask(key, "GET", path, None).await.expect(StatusCode::OK);
-            assert_eq!(list["data"].as_array().unwrap().len(), expected, "{path}: {list}");
-            assert!(list["count"].is_null() || list["count"] == json!({"value": expected, "capped": false}), "{list}");
-        }
-    }
-    // So with replays: that of two tenants is hidden from a key of one of them.
-    let replay = server.ask(&two, "POST", "/v1/replays", Some(&json!({}))).await.expect(StatusCode::ACCEPTED);
-    assert_eq!((&replay["tenant"], &replay["tenants"]), (&Value::Null, &json!([OWN, FOREIGN])));
-    let path = format!("/v1/replays/{}", replay["id"].as_str().unwrap());
-    server.ask(&two, "GET", &path, None).await.expect(StatusCode::OK);
-    server.ask(&one, "GET", &path, None).await.problem(404);
-    let path = format!("/v1/destinations?tenant={OWN}");
-    assert_eq!(server.ask(&two, "GET", &path, None).await.expect(StatusCode::OK)["data"][0]["id"], created["id"]);
-    // A destination keeps its tenant.
-    let path = format!("/v1/destinations/{}", created["id"].as_str().unwrap());
-    for key in [&one, &two] {
-        server.ask(key, "PATCH", &path, Some(&json!({"tenant": FOREIGN}))).await.problem(409);
-        let same = server.ask(key, "PATCH", &path, Some(&json!({"tenant": OWN}))).await.expect(StatusCode::OK);
-        assert_eq!(same["tenant"], OWN);
-    }
-}
-
-#[tokio::test]
-async fn a_key_is_shown_once_and_is_valid_until_it_expires_or_is_deleted() {
-    let server = Server::with_keys().await;
-    let expires_at = "2026-11-21T08:30:00.000Z";
-    let request = json!({"name": "billing", "role": "read", "expires_at": expires_at});
-    let reply = server.ask(ROOT, "POST", "/v1/keys", Some(&request)).await;
-    assert_eq!(reply.header("cache-control"), "no-store");
-    let mut created = reply.expect(StatusCode::CREATED);
-    let secret = created.as_object_mut().unwrap().remove("secret").unwrap();
-    let secret = secret.as_str().unwrap();
-    assert!(secret.starts_with("wk_") && secret.len() == 46, "{secret}");
-    assert_eq!(
-        created,
-        json!({
-            "id": created["id"], "name": "billing", "role": "read", "tenants": null,
-            "created_at": created["created_at"], "expires_at": expires_at,
-        })
-    );
-    server.clock.advance(Duration::from_millis(1));
-    let forever = server.key("read", Value::Null).await;
-    let listed = server.ask(ROOT, "GET", "/v1/keys", None).await.expect(StatusCode::OK);
-    assert_eq!((listed["data"].as_array().unwrap().len(), &listed["data"][1]), (2, &created));
-    assert!(!listed.to_string().contains("wk_"));
-    let first = server.ask(ROOT, "GET", "/v1/keys?limit=1", None).await.expect(StatusCode::OK);
-    let next = format!("/v1/keys?limit=1&cursor={}", first["next_cursor"].as_str().unwrap());
-    let second = server.ask(ROOT, "GET", &next, None).await.expect(StatusCode::OK);
-    assert_eq!((&second["data"][0], &second["next_cursor"]), (&created, &Value::Null));
-
-    server.ask(secret, "GET", "/v1/events", None).await.expect(StatusCode::OK);
-    server.clock.advance(Duration::from_secs(3_600));
-    server.ask(secret, "GET", "/v1/events", None).await.problem(401);
-    server.ask(&forever, "GET", "/v1/events", None).await.expect(StatusCode::OK);
-    let path = format!("/v1/keys/{}", listed["data"][0]["id"].as_str().unwrap());
-    assert_eq!(server.ask(ROOT, "DELETE", &path, None).await.status, StatusCode::NO_CONTENT);
-    server.ask(&forever, "GET", "/v1/events", None).await.problem(401);
-    server.ask(ROOT, "DELETE", &path, None).await.problem(404);
-}
-
-#[tokio::test]
-async fn a_bad_key_is_refused_with_every_error() {
-    let server = Server::with_keys().await;
-    for (request, pointers) in [
-        (json!({}), &["/name", "/role"][..]),
-        (json!({"name": "", "role": "root", "tenants": [], "colour": 1}), &["/name", "/role", "/tenants", "/colour"]),
-        (
-            json!({"name": "a\nb", "role": "read", "tenants": ["a b"], "expires_at": "soon"}),
-            &["/name", "/tenants/0", "/expires_at"],
-        ),
-        (json!({"name": "a", "role": "read", "expires_at": "2026-11-21T07:00:00Z"}), &["/expires_at"]),
-    ] {
-        assert_eq!(server.ask(ROOT, "POST", "/v1/keys", Some(&request)).await.pointers(), pointers, "{request}");
-    }
-    let admin = server.key("admin", json!([OWN])).await;
-    for tenants in [Value::Null, json!([OWN, FOREIGN])] {
-        let request = json!({"name": "wider", "role": "ingest", "tenants": tenants});
-        assert_eq!(server.ask(&admin, "POST", "/v1/keys", Some(&request)).await.pointers(), ["/tenants"]);
-    }
-}
-
-#[tokio::test]
-async fn without_configured_keys_a_stored_key_still_has_only_its_role() {
-    let server = Server::start().await;
-    let created = server.post("/v1/keys", json!({"name": "a", "role": "read"})).await.expect(StatusCode::CREATED);
-    let secret = created["secret"].as_str().unwrap();
-    server.ask(secret, "GET", "/v1/events", None).await.expect(StatusCode::OK);
-    server.ask(secret, "POST", "/v1/events", Some(&json!({"type": "t", "data": 1}))).await.problem(403);
-    server.ask("wk_wrong", "GET", "/v1/events", None).await.problem(401);
-    server.get("/v1/events").await.expect(StatusCode::OK);
-}
-
-#[tokio::test]
-async fn the_pages_of_replays_have_only_those_of_the_own_tenant() {
-    let server = Server::with_keys().await;
-    let key = server.key("read", json!([OWN])).await;
-    let mut own = Vec::new();
-    for number in 0..7 {
-        server.clock.advance(Duration::from_millis(1));
-        let tenant = if number % 3 == 0 { OWN } else { FOREIGN };
-        let replay = server.root("POST", "/v1/replays", json!({"tenant": tenant})).await;
-        own.extend((tenant == OWN).then(|| replay["id"].clone()));
-    }
-    let (mut path, mut pages) = ("/v1/replays?limit=1".to_owned(), Vec::new());
-    loop {
-        let page = server.ask(&key, "GET", &path, None).await.expect(StatusCode::OK);
-        pages.push(page["data"].as_array().unwrap().iter().map(|replay| replay["id"].clone()).collect::<Vec<_>>());
-        let Some(cursor) = page["next_cursor"].as_str() else { break };
-        path = format!("/v1/replays?limit=1&cursor={cursor}");
-    }
-    own.reverse();
-    assert_eq!(pages, own.into_iter().map(|id| vec![id]).collect::<Vec<_>>());
 }

@@ -17,7 +17,9 @@ use weir_core::Destination;
 use weir_queue::Terms;
 
 use super::{
-    EDIT_ROUNDS, commit, created, creation_of, crowded, etag, etag_header, new_destination,
+    created, creation_of,
+    edits::{EDIT_ROUNDS, commit, crowded},
+    etag, etag_header, new_destination,
     request::{DestinationRequest, NameText},
     settings,
     view::{CreatedView, DestinationView},

@@ -1,0 +1,88 @@
+//! How an edit of a destination is made: read, changed, stored if nobody else was faster, and announced.
+
+use std::{sync::Arc, time::Duration};
+
+use weir_core::{Destination, DestinationId, Timestamp, activity::Action, destination::Settings};
+use weir_queue::Terms;
+use weir_store::DestinationPatch;
+
+use super::{etag, find};
+use crate::{
+    auth::Caller,
+    problem::{ApiResult, Problem},
+    readers::if_match::IfMatch,
+    resources::activity::{Author, destination_action, destination_changes},
+    state::ApiState,
+};
+
+/// How often an edit is tried while other requests edit the same destination. In each round one of these requests
+/// succeeds.
+pub(super) const EDIT_ROUNDS: usize = 64;
+/// `updated_at` is shown in milliseconds, and two versions of a destination must show different values.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
+/// starts again from the new state. `closes_breaker`: it closes an open breaker even if it changes no setting.
+pub(crate) async fn change(
+    api: &ApiState,
+    caller: &Caller,
+    author: &Author,
+    id: DestinationId,
+    if_match: &IfMatch,
+    closes_breaker: bool,
+    edit: impl Fn(&Destination) -> ApiResult<Settings>,
+) -> ApiResult<Arc<Destination>> {
+    for _ in 0..EDIT_ROUNDS {
+        let current = find(api, caller, id).await?;
+        if_match.check(&etag(&current))?;
+        let settings = edit(&current)?;
+        // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
+        let closes_breaker = closes_breaker && current.breaker.reason().is_some();
+        let edited = if settings == current.settings && !closes_breaker {
+            Some(current)
+        } else {
+            commit(api, &current, settings, closes_breaker, author).await?
+        };
+        if let Some(destination) = edited {
+            api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
+            return Ok(destination);
+        }
+    }
+    Err(crowded())
+}
+
+/// Stores an edit with its activity. `None` if the destination was edited or deleted meanwhile.
+pub(super) async fn commit(
+    api: &ApiState,
+    current: &Destination,
+    settings: Settings,
+    closes_breaker: bool,
+    author: &Author,
+) -> ApiResult<Option<Arc<Destination>>> {
+    let only_closes_breaker = settings == current.settings;
+    let patch = DestinationPatch {
+        id: current.id,
+        expected_updated_at: current.updated_at,
+        settings,
+        closes_breaker,
+        now: later(current.updated_at, api.clock.now()),
+    };
+    // The edit applies only to this version, so these are its values.
+    let Some(edited) = patch.applied_to(current) else { return Ok(None) };
+    let (before, after) = destination_changes(Some(current), Some(&edited))?;
+    let action = match only_closes_breaker {
+        true => Action::DestinationResumed,
+        false => destination_action(before.as_ref(), after.as_ref()),
+    };
+    let activity = author.does(action, api.clock.now()).of_destination(&edited).changing(before, after);
+    Ok(api.store.patch_destination(patch, activity).await?)
+}
+
+pub(super) fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
+    now.max(updated_at + TICK)
+}
+
+/// The refusal of an edit that lost every round against others.
+pub(super) fn crowded() -> Problem {
+    Problem::conflict("other requests keep editing this destination; try again")
+}

@@ -1,0 +1,78 @@
+//! API keys themselves: created, listed, and valid until they end.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::harness::{FOREIGN, OWN, ROOT, Server};
+
+#[tokio::test]
+async fn a_key_is_shown_once_and_is_valid_until_it_expires_or_is_deleted() {
+    let server = Server::with_keys().await;
+    let expires_at = "2026-11-21T08:30:00.000Z";
+    let request = json!({"name": "billing", "role": "read", "expires_at": expires_at});
+    let reply = server.ask(ROOT, "POST", "/v1/keys", Some(&request)).await;
+    assert_eq!(reply.header("cache-control"), "no-store");
+    let mut created = reply.expect(StatusCode::CREATED);
+    let secret = created.as_object_mut().unwrap().remove("secret").unwrap();
+    let secret = secret.as_str().unwrap();
+    assert!(secret.starts_with("wk_") && secret.len() == 46, "{secret}");
+    assert_eq!(
+        created,
+        json!({
+            "id": created["id"], "name": "billing", "role": "read", "tenants": null,
+            "created_at": created["created_at"], "expires_at": expires_at,
+        })
+    );
+    server.clock.advance(Duration::from_millis(1));
+    let forever = server.key("read", Value::Null).await;
+    let listed = server.ask(ROOT, "GET", "/v1/keys", None).await.expect(StatusCode::OK);
+    assert_eq!((listed["data"].as_array().unwrap().len(), &listed["data"][1]), (2, &created));
+    assert!(!listed.to_string().contains("wk_"));
+    let first = server.ask(ROOT, "GET", "/v1/keys?limit=1", None).await.expect(StatusCode::OK);
+    let next = format!("/v1/keys?limit=1&cursor={}", first["next_cursor"].as_str().unwrap());
+    let second = server.ask(ROOT, "GET", &next, None).await.expect(StatusCode::OK);
+    assert_eq!((&second["data"][0], &second["next_cursor"]), (&created, &Value::Null));
+
+    server.ask(secret, "GET", "/v1/events", None).await.expect(StatusCode::OK);
+    server.clock.advance(Duration::from_secs(3_600));
+    server.ask(secret, "GET", "/v1/events", None).await.problem(401);
+    server.ask(&forever, "GET", "/v1/events", None).await.expect(StatusCode::OK);
+    let path = format!("/v1/keys/{}", listed["data"][0]["id"].as_str().unwrap());
+    assert_eq!(server.ask(ROOT, "DELETE", &path, None).await.status, StatusCode::NO_CONTENT);
+    server.ask(&forever, "GET", "/v1/events", None).await.problem(401);
+    server.ask(ROOT, "DELETE", &path, None).await.problem(404);
+}
+
+#[tokio::test]
+async fn a_bad_key_is_refused_with_every_error() {
+    let server = Server::with_keys().await;
+    for (request, pointers) in [
+        (json!({}), &["/name", "/role"][..]),
+        (json!({"name": "", "role": "root", "tenants": [], "colour": 1}), &["/name", "/role", "/tenants", "/colour"]),
+        (
+            json!({"name": "a\nb", "role": "read", "tenants": ["a b"], "expires_at": "soon"}),
+            &["/name", "/tenants/0", "/expires_at"],
+        ),
+        (json!({"name": "a", "role": "read", "expires_at": "2026-11-21T07:00:00Z"}), &["/expires_at"]),
+    ] {
+        assert_eq!(server.ask(ROOT, "POST", "/v1/keys", Some(&request)).await.pointers(), pointers, "{request}");
+    }
+    let admin = server.key("admin", json!([OWN])).await;
+    for tenants in [Value::Null, json!([OWN, FOREIGN])] {
+        let request = json!({"name": "wider", "role": "ingest", "tenants": tenants});
+        assert_eq!(server.ask(&admin, "POST", "/v1/keys", Some(&request)).await.pointers(), ["/tenants"]);
+    }
+}
+
+#[tokio::test]
+async fn without_configured_keys_a_stored_key_still_has_only_its_role() {
+    let server = Server::start().await;
+    let created = server.post("/v1/keys", json!({"name": "a", "role": "read"})).await.expect(StatusCode::CREATED);
+    let secret = created["secret"].as_str().unwrap();
+    server.ask(secret, "GET", "/v1/events", None).await.expect(StatusCode::OK);
+    server.ask(secret, "POST", "/v1/events", Some(&json!({"type": "t", "data": 1}))).await.problem(403);
+    server.ask("wk_wrong", "GET", "/v1/events", None).await.problem(401);
+    server.get("/v1/events").await.expect(StatusCode::OK);
+}

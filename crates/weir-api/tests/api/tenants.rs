@@ -1,0 +1,77 @@
+//! Keys that are bound to tenants: data of other tenants does not exist for them, in no answer and no figure.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::harness::{FOREIGN, OWN, ROOT, Server};
+
+#[tokio::test]
+async fn data_without_a_tenant_belongs_to_the_only_tenant_of_the_key() {
+    let server = Server::with_keys().await;
+    let (one, two) = (server.key("operate", json!([OWN])).await, server.key("operate", json!([OWN, FOREIGN])).await);
+    let destination = json!({"url": "https://acme.example/"});
+    let event = json!({"type": "t", "data": 1});
+    let created = server.ask(&one, "POST", "/v1/destinations", Some(&destination)).await.expect(StatusCode::CREATED);
+    assert_eq!(created["tenant"], OWN);
+    let accepted = server.ask(&one, "POST", "/v1/events", Some(&event)).await.expect(StatusCode::ACCEPTED);
+    assert_eq!((&accepted["tenant"], &accepted["deliveries"]), (&json!(OWN), &json!(1)));
+    for (path, body) in [("/v1/destinations", &destination), ("/v1/events", &event)] {
+        assert_eq!(server.ask(&two, "POST", path, Some(body)).await.pointers(), ["/tenant"]);
+    }
+    // In lists a key with several tenants need not name one. A third tenant stays hidden.
+    let third = json!({"url": "https://third.example/", "tenant": "third"});
+    let third = server.root("POST", "/v1/destinations", third).await["id"].clone();
+    let verify = json!({"destination": third, "headers": {}, "body": ""});
+    server.ask(&two, "POST", "/v1/verify", Some(&verify)).await.problem(404);
+    server.root("POST", "/v1/events", json!({"type": "t", "data": 1, "tenant": "third"})).await;
+    server.root("POST", "/v1/destinations", json!({"url": "https://globex.example/", "tenant": FOREIGN})).await;
+    server.root("POST", "/v1/events", json!({"type": "t", "data": 1, "tenant": FOREIGN})).await;
+    for (path, of_one, of_two, of_all) in
+        [("/v1/destinations", 1, 2, 3), ("/v1/events", 1, 2, 3), ("/v1/deliveries?count=true", 1, 2, 3)]
+    {
+        for (key, expected) in [(one.as_str(), of_one), (&two, of_two), (ROOT, of_all)] {
+            let list = server.ask(key, "GET", path, None).await.expect(StatusCode::OK);
+            assert_eq!(list["data"].as_array().unwrap().len(), expected, "{path}: {list}");
+            assert!(list["count"].is_null() || list["count"] == json!({"value": expected, "capped": false}), "{list}");
+        }
+    }
+    // So with replays: that of two tenants is hidden from a key of one of them.
+    let replay = server.ask(&two, "POST", "/v1/replays", Some(&json!({}))).await.expect(StatusCode::ACCEPTED);
+    assert_eq!((&replay["tenant"], &replay["tenants"]), (&Value::Null, &json!([OWN, FOREIGN])));
+    let path = format!("/v1/replays/{}", replay["id"].as_str().unwrap());
+    server.ask(&two, "GET", &path, None).await.expect(StatusCode::OK);
+    server.ask(&one, "GET", &path, None).await.problem(404);
+    let path = format!("/v1/destinations?tenant={OWN}");
+    assert_eq!(server.ask(&two, "GET", &path, None).await.expect(StatusCode::OK)["data"][0]["id"], created["id"]);
+    // A destination keeps its tenant.
+    let path = format!("/v1/destinations/{}", created["id"].as_str().unwrap());
+    for key in [&one, &two] {
+        server.ask(key, "PATCH", &path, Some(&json!({"tenant": FOREIGN}))).await.problem(409);
+        let same = server.ask(key, "PATCH", &path, Some(&json!({"tenant": OWN}))).await.expect(StatusCode::OK);
+        assert_eq!(same["tenant"], OWN);
+    }
+}
+
+#[tokio::test]
+async fn the_pages_of_replays_have_only_those_of_the_own_tenant() {
+    let server = Server::with_keys().await;
+    let key = server.key("read", json!([OWN])).await;
+    let mut own = Vec::new();
+    for number in 0..7 {
+        server.clock.advance(Duration::from_millis(1));
+        let tenant = if number % 3 == 0 { OWN } else { FOREIGN };
+        let replay = server.root("POST", "/v1/replays", json!({"tenant": tenant})).await;
+        own.extend((tenant == OWN).then(|| replay["id"].clone()));
+    }
+    let (mut path, mut pages) = ("/v1/replays?limit=1".to_owned(), Vec::new());
+    loop {
+        let page = server.ask(&key, "GET", &path, None).await.expect(StatusCode::OK);
+        pages.push(page["data"].as_array().unwrap().iter().map(|replay| replay["id"].clone()).collect::<Vec<_>>());
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/replays?limit=1&cursor={cursor}");
+    }
+    own.reverse();
+    assert_eq!(pages, own.into_iter().map(|id| vec![id]).collect::<Vec<_>>());
+}
