@@ -1,14 +1,18 @@
-//! The backlog of a destination: its size, its rates, and the estimated time until it is drained.
+//! The backlog of a destination: its size, its rates, and the estimated time until it is drained. The estimate is that of
+//! a preview of the current limits.
 
 use std::time::Duration;
 
 use axum::{Json, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::{Destination, Timestamp, breaker::BreakerState};
+use weir_core::{Destination, breaker::BreakerState};
 use weir_store::DestinationCounts;
 
-use super::destinations;
+use super::{
+    destinations,
+    load::{Load, millis},
+};
 use crate::{
     auth::Caller,
     problem::ApiResult,
@@ -18,8 +22,6 @@ use crate::{
 
 /// The time over which `achieved_per_s` is measured.
 const RECENT: Duration = Duration::from_secs(10);
-/// The time over which `inflow_per_s` is measured.
-const INFLOW: Duration = Duration::from_secs(60);
 
 /// The backlog of a destination.
 #[derive(Debug, PartialEq, Serialize, ToSchema)]
@@ -33,17 +35,19 @@ pub(crate) struct BacklogView {
     oldest_age_s: Option<f64>,
     /// The rate of the strictest limit; null if unlimited.
     configured_per_s: Option<f64>,
-    /// The rate that is allowed now: 0 while the destination is paused or held or its breaker is not closed, and a
-    /// growing share of the limit after the breaker has closed; null if unlimited.
+    /// The rate at which it can send now, as in a preview: the slots of the strictest limit, or what `max_in_flight` and
+    /// the recent answer time allow. 0 while the destination is paused or held or its breaker is not closed, and a
+    /// growing share after the breaker has closed; null if there is no limit and no recent answer.
     effective_per_s: Option<f64>,
     /// The sends of the last ten seconds, per second.
     achieved_per_s: f64,
     /// The new deliveries of the last minute, per second.
     inflow_per_s: f64,
-    /// The estimated time until all waiting deliveries are sent; null if unknown, or while the destination is paused or
-    /// its breaker is not closed.
+    /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
+    /// is unknown, or while the destination is paused or its breaker is not closed.
     drain_eta_s: Option<f64>,
-    /// Whether the backlog gets shorter at the current inflow; null if unknown.
+    /// Whether the backlog gets empty at the current inflow; null if unknown. Deliveries that arrived all at once are no
+    /// inflow.
     drains: Option<bool>,
 }
 
@@ -63,73 +67,43 @@ pub(crate) async fn show(
     let counts = api.store.destination_counts(id).await?;
     let now = api.clock.now();
     let sends = api.store.recent_sends(id, now, RECENT).await?;
-    let arrivals = api.store.recent_arrivals(id, now, INFLOW).await?;
-    Ok(Json(view(&destination, counts, sends, arrivals, now)))
+    let load = Load::read(&api, &destination, &counts, now).await?;
+    Ok(Json(view(&destination, counts, sends, &load)))
 }
 
-fn view(
-    destination: &Destination,
-    counts: DestinationCounts,
-    recent_sends: u64,
-    recent_arrivals: u64,
-    now: Timestamp,
-) -> BacklogView {
-    // The allowed rate and the measured rates.
-    let configured_per_s = destination.settings.rate_limits.per_second();
-    let achieved_per_s = recent_sends as f64 / RECENT.as_secs_f64();
-    let inflow_per_s = recent_arrivals as f64 / INFLOW.as_secs_f64();
+fn view(destination: &Destination, counts: DestinationCounts, recent_sends: u64, load: &Load) -> BacklogView {
+    let (settings, now) = (&destination.settings, load.now);
+    let forecast = load.forecast(&settings.rate_limits, settings.max_in_flight);
+    let drain = load.drain(&forecast);
 
-    // The backlog shrinks at the rate of the limit; without a limit, the best estimate is the recent rate.
-    let waiting = counts.pending + counts.retrying;
-    let rate = configured_per_s.unwrap_or(achieved_per_s);
     // A hold delays the drain by a known time. A pause, or a breaker that is not closed, lasts for an unknown time.
-    let hold_s = destination.held_until.map_or(0.0, |until| until.since(now).as_secs_f64());
-    let is_stopped = destination.settings.paused || destination.breaker.state(now) != BreakerState::Closed;
-    let drain_eta_s = match waiting {
-        _ if is_stopped => None,
-        0 => Some(0.0),
-        _ if rate > 0.0 => Some(millis(hold_s + waiting as f64 / rate)),
-        _ => None,
-    };
-
-    // The rate allowed now. After the breaker has closed, a growing share of the limit is allowed.
-    let effective_per_s = match configured_per_s {
-        _ if is_stopped || hold_s > 0.0 => Some(0.0),
-        configured => configured.map(|rate| millis(rate * destination.breaker.share(now))),
-    };
-
-    // The backlog gets shorter if deliveries leave faster than they arrive.
-    let drains = match waiting {
-        0 => Some(true),
-        _ if is_stopped => Some(false),
-        // Without a limit the achieved rate may only reflect the inflow, and a higher rate may be possible.
-        _ if configured_per_s.is_none() && rate <= inflow_per_s => None,
-        _ => Some(rate > inflow_per_s),
-    };
+    let is_stopped = settings.paused || destination.breaker.state(now) != BreakerState::Closed;
+    let is_held = destination.held_until.is_some_and(|until| until > now);
     BacklogView {
         pending: counts.pending,
         retrying: counts.retrying,
         delivering: counts.delivering,
         oldest_age_s: counts.oldest_created_at.map(|at| millis(now.since(at).as_secs_f64())),
-        configured_per_s,
-        effective_per_s,
-        achieved_per_s,
-        inflow_per_s: millis(inflow_per_s),
-        drain_eta_s,
-        drains,
+        configured_per_s: settings.rate_limits.per_second(),
+        effective_per_s: match forecast.per_second() {
+            _ if is_stopped || is_held => Some(0.0),
+            // After the breaker has closed, a growing share is allowed.
+            rate => rate.map(|rate| millis(rate * destination.breaker.share(now))),
+        },
+        achieved_per_s: recent_sends as f64 / RECENT.as_secs_f64(),
+        inflow_per_s: millis(load.arrivals_per_s),
+        drain_eta_s: drain.after().filter(|_| !is_stopped).map(|time| millis(time.as_secs_f64())),
+        drains: match load.waiting {
+            0 => Some(true),
+            _ if is_stopped => Some(false),
+            _ => drain.is_expected(),
+        },
     }
-}
-
-/// Seconds, rounded to milliseconds.
-fn millis(seconds: f64) -> f64 {
-    (seconds * 1_000.0).round() / 1_000.0
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use weir_core::{DestinationId, Period, RateLimit, RateLimits, address::AddressPolicy, breaker::Breaker};
+    use weir_core::{DestinationId, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy, breaker::Breaker};
 
     use super::*;
     use crate::resources::destinations::settings;
@@ -153,60 +127,75 @@ mod tests {
         }
     }
 
-    fn counts(pending: u64) -> DestinationCounts {
-        let oldest = (pending > 0).then(|| NOW - Duration::from_millis(2_500));
-        DestinationCounts { pending, oldest_created_at: oldest, ..DestinationCounts::default() }
+    /// The backlog of a destination that sent just now, with this many waiting deliveries and this steady inflow.
+    fn shown(destination: &Destination, pending: u64, inflow_per_s: f64, answer_time: Option<Duration>) -> BacklogView {
+        let oldest_created_at = (pending > 0).then(|| NOW - Duration::from_millis(2_500));
+        let counts = DestinationCounts { pending, oldest_created_at, ..DestinationCounts::default() };
+        let load = Load {
+            now: NOW,
+            waiting: pending,
+            arrivals_per_s: inflow_per_s,
+            inflow_per_s,
+            last_sent_at: Some(NOW),
+            held_until: destination.held_until,
+            answer_time,
+        };
+        view(destination, counts, 0, &load)
     }
 
     #[test]
-    fn the_eta_follows_the_configured_rate() {
-        let shown = view(&destination(Some(120), false), counts(30), 0, 0, NOW);
-        assert_eq!((shown.configured_per_s, shown.drain_eta_s, shown.oldest_age_s), (Some(2.0), Some(15.0), Some(2.5)));
+    fn the_eta_and_the_rate_follow_the_slots_of_the_limit() {
+        let shown = shown(&destination(Some(120), false), 30, 0.0, None);
+        // Slots are (60 s + 0.1 s) / 120 apart.
+        assert_eq!((shown.configured_per_s, shown.effective_per_s), (Some(2.0), Some(1.997)));
+        assert_eq!((shown.drain_eta_s, shown.drains, shown.oldest_age_s), (Some(15.025), Some(true), Some(2.5)));
     }
 
     #[test]
-    fn the_eta_of_an_unlimited_destination_follows_what_it_achieved() {
+    fn without_a_limit_the_eta_follows_the_answer_time() {
         let unlimited = destination(None, false);
-        assert_eq!(view(&unlimited, counts(30), 50, 0, NOW).drain_eta_s, Some(6.0));
-        assert_eq!(view(&unlimited, counts(30), 0, 0, NOW).drain_eta_s, None);
+        let unknown = shown(&unlimited, 30, 0.0, None);
+        assert_eq!((unknown.effective_per_s, unknown.drain_eta_s, unknown.drains), (None, None, None));
+        // 64 in flight, each for 6.4 s: ten a second.
+        let known = shown(&unlimited, 30, 0.0, Some(Duration::from_millis(6_400)));
+        assert_eq!((known.effective_per_s, known.drain_eta_s, known.drains), (Some(10.0), Some(3.0), Some(true)));
     }
 
     #[test]
     fn the_eta_includes_a_hold_and_is_unknown_during_a_pause() {
         let mut held = destination(Some(60), false);
         held.held_until = Some(NOW + Duration::from_secs(5));
-        assert_eq!(view(&held, counts(10), 0, 0, NOW).drain_eta_s, Some(15.0));
-        assert_eq!(view(&destination(Some(60), true), counts(10), 0, 0, NOW).drain_eta_s, None);
+        let eta = shown(&held, 10, 0.0, None).drain_eta_s.unwrap();
+        // The first of ten is sent when the hold ends.
+        assert!((14.0..15.1).contains(&eta), "{eta}");
+        assert_eq!(shown(&destination(Some(60), true), 10, 0.0, None).drain_eta_s, None);
     }
 
     #[test]
     fn a_backlog_drains_if_the_inflow_is_below_the_rate() {
         let limited = destination(Some(60), false);
-        for (arrivals, expected) in [(0, true), (59, true), (60, false), (600, false)] {
-            assert_eq!(view(&limited, counts(10), 0, arrivals, NOW).drains, Some(expected), "{arrivals} in a minute");
+        for (inflow_per_s, expected) in [(0.0, true), (0.9, true), (1.0, false), (10.0, false)] {
+            let shown = shown(&limited, 10, inflow_per_s, None);
+            assert_eq!((shown.drains, shown.drain_eta_s.is_some()), (Some(expected), expected), "{inflow_per_s}/s");
         }
-        assert_eq!(view(&limited, counts(0), 0, 600, NOW).drains, Some(true), "nothing waits");
-        assert_eq!(view(&destination(Some(60), true), counts(10), 0, 0, NOW).drains, Some(false));
-        let unlimited = destination(None, false);
-        assert_eq!(view(&unlimited, counts(10), 100, 60, NOW).drains, Some(true));
-        assert_eq!(view(&unlimited, counts(10), 10, 60, NOW).drains, None);
+        assert_eq!(shown(&limited, 0, 10.0, None).drains, Some(true), "nothing waits");
+        assert_eq!(shown(&destination(Some(60), true), 10, 0.0, None).drains, Some(false));
     }
 
     #[test]
     fn the_effective_rate_is_zero_during_a_pause_or_hold() {
-        let limited = destination(Some(60), false);
-        assert_eq!(view(&limited, counts(1), 0, 0, NOW).effective_per_s, Some(1.0));
-        assert_eq!(view(&destination(Some(60), true), counts(1), 0, 0, NOW).effective_per_s, Some(0.0));
-        assert_eq!(view(&destination(None, false), counts(1), 0, 0, NOW).effective_per_s, None);
-        let held = Destination { held_until: Some(NOW + Duration::from_secs(1)), ..limited };
-        assert_eq!(view(&held, counts(1), 0, 0, NOW).effective_per_s, Some(0.0));
-        let over = NOW + Duration::from_secs(1);
-        assert_eq!(view(&held, counts(1), 0, 0, over).effective_per_s, Some(1.0));
+        let effective = |destination: &Destination| shown(destination, 1, 0.0, None).effective_per_s;
+        assert_eq!(effective(&destination(Some(60), false)), Some(0.998));
+        assert_eq!(effective(&destination(Some(60), true)), Some(0.0));
+        assert_eq!(effective(&destination(None, false)), None);
+        let held = |until| Destination { held_until: Some(until), ..destination(Some(60), false) };
+        assert_eq!(effective(&held(NOW + Duration::from_secs(1))), Some(0.0));
+        assert_eq!(effective(&held(NOW)), Some(0.998), "it is over");
     }
 
     #[test]
     fn an_empty_backlog_is_drained_and_has_no_age() {
-        let shown = view(&destination(None, false), counts(0), 0, 0, NOW);
+        let shown = shown(&destination(None, false), 0, 0.0, None);
         assert_eq!((shown.oldest_age_s, shown.drain_eta_s), (None, Some(0.0)));
     }
 }

@@ -1,20 +1,21 @@
 //! Previews of limits: how other limits would send a destination's backlog. Nothing is changed.
 
-use std::time::Duration;
-
 use axum::{Json, extract::State};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use weir_core::{
-    DeliveryState, Destination, Limiter, RateLimit, RateLimits, Timestamp,
-    preview::{Answers, Bound, Expiries, Forecast, steady_inflow},
+    DeliveryState, Destination, RateLimit, RateLimits, Timestamp,
+    preview::{Bound, Expiries},
 };
 use weir_store::{DeliveryFilter, PageRequest};
 
-use super::destinations::{
-    self,
-    rates::{Limits, RateLimitRequest},
+use super::{
+    destinations::{
+        self,
+        rates::{Limits, RateLimitRequest},
+    },
+    load::{Load, millis},
 };
 use crate::{
     auth::Caller,
@@ -28,10 +29,6 @@ use crate::{
     state::{Api, ApiState},
 };
 
-/// The two halves of the time over which the inflow is measured.
-const INFLOW_HALF: Duration = Duration::from_secs(30);
-/// The time over which the answer time of the destination is measured.
-const ANSWERS: Duration = Duration::from_secs(5 * 60);
 /// How many of the newest waiting deliveries are asked when they expire.
 const ASKED_FOR_EXPIRY: u32 = 20;
 
@@ -71,65 +68,32 @@ pub(crate) async fn show(
     Body(request): Body<PreviewRequest>,
 ) -> ApiResult<Json<PreviewView>> {
     let destination = destinations::find(&api, &caller, id).await?;
-    let load = Load::read(&api, &destination).await?;
+    let counts = api.store.destination_counts(id).await?;
+    let load = Load::read(&api, &destination, &counts, api.clock.now()).await?;
+    let expiries = expiries(&api, &destination, counts.oldest_created_at).await?;
     let current = &destination.settings;
     let proposed_limits = request.rate_limits.map(RateLimits::from);
-    let proposed = load.forecast(
+    let proposed = view(
+        &load,
+        expiries,
         proposed_limits.as_ref().unwrap_or(&current.rate_limits),
         request.max_in_flight.unwrap_or(current.max_in_flight),
     );
-    let now = load.forecast(&current.rate_limits, current.max_in_flight);
+    let now = view(&load, expiries, &current.rate_limits, current.max_in_flight);
     Ok(Json(PreviewView { proposed, now }))
 }
 
-/// What a destination has to send, and what it has sent.
-struct Load {
-    now: Timestamp,
-    waiting: u64,
-    inflow_per_s: f64,
-    last_sent_at: Option<Timestamp>,
-    held_until: Option<Timestamp>,
-    /// The average answer time; `None` without recent answers.
-    answer_time: Option<Duration>,
-    expiries: Option<Expiries>,
-}
-
-impl Load {
-    async fn read(api: &ApiState, destination: &Destination) -> ApiResult<Self> {
-        let (store, id, now) = (&api.store, destination.id, api.clock.now());
-        let counts = store.destination_counts(id).await?;
-        let newer = store.recent_arrivals(id, now, INFLOW_HALF).await?;
-        let both = store.recent_arrivals(id, now, INFLOW_HALF * 2).await?;
-        let per_s = |arrivals: u64| arrivals as f64 / INFLOW_HALF.as_secs_f64();
-        let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
-        let latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
-        Ok(Self {
-            now,
-            waiting: counts.pending + counts.retrying,
-            inflow_per_s: steady_inflow(per_s(both.saturating_sub(newer)), per_s(newer)),
-            last_sent_at,
-            held_until: destination.held_until,
-            answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
-            expiries: expiries(api, destination, counts.oldest_created_at).await?,
-        })
-    }
-
-    fn forecast(&self, limits: &RateLimits, max_in_flight: u32) -> ForecastView {
-        // The cursors are in the queue. Under a backlog they are where the last send left them.
-        let mut limiter = Limiter::recovered(limits, self.last_sent_at);
-        limiter.hold(self.held_until.unwrap_or(Timestamp::MIN));
-        let answers = self.answer_time.map(|time| Answers { max_in_flight, time });
-        let forecast = Forecast::new(&limiter, answers, self.now);
-        let drain = forecast.drain(self.waiting, self.inflow_per_s);
-        let first_expiry_at = self.expiries.and_then(|expiries| forecast.first_expiry(self.waiting, expiries));
-        ForecastView {
-            effective_per_s: forecast.per_second().map(millis),
-            binding: forecast.bound().map(BindingView::from),
-            drain_eta_s: drain.after().map(|time| millis(time.as_secs_f64())),
-            drains: drain.is_expected(),
-            would_expire: first_expiry_at.is_some(),
-            first_expiry_at,
-        }
+fn view(load: &Load, expiries: Option<Expiries>, limits: &RateLimits, max_in_flight: u32) -> ForecastView {
+    let forecast = load.forecast(limits, max_in_flight);
+    let drain = load.drain(&forecast);
+    let first_expiry_at = expiries.and_then(|expiries| forecast.first_expiry(load.waiting, expiries));
+    ForecastView {
+        effective_per_s: forecast.per_second().map(millis),
+        binding: forecast.bound().map(BindingView::from),
+        drain_eta_s: drain.after().map(|time| millis(time.as_secs_f64())),
+        drains: drain.is_expected(),
+        would_expire: first_expiry_at.is_some(),
+        first_expiry_at,
     }
 }
 
@@ -149,11 +113,6 @@ async fn expiries(
     let newest = api.store.list_deliveries(&filter, PageRequest { before: None, limit: ASKED_FOR_EXPIRY }).await?;
     let first = newest.rows.iter().filter_map(|delivery| Some((delivery.expires_at?, delivery.created_at))).min();
     Ok(first.map(|(newest, created_at)| Expiries { oldest: oldest_created_at + newest.since(created_at), newest }))
-}
-
-/// Rounded to three digits after the point.
-fn millis(value: f64) -> f64 {
-    (value * 1_000.0).round() / 1_000.0
 }
 
 /// How a destination would send its backlog with the proposed settings, and with the current ones.

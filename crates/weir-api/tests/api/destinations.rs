@@ -56,6 +56,21 @@ async fn a_breaker_is_edited_member_by_member_and_null_disables_it() {
 }
 
 #[tokio::test]
+async fn a_signature_style_of_null_is_the_standard_style_with_its_own_headers() {
+    let server = Server::start().await;
+    let prefixed = json!({"style": "prefixed", "header": "x-signature", "timestamp_header": "x-time"});
+    for reset in [json!({"style": null}), json!({"style": "standard"}), Value::Null] {
+        let id = server.destination(json!({"url": URL, "signature": prefixed})).await;
+        let path = format!("/v1/destinations/{id}");
+        // A header in the same patch would belong to the new style, which has none of its own.
+        let refused = server.patch(&path, json!({"signature": {"style": null, "header": "x-other"}})).await;
+        assert_eq!(refused.pointers(), ["/signature/header"]);
+        let edited = server.patch(&path, json!({"signature": reset})).await.expect(StatusCode::OK);
+        assert_eq!(edited["signature"], json!({"style": "standard"}), "{reset}");
+    }
+}
+
+#[tokio::test]
 async fn a_secret_is_generated_if_it_is_null() {
     let server = Server::start().await;
     let body = json!({"url": URL, "secret": null});
@@ -222,7 +237,7 @@ async fn the_backlog_counts_states_and_estimates_the_drain() {
     let path = format!("/v1/destinations/{id}/backlog");
     let idle = server.get(&path).await.expect(StatusCode::OK);
     let expected = json!({
-        "pending": 0, "retrying": 0, "delivering": 0, "oldest_age_s": null, "configured_per_s": 2.0, "effective_per_s": 2.0,
+        "pending": 0, "retrying": 0, "delivering": 0, "oldest_age_s": null, "configured_per_s": 2.0, "effective_per_s": 1.98,
         "achieved_per_s": 0.0, "inflow_per_s": 0.0, "drain_eta_s": 0.0, "drains": true,
     });
     assert_eq!(idle, expected);
@@ -237,7 +252,7 @@ async fn the_backlog_counts_states_and_estimates_the_drain() {
     server.clock.advance(Duration::from_secs(2));
     let busy = server.get(&path).await.expect(StatusCode::OK);
     assert_eq!((&busy["pending"], &busy["retrying"], &busy["delivering"]), (&json!(1), &json!(1), &json!(1)));
-    assert_eq!((&busy["achieved_per_s"], &busy["drain_eta_s"]), (&json!(0.2), &json!(1.0)));
+    assert_eq!((&busy["achieved_per_s"], &busy["drain_eta_s"]), (&json!(0.2), &json!(0.505)));
     assert_eq!((&busy["inflow_per_s"], &busy["drains"]), (&json!(0.067), &json!(true)));
     assert_eq!(busy["oldest_age_s"], 2.0);
 }

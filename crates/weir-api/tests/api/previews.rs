@@ -83,6 +83,40 @@ async fn the_answer_time_bounds_what_max_in_flight_allows() {
 }
 
 #[tokio::test]
+async fn the_backlog_shows_what_a_preview_of_the_current_limits_shows() {
+    let server = Server::start().await;
+    let (second, minute) = (json!({"limit": 20, "period": "second"}), json!({"limit": 60, "period": "minute"}));
+    for (settings, effective_per_s) in [
+        (json!({"rate_limits": [second]}), 19.802),
+        (json!({"rate_limits": [second, minute]}), 0.998),
+        (json!({"rate_limits": [{"limit": 20, "period": "second", "burst": 5}]}), 19.802),
+        (json!({"rate_limits": [], "max_in_flight": 1}), 83.3),
+    ] {
+        let id = backlog(&server, settings.clone()).await;
+        // Ten answers within 12 ms; the others wait again.
+        let claimed = server.claim(&id).await;
+        for delivery in &claimed[..10] {
+            server.settle(delivery, 200, Verdict::Delivered).await;
+        }
+        let others = claimed[10..].iter().map(|delivery| delivery.claim).collect();
+        server.store.release(others, server.clock.now()).await.unwrap();
+        server.clock.advance(Duration::from_secs(1));
+
+        let shown = server.get(&format!("/v1/destinations/{id}/backlog")).await.expect(StatusCode::OK);
+        let preview = server.preview(&id, json!({})).await["now"].clone();
+        for field in ["effective_per_s", "drains"] {
+            assert_eq!(shown[field], preview[field], "{field} of {settings}");
+        }
+        let number = |of: &Value, field: &str| of[field].as_f64().unwrap();
+        let apart = number(&shown, "effective_per_s") / effective_per_s;
+        assert!((0.9..1.1).contains(&apart), "{shown}");
+        let apart = number(&shown, "drain_eta_s") - number(&preview, "drain_eta_s");
+        assert!(apart.abs() < 0.002 && number(&shown, "drain_eta_s") > 0.0, "{apart} s: {shown} {preview}");
+        server.delete(&format!("/v1/destinations/{id}")).await;
+    }
+}
+
+#[tokio::test]
 async fn a_preview_refuses_what_an_edit_would_refuse() {
     let server = Server::start().await;
     let id = backlog(&server, json!({})).await;

@@ -5,6 +5,7 @@ use utoipa::{
     PartialSchema, ToSchema,
     openapi::{Ref, RefOr, Schema},
 };
+use weir_core::signing::SignatureStyle;
 
 use super::{
     headers::{self, TWICE},
@@ -45,7 +46,10 @@ const PATCH_NOTES: [(&str, &str); 11] = [
     ),
     ("skip_after_attempts", "Sent together with `ordered: true`."),
     ("secret", "Must not be null. Replaces the secret at once and ends a rotation that is in progress."),
-    ("signature", "Merged member by member; a new style starts with its defaults."),
+    (
+        "signature",
+        "Merged member by member; a new style starts with its defaults, and `\"style\": null` is the standard style.",
+    ),
     ("paused", "Takes effect within 100 ms."),
 ];
 
@@ -70,10 +74,13 @@ fn drop_replaced(shown: &mut Value, patch: &Value) {
             shown.remove("schedule_ms");
         }
     }
-    if let (Some(Value::Object(signature)), Some(current)) = (patch.get("signature"), shown.get("signature"))
-        && signature.get("style").is_some_and(|style| !style.is_null() && *style != current["style"])
-    {
-        shown.remove("signature");
+    if let (Some(Value::Object(signature)), Some(current)) = (patch.get("signature"), shown.get("signature")) {
+        // `null` restores the standard style.
+        let standard = Value::from(SignatureStyle::Standard.as_str());
+        let style = signature.get("style").map(|style| if style.is_null() { &standard } else { style });
+        if style.is_some_and(|style| *style != current["style"]) {
+            shown.remove("signature");
+        }
     }
     if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true)) {
         shown.remove("skip_after_attempts");
