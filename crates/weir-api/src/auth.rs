@@ -29,6 +29,6 @@ pub use throttle::RemoteAddress;
 
 /// Whether a path needs a key or a session. The login needs none, and neither does the logout: it must also remove a
 /// cookie that is no longer valid.
-fn is_guarded(path: &str) -> bool {
+pub(crate) fn is_guarded(path: &str) -> bool {
     (path == "/v1" || path.starts_with("/v1/")) && path != "/v1/session"
 }

@@ -6,7 +6,7 @@
 //! 2. readers: `readers` turns bodies, queries and paths into typed values, or a problem with all errors.
 //! 3. resources: `resources` has the handlers, their requests and their views.
 //! 4. routes: `openapi` describes all handlers, `routes` serves them behind `observe`, which checks the host and the
-//!    key and measures the duration.
+//!    key, measures the duration and adds `browser_headers`.
 //!
 //! ```text
 //!   routes ──▶ observe ──▶ hosts, auth ──▶ resources ──▶ store (source of truth)
@@ -34,6 +34,7 @@
 //! 7. Add the handler to the table in `routes` and to `paths` in `openapi`. A test compares the two.
 
 mod auth;
+mod browser_headers;
 mod docs;
 mod errors;
 mod hosts;

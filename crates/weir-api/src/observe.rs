@@ -1,5 +1,5 @@
-//! The middleware of every request: gives it an id; checks the host, the key or session, its role, and the page that sent
-//! the request; counts and times the response.
+//! The middleware of every request: gives it an id; checks the host, the key or session, its role, and the page that
+//! sent the request; counts and times the response, and adds the headers for browsers.
 //!
 //! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one
 //! label.
@@ -19,7 +19,8 @@ use metrics::{Counter, Histogram, counter, histogram};
 use weir_core::access::Role;
 
 use crate::{
-    auth::{Caller, SessionCookie, same_origin},
+    auth::{self, Caller, SessionCookie, same_origin},
+    browser_headers,
     meters::{DURATION, REQUESTS},
     problem::ApiResult,
     request_id::RequestId,
@@ -92,10 +93,12 @@ pub(crate) async fn observe(State(observer): State<Observer>, mut request: Reque
     let request_id = RequestId::give(&mut request);
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let response = match admit(&api, roles, &mut request, route.as_ref()) {
+    let is_guarded = auth::is_guarded(request.uri().path());
+    let mut response = match admit(&api, roles, &mut request, route.as_ref()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
+    browser_headers::add(&mut response, is_guarded);
     let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
     meters.record(route, method, response.status(), api.clock.now().since(began).as_secs_f64());
     request_id.answer(response, route)

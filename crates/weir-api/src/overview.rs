@@ -18,3 +18,4 @@ pub(crate) use changes::{Change, ChangeKind, DestinationChange};
 pub(crate) use figures::Figures;
 pub(crate) use sample::{Order, Row, Sample, Standing, Totals};
 pub use sampler::LiveOverview;
+pub(crate) use sampler::StreamPlace;

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use weir_core::{DestinationId, ReplayId, Timestamp, breaker::BreakerState};
+use weir_core::{DestinationId, ReplayId, Timestamp, access::TenantScope, breaker::BreakerState};
 
 use super::sample::Row;
 
@@ -12,8 +12,8 @@ use super::sample::Row;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) at: Timestamp,
-    /// `None`: it belongs to no single tenant.
-    pub(crate) tenant: Option<String>,
+    /// Whose data it is about: a viewer must see all of it.
+    pub(crate) scope: TenantScope,
     pub(crate) kind: ChangeKind,
 }
 
@@ -31,8 +31,8 @@ pub(crate) enum DestinationChange {
     Deleted,
 }
 
-/// The open replays with their tenants.
-pub(super) type OpenReplays = HashMap<ReplayId, Option<String>>;
+/// The open replays with the tenants whose deliveries they send.
+pub(super) type OpenReplays = HashMap<ReplayId, TenantScope>;
 
 /// What one sample knows, for the comparison with the next.
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +46,8 @@ pub(super) fn between(before: Known<'_>, after: Known<'_>) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut old: HashMap<DestinationId, &Row> = before.rows.iter().map(|row| (row.destination.id, row)).collect();
     for row in after.rows {
-        let (id, tenant) = (row.destination.id, Some(row.destination.settings.tenant.clone()));
-        let mut add = |at, kind| changes.push(Change { at, tenant: tenant.clone(), kind });
+        let (id, scope) = (row.destination.id, scope_of(row));
+        let mut add = |at, kind| changes.push(Change { at, scope: scope.clone(), kind });
         let Some(old) = old.remove(&id) else {
             add(row.destination.created_at, ChangeKind::Destination { id, change: DestinationChange::Created });
             continue;
@@ -64,19 +64,22 @@ pub(super) fn between(before: Known<'_>, after: Known<'_>) -> Vec<Change> {
         }
     }
     for (id, row) in old {
-        let tenant = Some(row.destination.settings.tenant.clone());
         let kind = ChangeKind::Destination { id, change: DestinationChange::Deleted };
-        changes.push(Change { at: after.at, tenant, kind });
+        changes.push(Change { at: after.at, scope: scope_of(row), kind });
     }
-    let mut replay = |id: &ReplayId, tenant: &Option<String>, is_open| {
+    let mut replay = |id: &ReplayId, scope: &TenantScope, is_open| {
         let kind = ChangeKind::Replay { id: *id, is_open };
-        changes.push(Change { at: after.at, tenant: tenant.clone(), kind });
+        changes.push(Change { at: after.at, scope: scope.clone(), kind });
     };
-    for (id, tenant) in after.replays.iter().filter(|(id, _)| !before.replays.contains_key(id)) {
-        replay(id, tenant, true);
+    for (id, scope) in after.replays.iter().filter(|(id, _)| !before.replays.contains_key(id)) {
+        replay(id, scope, true);
     }
-    for (id, tenant) in before.replays.iter().filter(|(id, _)| !after.replays.contains_key(id)) {
-        replay(id, tenant, false);
+    for (id, scope) in before.replays.iter().filter(|(id, _)| !after.replays.contains_key(id)) {
+        replay(id, scope, false);
     }
     changes
+}
+
+fn scope_of(row: &Row) -> TenantScope {
+    TenantScope::one(&row.destination.settings.tenant)
 }

@@ -297,11 +297,12 @@ async fn destinations(store: &dyn Store, last: Option<&Sample>) -> StoreResult<V
 async fn open_replays(store: &dyn Store, last: Option<&Sample>) -> StoreResult<OpenReplays> {
     let mut replays = OpenReplays::new();
     for id in store.open_replays().await? {
-        let tenant = match last.and_then(|sample| sample.replays.get(&id)) {
-            Some(tenant) => tenant.clone(),
-            None => store.replay(id).await?.and_then(|replay| replay.filter.only_tenant().map(str::to_owned)),
+        let scope = match last.and_then(|sample| sample.replays.get(&id)) {
+            Some(scope) => scope.clone(),
+            // What is not known is shown only to those who see all tenants.
+            None => store.replay(id).await?.map_or(TenantScope::All, |replay| replay.filter.deliveries.tenants),
         };
-        replays.insert(id, tenant);
+        replays.insert(id, scope);
     }
     Ok(replays)
 }

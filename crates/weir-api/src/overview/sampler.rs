@@ -1,6 +1,7 @@
 //! Takes samples when somebody looks, and shares them.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use tokio::{
     sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
 };
-use weir_core::Clock;
+use weir_core::{ApiKeyId, Clock};
 use weir_store::{SharedStore, StoreResult};
 
 use super::sample::Sample;
@@ -28,11 +29,15 @@ const STALE: Duration = Duration::from_secs(2);
 /// The open streams of a process. A page has one, and each sends up to 200 rows a second, so this is more than the
 /// people of one installation need, and costs at most about 20 MB/s.
 const MAX_STREAMS: usize = 100;
+/// The open streams of one stored key, so that a key of one tenant cannot take the places of all others. The people
+/// behind one key share them.
+const MAX_STREAMS_OF_KEY: usize = 25;
 
 /// The samples of a process, and the streams that show them.
 pub struct LiveOverview {
     sampler: Arc<Sampler>,
     streams: Arc<Semaphore>,
+    streams_by_key: StreamsByKey,
     stops: watch::Receiver<bool>,
     /// Streams show samples at this instant and each second after it.
     first_instant: Instant,
@@ -54,6 +59,7 @@ impl LiveOverview {
         Self {
             sampler: Arc::new(sampler),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            streams_by_key: StreamsByKey::default(),
             stops,
             first_instant: Instant::now(),
         }
@@ -94,9 +100,19 @@ impl LiveOverview {
         earliest + STREAM_INTERVAL - Duration::from_nanos(after_an_instant.into())
     }
 
-    /// The place of a stream, until it is dropped; `None` if too many are open.
-    pub(crate) fn open_stream(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.streams).try_acquire_owned().ok()
+    /// The place of a stream, until it is dropped. The error says why there is none. `key`: the stored key that opens
+    /// it; keys of the settings, which cannot be told apart, may open all.
+    pub(crate) fn open_stream(&self, key: Option<ApiKeyId>) -> Result<StreamPlace, &'static str> {
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        let permit = permit.map_err(|_| "too many streams are open; close one, or try again")?;
+        let Some(key) = key else { return Ok(StreamPlace { of_key: None, _permit: permit }) };
+        let mut open = self.streams_by_key.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_key = open.entry(key).or_default();
+        if *of_key >= MAX_STREAMS_OF_KEY {
+            return Err("this key has 25 open streams, the most for one key; close one, or try again");
+        }
+        *of_key += 1;
+        Ok(StreamPlace { of_key: Some((key, Arc::clone(&self.streams_by_key))), _permit: permit })
     }
 
     /// Resolves when streams must end.
@@ -105,6 +121,28 @@ impl LiveOverview {
         async move {
             // The sender is dropped with the process's engine: end then, too.
             let _ = stops.wait_for(|stop| *stop).await;
+        }
+    }
+}
+
+/// How many streams each stored key has open; no entry without one.
+type StreamsByKey = Arc<std::sync::Mutex<HashMap<ApiKeyId, usize>>>;
+
+/// The place of an open stream.
+pub(crate) struct StreamPlace {
+    of_key: Option<(ApiKeyId, StreamsByKey)>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let Some((key, open)) = &self.of_key else { return };
+        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_key) = open.get_mut(key) {
+            *of_key -= 1;
+            if *of_key == 0 {
+                open.remove(key);
+            }
         }
     }
 }

@@ -23,6 +23,9 @@ use crate::{
 
 /// The largest body of requests other than events.
 const MAX_CONFIG_BYTES: usize = 256 * 1024;
+/// The largest body that needs no key: enough for a login. Otherwise somebody without a key could fill the budget with a
+/// few slow bodies.
+const MAX_OPEN_BYTES: usize = 4 * 1024;
 /// How many bytes beyond the limit are read and dropped. A client that is still writing when the server closes the
 /// connection often loses the response.
 const DRAIN_BYTES: usize = 8 * 1024 * 1024;
@@ -101,13 +104,31 @@ where
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let bytes = json_bytes(&BodyBudget::from_ref(state), request, MAX_CONFIG_BYTES).await?;
-        let body = match &*bytes {
-            [] if T::absent().is_some() => Value::Null,
-            bytes => serde_json::from_slice(bytes).map_err(|error| not_json(&error))?,
-        };
-        fields::read(body).map(Self)
+        read_json(&BodyBudget::from_ref(state), request, MAX_CONFIG_BYTES).await.map(Self)
     }
+}
+
+/// The body of a request that needs no key.
+pub(crate) struct OpenBody<T>(pub(crate) T);
+
+impl<T: Read, S: Send + Sync> FromRequest<S> for OpenBody<T>
+where
+    BodyBudget: FromRef<S>,
+{
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        read_json(&BodyBudget::from_ref(state), request, MAX_OPEN_BYTES).await.map(Self)
+    }
+}
+
+async fn read_json<T: Read>(budget: &BodyBudget, request: Request, limit: usize) -> Result<T, Problem> {
+    let bytes = json_bytes(budget, request, limit).await?;
+    let body = match &*bytes {
+        [] if T::absent().is_some() => Value::Null,
+        bytes => serde_json::from_slice(bytes).map_err(|error| not_json(&error))?,
+    };
+    fields::read(body)
 }
 
 /// The refusal of a body that is not valid JSON.

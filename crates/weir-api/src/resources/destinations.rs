@@ -336,6 +336,14 @@ pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DestinationId) -> 
     found.filter(|destination| caller.sees(&destination.settings.tenant)).ok_or_else(|| missing(id))
 }
 
+/// Whether a filter names a destination of a tenant that the caller does not see. A list must then be empty without a
+/// look at the deliveries: how many of them are examined shows in cursors and counts.
+pub(crate) async fn is_of_others(api: &ApiState, caller: &Caller, named: Option<DestinationId>) -> ApiResult<bool> {
+    let Some(id) = named.filter(|_| !caller.sees_all()) else { return Ok(false) };
+    let found = api.store.destination(id).await?;
+    Ok(found.is_some_and(|destination| !caller.sees(&destination.settings.tenant)))
+}
+
 pub(crate) fn missing(id: DestinationId) -> Problem {
     Problem::not_found(format!("there is no destination {id}"))
 }

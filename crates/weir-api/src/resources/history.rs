@@ -73,8 +73,11 @@ impl Buckets {
             return Err(Problem::invalid_field("/from", detail));
         }
         if from < now.before(kept).floor(HOUR) {
-            let days = kept.as_secs() / 86_400;
-            let detail = format!("must be longer: buckets of {name} are kept for {days} days, and `from` is earlier");
+            let kept = match kept.as_secs() / 86_400 {
+                1 => "a day".to_owned(),
+                days => format!("{days} days"),
+            };
+            let detail = format!("must be longer: buckets of {name} are kept for {kept}, and `from` is earlier");
             return Err(Problem::invalid_field("/step", detail));
         }
         Ok(this)

@@ -36,6 +36,9 @@ use crate::{
 
 /// The most stored keys. Each API process keeps all keys in memory, so clients could otherwise use up this memory.
 const MAX_KEYS: usize = 1_000;
+/// The most keys that an admin who is bound to tenants sees and adds to. Otherwise the admin of one tenant could use up the
+/// keys of all.
+const MAX_KEYS_OF_TENANTS: usize = 100;
 const MAX_NAME_CHARS: usize = 100;
 /// 256 bits. Nobody can guess a key of this length, so its digest needs no salt and no slow hash.
 const SECRET_BYTES: usize = 32;
@@ -113,9 +116,7 @@ pub(crate) async fn create(
     if expires_at.is_some_and(|at| at <= now) {
         return Err(Problem::invalid_field("/expires_at", "must be in the future"));
     }
-    if api.store.api_keys().await?.len() >= MAX_KEYS {
-        return Err(Problem::conflict(format!("there are already {MAX_KEYS} keys: delete one first")));
-    }
+    check_room(&api.store.api_keys().await?, &caller)?;
     let secret = format!("wk_{}", URL_SAFE_NO_PAD.encode(rand::random::<[u8; SECRET_BYTES]>()));
     let key = ApiKey {
         id: ApiKeyId::new(now, rand::random()),
@@ -136,6 +137,19 @@ pub(crate) async fn create(
     tracing::info!(key = %key.id, role = %key.role, "API key created");
     let view = CreatedKeyView { key: key.into(), secret };
     Ok(unstored((StatusCode::CREATED, Json(view)).into_response()))
+}
+
+/// Refuses another key if there are too many. An admin that is bound to tenants learns only of the keys that it sees.
+fn check_room(keys: &[ApiKey], caller: &Caller) -> ApiResult<()> {
+    let seen = keys.iter().filter(|key| caller.sees_scope(&key.tenants)).count();
+    let most = if caller.sees_all() { MAX_KEYS } else { MAX_KEYS_OF_TENANTS };
+    if seen >= most {
+        return Err(Problem::conflict(format!("there are already {most} keys: delete one first")));
+    }
+    if keys.len() >= MAX_KEYS {
+        return Err(Problem::conflict("the installation has no room for another key: ask its admin to delete some"));
+    }
+    Ok(())
 }
 
 /// The refusal of a repeated creation: the key was shown once, and cannot be shown again.

@@ -16,7 +16,7 @@ use super::destinations::unstored;
 use crate::{
     auth::{Caller, Credential, RemoteAddress, SessionCookie},
     problem::ApiResult,
-    readers::{body::Body, fields::object, query::Query, texts::text},
+    readers::{body::OpenBody, fields::object, query::Query, texts::text},
     state::Api,
 };
 
@@ -62,7 +62,7 @@ pub(crate) async fn create(
     State(api): State<Api>,
     address: Option<Extension<RemoteAddress>>,
     _: Query<()>,
-    Body(request): Body<SessionRequest>,
+    OpenBody(request): OpenBody<SessionRequest>,
 ) -> ApiResult<Response> {
     let now = api.clock.now();
     // Without the address, all clients share one limit.

@@ -16,10 +16,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use serde::Serialize;
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 use utoipa::ToSchema;
 use weir_core::{DestinationId, ReplayId, Timestamp, access::Role};
 
@@ -29,7 +26,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, SessionCookie},
-    overview::{Change, ChangeKind, DestinationChange, Order, Sample},
+    overview::{Change, ChangeKind, DestinationChange, Order, Sample, StreamPlace},
     problem::{ApiResult, Problem, ProblemKind},
     readers::{
         query::{Query, parameters},
@@ -57,7 +54,8 @@ parameters! {
 ///
 /// Server-sent events. `snapshot`, about once a second: the totals and at most 200 destinations, those in trouble first.
 /// `edit`, `breaker` and `replay`: a destination was created, edited or deleted, its breaker changed, a replay began or
-/// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again.
+/// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again. A stored
+/// key may have 25 streams open at one time.
 #[utoipa::path(
     get, path = "/v1/stream", operation_id = "stream", tag = "destinations", security(("api_key" = ["read"])),
     params(StreamFilter),
@@ -77,8 +75,8 @@ pub(crate) async fn follow(
     if let Some(id) = destination {
         destinations::find(&api, &caller, id).await?;
     }
-    let place = api.live.open_stream();
-    let place = place.ok_or_else(|| Problem::new(ProblemKind::Unavailable, "too many streams are open; try again"))?;
+    let place = api.live.open_stream(caller.actor().key_id);
+    let place = place.map_err(|reason| Problem::new(ProblemKind::Unavailable, reason))?;
     let credentials = Credentials::of(&request);
     let viewer = Viewer {
         api: Arc::clone(&api),
@@ -131,7 +129,7 @@ struct Viewer {
     shown: Option<(Arc<Sample>, Instant)>,
     /// Events to send before the next sample.
     due: VecDeque<Event>,
-    _place: OwnedSemaphorePermit,
+    _place: StreamPlace,
 }
 
 impl Viewer {
@@ -170,14 +168,12 @@ impl Viewer {
     }
 
     fn shows(&self, change: &Change, caller: &Caller) -> bool {
-        let of = change.tenant.as_deref();
-        let is_seen = of.map_or(caller.sees_all(), |tenant| caller.sees(tenant));
         let is_of_destination = |destination| match change.kind {
             ChangeKind::Destination { id, .. } | ChangeKind::Breaker { id, .. } => id == destination,
             ChangeKind::Replay { .. } => true,
         };
-        is_seen
-            && self.tenant.as_deref().is_none_or(|tenant| of == Some(tenant))
+        caller.sees_scope(&change.scope)
+            && self.tenant.as_deref().is_none_or(|tenant| change.scope.includes(tenant))
             && self.destination.is_none_or(is_of_destination)
     }
 

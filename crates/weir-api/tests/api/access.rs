@@ -179,6 +179,48 @@ fn includes(role: &str, needed: &str) -> bool {
     needed == "every" || included.contains(&needed)
 }
 
+/// What a client might try: `PURGE` stands for the methods that no path has.
+const METHODS: [&str; 9] = ["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PURGE"];
+
+impl Server {
+    /// The status of an answer whose body is not read: that of a stream does not end, and that of HEAD is empty.
+    async fn status_of(&self, key: &str, method: &str, path: &str) -> u16 {
+        let request = Request::builder().method(method).uri(path).header(header::HOST, "localhost");
+        let request = request.header(header::AUTHORIZATION, format!("Bearer {key}")).body(Body::empty()).unwrap();
+        self.router.clone().oneshot(request).await.unwrap().status().as_u16()
+    }
+}
+
+#[tokio::test]
+async fn head_needs_the_role_of_get_and_a_method_that_a_path_does_not_have_does_nothing() {
+    let server = Server::with_keys().await;
+    let own = Data::create(&server, OWN).await;
+    let before = own.everything(&server).await;
+    let operations = operations();
+    let paths: BTreeSet<&str> = operations.iter().map(|operation| operation.path).collect();
+    for role in ["ingest", "read", "operate", "admin"] {
+        let key = server.key(role, json!([OWN])).await;
+        for path in &paths {
+            let operation = |method: &str| {
+                operations.iter().find(|operation| operation.path == *path && operation.method == method)
+            };
+            for method in METHODS {
+                if operation(method).is_some() {
+                    continue;
+                }
+                let expected = match operation("GET").filter(|_| method == "HEAD") {
+                    Some(get) if includes(role, get.role) => get.own,
+                    Some(_) => 403,
+                    None => 405,
+                };
+                let status = server.status_of(&key, method, &own.path("GET", path)).await;
+                assert_eq!(status, expected, "{role} {method} {path}");
+            }
+        }
+    }
+    assert_eq!(own.everything(&server).await, before);
+}
+
 #[tokio::test]
 async fn every_operation_is_in_the_table_below() {
     let server = Server::start().await;

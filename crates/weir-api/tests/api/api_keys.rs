@@ -76,3 +76,17 @@ async fn without_configured_keys_a_stored_key_still_has_only_its_role() {
     server.ask("wk_wrong", "GET", "/v1/events", None).await.problem(401);
     server.get("/v1/events").await.expect(StatusCode::OK);
 }
+
+#[tokio::test]
+async fn an_admin_of_a_tenant_cannot_use_up_the_keys_of_all() {
+    let server = Server::with_keys().await;
+    // This is the first of the hundred keys that it may have.
+    let admin = server.key("admin", json!([OWN])).await;
+    let request = json!({"name": "one more", "role": "read", "tenants": [OWN]});
+    for _ in 1..100 {
+        server.ask(&admin, "POST", "/v1/keys", Some(&request)).await.expect(StatusCode::CREATED);
+    }
+    let refused = server.ask(&admin, "POST", "/v1/keys", Some(&request)).await.problem(409);
+    assert!(refused["detail"].as_str().unwrap().contains("100 keys"), "{refused}");
+    server.key("admin", json!([FOREIGN])).await;
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use weir_core::outcome::Verdict;
+use weir_core::{Clock as _, outcome::Verdict};
 
 use crate::harness::Server;
 

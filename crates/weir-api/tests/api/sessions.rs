@@ -251,3 +251,18 @@ async fn a_login_needs_a_key_as_text() {
     }
     server.log_in("").await.problem(401);
 }
+
+#[tokio::test]
+async fn a_login_has_a_small_body_so_that_nobody_fills_the_memory_without_a_key() {
+    let server = Server::with_login(None).await;
+    server.log_in(&"k".repeat(4_000)).await.problem(401);
+    server.log_in(&"k".repeat(5_000)).await.problem(413);
+    // A body of unknown length reserves what it may have at most.
+    let options = Options { api_keys: ApiKeys::new([KEY]), body_budget_bytes: 8 * 1024, ..Options::default() };
+    let server = Server::start_with(options).await;
+    let endless = Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>());
+    let stalled = Request::post("/v1/session").header(header::CONTENT_TYPE, "application/json").body(endless).unwrap();
+    let mut stalled = Box::pin(server.send(stalled));
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut stalled).await.is_err(), "it waits for the body");
+    server.log_in(KEY).await.expect(StatusCode::CREATED);
+}

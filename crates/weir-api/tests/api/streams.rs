@@ -175,6 +175,49 @@ async fn the_number_of_open_streams_is_bounded_and_a_closed_one_makes_room() {
 }
 
 #[tokio::test]
+async fn one_stored_key_cannot_take_the_places_of_all_streams() {
+    let server = Server::with_a_key().await;
+    let created = server.call("POST", "/v1/keys", json!({"name": "a", "role": "read", "tenants": ["acme"]})).await;
+    let key = created["secret"].as_str().unwrap();
+    let mut open = Vec::new();
+    for _ in 0..25 {
+        open.push(server.follow("", key).await);
+    }
+    let refused = server.ask(key, "GET", "/v1/stream", None).await;
+    assert!(refused.problem(503)["detail"].as_str().unwrap().contains("25 open streams"));
+    // Others are not affected, and a closed stream makes room.
+    server.follow("", KEY).await;
+    open.pop();
+    open.push(server.follow("", key).await);
+    server.ask(key, "GET", "/v1/stream", None).await.problem(503);
+}
+
+#[tokio::test]
+async fn a_replay_of_several_tenants_is_shown_to_those_who_see_all_of_them_and_to_no_others() {
+    let server = Server::with_a_key().await;
+    let mut keys = Vec::new();
+    for tenants in [json!(["acme", "globex"]), json!(["acme"])] {
+        let key = json!({"name": "a", "role": "operate", "tenants": tenants});
+        keys.push(server.call("POST", "/v1/keys", key).await["secret"].as_str().unwrap().to_owned());
+    }
+    let mut of_both = server.follow("", &keys[0]).await;
+    let mut of_one = server.follow("", &keys[1]).await;
+    let mut of_all = server.follow("", KEY).await;
+    for stream in [&mut of_both, &mut of_one, &mut of_all] {
+        stream.next().await.unwrap();
+    }
+    let several = server.ask(&keys[0], "POST", "/v1/replays", Some(&json!({}))).await.expect(StatusCode::ACCEPTED);
+    for stream in [&mut of_both, &mut of_all] {
+        let (name, began) = stream.change().await;
+        assert_eq!((&*name, &began["replay_id"]), ("replay", &several["id"]));
+    }
+    // The key of one tenant is told first of a replay of its own.
+    let own = server.call("POST", "/v1/replays", json!({"tenant": "acme"})).await;
+    let (name, began) = of_one.change().await;
+    assert_eq!((&*name, &began["replay_id"]), ("replay", &own["id"]));
+}
+
+#[tokio::test]
 async fn many_viewers_share_one_sample_a_second() {
     const DESTINATIONS: u64 = 2_000;
     let server = Server::with_a_key().await;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use weir_core::outcome::Verdict;
 
 use crate::harness::{FOREIGN, OWN, ROOT, Server};
 
@@ -74,4 +75,59 @@ async fn the_pages_of_replays_have_only_those_of_the_own_tenant() {
     }
     own.reverse();
     assert_eq!(pages, own.into_iter().map(|id| vec![id]).collect::<Vec<_>>());
+}
+
+impl Server {
+    /// A destination of a tenant with this number of deliveries.
+    async fn loaded(&self, tenant: &str, deliveries: usize) -> String {
+        let body = json!({"url": "https://example.com/", "tenant": tenant});
+        let id = self.root("POST", "/v1/destinations", body).await["id"].as_str().unwrap().to_owned();
+        let event = json!({"type": "t", "data": 1, "tenant": tenant});
+        let mut missing = deliveries;
+        while missing > 0 {
+            let events = vec![event.clone(); missing.min(1_000)];
+            missing -= events.len();
+            self.root("POST", "/v1/events/batch", json!({"events": events})).await;
+        }
+        id
+    }
+}
+
+#[tokio::test]
+async fn the_groups_of_failures_do_not_count_those_of_other_tenants() {
+    let server = Server::with_keys().await;
+    let bound = server.key("read", json!([OWN])).await;
+    for (tenant, failures) in [(OWN, 1), (FOREIGN, 3)] {
+        let id = server.loaded(tenant, failures).await;
+        for claimed in server.claim(&id).await {
+            server.settle(&claimed, 503, Verdict::Dead).await;
+        }
+    }
+    for (key, groups, scanned) in [(bound.as_str(), 1, 1), (ROOT, 2, 4)] {
+        let shown = server.ask(key, "GET", "/v1/deliveries/groups", None).await.expect(StatusCode::OK);
+        assert_eq!((shown["data"].as_array().unwrap().len(), &shown["scanned"]), (groups, &json!(scanned)), "{shown}");
+    }
+}
+
+/// A page examines 5000 deliveries, and its cursor names the last of them.
+#[tokio::test]
+async fn a_destination_of_another_tenant_looks_like_one_that_does_not_exist() {
+    let server = Server::with_keys().await;
+    let bound = server.key("read", json!([OWN])).await;
+    let foreign = server.loaded(FOREIGN, 5_001).await;
+    let lists =
+        ["/v1/deliveries?count=true&", "/v1/deliveries?state=dead,failed&", "/v1/deliveries/groups?", "/v1/activity?"];
+    for path in lists {
+        let mut answers = Vec::new();
+        for id in [&*foreign, "dst_01h2xcejqtf2nbrexx3vqjhp41"] {
+            let path = format!("{path}destination={id}");
+            answers.push(server.ask(&bound, "GET", &path, None).await.expect(StatusCode::OK));
+        }
+        assert_eq!(answers[0], answers[1], "{path}");
+        assert_eq!(answers[0]["data"], json!([]), "{path}");
+    }
+    // The holder of a key for all tenants sees them.
+    let path = format!("/v1/deliveries?count=true&destination={foreign}");
+    let shown = server.ask(ROOT, "GET", &path, None).await.expect(StatusCode::OK);
+    assert_eq!(shown["count"], json!({"value": 5_001, "capped": false}));
 }

@@ -15,6 +15,7 @@ use crate::{
         query::{Query, RangeParameters, parameters},
         texts::{AttemptErrorText, DeliveryStatesText, DestinationIdText, EventIdText, EventPatternText, TenantText},
     },
+    resources::destinations::is_of_others,
     state::Api,
 };
 
@@ -71,6 +72,11 @@ pub(crate) async fn show(
     caller: Caller,
     Query((filter, range, page, count)): Query<(Filter, RangeParameters, DeliveryPage, CountParameters)>,
 ) -> ApiResult<Json<DeliveryList>> {
+    let count = count.count == Some(true);
+    if is_of_others(&api, &caller, filter.destination.as_ref().map(|id| id.0)).await? {
+        let list = List { data: Vec::new(), next_cursor: None };
+        return Ok(Json(DeliveryList { list, count: count.then(|| ListCount::default().into()) }));
+    }
     let (from, to) = range.times();
     let filter = DeliveryFilter {
         destination_id: filter.destination.map(|id| id.0),
@@ -83,7 +89,7 @@ pub(crate) async fn show(
         to,
         order: page.order,
     };
-    let count = if count.count == Some(true) { Some(api.store.count_deliveries(&filter).await?.into()) } else { None };
+    let count = if count { Some(api.store.count_deliveries(&filter).await?.into()) } else { None };
     let read = api.store.list_deliveries(&filter, page.request).await?;
     let next_cursor = read.next.map(|next| page.cursor(next));
     let data = read.rows.into_iter().map(DeliveryView::from).collect();
