@@ -45,6 +45,35 @@ impl<L: Listing> OrderedPage<L> {
     pub(crate) fn cursor(&self, next: [u8; 16]) -> String {
         encode(tag::<L>(self.order), next)
     }
+
+    /// The cursor of the next page, for a caller from whom rows are hidden. `end` is the last row that was examined, which
+    /// may be one of them. `last_shown`: the last row of this page.
+    pub(crate) fn cursor_beside(&self, end: [u8; 16], last_shown: Option<[u8; 16]>) -> String {
+        self.cursor(beside(end, last_shown, self.request.before, self.order))
+    }
+}
+
+/// The random bits of an id (RFC 9562, section 5.7).
+const RANDOM: u128 = 0xfff << 64 | 0x3fff_ffff_ffff_ffff;
+
+/// The place in a list from which the next page is read, without the id of a hidden row: the beginning of the millisecond
+/// of `end`, in the order of the list. The rows between this place and `end` are examined again, and none is shown twice.
+fn beside(end: [u8; 16], last_shown: Option<[u8; 16]>, begin: Option<[u8; 16]>, order: ListOrder) -> [u8; 16] {
+    let id = u128::from_be_bytes(end);
+    let (place, moves_on) = match order {
+        ListOrder::Newest => {
+            let place = (id | RANDOM).to_be_bytes();
+            let place = last_shown.map_or(place, |last| place.min(last));
+            (place, begin.is_none_or(|begin| place < begin))
+        }
+        ListOrder::Oldest => {
+            let place = (id & !RANDOM).to_be_bytes();
+            let place = last_shown.map_or(place, |last| place.max(last));
+            (place, begin.is_none_or(|begin| place > begin))
+        }
+    };
+    // With more rows in one millisecond than a page examines, the next page would examine the same rows for ever.
+    if moves_on { place } else { end }
 }
 
 impl<L: Listing> IntoParams for OrderedPage<L> {
@@ -127,6 +156,35 @@ mod tests {
             assert_eq!((read.order, read.position), (order, [7; 16]));
         }
         assert!(Cursor::<Events>::parse(&encode(b'l', [7; 16])).is_err());
+    }
+
+    /// An id of this millisecond with these random bits.
+    fn id(millis: u128, random: u128) -> [u8; 16] {
+        (millis << 80 | 0x7 << 76 | 0b10 << 62 | random).to_be_bytes()
+    }
+
+    #[test]
+    fn a_place_beside_a_hidden_row_hides_its_id_repeats_no_row_and_moves_on() {
+        use ListOrder::{Newest, Oldest};
+
+        let (first, last) = (0, 0x3fff_ffff_ffff_ffff);
+        let full = id(9, last | 0xfff << 64);
+        for (order, end, shown, begin, expected) in [
+            (Newest, id(9, 5), None, None, full),
+            (Newest, id(9, 5), Some(id(10, 1)), Some(id(11, 1)), full),
+            (Oldest, id(9, 5), None, None, id(9, first)),
+            (Oldest, id(9, 5), Some(id(8, 1)), Some(id(7, 1)), id(9, first)),
+            // A row of this page in the same millisecond is not shown again.
+            (Newest, id(9, 5), Some(id(9, 7)), None, id(9, 7)),
+            (Oldest, id(9, 5), Some(id(9, 3)), None, id(9, 3)),
+            // The last row of a full page.
+            (Newest, id(9, 5), Some(id(9, 5)), Some(id(9, 8)), id(9, 5)),
+            // The whole page is in one millisecond.
+            (Newest, id(9, 5), None, Some(full), id(9, 5)),
+            (Oldest, id(9, 5), None, Some(id(9, first)), id(9, 5)),
+        ] {
+            assert_eq!(beside(end, shown, begin, order), expected, "{order:?} {end:?} {shown:?} {begin:?}");
+        }
     }
 
     #[test]

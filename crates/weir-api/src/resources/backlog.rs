@@ -103,7 +103,9 @@ fn view(destination: &Destination, counts: DestinationCounts, recent_sends: u64,
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{DestinationId, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy, breaker::Breaker};
+    use weir_core::{
+        DestinationId, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy, breaker::Breaker,
+    };
 
     use super::*;
     use crate::resources::destinations::settings;

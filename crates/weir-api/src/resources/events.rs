@@ -89,7 +89,11 @@ pub(crate) async fn list(
         with_bodies,
     };
     let read = api.store.list_events(&filter, page.request).await?;
-    let next_cursor = read.next.map(|next| page.cursor(next));
+    let last = read.rows.last().map(|event| *event.id.as_bytes());
+    let next_cursor = read.next.map(|end| match caller.sees_all() {
+        true => page.cursor(end),
+        false => page.cursor_beside(end, last),
+    });
     let bodies: Vec<Option<Bytes>> = read.rows.iter().map(|event| with_bodies.then(|| event.body.data())).collect();
     let views = read.rows.iter().zip(&bodies).map(|(event, data)| view(event, data.as_ref()));
     Ok(Json(List { data: views.collect::<ApiResult<Vec<_>>>()?, next_cursor }).into_response())

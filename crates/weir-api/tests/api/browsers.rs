@@ -37,7 +37,8 @@ async fn every_route_refuses_a_host_that_is_not_its_own() {
     let routes = server.routes().await;
     assert!(routes.iter().any(|(_, path)| path == "/v1/stream") && routes.len() > 40, "{routes:?}");
     for (method, path) in &routes {
-        for host in ["evil.test", "EVIL.test:80", "evil.test.", "localhost.evil.test:8080", "0.0.0.0", "[fe80::1]:8080"] {
+        for host in ["evil.test", "EVIL.test:80", "evil.test.", "localhost.evil.test:8080", "0.0.0.0", "[fe80::1]:8080"]
+        {
             server.with_headers(method, path, &[("host", host)]).await.problem(421);
         }
         for host in ["", "localhost:80:80", "[::1", "me@localhost"] {
@@ -48,7 +49,11 @@ async fn every_route_refuses_a_host_that_is_not_its_own() {
     }
     for host in ["localhost", "LOCALHOST:8080", "localhost.:8080", "127.0.0.1:8080", "[::1]:8080"] {
         for path in ["/v1/me", "/docs", "/openapi.json", "/v1/stream"] {
-            assert_eq!(server.with_headers("GET", path, &[("host", host)]).await.status, StatusCode::OK, "{path} {host}");
+            assert_eq!(
+                server.with_headers("GET", path, &[("host", host)]).await.status,
+                StatusCode::OK,
+                "{path} {host}"
+            );
         }
     }
 }

@@ -67,7 +67,8 @@ async fn extreme_limits_of_a_preview_are_refused_or_previewed() {
     }
     let path = format!("/v1/destinations/{id}/preview");
     for limit in ["18446744073709551615", "1e300", "-1", "0.5", "0", "1000001", "\"10\"", "[]"] {
-        let body = format!(r#"{{"rate_limits": [{{"limit": {limit}, "period": "second"}}], "max_in_flight": {limit}}}"#);
+        let body =
+            format!(r#"{{"rate_limits": [{{"limit": {limit}, "period": "second"}}], "max_in_flight": {limit}}}"#);
         let refused = server.post(&path, body).await;
         assert_eq!(refused.pointers(), ["/rate_limits/0/limit", "/max_in_flight"], "{limit}");
     }
@@ -90,10 +91,8 @@ async fn bodies_are_bounded_in_length_and_depth() {
     let server = Server::start().await;
     let deep = "[".repeat(100_000);
     for path in ["/v1/destinations", "/v1/replays", "/v1/verify", "/v1/keys", "/v1/events", "/v1/session"] {
-        let refused = server.post(path, &deep).await;
-        let status = refused.status.as_u16();
-        refused.problem(if path == "/v1/session" { 413 } else { 400 });
-        assert!(status < 500, "{path}");
+        // A login is refused for its length.
+        server.post(path, &deep).await.problem(if path == "/v1/session" { 413 } else { 400 });
     }
     let long = json!({"url": URL, "name": "a".repeat(300_000)}).to_string();
     for (method, path) in [("POST", "/v1/destinations"), ("PUT", "/v1/alerts"), ("POST", "/v1/verify")] {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
 use serde_json::{Value, json};
 use weir_core::outcome::Verdict;
@@ -87,6 +88,7 @@ impl Server {
         while missing > 0 {
             let events = vec![event.clone(); missing.min(1_000)];
             missing -= events.len();
+            self.clock.advance(Duration::from_millis(1));
             self.root("POST", "/v1/events/batch", json!({"events": events})).await;
         }
         id
@@ -130,4 +132,27 @@ async fn a_destination_of_another_tenant_looks_like_one_that_does_not_exist() {
     let path = format!("/v1/deliveries?count=true&destination={foreign}");
     let shown = server.ask(ROOT, "GET", &path, None).await.expect(StatusCode::OK);
     assert_eq!(shown["count"], json!({"value": 5_001, "capped": false}));
+}
+
+/// The cursor of a page that ends with a row of another tenant.
+#[tokio::test]
+async fn a_cursor_does_not_have_the_id_of_a_hidden_row_and_the_pages_are_complete() {
+    let server = Server::with_keys().await;
+    let bound = server.key("read", json!([OWN])).await;
+    server.loaded(OWN, 2).await;
+    server.loaded(FOREIGN, 5_001).await;
+    for list in ["/v1/deliveries", "/v1/events"] {
+        let (mut path, mut rows, mut pages) = (list.to_owned(), 0, 0);
+        loop {
+            let page = server.ask(&bound, "GET", &path, None).await.expect(StatusCode::OK);
+            (rows, pages) = (rows + page["data"].as_array().unwrap().len(), pages + 1);
+            let Some(cursor) = page["next_cursor"].as_str() else { break };
+            let named: [u8; 16] = URL_SAFE_NO_PAD.decode(cursor).unwrap()[1..].try_into().unwrap();
+            // All random bits are set: it is the end of a millisecond, and not an id.
+            let random = u128::from_be_bytes(named) & 0x3fff_ffff_ffff_ffff;
+            assert_eq!(random, 0x3fff_ffff_ffff_ffff, "{list}: {cursor}");
+            path = format!("{list}?cursor={cursor}");
+        }
+        assert_eq!((rows, pages), (2, 2), "{list}");
+    }
 }

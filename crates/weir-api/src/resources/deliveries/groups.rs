@@ -70,11 +70,8 @@ pub(crate) async fn show(
     };
     let found = api.store.group_failures(&filter).await?;
     // The store examines the deliveries of all tenants. Their number is hidden from a key that is bound to some.
-    let scanned = if caller.sees_all() {
-        found.scanned
-    } else {
-        found.groups.iter().map(|group| group.deliveries).sum()
-    };
+    let scanned =
+        if caller.sees_all() { found.scanned } else { found.groups.iter().map(|group| group.deliveries).sum() };
     let data = found.groups.into_iter().take(MAX_GROUPS).map(GroupView::from).collect();
     Ok(Json(GroupsView { data, scanned, capped: found.capped }))
 }

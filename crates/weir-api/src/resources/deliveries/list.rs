@@ -91,7 +91,11 @@ pub(crate) async fn show(
     };
     let count = if count { Some(api.store.count_deliveries(&filter).await?.into()) } else { None };
     let read = api.store.list_deliveries(&filter, page.request).await?;
-    let next_cursor = read.next.map(|next| page.cursor(next));
+    let last = read.rows.last().map(|delivery| *delivery.id.as_bytes());
+    let next_cursor = read.next.map(|end| match caller.sees_all() {
+        true => page.cursor(end),
+        false => page.cursor_beside(end, last),
+    });
     let data = read.rows.into_iter().map(DeliveryView::from).collect();
     Ok(Json(DeliveryList { list: List { data, next_cursor }, count }))
 }
