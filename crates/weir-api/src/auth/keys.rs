@@ -29,6 +29,8 @@ use crate::problem::{ApiResult, Problem, ProblemKind};
 /// How often the stored keys are read again: a new key must be valid, and a deleted one invalid, within a second.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
 
+const NOT_VALID: &str = "the API key is not valid: it is wrong, has expired, or was deleted";
+
 /// The keys in the settings of the process. Their holders are admins of all tenants.
 #[derive(Clone, Default)]
 pub struct ApiKeys(Vec<KeyDigest>);
@@ -180,9 +182,7 @@ impl KeyRing {
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         match stored.valid(&given, now) {
             Some(key) => Ok(key.caller.clone()),
-            None if self.are_required() || !stored.by_digest.is_empty() => {
-                Err(unauthorized("the API key is not valid"))
-            }
+            None if self.are_required() || !stored.by_digest.is_empty() => Err(unauthorized(NOT_VALID)),
             None => Ok(Caller::anonymous()),
         }
     }
@@ -214,7 +214,7 @@ impl KeyRing {
             stored.valid(&given, now).map(|key| (key.caller.clone(), key.expires_at))
         };
         let admitted = self.logins.attempt(address, now, valid).map_err(Problem::too_many_failures)?;
-        let (caller, key_ends_at) = admitted.ok_or_else(|| unauthorized("the API key is not valid"))?;
+        let (caller, key_ends_at) = admitted.ok_or_else(|| unauthorized(NOT_VALID))?;
         // A session ends with its key.
         let expires_at = key_ends_at.unwrap_or(Timestamp::MAX).min(now + SESSION_LENGTH);
         let token = Token::sign(&given, expires_at);

@@ -149,7 +149,10 @@ impl<'e> Fields<'e> {
     /// Ends the reading and refuses the fields that were not taken, as unknown or as `read_only`.
     pub(crate) fn close(self, read_only: &[&str]) {
         for name in self.fields.keys() {
-            let detail = if read_only.contains(&name.as_str()) { "is read-only" } else { "is not a known field" };
+            let detail = match read_only.contains(&name.as_str()) {
+                true => "is read-only: leave it out",
+                false => "is not a known field: check its spelling, or leave it out",
+            };
             self.errors.add(format!("{}/{}", self.at, escape(name)), detail);
         }
     }

@@ -153,7 +153,7 @@ impl Pairs {
     /// Ends the reading and refuses the parameters that were not taken.
     fn close(mut self) -> Errors {
         for (name, _) in std::mem::take(&mut self.pairs) {
-            self.refuse(&name, "is not a known parameter");
+            self.refuse(&name, "is not a known parameter: check its spelling, or leave it out");
         }
         self.errors
     }
@@ -209,7 +209,7 @@ mod tests {
                 "/tenant must be given only once",
                 "/limit must be a whole number from 1 to 200",
                 "/from must be an RFC 3339 time such as 2026-11-21T07:30:00.000Z",
-                "/colour is not a known parameter",
+                "/colour is not a known parameter: check its spelling, or leave it out",
             ]
         );
     }

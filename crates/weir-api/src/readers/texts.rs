@@ -136,7 +136,7 @@ text! {
     /// Dot-separated words of letters, digits, `_` and `-`.
     #[schema(as = EventType, pattern = "^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$", max_length = 128, example = "video.created")]
     pub(crate) struct EventTypeText(String);
-    parse = |text| valid_type(text).then(|| text.to_owned()).ok_or_else(|| "must be an event type".to_owned());
+    parse = |text| valid_type(text).then(|| text.to_owned()).ok_or_else(|| "must be dot-separated words of letters, digits, `_` and `-`, such as `video.created`".to_owned());
 }
 
 text! {

@@ -209,8 +209,8 @@ mod tests {
                 "/flags must contain 1 to 2 values",
                 "/missing is required",
                 "/inner/number is required",
-                "/a~1b is not a known field",
-                "/id is read-only",
+                "/a~1b is not a known field: check its spelling, or leave it out",
+                "/id is read-only: leave it out",
             ]
         );
     }

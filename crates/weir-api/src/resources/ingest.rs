@@ -286,8 +286,9 @@ fn view(outcome: Result<Ingested, IngestRefusal>) -> ApiResult<AcceptedView> {
             deliveries,
             duplicate,
         }),
-        Err(IngestRefusal::UnknownDestination { index }) => {
-            Err(Problem::invalid_field(format!("/destinations/{index}"), "is not a destination of this tenant"))
-        }
+        Err(IngestRefusal::UnknownDestination { index }) => Err(Problem::invalid_field(
+            format!("/destinations/{index}"),
+            "is not a destination of this tenant: name one of the event's tenant, or leave it out",
+        )),
     }
 }

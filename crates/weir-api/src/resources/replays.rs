@@ -144,7 +144,12 @@ pub(crate) async fn create(
     let mut tenant = filter.only_tenant().map(str::to_owned);
     if let Some(id) = filter.deliveries.destination_id {
         let found = api.store.destination(id).await?.filter(|found| caller.sees(&found.settings.tenant));
-        let unknown = || Problem::invalid_field("/destination", format!("there is no destination {id}"));
+        let unknown = || {
+            Problem::invalid_field(
+                "/destination",
+                format!("there is no destination {id}: name another one, or leave it out"),
+            )
+        };
         tenant = Some(found.ok_or_else(unknown)?.settings.tenant.clone());
     }
 

@@ -108,7 +108,10 @@ fn successor(current: &Signing, given: Option<&Secret>) -> ApiResult<Secret> {
         return Ok(Secret::from_random(current.secret.kind(), rand::random()));
     };
     if *given == current.secret {
-        return Err(Problem::invalid_field("/secret", "is already the secret of the destination"));
+        return Err(Problem::invalid_field(
+            "/secret",
+            "is already the secret of the destination: give another one, or leave it out",
+        ));
     }
     if current.style != SignatureStyle::Standard && given.kind() != KeyKind::Shared {
         let style = current.style.as_str();

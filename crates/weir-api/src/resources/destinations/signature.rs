@@ -124,7 +124,7 @@ impl SignatureRequest {
         for (field, name) in header.into_iter().chain(timestamp_header) {
             let pointer = format!("{at}/{field}");
             if is_own(name) && !errors.has(&pointer) {
-                errors.add(pointer, "is also in the destination's `headers`");
+                errors.add(pointer, "is also in the destination's `headers`: remove it there, or use another name");
             }
         }
     }
@@ -151,9 +151,10 @@ impl From<SignatureRequest> for SignatureStyle {
 
 /// The header name in lower case, if it is valid. Reserved headers are refused, except `allowed`.
 pub(super) fn header_name(name: &str, allowed: &str) -> Result<String, String> {
-    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "is not a header name".to_owned())?;
+    let name = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| "must be the name of a header: letters, digits and `-`".to_owned())?;
     if is_reserved_header(name.as_str()) && name.as_str() != allowed {
-        return Err("is reserved: Weir or HTTP sets this header".to_owned());
+        return Err("is reserved, because Weir or HTTP sets this header: use another name".to_owned());
     }
     Ok(name.as_str().to_owned())
 }

@@ -40,7 +40,10 @@ pub(super) fn header_key(headers: &HeaderMap) -> ApiResult<Option<String>> {
     let key = value.to_str().unwrap_or_default();
     match check_idempotency_key(key) {
         Ok(()) if values.all(|other| other == value) => Ok(Some(key.to_owned())),
-        Ok(()) => Err(Problem::invalid_field("/idempotency_key", "differs between several headers")),
+        Ok(()) => Err(Problem::invalid_field(
+            "/idempotency_key",
+            "must be given once: several `Idempotency-Key` headers differ",
+        )),
         Err(detail) => Err(Problem::invalid_field("/idempotency_key", detail)),
     }
 }
@@ -81,7 +84,10 @@ fn accept(
     if let (Some(field), Some(header)) = (&request.idempotency_key, &header_key)
         && field != header
     {
-        errors.add("/idempotency_key", "differs from the `Idempotency-Key` header");
+        errors.add(
+            "/idempotency_key",
+            "differs from the `Idempotency-Key` header: send one of them, or the same key in both",
+        );
     }
 
     // The destinations as ids, and the delivery options: `ttl_s` becomes an instant.
