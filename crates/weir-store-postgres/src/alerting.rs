@@ -22,6 +22,9 @@ use crate::{
 
 const POLICY: &str = "SELECT policy FROM alert_policy";
 
+/// Changes of the policy wait for each other, also of one that no row has yet. Reads do not wait.
+const LOCK_POLICY: &str = "LOCK TABLE alert_policy IN SHARE ROW EXCLUSIVE MODE";
+
 const SET_POLICY: &str =
     "INSERT INTO alert_policy (policy) VALUES ($1) ON CONFLICT (single) DO UPDATE SET policy = excluded.policy";
 
@@ -67,8 +70,13 @@ impl Alerting for PostgresStore {
         Ok(self.read(sqlx::query(POLICY), rows::alert_policy).await?.pop().unwrap_or_default())
     }
 
-    async fn set_alert_policy(&self, policy: AlertPolicy, activity: Activity) -> StoreResult<()> {
-        self.edit(SetPolicy { policy, activity }).await
+    async fn set_alert_policy(
+        &self,
+        expected: AlertPolicy,
+        policy: AlertPolicy,
+        activity: Activity,
+    ) -> StoreResult<bool> {
+        self.edit(SetPolicy { expected, policy, activity }).await
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
@@ -121,22 +129,31 @@ impl ConditionRow {
 }
 
 struct SetPolicy {
+    expected: AlertPolicy,
     policy: AlertPolicy,
     activity: Activity,
 }
 
 #[async_trait]
 impl Edit for SetPolicy {
-    type Answer = ();
+    type Answer = bool;
 
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
         let mut transaction = connection.begin().await?;
+        sqlx::query(LOCK_POLICY).execute(&mut *transaction).await?;
+        let current = sqlx::query(POLICY).fetch_optional(&mut *transaction).await?;
+        let current = current.as_ref().map(rows::alert_policy).transpose()?.unwrap_or_default();
+        if current != self.expected {
+            transaction.rollback().await?;
+            return Ok(false);
+        }
         sqlx::query(SET_POLICY)
             .bind(serde_json::to_string(&self.policy).map_err(unwritable)?)
             .execute(&mut *transaction)
             .await?;
         record(&mut transaction, &self.activity).await?;
-        transaction.commit().await
+        transaction.commit().await?;
+        Ok(true)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     SqliteStore,
     edits::Edit,
     error::Result,
-    sql::{Values, execute, fetch},
+    sql::{Values, execute, fetch, query},
     writer::Transaction,
 };
 
@@ -58,8 +58,13 @@ impl Alerting for SqliteStore {
         Ok(self.read_all(POLICY, rows::alert_policy).await?.pop().unwrap_or_default())
     }
 
-    async fn set_alert_policy(&self, policy: AlertPolicy, activity: Activity) -> StoreResult<()> {
-        self.ask((policy, activity), |edit| Edit::operation(Edit::SetAlertPolicy(edit))).await
+    async fn set_alert_policy(
+        &self,
+        expected: AlertPolicy,
+        policy: AlertPolicy,
+        activity: Activity,
+    ) -> StoreResult<bool> {
+        self.ask((expected, policy, activity), |edit| Edit::operation(Edit::SetAlertPolicy(edit))).await
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
@@ -120,10 +125,16 @@ fn read_alert_state(row: &SqliteRow) -> Result<(DestinationId, u64, AlertState)>
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) fn set_alert_policy(&mut self, policy: &AlertPolicy) -> Result<()> {
+    /// Whether the policy was the expected one, and is replaced.
+    pub(crate) fn set_alert_policy(&mut self, expected: &AlertPolicy, policy: &AlertPolicy) -> Result<bool> {
+        let current = query(self.connection, POLICY, &Values::default(), |row| rows::alert_policy(row))?.pop();
+        if current.unwrap_or_default() != *expected {
+            return Ok(false);
+        }
         let mut values = Values::default();
         values.owned_text(serde_json::to_string(policy)?);
-        execute(self.connection, SET_POLICY, &values).map(drop)
+        execute(self.connection, SET_POLICY, &values)?;
+        Ok(true)
     }
 
     pub(crate) fn record_alert_state(&mut self, id: DestinationId, version: u64, state: &AlertState) -> Result<bool> {

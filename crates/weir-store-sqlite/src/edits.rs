@@ -54,7 +54,8 @@ pub(crate) enum Edit {
     Fold(Pending<(), u64>),
     /// One step of the retention of traffic, at the present time.
     RollUp(Pending<Timestamp, bool>),
-    SetAlertPolicy(Pending<(AlertPolicy, Activity), ()>),
+    /// With the policy that must be the current one.
+    SetAlertPolicy(Pending<(AlertPolicy, AlertPolicy, Activity), bool>),
     /// Of a destination, with the version that must be the current one.
     RecordAlertState(Pending<(DestinationId, u64, AlertState), bool>),
     CreateApiKey(Pending<(ApiKey, Creation), Created<()>>),
@@ -162,8 +163,9 @@ impl Edit {
             }
             Self::Record(edit) => edit.answer = Some(transaction.create_once(&edit.input, |_| Ok(()))?),
             Self::SetAlertPolicy(edit) => {
-                transaction.set_alert_policy(&edit.input.0)?;
-                edit.answer = Some(transaction.record(&edit.input.1)?);
+                let (expected, policy, activity) = &edit.input;
+                let is_set = transaction.set_alert_policy(expected, policy)?;
+                edit.answer = Some(transaction.recorded(is_set, |is_set| *is_set, activity)?);
             }
             Self::RecordAlertState(edit) => {
                 let (id, version, state) = &edit.input;

@@ -66,7 +66,14 @@ pub trait Alerting {
     /// The alert policy for all destinations; the default until one is set.
     async fn alert_policy(&self) -> StoreResult<AlertPolicy>;
 
-    async fn set_alert_policy(&self, policy: AlertPolicy, activity: Activity) -> StoreResult<()>;
+    /// Replaces the policy if it is still the expected one, so that the activity says what was replaced. Returns whether
+    /// it was; otherwise nothing is recorded.
+    async fn set_alert_policy(
+        &self,
+        expected: AlertPolicy,
+        policy: AlertPolicy,
+        activity: Activity,
+    ) -> StoreResult<bool>;
 
     /// The destinations that take events of Weir's own types. Must be cheap: called every two seconds.
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>>;

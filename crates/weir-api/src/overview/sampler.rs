@@ -102,14 +102,14 @@ impl LiveOverview {
 
     /// The place of a stream, until it is dropped. The error says why there is none. `key`: the stored key that opens
     /// it; keys of the settings, which cannot be told apart, may open all.
-    pub(crate) fn open_stream(&self, key: Option<ApiKeyId>) -> Result<StreamPlace, &'static str> {
+    pub(crate) fn open_stream(&self, key: Option<ApiKeyId>) -> Result<StreamPlace, String> {
         let permit = Arc::clone(&self.streams).try_acquire_owned();
-        let permit = permit.map_err(|_| "too many streams are open; close one, or try again")?;
+        let permit = permit.map_err(|_| "too many streams are open; close one, or try again".to_owned())?;
         let Some(key) = key else { return Ok(StreamPlace { of_key: None, _permit: permit }) };
         let mut open = self.streams_by_key.lock().unwrap_or_else(PoisonError::into_inner);
         let of_key = open.entry(key).or_default();
         if *of_key >= MAX_STREAMS_OF_KEY {
-            return Err("this key has 25 open streams, the most for one key; close one, or try again");
+            return Err(format!("this key has {MAX_STREAMS_OF_KEY} open streams, the most for one key; close one"));
         }
         *of_key += 1;
         Ok(StreamPlace { of_key: Some((key, Arc::clone(&self.streams_by_key))), _permit: permit })

@@ -23,8 +23,8 @@ use crate::{
 
 /// The largest body of requests other than events.
 const MAX_CONFIG_BYTES: usize = 256 * 1024;
-/// The largest body that needs no key: enough for a login. Otherwise somebody without a key could fill the budget with a
-/// few slow bodies.
+/// The largest body that needs no key: enough for a login. Otherwise somebody without a key could fill the budget with
+/// slow bodies.
 const MAX_OPEN_BYTES: usize = 4 * 1024;
 /// How many bytes beyond the limit are read and dropped. A client that is still writing when the server closes the
 /// connection often loses the response.

@@ -46,8 +46,8 @@ impl<L: Listing> OrderedPage<L> {
         encode(tag::<L>(self.order), next)
     }
 
-    /// The cursor of the next page, for a caller from whom rows are hidden. `end` is the last row that was examined, which
-    /// may be one of them. `last_shown`: the last row of this page.
+    /// The cursor of the next page, for a caller from whom rows are hidden. `end` is the last row that was examined,
+    /// which may be one of them. `last_shown`: the last row of this page.
     pub(crate) fn cursor_beside(&self, end: [u8; 16], last_shown: Option<[u8; 16]>) -> String {
         self.cursor(beside(end, last_shown, self.request.before, self.order))
     }
@@ -56,8 +56,8 @@ impl<L: Listing> OrderedPage<L> {
 /// The random bits of an id (RFC 9562, section 5.7).
 const RANDOM: u128 = 0xfff << 64 | 0x3fff_ffff_ffff_ffff;
 
-/// The place in a list from which the next page is read, without the id of a hidden row: the beginning of the millisecond
-/// of `end`, in the order of the list. The rows between this place and `end` are examined again, and none is shown twice.
+/// The place in a list from which the next page is read, without the id of a hidden row: where the millisecond of `end`
+/// begins, in the order of the list. The rows from this place to `end` are examined again, and none is shown twice.
 fn beside(end: [u8; 16], last_shown: Option<[u8; 16]>, begin: Option<[u8; 16]>, order: ListOrder) -> [u8; 16] {
     let id = u128::from_be_bytes(end);
     let (place, moves_on) = match order {

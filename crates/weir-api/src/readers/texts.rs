@@ -19,6 +19,8 @@ const MAX_KEY_LEN: usize = 255;
 const MAX_TENANT_LEN: usize = 128;
 /// The prefix of alert events, which only Weir creates.
 const RESERVED_TYPES: &str = "weir.";
+/// What the type of an event must be.
+const TYPE_FORM: &str = "must be dot-separated words of letters, digits, `_` and `-`, such as `video.created`";
 
 /// A string of a certain form.
 pub(crate) trait Text: Sized {
@@ -136,7 +138,7 @@ text! {
     /// Dot-separated words of letters, digits, `_` and `-`.
     #[schema(as = EventType, pattern = "^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$", max_length = 128, example = "video.created")]
     pub(crate) struct EventTypeText(String);
-    parse = |text| valid_type(text).then(|| text.to_owned()).ok_or_else(|| "must be dot-separated words of letters, digits, `_` and `-`, such as `video.created`".to_owned());
+    parse = |text| valid_type(text).then(|| text.to_owned()).ok_or_else(|| TYPE_FORM.to_owned());
 }
 
 text! {
@@ -310,9 +312,7 @@ pub(crate) fn check_tenant(text: &str) -> Result<(), &'static str> {
 pub(crate) fn check_new_type(text: &str) -> Result<(), String> {
     match text {
         _ if text.len() > MAX_TYPE_LEN => Err(format!("must be at most {MAX_TYPE_LEN} characters long")),
-        _ if !valid_type(text) => {
-            Err("must be dot-separated words of letters, digits, `_` and `-`, such as `video.created`".to_owned())
-        }
+        _ if !valid_type(text) => Err(TYPE_FORM.to_owned()),
         _ if text.starts_with(RESERVED_TYPES) => {
             Err("must not begin with `weir.`, which is reserved for alerts".to_owned())
         }

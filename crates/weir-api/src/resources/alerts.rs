@@ -10,10 +10,13 @@ use weir_core::{
 use super::activity::{Author, differences};
 use crate::{
     auth::Caller,
-    problem::ApiResult,
+    problem::{ApiResult, Problem, Refused},
     readers::{body::Body, fields::object, query::Query},
     state::Api,
 };
+
+/// How often a change is tried while other requests change the thresholds. In each round one of them succeeds.
+const ROUNDS: usize = 64;
 
 object! {
     /// The thresholds above which a destination raises alerts; `null` disables a threshold.
@@ -62,7 +65,10 @@ pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -
 #[utoipa::path(
     put, path = "/v1/alerts", operation_id = "set_alerts", tag = "alerts", security(("api_key" = ["admin"])),
     request_body = Alerts,
-    responses((status = 200, description = "The new thresholds", body = Alerts))
+    responses(
+        (status = 200, description = "The new thresholds", body = Alerts),
+        (status = 409, response = inline(Refused)),
+    )
 )]
 pub(crate) async fn set(
     State(api): State<Api>,
@@ -73,12 +79,18 @@ pub(crate) async fn set(
 ) -> ApiResult<Json<AlertPolicy>> {
     caller.check_unbound()?;
     let policy = AlertOverrides::from(alerts).apply_to(&AlertPolicy::default());
-    let current = api.store.alert_policy().await?;
-    if policy != current {
+    for _ in 0..ROUNDS {
+        let current = api.store.alert_policy().await?;
+        if policy == current {
+            return Ok(Json(policy));
+        }
         let (before, after) = differences(json!(current), json!(policy));
         let activity = author.does(Action::AlertsChanged, api.clock.now()).changing(before, after);
-        api.store.set_alert_policy(policy, activity).await?;
-        tracing::info!(?policy, "alert thresholds set");
+        // The store replaces only the policy that the activity names.
+        if api.store.set_alert_policy(current, policy, activity).await? {
+            tracing::info!(?policy, "alert thresholds set");
+            return Ok(Json(policy));
+        }
     }
-    Ok(Json(policy))
+    Err(Problem::conflict("other requests keep changing the thresholds; try again"))
 }

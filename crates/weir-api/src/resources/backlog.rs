@@ -1,5 +1,5 @@
-//! The backlog of a destination: its size, its rates, and the estimated time until it is drained. The estimate is that of
-//! a preview of the current limits.
+//! The backlog of a destination: its size, its rates, and the estimated time until it is drained. The estimate is that
+//! of a preview of the current limits.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ pub(crate) struct BacklogView {
     oldest_age_s: Option<f64>,
     /// The rate of the strictest limit; null if unlimited.
     configured_per_s: Option<f64>,
-    /// The rate at which it can send now, as in a preview: the slots of the strictest limit, or what `max_in_flight` and
-    /// the recent answer time allow. 0 while the destination is paused or held or its breaker is not closed, and a
+    /// The rate at which it can send now, as in a preview: the slots of the strictest limit, or what `max_in_flight`
+    /// and the recent answer time allow. 0 while the destination is paused or held or its breaker is not closed, and a
     /// growing share after the breaker has closed; null if there is no limit and no recent answer.
     effective_per_s: Option<f64>,
     /// The sends of the last ten seconds, per second.
@@ -46,8 +46,8 @@ pub(crate) struct BacklogView {
     /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
     /// is unknown, or while the destination is paused or its breaker is not closed.
     drain_eta_s: Option<f64>,
-    /// Whether the backlog gets empty at the current inflow; null if unknown. Deliveries that arrived all at once are no
-    /// inflow.
+    /// Whether the backlog gets empty at the current inflow; null if unknown. Deliveries that arrived all at once are
+    /// no inflow.
     drains: Option<bool>,
 }
 

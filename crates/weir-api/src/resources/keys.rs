@@ -36,8 +36,8 @@ use crate::{
 
 /// The most stored keys. Each API process keeps all keys in memory, so clients could otherwise use up this memory.
 const MAX_KEYS: usize = 1_000;
-/// The most keys that an admin who is bound to tenants sees and adds to. Otherwise the admin of one tenant could use up the
-/// keys of all.
+/// An admin who is bound to tenants adds no key if it sees this many. Otherwise the admin of one tenant could use up
+/// the keys of all.
 const MAX_KEYS_OF_TENANTS: usize = 100;
 const MAX_NAME_CHARS: usize = 100;
 /// 256 bits. Nobody can guess a key of this length, so its digest needs no salt and no slow hash.

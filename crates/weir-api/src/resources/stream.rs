@@ -54,8 +54,8 @@ parameters! {
 ///
 /// Server-sent events. `snapshot`, about once a second: the totals and at most 200 destinations, those in trouble first.
 /// `edit`, `breaker` and `replay`: a destination was created, edited or deleted, its breaker changed, a replay began or
-/// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again. A stored
-/// key may have 25 streams open at one time.
+/// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again. A
+/// stored key may have 25 streams open at one time.
 #[utoipa::path(
     get, path = "/v1/stream", operation_id = "stream", tag = "destinations", security(("api_key" = ["read"])),
     params(StreamFilter),

@@ -1,5 +1,7 @@
 //! The alert thresholds.
 
+use std::{collections::BTreeSet, sync::Arc};
+
 use http::StatusCode;
 use serde_json::json;
 
@@ -72,4 +74,27 @@ async fn a_destination_has_its_own_thresholds_until_they_are_removed() {
         let patched = server.patch(&path, &patch).await.expect(StatusCode::OK);
         assert_eq!(patched["alerts"], expected, "{patch}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_changes_are_recorded_one_after_the_other() {
+    let server = Arc::new(Server::start().await);
+    let changes: Vec<_> = (1..=20)
+        .map(|depth| {
+            let server = Arc::clone(&server);
+            tokio::spawn(async move { server.send(json_request("PUT", ALERTS, json!({"backlog_depth": depth}))).await })
+        })
+        .collect();
+    for change in changes {
+        change.await.unwrap().expect(StatusCode::OK);
+    }
+    let listed = server.get("/v1/activity").await.expect(StatusCode::OK);
+    let rows = listed["data"].as_array().unwrap();
+    let values =
+        |field: &str| -> BTreeSet<String> { rows.iter().map(|row| row[field]["backlog_depth"].to_string()).collect() };
+    // Each value is replaced once: the first is the default, and the last is the current one.
+    let (before, after) = (values("before"), values("after"));
+    assert_eq!((rows.len(), before.len(), after.len()), (20, 20, 20), "{listed}");
+    let current = server.get(ALERTS).await.expect(StatusCode::OK)["backlog_depth"].to_string();
+    assert_eq!(after.difference(&before).collect::<Vec<_>>(), [&current]);
 }

@@ -104,7 +104,8 @@ pub async fn every_kind_of_change_is_an_activity(subject: Subject) {
     let replayed = subject.store.cancel_replay(replay_id(1), BEGUN, of(Action::ReplayCancelled, 5)).await;
     assert!(replayed.expect("cancel").is_some());
     let policy = AlertPolicy { backlog_depth: Some(7), ..AlertPolicy::default() };
-    subject.store.set_alert_policy(policy, of(Action::AlertsChanged, 6)).await.expect("set");
+    let set = subject.store.set_alert_policy(AlertPolicy::default(), policy, of(Action::AlertsChanged, 6)).await;
+    assert!(set.expect("set"));
     let key = ApiKey {
         id: key_id("a key"),
         name: "a key".to_owned(),

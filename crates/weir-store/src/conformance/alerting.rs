@@ -22,9 +22,13 @@ pub async fn the_alert_policy_is_the_default_until_one_is_set(mut subject: Subje
     assert_eq!(subject.store.alert_policy().await.expect("read"), AlertPolicy::default());
     let first = AlertPolicy { backlog_depth: Some(1_000), dead_letters: None, ..AlertPolicy::default() };
     let second = AlertPolicy { oldest_age_s: Some(60), drain_beyond_ttl: false, ..first };
+    let mut current = AlertPolicy::default();
     for policy in [first, second] {
-        subject.store.set_alert_policy(policy, activity()).await.expect("set");
+        assert!(subject.store.set_alert_policy(current, policy, activity()).await.expect("set"));
+        // It is no longer the expected one.
+        assert!(!subject.store.set_alert_policy(current, AlertPolicy::default(), activity()).await.expect("set"));
         assert_eq!(subject.store.alert_policy().await.expect("read"), policy);
+        current = policy;
     }
     subject.reopen().await;
     assert_eq!(subject.store.alert_policy().await.expect("read"), second);

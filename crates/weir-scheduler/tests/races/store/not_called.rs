@@ -114,7 +114,7 @@ impl Alerting for TestStore {
         not_called()
     }
 
-    async fn set_alert_policy(&self, _: AlertPolicy, _: Activity) -> StoreResult<()> {
+    async fn set_alert_policy(&self, _: AlertPolicy, _: AlertPolicy, _: Activity) -> StoreResult<bool> {
         not_called()
     }
 
