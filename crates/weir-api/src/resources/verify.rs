@@ -32,6 +32,9 @@ use crate::{
 
 /// A request has fewer headers; the browser's copy of one has a few more than Weir sent.
 const MAX_HEADERS: usize = 100;
+/// The most parts of a signature header, between spaces and commas: Weir sends four at most. Each may cost a MAC of the
+/// whole body, so a longer header would cost seconds.
+const MAX_SIGNATURE_PARTS: usize = 64;
 /// More than the age of any request: an age is shown, and not judged unless the client asks for it.
 const ANY_AGE: Duration = Duration::from_secs(u64::MAX);
 
@@ -158,12 +161,16 @@ fn verified(
     if let Some(name) = missing {
         return VerifiedView::refused(format!("the header `{name}` is missing"));
     }
+    let signature = headers.get(style.header()).unwrap_or_default();
+    if signature.split([' ', ',']).count() > MAX_SIGNATURE_PARTS {
+        return VerifiedView::refused(format!("the header `{}` has too many signatures", style.header()));
+    }
     let unix_seconds = signed_seconds(style, headers);
     let received = Received {
         id: headers.get("webhook-id").unwrap_or_default(),
         // The signature itself has the time in the timestamped style.
         unix_seconds: if matches!(style, SignatureStyle::Timestamped { .. }) { None } else { unix_seconds },
-        signature: headers.get(style.header()).unwrap_or_default(),
+        signature,
         body: body.as_bytes(),
     };
     let verdicts =

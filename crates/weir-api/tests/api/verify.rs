@@ -66,3 +66,25 @@ async fn a_verification_without_what_it_needs_is_refused_and_shows_no_secret() {
     let missing = server.verified(json!({"secret": OLD, "headers": {}, "body": BODY})).await;
     assert_eq!((&missing["valid"], &missing["reason"]), (&json!(false), &json!("the header `webhook-id` is missing")));
 }
+
+/// Each signature costs a MAC of the whole body: together tens of thousands would take seconds.
+#[tokio::test]
+async fn a_header_with_too_many_signatures_is_not_verified() {
+    let server = Server::start().await;
+    let styles = [
+        (json!({"style": "standard"}), "webhook-signature", "v1, "),
+        (json!({"style": "timestamped", "header": "x-signature"}), "x-signature", "t=1,v1=,"),
+        (json!({"style": "prefixed", "header": "x-signature"}), "x-signature", "sha256=,"),
+    ];
+    for (style, header, part) in styles {
+        let id = server.destination(json!({"url": "https://example.com/", "signature": style})).await;
+        let reason = async |times: usize| {
+            let mut headers = server.signed(OLD);
+            headers[header] = part.repeat(times).into();
+            let request = json!({"destination": id, "headers": headers, "body": "a".repeat(100_000)});
+            server.verified(request).await["reason"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(reason(10_000).await, format!("the header `{header}` has too many signatures"));
+        assert!(reason(10).await.starts_with("bad signature"), "{header}");
+    }
+}
