@@ -24,9 +24,12 @@ const ALONE: &str = "alone::";
 /// The modules of the end-to-end tests that take minutes of load.
 const PROOFS: &str = "proofs::";
 
-/// The libraries whose tests compute, and use no server and no real time. With the simulation of the queue they take
-/// 140 of the 160 seconds of processor time that the tests of all libraries take.
-const COMPUTING: [&str; 4] = ["weir-api", "weir-core", "weir-model", "weir-store"];
+/// The libraries whose tests compute, and use no server and no real time. With the simulation of the queue and the model
+/// they take 140 of the 160 seconds of processor time that the tests of all libraries take.
+const COMPUTING: [&str; 3] = ["weir-api", "weir-core", "weir-store"];
+
+/// Its tests compute for a minute and a half. They yield to the tests of the whole program, which mostly wait.
+const MODEL: &str = "weir-model";
 
 /// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and
 /// 6 seconds of processor time, with six at a time 74.
@@ -43,8 +46,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
-    /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them,
-    /// then those that judge times, one at a time.
+    /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/, k8s/ and the model
+    /// beside them, then those that judge times, one at a time.
     Test,
     /// Prove the promises that need minutes of load: many faults at once, the quick set of the load tests on both
     /// set-ups, and the short form of autoscaling. Takes about ten minutes.
@@ -159,15 +162,16 @@ fn test_steps() -> Vec<Step> {
         // The end-to-end tests are optimised, because they send over real sockets in real time. These wait for most of
         // their time. The tests of deploy/ start the program that was just built.
         Step::tests(
-            "Tests of the whole program that mostly wait; beside them, tests of deploy/ and k8s/ with the tools that read them",
+            "Tests of the whole program that mostly wait; beside them, the model, and tests of deploy/ and k8s/",
             vec![
                 Programs::of(
                     &["--release", "--package", "weir", "--tests"],
                     &["--test-threads=6", "--skip", ALONE, "--skip", PROOFS],
                 ),
                 libraries(&[]).only(reads_manifests).yielding(),
+                libraries(&[]).only(models).yielding(),
             ],
-            2,
+            3,
         ),
         // One at a time, so that a limit that is exceeded cannot be the effect of another test.
         Step::tests(
@@ -212,12 +216,16 @@ fn computes(package: &str, target: &str) -> bool {
     COMPUTING.contains(&package) || target == "simulation"
 }
 
+fn models(package: &str, _target: &str) -> bool {
+    package == MODEL
+}
+
 fn reads_manifests(package: &str, _target: &str) -> bool {
     package == "weir-deploy-checks"
 }
 
 fn others(package: &str, target: &str) -> bool {
-    ![waits, computes, reads_manifests].iter().any(|is_wanted| is_wanted(package, target))
+    ![waits, computes, models, reads_manifests].iter().any(|is_wanted| is_wanted(package, target))
 }
 
 fn lint_steps() -> Vec<Step> {
@@ -303,19 +311,22 @@ mod tests {
         let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates")).unwrap();
         let crates: Vec<_> = crates.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
         assert!(
-            COMPUTING.iter().chain([&WAITING]).all(|name| crates.iter().any(|folder| folder == name)),
+            COMPUTING.iter().chain([&MODEL, &WAITING]).all(|name| crates.iter().any(|folder| folder == name)),
             "{crates:?}"
         );
         let more = ["weir-deploy-checks", "weir-load-tests", "xtask"].map(str::to_owned);
         for (package, target) in crates.iter().chain(&more).flat_map(|name| [(name, "lib"), (name, "simulation")]) {
-            let runs = [waits, computes, reads_manifests, others].iter().filter(|wants| wants(package, target)).count();
+            let runs = [waits, computes, models, reads_manifests, others]
+                .iter()
+                .filter(|wants| wants(package, target))
+                .count();
             // No package but that of the queue has a simulation.
             assert!(runs == 1 || target == "simulation" && package != "weir-queue", "{package} {target}: {runs} runs");
         }
         let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
         let command = libraries(&[]).to_string();
         let lines = steps.iter().flat_map(|step| step.lines()).filter(|line| line.contains(&command));
-        assert_eq!(lines.count(), 4, "{steps:?}");
+        assert_eq!(lines.count(), 5, "{steps:?}");
     }
 
     #[test]

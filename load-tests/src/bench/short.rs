@@ -46,7 +46,12 @@ const ROWS: [Row; 14] = [
     row("rate edit to its effect at the receiver, the worst", Topic::Edit, &["worst."], Pick::Most),
     row("use of a limit while a backlog waits, the least of 1/s to 2,000/s", Topic::Limits, &["used."], Pick::Least),
     row("sends above a limit, in any window", Topic::Limits, &["above"], Pick::First),
-    row("overview of 10,000 destinations, 1,000,000 waiting, ten clients, p99", Topic::Viewers, &["p99.10"], Pick::First),
+    row(
+        "overview of 10,000 destinations, 1,000,000 waiting, ten clients, p99",
+        Topic::Viewers,
+        &["p99.10"],
+        Pick::First,
+    ),
     row("throughput with ten viewers ÷ without", Topic::Viewers, &["share"], Pick::First),
 ];
 

@@ -232,8 +232,8 @@ async fn a_deleted_destination_gets_nothing_more_and_keeps_its_history() {
     assert_eq!(status, 404);
 }
 
-/// A server that closes a connection five seconds after an answer, without announcing it, as many servers do.
-async fn closes_after_five_seconds() -> SocketAddr {
+/// A server that closes a connection three seconds after an answer, without announcing it, as many servers do.
+async fn closes_after_three_seconds() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -241,7 +241,7 @@ async fn closes_after_five_seconds() -> SocketAddr {
             let (mut stream, _) = listener.accept().await.unwrap();
             tokio::spawn(async move {
                 let mut read = Vec::new();
-                while let Ok(Ok(1..)) = tokio::time::timeout(SECOND * 5, stream.read_buf(&mut read)).await {
+                while let Ok(Ok(1..)) = tokio::time::timeout(SECOND * 3, stream.read_buf(&mut read)).await {
                     // Only the end of a request's body contains this.
                     if read.ends_with(b"{\"n\":1}}") {
                         read.clear();
@@ -311,13 +311,13 @@ mod alone {
         retry_after_as_a_date_holds(&api).await;
     }
 
-    /// At 12 a minute, each request comes when the server is closing the connection of the previous one.
+    /// At 20 a minute, each request comes when the server is closing the connection of the previous one.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_server_that_closes_its_connections_as_the_next_request_comes_costs_no_attempt() {
         let folder = tempfile::tempdir().unwrap();
         let app = App::start(folder.path()).await;
-        let url = format!("http://{}/closing", closes_after_five_seconds().await);
-        let limits = json!([{"limit": 12, "period": "minute"}, {"limit": 1, "period": "second"}]);
+        let url = format!("http://{}/closing", closes_after_three_seconds().await);
+        let limits = json!([{"limit": 20, "period": "minute"}, {"limit": 1, "period": "second"}]);
         let id = app.destination(json!({"url": url, "rate_limits": limits})).await;
         for _ in 0..6 {
             app.event("closing").await;

@@ -62,7 +62,7 @@ async fn replace(fleet: &Fleet, role: &str, old: App) -> App {
 struct Destinations(Vec<(String, String, Option<usize>)>);
 
 impl Destinations {
-    const RATES: [u32; 3] = [20, 60, 150];
+    const RATES: [u32; 3] = [40, 80, 150];
 
     /// Creates limited destinations with slow receivers, and the unlimited `/rolled`.
     async fn create(api: &App, receiver: &Receiver) -> Self {
