@@ -33,6 +33,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const WRITER_CACHE_KIB: u32 = 16 * 1024;
 const READER_CACHE_KIB: u32 = 2 * 1024;
 const READERS: u32 = 4;
+/// Rows that a reader's thread hands over before it waits for their reader. With the default of 50 the two threads spend
+/// most of the time of a long result waiting for each other.
+const ROWS_BUFFERED: usize = 1_000;
 /// The number of statements that the writer keeps prepared: each batch in each of its sizes.
 const WRITER_STATEMENTS: usize = 256;
 const WAL_SIZE_LIMIT_BYTES: u32 = 64 * 1024 * 1024;
@@ -165,6 +168,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
         // A mapped file would count as resident memory, and an I/O error would raise a signal.
         .pragma("mmap_size", "0")
         .pragma("temp_store", "MEMORY")
+        .row_buffer_size(ROWS_BUFFERED)
         .disable_statement_logging()
 }
 

@@ -32,6 +32,8 @@ const DESTINATIONS: u64 = 10_000;
 const TENANTS: u64 = 50;
 /// At each destination: a million in all.
 const WAITING_EACH: u64 = 100;
+/// Events for each destination. The first is sent at once: the limit allows it.
+const EVENTS_EACH: u64 = WAITING_EACH + LOAD_BATCH;
 /// Events in one request of the load. Each event waits at all destinations of its tenant.
 const LOAD_BATCH: u64 = 10;
 const MANY: usize = 10;
@@ -108,15 +110,14 @@ async fn fill(rig: &Rig, running: &Running<'_>) -> anyhow::Result<(u64, u64)> {
         let event = json!({"type": "standing", "tenant": format!("t{}", number % TENANTS), "data": number});
         json!({"events": vec![event; LOAD_BATCH as usize]}).to_string().into()
     });
-    let requests = TENANTS * WAITING_EACH / LOAD_BATCH;
+    let requests = TENANTS * EVENTS_EACH / LOAD_BATCH;
     closed_loop(running.engine.address(), 4, Until::Sent(requests), "/v1/events/batch", body).await?;
-    // The first send of each day is allowed. After it, everything waits.
     rig.receiver.all_arrived(count).await?;
     running.tidy().await?;
     tokio::time::sleep(SETTLE).await;
     let overview = running.engine.ask(Method::GET, "/v1/overview?limit=1", Value::Null).await?;
     let waiting = overview["totals"]["backlog"].as_u64().unwrap_or_default();
-    ensure!(waiting == count * (WAITING_EACH - 1), "{waiting} deliveries wait at {count} destinations");
+    ensure!(waiting >= count * WAITING_EACH, "only {waiting} deliveries wait at {count} destinations");
     Ok((count, waiting))
 }
 

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, breaker::BreakerState};
-use weir_store::{DestinationFilter, PageRequest, Store, StoreResult, TRAFFIC_BUCKET, Traffic};
+use weir_store::{DestinationFilter, PageRequest, StateCounts, Store, StoreResult, TRAFFIC_BUCKET, Traffic};
 
 use super::{
     changes::{self, Change, Known, OpenReplays},
@@ -23,6 +23,9 @@ const AT_ONCE: u32 = 1_000;
 /// whole buckets of traffic.
 const ARRIVALS: Duration = Duration::from_secs(60);
 const NEWER: Duration = Duration::from_secs(10);
+/// A sample reads the oldest delivery again for one of this many destinations in turn, so for each within ten samples,
+/// even if no count of the destination changes.
+const TURNS: u64 = 10;
 /// How many changes a sample keeps for viewers that skipped samples: more than people make in some seconds.
 const CHANGES_KEPT: usize = 1_000;
 
@@ -33,6 +36,8 @@ pub(crate) struct Sample {
     /// When the process began to take it, and how long that took.
     pub(super) began: Instant,
     pub(super) took: Duration,
+    /// The number of the sample.
+    number: u64,
     /// In the order of [`Order::Trouble`].
     rows: Vec<Row>,
     by_id: HashMap<DestinationId, usize>,
@@ -95,12 +100,8 @@ impl Sample {
         let (older_from, newer_from) =
             (now.before(ARRIVALS).floor(TRAFFIC_BUCKET), now.before(NEWER).floor(TRAFFIC_BUCKET));
         let (all, newer) = (store.recent_traffic(older_from).await?, store.recent_traffic(newer_from).await?);
-        let waiting: Vec<DestinationId> = destinations
-            .iter()
-            .map(|destination| destination.id)
-            .filter(|id| counts.get(id).is_some_and(|counts| counts.waiting() > 0))
-            .collect();
-        let oldest: HashMap<_, _> = waiting.iter().copied().zip(store.oldest_waiting(&waiting).await?).collect();
+        let number = last.map_or(0, |last| last.number + 1);
+        let oldest = oldest_waiting(store, &counts, last, number).await?;
         let replays = open_replays(store, last).await?;
 
         let per_s = |n: u64, from: Timestamp, to: Timestamp| n as f64 / to.since(from).as_secs_f64().max(1.0);
@@ -111,7 +112,7 @@ impl Sample {
             let older_arrivals = all.arrivals.saturating_sub(newer.arrivals);
             let measured = Measured {
                 counts: counts.get(&id).copied().unwrap_or_default(),
-                oldest_at: oldest.get(&id).copied().flatten(),
+                oldest_at: oldest.get(&id).copied(),
                 achieved_per_s: per_s(newer.sends, newer_from, now),
                 arrivals_per_s: per_s(all.arrivals, older_from, now),
                 older_arrivals_per_s: per_s(older_arrivals, older_from, newer_from),
@@ -126,6 +127,7 @@ impl Sample {
             as_of: now,
             began,
             took: Duration::ZERO,
+            number,
             rows,
             by_id,
             sorted: Default::default(),
@@ -173,6 +175,15 @@ impl Sample {
 
     pub(crate) fn row(&self, id: DestinationId) -> Option<&Row> {
         self.by_id.get(&id).map(|&at| &self.rows[at])
+    }
+
+    /// When the oldest waiting delivery of a destination was created, if its counts are still those of this sample and
+    /// it is not its turn to be read.
+    fn known_oldest(&self, id: DestinationId, counts: &StateCounts, next: u64) -> Option<Timestamp> {
+        let is_its_turn = u64::from(id.as_bytes()[15]) % TURNS == next % TURNS;
+        let figures =
+            self.row(id).filter(|row| row.figures.counts == *counts && !is_its_turn).map(|row| &row.figures)?;
+        figures.oldest_age.map(|age| self.as_of.before(age))
     }
 
     /// The rows that a filter keeps, in an order. All viewers share the sorted places.
@@ -291,6 +302,27 @@ async fn destinations(store: &dyn Store, last: Option<&Sample>) -> StoreResult<V
             _ => return Ok(found),
         }
     }
+}
+
+/// When the oldest waiting delivery of each destination with a backlog was created. Most backlogs of a large
+/// installation stand still from one second to the next, so only those with other counts than in the last sample are
+/// read. The counts of ended deliveries are compared too, so a delivery that ended while another one arrived shows.
+async fn oldest_waiting(
+    store: &dyn Store,
+    counts: &HashMap<DestinationId, StateCounts>,
+    last: Option<&Sample>,
+    number: u64,
+) -> StoreResult<HashMap<DestinationId, Timestamp>> {
+    let (mut oldest, mut unknown) = (HashMap::with_capacity(counts.len()), Vec::new());
+    for (&id, counts) in counts.iter().filter(|(_, counts)| counts.waiting() > 0) {
+        match last.and_then(|last| last.known_oldest(id, counts, number)) {
+            Some(at) => drop(oldest.insert(id, at)),
+            None => unknown.push(id),
+        }
+    }
+    let read = store.oldest_waiting(&unknown).await?;
+    oldest.extend(unknown.into_iter().zip(read).filter_map(|(id, at)| Some((id, at?))));
+    Ok(oldest)
 }
 
 /// The open replays. Only a new one is read, because its figures are counted for that.

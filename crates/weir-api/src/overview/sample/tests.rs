@@ -31,6 +31,7 @@ fn sample(rows: Vec<Row>) -> Sample {
         as_of: NOW,
         began: Instant::now(),
         took: Duration::ZERO,
+        number: 0,
         by_id: rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect(),
         rows,
         sorted: Default::default(),
@@ -60,4 +61,20 @@ fn all_viewers_of_a_sample_share_the_sorted_rows() {
         // The same places, so the second viewer has sorted nothing.
         assert_eq!(sample.places(order).map(<[usize]>::as_ptr), sorted, "{order:?}");
     }
+}
+
+#[test]
+fn the_oldest_delivery_is_known_until_a_count_changes_or_its_turn_comes() {
+    let row = row("a", 40);
+    let (id, counts) = (row.destination.id, row.figures.counts);
+    let sample = sample(vec![row]);
+    let turn = u64::from(id.as_bytes()[15]) % TURNS;
+    let known = |counts: &StateCounts, number: u64| sample.known_oldest(id, counts, number);
+    assert_eq!(known(&counts, turn + 1), Some(NOW - Duration::from_secs(60)));
+    assert_eq!(known(&counts, turn + TURNS), None, "its turn");
+    // One was delivered, and another one arrived: as many wait as before.
+    let mut other = counts;
+    other.add(DeliveryState::Delivered, 1);
+    assert_eq!(known(&other, turn + 1), None);
+    assert_eq!(sample.known_oldest(DestinationId::new(NOW, 7), &counts, turn + 1), None, "a new destination");
 }
