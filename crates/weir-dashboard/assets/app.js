@@ -158,8 +158,8 @@
     u: turnZone,
   };
   document.addEventListener('keydown', (event) => {
-    // Enter on a tick would press the first button of the form, which pauses what is ticked.
-    if (event.key === 'Enter' && event.target.matches('input[name=id], [data-all]')) event.preventDefault();
+    // Enter on a tick would press the first button of its form, which may pause what is ticked.
+    if (event.key === 'Enter' && event.target.matches('input[type=checkbox]')) event.preventDefault();
     // Escape leaves the search for the rows.
     if (event.key === 'Escape' && event.target.id === 'jump') event.target.blur();
     if (!usesKeys || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;

@@ -59,7 +59,7 @@ journey('a limit that is too small for the backlog says before the save that del
   await expires.last().filter({ hasText: /^no$/ }).waitFor();
   await perSecond(page).fill('');
   await page.getByLabel('Sends in any hour').fill('10');
-  await expires.last().filter({ hasText: /^yes the first at \d\d:\d\d:\d\d$/ }).waitFor();
+  await expires.last().filter({ hasText: /^yes the first at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$/ }).waitFor();
   assert.equal(await expires.first().textContent(), 'no', 'the limits in force are fast enough');
   await visit.check(page, 'would-expire');
   const saved = async () => {

@@ -22,9 +22,9 @@ const SHARED_FOR: Duration = Duration::from_millis(500);
 /// A sample is shared for ten times as long as it took, so that requests spend at most a tenth of the time with
 /// sampling.
 const SHARED_FOR_COSTS: u32 = 10;
-/// Streams take a sample at most after this many times its own time. So those that look cost less than a twentieth of a
-/// core, and 10,000 destinations with backlogs, of which a hundred change, are still shown every one or two seconds.
-const STREAMS_PAUSE_COSTS: u32 = 20;
+/// Streams take a sample at most after this many times its own time. So those that look cost less than a tenth of one
+/// core, and 10,000 destinations with backlogs are still shown every one or two seconds.
+const STREAMS_PAUSE_COSTS: u32 = 10;
 /// A sample that took longer than this is too slow for a request to wait for. The request gets the last sample, up to
 /// [`STALE`] old, while the next one is taken.
 const SLOW: Duration = Duration::from_millis(20);

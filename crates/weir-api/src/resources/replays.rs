@@ -150,7 +150,12 @@ pub(crate) async fn create(
                 format!("there is no destination {id}: name another one, or leave it out"),
             )
         };
-        tenant = Some(found.ok_or_else(unknown)?.settings.tenant.clone());
+        let its_tenant = found.ok_or_else(unknown)?.settings.tenant.clone();
+        // A replay of one destination is of one tenant, so the keys of this tenant see it.
+        if tenant.is_none() {
+            filter.deliveries.tenants = TenantScope::one(its_tenant.clone());
+        }
+        tenant = Some(its_tenant);
     }
 
     // The number of selected deliveries: the answer of a dry run, or the first total of the replay.

@@ -78,6 +78,18 @@ async fn the_pages_of_replays_have_only_those_of_the_own_tenant() {
     assert_eq!(pages, own.into_iter().map(|id| vec![id]).collect::<Vec<_>>());
 }
 
+#[tokio::test]
+async fn a_replay_of_one_destination_belongs_to_its_tenant() {
+    let server = Server::with_keys().await;
+    let (own, foreign) = (server.key("read", json!([OWN])).await, server.key("read", json!([FOREIGN])).await);
+    let destination = server.loaded(OWN, 1).await;
+    let replay = server.root("POST", "/v1/replays", json!({"destination": destination})).await;
+    assert_eq!(replay["tenant"], OWN);
+    let path = format!("/v1/replays/{}", replay["id"].as_str().unwrap());
+    server.ask(&own, "GET", &path, None).await.expect(StatusCode::OK);
+    server.ask(&foreign, "GET", &path, None).await.problem(404);
+}
+
 impl Server {
     /// A destination of a tenant with this number of deliveries.
     async fn loaded(&self, tenant: &str, deliveries: usize) -> String {
