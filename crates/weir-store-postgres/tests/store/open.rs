@@ -120,7 +120,6 @@ async fn migrate_returns_the_applied_migrations() {
         (3, "activity"),
         (4, "counters and traffic"),
         (5, "process profiles"),
-        (6, "cheaper count of updates"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

@@ -1,2 +1,0 @@
--- A new version of the function that counts updated deliveries. It appends the same rows as before, so programs of the
--- previous version are not affected.
