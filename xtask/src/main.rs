@@ -28,8 +28,11 @@ const PROOFS: &str = "proofs::";
 /// they take 140 of the 160 seconds of processor time that the tests of all libraries take.
 const COMPUTING: [&str; 3] = ["weir-api", "weir-core", "weir-store"];
 
-/// Its tests compute for a minute and a half. They yield to the tests of the whole program, which mostly wait.
+/// Its tests visit every state of the protocol that faults can lead to. They take a hundred seconds of processor time.
 const MODEL: &str = "weir-model";
+
+/// Its tests judge times of Redis, so other programs only take the processor time that they leave.
+const TIMED: &str = "weir-queue-redis";
 
 /// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and
 /// 6 seconds of processor time, with six at a time 74.
@@ -46,11 +49,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
-    /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/, k8s/ and the model
-    /// beside them, then those that judge times, one at a time.
+    /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them,
+    /// then those that judge times, one at a time.
     Test,
-    /// Prove the promises that need minutes of load: many faults at once, the quick set of the load tests on both
-    /// set-ups, and the short form of autoscaling. Takes about ten minutes.
+    /// Prove the promises that need minutes: the model of the protocol, many faults at once, the quick set of the load
+    /// tests on both set-ups, and the short form of autoscaling. Takes about eleven minutes.
     Prove,
     /// Check formatting, lints and documentation; a warning is an error.
     Lint,
@@ -150,28 +153,27 @@ fn test_steps() -> Vec<Step> {
         Step::tests(
             "Tests of the store on PostgreSQL, which wait; beside them, tests that compute",
             vec![libraries(&["--test-threads=6"]).only(waits), libraries(&[]).only(computes).yielding()],
-            2,
+            3,
         ),
         Step::tests(
             "Tests of the other libraries, which use servers or real time",
-            vec![libraries(&[]).only(others)],
-            1,
+            vec![libraries(&[]).only(is_timed), libraries(&[]).only(others).yielding()],
+            2,
         ),
         Step::new("Examples in the documentation", &["test", "--workspace", "--doc"]),
         build_for_load(),
         // The end-to-end tests are optimised, because they send over real sockets in real time. These wait for most of
         // their time. The tests of deploy/ start the program that was just built.
         Step::tests(
-            "Tests of the whole program that mostly wait; beside them, the model, and tests of deploy/ and k8s/",
+            "Tests of the whole program that mostly wait; beside them, tests of deploy/ and k8s/ with the tools that read them",
             vec![
                 Programs::of(
                     &["--release", "--package", "weir", "--tests"],
                     &["--test-threads=6", "--skip", ALONE, "--skip", PROOFS],
                 ),
                 libraries(&[]).only(reads_manifests).yielding(),
-                libraries(&[]).only(models).yielding(),
             ],
-            3,
+            2,
         ),
         // One at a time, so that a limit that is exceeded cannot be the effect of another test.
         Step::tests(
@@ -192,6 +194,7 @@ fn proof_steps() -> Vec<Step> {
     let quick = ["--quick".to_owned()];
     vec![
         build_for_load(),
+        Step::tests("Prove the protocol in every state of its model", vec![libraries(&[]).only(models)], 1),
         Step::tests("Prove that faults break no promise", vec![end_to_end(&["--test-threads=1", PROOFS])], 1),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
@@ -220,12 +223,16 @@ fn models(package: &str, _target: &str) -> bool {
     package == MODEL
 }
 
+fn is_timed(package: &str, _target: &str) -> bool {
+    package == TIMED
+}
+
 fn reads_manifests(package: &str, _target: &str) -> bool {
     package == "weir-deploy-checks"
 }
 
 fn others(package: &str, target: &str) -> bool {
-    ![waits, computes, models, reads_manifests].iter().any(|is_wanted| is_wanted(package, target))
+    ![waits, computes, models, is_timed, reads_manifests].iter().any(|is_wanted| is_wanted(package, target))
 }
 
 fn lint_steps() -> Vec<Step> {
@@ -311,22 +318,20 @@ mod tests {
         let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates")).unwrap();
         let crates: Vec<_> = crates.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
         assert!(
-            COMPUTING.iter().chain([&MODEL, &WAITING]).all(|name| crates.iter().any(|folder| folder == name)),
+            COMPUTING.iter().chain([&MODEL, &TIMED, &WAITING]).all(|name| crates.iter().any(|folder| folder == name)),
             "{crates:?}"
         );
         let more = ["weir-deploy-checks", "weir-load-tests", "xtask"].map(str::to_owned);
         for (package, target) in crates.iter().chain(&more).flat_map(|name| [(name, "lib"), (name, "simulation")]) {
-            let runs = [waits, computes, models, reads_manifests, others]
-                .iter()
-                .filter(|wants| wants(package, target))
-                .count();
+            let kinds = [waits, computes, models, is_timed, reads_manifests, others];
+            let runs = kinds.iter().filter(|wants| wants(package, target)).count();
             // No package but that of the queue has a simulation.
             assert!(runs == 1 || target == "simulation" && package != "weir-queue", "{package} {target}: {runs} runs");
         }
-        let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
+        let steps: Vec<_> = test_steps().iter().chain(&proof_steps()).map(Step::to_string).collect();
         let command = libraries(&[]).to_string();
         let lines = steps.iter().flat_map(|step| step.lines()).filter(|line| line.contains(&command));
-        assert_eq!(lines.count(), 5, "{steps:?}");
+        assert_eq!(lines.count(), 6, "{steps:?}");
     }
 
     #[test]

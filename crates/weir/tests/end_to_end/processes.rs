@@ -196,7 +196,7 @@ mod alone {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_worker_cut_off_from_the_store_stops_sending_and_registers_again_later() {
-        const EVENTS: usize = 600;
+        const EVENTS: usize = 450;
         let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
         let api = fleet.launch("api").await;
         let _scheduler = fleet.launch("scheduler").await;
