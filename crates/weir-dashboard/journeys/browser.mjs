@@ -127,9 +127,9 @@ class Visit {
    * The page has no violation of the rules of accessibility, in light and in dark, and fits its width. Only for pages
    * with scripts: axe waits for a timer, which does not run without them.
    */
-  async check(page, name = page.url()) {
+  async check(page, name = page.url(), themes = ['light', 'dark']) {
     const axe = await readFile(tools.resolve('axe-core/axe.min.js'), 'utf8');
-    for (const theme of ['light', 'dark']) {
+    for (const theme of themes) {
       await page.emulateMedia({ colorScheme: theme });
       await page.evaluate(axe);
       const { violations } = await page.evaluate((rules) => globalThis.axe.run({ runOnly: rules }), RULES);

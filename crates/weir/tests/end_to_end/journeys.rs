@@ -86,7 +86,6 @@ journeys! {
     frame,
     installation,
     keyboard,
-    limits,
     no_script,
     overview,
     restart,
@@ -102,6 +101,7 @@ mod alone {
     use super::play;
 
     journeys! {
+        limits,
         many_destinations,
     }
 }
