@@ -36,6 +36,8 @@ pub(crate) struct Sample {
     /// When the process began to take it, and how long that took.
     pub(super) began: Instant,
     pub(super) took: Duration,
+    /// The shorter time of this sample and the last one: a single sample may have waited for a processor.
+    pub(super) cost: Duration,
     /// The number of the sample.
     number: u64,
     /// In the order of [`Order::Trouble`].
@@ -127,6 +129,7 @@ impl Sample {
             as_of: now,
             began,
             took: Duration::ZERO,
+            cost: Duration::ZERO,
             number,
             rows,
             by_id,
@@ -140,6 +143,7 @@ impl Sample {
             sample.follow(last);
         }
         sample.took = began.elapsed();
+        sample.cost = last.map_or(sample.took, |last| last.took.min(sample.took));
         Ok(sample)
     }
 

@@ -22,8 +22,8 @@ const SHARED_FOR: Duration = Duration::from_millis(500);
 /// A sample is shared for ten times as long as it took, so that requests spend at most a tenth of the time with
 /// sampling.
 const SHARED_FOR_COSTS: u32 = 10;
-/// Streams take a sample at most after this many times its own time. So those that look cost less than a tenth of one
-/// core, and 10,000 destinations with backlogs are still shown every one or two seconds.
+/// Streams take the next sample no sooner than after this many times the time of one. So those that look cost less than
+/// a tenth of one core, and 10,000 destinations with backlogs are still shown every one or two seconds.
 const STREAMS_PAUSE_COSTS: u32 = 10;
 /// A sample that took longer than this is too slow for a request to wait for. The request gets the last sample, up to
 /// [`STALE`] old, while the next one is taken.
@@ -97,7 +97,7 @@ impl LiveOverview {
     /// When a stream that has shown a sample shows the next one: at the same instants as all others, a second apart,
     /// whoever takes samples between them.
     pub(crate) fn next_after(&self, sample: &Sample, shown_at: Instant) -> Instant {
-        let earliest = (sample.began + sample.took * STREAMS_PAUSE_COSTS).max(shown_at + STREAM_INTERVAL / 2);
+        let earliest = (sample.began + sample.cost * STREAMS_PAUSE_COSTS).max(shown_at + STREAM_INTERVAL / 2);
         let after_an_instant = earliest.saturating_duration_since(self.first_instant).subsec_nanos();
         earliest + STREAM_INTERVAL - Duration::from_nanos(after_an_instant.into())
     }

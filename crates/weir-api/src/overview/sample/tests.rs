@@ -31,6 +31,7 @@ fn sample(rows: Vec<Row>) -> Sample {
         as_of: NOW,
         began: Instant::now(),
         took: Duration::ZERO,
+        cost: Duration::ZERO,
         number: 0,
         by_id: rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect(),
         rows,
