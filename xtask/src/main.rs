@@ -188,8 +188,8 @@ fn end_to_end(run: &[&str]) -> Programs {
     Programs::of(&["--release", "--package", "weir", "--test", "end_to_end"], run)
 }
 
-/// These take minutes, need most of the machine, and judge the running program from outside, so they are a command of
-/// their own.
+/// These take minutes and most of the machine, so they are a command of their own. The model proves the protocol; the
+/// others judge the running program from outside.
 fn proof_steps() -> Vec<Step> {
     let quick = ["--quick".to_owned()];
     vec![

@@ -1,5 +1,5 @@
-//! The conformance suite: one function per behaviour, which [`store_conformance!`](crate::store_conformance) runs on
-//! each backend. behaviours.rs lists them.
+//! The conformance suite has one function for each behaviour. [`store_conformance!`](crate::store_conformance) runs all
+//! functions on a backend, and behaviours.rs lists them.
 //!
 //! Times are fixed values, so the suite never waits. Each behaviour has its own database.
 

@@ -13,7 +13,7 @@
 //! - [`rows`] reads and writes rows.
 //! - [`schema`] says which schemas a program may use.
 //! - [`ListStatements`] puts lists, counts and groups of failures together.
-//! - [`RollUp`] and [`ExpiringTable`] say what the next step of the retention of traffic does.
+//! - [`RollUp`] and [`ExpiringTable`] decide which old rows of traffic are added up or deleted next.
 //! - [`TenantDestinations`] says which destinations take an event.
 //! - [`PurgeScan`] and [`OpenReplay`] say what the next step of a purge and of a replay does.
 //!

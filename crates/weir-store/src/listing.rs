@@ -159,8 +159,8 @@ pub struct ListCount {
 }
 
 impl ListCount {
-    /// Adds the deliveries of one part, of which at most one more than `left` were examined. Returns how many may still
-    /// be examined; `None` if the limit is reached.
+    /// Adds the counts of one part. The store examined at most `left + 1` deliveries of it. Returns how many deliveries
+    /// may still be examined, or `None` if the limit is reached.
     pub fn add(&mut self, left: u64, (examined, matching): (u64, u64)) -> Option<u64> {
         self.value += matching.min(left);
         self.capped = examined > left;

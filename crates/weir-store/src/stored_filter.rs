@@ -16,8 +16,9 @@ impl ReplayFilter {
             object.extend(value.map(|value| (name.to_owned(), value)));
         };
         put("destination", destination_id.map(|id| json!(id.to_string())));
-        // Several tenants are an array, which a program that knows only one tenant refuses to read. Under another name
-        // such a program would overlook them, and send the deliveries of all tenants.
+        // Several tenants are written as an array. A program of an earlier version expects one name here, so it refuses
+        // to read the array. If the array had a name of its own, that program would not notice it, and would send the
+        // deliveries of all tenants.
         put(
             "tenant",
             tenants.tenants().map(|tenants| match tenants.len() {

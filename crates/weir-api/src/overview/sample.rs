@@ -103,7 +103,11 @@ impl Sample {
             (now.before(ARRIVALS).floor(TRAFFIC_BUCKET), now.before(NEWER).floor(TRAFFIC_BUCKET));
         let (all, newer) = (store.recent_traffic(older_from).await?, store.recent_traffic(newer_from).await?);
         let number = last.map_or(0, |last| last.number + 1);
-        let oldest = oldest_waiting(store, &counts, last, number).await?;
+        let waiting = destinations.iter().filter_map(|destination| {
+            let counts = counts.get(&destination.id).filter(|counts| counts.waiting() > 0)?;
+            Some((destination.id, counts))
+        });
+        let oldest = oldest_waiting(store, waiting, last, number).await?;
         let replays = open_replays(store, last).await?;
 
         let per_s = |n: u64, from: Timestamp, to: Timestamp| n as f64 / to.since(from).as_secs_f64().max(1.0);
@@ -308,17 +312,17 @@ async fn destinations(store: &dyn Store, last: Option<&Sample>) -> StoreResult<V
     }
 }
 
-/// When the oldest waiting delivery of each destination with a backlog was created. Most backlogs of a large
+/// When the oldest waiting delivery of each of these destinations was created. Most backlogs of a large
 /// installation stand still from one second to the next, so only those with other counts than in the last sample are
 /// read. The counts of ended deliveries are compared too, so a delivery that ended while another one arrived shows.
 async fn oldest_waiting(
     store: &dyn Store,
-    counts: &HashMap<DestinationId, StateCounts>,
+    waiting: impl Iterator<Item = (DestinationId, &StateCounts)>,
     last: Option<&Sample>,
     number: u64,
 ) -> StoreResult<HashMap<DestinationId, Timestamp>> {
-    let (mut oldest, mut unknown) = (HashMap::with_capacity(counts.len()), Vec::new());
-    for (&id, counts) in counts.iter().filter(|(_, counts)| counts.waiting() > 0) {
+    let (mut oldest, mut unknown) = (HashMap::new(), Vec::new());
+    for (id, counts) in waiting {
         match last.and_then(|last| last.known_oldest(id, counts, number)) {
             Some(at) => drop(oldest.insert(id, at)),
             None => unknown.push(id),

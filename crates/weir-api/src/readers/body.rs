@@ -94,31 +94,20 @@ pub(crate) async fn json_bytes(budget: &BodyBudget, request: Request, limit: usi
         .unwrap_or_else(|_| Err(Problem::new(ProblemKind::Timeout, "the body did not arrive within 60 s")))
 }
 
-/// The body of a request other than events. An empty body counts as `null` for an `Option`.
-pub(crate) struct Body<T>(pub(crate) T);
-
-impl<T: Read, S: Send + Sync> FromRequest<S> for Body<T>
-where
-    BodyBudget: FromRef<S>,
-{
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        read_json(&BodyBudget::from_ref(state), request, MAX_CONFIG_BYTES).await.map(Self)
-    }
-}
+/// The body of a request other than events, of at most `MOST` bytes. An empty body counts as `null` for an `Option`.
+pub(crate) struct Body<T, const MOST: usize = MAX_CONFIG_BYTES>(pub(crate) T);
 
 /// The body of a request that needs no key.
-pub(crate) struct OpenBody<T>(pub(crate) T);
+pub(crate) type OpenBody<T> = Body<T, MAX_OPEN_BYTES>;
 
-impl<T: Read, S: Send + Sync> FromRequest<S> for OpenBody<T>
+impl<T: Read, S: Send + Sync, const MOST: usize> FromRequest<S> for Body<T, MOST>
 where
     BodyBudget: FromRef<S>,
 {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        read_json(&BodyBudget::from_ref(state), request, MAX_OPEN_BYTES).await.map(Self)
+        read_json(&BodyBudget::from_ref(state), request, MOST).await.map(Self)
     }
 }
 

@@ -54,8 +54,8 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
 pub(crate) struct IfNoneMatch(Option<Vec<String>>);
 
 impl IfNoneMatch {
-    /// For a resource that exists: refuses the request if it names the version of the resource, or `*`, which names
-    /// every version. Weak entity tags match too.
+    /// Checks a request about a resource that exists. The request is refused if it names the version of the resource, or
+    /// `*`, which means every version. Weak entity tags match too.
     pub(crate) fn check(&self, etag: &str) -> ApiResult<()> {
         let Self(Some(named)) = self else { return Ok(()) };
         if named.iter().any(|named| named == "*" || named.strip_prefix("W/").unwrap_or(named) == etag) {

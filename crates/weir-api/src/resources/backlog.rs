@@ -1,5 +1,5 @@
-//! The backlog of a destination: its size, its rates, and the estimated time until it is drained. The estimate is that
-//! of a preview of the current limits.
+//! The backlog of a destination: its size, its rates, and the estimated time until it is drained. A preview of the
+//! current limits gives the same estimate.
 
 use std::time::Duration;
 

@@ -16,7 +16,12 @@ use super::destinations::unstored;
 use crate::{
     auth::{Caller, Credential, RemoteAddress, SessionCookie},
     problem::ApiResult,
-    readers::{body::OpenBody, fields::object, query::Query, texts::text},
+    readers::{
+        body::{Body, OpenBody},
+        fields::object,
+        query::Query,
+        texts::text,
+    },
     state::Api,
 };
 
@@ -62,7 +67,7 @@ pub(crate) async fn create(
     State(api): State<Api>,
     address: Option<Extension<RemoteAddress>>,
     _: Query<()>,
-    OpenBody(request): OpenBody<SessionRequest>,
+    Body(request): OpenBody<SessionRequest>,
 ) -> ApiResult<Response> {
     let now = api.clock.now();
     // Without the address, all clients share one limit.

@@ -21,6 +21,18 @@ pub(super) fn key_id(name: &str) -> ApiKeyId {
     ApiKeyId::from_bytes([name.as_bytes()[0]; 16])
 }
 
+pub(super) fn a_key() -> ApiKey {
+    ApiKey {
+        id: key_id("a key"),
+        name: "a key".to_owned(),
+        role: Role::Read,
+        tenants: TenantScope::All,
+        digest: [1; 32],
+        created_at: NOW,
+        expires_at: None,
+    }
+}
+
 /// An activity for tests of something else.
 pub fn activity() -> Activity {
     Activity::new(origin("somebody"), Action::AlertsChanged, NOW)
@@ -106,15 +118,7 @@ pub async fn every_kind_of_change_is_an_activity(subject: Subject) {
     let policy = AlertPolicy { backlog_depth: Some(7), ..AlertPolicy::default() };
     let set = subject.store.set_alert_policy(AlertPolicy::default(), policy, of(Action::AlertsChanged, 6)).await;
     assert!(set.expect("set"));
-    let key = ApiKey {
-        id: key_id("a key"),
-        name: "a key".to_owned(),
-        role: Role::Read,
-        tenants: TenantScope::All,
-        digest: [1; 32],
-        created_at: NOW,
-        expires_at: None,
-    };
+    let key = a_key();
     subject.store.create_api_key(key.clone(), of(Action::KeyCreated, 7).into()).await.expect("create");
     assert!(subject.store.delete_api_key(key.id, of(Action::KeyDeleted, 8)).await.expect("delete"));
     let mut named = destination(2);

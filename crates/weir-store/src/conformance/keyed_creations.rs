@@ -1,13 +1,12 @@
 //! Creations with an idempotency key: the first answer is kept, and a repetition creates nothing.
 
 use weir_core::{
-    access::Role,
     activity::{Action, Activity},
     retention::ANSWERS_KEPT,
 };
 
 use super::*;
-use crate::{ApiKey, Created, Creation, KeyedAnswer, NewReplay};
+use crate::{Created, Creation, KeyedAnswer, NewReplay};
 
 /// The answer of a request with a key, `second` seconds after [`NOW`].
 fn answer(key: u8, request: u8, second: u64) -> KeyedAnswer {
@@ -34,16 +33,7 @@ pub async fn a_repeated_creation_returns_the_first_answer_and_creates_nothing(su
     let repeated = subject.store.create_replay(replay(), 0, creation()).await.expect("create");
     assert_eq!(repeated, Created::Before(first.clone()));
     assert!(subject.store.replay(replay_id(1)).await.expect("read").is_none());
-    let key = ApiKey {
-        id: key_id("a key"),
-        name: "a key".to_owned(),
-        role: Role::Read,
-        tenants: TenantScope::All,
-        digest: [1; 32],
-        created_at: NOW,
-        expires_at: None,
-    };
-    let repeated = subject.store.create_api_key(key, answered(Action::KeyCreated, &again)).await.expect("create");
+    let repeated = subject.store.create_api_key(a_key(), answered(Action::KeyCreated, &again)).await.expect("create");
     assert_eq!(repeated, Created::Before(first.clone()));
     assert_eq!(subject.store.api_keys().await.expect("read"), []);
     let repeated = subject.store.record_activity(answered(Action::DestinationTested, &again)).await.expect("record");
