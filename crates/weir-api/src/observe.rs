@@ -94,10 +94,14 @@ pub(crate) async fn observe(State(observer): State<Observer>, mut request: Reque
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let is_guarded = auth::is_guarded(request.uri().path());
+    let is_change = route.as_ref().is_some_and(|route| is_change(request.method(), route.as_str(), roles));
     let mut response = match admit(&api, roles, &mut request, route.as_ref()) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
+    if is_change && response.status().is_success() {
+        api.live.changed();
+    }
     browser_headers::add(&mut response, is_guarded);
     let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
     meters.record(route, method, response.status(), api.clock.now().since(began).as_secs_f64());
@@ -117,6 +121,11 @@ fn admit(api: &Api, roles: Roles, request: &mut Request, route: Option<&MatchedP
     }
     request.extensions_mut().insert(caller);
     Ok(())
+}
+
+/// Whether people change something with this method of a route. Events are none of their changes: there are too many.
+fn is_change(method: &Method, route: &str, roles: Roles) -> bool {
+    !method.is_safe() && roles(method, route).is_some_and(|role| matches!(role, Role::Operate | Role::Admin))
 }
 
 fn method_name(method: &Method) -> &'static str {

@@ -6,16 +6,20 @@
 //! whichever process does the work.
 //!
 //! ```text
-//!   store ──one sample a second──▶ Sampler ──▶ Sample ──▶ GET /v1/overview, GET /v1/stream
+//!   store ──▶ Sampler ──when a request looks──▶ Sample ──▶ GET /v1/overview
+//!                     ──each second, and after a change──▶ Broadcast ──▶ GET /v1/stream
 //! ```
 
+mod broadcast;
 mod changes;
 mod figures;
 mod sample;
 mod sampler;
+mod stream_places;
 
+pub(crate) use broadcast::Samples;
 pub(crate) use changes::{Change, ChangeKind, DestinationChange};
 pub(crate) use figures::Figures;
 pub(crate) use sample::{Order, Row, Sample, Standing, Totals};
 pub use sampler::LiveOverview;
-pub(crate) use sampler::StreamPlace;
+pub(crate) use stream_places::StreamPlace;

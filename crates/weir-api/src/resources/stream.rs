@@ -1,4 +1,4 @@
-//! The live stream: a snapshot of the overview each second, and what changed.
+//! The live stream: a snapshot of the overview each second and soon after a change, and what changed.
 //!
 //! A stream ends when the process stops, and when its key or session ends or loses its role. The key is judged again at
 //! each snapshot, so a deleted key sees nothing for longer than a second.
@@ -16,7 +16,6 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use serde::Serialize;
-use tokio::time::{Instant, sleep_until};
 use utoipa::ToSchema;
 use weir_core::{DestinationId, ReplayId, Timestamp, access::Role};
 
@@ -26,7 +25,7 @@ use super::{
 };
 use crate::{
     auth::{Caller, SessionCookie},
-    overview::{Change, ChangeKind, DestinationChange, Order, Sample, StreamPlace},
+    overview::{Change, ChangeKind, DestinationChange, Order, Sample, Samples, StreamPlace},
     problem::{ApiResult, Problem, ProblemKind},
     readers::{
         query::{Query, parameters},
@@ -52,7 +51,7 @@ parameters! {
 
 /// Follow the overview
 ///
-/// Server-sent events. `snapshot`, about once a second: the totals and at most 200 destinations, those in trouble first.
+/// Server-sent events. `snapshot`, about once a second and soon after a change through this server: the totals and at most 200 destinations, those in trouble first.
 /// `edit`, `breaker` and `replay`: a destination was created, edited or deleted, its breaker changed, a replay began or
 /// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again. A
 /// stored key may have 25 streams open at one time.
@@ -75,15 +74,16 @@ pub(crate) async fn follow(
     if let Some(id) = destination {
         destinations::find(&api, &caller, id).await?;
     }
-    let place = api.live.open_stream(caller.actor().key_id);
-    let place = place.map_err(|reason| Problem::new(ProblemKind::Unavailable, reason))?;
+    let opened = api.live.open_stream(caller.actor().key_id);
+    let (place, samples) = opened.map_err(|reason| Problem::new(ProblemKind::Unavailable, reason))?;
     let credentials = Credentials::of(&request);
     let viewer = Viewer {
         api: Arc::clone(&api),
         credentials,
         tenant,
         destination,
-        shown: None,
+        samples,
+        last_change: None,
         due: VecDeque::new(),
         _place: place,
     };
@@ -125,8 +125,9 @@ struct Viewer {
     credentials: Credentials,
     tenant: Option<String>,
     destination: Option<DestinationId>,
-    /// The last sample that was shown, and when.
-    shown: Option<(Arc<Sample>, Instant)>,
+    samples: Samples,
+    /// The number of the last change that the stream has told of, or of the last one before it began.
+    last_change: Option<u64>,
     /// Events to send before the next sample.
     due: VecDeque<Event>,
     _place: StreamPlace,
@@ -145,21 +146,11 @@ impl Viewer {
 
     /// Waits for the next sample and adds its events. `None`: the stream ends.
     async fn look(&mut self) -> Option<()> {
-        if let Some((shown, at)) = &self.shown {
-            sleep_until(self.api.live.next_after(shown, *at)).await;
-        }
-        let sample = match self.api.live.shared_sample().await {
-            Ok(sample) => sample,
-            // The client connects again, and is then told why.
-            Err(error) => {
-                tracing::debug!(%error, "a stream ends, because the store does not answer");
-                return None;
-            }
-        };
+        let sample = self.samples.next().await?;
         // After the wait, so that nothing is shown to a key that has ended meanwhile.
         let caller = self.credentials.caller(&self.api)?;
-        if let Some((shown, _)) = self.shown.replace((Arc::clone(&sample), Instant::now())) {
-            let changes = sample.changes_after(shown.last_change()).filter(|change| self.shows(change, &caller));
+        if let Some(told) = self.last_change.replace(sample.last_change()) {
+            let changes = sample.changes_after(told).filter(|change| self.shows(change, &caller));
             let events: Vec<Event> = changes.filter_map(change_event).collect();
             self.due.extend(events);
         }

@@ -5,15 +5,22 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
-use weir_core::outcome::Verdict;
+use weir_core::{Clock, outcome::Verdict};
 
 use crate::harness::Server;
 
 impl Server {
+    /// The overview of this instant. An answer may be of an earlier one, because requests share a sample for a moment.
     async fn overview(&self, query: &str) -> Value {
-        // A sample may be shared for a moment.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        self.get(&format!("/v1/overview{query}")).await.expect(StatusCode::OK)
+        self.clock.advance(Duration::from_millis(1));
+        let now = json!(self.clock.now());
+        loop {
+            let overview = self.get(&format!("/v1/overview{query}")).await.expect(StatusCode::OK);
+            if overview["as_of"] == now {
+                return overview;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     async fn names(&self, query: &str) -> Vec<String> {
