@@ -33,12 +33,13 @@ use steps::StepRunner;
 
 pub(crate) use receivers::SLACK;
 
-/// Between two checks whether everything has arrived or drained.
+/// The time between two checks whether everything has arrived or drained.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-/// From an answer to the commit of its record: a drained delivery may not be recorded yet.
+/// The time from an answer to the commit of its record. When a destination has drained, its last results may not be
+/// recorded yet.
 const RECORDED_WITHIN: Duration = Duration::from_millis(250);
 
-/// After a drain, until unused permits are removed from the queue.
+/// The time after a drain in which unused permits are removed from the queue.
 const DROPPED_WITHIN: Duration = Duration::from_secs(15);
 const QUEUE_GAUGES: [&str; 3] = ["weir_queued_permits", "weir_in_flight_sends", "weir_delivery_queue_depth"];
 

@@ -31,7 +31,8 @@ const COMPUTING: [&str; 3] = ["weir-api", "weir-core", "weir-store"];
 /// Its tests visit every state of the protocol that faults can lead to. They take a hundred seconds of processor time.
 const MODEL: &str = "weir-model";
 
-/// Its tests judge times of Redis, so other programs only take the processor time that they leave.
+/// Its tests judge times of Redis. So the programs that run at the same time get only the processor time that these
+/// tests do not use.
 const TIMED: &str = "weir-queue-redis";
 
 /// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and

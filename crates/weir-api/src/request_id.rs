@@ -19,7 +19,8 @@ const MAX_LENGTH: usize = 64;
 pub(crate) struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// The id of a request, which it has from now on. The handlers find it in the request's extensions.
+    /// Gives the request an id, the one that the client has chosen or a new one. Handlers find the id in the request's
+    /// extensions.
     pub(crate) fn give(request: &mut Request) -> Self {
         let id = Self::chosen(request.headers()).unwrap_or_else(|| Self::made(rand::random()));
         request.extensions_mut().insert(id.clone());

@@ -170,13 +170,13 @@ impl Activity {
         Self { tenant, subject: Some(Subject::new("key", id, Some(name))), ..self }.identified()
     }
 
-    /// With the values before and after the change.
+    /// Adds the values before and after the change.
     #[must_use]
     pub fn changing(self, before: Option<Value>, after: Option<Value>) -> Self {
         Self { before, after, ..self }
     }
 
-    /// With this number of cancelled deliveries: the row of a purge counts them step by step.
+    /// Sets the number of cancelled deliveries. Each step of a purge raises this number in the row of the purge.
     #[must_use]
     pub fn with_cancelled(mut self, cancelled: u64) -> Self {
         let mut after = self.after.take().unwrap_or_else(|| json!({}));
@@ -185,8 +185,8 @@ impl Activity {
         self
     }
 
-    /// The same activity with the id that follows from it, sorted by its time. So a transaction that is repeated writes
-    /// the same row, and the stores need no random numbers.
+    /// The same activity with an id that is computed from its content. Ids sort by time. So a repeated transaction
+    /// writes the same row, and the stores need no random numbers.
     fn identified(mut self) -> Self {
         let mut digest = Sha256::new();
         let subject = self.subject.as_ref().map_or("", |subject| &subject.id);

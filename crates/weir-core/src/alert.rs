@@ -322,7 +322,7 @@ mod tests {
             (dead(20), 2, None),
             (dead(20), 61, Some(15)),
             (dead(24), 200, None),
-            // Twenty were replayed, and four more died.
+            // Twenty dead letters were replayed, and four more deliveries died.
             (dead(4), 300, None),
             (dead(9), 400, Some(5)),
         ];

@@ -253,7 +253,8 @@ impl Limiter {
             }
         };
         let mut edited = Self { cursors: limits.as_slice().iter().map(cursor).collect(), ..self.clone() };
-        // Narrower slots: move the last start, and the cursors that the edit changed.
+        // If the edit makes slots narrower, the last slot may still be used until its old end. So the last start, and
+        // the cursors that the edit changed, move later by the difference.
         let later = old_width.saturating_sub(edited.slot_width());
         if let Some(last_start) = edited.last_start.filter(|_| !later.is_zero()) {
             edited.last_start = Some(last_start + later);

@@ -35,7 +35,7 @@ pub struct Forecast {
     now: Timestamp,
     /// The earliest start of any send, in seconds from now: a hold, or the spacing after the last send.
     begins_in_s: f64,
-    /// Empty if nothing is known to bound the rate.
+    /// The bounds of the rate; empty if none is known.
     paces: Vec<Pace>,
 }
 
@@ -54,14 +54,14 @@ pub struct Expiries {
     pub newest: Timestamp,
 }
 
-/// When a backlog is empty.
+/// The forecast of when a backlog becomes empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drain {
     /// The last delivery is sent after this time.
     After(Duration),
     /// As many deliveries arrive as are sent, or more.
     Never,
-    /// Nothing is known to bound the rate.
+    /// No bound of the rate is known.
     Unknown,
 }
 
@@ -131,7 +131,7 @@ impl Forecast {
         self.paces.iter().map(|pace| pace.offset_s + n * pace.spacing_s).fold(self.begins_in_s, f64::max)
     }
 
-    /// When `waiting` deliveries, and those that arrive meanwhile at this rate, are sent.
+    /// The time until `waiting` deliveries are sent, together with the deliveries that arrive meanwhile at this rate.
     ///
     /// That is the smallest n with n ≥ waiting + inflow · start(n). The start is the largest of several lines, so each
     /// line gives a smallest n, or a largest one if it is slower than the inflow: then only a burst may drain.
@@ -183,8 +183,9 @@ impl Forecast {
     }
 }
 
-/// The rate of new deliveries that a forecast expects: the lower one of those in two times that follow each other.
-/// Deliveries that all arrived at once are in the backlog already, and are no inflow.
+/// The rate of new deliveries that a forecast expects: the lower one of the rates in two successive spans of time.
+/// Deliveries that all arrived at once raise only one of the two rates. They are in the backlog already and do not
+/// count as inflow.
 pub fn steady_inflow(older_per_s: f64, newer_per_s: f64) -> f64 {
     older_per_s.min(newer_per_s)
 }

@@ -201,7 +201,8 @@ fn steps(scenario: &Scenario) -> impl Iterator<Item = Action> + use<> {
     let fast_path_permits = if scenario.fast_path == FastPath::Closed { 0 } else { MAX_PERMITS };
     let admits = |permit| Action::FastPathAdmits { permit, reply_lost: false };
     let publishes = |scheduler| Action::SchedulerPublishes { scheduler, reply_lost: false };
-    // In each part ends come before beginnings. A quiet course lets time pass only when nothing else can happen.
+    // In each group of steps the later steps of a process come first. `Tick` is last, so in a quiet course time passes
+    // only when no other step is possible.
     of_permits
         .into_iter()
         .flat_map(|of_permit| (0..MAX_PERMITS).map(of_permit))

@@ -29,7 +29,7 @@ impl Protocol {
         let mut at = state.clone();
         loop {
             let here = BuildHasherDefault::<DefaultHasher>::default().hash_one(&at);
-            // The rest of the course was followed before, and ends well.
+            // The rest of the course was followed before, and it ended with everything delivered.
             if known.contains(&here) {
                 break;
             }

@@ -95,7 +95,7 @@ impl State {
             self.queue.phase = Phase::Scheduled { due: 0, floor: 0 };
             return false;
         }
-        // Without a remedy a stale publication gets this far, and a property must see it.
+        // Without its remedy a stale publication reaches this line. It is noted here, so that a property finds it.
         self.witness.stale_published |= lease.foreign || !lease.current;
         // The terms of the run are in force from here on, even if their edit is never announced.
         self.queue.version = plan.version;

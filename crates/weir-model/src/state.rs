@@ -12,8 +12,8 @@ use crate::{
 /// Ticks from now; negative values are in the past.
 pub type Ticks = i8;
 
-/// The most deliveries, permits, schedulers and edits of any [`Scenario`], and the number of ticks that the properties
-/// look back: the longest window, one more, and the ticks that a slot is granted ahead.
+/// The maximum numbers of deliveries, permits, schedulers and edits in any [`Scenario`]. `MAX_TICKS` is the number of
+/// ticks that the properties look back: the longest window, one tick more, and the ticks that a slot is granted ahead.
 pub(crate) const MAX_DELIVERIES: usize = 3;
 pub(crate) const MAX_PERMITS: usize = 5;
 pub(crate) const MAX_SCHEDULERS: usize = 2;
@@ -181,7 +181,8 @@ impl State {
 
     /// Sorts interchangeable schedulers and permits, so that states which differ only in their order are equal.
     pub(crate) fn canonical(mut self) -> Self {
-        // The lesser scheduler is the first. Claimed permits name their scheduler, so they change with it.
+        // Sort the two schedulers. Claimed permits contain the index of their scheduler, so the indices are swapped
+        // too.
         if self.schedulers[0] > self.schedulers[1] {
             self.schedulers.swap(0, 1);
             for permit in &mut self.permits {

@@ -20,7 +20,7 @@ const OVER: Ticks = -1;
 impl State {
     /// Whether a process could take a step now. A tick that passes then is a stall.
     pub(crate) fn a_process_could_act(&self, scenario: &Scenario) -> bool {
-        // A scheduler that could claim the job, then the other steps, process by process.
+        // First the step of an idle scheduler that could claim the job, then the steps of the other processes.
         let job_waits = self.job_is_due() && self.idle_scheduler(scenario).is_some();
         job_waits
             || self.wake_owed

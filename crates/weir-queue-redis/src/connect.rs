@@ -22,7 +22,7 @@ use crate::config::{OpenError, RedisConfig, Topology};
 /// How long a blocking read waits for permits. A reader that is stopped finishes its read, so this is a part of every
 /// shutdown; and an idle process makes one call in this time.
 pub(crate) const BLOCK: Duration = Duration::from_secs(1);
-/// Room for one lost SYN, which is sent again after a second.
+/// Long enough for one lost SYN, which is sent again after a second.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Half of the lease of a run: after a call without an answer the publication can be tried again before another
 /// scheduler runs the job.
@@ -31,8 +31,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 const READ_TIMEOUT: Duration = BLOCK.saturating_add(RESPONSE_TIMEOUT);
 /// Connections of the pool: the reader, and its successor while the reader is being closed.
 const EXCLUSIVE: usize = 2;
-/// From 7.0 on an error inside a script keeps its code. Before, a script that was refused looked like one that ran in
-/// part.
+/// From 7.0 on, an error inside a script keeps its error code. In older versions the code is lost, so a refused script
+/// cannot be told from a script that failed after some writes.
 const OLDEST_MAJOR: u32 = 7;
 
 /// A connection whose clones share one socket, or one socket to each node of a Cluster.

@@ -99,7 +99,8 @@ impl Schedule for RedisQueue {
                     return Ok(DueJobs { leases, depth: self.context.due_times.unread() });
                 }
             }
-            // The shards are checked again in either case.
+            // Wait for the next due time, or until an earlier one is learned. The shards are checked again in either
+            // case.
             let wait = self.context.due_times.next().since(self.context.clock.now());
             let _ = tokio::time::timeout(wait, sooner).await;
         }

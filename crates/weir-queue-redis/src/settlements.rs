@@ -66,7 +66,7 @@ struct SettlementQueue {
 #[derive(Default)]
 pub(crate) struct Settlements {
     shards: Mutex<[SettlementQueue; SHARDS]>,
-    /// The holder of a shard's lock sends its settlements.
+    /// A lock for each shard: its holder sends the settlements of the shard.
     send_locks: [AsyncMutex<()>; SHARDS],
     added: Notify,
 }

@@ -160,7 +160,7 @@ impl ShardContext {
     pub(crate) async fn run_clock(&self) {
         let mut trusts_server = false;
         loop {
-            // The clock is set in either case.
+            // Wait for the next second, or until the clock is in doubt. The clock is set in either case.
             let _ = tokio::time::timeout(CLOCK_EVERY, self.clock_doubt.notified()).await;
             match self.set_clock(trusts_server).await {
                 Ok(was_corrected) => trusts_server = was_corrected,
@@ -222,7 +222,7 @@ impl ShardContext {
             self.admission_estimates.tidy(self.clock.now());
             for shard in Shard::all() {
                 if let Err(error) = self.tidy(shard).await {
-                    tracing::debug!(%error, "could not tidy; trying again later");
+                    tracing::debug!(%error, "could not drop the expired state of dead workers; trying again later");
                     break;
                 }
             }

@@ -99,7 +99,8 @@ impl Schedule for MemoryQueue {
             };
             match next_due {
                 Some(due) => {
-                    // The table is checked again in either case.
+                    // Wait for the due time, or until an earlier job is scheduled. The table is checked again in either
+                    // case.
                     let _ = tokio::time::timeout(due.since(now), self.rescheduled.notified()).await;
                 }
                 None => self.rescheduled.notified().await,

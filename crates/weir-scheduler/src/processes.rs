@@ -1,9 +1,9 @@
 //! Resolves the claims and permits of dead processes, within seconds.
 //!
 //! ```text
-//! heartbeat stops ──▶ declared dead ─┬▶ its permits without a slot: handed back unsent
-//!                                    ├▶ its permits with a slot: settled, outcome unknown
-//!                                    └▶ its claims without a permit: resolved, outcome unknown
+//! beat stops ──▶ declared dead ─┬▶ its permits without a slot: handed back unsent
+//!                               ├▶ its permits with a slot: settled, outcome unknown
+//!                               └▶ its claims without a permit: resolved, outcome unknown
 //! ```
 //!
 //! A claim belongs to the process that made it, and its permit to the worker that took it. A long request of a living
@@ -38,7 +38,8 @@ pub struct ProcessWatcher {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     beats: BeatTracker,
-    /// Orphaned claims that have outstanding permits. If the workers of those permits die, the permits are found.
+    /// Orphaned claims that have outstanding permits. They need no further look-up: if the workers of these permits
+    /// die, `resolve_permits` finds the permits.
     claims_with_permit: HashSet<Claim>,
 }
 
@@ -80,7 +81,7 @@ impl ProcessWatcher {
                 registered.retain(|process| process.id != id);
             }
         }
-        // Any holder that is not registered, whichever process has declared it dead.
+        // All holders that are not registered, also those that another process has declared dead.
         let dead: Vec<ProcessId> =
             holders.into_iter().filter(|holder| registered.iter().all(|process| process.id != *holder)).collect();
         if !dead.is_empty() {
@@ -109,7 +110,7 @@ impl ProcessWatcher {
             let handed_back: Vec<_> =
                 unsent.iter().map(|permit| HandedBack { id: permit.id, crowded: false }).collect();
             self.queue.hand_back(&handed_back).await?;
-            // Maybe sent: the outcome is unknown. In the same order, for the same reason.
+            // Possibly sent: the outcome is unknown. The store comes first here too, for the same reason.
             self.resolve(&unknown_claims).await?;
             let settled: Vec<_> = had_slot.iter().map(|permit| permit.id).collect();
             self.queue.settle(&settled).await?;
@@ -153,7 +154,7 @@ impl ProcessWatcher {
     }
 }
 
-/// How long the heartbeat of each process has not changed, by the clock of this process.
+/// How long the beat of each process has not changed, by the clock of this process.
 #[derive(Debug, Default)]
 struct BeatTracker {
     known: HashMap<ProcessId, LastBeat>,

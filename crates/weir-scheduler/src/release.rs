@@ -9,9 +9,9 @@ use weir_core::{
 use weir_queue::{QueueError, SharedQueue, Wake};
 use weir_store::{SharedStore, StoreError};
 
-/// How long a claimed delivery may wait for its send start before its claim expires. Longer than Redis keeps permits
-/// that no worker reads (40 s): their claims are released before they expire, and a claim expires only when its holder
-/// is lost.
+/// How long a claimed delivery may wait for its send start before its claim expires. Longer than the 40 s for which
+/// Redis keeps permits that no worker reads: the claims of such permits are released before they expire. So a claim
+/// expires only when its holder is lost.
 pub(crate) const START_WITHIN: Duration = Duration::from_secs(60);
 
 /// The store or the queue failed.

@@ -34,7 +34,7 @@ impl Scheduler {
             if !run.deliveries.is_empty() {
                 live.push(run.publication(NextRun::Continue));
             }
-            // Replays get their minimum, or more if the live deliveries leave it.
+            // Replayed deliveries get their minimum of permits, or more if the live deliveries leave permits unused.
             let limit = run.split.unwrap_or_default().replay(run.published);
             replay_runs.push(ReplayRun { run, live: live_claims, limit });
         }

@@ -15,8 +15,9 @@ use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, SharedStore, St
 /// has just missed one sweep.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// How many sweeps recover no claims at the start and after a failed sweep. While the store is unavailable, workers
-/// cannot record their attempts, and the claims expire. They record within ten seconds of its return. Only attempts
-/// that no worker will record may be resolved as unknown: the others would be sent twice.
+/// cannot record their attempts, and the claims expire. The workers record their attempts within ten seconds after the
+/// store is available again. Only claims whose attempts no worker will record may be resolved as unknown. The other
+/// deliveries would be sent twice.
 const LENIENT_SWEEPS: u32 = 3;
 /// Rows handled in one statement, so that none holds its locks for long.
 const PAGE: u32 = 1_000;

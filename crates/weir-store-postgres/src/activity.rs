@@ -20,8 +20,8 @@ use crate::{
 const RECORD: &str = "INSERT INTO activity VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ON CONFLICT (id) DO UPDATE SET after = excluded.after";
 
-/// Stores an answer unless a younger one has its key. An answer is too old at the instant of the last parameter, and
-/// before it. A call waits while another transaction stores the same key.
+/// Stores an answer, unless an answer that is still kept has the same key. An answer from the instant of the last
+/// parameter or earlier is no longer kept, and is replaced. A call waits while another transaction stores the same key.
 const ANSWER: &str = "INSERT INTO keyed_answers AS known (key, request, answer, at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (key) DO UPDATE SET request = excluded.request, answer = excluded.answer, at = excluded.at
 WHERE known.at <= $5";
@@ -61,7 +61,8 @@ pub(crate) fn page_select(filter: &ActivityFilter, page: PageRequest) -> Select 
     if let Some(tenants) = &filter.tenants {
         let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
         match *tenants.as_slice() {
-            // The index has the activities of one tenant in the order of ids. Those of several would be sorted.
+            // The index has the activities of one tenant in the order of ids. The activities of several tenants would
+            // have to be sorted.
             [tenant] => select.compare("tenant =", tenant),
             _ => {
                 select.compare("tenant = ANY(", tenants);

@@ -22,7 +22,8 @@ use crate::{
 
 const POLICY: &str = "SELECT policy FROM alert_policy";
 
-/// Changes of the policy wait for each other, also of one that no row has yet. Reads do not wait.
+/// Changes of the policy wait for each other. The table is locked, because before the first change there is no row to
+/// lock. Reads do not wait.
 const LOCK_POLICY: &str = "LOCK TABLE alert_policy IN SHARE ROW EXCLUSIVE MODE";
 
 const SET_POLICY: &str =

@@ -102,8 +102,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
     };
 }
 
-/// With the bodies. [`CLAIM`] is a second statement, because an outer join with a condition would look up each event
-/// and then discard it.
+/// The claim that also reads the bodies. [`CLAIM`] reads none. It is a separate statement, because an outer join with a
+/// condition would look up each event and then discard it.
 pub(crate) const CLAIM_WITH_BODIES: &str =
     claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id");
 
@@ -120,7 +120,7 @@ pub(crate) struct Claiming {
     pub(crate) of_replays: bool,
 }
 
-/// One request of a group, with the place of its answer.
+/// One request of a group. `operation` and `index` say which request of which operation it is, for the answer.
 struct GroupRequest<'r> {
     operation: usize,
     index: usize,
@@ -203,7 +203,7 @@ fn after(one: &GroupRequest<'_>) -> i64 {
     if one.request.limit == 0 { i64::MIN } else { one.now.as_nanos() }
 }
 
-/// A claimed delivery, with the place of its answer and its due time.
+/// A claimed delivery. `operation` and `index` say to which request it belongs.
 struct ClaimedRow {
     operation: usize,
     index: usize,

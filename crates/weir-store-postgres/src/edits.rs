@@ -128,7 +128,7 @@ async fn change_destination(
     let Some(tenant) = tenant_of(connection, id).await? else { return Ok(None) };
     // Under the tenant's lock no event is fanned out partly before and partly after the change.
     let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
-    // Change what the locked row has now, not what a cache has.
+    // Apply the change to the current values of the locked row, not to those in the cache.
     let current = sqlx::query(LOCK_LIVE).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
     let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(None) };
     let Some((changed, activity)) = change(&current) else { return Ok(None) };

@@ -165,7 +165,7 @@ async fn find_day(connection: &mut PgConnection, cutoffs: &Cutoffs, after: Day) 
     // No such day is left: the events of the other days are deleted row by row.
     let Some(day) = day else { return Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Events([0; 16]))) };
     let has_deliveries = sqlx::query(DAY_HAS_DELIVERIES).bind(day).fetch_one(connection).await?.flag(0)?;
-    // A day that still has deliveries is passed over. Of any other, the keys are deleted first.
+    // A day that still has deliveries is skipped. For any other day the idempotency keys are deleted first.
     let next = if has_deliveries { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) };
     Ok(PruneStep::of(Pruned::NOTHING, next))
 }

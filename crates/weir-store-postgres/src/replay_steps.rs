@@ -204,7 +204,8 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
     );
     select.eligible(state, open.created_at, now);
     select.filter_joined(&open.filter.deliveries);
-    // `chosen`, `moved`: lock the unchanged rows, and make them wait. They keep what a cancellation restores.
+    // `chosen` locks the rows that have not changed. `moved` makes these deliveries wait, and keeps the values that a
+    // cancellation restores.
     select.sql.push_str(
         "), chosen AS MATERIALIZED (
             SELECT d.id, d.destination_id FROM wanted JOIN deliveries d
@@ -214,7 +215,8 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
             UPDATE deliveries d SET state = 0, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id =",
     );
     select.value(uuid(open.id.as_bytes()));
-    // A delivery with a key at an ordered destination joins its message group, as a live delivery behind the others.
+    // A delivery with a key at an ordered destination joins its message group. It becomes a live delivery behind the
+    // others of the group.
     select.sql.push_str(concat!(
         ", ordering_key = CASE WHEN live.ordered THEN d.ordering_key END,
             is_replay = NOT (live.ordered AND d.ordering_key IS NOT NULL),
@@ -233,7 +235,8 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
             INSERT INTO replay_destinations (replay_id, destination_id) SELECT",
     );
     select.value(uuid(open.id.as_bytes()));
-    // The numbers read and moved, the last id read, the destinations to wake, and the message groups to advance.
+    // The result: how many deliveries were read and moved, the last id that was read, the destinations to wake, and the
+    // message groups to advance.
     select.sql.push_str(
         ", destination_id FROM (SELECT DISTINCT destination_id FROM moved) m ON CONFLICT DO NOTHING
         )

@@ -307,7 +307,7 @@ impl Edit for RetryDelivery {
         else {
             return Ok(DeliveryAction::NotFound);
         };
-        // The refusals. None of them has changed anything, so the transaction needs no commit.
+        // Cases in which the retry is refused. Nothing has been changed before, so the transaction needs no commit.
         let Some(live) = live else {
             return Ok(DeliveryAction::DestinationGone);
         };

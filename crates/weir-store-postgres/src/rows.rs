@@ -59,7 +59,7 @@ pub(crate) fn process_id(row: &PgRow, column: usize) -> Read<ProcessId> {
     Ok(i32::try_from(row.int(column)?).map(ProcessId).map_err(|_| Corrupt("a process"))?)
 }
 
-/// The value that a row names by its ordinal among `all`, with its index. Ordinals count from 1.
+/// The element of `all` whose ordinal is in the row, with its index. Ordinals count from 1.
 pub(crate) fn named<'a, T>(row: &PgRow, column: usize, all: &'a [T]) -> Read<(usize, &'a T)> {
     let index = usize::try_from(row.int(column)? - 1).map_err(|_| Corrupt("an ordinal"))?;
     Ok((index, all.get(index).ok_or(Corrupt("an ordinal"))?))

@@ -165,7 +165,7 @@ impl<O: Operation> Writers<O> {
 
 struct Writer<O: Operation> {
     inbox: Arc<Mutex<mpsc::Receiver<Message<O>>>>,
-    /// Its guard is the [`Turn`].
+    /// Held by a small group while it runs: its guard is the [`Turn`].
     turn: Arc<Mutex<()>>,
     options: PgConnectOptions,
     connection: Option<PgConnection>,

@@ -33,8 +33,8 @@ INSERT INTO alert_states (destination_id, version, state) VALUES (?, ?, ?)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE version = excluded.version - 1";
 
-/// From the index alone. Replays are left out, because an operator asked for them. The oldest delivery has the smallest
-/// id.
+/// Reads the index alone. Deliveries of replays are left out, because an operator asked for them. The oldest delivery
+/// has the smallest id.
 pub(crate) const WAITING_COUNTS: &str = "
 WITH counted (destination_id, deliveries, oldest) AS (
     SELECT destination_id, count(*), min(id) FROM deliveries INDEXED BY deliveries_due

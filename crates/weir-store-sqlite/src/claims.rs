@@ -50,7 +50,7 @@ struct DueDelivery {
     event_id: EventId,
     attempts: u32,
     attempts_before: u32,
-    /// Of its last claim.
+    /// The epoch of its last claim.
     epoch: i64,
     /// The start of its age: the time of its replay, else `deliver_at`, else the time of its event.
     created_at: Timestamp,
@@ -112,8 +112,8 @@ impl Transaction<'_, '_> {
             let due = row.time(1)?;
             let scanned = taken.len() + expired.len();
             if scanned == wanted || due > now {
-                // A full claim names no next due time; a limit of 0 asks for nothing else. Deliveries behind heads are
-                // never due.
+                // A claim that has reached its limit returns no next due time, except with a limit of 0: such a request
+                // asks only for the next due time. Deliveries behind heads are never due.
                 let is_asked_for = wanted == 0 || scanned < wanted;
                 claims.next_due = Some(due).filter(|due| is_asked_for && *due < BEHIND);
                 return Ok(ControlFlow::Break(()));

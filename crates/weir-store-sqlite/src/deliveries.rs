@@ -211,8 +211,8 @@ pub(crate) fn deliveries_page<'f>(
     (sql, conditions.values)
 }
 
-/// The first deliveries of a part, which are examined, as a CTE, and then the terms that they must match. At most one
-/// more than `limit`, however few match.
+/// A CTE with the deliveries of a part that are examined, and the conditions that they must match. The CTE reads at
+/// most one delivery more than `limit`, however few match.
 fn examined<'f>(filter: &'f DeliveryFilter, part: &ListPart, limit: u64) -> (String, WhereClause<'f>) {
     let mut conditions = WhereClause::new();
     conditions.indexed(filter, part, None);

@@ -21,7 +21,7 @@ use crate::{
     writer::Transaction,
 };
 
-/// A single change: too rare for a shared statement.
+/// A change that is too rare to share a statement with others.
 pub(crate) enum Edit {
     Create(Pending<(Destination, Creation), Created<Arc<Destination>>>),
     CreateNamed(Pending<(Destination, Activity), Option<Arc<Destination>>>),
@@ -32,35 +32,37 @@ pub(crate) enum Edit {
     Delete(Pending<(DestinationDeletion, Activity), Deletion>),
     RetryDelivery(Pending<(DeliveryId, Timestamp, Activity), DeliveryAction>),
     CancelDelivery(Pending<(DeliveryId, Timestamp, Activity), DeliveryAction>),
-    /// Of the sweep: the present time, and the maximum number of deliveries.
+    /// Made by the sweep. The input is the present time and the maximum number of deliveries.
     Expire(Pending<(Timestamp, u32), u64>),
-    /// One step, with the activity of the purge and the number of deliveries that earlier steps have cancelled.
+    /// One step of a purge. The input has the activity of the purge, and the number of deliveries that earlier steps
+    /// have cancelled.
     Purge(Pending<(Purge, Option<PurgePlace>, Activity, u64), PurgeStep>),
-    /// Of the sweep: message groups that seem to have no head.
+    /// Made by the sweep. The input is the message groups that seem to have no head.
     Advance(Pending<BTreeSet<MessageGroup>, u64>),
-    /// Of the sweep: a destination that is no longer ordered, and the maximum number of deliveries to remove from its
-    /// groups.
+    /// Made by the sweep. The input is a destination that is no longer ordered, and the maximum number of deliveries to
+    /// remove from its groups.
     Dissolve(Pending<(DestinationId, u32), u32>),
     CreateReplay(Pending<(NewReplay, u64, Creation), Created<()>>),
     CancelReplay(Pending<(ReplayId, Timestamp, Activity), Option<ReplayPhase>>),
     StepReplay(Pending<(ReplayId, Timestamp), ReplayStep>),
     ClaimReplays(Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>),
     Prune(Pending<PruneBatch, Pruned>),
-    /// Deletes old activities and old answers. The two instants are the times before which they are old.
+    /// Deletes old activities and old answers. Activities from before the first instant and answers from before the
+    /// second are old.
     PruneActivity(Pending<(Timestamp, Timestamp), u64>),
-    /// An activity that changes nothing else.
+    /// Records an activity that changes nothing else.
     Record(Pending<Creation, Created<()>>),
     /// Folds recorded changes into the totals. The scheduler asks for it.
     Fold(Pending<(), u64>),
     /// One step of the retention of traffic, at the present time.
     RollUp(Pending<Timestamp, bool>),
-    /// With the policy that must be the current one.
+    /// The first policy must be the current one; the second replaces it.
     SetAlertPolicy(Pending<(AlertPolicy, AlertPolicy, Activity), bool>),
-    /// Of a destination, with the version that must be the current one.
+    /// The alert state of a destination. The number is the version that must be the current one.
     RecordAlertState(Pending<(DestinationId, u64, AlertState), bool>),
     CreateApiKey(Pending<(ApiKey, Creation), Created<()>>),
     DeleteApiKey(Pending<(ApiKeyId, Activity), bool>),
-    /// The latest instant at which an unrecorded send may have started.
+    /// The input is the latest instant at which an unrecorded send may have started.
     MarkRestored(Pending<Timestamp, ()>),
     /// Proves that the writer runs and can lock the database.
     Check(Pending<(), ()>),

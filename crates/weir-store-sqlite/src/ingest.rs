@@ -89,7 +89,7 @@ WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND s
 
 const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND state IN (0, 2)";
 
-/// For a delivery in flight.
+/// Marks a delivery in flight as replaced.
 const REPLACE: &str = "UPDATE deliveries SET replaced = 1, updated_at = ? WHERE id = ?";
 
 impl Transaction<'_, '_> {

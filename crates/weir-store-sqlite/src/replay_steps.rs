@@ -164,7 +164,7 @@ impl Transaction<'_, '_> {
 
     /// Reads the next deliveries in a state and moves those that the replay takes.
     fn move_some(&mut self, open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Result<ReplayStep> {
-        // Read the next deliveries. The place moves past those that the replay does not take, too.
+        // Read the next deliveries. The saved place also moves past those that the replay does not take.
         let (sql, values) = candidates(open, state, now);
         let read = |row: &Row<'_>| {
             Ok(Candidate {
@@ -272,10 +272,12 @@ pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp
     let OpenReplay { filter, created_at, place, .. } = open;
     let (index, indexed) = index_for_state(filter, state);
     let mut conditions = WhereClause::new();
-    // The first values of the statement belong to the column that says whether the replay takes the delivery.
+    // The conditions for whether the replay takes a delivery become a column of the result, so their values come first
+    // in the statement.
     eligible(&mut conditions, state, *created_at, now);
     conditions.filter_joined(&filter.deliveries);
-    // These conditions become a column: a delivery that the replay does not take still counts for the place.
+    // They are a column and not a filter, because the saved place must also move past deliveries that the replay does
+    // not take.
     let is_eligible = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());

@@ -334,8 +334,8 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(due.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, RETRY_ENDED, &values)?;
-        // The advance makes it the head if it is the first of a group without a head. It is then due now. If order was
-        // switched off meanwhile, it leaves the group.
+        // If the group has no head and this delivery is its first, the advance makes it the head, and it is due now. If
+        // the destination is no longer ordered, the delivery leaves the group.
         match message_group {
             Some(message_group) if ordered => {
                 self.advance_message_group(&message_group)?;

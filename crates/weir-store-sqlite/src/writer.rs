@@ -76,7 +76,7 @@ fn closed() -> StoreError {
     StoreError::Unavailable("the store is closed".to_owned())
 }
 
-/// For a group to which nothing is added while it runs.
+/// Adds nothing to a group while it runs.
 const ALONE: fn(&Group) -> Option<Group> = |_| None;
 
 /// The state that the operations of one transaction use.

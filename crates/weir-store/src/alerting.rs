@@ -16,11 +16,12 @@ use crate::StoreResult;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     pub destination_id: DestinationId,
-    /// Waiting deliveries, without those of replays.
+    /// The number of waiting deliveries, without those of replays.
     pub waiting: u64,
-    /// When the oldest of them was created.
+    /// When the oldest of these deliveries was created.
     pub oldest_created_at: Option<Timestamp>,
-    /// The latest instant at which a waiting delivery expires, with those of replays; `None` when none expires.
+    /// The latest instant at which a waiting delivery expires, including deliveries of replays; `None` when none
+    /// expires.
     pub last_expires_at: Option<Timestamp>,
     /// Dead letters.
     pub dead: u64,

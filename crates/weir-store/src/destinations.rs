@@ -117,7 +117,7 @@ pub struct DestinationCounts {
     pub pending: u64,
     pub retrying: u64,
     pub delivering: u64,
-    /// When the oldest of them was created: of those in flight and of [`crate::Counters::oldest_waiting`].
+    /// When the oldest of these deliveries was created. Waiting ones count as in [`crate::Counters::oldest_waiting`].
     pub oldest_created_at: Option<Timestamp>,
 }
 
@@ -277,7 +277,7 @@ pub trait Destinations {
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool>;
 
     /// Records that no send may start before `until`. A hold is only extended, never shortened. Does not touch
-    /// `updated_at`. A hold that continues another is no activity ([`Activity::is_new_hold`]).
+    /// `updated_at`. A hold that continues another one is not recorded in the activity log ([`Activity::is_new_hold`]).
     async fn hold_destination(
         &self,
         id: DestinationId,

@@ -193,7 +193,8 @@ impl<'e> Intake<'e> {
             if awake.is_some() && claimed_until.is_none() {
                 wake.push(destination_id);
             }
-            // Of several deliveries with one coalesce key in this commit group only the last is not superseded.
+            // If several deliveries in this commit group have the same coalesce key, the last one supersedes the
+            // others.
             if let Some(key) = &event.options.coalesce_key {
                 let key = (destination_id, event.event_type.as_str(), key.as_str());
                 if let Some(earlier) = self.last_of_key.insert(key, self.deliveries.len()) {

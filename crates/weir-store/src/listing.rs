@@ -177,7 +177,7 @@ pub struct FailedDelivery {
     pub destination_name: String,
     pub state: DeliveryState,
     pub created_at: Timestamp,
-    /// Of the last counted attempt.
+    /// The outcome of the last counted attempt. The next three fields belong to the same attempt.
     pub outcome: Option<AttemptOutcome>,
     pub failure: Option<Failure>,
     pub status_code: Option<u16>,

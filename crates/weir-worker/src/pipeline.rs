@@ -39,8 +39,8 @@ pub const DEFAULT_CAPACITY: usize = 8_192;
 /// How long a permit waits for a place before the worker checks again whether its destination still answers quickly. A
 /// tenth of the time within which an attempt counts as quick.
 const PLACE_WAIT: Duration = Duration::from_millis(100);
-/// The pause after the queue or the store failed. It does not grow, because permits in the delivery queue expire
-/// meanwhile. A failure that lasts costs four calls a second.
+/// The pause after the queue or the store failed. The pause does not become longer with further failures, because
+/// permits in the delivery queue expire meanwhile. A lasting failure costs four calls a second.
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Delivers permitted attempts.

@@ -19,7 +19,7 @@ use weir_core::{DestinationId, Timestamp};
 /// An attempt that ends within this time is quick: a permit can wait for the place that it leaves.
 const QUICK: Duration = Duration::from_secs(1);
 /// How long a destination counts as quick after a quick attempt. So a destination whose events are minutes apart still
-/// counts. One that begins to hang no longer counts after its next attempt.
+/// counts as quick. A destination that begins to hang stops counting as quick with its next attempt.
 const RECENT: Duration = Duration::from_secs(300);
 /// One place in this many is reserved for quick destinations: a thousand of the default 8,192, enough for ten thousand
 /// attempts of 100 ms a second.
@@ -97,7 +97,8 @@ impl Places {
         if free == 0 {
             return Err(NoPlace::Wait);
         }
-        // The share: as many places as are free, without the reserved ones unless the destination is quick.
+        // A destination may hold as many places as are free. Places reserved for quick destinations count as free only
+        // for them.
         let held = state.destinations.entry(id).or_default();
         let reserved = if held.is_quick(now) { 0 } else { self.capacity / RESERVED_FOR_QUICK };
         if held.places >= free.saturating_sub(reserved) {

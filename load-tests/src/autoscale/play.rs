@@ -30,7 +30,7 @@ use crate::{
     scenario::{SetUp, seconds},
 };
 
-/// From the decision to add a worker until the worker is ready.
+/// The time from the decision to add a worker until the worker is ready.
 const START_DELAY: Duration = Duration::from_secs(5);
 /// The part of this delay that the process itself needs. The short form does not shorten it.
 const OWN_START: Duration = Duration::from_millis(500);
@@ -254,7 +254,7 @@ async fn with_series(
 
 fn judged(plan: &Plan, recording: Recording, trace: Trace, ticks: Vec<Tick>, failures: Vec<String>) -> Played {
     let judgement = judge::judge(&recording);
-    // In a negative control, the promise that must be broken is met by being broken.
+    // In a negative control one promise must be broken: it passes if it is broken.
     let verdict = |promise: &super::promise::Promise| {
         let verdict = promise.judge(&trace);
         match &plan.must_break {

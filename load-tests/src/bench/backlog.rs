@@ -27,7 +27,7 @@ const LIMIT_PER_S: u32 = 2_000;
 const BATCH: u64 = 20;
 const REPEATS: usize = 3;
 const SECONDS: u64 = 4;
-/// From the resume of a destination until it sends steadily.
+/// The time from the resume of a destination until it sends steadily.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {

@@ -87,9 +87,9 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     Ok(Measured { figures, remarks: ladder.remarks, sends: ladder.sends })
 }
 
-/// The time of an edit's first effect, not before its request. A faster pace takes effect at the first arrival that the
-/// slower pace would not have allowed yet. A slower pace takes effect at the last arrival that is closer to its
-/// predecessor than the slower pace allows.
+/// The time at which an edit takes effect, counted only after its request. When the pace becomes faster, this is the
+/// first arrival that the slower pace would not have allowed yet. When the pace becomes slower, this is the last
+/// arrival that is closer to the one before than the slower pace allows.
 fn effect(arrivals: &[Timestamp], edit: &Edit) -> Option<Timestamp> {
     let is_faster = edit.to_per_s > edit.from_per_s;
     let pace = Duration::from_secs(1) / edit.from_per_s.min(edit.to_per_s);
@@ -99,7 +99,7 @@ fn effect(arrivals: &[Timestamp], edit: &Edit) -> Option<Timestamp> {
         .filter(|pair| edit.sent <= pair[1] && pair[1] < edit.until && pair[1].since(pair[0]) < pace.mul_f64(0.9));
     match is_faster {
         true => close.next().map(|pair| pair[1]),
-        // Without a close arrival the edit bound before the next send.
+        // If no arrival is too close to the one before, the edit took effect before the next send.
         false => Some(close.next_back().map_or(edit.sent, |pair| pair[1])),
     }
 }

@@ -39,7 +39,8 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     for tenant in 0..TENANTS {
         let event = json!({"type": "idle", "tenant": format!("t{tenant}"), "data": null});
         running.engine.ask(Method::POST, "/v1/events", event).await?;
-        // One tenant after the other, because 100,000 destinations that are active at once are not measured here.
+        // Send to one tenant after the other, because this topic does not measure 100,000 destinations that are active
+        // at once.
         sent += (tenant..count).step_by(TENANTS as usize).count() as u64;
         rig.receiver.all_arrived(sent).await?;
     }

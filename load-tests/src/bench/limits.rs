@@ -13,7 +13,7 @@ use super::{
 /// Limits that are measured at the same time: together no more than the machine can take.
 const TOGETHER: [&[u32]; 2] = [&[1, 2, 5, 10, 50, 100, 500, 1_000], &[2_000]];
 const SECONDS: u64 = 20;
-/// For the sends in flight when the destinations are paused.
+/// The time for the results of sends that are in flight when the destinations are paused.
 const RECORDED_WITHIN: Duration = Duration::from_millis(800);
 
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {

@@ -137,8 +137,8 @@ async fn peak(rig: &Rig) -> anyhow::Result<f64> {
     Ok((driven.answered * BATCH) as f64 / last.duration_since(driven.started).as_secs_f64())
 }
 
-/// Waits for the limited neighbour and returns the number of deliveries that were not delivered or not recorded in the
-/// end.
+/// Waits until the limited destination has got its deliveries and the backlog of the other one is sent. Returns the
+/// number of deliveries that were not delivered or not recorded by then.
 async fn left(running: &Running<'_>, recorder: &Recorder, unlimited: &str, capped: u32) -> anyhow::Result<u64> {
     let deadline = now() + DRAINED_WITHIN;
     while recorder.arrived() < capped as usize && now() < deadline {

@@ -26,14 +26,14 @@ use crate::{
 };
 
 pub(super) const CONNECTIONS: usize = 64;
-/// Fewer, because each request carries a hundred events.
+/// Fewer connections than for single posts, because each request carries a hundred events.
 pub(super) const BATCH_CONNECTIONS: usize = 16;
 pub(super) const BATCH: u64 = 100;
 pub(super) const MAX_IN_FLIGHT: u32 = 512;
-/// For background work after a burst (commits, checkpoints, freeing memory) to finish.
+/// The time in which background work after a burst (commits, checkpoints, freeing memory) ends.
 pub(super) const SETTLE: Duration = Duration::from_secs(2);
 
-/// From the last arrival to the commit of its record.
+/// The time from the last arrival to the commit of its record.
 pub(super) const RECORDED_WITHIN: Duration = Duration::from_millis(300);
 
 /// The divisor of counts in a brief run, which only checks that a topic works.

@@ -30,18 +30,18 @@ use crate::{
 const DESTINATIONS: u64 = 10_000;
 /// Weir creates the destinations of one tenant one after the other, and those of different tenants in parallel.
 const TENANTS: u64 = 50;
-/// At each destination: a million in all.
+/// Waiting deliveries at each destination: a million in all.
 const WAITING_EACH: u64 = 100;
 /// Events for each destination. The first is sent at once: the limit allows it.
 const EVENTS_EACH: u64 = WAITING_EACH + LOAD_BATCH;
 /// Events in one request of the load. Each event waits at all destinations of its tenant.
 const LOAD_BATCH: u64 = 10;
 const MANY: usize = 10;
-/// Requests for the overview of one client: ten a second, as more would not be people.
+/// The time between two requests of one client for the overview. People do not ask more often than ten times a second.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 const ASKING_S: u64 = 20;
 const LOOKING_S: u64 = 10;
-/// Of throughput, in pairs: without viewers and with them.
+/// Pairs of measurements of throughput, one without viewers and one with viewers.
 const PAIRS: usize = 6;
 const POSTING_S: u64 = 4;
 
@@ -59,7 +59,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         figures.push(Figure::new(format!("p99.{clients}"), format!("{who}, p99"), Unit::Ms, times.p99_ms));
     }
 
-    // What viewers cost while nothing else happens.
+    // The CPU time for viewers while nothing else happens.
     for viewers in [0, 1, MANY] {
         let span = rig.span(LOOKING_S);
         let before = running.cpu()?;
@@ -73,7 +73,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         }
     }
 
-    // What viewers cost the deliveries.
+    // How much throughput of deliveries is lost to viewers.
     running.engine.create_destination(rig.unlimited()).await?;
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for pair in 0..rig.repeats(PAIRS) {

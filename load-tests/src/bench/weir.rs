@@ -141,7 +141,8 @@ impl Roles {
 mod tests {
     use super::*;
 
-    /// A role waits by a builtin of the shell: another program in its place would have a peak memory of its own.
+    /// How a role waits. `kill` is a builtin of the shell: a program that replaces the shell would have another peak of
+    /// memory.
     const WAITS: &str = "kill -STOP $$";
 
     /// Starts `sh` in place of `weir`: with the name of a role as its argument, it runs the file of that name.

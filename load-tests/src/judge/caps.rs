@@ -88,8 +88,8 @@ pub(crate) fn judge(recording: &Recording, group: usize, breaches: &mut Vec<Stri
     judged
 }
 
-/// The number of arrivals that Weir's record lacks in a run without faults, and the number of destinations without an
-/// audit.
+/// The number of arrivals that are missing in Weir's record, counted only in a run without faults, and the number of
+/// destinations without an audit.
 fn record_gaps(recording: &Recording, group: usize) -> (u64, usize) {
     if !recording.groups[group].expect.delivered {
         return (0, 0);

@@ -9,8 +9,8 @@ use weir_core::Timestamp;
 
 use crate::recording::{Arrival, Event, Fault, Outcome, Recording};
 
-/// From a send to the commit of its record, on a busy machine: a fault may lose the records of sends up to this long
-/// before it.
+/// The time from a send to the commit of its record, on a busy machine. A fault may lose the records of sends up to
+/// this long before it.
 const RECORDED_WITHIN: Duration = Duration::from_millis(1_500);
 /// A send from before a fault may be read this long after it.
 const RECEIVED_WITHIN: Duration = Duration::from_millis(100);

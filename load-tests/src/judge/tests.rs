@@ -1,5 +1,5 @@
-//! A judge that cannot fail is worthless: each promise has a recording that breaks it, and the judge must name the
-//! breach.
+//! Tests that the judge finds broken promises: for each promise there is a recording that breaks it, and the judge must
+//! name the breach.
 
 use std::time::Duration;
 

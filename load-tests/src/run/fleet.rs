@@ -20,8 +20,8 @@ use crate::{
     scenario::{Roles, SetUp},
 };
 
-/// After the start of an empty Redis. If claims are outstanding, Weir waits this long for the permits of an earlier
-/// Redis, because it cannot know that there was none. A run that began within this time would measure the wait.
+/// The pause after the start of an empty Redis. If claims are outstanding at that time, Weir continues only after this
+/// pause, because an earlier Redis may have granted slots. A run that began within this time would measure this wait.
 const REDIS_WAIT: Duration = Duration::from_secs(3);
 
 pub(crate) struct Fleet {

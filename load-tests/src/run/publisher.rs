@@ -23,7 +23,7 @@ use crate::{
     scenario::{Publish, seconds},
 };
 
-/// Between two attempts at a post that was not answered.
+/// The pause before a post that was not answered is repeated.
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// A post without an answer for this long counts as unanswered.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -28,7 +28,7 @@ const LOG_SHOWN: u64 = 4096;
 
 /// How to start a server in its own folder, with two ports.
 pub(crate) struct Plan {
-    /// From [`Guarded::command`].
+    /// Made by [`Guarded::command`].
     pub(crate) command: Command,
     /// Succeeds once the server answers.
     pub(crate) ready: Command,

@@ -30,7 +30,7 @@ struct Holder {
     tenants: TenantScope,
 }
 
-/// By what a request names its sender.
+/// How a request identifies its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Credential {
     /// A key in `Authorization`.
@@ -70,7 +70,7 @@ impl Caller {
         CALLER.clone()
     }
 
-    /// The same holder, in a session.
+    /// The same holder of a key, identified by a session.
     pub(super) fn in_session(self, expires_at: Timestamp) -> Self {
         Self { credential: Credential::Session { expires_at }, ..self }
     }
@@ -79,7 +79,7 @@ impl Caller {
         self.credential
     }
 
-    /// Who the activity log says it was.
+    /// The name that the activity log records for this caller.
     pub(crate) fn actor(&self) -> &Actor {
         &self.holder.actor
     }

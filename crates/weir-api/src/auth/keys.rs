@@ -77,7 +77,7 @@ pub struct KeyRing {
 #[derive(Default)]
 struct StoredKeys {
     by_digest: HashMap<KeyDigest, StoredKey>,
-    /// For sessions.
+    /// The digest of the key with this fingerprint: a session names its key by the fingerprint.
     digests: HashMap<Fingerprint, KeyDigest>,
 }
 
@@ -177,7 +177,7 @@ impl KeyRing {
         if self.configured.contains(&given) {
             return Ok(Caller::of_settings());
         }
-        // Only now, because most requests have a key of the settings or none.
+        // Lock the stored keys only now, because most requests have a key of the settings or none.
         let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         match stored.valid(&given, now) {

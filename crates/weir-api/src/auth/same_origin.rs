@@ -25,8 +25,9 @@ pub(crate) fn check(
         _ if [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) => true,
         (Some(Credential::Key), _) | (_, Sender::OwnPage) => true,
         (_, Sender::OtherPage) => false,
-        // Only browsers have sessions, so a browser that does not name the page is refused. Other programs send no
-        // such headers, and need none where everybody may use the server, or to log in.
+        // Only browsers have sessions, so a request with a session must name its page. Programs other than browsers do
+        // not send these headers. Their requests are accepted without a session: to log in, and on a server that
+        // everybody may use.
         (credential, Sender::Unnamed) => !matches!(credential, Some(Credential::Session { .. })),
     };
     if is_allowed {
@@ -51,7 +52,7 @@ fn sender(headers: &HeaderMap, public_url: Option<&PublicUrl>) -> Sender {
     let own = |is_own| if is_own { Sender::OwnPage } else { Sender::OtherPage };
     let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
     match (sites.next(), sites.next()) {
-        // `none`: the user, not a page.
+        // `none`: the user made the request, for example with a bookmark, and not a page.
         (Some(site), None) => return own(site == "same-origin" || site == "none"),
         (Some(_), Some(_)) => return Sender::OtherPage,
         (None, _) => {}
@@ -106,7 +107,8 @@ mod tests {
             (&[("sec-fetch-site", "cross-site")], false),
             (&[("sec-fetch-site", "")], false),
             (&[("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")], false),
-            // What a page cannot set overrides what an old browser might let it set.
+            // No page can set `Sec-Fetch-Site`, but an old browser may let a page set `Origin`. So `Sec-Fetch-Site`
+            // takes precedence.
             (&[("sec-fetch-site", "cross-site"), ("origin", "http://weir.lan:8080")], false),
             (&[("sec-fetch-site", "same-origin"), ("origin", "http://evil.test")], true),
             (&[("origin", "http://weir.lan:8080")], true),

@@ -20,7 +20,8 @@ use weir_core::{Timestamp, access::KeyDigest};
 /// logged out by the next morning.
 pub(crate) const SESSION_LENGTH: Duration = Duration::from_secs(12 * 3_600);
 
-/// What is signed begins with its purpose, so that one signature cannot be used as the other.
+/// Each signed text begins with one of these purposes, so that a fingerprint is never valid as the signature of a
+/// token.
 const FINGERPRINT: &[u8] = b"weir session: fingerprint of the key\n";
 const TOKEN: &[u8] = b"weir session: token\n";
 

@@ -118,7 +118,7 @@ mod tests {
         }
         let tried = throttle.attempt("192.0.2.1".parse().unwrap(), at(10), || Some(()));
         assert_eq!(tried, Err(Duration::from_secs(50)));
-        // Others may log in, and later this address, one attempt for each that is a minute ago.
+        // Other addresses may log in. This address gets one more attempt for each of its attempts that is a minute old.
         assert_eq!(throttle.attempt("192.0.2.2".parse().unwrap(), at(10), || Some(())), Ok(Some(())));
         assert_eq!(fail(&throttle, "192.0.2.1", at(59)), Err(Duration::from_secs(1)));
         assert_eq!(fail(&throttle, "192.0.2.1", at(60)), Ok(None));

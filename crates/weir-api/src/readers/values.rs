@@ -21,7 +21,7 @@ impl<T: Read> Read for Option<T> {
     }
 
     fn read(value: Value, schema: &Schema, at: &str, errors: &mut Errors) -> Option<Self> {
-        // Of an `Option<Option<_>>` the inner one has the `null`.
+        // For an `Option<Option<_>>` a `null` is `Some(None)`; `None` is an absent field.
         Some(if value.is_null() { T::absent() } else { T::read(value, schema, at, errors) })
     }
 }
@@ -112,7 +112,7 @@ fn wrong_count<T: Read>(array: &Array) -> String {
 /// The range of whole numbers that the schema allows.
 pub(crate) fn range(schema: &Schema) -> RangeInclusive<u32> {
     let (minimum, maximum) = bounds(schema);
-    // A conversion from f64 saturates.
+    // A float outside the range of `u32` becomes the nearest bound.
     minimum.unwrap_or(0.0) as u32..=maximum.map_or(u32::MAX, |maximum| maximum as u32)
 }
 

@@ -36,7 +36,7 @@ const MAX_ACTOR_CHARS: usize = 100;
 pub(crate) struct Author(Origin);
 
 impl Author {
-    /// What this author does now.
+    /// The activity of this author who does `action` now.
     pub(crate) fn does(&self, action: Action, now: Timestamp) -> Activity {
         Activity::new(self.0.clone(), action, now)
     }

@@ -130,7 +130,7 @@ pub(crate) async fn create(
     first.secret_digest = Some(secret_digest(&destination.settings.signing.secret.reveal()));
     match api.store.create_destination(destination, idempotency.creation(activity, &first, now)?).await? {
         Created::New(destination) => Ok(created(&destination, now)),
-        // Another request with the same key was faster.
+        // Another request with the same idempotency key has created a destination first.
         Created::Before(stored) => created_before(&api, &caller, &author, idempotency.read(stored)?).await,
     }
 }
@@ -272,7 +272,7 @@ pub(crate) async fn edit(
     _: Query<()>,
     Body(patch): Body<Value>,
 ) -> ApiResult<impl IntoResponse> {
-    // Also of a destination that is not paused.
+    // `"paused": false` closes an open breaker even if the destination is not paused.
     let closes_breaker = patch.get("paused") == Some(&Value::Bool(false));
     let destination = change(&api, &caller, &author, id, &if_match, closes_breaker, |current| {
         let shown = settings_value(&current.settings)?;
@@ -336,8 +336,9 @@ pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DestinationId) -> 
     found.filter(|destination| caller.sees(&destination.settings.tenant)).ok_or_else(|| missing(id))
 }
 
-/// Whether a filter names a destination of a tenant that the caller does not see. A list must then be empty without a
-/// look at the deliveries: how many of them are examined shows in cursors and counts.
+/// Whether a filter names a destination of a tenant that the caller does not see. A list with such a filter must be
+/// answered as empty without a read of deliveries. Otherwise its cursors and counts would show how many deliveries were
+/// examined.
 pub(crate) async fn is_of_others(api: &ApiState, caller: &Caller, named: Option<DestinationId>) -> ApiResult<bool> {
     let Some(id) = named.filter(|_| !caller.sees_all()) else { return Ok(false) };
     let found = api.store.destination(id).await?;

@@ -76,7 +76,8 @@ pub(crate) async fn list(
     let with_bodies = filter.include.is_some();
     let mut tenants = caller.scope(filter.tenant.map(|tenant| tenant.0))?;
     if filter.idempotency_key.is_some() && tenants == TenantScope::All {
-        // As for an event that names no tenant.
+        // A filter by idempotency key that names no tenant means the default tenant, as for an event that names no
+        // tenant.
         tenants = TenantScope::one(DEFAULT_TENANT);
     }
     let filter = EventFilter {

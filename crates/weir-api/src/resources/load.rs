@@ -64,7 +64,7 @@ impl Load {
         Forecast::new(&limiter, answers, self.now)
     }
 
-    /// When the backlog is empty.
+    /// When the backlog becomes empty, according to the forecast.
     pub(super) fn drain(&self, forecast: &Forecast) -> Drain {
         forecast.drain(self.waiting, self.inflow_per_s)
     }

@@ -61,7 +61,7 @@ pub(crate) async fn show(
     _: Query<()>,
 ) -> ApiResult<Response> {
     let destination = find(&api, &caller, id).await?;
-    // Recorded first: no secret is shown without a trace.
+    // Record the activity first, so that no secret is shown without a row in the activity log.
     let activity = author.does(Action::SecretShown, api.clock.now()).of_destination(&destination);
     api.store.record_activity(activity.into()).await?;
     Ok(shown(&destination.settings.signing, api.clock.now()))

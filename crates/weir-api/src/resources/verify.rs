@@ -30,12 +30,12 @@ use crate::{
     state::Api,
 };
 
-/// A request has fewer headers; the browser's copy of one has a few more than Weir sent.
+/// The most headers of a request to verify. Weir sends fewer; a list that is copied from a browser has a few more.
 const MAX_HEADERS: usize = 100;
 /// The most parts of a signature header, between spaces and commas: Weir sends four at most. Each may cost a MAC of the
 /// whole body, so a longer header would cost seconds.
 const MAX_SIGNATURE_PARTS: usize = 64;
-/// More than the age of any request: an age is shown, and not judged unless the client asks for it.
+/// The tolerance if the client names none: longer than the age of any request, so the age is shown and not judged.
 const ANY_AGE: Duration = Duration::from_secs(u64::MAX);
 
 object! {
@@ -137,7 +137,8 @@ pub(crate) async fn verify(
         None => (SignatureStyle::Standard, given.into_iter().collect()),
         Some(DestinationIdText(id)) => {
             let signing = &find(&api, &caller, *id).await?.settings.signing;
-            // A request from before the end of an overlap is verified after it too.
+            // The previous secret is tried even after its overlap, because the request may have been signed before the
+            // end.
             let own = || [Some(&signing.secret), signing.previous.as_ref().map(|previous| &previous.secret)];
             let secrets: Vec<Secret> =
                 given.map_or_else(|| own().into_iter().flatten().cloned().collect(), |secret| vec![secret]);
@@ -175,11 +176,11 @@ fn verified(
     };
     let verdicts =
         secrets.iter().map(|secret| verify_signature(&Key::Secret(secret.clone()), style, &received, now, tolerance));
-    // A secret that matches says more than one that does not.
+    // The verdict of a secret that matches takes precedence over those of the other secrets.
     let verdicts: Vec<_> = verdicts.collect();
     let verdict = verdicts.iter().find(|verdict| !matches!(verdict, Err(Rejection::BadSignature))).or(verdicts.first());
     let is_signed = matches!(verdict, Some(Ok(()) | Err(Rejection::TooOld(_) | Rejection::TooNew(_))));
-    // An unsigned time proves nothing.
+    // Show the time only if a matching signature covers it. Otherwise anyone may have written it.
     let signed = unix_seconds.filter(|_| is_signed);
     VerifiedView {
         valid: matches!(verdict, Some(Ok(()))),

@@ -112,7 +112,7 @@ fn operations() -> Vec<Operation> {
         read("/v1/deliveries", 404),
         read("/v1/deliveries/groups", 404),
         read("/v1/deliveries/{id}", 404),
-        // With a secret of its own it shows nothing of a tenant.
+        // The request contains its own secret, so the answer shows no data of a tenant.
         Operation {
             foreign: 200,
             ..change("POST", "/v1/verify", "read", 200, Some(|_| json!({"secret": SECRET, "headers": {}, "body": ""})))
@@ -127,7 +127,7 @@ fn operations() -> Vec<Operation> {
         Operation { foreign: 204, ..change("DELETE", "/v1/session", "every", 204, nothing) },
         Operation { role: "admin", ..read("/v1/keys", 200) },
         Operation { role: "admin", ..read("/v1/destinations/{id}/secret", 404) },
-        // What belongs to the installation does not exist for a key that is bound to tenants.
+        // These belong to the whole installation. A key that is bound to tenants gets 404.
         Operation { own: 404, ..read("/v1/alerts", 404) },
         Operation { own: 404, ..read("/v1/status", 404) },
         Operation { own: 404, ..change("PUT", "/v1/alerts", "admin", 404, Some(|_| json!({}))) },
@@ -255,14 +255,14 @@ async fn a_role_allows_its_operations_and_no_others_and_a_bound_key_sees_only_it
             }
         }
         assert_eq!(foreign.everything(&server).await, before, "{role}");
-        // All tenants, without changes; then the own tenant.
+        // First a key for all tenants, with reads only. Then a key that is bound to its own tenant.
         for Operation { method, path, role: needed, own: expected, .. } in
             operations.iter().filter(|operation| operation.method == "GET")
         {
             let status = server.ask(&everywhere, method, &foreign.path(method, path), None).await.status.as_u16();
             let expected = match (includes(role, needed), *expected) {
                 (false, _) => 403,
-                // Only for keys that are bound to tenants.
+                // Only keys that are bound to tenants get 404 here.
                 (true, 404) => 200,
                 (true, expected) => expected,
             };

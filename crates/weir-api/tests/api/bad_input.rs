@@ -1,4 +1,4 @@
-//! Invalid input is refused by name, and nothing changes.
+//! Invalid input is refused with the name of the invalid field, and nothing changes.
 
 use axum::body::Body;
 use bytes::Bytes;

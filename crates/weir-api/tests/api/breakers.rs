@@ -23,7 +23,7 @@ impl Server {
         assert!(self.store.change_breaker(change).await.unwrap());
     }
 
-    /// What the activity log has of resumed destinations.
+    /// The rows of the activity log about resumed destinations.
     async fn resumed(&self) -> Vec<Value> {
         let listed = self.get("/v1/activity").await.expect(StatusCode::OK);
         let rows = listed["data"].as_array().unwrap().iter();

@@ -30,7 +30,7 @@ impl Server {
     }
 }
 
-/// A server without keys is the one that a name which resolves to 127.0.0.1 would reach.
+/// Tested on a server without keys, because a web page can reach such a server by a name that resolves to 127.0.0.1.
 #[tokio::test]
 async fn every_route_refuses_a_host_that_is_not_its_own() {
     let server = Server::start().await;

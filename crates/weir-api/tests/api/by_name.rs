@@ -1,4 +1,4 @@
-//! Destinations by tenant and name: created or replaced, by version, and once.
+//! Destinations by tenant and name: creation, replacement, expected versions, and concurrent requests for one name.
 
 use std::sync::Arc;
 

@@ -62,7 +62,7 @@ async fn a_signature_style_of_null_is_the_standard_style_with_its_own_headers() 
     for reset in [json!({"style": null}), json!({"style": "standard"}), Value::Null] {
         let id = server.destination(json!({"url": URL, "signature": prefixed})).await;
         let path = format!("/v1/destinations/{id}");
-        // A header in the same patch would belong to the new style, which has none of its own.
+        // The header in the patch would belong to the new style, but the standard style has no configurable header.
         let refused = server.patch(&path, json!({"signature": {"style": null, "header": "x-other"}})).await;
         assert_eq!(refused.pointers(), ["/signature/header"]);
         let edited = server.patch(&path, json!({"signature": reset})).await.expect(StatusCode::OK);
@@ -128,7 +128,7 @@ async fn a_patch_changes_the_given_fields_and_null_restores_the_default() {
     assert!(after["updated_at"].as_str() > before["updated_at"].as_str());
     assert_eq!(after["created_at"], before["created_at"]);
     assert_eq!(server.get(&path).await.expect(StatusCode::OK), after);
-    // The mask kept the value.
+    // A header whose value in the patch was the mask kept its value.
     let stored = server.store.destination(id.parse().unwrap()).await.unwrap().unwrap();
     assert_eq!(stored.settings.headers, [("x-a".to_owned(), "1".to_owned()), ("x-c".to_owned(), "3".to_owned())]);
     let terms = Terms::of(&stored, stored.updated_at);
@@ -145,17 +145,17 @@ async fn write_only_headers_do_not_follow_a_url_to_another_origin() {
         let path = format!("/v1/destinations/{id}");
         let stored =
             async || server.store.destination(id.parse().unwrap()).await.unwrap().unwrap().settings.headers.clone();
-        // Another path is the same receiver.
+        // A URL with another path has the same origin, so the headers stay.
         server.patch(&path, json!({"url": "https://EXAMPLE.com:443/other"})).await.expect(StatusCode::OK);
         assert_eq!(stored().await.len(), 2);
-        // The mask does not stand for a value at another origin.
+        // At another origin a mask is refused, because it would send the old value there.
         let masked = json!({"url": url, "headers": {"x-api-key": "***"}});
         assert_eq!(server.patch(&path, masked).await.pointers(), ["/headers/x-api-key"]);
         assert_eq!(stored().await.len(), 2);
         let moved = server.patch(&path, json!({"url": url, "headers": {"x-other": "3"}})).await.expect(StatusCode::OK);
         assert_eq!((&moved["url"], &moved["headers"]), (&json!(url), &json!({"x-other": "***"})));
         assert_eq!(stored().await, [("x-other".to_owned(), "3".to_owned())]);
-        // The values do not return with the old URL.
+        // A patch with the old URL does not restore the removed headers.
         let back = server.patch(&path, json!({"url": "https://example.com/hooks"})).await.expect(StatusCode::OK);
         assert_eq!(back["headers"], json!({}));
     }

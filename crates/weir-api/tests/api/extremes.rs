@@ -1,4 +1,5 @@
-//! Values at the ends of every range, and beyond: refused by name, or answered with bounded work.
+//! Values at the ends of every range and outside it: the refusal names the parameter, or the work for the answer is
+//! bounded.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
@@ -24,7 +25,8 @@ async fn extreme_parameters_are_refused_by_name() {
         (format!("{history}?from=NaN"), "/from"),
         (format!("{history}?from=18446744073709551615"), "/from"),
         (format!("{history}?from=0000-00-00T00:00:00Z"), "/from"),
-        // Fifty years of ten seconds each; and what is older than every bucket.
+        // Too many buckets: fifty years in buckets of ten seconds. Then ranges from before the oldest bucket that is
+        // kept.
         (format!("{history}?from=1970-01-01T00:00:00Z"), "/from"),
         (format!("{history}?from=0001-01-01T00:00:00Z&step=1h"), "/from"),
         (format!("{history}?to=0001-01-01T00:00:00Z"), "/step"),

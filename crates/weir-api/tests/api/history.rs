@@ -64,7 +64,8 @@ async fn the_history_has_sends_arrivals_and_the_backlog_at_the_end_of_each_bucke
         assert_eq!(values(&history, "sends"), [0, 2, 2, 0]);
         assert_eq!(values(&history, "delivered"), [0, 2, 2, 0]);
         assert_eq!(values(&history, "failed"), [0, 0, 0, 0]);
-        // The claims have taken all six at once, and two came back in the last bucket.
+        // All six deliveries were claimed in the first bucket. Two of them were released in the last bucket and wait
+        // again.
         assert_eq!(values(&history, "backlog"), [0, 0, 0, 2]);
         let minute = json!([{"period": "minute", "sends": 4, "limit": 60}]);
         assert_eq!(history["data"][2]["max_window"], minute);

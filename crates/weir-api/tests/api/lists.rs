@@ -126,7 +126,7 @@ async fn a_list_that_begins_with_the_oldest_is_the_reverse_and_its_cursors_keep_
             let page = server.get(&path).await.expect(StatusCode::OK);
             paged.extend(ids(&page));
             let Some(cursor) = page["next_cursor"].as_str() else { break };
-            // Without `order` the cursor says it. With the other one it is refused.
+            // Without `order` the cursor determines the order. A cursor with the other order is refused.
             path = format!("/v1/{list}?limit=2&cursor={cursor}");
             let other = server.get(&format!("{path}&order=newest")).await;
             assert_eq!(other.pointers(), ["/cursor"], "{path}");

@@ -44,7 +44,7 @@ async fn a_preview_shows_the_drain_with_the_proposed_limits_and_with_the_current
             },
         })
     );
-    // Nothing is proposed: both are the same. Nothing is changed either.
+    // Without proposed settings both forecasts are the same. A preview changes nothing.
     let same = server.preview(&id, json!({})).await;
     assert_eq!((&same["drain_eta_s"], &same["now"]["drain_eta_s"]), (&json!(9.999), &json!(9.999)));
     assert_eq!(server.get(&format!("/v1/destinations/{id}")).await.expect(StatusCode::OK), before);

@@ -152,7 +152,7 @@ async fn with_the_cookie_only_pages_of_this_server_change_anything() {
         (&[("origin", "null")], 403),
         (&[OWN_PAGE], 404),
         (&[("origin", "http://localhost")], 404),
-        // With a key, no browser has added anything by itself.
+        // A request with a key is accepted from every page, because a browser never adds a key by itself.
         (&[("authorization", &*bearer), OTHER_PAGE], 404),
     ] {
         let path = "/v1/keys/key_01h2xcejqtf2nbrexx3vqjhp41";
@@ -160,7 +160,7 @@ async fn with_the_cookie_only_pages_of_this_server_change_anything() {
         let is_cross_site = problem["type"] == "/docs#problem-cross-site";
         assert_eq!(is_cross_site, status == 403, "{headers:?}: {problem}");
     }
-    // Also where there is no such path: the page is checked first.
+    // The page is checked before the path, so an unknown path gets the same refusal.
     server.browse("POST", "/v1/nothing", &cookie, &[OTHER_PAGE]).await.problem(403);
 }
 
@@ -202,7 +202,8 @@ async fn a_cookie_that_the_server_has_not_signed_is_never_accepted() {
     let root = cookie(&server.log_in(KEY).await);
     let (_, secret) = server.create_key(&root, json!({"name": "a", "role": "admin"})).await;
     let session = cookie(&server.log_in(&secret).await);
-    // A key of another server; a changed expiry or signature; a part; and what an attacker fixes before the login.
+    // Refused: a token with a changed byte, a part of a token, a token at another server, and a token that an attacker
+    // chose.
     let changed = |at: usize| {
         let mut text = session.clone().into_bytes();
         text[at] = if text[at] == b'A' { b'B' } else { b'A' };
@@ -214,7 +215,7 @@ async fn a_cookie_that_the_server_has_not_signed_is_never_accepted() {
     }
     other.browse("GET", "/v1/me", &session, &[]).await.problem(401);
     server.browse("GET", "/v1/me", "weir_session=chosen-by-an-attacker", &[]).await.problem(401);
-    // The login answers with a token of its own, whatever the browser had.
+    // Each login answers with a new token, whatever cookie the browser has sent.
     let mut login = json_request("POST", "/v1/session", json!({"key": KEY}));
     login.headers_mut().insert(header::COOKIE, session.parse().unwrap());
     let fresh = cookie(&server.send(login).await);

@@ -39,7 +39,7 @@ async fn data_without_a_tenant_belongs_to_the_only_tenant_of_the_key() {
             assert!(list["count"].is_null() || list["count"] == json!({"value": expected, "capped": false}), "{list}");
         }
     }
-    // So with replays: that of two tenants is hidden from a key of one of them.
+    // The same for replays: a replay of two tenants is hidden from a key of only one of them.
     let replay = server.ask(&two, "POST", "/v1/replays", Some(&json!({}))).await.expect(StatusCode::ACCEPTED);
     assert_eq!((&replay["tenant"], &replay["tenants"]), (&Value::Null, &json!([OWN, FOREIGN])));
     let path = format!("/v1/replays/{}", replay["id"].as_str().unwrap());
@@ -123,7 +123,8 @@ async fn the_groups_of_failures_do_not_count_those_of_other_tenants() {
     }
 }
 
-/// A page examines 5000 deliveries, and its cursor names the last of them.
+/// A page examines 5000 deliveries, and its cursor names the last of them. The answers about a hidden destination with
+/// 5001 deliveries must not show this.
 #[tokio::test]
 async fn a_destination_of_another_tenant_looks_like_one_that_does_not_exist() {
     let server = Server::with_keys().await;
@@ -146,7 +147,7 @@ async fn a_destination_of_another_tenant_looks_like_one_that_does_not_exist() {
     assert_eq!(shown["count"], json!({"value": 5_001, "capped": false}));
 }
 
-/// The cursor of a page that ends with a row of another tenant.
+/// Each page here ends with rows of another tenant. Its cursor must not contain the id of such a row.
 #[tokio::test]
 async fn a_cursor_does_not_have_the_id_of_a_hidden_row_and_the_pages_are_complete() {
     let server = Server::with_keys().await;
@@ -160,7 +161,7 @@ async fn a_cursor_does_not_have_the_id_of_a_hidden_row_and_the_pages_are_complet
             (rows, pages) = (rows + page["data"].as_array().unwrap().len(), pages + 1);
             let Some(cursor) = page["next_cursor"].as_str() else { break };
             let named: [u8; 16] = URL_SAFE_NO_PAD.decode(cursor).unwrap()[1..].try_into().unwrap();
-            // All random bits are set: it is the end of a millisecond, and not an id.
+            // All random bits of the cursor are set: it names the end of a millisecond and not the id of a row.
             let random = u128::from_be_bytes(named) & 0x3fff_ffff_ffff_ffff;
             assert_eq!(random, 0x3fff_ffff_ffff_ffff, "{list}: {cursor}");
             path = format!("{list}?cursor={cursor}");

@@ -67,7 +67,7 @@ async fn a_verification_without_what_it_needs_is_refused_and_shows_no_secret() {
     assert_eq!((&missing["valid"], &missing["reason"]), (&json!(false), &json!("the header `webhook-id` is missing")));
 }
 
-/// Each signature costs a MAC of the whole body: together tens of thousands would take seconds.
+/// Each signature in the header costs a MAC of the whole body, so tens of thousands of signatures would take seconds.
 #[tokio::test]
 async fn a_header_with_too_many_signatures_is_not_verified() {
     let server = Server::start().await;

@@ -21,8 +21,8 @@ pub struct Series {
     pub start: Timestamp,
     pub bucket_ms: u64,
     pub counts: Vec<u32>,
-    /// The most sends that one bucket may hold, each from an instant to the next change. The first applies from
-    /// `start`.
+    /// The most sends that one bucket may hold. Each entry applies from its instant until the next entry; the first
+    /// applies from `start`.
     pub caps: Vec<Cap>,
 }
 

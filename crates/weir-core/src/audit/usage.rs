@@ -74,7 +74,7 @@ impl Usage {
         }
     }
 
-    /// The utilisation of the wanted limits, over the time in which they were in force.
+    /// The utilisation of the limits that `wanted` selects, over the time in which they were in force.
     pub(super) fn utilisation(&self, wanted: impl Fn(Option<RateLimit>) -> bool) -> Option<f64> {
         let (mut sends, mut allowed) = (0, 0.0);
         for (_, used) in self.intervals.iter().filter(|(interval, _)| wanted(interval.limit)) {

@@ -69,7 +69,8 @@ pub fn fullest_by_bucket(
             first += 1;
         }
         *fullest = (beyond - first) as u64;
-        // The windows that end just after a send of the interval: one of them is the fullest of the others.
+        // Of all windows that end later in the interval, a fullest one ends just after a send. So only these windows
+        // are compared.
         begin = begin + step;
         while let Some((_, sends)) = trailing.next_if(|(at, _)| *at < begin) {
             *fullest = sends.max(*fullest);

@@ -62,7 +62,7 @@ pub enum Rejection {
 }
 
 /// Verifies that one of the signatures is valid and its time is within `tolerance` of `now`. The signature is checked
-/// before the time, because an unsigned time proves nothing.
+/// before the time, because anybody can change a time that no valid signature covers.
 pub fn verify(
     key: &Key,
     style: &SignatureStyle,

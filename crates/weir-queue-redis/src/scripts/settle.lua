@@ -44,7 +44,7 @@ end
 
 -- Makes a paced job due earlier, for the slots that unused permits leave free.
 local function pull_pace(id, job, queued)
-  -- A job that is not paced only learns of the room.
+  -- A job that is not paced is not made due earlier. It only gets the room.
   if job.phase ~= 'scheduled' or job.on_settle or job.due ~= job.floor or not job.cursors then
     return make_room(id, job)
   end
@@ -67,7 +67,8 @@ local function settle(id, ended, unused, crowded)
     job.max_outstanding = math.max(redis.call('ZCARD', queued) + redis.call('ZCARD', in_flight), 1)
   end
   local changed = job.max_outstanding ~= max_before
-  -- Unused permits leave their slots free, ended ones only their room.
+  -- An unused permit leaves its slot and its room free. An ended permit has used its slot and leaves only its room
+  -- free.
   if removed_unused > crowded then
     changed = pull_pace(id, job, queued) or changed
   elseif removed_ended > 0 then

@@ -76,7 +76,7 @@ end
 local function current_generation()
   local has_queue = redis.call('EXISTS', QUEUE) == 1
   local since = now - (tonumber(known[3]) or 0)
-  -- Checked a moment ago: without INFO.
+  -- The data were checked less than CHECKED_FOR ago, so INFO is not needed.
   if has_queue and since >= 0 and since < CHECKED_FOR then
     return tonumber(known[2])
   end

@@ -175,7 +175,8 @@ proptest! {
     #[test]
     fn edited_limits_in_lua_stay_close_to_those_in_rust(limits in any_limits(), steps in any_steps(true)) {
         for (lua, rust) in in_lua(&limits, &steps).into_iter().zip(in_rust(&limits, &steps)) {
-            // A debt in sends keeps its rounding, at a spacing up to 86,400 · 2,000 times as long.
+            // An edit keeps the debt as a number of sends, with its rounding error. The new spacing can be 86,400 ·
+            // 2,000 times as long, and makes the error as many times larger.
             let apart = lua.start.since(rust.start).max(rust.start.since(lua.start));
             let span = lua.start.since(at(0)).max(Duration::from_secs(1));
             prop_assert!(apart <= span / 100, "{lua:?} {rust:?}");

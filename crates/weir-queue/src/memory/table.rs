@@ -138,7 +138,7 @@ impl JobTable {
             // this lease.
             job.epoch += 1;
             job.during_lease = DuringLease::default();
-            // The counts of the lease are without expired permits: perhaps nobody will ever settle those.
+            // Drop expired permits first, so that the lease does not count them: they may never be settled.
             job.drop_expired(now);
             leases.push(Lease {
                 destination_id,

@@ -47,8 +47,9 @@ async fn pages_of_the_activity_log_read_one_index_backwards() {
         (ActivityFilter { from: times.0, to: times.1, ..to_one }, "Backward using activity_of_destination"),
         (actor(ActorFilter::Name("ann".to_owned())), "Backward using activity_of_actor"),
         (ActivityFilter { tenants: of(&["acme"]), ..none() }, "Backward using activity_of_tenant"),
-        // No index has the keys of actors. An index of several tenants does not have the order of the list: whether it
-        // is read and sorted, or the log is read backwards, depends on the number of tenants.
+        // There is no index by the key of the actor. The index by tenant does not have the rows of several tenants in
+        // the order of the list. The planner either reads and sorts them, or reads the log backwards; this depends on
+        // the number of tenants.
         (actor(ActorFilter::Key(ApiKeyId::from_bytes([1; 16]))), "Backward using activity_pkey"),
         (ActivityFilter { tenants: of(&["acme", "globex"]), ..none() }, "activity_"),
     ] {

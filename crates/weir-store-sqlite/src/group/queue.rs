@@ -56,7 +56,7 @@ impl CommitQueue {
             group.fill(&mut self.ingests, ingests);
             group.fill(&mut self.results, group.rows + RESULTS_PER_STEP);
         } else {
-            // All of them share the group, because workers are idle while a claim waits.
+            // One group takes all urgent operations, because workers are idle while a claim waits.
             group.fill(&mut self.urgent, usize::MAX);
         }
         Some(group)

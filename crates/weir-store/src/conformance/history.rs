@@ -94,7 +94,7 @@ pub async fn events_are_listed_with_their_bodies_or_without(subject: Subject) {
 pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
     let mut events: Vec<Event> = (0..12).map(event).collect();
     for (index, event) in events.iter_mut().enumerate() {
-        // Three in each millisecond, so that a bound falls inside one.
+        // Three events in each millisecond, so that the bound of a filter can lie inside a millisecond.
         event.created_at = NOW + Duration::from_micros(index as u64 * 300);
         event.id = EventId::new(event.created_at, index as u128);
         if index % 2 == 1 {

@@ -102,7 +102,7 @@ pub async fn deliveries_without_a_key_or_an_ordered_destination_have_no_order(su
     assert_eq!(subject.claim(2, 9).await.iter().map(number_of).collect::<Vec<_>>(), [3, 4]);
 }
 
-/// How the head of a message group ends.
+/// The ways in which the head of a message group can end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Verdict(Verdict),

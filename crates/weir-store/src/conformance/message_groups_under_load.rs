@@ -29,8 +29,8 @@ pub async fn a_repair_does_not_change_message_groups_with_heads(subject: Subject
     assert_eq!(subject.claimable().await, [3, 5]);
 }
 
-/// Message groups without a head, as a process leaves them that dies after the end of a head. `run` runs a statement
-/// beside the store.
+/// A process that dies after the end of a head leaves a message group without a head. `run` makes such groups by a
+/// statement that does not go through the store.
 pub async fn message_groups_without_a_head_are_repaired(subject: Subject, run: impl AsyncFnOnce(&'static str)) {
     let events = [(1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "b"), (6, "c")];
     let subject = Subject::with_message_groups(&events, subject).await;

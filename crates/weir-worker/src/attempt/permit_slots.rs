@@ -14,7 +14,7 @@ use crate::outbound::SlotSource;
 /// How long before the expected slot the worker asks for it, so that the answer arrives in time: an exchange with Redis
 /// takes a few milliseconds, and the time is rounded down to [`ASK_EVERY`].
 const ASK_AHEAD: Duration = Duration::from_millis(15);
-/// The same for a replay's permit: later than a live delivery asks, and early enough for a narrow slot of 10 ms.
+/// The same for a replay's permit. It asks later than a live delivery does, but early enough for a slot of only 10 ms.
 const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
 /// Requests for slots are made at multiples of this time, so that permits with close slots ask in one call: at 1,000 a
 /// second, five of them.
@@ -22,7 +22,7 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 /// How often a slot is asked for while the queue does not answer. Three tries take 0.2 s when calls fail at once, and
 /// 6 s when Redis is silent: a tenth of the time that a claim lasts.
 const ASK_TRIES: u32 = 3;
-/// The time between two of these tries.
+/// The time between two tries.
 const ASK_RETRY: Duration = Duration::from_millis(100);
 
 /// Asks for the slots of one permit.
@@ -65,7 +65,7 @@ impl SlotSource for PermitSlots<'_> {
             match self.attempter.queue.take_slot(request).await {
                 Ok(SlotAnswer::Granted(slot)) => {
                     // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
-                    // Only this wait is excluded: what delayed the request before remains lag.
+                    // Only this wait is excluded from the lag. Delays before the request still count.
                     self.exclude_from_lag(self.attempter.clock.now(), slot.start);
                     self.slot = Some(slot);
                     return Some(slot);

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::{connection::BEFORE_CLOSE, target::Origin};
 
-/// How long a learned timeout is used. As long as a connection lives at most: a server whose timeout was raised is used
-/// fully again after that.
+/// How long a learned timeout is used: as long as a connection lives at most. So after a server has raised its timeout,
+/// idle connections are closed at the old timeout only for this long.
 const LEARNED_FOR: Duration = Duration::from_secs(300);
 /// A connection that is closed earlier shows no idle timeout: its server was restarted, or a load balancer moved it.
 const LEAST_LEARNED: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ use http::HeaderMap;
 const MAX_HEADERS: usize = 16;
 /// The most bytes that are recorded of a value.
 const MAX_VALUE: usize = 256;
-/// A longer name is no name that a person looks for. Its header is left out.
+/// The longest name of a header that is recorded. Nobody looks for a header with a longer name, so it is left out.
 const MAX_NAME: usize = 64;
 
 /// Parts of the names of headers that may hold credentials. `www-authenticate` holds a challenge and is recorded: it

@@ -143,7 +143,8 @@ impl Names {
         };
         let (answer, ttl) = match found {
             Ok(Resolution { addresses, ttl }) => (Ok(addresses.into()), ttl.clamp(MIN_TTL, MAX_TTL)),
-            // A lack of files says nothing about the name, and is not cached.
+            // The process had no resources for the look-up, such as a free file descriptor. This says nothing about the
+            // name, so the failure is not cached.
             Err(exhausted @ NoAddress::Exhausted(_)) => (Err(exhausted), Duration::ZERO),
             Err(failed) => (Err(failed), FAILURE_TTL),
         };

@@ -133,7 +133,7 @@ impl Dial {
 
 impl Drop for Dial {
     fn drop(&mut self) {
-        // The dial is over: it counts no more, whatever its result.
+        // The dial has ended, so it is no longer counted, whatever its result.
         let mut pools = self.pool.lock();
         pools.dials -= 1;
         if let Some(pool) = pools.by_origin.get_mut(&self.origin) {

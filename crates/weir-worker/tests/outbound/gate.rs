@@ -202,8 +202,8 @@ async fn a_slot_missed_over_tls_keeps_the_connection_too() {
 
 #[tokio::test]
 async fn in_a_slot_that_ends_at_the_gate_no_byte_is_sent_on_a_used_connection() {
-    // The check of the slot's start, the send start, the end of the answer; then the check of the next send's slot, and
-    // its late write.
+    // The readings of the clock: for the first send the check of the slot's start, the send start and the end of the
+    // answer; for the second send the check of the slot, and the write, which is too late.
     let clock = TestClock::scripted([EPOCH, EPOCH, EPOCH, EPOCH, wide().end]);
     let outbound = Outbound::new(loopback(), TlsRoots::none(), clock);
     let (listener, target) = plain_receiver().await;

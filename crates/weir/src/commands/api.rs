@@ -45,7 +45,7 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
     done.map_err(with_remedy).map(|()| Exit::Done)
 }
 
-/// A server that cannot be reached is often another one than was meant.
+/// Adds a remedy to the error of a server that cannot be reached: often the command calls the wrong server.
 pub(super) fn with_remedy(error: anyhow::Error) -> anyhow::Error {
     if error.is::<Unreachable>() {
         return error.context(
@@ -93,7 +93,7 @@ impl Call {
         output::print(&if self.json { json::pretty(answer.text()) } else { write(answer.read()?) })
     }
 
-    /// Prints what has no answer, such as a deletion. There is no JSON of it.
+    /// Prints the result of a request whose answer has no body, such as a deletion. With `--json` it prints nothing.
     fn say(&self, text: &str) -> anyhow::Result<()> {
         if self.json { Ok(()) } else { output::print(text) }
     }

@@ -138,7 +138,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
 /// demo ends the demo too.
 async fn run_on(engine: &Engine, arguments: &DemoArgs, stop: Option<StopSignals>) -> anyhow::Result<Exit> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-    // It answers until the end, so test events of the dashboard arrive.
+    // The receiver answers until the command ends, so that test events of the dashboard arrive.
     let receiver = Receiver::start(clock.clone()).await.context("cannot start the demo's receiver")?;
     let Some(mut stop) = stop else { return play(engine, &*clock, &receiver, arguments).await };
 

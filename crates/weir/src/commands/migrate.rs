@@ -9,7 +9,7 @@ use crate::{
 };
 
 pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
-    // No role is started. As a worker, the settings need no API key.
+    // No role is started. The settings are read like those of a worker, which need no API key.
     let settings = Settings::load(flags, Role::Worker)?;
     let applied = match &settings.database_url {
         DatabaseUrl::Sqlite(path) => SqliteStore::migrate(path).await?,

@@ -22,7 +22,7 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) const PLAIN: Self = Self { width: None, colours: false };
-    /// For a terminal that does not tell its width.
+    /// The width for a terminal that does not tell its own.
     const USUAL_WIDTH: usize = 80;
 
     pub(super) fn of_stdout() -> Self {

@@ -20,7 +20,8 @@ use crate::{
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
-    // No role is started. As a worker, the settings need no API key; as `serve`, both kinds of backends are accepted.
+    // No role is started. The settings are read like those of a worker, which need no API key. The backends are chosen
+    // as for `serve`, which accepts both kinds.
     let settings = Settings::load(flags, Role::Worker)?;
     let sends_until = match settings.backing(Role::Serve)? {
         Backing::Embedded { database } => {

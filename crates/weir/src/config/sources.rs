@@ -76,8 +76,7 @@ impl SourceValues {
     ) -> Result<Option<PathBuf>, ConfigError> {
         let mut config = None;
         for (name, value) in environment {
-            // Other programs' variables are not Weir's, and neither are those that Kubernetes sets for a service named
-            // `weir`.
+            // Skip the variables of other programs, and those that Kubernetes sets for a service named `weir`.
             let Some(name) = name.to_str().filter(|name| name.starts_with(ENV_PREFIX)) else { continue };
             if is_service_link(name, &value) {
                 continue;
@@ -87,7 +86,8 @@ impl SourceValues {
                 config = Some(PathBuf::from(value)).filter(|path| !path.as_os_str().is_empty());
                 continue;
             }
-            // Neither are those of commands that call a server, which may run on the same machine.
+            // The variables of commands that call a server are no settings either. Such commands may run on the same
+            // machine.
             if name == VERIFY_ENV || CLIENT_ENV.contains(&name) {
                 self.has_client_key |= name == API_KEY_ENV && !value.is_empty();
                 continue;

@@ -28,7 +28,8 @@ async fn play(file: &str, settings: &[(&str, &str)]) {
     for variable in ["WEIR_TEST_CHROMIUM", "WEIR_TEST_BROWSER_TOOLS"] {
         node.env(variable, provided(variable));
     }
-    // A journey connects to have Weir killed and started again, and the end of the connection says that it listens.
+    // A journey that needs a restart connects to this port. Weir is then killed and started again. The connection is
+    // closed when Weir listens again.
     let restarts = async {
         loop {
             let (_connection, _) = requests.accept().await.unwrap();
@@ -46,7 +47,7 @@ async fn play(file: &str, settings: &[(&str, &str)]) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let report = format!("{}{}", text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{file}:\n{report}");
-    // Some journeys measure.
+    // Print the report, because some journeys measure times.
     println!("{report}");
     let (declared, passed) = (declared(file), passed(&report));
     assert!(declared > 0 && passed == Some(declared), "{file}: {declared} journeys, {passed:?} passed:\n{report}");

@@ -16,7 +16,8 @@ use tokio::process::Command;
 use crate::support::{App, servers::provided};
 
 const KEY: &str = "key-of-the-fuzzer";
-/// For each operation, in addition to the systematic cases (each property at its bounds, missing, of another type).
+/// The number of random cases for each operation, in addition to the systematic ones (each property at its bounds,
+/// missing, of another type).
 const RANDOM_CASES: &str = "100";
 const TIMEOUT: Duration = Duration::from_secs(900);
 
@@ -41,7 +42,8 @@ const BEYOND_A_SCHEMA: [&str; 13] = [
     "is already the secret of the destination",
 ];
 
-/// Such refusals of a PATCH: it is merged with the stored settings, so the rules between fields depend on these.
+/// Such refusals of a PATCH only. A patch is merged with the stored settings, so the rules between fields depend on
+/// stored data.
 const BEYOND_THE_SCHEMA_OF_A_PATCH: &str = "must be omitted: the `";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,7 +144,7 @@ impl Findings {
             return;
         }
         let failure = check["failure_info"]["failure"]["message"].as_str().unwrap_or_default();
-        // The events of a batch stand alone: an invalid one is refused, and the others are accepted.
+        // Each event of a batch is judged alone: an invalid event is refused, and the others are accepted.
         let is_partial = label == "POST /v1/events/batch" && *status == 202;
         // The pattern of a URL describes the usual ones; Weir accepts more, such as those with an address.
         let is_unusual_url = failure.contains("violates `pattern` at") && failure.contains("/properties/url");
@@ -165,7 +167,7 @@ impl Findings {
     }
 }
 
-/// Whether a schema could express none of the reasons.
+/// Whether all reasons of the refusal are ones that no schema can express.
 fn is_beyond_a_schema(problem: &Value, is_patch: bool) -> bool {
     let errors = problem["errors"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_excused = |error: &Value| {

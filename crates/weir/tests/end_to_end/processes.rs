@@ -16,7 +16,7 @@ use tokio::{
 use crate::support::{Answer, App, Arrival, Fleet, Receiver, assert_cap, cases::limit, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// From a SIGKILL until the claims and permits of the process are resolved.
+/// The time from a SIGKILL until the claims and permits of the process are resolved.
 const RESOLVED: Duration = Duration::from_secs(10);
 
 fn times_arrived(arrivals: &[Arrival]) -> HashMap<&str, usize> {

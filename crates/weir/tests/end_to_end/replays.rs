@@ -255,7 +255,8 @@ async fn a_replay_continues_after_kills_in_one_process() {
     }
     let shown = completed(&app, &replay, SECOND * 60).await;
     assert_eq!((&shown["total"], &shown["delivered"]), (&json!(1_500), &json!(1_500)), "{shown}");
-    // In flight at a kill: a few milliseconds of answers and one commit at 100/s.
+    // A kill can duplicate only the sends in flight: at 100/s, those of the few milliseconds until the answer and of
+    // one commit.
     assert_replayed(&receiver, "/killed", 1_500, kills * 10);
     app.assert_audit_clean(&id).await;
 }

@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const GRACE: Duration = SECOND;
 /// Much longer than the grace, and shorter than the time that the recording of results may take (30 s).
 const ENDS_WITHIN: Duration = Duration::from_secs(15);
-/// From the end of a process until its claims and permits are resolved.
+/// The time from the end of a process until its claims and permits are resolved.
 const RESOLVED: Duration = Duration::from_secs(10);
 
 /// The first request gets no answer, the second gets one at once.

@@ -10,7 +10,7 @@ use weir_core::Timestamp;
 use crate::support::{Answer, App, Fleet, Receiver, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// From the expiry of a delivery until it is shown as expired: a sweep, with time for a busy machine.
+/// The time from the expiry of a delivery until it is shown as expired: that of a sweep, and more for a busy machine.
 const SWEPT: Duration = Duration::from_secs(15);
 
 /// Posts an event with these additional fields and returns the answer.

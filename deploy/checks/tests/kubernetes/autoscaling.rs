@@ -93,7 +93,8 @@ fn quantity(text: &str) -> f64 {
 fn scaling_from_zero_is_started_only_by_waiting_work() {
     let scaled = manifests::named("base + keda + scale-to-zero").of_kind("ScaledObject").next().unwrap();
     assert_eq!(scaled["spec"]["idleReplicaCount"], 0, "{}", id(scaled));
-    // A fallback would start workers whenever a query fails, and the query about the workers fails if there are none.
+    // A fallback starts workers whenever a query fails. The query about the workers fails whenever there are none, so
+    // with a fallback there would always be workers.
     assert!(scaled["spec"]["fallback"].is_null());
     let most = scaled["spec"]["maxReplicaCount"].as_f64().unwrap();
     for trigger in list(scaled, "/spec/triggers") {

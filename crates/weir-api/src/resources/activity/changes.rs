@@ -14,11 +14,11 @@ use crate::{
     resources::destinations::settings_value,
 };
 
-/// What follows from the other settings: Weir's own state that an edit ends.
+/// State that Weir sets and an edit can end. These fields do not decide which action an edit is.
 const DERIVED: [&str; 2] = ["paused_reason", "breaker_state"];
 const SECRETS: [&str; 2] = ["secret", "previous_secret"];
 
-/// The values of a destination before and after a change. Those that are the same are left out.
+/// The values of a destination before and after a change. Equal values are left out.
 pub(crate) fn destination_changes(
     before: Option<&Destination>,
     after: Option<&Destination>,
@@ -33,7 +33,7 @@ pub(crate) fn destination_changes(
     Ok((old.map(Value::Object), new.map(Value::Object)))
 }
 
-/// The action that an edit is, by what it changed.
+/// The action of an edit, derived from the fields that it changed.
 pub(crate) fn destination_action(before: Option<&Value>, after: Option<&Value>) -> Action {
     let fields = [before, after].into_iter().flatten().filter_map(Value::as_object).flat_map(Map::keys);
     let fields: Vec<&str> = fields.map(String::as_str).filter(|field| !DERIVED.contains(field)).collect();
@@ -68,7 +68,8 @@ fn keep_differences(before: &mut Map<String, Value>, after: &mut Map<String, Val
     });
 }
 
-/// Whether equal values stand for different ones: what is masked is there only if it has changed.
+/// Whether the value is a mask. Masked fields are present only if they have changed, so equal masks stand for different
+/// values.
 fn is_masked_change(value: &Value) -> bool {
     let is_mask = |value: &Value| value == MASK;
     is_mask(value) || value.as_object().is_some_and(|fields| !fields.is_empty() && fields.values().all(is_mask))

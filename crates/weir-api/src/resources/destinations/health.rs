@@ -36,9 +36,9 @@ text! {
 }
 
 parameters! {
-    /// The time that is looked at.
+    /// The time range whose attempts are counted.
     pub(crate) struct HealthParameters {
-        /// How long before now the first attempt started, to the minute.
+        /// The length of the time range, which ends now. Its start is rounded down to a minute.
         #[param(default = "1h")]
         window: Option<WindowText>,
     }

@@ -23,7 +23,7 @@ use crate::{
 /// and the result is read as a [`DestinationRequest`]; so its schema follows from that of the request.
 pub(crate) struct DestinationPatch(pub(super) Value);
 
-/// What differs in a patch from a new destination.
+/// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
 const PATCH_NOTES: [(&str, &str); 11] = [
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
@@ -158,7 +158,7 @@ fn describe(property: &mut RefOr<Schema>, description: &str) {
         RefOr::Ref(reference) => reference.description = description,
         RefOr::T(Schema::Object(schema)) => schema.description = Some(description),
         RefOr::T(Schema::Array(schema)) => schema.description = Some(description),
-        // The description of a nullable reference stands beside the reference.
+        // A nullable reference is a `oneOf`; the description belongs to the reference in it.
         RefOr::T(Schema::OneOf(schema)) => {
             if let Some(RefOr::Ref(reference)) = schema.items.first_mut() {
                 reference.description = description;

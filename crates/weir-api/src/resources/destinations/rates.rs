@@ -46,7 +46,7 @@ impl Read for Limits {
     fn read(value: Value, schema: &Schema, at: &str, errors: &mut Errors) -> Option<Self> {
         let (values, items) = array::<RateLimitRequest>(value, schema, at, errors)?;
         if errors.has(at) {
-            // Of too many limits some have the same period, which is no second error.
+            // There are too many limits, so some have the same period. That is not reported as a second error.
             return None;
         }
         let mut limits = Vec::with_capacity(values.len());

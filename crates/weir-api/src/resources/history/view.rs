@@ -41,7 +41,7 @@ struct Bucket {
     sends: u64,
     /// Attempts that succeeded.
     delivered: u64,
-    /// Attempts that did not succeed, with those of unknown outcome and those that could not connect.
+    /// Attempts that did not succeed, including those of unknown outcome and those that could not connect.
     failed: u64,
     /// New deliveries.
     arrivals: u64,

@@ -12,7 +12,7 @@ const MAX_SENDS: usize = 200_000;
 /// The sends of one page.
 const PAGE: u32 = 5_000;
 
-/// The fullest windows of all buckets.
+/// For each bucket, the fullest window of each period.
 #[derive(Debug, Default)]
 pub(super) struct Fullest {
     windows: Vec<OfPeriod>,
@@ -46,7 +46,8 @@ pub(super) async fn fullest(
     let mut limited: Vec<(Period, Vec<Option<u64>>)> =
         Period::ALL.map(|period| (period, bounds(period))).into_iter().collect();
     limited.retain(|(_, bounds)| bounds.iter().any(Option::is_some));
-    // A longer window begins earlier, so it may have too many sends when a shorter one has few enough.
+    // Periods with too many sends are left out. A longer window begins earlier, so it can have too many sends although
+    // a shorter one has few enough.
     let mut result = Fullest::default();
     let mut from = buckets.to;
     let mut computed = Vec::new();
@@ -64,7 +65,8 @@ pub(super) async fn fullest(
     }
     let in_range: u64 = history.buckets.iter().map(|(_, traffic)| traffic.sends).sum();
     let sends = sends(api, id, from, buckets.to).await?;
-    // Of deleted attempts the traffic is still known.
+    // Retention may have deleted attempts whose traffic is still recorded. Then there are fewer sends than the traffic
+    // counts, and no window can be computed.
     let complete =
         sends.as_ref().is_some_and(|sends| sends.iter().filter(|at| **at >= buckets.from).count() as u64 >= in_range);
     let Some(sends) = sends.filter(|_| complete) else {
@@ -87,8 +89,8 @@ async fn recorded_since(api: &ApiState, id: DestinationId, from: Timestamp, to: 
     Ok(recorded.buckets.iter().map(|(_, traffic)| traffic.sends).sum())
 }
 
-/// The starts of the sends of an interval, earliest first; `None` if there are too many. The traffic of sends from before
-/// it was recorded is not known, so the sends themselves are counted too.
+/// The starts of the sends of an interval, earliest first; `None` if there are too many. The check by recorded traffic
+/// misses sends from before traffic was recorded, so the sends are counted here too.
 async fn sends(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp) -> ApiResult<Option<Vec<Timestamp>>> {
     let mut sends = Vec::new();
     let mut request = SendsRequest { destination_id: id, from, to, after: None, limit: PAGE };
@@ -105,8 +107,8 @@ async fn sends(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp
     }
 }
 
-/// The bound of the windows of a period that end in `[begin, end)`: that of the largest limit in force in such a window.
-/// `None` if no limit is in force in the interval itself, or if none is in force in a part of the window.
+/// The bound of the windows of a period that end in `[begin, end)`: the bound of the largest limit in force in such a
+/// window. `None` if no limit is in force in the interval, or if a part of such a window has no limit.
 fn bound_in(changes: &[LimitChange], period: Period, begin: Timestamp, end: Timestamp) -> Option<u64> {
     let bound = |change: &LimitChange| {
         change.limits.as_slice().iter().find(|limit| limit.period == period).map(weir_core::RateLimit::bound)

@@ -40,7 +40,7 @@ impl Destination {
         if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
     }
 
-    /// Whether it is sent to, in a word.
+    /// In a word, whether deliveries are sent to the destination.
     pub(super) fn state(&self) -> &'static str {
         match self.breaker_state.as_str() {
             _ if self.paused => "paused",
@@ -51,7 +51,7 @@ impl Destination {
         }
     }
 
-    /// Why it is not sent to, and until when.
+    /// Why nothing is sent to the destination, and until when.
     pub(super) fn reason(&self) -> Option<String> {
         let until = |until: Option<Timestamp>, reason: &Option<String>| {
             let until = until.map(|until| format!("until {until}"));
@@ -93,7 +93,7 @@ pub(super) struct Backlog {
     pub(super) drains: Option<bool>,
 }
 
-/// What a dry run counts.
+/// The number of deliveries that a dry run has counted.
 #[derive(Debug, Deserialize)]
 pub(super) struct Total {
     pub(super) total: u64,
@@ -214,7 +214,7 @@ pub(super) struct Key {
     pub(super) tenants: Option<Vec<String>>,
     pub(super) created_at: Timestamp,
     pub(super) expires_at: Option<Timestamp>,
-    /// Only of a key that was just created.
+    /// Only in the answer that creates the key.
     pub(super) secret: Option<String>,
 }
 

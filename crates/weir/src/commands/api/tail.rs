@@ -30,12 +30,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The states that an attempt leads to.
 const STATES: &str = "delivered,retrying,failed,dead";
-/// More deliveries per poll are not shown.
+/// The most pages that a poll reads. Deliveries beyond them are not shown.
 const MAX_PAGES: usize = 5;
-/// Above this many waiting deliveries the younger ones are left out.
+/// With more waiting deliveries than this, a poll reads only the oldest deliveries.
 const LONG_BACKLOG: u64 = 1_000;
-/// How much younger than the oldest delivery one may be that is sent now: the order is not strict, and the clocks of
-/// two machines differ.
+/// How much younger than the oldest waiting delivery the deliveries may be that are sent now: the order is not strict,
+/// and the clocks of two machines differ.
 const MARGIN: Duration = Duration::from_secs(60);
 /// A delivery that was shown is remembered for this long after the latest one.
 const MEMORY: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ pub(super) async fn run(call: &Call, args: &TailArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the server may answer later.
+/// Whether a later try may succeed.
 fn may_pass(error: &anyhow::Error) -> bool {
     error.is::<Unreachable>() || error.downcast_ref::<ApiError>().is_some_and(|error| !error.is_misuse())
 }
@@ -96,7 +96,7 @@ impl Tail<'_> {
     async fn poll(&mut self) -> anyhow::Result<Vec<Attempted>> {
         let path = ["v1", "destinations", self.id, "backlog"];
         let backlog = self.call.client.get(&path, &Fields::new()).await?.read()?;
-        // Of the history only the end is shown.
+        // At the start only the end of the history is shown, so one page is enough.
         let pages = if self.shown.is_empty() { 1 } else { MAX_PAGES };
         let mut changed = Vec::new();
         for to in windows(&backlog, SystemClock::start().wall()) {
@@ -144,11 +144,11 @@ impl Tail<'_> {
     }
 }
 
-/// Which deliveries have been shown, with the number of their attempts and their state.
+/// The deliveries that have been shown, with the number of their attempts and their state at that time.
 #[derive(Debug, Default)]
 struct Shown {
     attempts: HashMap<String, (u32, String, Timestamp)>,
-    /// What changed before this instant has been shown or is history.
+    /// Deliveries that changed before this instant are not shown any more: they have been shown, or are history.
     since: Timestamp,
 }
 
@@ -170,7 +170,7 @@ impl Shown {
         is_new
     }
 
-    /// Forgets deliveries that changed long before the latest one. They are too old to be shown again.
+    /// Forgets deliveries that changed long before the latest one. `since` keeps them from being shown again.
     fn forget_old(&mut self) {
         let latest = self.attempts.values().map(|(_, _, updated_at)| *updated_at).max();
         self.since = latest.map_or(self.since, |latest| latest.before(MEMORY));
@@ -179,9 +179,9 @@ impl Shown {
     }
 }
 
-/// The parts of the list that may have changed, each by the time before which its deliveries were created; `None`: up to
-/// now. Of a long backlog only the oldest deliveries are sent. Otherwise new ones are sent, and old ones that were
-/// retried or replayed.
+/// The parts of the list that may have changed. Each part has the deliveries that were created before a time; `None`:
+/// before now. With a long backlog only the oldest deliveries are sent. Otherwise new deliveries are sent, and old ones
+/// that were retried or replayed.
 fn windows(backlog: &Backlog, now: Timestamp) -> Vec<Option<Timestamp>> {
     let oldest = backlog.oldest_age_s.and_then(|age_s| Duration::try_from_secs_f64(age_s).ok()).unwrap_or_default();
     let front = Some(now.before(oldest) + MARGIN);
@@ -234,7 +234,7 @@ mod tests {
         assert!(shown.add(&first));
         assert!(!shown.add(&first));
         assert!(shown.add(&delivery("dlv_1", 2, "delivered", NOW)));
-        // Forgotten, but too old to be new.
+        // A forgotten delivery is too old to count as new.
         assert!(shown.add(&delivery("dlv_2", 1, "delivered", NOW + MEMORY)));
         shown.forget_old();
         assert_eq!(shown.attempts.len(), 1);

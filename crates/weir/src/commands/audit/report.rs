@@ -108,7 +108,7 @@ pub(super) fn unknown(audited: &[Audited]) -> String {
     };
     let lines: Vec<_> = audited.iter().flat_map(of).collect();
 
-    // A heading alone would say that there are such sends.
+    // Print the heading only if there are such sends.
     match lines.as_slice() {
         [] => String::new(),
         lines => format!(

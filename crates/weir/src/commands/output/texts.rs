@@ -5,7 +5,7 @@ use std::time::Duration;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 use weir_core::Timestamp;
 
-/// Where there is no value.
+/// Shown where there is no value.
 pub(in crate::commands) const NONE: &str = "–";
 
 /// Several texts as one; a dash if there are none.

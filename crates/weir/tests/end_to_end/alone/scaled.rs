@@ -107,7 +107,7 @@ async fn wall_clocks_that_are_ten_seconds_off_change_nothing() {
     for ((rate, period), id) in limits.into_iter().zip(&ids) {
         api.drained(id, Duration::from_secs(30)).await;
         let arrivals = receiver.arrivals(&format!("/off-{rate}"));
-        // 300 a minute are an even five a second.
+        // A limit of 300 a minute is sent as five a second.
         let (in_a_second, events) = if period == "second" { (rate, rate * 6) } else { (rate / 60, 30) };
         assert_eq!(arrivals.len(), events as usize);
         api.assert_audit_clean(id).await;
@@ -139,7 +139,8 @@ async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_
     let ids: Vec<_> = stream::iter(0..JOBS).map(create).buffered(AT_ONCE).collect().await;
     api.events("shared", 30).await;
     eventually("every job runs", Duration::from_secs(20), async || receiver.total() >= JOBS * 2).await;
-    // Two schedulers take batches of due jobs at random times. Over four seconds the share was once 0.33.
+    // Two schedulers take batches of due jobs at random times. Over four seconds the share of one scheduler was once
+    // 0.33, so this test counts over eight.
     let before = runs(&schedulers).await;
     tokio::time::sleep(SECOND * 8).await;
     let after = runs(&schedulers).await;
@@ -151,7 +152,8 @@ async fn two_schedulers_share_the_jobs_and_one_takes_over_from_the_other_within_
     killed.kill().await;
     let died = now();
     let every_destination = (0..JOBS).map(|job| format!("/{job}")).collect::<Vec<_>>();
-    // Arrivals right after the death do not prove a take-over.
+    // Requests that the killed scheduler published may still arrive. They do not show that the other one has taken
+    // over.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let counts: HashMap<_, _> = every_destination.iter().map(|path| (path, receiver.count(path))).collect();
     eventually("the other runs every job", died + SECOND * 5 - now(), async || {

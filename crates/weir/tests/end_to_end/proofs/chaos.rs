@@ -26,8 +26,8 @@ const KILLS: usize = 24;
 /// when they expire, a minute plus the timeout after the claim. Claims of a dead process are resolved within ten
 /// seconds.
 const RECOVERED: Duration = Duration::from_secs(90);
-/// From a send to the commit of its record on a busy machine. It takes longer while Redis or PostgreSQL is down, or
-/// when the machine loses CPU time.
+/// The time from a send to the commit of its record on a busy machine. It takes longer while Redis or PostgreSQL is
+/// down, or when the machine loses CPU time.
 const RECORDED_WITHIN: Duration = Duration::from_millis(1_000);
 const RECORDED_IN_FAULT: Duration = Duration::from_secs(8);
 

@@ -48,7 +48,7 @@ pub(crate) async fn every_limit_is_held_and_used(app: &App) {
     }
 }
 
-/// Like [`every_limit_is_held_and_used`] with slots a millisecond apart. Each event is also sent once.
+/// Like [`every_limit_is_held_and_used`] with slots a millisecond apart. Also asserts that each event is sent once.
 pub(crate) async fn a_thousand_a_second_is_held_and_used(app: &App) {
     let (receiver, machine) = (Receiver::start().await, Machine::watched());
     let id = destination(app, &receiver, "/thousand", limit(1000, "second")).await;

@@ -83,7 +83,7 @@ impl Machine {
         }
     }
 
-    /// Asserts the same of the use of a limit.
+    /// Asserts that enough of a limit was used, if the machine lost little time.
     pub(crate) fn judge_use(&self, what: &str, used: f64, least: f64) {
         self.judge(used >= least, &format!("{what}: used {used:.4}, where at least {least} was expected"));
     }

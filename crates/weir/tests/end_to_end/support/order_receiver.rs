@@ -43,7 +43,7 @@ impl KeyHistory {
 struct State {
     keys: HashMap<String, KeyHistory>,
     violations: Vec<String>,
-    /// Places whose order is not checked, because they are skipped.
+    /// Events whose order is not checked, because Weir skips them: each by its key and its place in the key.
     ignored: Vec<(String, usize)>,
 }
 

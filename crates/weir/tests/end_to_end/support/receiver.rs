@@ -224,8 +224,8 @@ async fn watch_for_stalls(stalls: Weak<Mutex<Vec<Stall>>>) {
     }
 }
 
-/// How much earlier than `at` a request may have arrived: one that is read in a stall or right after it may have
-/// arrived when the stall began.
+/// How much earlier than `at` a request may have arrived. A request that is read during a stall, or right after it, may
+/// have arrived when the stall began.
 fn stalled(stalls: &[Stall], at: Instant) -> Duration {
     let began = stalls.partition_point(|stall| stall.from <= at);
     let recent = stalls[..began].iter().rev().take(8);
