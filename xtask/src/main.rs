@@ -1,6 +1,6 @@
 //! Automation that needs an `if`: `cargo xtask test`, `prove`, `lint`, `ci`, `dev`, `bench`, `load`.
 //!
-//! Each command is a list of steps, and each step is one run of cargo. The first step that fails ends the list, and its
+//! Each command is a list of steps, and each step is one run of cargo or of a program that cargo has built. The first step that fails ends the list, and its
 //! heading names it. The servers of the tests are started before the first step and stopped after the last.
 
 mod dev;
@@ -38,6 +38,9 @@ const TIMED: &str = "weir-queue-redis";
 /// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and
 /// 6 seconds of processor time, with six at a time 74.
 const WAITING: &str = "weir-store-postgres";
+
+/// The program that [`build_for_load`] builds beside Weir.
+const LOAD_TESTS: &str = "target/release/weir-load-tests";
 
 /// Automation for the workspace.
 #[derive(Debug, Parser)]
@@ -161,7 +164,8 @@ fn test_steps() -> Vec<Step> {
             vec![libraries(&[]).only(is_timed), libraries(&[]).only(others).yielding()],
             2,
         ),
-        Step::new("Examples in the documentation", &["test", "--workspace", "--doc"]),
+        // The binary has no library, so it has no examples. With it, cargo would build most dependencies again.
+        Step::new("Examples in the documentation", &["test", "--workspace", "--exclude", "weir", "--doc"]),
         build_for_load(),
         // The end-to-end tests are optimised, because they send over real sockets in real time. These wait for most of
         // their time. The tests of deploy/ start the program that was just built.
@@ -246,7 +250,7 @@ fn lint_steps() -> Vec<Step> {
 }
 
 fn bench_steps(arguments: &[String]) -> Vec<Step> {
-    let measure = Step::new("Measure", &["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "bench"]);
+    let measure = Step::built("Measure", LOAD_TESTS, &["bench"]);
     vec![build_for_load(), measure.with_arguments(arguments)]
 }
 
@@ -259,13 +263,11 @@ fn build_for_load() -> Step {
 }
 
 fn prove_under_load(set_up: &str, arguments: &[String]) -> Step {
-    let run = ["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "run", "--spawn", set_up];
-    Step::new("Prove it under load", &run).with_arguments(arguments)
+    Step::built("Prove it under load", LOAD_TESTS, &["run", "--spawn", set_up]).with_arguments(arguments)
 }
 
 fn prove_autoscaling(arguments: &[String]) -> Step {
-    let play = ["run", "--release", "--quiet", "--package", "weir-load-tests", "--", "autoscale"];
-    Step::new("Prove autoscaling", &play).with_arguments(arguments)
+    Step::built("Prove autoscaling", LOAD_TESTS, &["autoscale"]).with_arguments(arguments)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! One step of a command: a run of cargo with a heading, or tests that cargo builds and that run side by side.
+//! One step of a command: a run of cargo or of a program with a heading, or tests that cargo builds and that run side by
+//! side.
 
 use std::{
     ffi::OsStr,
     fmt,
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -53,10 +55,12 @@ impl fmt::Display for Programs {
     }
 }
 
-/// A run of cargo.
+/// A run of cargo, or of a program that an earlier step has built.
 #[derive(Debug)]
 pub(crate) struct Step {
     title: &'static str,
+    /// A file in the folder of the workspace. `None`: cargo.
+    program: Option<&'static str>,
     arguments: Vec<String>,
     env: Option<(&'static str, &'static str)>,
     /// For a step of tests: the programs, and how many of them run at one time.
@@ -65,7 +69,13 @@ pub(crate) struct Step {
 
 impl Step {
     pub(crate) fn new(title: &'static str, arguments: &[&str]) -> Self {
-        Self { title, arguments: owned(arguments), env: None, tests: None }
+        Self { title, program: None, arguments: owned(arguments), env: None, tests: None }
+    }
+
+    /// Runs a program that an earlier step has built. `cargo run` would build it again for itself, with other features
+    /// of half of the dependencies.
+    pub(crate) fn built(title: &'static str, program: &'static str, arguments: &[&str]) -> Self {
+        Self { program: Some(program), ..Self::new(title, arguments) }
     }
 
     /// Builds all programs, then runs them in order, `at_once` of them at one time.
@@ -85,9 +95,9 @@ impl Step {
     /// Runs the step with the variables in `env`. Returns what its tests have shown, and the time without the build.
     fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<(Outcome, Duration)> {
         let Some((programs, at_once)) = &self.tests else {
-            // A step without tests is one run of cargo, which prints its output itself.
+            // A step without tests is one run, which prints its output itself.
             let began = now();
-            let status = self.cargo(&self.arguments, env).status();
+            let status = self.command(&self.arguments, env).status();
             let status = status.with_context(|| format!("could not start `{self}`"))?;
             ensure!(status.success(), "`{self}` failed ({status})");
             return Ok((Outcome::default(), now() - began));
@@ -95,7 +105,7 @@ impl Step {
         // Build all programs first: a build beside tests would disturb them and their times.
         let mut built = Vec::new();
         for programs in programs {
-            let mut cargo = self.cargo(&programs.arguments, env);
+            let mut cargo = self.command(&programs.arguments, env);
             // Standard output holds JSON that names the programs. Readable messages go to standard error.
             cargo.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
             let output = cargo.output().with_context(|| format!("could not start `{programs}`"))?;
@@ -113,9 +123,12 @@ impl Step {
         Ok((outcome, now() - began))
     }
 
-    fn cargo(&self, arguments: &[String], env: &[(&'static str, String)]) -> Command {
-        // Cargo sets CARGO to itself, so the chosen toolchain is used here too.
-        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    fn command(&self, arguments: &[String], env: &[(&'static str, String)]) -> Command {
+        let mut command = Command::new(match self.program {
+            Some(program) => Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(program).into(),
+            // Cargo sets CARGO to itself, so the chosen toolchain is used here too.
+            None => std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
+        });
         command.args(arguments).envs(env.iter().cloned()).envs(self.env);
         for name in std::env::vars_os().map(|(name, _)| name).filter(|name| describes_a_package(name)) {
             command.env_remove(name);
@@ -149,7 +162,7 @@ impl fmt::Display for Step {
         if let Some((name, value)) = self.env {
             write!(f, "{name}=\"{value}\" ")?;
         }
-        write!(f, "cargo {}", self.arguments.join(" "))
+        write!(f, "{} {}", self.program.unwrap_or("cargo"), self.arguments.join(" "))
     }
 }
 
@@ -201,6 +214,8 @@ mod tests {
         let programs = Programs::of(&["--package", "weir"], &["--test-threads=1"]);
         let tests = Step::tests("Tests", vec![programs], 1);
         assert_eq!(tests.to_string(), "cargo test --package weir -- --test-threads=1");
+        let play = Step::built("Play", "target/release/weir-load-tests", &["run"]);
+        assert_eq!(play.to_string(), "target/release/weir-load-tests run");
     }
 
     #[test]

@@ -11,7 +11,6 @@ mod support;
 
 mod alerts;
 mod alone;
-mod architecture;
 mod backlog;
 mod breaker;
 mod cli;
