@@ -75,8 +75,18 @@
     if (!isPaused) htmx.trigger(find('#live'), 'snapshot');
   };
   const isTyping = (element) => element && element.matches('input:not([type=checkbox]), textarea, select');
-  const isInUse = (region) => isPaused || find('dialog[open]', region)
+  const isSelected = (region) => {
+    const selection = getSelection();
+    return selection && !selection.isCollapsed && selection.containsNode(region, true);
+  };
+  const isInUse = (region) => isPaused || find('dialog[open]', region) || isSelected(region)
     || (region.contains(document.activeElement) && isTyping(document.activeElement));
+  // A list waits while the row with the focus, or a ticked one, would leave it.
+  const loses = (region, html) => [document.activeElement, ...all('input:checked', region)].some((element) => {
+    const row = region.contains(element) && element.closest('[id]');
+    return row && row !== region && !html.includes(`id="${row.id}"`);
+  });
+  let focused = null;
   document.addEventListener('htmx:config:request', (event) => {
     const region = event.detail.ctx.sourceElement;
     if (!region.matches('[data-live]')) return;
@@ -87,13 +97,22 @@
     const ctx = event.detail.ctx;
     const region = ctx && ctx.sourceElement;
     if (!region || !region.matches('[data-live]')) return;
-    if (isInUse(region) || (ctx.response && ctx.response.status >= 400)) event.preventDefault();
+    const isError = ctx.response && ctx.response.status >= 400;
+    const isHeld = isInUse(region) || (region.dataset.live === 'list' && loses(region, ctx.text));
+    if (isError || isHeld) event.preventDefault();
+    else focused = document.activeElement;
   });
   document.addEventListener('htmx:sse:after:connection', () => { if (!isPaused) liveState('Live', 'on'); });
   for (const lost of ['htmx:sse:error', 'htmx:sse:close']) {
     document.addEventListener(lost, () => { if (!isPaused) liveState('Reconnecting', 'off'); });
   }
-  document.addEventListener('htmx:after:swap', () => { reveal(document); paint(document); });
+  document.addEventListener('htmx:after:swap', () => {
+    // A row that has moved has lost the focus in some browsers.
+    if (focused && focused.isConnected && document.activeElement === body) focused.focus({ preventScroll: true });
+    focused = null;
+    reveal(document);
+    paint(document);
+  });
 
   // --- Dialogs, copies, ticks, typed confirmations.
   const open = (id) => {
@@ -160,8 +179,8 @@
   document.addEventListener('keydown', (event) => {
     // Enter on a tick would press the first button of its form, which may pause what is ticked.
     if (event.key === 'Enter' && event.target.matches('input[type=checkbox]')) event.preventDefault();
-    // Escape leaves the search for the rows.
-    if (event.key === 'Escape' && event.target.id === 'jump') event.target.blur();
+    // Escape leaves the search, and a row: a list that waits for it goes on.
+    if (event.key === 'Escape' && event.target.matches('#jump, a.row')) event.target.blur();
     if (!usesKeys || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
     if (find('dialog[open]')) return;
     if (isAfterG) {

@@ -9,6 +9,8 @@ const receiver = await receive();
 
 const depth = (page) => page.getByLabel('Waiting deliveries of a destination');
 const save = (page) => page.getByRole('button', { name: 'Save' }).click();
+/** Live updates ask for alerts and dead letters every ten seconds, and Weir looks for alerts every two. */
+const SOON = { timeout: 30_000 };
 const saved = async () => (await api('GET', '/v1/alerts')).backlog_depth;
 
 journey('a backlog above the threshold raises an alert, which is shown, delivered and cleared', async (visit) => {
@@ -21,12 +23,22 @@ journey('a backlog above the threshold raises an alert, which is shown, delivere
   await save(page);
   await page.getByText('The thresholds are saved').waitFor();
   assert.equal(await depth(page).inputValue(), '5');
+  await page.getByRole('heading', { name: 'No alerts yet' }).waitFor();
   await visit.check(page, 'alerts-set');
+  await depth(page).fill('7');
   await post('deep.made', 6);
   await receiver.wait('/operator', 1);
 
-  await page.goto('/events');
-  await page.getByRole('link', { name: 'weir.backlog.high' }).click();
+  // It appears below the hands of a reader who types.
+  const alert = page.getByRole('row').filter({ hasText: 'Backlog high' });
+  await alert.waitFor(SOON);
+  await alert.getByText('6 deliveries wait.').waitFor();
+  assert.equal(await alert.getByRole('link', { name: 'Deep' }).getAttribute('href'), `/destinations/${id}`);
+  assert.equal(await depth(page).inputValue(), '7');
+  await depth(page).blur();
+  await visit.check(page, 'alerts-recent');
+  await page.keyboard.press('j');
+  await page.keyboard.press('Enter');
   await page.getByRole('heading', { name: 'weir.backlog.high' }).waitFor();
   const body = page.getByLabel('The body, indented');
   await body.getByText(`"destination_id": "${id}"`).waitFor();

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { api, journey, post, shows } from './browser.mjs';
+import { api, journey, post, ready, shows } from './browser.mjs';
 import { receive } from './receiver.mjs';
 
 const receiver = await receive();
@@ -69,6 +69,92 @@ journey('a delivery shows request and response, and is retried', async (visit) =
   await page.getByRole('link', { name: 'Events' }).first().click();
   await page.getByRole('link', { name: 'moody.made' }).waitFor();
   await visit.check(page, 'events');
+});
+
+journey('the first page of a list follows what happens, and takes nothing from the reader', async (visit) => {
+  const { id } = await destination('/followed', 'Followed', { paused: true });
+  await post('followed.made', 2);
+  const path = `/deliveries?destination=${id}`;
+  const page = await visit.open(path);
+  await ready(page);
+  const rows = page.locator('#deliveries a.row');
+  const has = (count) => rows.nth(count - 1).waitFor();
+  const isFocused = (row) => row.evaluate((element) => element === document.activeElement);
+  await has(2);
+
+  await page.getByText('Filter', { exact: true }).click();
+  await page.getByLabel('Error').fill('time');
+  await post('followed.made', 1);
+  await has(3);
+  assert.equal(await page.getByLabel('Error').inputValue(), 'time');
+  assert.equal(await isFocused(page.getByLabel('Error')), true);
+
+  await page.getByLabel('Error').blur();
+  await page.keyboard.press('j');
+  await page.keyboard.press('j');
+  const row = page.locator(`a.row[href="${await rows.nth(1).getAttribute('href')}"]`);
+  await post('followed.made', 1);
+  await has(4);
+  assert.equal(await isFocused(row), true, 'the row with the focus has it still');
+
+  await row.evaluate((element) => getSelection().selectAllChildren(element));
+  await post('followed.made', 1);
+  // Another reader sees it, and two more snapshots.
+  const other = await visit.open(path);
+  await other.locator('#deliveries a.row').nth(4).waitFor();
+  for (let seen = 0; seen < 2; seen += 1) await other.waitForResponse(/\/fragments\/deliveries\?/);
+  assert.equal(await rows.count(), 4, 'the list waits for who has selected a text');
+  assert.equal(await page.evaluate(() => String(getSelection())), 'followed.made');
+  await page.evaluate(() => getSelection().removeAllRanges());
+  await has(5);
+
+  await page.keyboard.press('p');
+  await page.getByRole('button', { name: 'Paused' }).waitFor();
+  await post('followed.made', 1);
+  await other.locator('#deliveries a.row').nth(5).waitFor();
+  assert.equal(await rows.count(), 5, 'the reader has paused live updates');
+  await page.keyboard.press('p');
+  await has(6);
+  await page.getByText('6 match').waitFor();
+  await visit.check(page, 'deliveries-live');
+});
+
+journey('a row with the focus stays in a list that it has left, until the focus goes', async (visit) => {
+  const { id } = await destination('/leaving', 'Leaving', { paused: true });
+  await post('leaving.made', 2);
+  const page = await visit.open(`/deliveries?destination=${id}&state=pending`);
+  await ready(page);
+  const row = page.getByRole('link', { name: 'leaving.made' }).first();
+  await row.waitFor();
+  await page.keyboard.press('j');
+  await api('PATCH', `/v1/destinations/${id}`, { paused: false });
+  await receiver.wait('/leaving', 2);
+  const changed = (response) => /\/fragments\/deliveries\?/.test(response.url()) && response.status() === 200;
+  await page.waitForResponse(changed);
+  await page.waitForResponse(changed);
+  assert.equal(await row.evaluate((element) => element === document.activeElement), true);
+  await page.keyboard.press('Escape');
+  await page.getByRole('heading', { name: 'No delivery matches' }).waitFor();
+});
+
+journey('events and groups of dead letters appear without a reload, and the groups are asked for seldom', async (visit) => {
+  receiver.answer('/late', { status: 500 });
+  await destination('/late', 'Late');
+  const groups = await visit.open('/dead-letters');
+  const events = await visit.open('/events');
+  let asked = 0;
+  groups.on('request', (request) => { asked += request.url().includes('/fragments/dead-letters') ? 1 : 0; });
+  let idle = 0;
+  events.on('response', (response) => { idle += response.status() === 204 ? 1 : 0; });
+  await events.waitForResponse(/\/fragments\/events/);
+  await post('late.made', 3);
+  await events.getByRole('link', { name: 'late.made' }).nth(2).waitFor();
+  const group = groups.getByRole('row').filter({ hasText: 'Late' });
+  await group.getByRole('cell', { name: '3', exact: true }).waitFor({ timeout: 30_000 });
+  // At the first snapshot, and after ten seconds; once more on a slow machine.
+  assert.ok(asked <= 3, `${asked} requests for the groups`);
+  assert.ok(idle >= 1, 'a list without news is not sent again');
+  await visit.check(groups, 'dead-letters-live');
 });
 
 journey('a filter is a chip in the URL, and a state is turned by a link', async (visit) => {

@@ -63,6 +63,17 @@ journey('a change is in the activity with what it was before', async (visit) => 
   await visit.check(page, 'activity');
 });
 
+journey('a new change appears without a reload, and what is unfolded stays so', async (visit) => {
+  const { id } = await api('POST', '/v1/destinations', { url: 'https://example.com/unfolded', name: 'Unfolded' });
+  const page = await visit.open(`/activity?destination=${id}`);
+  const fields = page.locator('#activity details').first();
+  await fields.locator('summary').click();
+  await fields.getByText('https://example.com/unfolded').waitFor();
+  await api('PATCH', `/v1/destinations/${id}`, { name: 'Folded' });
+  await page.getByRole('row').filter({ hasText: 'destination edited' }).waitFor();
+  assert.equal(await fields.evaluate((element) => element.open), true);
+});
+
 journey('times are in UTC or in the zone of the reader', async (visit) => {
   const page = await visit.open('/activity', { zone: 'Asia/Kolkata' });
   const time = page.locator('main time').first();

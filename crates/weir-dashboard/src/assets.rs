@@ -1,16 +1,15 @@
 //! Style, scripts and icon, compiled in. The name of each contains the hash of its content, so browsers may keep it for
 //! ever; after an upgrade the pages name other files.
 
-use std::{fmt::Write as _, sync::LazyLock};
+use std::sync::LazyLock;
 
 use axum::{
     extract::Path,
     response::{IntoResponse, Response},
 };
 use http::header;
-use sha2::{Digest, Sha256};
 
-use crate::refusal::Refusal;
+use crate::{fingerprint::fingerprint, refusal::Refusal};
 
 /// The folder of the vendored files has their origin and their licences.
 const HTMX: &[u8] = include_bytes!("../assets/vendor/htmx.min.js");
@@ -38,11 +37,7 @@ struct Asset {
 
 impl Asset {
     fn new(name: &'static str, media_type: &'static str, content: Vec<u8>) -> Self {
-        let hash = Sha256::digest(&content).iter().take(8).fold(String::new(), |mut hex, byte| {
-            // Writing to a `String` cannot fail.
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        });
+        let hash = fingerprint(&content);
         Self { name, file: format!("{hash}-{name}"), media_type, content: content.into() }
     }
 }
@@ -63,6 +58,8 @@ pub(crate) async fn serve(Path(file): Path<String>) -> Result<Response, Refusal>
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest as _, Sha256};
+
     use super::*;
 
     /// The vendored files are exactly those of the package `htmx.org` 4.0.1.

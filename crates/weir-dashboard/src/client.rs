@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode
 use serde::{Serialize, de::DeserializeOwned};
 use tower::ServiceExt as _;
 
-use crate::refusal::Refusal;
+use crate::{fingerprint::fingerprint, refusal::Refusal};
 
 /// Which page sent a request, as a browser says it.
 pub(crate) const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -65,6 +65,12 @@ impl Client {
     /// Reads a view.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &ApiPath) -> Result<T, Refusal> {
         self.send(&Call::get(path)).await?.read()
+    }
+
+    /// Reads a view, with a text that is another one after each change of it.
+    pub(crate) async fn get_versioned<T: DeserializeOwned>(&self, path: &ApiPath) -> Result<(T, String), Refusal> {
+        let answer = self.send(&Call::get(path)).await?;
+        Ok((answer.read()?, fingerprint(&answer.body)))
     }
 
     /// Sends a body and reads the answer. The answer of a 204 reads as `()`.

@@ -88,6 +88,11 @@ impl DeliveryFilter {
         self.state.is_empty() && self.conditions().iter().all(|(_, _, value)| value.is_empty())
     }
 
+    /// Whether the store reads the event or the last attempt of thousands of deliveries to find a page of them.
+    pub(crate) fn is_costly(&self) -> bool {
+        self.event.is_empty() && [&self.tenant, &self.event_type, &self.error].iter().any(|value| !value.is_empty())
+    }
+
     /// A link to `path` with this filter.
     pub(crate) fn link(&self, path: &str) -> String {
         let mut link = path.to_owned();

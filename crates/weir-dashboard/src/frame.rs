@@ -107,6 +107,13 @@ pub(crate) struct Me {
     pub(crate) version: String,
 }
 
+impl Me {
+    /// The lists of a key that is bound to tenants have a filter by tenant, for which the store examines many rows.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.tenants.is_some()
+    }
+}
+
 fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Role, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
@@ -139,6 +146,11 @@ impl Frame {
     /// Updates the live regions of the page. `query` selects the stream: empty, or `?destination=…` or `?tenant=…`.
     pub(crate) fn live(self, query: impl Into<String>) -> Self {
         Self { live: Some(query.into()), ..self }
+    }
+
+    /// As [`Self::live`], if this is the first page of a list. A later page stays as the reader has opened it.
+    pub(crate) fn live_if_first(self, cursor: &str) -> Self {
+        if cursor.is_empty() { self.live("") } else { self }
     }
 
     /// The path prefix of every link: `{{ frame.base() }}/deliveries`.

@@ -24,7 +24,9 @@
 //!    redirect with a message. Show it only to the role that the API asks for (`frame.can_operate()`).
 //! 5. A live region is a template of its own that the page includes, and a route that answers only this template. Its
 //!    root element has an id, `data-live`, `hx-get` with the route, `hx-trigger="snapshot from:#live"` and
-//!    `hx-swap="outerMorph"`; the page's frame needs `.live("")`.
+//!    `hx-swap="outerMorph"`; the page's frame needs `.live("")`. Each row has an id, so that the focus stays on it. A
+//!    form for the filter is outside of the region. A list is live on its first page only: `LiveRegion` has its
+//!    attributes, and says when to ask less often than once a second.
 //! 6. A table is in a region that the keyboard reaches
 //!    (`<div class="scroll" tabindex="0" role="region" aria-label="…">`), and a list ends with the links of
 //!    `pager.html`.
@@ -35,10 +37,12 @@ mod client;
 mod delivery_filter;
 mod example;
 mod fields;
+mod fingerprint;
 mod flash;
 mod frame;
 mod guard;
 mod json_text;
+mod live_region;
 mod names;
 mod pages;
 mod refusal;

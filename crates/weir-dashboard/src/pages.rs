@@ -13,6 +13,7 @@ pub(crate) mod live;
 pub(crate) mod login;
 pub(crate) mod overview;
 pub(crate) mod purge;
+mod recent_alerts;
 pub(crate) mod replay_plan;
 pub(crate) mod replays;
 pub(crate) mod status;

@@ -87,6 +87,11 @@ impl Visit {
         Ok(html(part)?.into_response())
     }
 
+    /// The page already shows what the fragment would: nothing is replaced.
+    pub(crate) fn unchanged(&self) -> Answered {
+        Ok(StatusCode::NO_CONTENT.into_response())
+    }
+
     /// To a page of the dashboard after an action, with a message. `to` is a path without the base.
     pub(crate) fn redirect(&self, to: &str, flash: Option<Flash>) -> Answered {
         let location = HeaderValue::try_from(format!("{}{to}", self.site.base));

@@ -11,7 +11,8 @@ use crate::{
     client::{ApiPath, append},
     delivery_filter::instant,
     example::Example,
-    frame::{Frame, Section},
+    frame::{Frame, Me, Section},
+    live_region::LiveRegion,
     names::destination_id,
     units::At,
     views::List,
@@ -26,9 +27,20 @@ pub(crate) struct Filter {
     from: String,
     to: String,
     cursor: String,
+    /// The version of the list that the browser has.
+    seen: String,
 }
 
 impl Filter {
+    fn api_path(&self) -> ApiPath {
+        ApiPath::of(["activity"])
+            .with("destination", self.destination.trim())
+            .with("actor", self.actor.trim())
+            .with("from", &instant(&self.from))
+            .with("to", &instant(&self.to))
+            .with("cursor", &self.cursor)
+    }
+
     fn link(&self, path: &str, cursor: &str) -> String {
         let mut link = path.to_owned();
         let parameters =
@@ -121,20 +133,27 @@ fn plain(value: &Value) -> String {
     }
 }
 
-#[derive(Template)]
-#[template(path = "activity.html")]
-struct ActivityPage {
-    frame: Frame,
+/// The rows, and the links below them.
+struct Log {
+    base: String,
     filter: Filter,
-    /// What was typed as the destination, and why it names none.
-    problem: Option<String>,
     page: List<Entry>,
+    /// For the empty state.
     example: Example,
+    live: Option<LiveRegion>,
 }
 
-impl ActivityPage {
+impl Log {
+    /// Every filter has an index, so the first page may be read again at every snapshot.
+    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<Entry>, String)) -> Self {
+        let base = visit.site.base.clone();
+        let fragment = filter.link(&format!("{base}/fragments/activity"), "");
+        let live = filter.cursor.is_empty().then(|| LiveRegion::prompt(fragment, &version));
+        Self { base, filter, page, example: Example::new(visit, me), live }
+    }
+
     fn path(&self) -> String {
-        format!("{}/activity", self.frame.base())
+        format!("{}/activity", self.base)
     }
 
     fn first(&self) -> Option<String> {
@@ -144,6 +163,21 @@ impl ActivityPage {
     fn next(&self) -> Option<String> {
         Some(self.filter.link(&self.path(), self.page.next_cursor.as_deref()?))
     }
+}
+
+#[derive(Template)]
+#[template(path = "activity.html")]
+struct ActivityPage {
+    frame: Frame,
+    /// What was typed as the destination, and why it names none.
+    problem: Option<String>,
+    log: Log,
+}
+
+#[derive(Template)]
+#[template(path = "activity_log.html")]
+struct ActivityLog {
+    log: Log,
 }
 
 pub(crate) async fn show(visit: Visit, Query(mut filter): Query<Filter>) -> Answered {
@@ -159,16 +193,21 @@ pub(crate) async fn show(visit: Visit, Query(mut filter): Query<Filter>) -> Answ
             Some(problem)
         }
     };
-    let path = ApiPath::of(["activity"])
-        .with("destination", filter.destination.trim())
-        .with("actor", filter.actor.trim())
-        .with("from", &instant(&filter.from))
-        .with("to", &instant(&filter.to))
-        .with("cursor", &filter.cursor);
-    let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
-    let example = Example::new(&visit, &me);
-    let frame = visit.frame(me, Section::Activity, "Activity");
-    visit.page(&ActivityPage { frame, filter, problem, page, example })
+    let path = filter.api_path();
+    let (me, read) = tokio::try_join!(visit.me(), visit.api.get_versioned(&path))?;
+    let log = Log::new(&visit, &me, filter, read);
+    let frame = visit.frame(me, Section::Activity, "Activity").live_if_first(&log.filter.cursor);
+    visit.page(&ActivityPage { frame, problem, log })
+}
+
+/// The rows of the first page, for live updates.
+pub(crate) async fn fragment(visit: Visit, Query(filter): Query<Filter>) -> Answered {
+    let read = visit.api.get_versioned(&filter.api_path()).await?;
+    if read.1 == filter.seen {
+        return visit.unchanged();
+    }
+    let me = visit.me().await?;
+    visit.fragment(&ActivityLog { log: Log::new(&visit, &me, filter, read) })
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! The alert policy of all destinations.
+//! The most recent alerts, and the alert policy of all destinations.
 
 use askama::Template;
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::recent_alerts::{KINDS, RecentAlerts};
 use crate::{
     client::{ApiPath, Call},
-    example::Example,
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
@@ -23,16 +23,6 @@ struct Policy {
     dead_letters: Option<u64>,
 }
 
-/// The types of alerts, and when each is sent.
-const EVENTS: [(&str, &str); 6] = [
-    ("weir.backlog.high", "A backlog is above a threshold, or drains too late"),
-    ("weir.backlog.cleared", "The backlog is below 80 % of each threshold again"),
-    ("weir.breaker.opened", "A breaker opened: the receiver fails"),
-    ("weir.breaker.closed", "The receiver answers again"),
-    ("weir.destination.paused", "Weir paused a destination"),
-    ("weir.delivery.dead", "Dead letters, at most once a minute for each destination"),
-];
-
 /// The thresholds that are numbers, with their labels.
 const THRESHOLDS: [(&str, &str); 3] = [
     ("backlog_depth", "Waiting deliveries of a destination"),
@@ -45,7 +35,13 @@ const THRESHOLDS: [(&str, &str); 3] = [
 struct AlertsPage {
     frame: Frame,
     policy: Policy,
-    example: Example,
+    recent: RecentAlerts,
+}
+
+#[derive(Template)]
+#[template(path = "alerts_recent.html")]
+struct AlertsRecent {
+    recent: RecentAlerts,
 }
 
 fn shown(threshold: &Option<u64>) -> String {
@@ -55,9 +51,15 @@ fn shown(threshold: &Option<u64>) -> String {
 pub(crate) async fn show(visit: Visit) -> Answered {
     let path = ApiPath::of(["alerts"]);
     let (me, policy) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
-    let example = Example::new(&visit, &me);
-    let frame = visit.frame(me, Section::Alerts, "Alerts");
-    visit.page(&AlertsPage { frame, policy, example })
+    let recent = RecentAlerts::read(&visit, &me).await?;
+    let frame = visit.frame(me, Section::Alerts, "Alerts").live("");
+    visit.page(&AlertsPage { frame, policy, recent })
+}
+
+/// The recent alerts, for live updates.
+pub(crate) async fn fragment(visit: Visit) -> Answered {
+    let me = visit.me().await?;
+    visit.fragment(&AlertsRecent { recent: RecentAlerts::read(&visit, &me).await? })
 }
 
 pub(crate) async fn set(visit: Visit, fields: Fields) -> Answered {

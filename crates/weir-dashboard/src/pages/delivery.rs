@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::{
-    extract::{Path, Query},
-    response::IntoResponse,
-};
+use axum::extract::{Path, Query};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
@@ -251,7 +248,7 @@ pub(crate) struct Seen {
 pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { seen }): Query<Seen>) -> Answered {
     let delivery = find(&visit, &id).await?;
     if delivery.version() == seen {
-        return Ok(StatusCode::NO_CONTENT.into_response());
+        return visit.unchanged();
     }
     let page = page_of(&visit, delivery).await?;
     visit.fragment(&DeliveryLive(page))

@@ -10,8 +10,9 @@ use crate::{
     client::{ApiPath, append},
     delivery_filter::{Chip, instant},
     example::Example,
-    frame::{Frame, Section},
+    frame::{Frame, Me, Section},
     json_text::indented,
+    live_region::LiveRegion,
     names::Names,
     refusal::Refusal,
     units::At,
@@ -30,6 +31,8 @@ pub(crate) struct Filter {
     to: String,
     order: String,
     cursor: String,
+    /// The version of the list that the browser has.
+    seen: String,
 }
 
 impl Filter {
@@ -41,6 +44,22 @@ impl Filter {
             ("from", "From", &self.from),
             ("to", "Before", &self.to),
         ]
+    }
+
+    fn api_path(&self) -> ApiPath {
+        ApiPath::of(["events"])
+            .with("type", self.event_type.trim())
+            .with("tenant", self.tenant.trim())
+            .with("idempotency_key", self.idempotency_key.trim())
+            .with("from", &instant(&self.from))
+            .with("to", &instant(&self.to))
+            .with("order", &self.order)
+            .with("cursor", &self.cursor)
+    }
+
+    /// Whether the store examines thousands of events for a page: no index has their types and tenants.
+    fn is_costly(&self) -> bool {
+        self.idempotency_key.is_empty() && !(self.event_type.is_empty() && self.tenant.is_empty())
     }
 
     /// A link with this filter, without one of its conditions.
@@ -90,32 +109,33 @@ impl EventView {
     }
 }
 
-#[derive(Template)]
-#[template(path = "events.html")]
-struct EventsPage {
-    frame: Frame,
+/// The rows, and the links below them.
+struct EventList {
+    base: String,
     filter: Filter,
     page: List<EventView>,
+    /// For the empty state.
     example: Example,
+    live: Option<LiveRegion>,
 }
 
-impl EventsPage {
+impl EventList {
+    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<EventView>, String)) -> Self {
+        let base = visit.site.base.clone();
+        let fragment = filter.link(&format!("{base}/fragments/events"), "", "");
+        let live = filter.cursor.is_empty().then(|| match filter.is_costly() || me.is_bound() {
+            true => LiveRegion::slow(fragment),
+            false => LiveRegion::prompt(fragment, &version),
+        });
+        Self { base, filter, page, example: Example::new(visit, me), live }
+    }
+
     fn path(&self) -> String {
-        format!("{}/events", self.frame.base())
+        format!("{}/events", self.base)
     }
 
     fn is_filtered(&self) -> bool {
         !self.filter.cursor.is_empty() || self.filter.conditions().iter().any(|(_, _, value)| !value.is_empty())
-    }
-
-    fn chips(&self) -> Vec<Chip> {
-        let set = self.filter.conditions().into_iter().filter(|(_, _, value)| !value.is_empty());
-        let chip = |(parameter, name, value): (&str, &'static str, &String)| Chip {
-            name,
-            value: value.clone(),
-            without: self.filter.link(&self.path(), parameter, ""),
-        };
-        set.map(chip).collect()
     }
 
     fn first(&self) -> Option<String> {
@@ -128,6 +148,32 @@ impl EventsPage {
 }
 
 #[derive(Template)]
+#[template(path = "events.html")]
+struct EventsPage {
+    frame: Frame,
+    list: EventList,
+}
+
+impl EventsPage {
+    fn chips(&self) -> Vec<Chip> {
+        let filter = &self.list.filter;
+        let set = filter.conditions().into_iter().filter(|(_, _, value)| !value.is_empty());
+        let chip = |(parameter, name, value): (&str, &'static str, &String)| Chip {
+            name,
+            value: value.clone(),
+            without: filter.link(&self.list.path(), parameter, ""),
+        };
+        set.map(chip).collect()
+    }
+}
+
+#[derive(Template)]
+#[template(path = "events_list.html")]
+struct EventsList {
+    list: EventList,
+}
+
+#[derive(Template)]
 #[template(path = "event.html")]
 struct EventPage {
     frame: Frame,
@@ -136,18 +182,21 @@ struct EventPage {
 }
 
 pub(crate) async fn list(visit: Visit, Query(filter): Query<Filter>) -> Answered {
-    let path = ApiPath::of(["events"])
-        .with("type", filter.event_type.trim())
-        .with("tenant", filter.tenant.trim())
-        .with("idempotency_key", filter.idempotency_key.trim())
-        .with("from", &instant(&filter.from))
-        .with("to", &instant(&filter.to))
-        .with("order", &filter.order)
-        .with("cursor", &filter.cursor);
-    let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
-    let example = Example::new(&visit, &me);
-    let frame = visit.frame(me, Section::Events, "Events");
-    visit.page(&EventsPage { frame, filter, page, example })
+    let path = filter.api_path();
+    let (me, read) = tokio::try_join!(visit.me(), visit.api.get_versioned(&path))?;
+    let list = EventList::new(&visit, &me, filter, read);
+    let frame = visit.frame(me, Section::Events, "Events").live_if_first(&list.filter.cursor);
+    visit.page(&EventsPage { frame, list })
+}
+
+/// The rows of the first page, for live updates.
+pub(crate) async fn list_fragment(visit: Visit, Query(filter): Query<Filter>) -> Answered {
+    let read = visit.api.get_versioned(&filter.api_path()).await?;
+    if read.1 == filter.seen {
+        return visit.unchanged();
+    }
+    let me = visit.me().await?;
+    visit.fragment(&EventsList { list: EventList::new(&visit, &me, filter, read) })
 }
 
 pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {

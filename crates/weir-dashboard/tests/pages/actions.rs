@@ -155,6 +155,8 @@ async fn an_empty_threshold_turns_its_alert_off() {
     let api = FakeApi::for_role("admin");
     let policy = json!({"backlog_depth": 500, "oldest_age_s": null, "drain_beyond_ttl": true, "dead_letters": 1});
     api.on("GET", "/v1/alerts", 200, policy.clone());
+    let no_events = json!({"data": [], "next_cursor": null});
+    api.on("GET", "/v1/events", 200, no_events.clone());
     api.dashboard().get("/alerts").await.has(&["value=\"500\"", "weir.backlog.high", "name=\"drain_beyond_ttl\""]);
     api.on("PUT", "/v1/alerts", 200, policy);
     let page = api.dashboard().post("/alerts", "backlog_depth=&oldest_age_s=60&dead_letters=5").await;
@@ -163,6 +165,7 @@ async fn an_empty_threshold_turns_its_alert_off() {
     assert_eq!(api.seen("PUT", "/v1/alerts")[0].body, expected);
     let reader = FakeApi::for_role("read");
     reader.on("GET", "/v1/alerts", 200, expected);
+    reader.on("GET", "/v1/events", 200, no_events);
     reader.dashboard().get("/alerts").await.has(&["<fieldset disabled>"]).has_not(&[">Save<"]);
 }
 

@@ -45,7 +45,9 @@ fn filled(role: &str) -> FakeApi {
         }],
     });
     api.on("GET", "/v1/deliveries/dlv_1", 200, delivery.clone());
-    api.on("GET", "/v1/deliveries", 200, list(delivery.clone()));
+    let mut deliveries = list(delivery.clone());
+    deliveries["count"] = json!({"value": 1, "capped": false});
+    api.on("GET", "/v1/deliveries", 200, deliveries);
     let group = json!({
         "destination_id": "dst_1", "destination_name": "Acme", "state": "dead", "error": "5xx", "status_code": 503,
         "deliveries": 9, "newest_at": AT, "oldest_at": AT, "example_id": "dlv_1",

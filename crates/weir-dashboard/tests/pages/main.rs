@@ -3,10 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod actions;
+mod alerts;
 mod deliveries;
 mod destination;
 mod every_page;
 mod frame;
+mod live_lists;
 mod login;
 mod overview;
 mod settings;
