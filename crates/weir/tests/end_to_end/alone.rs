@@ -4,7 +4,6 @@ mod caps;
 mod degrade;
 mod neighbours;
 mod restore;
-mod rolling;
 mod scaled;
 mod survival;
 mod tls;

@@ -2,3 +2,4 @@
 //! tests.
 
 mod chaos;
+mod rolling;
