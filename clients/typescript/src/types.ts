@@ -98,6 +98,7 @@ export interface Destination {
   breaker_state: "closed" | "open" | "half_open";
   breaker_reason: string | null;
   next_probe_at: string | null;
+  previous_secret_valid_until: string | null;
   created_at: string;
   updated_at: string;
 }

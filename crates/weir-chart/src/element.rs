@@ -11,10 +11,15 @@ use crate::{
 /// A value of the x axis and one of the y axis.
 pub type Point = (f64, f64);
 
-/// The number of lines over which the labels of marks are spread, so that close ones can be read.
+/// The number of lines over which the labels of marks are spread, so that close ones can be read. A label that would
+/// cover others on every line is left out; its mark is drawn.
 const MARK_LINES: usize = 4;
+/// About the width of a character of a label, in pixels.
+const LABEL_CHARACTER: f64 = 7.0;
 /// The height of such a line in pixels.
 const MARK_LINE: f64 = 14.0;
+/// The space between a mark and its label in pixels.
+const MARK_GAP: f64 = 4.0;
 
 #[derive(Debug, Clone)]
 pub enum Element {
@@ -89,16 +94,31 @@ impl Frame {
     }
 
     pub(crate) fn draw(&self, out: &mut String, plot: &Plot) -> fmt::Result {
-        let mut marks = 0;
+        // What the labels of marks cover, on each line.
+        let mut covered = [const { Vec::<(f64, f64)>::new() }; MARK_LINES];
         for element in &plot.elements {
-            self.draw_element(out, plot, element, marks % MARK_LINES)?;
-            marks += usize::from(matches!(element, Element::Mark(..)));
+            let mark_line = match element {
+                Element::Mark(_, at, label) => {
+                    let (from, to) = self.mark_label(plot, *at, label);
+                    let is_free = |line: &Vec<(f64, f64)>| line.iter().all(|other| other.1 <= from || to <= other.0);
+                    let free = covered.iter().position(is_free);
+                    free.inspect(|&line| covered[line].push((from, to)))
+                }
+                _ => None,
+            };
+            self.draw_element(out, plot, element, mark_line)?;
         }
         Ok(())
     }
 
-    /// `mark_line`: the line for the label of a mark.
-    fn draw_element(&self, out: &mut String, plot: &Plot, element: &Element, mark_line: usize) -> fmt::Result {
+    /// From where to where the label of a mark reaches.
+    fn mark_label(&self, plot: &Plot, at: f64, label: &str) -> (f64, f64) {
+        let (x, width) = (self.x(plot, at), LABEL_CHARACTER * label.chars().count() as f64);
+        if is_label_before(plot, at) { (x - MARK_GAP - width, x) } else { (x, x + MARK_GAP + width) }
+    }
+
+    /// `mark_line`: the line for the label of a mark; `None`: there is no room for the label.
+    fn draw_element(&self, out: &mut String, plot: &Plot, element: &Element, mark_line: Option<usize>) -> fmt::Result {
         let &Self { right, top, bottom, .. } = self;
         match element {
             Element::Area(color, points) => {
@@ -124,12 +144,10 @@ impl Frame {
             }
             Element::Mark(color, at, label) => {
                 let x = self.x(plot, *at);
-                // Successive labels stand on different lines, so that those of close marks can be read.
-                let y = top + 10.0 + MARK_LINE * mark_line as f64;
                 writeln!(out, r#"<path class="{} mark" d="M{x:.1} {top}V{bottom}"/>"#, color.class())?;
-                // The label is on the side with more space.
-                let is_left_of_it = plot.x.share(*at) > 0.75;
-                let (anchor, gap) = if is_left_of_it { (" end", -4.0) } else { ("", 4.0) };
+                let Some(mark_line) = mark_line else { return Ok(()) };
+                let y = top + 10.0 + MARK_LINE * mark_line as f64;
+                let (anchor, gap) = if is_label_before(plot, *at) { (" end", -MARK_GAP) } else { ("", MARK_GAP) };
                 self.label(out, *color, anchor, (x + gap, y), label)
             }
             Element::Dot(color, (x, y), label) => {
@@ -164,9 +182,33 @@ impl Frame {
     }
 }
 
+/// Whether the label of a mark is on the left, because there is too little space on the right.
+fn is_label_before(plot: &Plot, at: f64) -> bool {
+    plot.x.share(at) > 0.75
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_of_close_marks_stand_on_different_lines_and_those_without_room_are_left_out() {
+        let axis = || crate::Axis::linear(100.0, 5, |value| value.to_string());
+        let mark = |at: f64| Element::Mark(Color::Amber, at, format!("edit {at}"));
+        let elements = [10.0, 11.0, 12.0, 13.0, 14.0, 50.0].map(mark).to_vec();
+        let plot = Plot { x: axis(), y: axis(), elements };
+        let frame = Frame { left: 0.0, right: 500.0, top: 0.0, bottom: 100.0 };
+        let mut svg = String::new();
+        frame.draw(&mut svg, &plot).unwrap();
+        let labels: Vec<_> = svg.lines().filter(|line| line.starts_with("<text")).collect();
+        let line_of = |text: &str| {
+            let label = labels.iter().find(|label| label.contains(text))?;
+            label.split_once("y=\"")?.1.split_once('"')?.0.parse::<f64>().ok()
+        };
+        assert_eq!(["edit 10", "edit 11", "edit 12", "edit 13"].map(line_of), [10.0, 24.0, 38.0, 52.0].map(Some));
+        assert_eq!((line_of("edit 14"), line_of("edit 50")), (None, Some(10.0)));
+        assert_eq!(svg.matches(" mark\"").count(), 6, "every mark is drawn");
+    }
 
     #[test]
     fn stairs_keep_a_value_until_the_next_and_end_where_there_is_none() {

@@ -111,6 +111,7 @@ class Destination(TypedDict):
     breaker_state: Literal["closed", "open", "half_open"]
     breaker_reason: str | None
     next_probe_at: str | None
+    previous_secret_valid_until: str | None
     created_at: str
     updated_at: str
 

@@ -83,7 +83,7 @@
 
   const render = (api) => {
     document.getElementById('state').replaceWith(...paragraphs(api.info.description),
-      make('p', {}, `Version ${api.info.version} · `, make('a', { href: '/openapi.json' }, 'openapi.json')));
+      make('p', {}, `Version ${api.info.version} · `, make('a', { href: 'openapi.json' }, 'openapi.json')));
     for (const tag of api.tags) {
       main.append(make('h2', { id: slug(tag.name) }, tag.name), ...paragraphs(tag.description));
       const entries = [];
@@ -113,7 +113,7 @@
     if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
   };
 
-  fetch('/openapi.json').then((answer) => answer.json()).then(render).catch((error) => {
+  fetch('openapi.json').then((answer) => answer.json()).then(render).catch((error) => {
     document.getElementById('state')?.replaceChildren(`Could not load /openapi.json: ${error}`);
   });
 })();

@@ -27,7 +27,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
         "updated_at": "2026-11-21T07:30:00.000Z", "paused_reason": null, "held_until": null, "held_reason": null,
         "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30000, "open_max_ms": 1_800_000,
             "pause_after_s": 432_000},
-        "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
+        "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null, "previous_secret_valid_until": null,
         "ordered": false, "skip_after_attempts": null, "alerts": {},
     });
     assert_eq!(created, expected);

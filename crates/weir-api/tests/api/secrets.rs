@@ -167,3 +167,39 @@ async fn a_style_is_chosen_patched_member_by_member_and_shown() {
         assert_eq!(after["signature"], shown, "{patch}");
     }
 }
+
+#[tokio::test]
+async fn a_secret_is_replaced_only_by_a_key_that_may_see_secrets() {
+    let server = Server::with_keys().await;
+    let operate = server.key("operate", Value::Null).await;
+    let admin = server.key("admin", Value::Null).await;
+    let named = "/v1/destinations/by-name/default/acme";
+    let settings = |secret: &str| json!({"url": URL, "secret": secret});
+    // A new destination has the secret that its creator gives it.
+    let created = server.ask(&operate, "PUT", named, Some(&settings(SECRET))).await.expect(StatusCode::CREATED);
+    let id = created["id"].as_str().unwrap().to_owned();
+    let path = format!("/v1/destinations/{id}");
+    for (method, path, body) in [
+        ("PATCH", &*path, json!({"secret": OTHER})),
+        ("PUT", named, settings(OTHER)),
+        ("PUT", named, settings(PRIVATE)),
+    ] {
+        let refused = server.ask(&operate, method, path, Some(&body)).await;
+        let detail = refused.problem(403)["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("`secret`") && detail.contains("`admin`"), "{detail}");
+    }
+    assert_eq!(signing(&server, &id).await.secret.reveal(), SECRET);
+    // Tools that declare what should be there give the same secret again and again.
+    server.ask(&operate, "PUT", named, Some(&settings(SECRET))).await.expect(StatusCode::OK);
+    server.ask(&operate, "PATCH", &path, Some(&json!({"name": "Acme"}))).await.expect(StatusCode::OK);
+
+    // The same secret again does not end the overlap of a rotation.
+    let rotated = server.ask(&admin, "POST", &format!("{path}/rotate-secret"), None).await.expect(StatusCode::OK);
+    let shown = server.ask(&operate, "GET", &path, None).await.expect(StatusCode::OK);
+    assert_eq!(shown["previous_secret_valid_until"], rotated["previous_valid_until"]);
+    let again = json!({"secret": rotated["secret"]});
+    let kept = server.ask(&operate, "PATCH", &path, Some(&again)).await.expect(StatusCode::OK);
+    assert_eq!(kept["previous_secret_valid_until"], rotated["previous_valid_until"]);
+    let replaced = server.ask(&admin, "PATCH", &path, Some(&json!({"secret": OTHER}))).await.expect(StatusCode::OK);
+    assert_eq!(replaced["previous_secret_valid_until"], Value::Null);
+}

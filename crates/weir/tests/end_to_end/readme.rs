@@ -119,12 +119,12 @@ async fn the_commands_of_scale_out_start_roles_that_deliver() {
     ended.await.expect("the roles end with the script");
 }
 
-/// Asserts that the receiver gets all events of the tour: twenty events, the reminder, the last coalesced state, and
+/// Asserts that the receiver gets all events of the tour: 150 events, the reminder, the last coalesced state, and
 /// revisions in order.
 async fn everything_arrives(received: &mut Lines<BufReader<ChildStdout>>) {
     let (mut created, mut percent, mut reminded, mut revisions) = (0, 0, false, Vec::new());
     let arrivals = async {
-        while created < 20 || percent < 1000 || !reminded || revisions.len() < 5 {
+        while created < 150 || percent < 1000 || !reminded || revisions.len() < 5 {
             let line = received.next_line().await.unwrap().expect("the receiver runs");
             let Some((verdict, event)) = line.split_once(" evt_") else { continue };
             // The answer to the creation of the destination has no final newline, so the first event follows it on the

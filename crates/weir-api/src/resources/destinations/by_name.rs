@@ -100,7 +100,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 /// Create or replace a destination by its name
 ///
 /// Creates the destination, or replaces all its settings: an omitted field gets its default. The secret stays unless
-/// the body has another one, and so does the value of a header that the body gives as `***`. Two requests at once
+/// the body has another one, which needs the role `admin`, and so does the value of a header that the body gives as `***`. Two requests at once
 /// create one destination. Names are not unique: if several destinations of the tenant have this name, the answer is
 /// 409.
 ///
@@ -113,7 +113,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
         ("tenant" = TenantText, Path, description = "The tenant of the destination"),
         (
             "name" = String, Path, description = "The name of the destination", min_length = 1, max_length = 200,
-            pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]+$",
+            pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*[^\\x00-\\x1f\\x7f-\\x9f\\s][^\\x00-\\x1f\\x7f-\\x9f]*$",
         ),
     ),
     request_body = DestinationReplacement,
@@ -151,7 +151,7 @@ pub(crate) async fn put(
             [current] => {
                 if_none_match.check(&etag(current))?;
                 if_match.check(&etag(current))?;
-                if let Some(destination) = replace(&api, &author, current, body.clone()).await? {
+                if let Some(destination) = replace(&api, &caller, &author, current, body.clone()).await? {
                     let view = DestinationView::new(&destination, api.clock.now());
                     return Ok((etag_header(&destination), Json(view)).into_response());
                 }
@@ -178,6 +178,7 @@ async fn create(api: &ApiState, author: &Author, body: Value) -> ApiResult<Optio
 /// `None` if another request has edited or deleted the destination meanwhile.
 async fn replace(
     api: &ApiState,
+    caller: &Caller,
     author: &Author,
     current: &Arc<Destination>,
     body: Value,
@@ -185,7 +186,7 @@ async fn replace(
     let settings = settings::replace(&current.settings, body, &api.addresses)?;
     let edited = match settings == current.settings {
         true => Some(Arc::clone(current)),
-        false => commit(api, current, settings, false, author).await?,
+        false => commit(api, caller, current, settings, false, author).await?,
     };
     if let Some(destination) = &edited {
         api.announce_edit(destination.id, Terms::of(destination, api.clock.now())).await;

@@ -2,14 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_core::{Destination, DestinationId, Timestamp, activity::Action, destination::Settings};
+use weir_core::{
+    Destination, DestinationId, Timestamp, access::Role, activity::Action, destination::Settings, signing::Secret,
+};
 use weir_queue::Terms;
 use weir_store::DestinationPatch;
 
 use super::{etag, find};
 use crate::{
     auth::Caller,
-    problem::{ApiResult, Problem},
+    problem::{ApiResult, Problem, ProblemKind},
     readers::if_match::IfMatch,
     resources::activity::{Author, destination_action, destination_changes},
     state::ApiState,
@@ -41,7 +43,7 @@ pub(crate) async fn change(
         let edited = if settings == current.settings && !closes_breaker {
             Some(current)
         } else {
-            commit(api, &current, settings, closes_breaker, author).await?
+            commit(api, caller, &current, settings, closes_breaker, author).await?
         };
         if let Some(destination) = edited {
             api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
@@ -54,11 +56,13 @@ pub(crate) async fn change(
 /// Stores an edit with its activity. `None` if the destination was edited or deleted meanwhile.
 pub(super) async fn commit(
     api: &ApiState,
+    caller: &Caller,
     current: &Destination,
     settings: Settings,
     closes_breaker: bool,
     author: &Author,
 ) -> ApiResult<Option<Arc<Destination>>> {
+    check_may_replace(caller, &current.settings.signing.secret, &settings.signing.secret)?;
     let only_closes_breaker = settings == current.settings;
     let patch = DestinationPatch {
         id: current.id,
@@ -76,6 +80,16 @@ pub(super) async fn commit(
     };
     let activity = author.does(action, api.clock.now()).of_destination(&edited).changing(before, after);
     Ok(api.store.patch_destination(patch, activity).await?)
+}
+
+/// Who replaces a secret knows the new one, so this needs the role that may see secrets.
+fn check_may_replace(caller: &Caller, current: &Secret, edited: &Secret) -> ApiResult<()> {
+    if current == edited {
+        return Ok(());
+    }
+    caller.check_role(Role::Admin).map_err(|problem| {
+        Problem::new(ProblemKind::Forbidden, format!("to set the `secret` of a destination {}", problem.detail()))
+    })
 }
 
 pub(super) fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {

@@ -45,7 +45,10 @@ const PATCH_NOTES: [(&str, &str); 11] = [
          `skip_after_attempts`. `true` orders the events that are stored from then on.",
     ),
     ("skip_after_attempts", "Sent together with `ordered: true`."),
-    ("secret", "Must not be null. Replaces the secret at once and ends a rotation that is in progress."),
+    (
+        "secret",
+        "Must not be null. Replaces the secret at once and ends a rotation that is in progress. Needs the role `admin`.",
+    ),
     (
         "signature",
         "Merged member by member; a new style starts with its defaults, and `\"style\": null` is the standard style.",

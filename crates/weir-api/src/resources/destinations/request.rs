@@ -40,12 +40,16 @@ text! {
 }
 
 text! {
-    /// A name for people, without control characters.
-    #[schema(as = DestinationName, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*$", max_length = 200, example = "Acme production")]
+    /// A name for people, without control characters. Empty, or not of spaces only.
+    #[schema(
+        as = DestinationName, max_length = 200, example = "Acme production",
+        pattern = "^([^\\x00-\\x1f\\x7f-\\x9f]*[^\\x00-\\x1f\\x7f-\\x9f\\s][^\\x00-\\x1f\\x7f-\\x9f]*)?$",
+    )]
     pub(crate) struct NameText(String);
     parse = |text| match text {
         _ if text.chars().count() > MAX_NAME_CHARS => Err(format!("must be at most {MAX_NAME_CHARS} characters long")),
         _ if text.chars().any(char::is_control) => Err("must not contain control characters".to_owned()),
+        _ if !text.is_empty() && text.trim().is_empty() => Err("must not consist of spaces only".to_owned()),
         _ => Ok(text.to_owned()),
     };
 }
@@ -164,6 +168,14 @@ mod tests {
         let is_accepted = |text: &str| UrlText::parse(text).is_ok_and(|url| addresses.check_url(&url.0).is_ok());
         assert_pattern_is(is_accepted, UrlText::schema());
         assert_pattern_is_accepted::<NameText>();
+    }
+
+    #[test]
+    fn a_name_is_empty_or_can_be_seen() {
+        for (name, is_accepted) in [("", true), ("Acme", true), (" a ", true), (" ", false), ("\u{2003}\u{a0}", false)]
+        {
+            assert_eq!(NameText::parse(name).is_ok(), is_accepted, "{name:?}");
+        }
     }
 
     #[test]

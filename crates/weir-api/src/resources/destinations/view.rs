@@ -10,7 +10,7 @@ use super::{breaker::BreakerView, headers::MASK, rates::RateLimitView, retry::Re
 use crate::resources::alerts::Alerts;
 
 /// Fields of a destination that are shown but cannot be set.
-pub(crate) const READ_ONLY: [&str; 9] = [
+pub(crate) const READ_ONLY: [&str; 10] = [
     "id",
     "created_at",
     "updated_at",
@@ -20,6 +20,7 @@ pub(crate) const READ_ONLY: [&str; 9] = [
     "breaker_state",
     "breaker_reason",
     "next_probe_at",
+    "previous_secret_valid_until",
 ];
 
 /// A destination.
@@ -49,6 +50,9 @@ pub(crate) struct DestinationView {
     /// When an open breaker allows the next probe.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_probe_at: Option<Timestamp>,
+    /// Until when the secret before the last rotation also signs; null if only one secret signs.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    previous_secret_valid_until: Option<Timestamp>,
 }
 
 /// A newly created destination. Only this view of a destination shows the secret.
@@ -95,10 +99,11 @@ pub(crate) struct SettingsView {
 impl DestinationView {
     /// A hold that has ended is not shown.
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
+        let settings = &destination.settings;
         let held_until = destination.held_until.filter(|until| *until > now);
         Self {
             id: destination.id,
-            settings: SettingsView::from(&destination.settings),
+            settings: SettingsView::from(settings),
             created_at: destination.created_at,
             updated_at: destination.updated_at,
             paused_reason: destination.paused_reason.clone(),
@@ -107,6 +112,7 @@ impl DestinationView {
             breaker_state: destination.breaker.state(now).as_str(),
             breaker_reason: destination.breaker.reason().map(str::to_owned),
             next_probe_at: destination.breaker.next_probe_at(),
+            previous_secret_valid_until: settings.signing.previous_at(now).map(|previous| previous.valid_until),
         }
     }
 }

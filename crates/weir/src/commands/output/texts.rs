@@ -43,9 +43,14 @@ pub(in crate::commands) fn count(number: u64, one: &str, several: &str) -> Strin
     format!("{number} {}", if number == 1 { one } else { several })
 }
 
-/// A text without control characters, which could move the cursor of a terminal.
+/// A text without the characters that could move the cursor of a terminal, or reverse the order of what follows them.
 pub(in crate::commands) fn clean(text: &str) -> String {
-    text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+    text.chars().map(|char| if char.is_control() || is_bidi_control(char) { ' ' } else { char }).collect()
+}
+
+/// The controls of Unicode's bidirectional algorithm.
+fn is_bidi_control(char: char) -> bool {
+    matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The columns that a text takes on a terminal.
@@ -86,5 +91,6 @@ mod tests {
         assert_eq!(shortened("Acme production", 6), "Acme …");
         assert_eq!(shortened("日本語テキスト", 6), "日本…");
         assert_eq!(clean("a\u{1b}[2Jb\n"), "a [2Jb ");
+        assert_eq!(clean("invoice\u{202e}fdp.exe"), "invoice fdp.exe");
     }
 }
