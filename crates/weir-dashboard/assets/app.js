@@ -96,15 +96,35 @@
   document.addEventListener('htmx:before:swap', (event) => {
     const ctx = event.detail.ctx;
     const region = ctx && ctx.sourceElement;
+    if (region && region.id === 'limits') find('#preview').ariaLive = 'polite';
     if (!region || !region.matches('[data-live]')) return;
-    const isError = ctx.response && ctx.response.status >= 400;
+    const isPreview = region.dataset.live === 'preview';
+    // Only what was typed is announced to a screen reader, and not every figure that moves.
+    if (isPreview) region.ariaLive = 'off';
+    const isError = ctx.response && ctx.response.status >= 400 && !isPreview;
     const isHeld = isInUse(region) || (region.dataset.live === 'list' && loses(region, ctx.text));
     if (isError || isHeld) event.preventDefault();
     else focused = document.activeElement;
   });
+  // Old figures beside limits that are typed now would be wrong.
+  const losePreview = () => {
+    const preview = find('#preview');
+    if (!preview || isPaused) return;
+    const notice = document.createElement('p');
+    notice.className = 'notice bad';
+    notice.textContent = 'The preview cannot be read now: the server does not answer.';
+    preview.replaceChildren(notice);
+  };
+  document.addEventListener('htmx:error', (event) => {
+    const ctx = event.detail.ctx;
+    if (ctx && ctx.sourceElement && ctx.sourceElement.matches('#limits, #preview')) losePreview();
+  });
   document.addEventListener('htmx:sse:after:connection', () => { if (!isPaused) liveState('Live', 'on'); });
   for (const lost of ['htmx:sse:error', 'htmx:sse:close']) {
-    document.addEventListener(lost, () => { if (!isPaused) liveState('Reconnecting', 'off'); });
+    document.addEventListener(lost, () => {
+      if (!isPaused) liveState('Reconnecting', 'off');
+      losePreview();
+    });
   }
   document.addEventListener('htmx:after:swap', () => {
     // A row that has moved has lost the focus in some browsers.

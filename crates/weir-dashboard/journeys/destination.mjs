@@ -24,7 +24,9 @@ journey('a secret is shown when asked for, and rotated with an overlap', async (
   await page.getByText('Rotate it').click();
   await page.getByLabel('The present secret also signs for').selectOption({ label: '1 hour' });
   await page.getByRole('button', { name: 'Rotate the secret' }).click();
-  await page.getByText('The previous secret also signs until').waitFor();
+  await page.getByText('The secret is rotated. The previous secret also signs until').waitFor();
+  assert.match(page.url(), /\/settings$/);
+  await page.getByRole('button', { name: 'Show the secret' }).click();
   const rotated = await page.locator('#secret').textContent();
   assert.match(rotated, /^whsec_/);
   assert.notEqual(rotated, secret);

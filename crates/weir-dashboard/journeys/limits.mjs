@@ -75,6 +75,27 @@ journey('a limit that is too small for the backlog says before the save that del
   assert.deepEqual(await saved(), ['3600/hour']);
 });
 
+journey('the preview follows the backlog while nobody types, and says when it cannot be read', async (visit) => {
+  const { id } = await destination('growing', 5, { paused: true });
+  await post('growing.made', 100);
+  const page = await visit.open(`/destinations/${id}`);
+  const drains = outlook(page, 'Backlog drains in');
+  await perSecond(page).fill('10');
+  await drains.last().filter({ hasText: /^10 s/ }).waitFor();
+  const before = await drains.first().textContent();
+  await post('growing.made', 200);
+  await drains.last().filter({ hasText: /^30 s/ }).waitFor();
+  assert.notEqual(await drains.first().textContent(), before);
+  assert.equal(await perSecond(page).inputValue(), '10', 'what was typed stays');
+  visit.expect('net::ERR_FAILED', /\/preview$/);
+  await page.route(/\/preview$/, (route) => route.abort());
+  await page.getByText('The preview cannot be read now').waitFor();
+  assert.equal(await drains.count(), 0, 'old figures are gone');
+  await page.unroute(/\/preview$/);
+  await drains.last().filter({ hasText: /^30 s/ }).waitFor();
+  assert.equal(await perSecond(page).inputValue(), '10');
+});
+
 journey('an edit that came too late is explained, and can still be made or left', async (visit) => {
   const { id } = await destination('contested', 10);
   const page = await visit.open(`/destinations/${id}`);

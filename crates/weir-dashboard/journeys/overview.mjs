@@ -90,3 +90,37 @@ journey('live updates stop when the reader pauses them, and go on with the key p
   await page.keyboard.press('p');
   await page.waitForFunction((text) => document.querySelector('.asof dd').textContent !== text, paused);
 });
+
+journey('no table is wider than its box, whatever destinations are called', async (visit) => {
+  const long = 'Northwind-Traders-International-Billing-and-Reconciliation-Partner';
+  const periods = [[10, 'second', 3], [300, 'minute'], [5_000, 'hour'], [50_000, 'day']];
+  const limits = { rate_limits: periods.map(([sends, period, burst]) => ({ limit: sends, period, burst })) };
+  await destination('four-limits', limits);
+  await destination('nameless', { ...limits, name: '', url: receiver.url(`/${long}/${long}?token=${long}`) });
+  await destination(`${long}-${long.toLowerCase()}`.slice(0, 100), limits);
+  await destination('of-a-tenant', { ...limits, tenant: long.toLowerCase().slice(0, 64) });
+  await post('four-limits.made', 60);
+  await post(`of-a-tenant.${long.toLowerCase()}`.slice(0, 64), 1);
+  await api('POST', '/v1/keys', { name: long, role: 'read' });
+  const { id } = await destination('busy', { ...limits, paused: true });
+  await post('busy.made', 3);
+
+  /** The tables that are wider than their boxes. */
+  const wider = (page) => page.locator('.scroll').evaluateAll((boxes) => boxes
+    .filter((box) => box.scrollWidth > box.clientWidth)
+    .map((box) => `${box.ariaLabel}: ${box.scrollWidth} px in ${box.clientWidth} px`));
+  const paths = [
+    '/?sort=name', '/activity', '/deliveries', '/events', '/keys', '/dead-letters', '/replays', '/alerts', '/status',
+    `/destinations/${id}/backlog`, `/destinations/${id}/proof`,
+  ];
+  for (const width of [360, 1280]) {
+    const page = await visit.open('/', { width });
+    for (const path of paths) {
+      await page.goto(path);
+      await page.locator('main details').evaluateAll((folded) => folded.forEach((details) => { details.open = true; }));
+      assert.deepEqual(await wider(page), [], `${path} at ${width} px`);
+      await visit.assertFits(page, `${path} at ${width} px`);
+      await visit.picture(page, `wide-${width}${path.replace(id, 'busy')}`);
+    }
+  }
+});

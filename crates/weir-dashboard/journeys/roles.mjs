@@ -52,11 +52,11 @@ const formsOf = ({ id, dead, waiting, replay }) => [
   [`/destinations/${id}/secret`, {}],
   [`/destinations/${id}/rotate`, { overlap_s: '0' }],
   [`/destinations/${id}/test`, {}],
-  [`/destinations/${id}/purge`, { state: 'pending', total: '1', confirm: 'purge 1' }],
+  [`/destinations/${id}/purge`, { state: 'pending', counted_until: '2026-01-01T00:00:00Z', total: '1', confirm: 'purge 1' }],
   ['/destinations/bulk', { action: 'resume', id, next: '/' }],
   [`/deliveries/${dead}/retry`, {}],
   [`/deliveries/${waiting}/cancel`, {}],
-  ['/replays', { destination: id, total: '1', confirm: 'replay 1', form: 'forged' }],
+  ['/replays', { destination: id, counted_until: '2026-01-01T00:00:00Z', total: '1', confirm: 'replay 1', form: 'forged' }],
   [`/replays/${replay}/cancel`, {}],
 ];
 const FORMS_OF_ADMINS = [

@@ -3,12 +3,16 @@
 //! A page shows the filter as chips. Each chip is a link to the same page without it, so that filters work without
 //! JavaScript and can be passed on as a link.
 
+use http::StatusCode;
 use serde_json::{Value, json};
 use weir_core::Timestamp;
 
 use crate::{
     client::{ApiPath, append},
     fields::Fields,
+    names::destination_id,
+    refusal::Refusal,
+    visit::Visit,
 };
 
 /// The states of a delivery, in the order of its life.
@@ -24,7 +28,8 @@ pub(crate) const ERRORS: [&str; 10] =
 pub(crate) struct DeliveryFilter {
     pub(crate) destination: String,
     pub(crate) event: String,
-    /// Separated by commas, in the order of [`STATES`].
+    /// Separated by commas, in the order of [`STATES`]. Unknown ones follow them, so that the API refuses the filter
+    /// instead of matching everything.
     pub(crate) state: String,
     pub(crate) tenant: String,
     pub(crate) event_type: String,
@@ -53,11 +58,11 @@ pub(crate) struct StateLink {
 impl DeliveryFilter {
     pub(crate) fn read(fields: &Fields) -> Self {
         let text = |name: &str| fields.text(name).to_owned();
-        let given: Vec<&str> = fields.all("state").into_iter().flat_map(|states| states.split(',')).collect();
+        let given = fields.all("state").into_iter().flat_map(|states| states.split(',')).collect::<Vec<_>>();
         Self {
             destination: text("destination"),
             event: text("event"),
-            state: joined(|state| given.contains(&state)),
+            state: joined(&given, |state| given.contains(&state)),
             tenant: text("tenant"),
             event_type: text("event_type"),
             error: text("error"),
@@ -68,7 +73,25 @@ impl DeliveryFilter {
     }
 
     pub(crate) fn has_state(&self, state: &str) -> bool {
-        self.state.split(',').any(|known| known == state)
+        self.states().any(|known| known == state)
+    }
+
+    fn states(&self) -> impl Iterator<Item = &str> {
+        self.state.split(',').filter(|state| !state.is_empty())
+    }
+
+    /// The filter with the id of its destination; or why it matches nothing, as a refusal. A filter that cannot be
+    /// understood must never match everything.
+    pub(crate) async fn resolved(&self, visit: &Visit) -> Result<Result<Self, Refusal>, Refusal> {
+        let refused =
+            |reason: String| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "The filter matches nothing", reason);
+        let unknown: Vec<&str> = self.states().filter(|state| !STATES.contains(state)).collect();
+        if !unknown.is_empty() {
+            let states = STATES.join(", ");
+            return Ok(Err(refused(format!("There is no state “{}”. The states are {states}.", unknown.join(", ")))));
+        }
+        let found = destination_id(visit, &self.destination).await?;
+        Ok(found.map(|destination| Self { destination, ..self.clone() }).map_err(refused))
     }
 
     /// The parameters by name, without the states and the order.
@@ -116,11 +139,19 @@ impl DeliveryFilter {
     /// The conditions, for chips. `name_of` shows the name of a destination instead of its id.
     pub(crate) fn chips(&self, path: &str, name_of: impl Fn(&str) -> String) -> Vec<Chip> {
         let set = self.conditions().into_iter().filter(|(_, _, value)| !value.is_empty());
+        let states: Vec<&str> = self.states().collect();
+        // The known states have links of their own.
+        let unknown = states.iter().filter(|state| !STATES.contains(state)).map(|state| {
+            let others: Vec<&str> = states.iter().copied().filter(|other| other != state).collect();
+            let without = Self { state: others.join(","), ..self.clone() }.link(path);
+            Chip { name: "State", value: (*state).to_owned(), without }
+        });
         set.map(|(parameter, name, value)| Chip {
             name,
             value: if parameter == "destination" { name_of(value) } else { value.clone() },
             without: self.without(parameter).link(path),
         })
+        .chain(unknown)
         .collect()
     }
 
@@ -142,7 +173,8 @@ impl DeliveryFilter {
     pub(crate) fn state_links(&self, path: &str) -> Vec<StateLink> {
         let link = |name: &'static str| {
             let is_on = self.has_state(name);
-            let state = joined(|state| if state == name { !is_on } else { self.has_state(state) });
+            let given: Vec<&str> = self.states().collect();
+            let state = joined(&given, |state| if state == name { !is_on } else { self.has_state(state) });
             StateLink { name, is_on, turned: Self { state, ..self.clone() }.link(path) }
         };
         STATES.into_iter().map(link).collect()
@@ -150,15 +182,13 @@ impl DeliveryFilter {
 
     /// Whether a replay can take all deliveries of this filter: it has no filter by event.
     pub(crate) fn is_replayable(&self) -> bool {
-        self.event.is_empty()
-            && !self.state.is_empty()
-            && self.state.split(',').all(|state| REPLAYABLE.contains(&state))
+        self.event.is_empty() && !self.state.is_empty() && self.states().all(|state| REPLAYABLE.contains(&state))
     }
 
     /// The body of `POST /v1/replays` for the deliveries of this filter.
     pub(crate) fn replay(&self) -> Value {
         let given = |value: &str| if value.is_empty() { Value::Null } else { json!(value) };
-        let states: Vec<&str> = self.state.split(',').filter(|state| !state.is_empty()).collect();
+        let states: Vec<&str> = self.states().collect();
         json!({
             "states": if states.is_empty() { Value::Null } else { json!(states) },
             "destination": given(&self.destination),
@@ -177,12 +207,22 @@ impl DeliveryFilter {
     }
 }
 
-fn joined(is_on: impl Fn(&str) -> bool) -> String {
-    STATES.into_iter().filter(|state| is_on(state)).collect::<Vec<_>>().join(",")
+/// The known states that are on, and the unknown ones among the given.
+fn joined(given: &[&str], is_on: impl Fn(&str) -> bool) -> String {
+    let unknown = given.iter().copied().map(str::trim).filter(|state| !state.is_empty() && !STATES.contains(state));
+    STATES.into_iter().filter(|state| is_on(state)).chain(unknown).collect::<Vec<_>>().join(",")
 }
 
-/// An instant as the API reads it. The field of a form has no zone: `2026-11-21T07:30` is in UTC.
+/// An instant as the API reads it. The field of a form has no zone: `2026-11-21T07:30` is in UTC, and so is what the
+/// pages show: `2026-11-21 07:30:00`.
 pub(crate) fn instant(value: &str) -> String {
+    let value = value.trim().trim_end_matches(" UTC");
+    let value = &match value.split_once(' ') {
+        Some((day, clock)) if day.len() == 10 && day.starts_with(|first: char| first.is_ascii_digit()) => {
+            format!("{day}T{clock}")
+        }
+        _ => value.to_owned(),
+    };
     let is_local = value.len() >= 16 && value.as_bytes()[10] == b'T' && !value.ends_with(['Z', 'z']);
     let has_offset = value.get(16..).is_some_and(|rest| rest.contains(['+', '-']));
     match value.len() {
@@ -242,6 +282,7 @@ mod tests {
         let body = filter.replay();
         assert_eq!((&body["states"], &body["from"]), (&json!(["dead"]), &json!("2026-11-21T07:30:00Z")));
         assert_eq!((&body["error"], &body["tenant"]), (&json!("timeout"), &Value::Null));
+        assert_eq!(read("state=dead,bogus").replay()["states"], json!(["dead", "bogus"]));
         let replayable = ["state=dead", "state=dead,pending", "state=dead&event=evt_1", ""];
         assert_eq!(replayable.map(|query| read(query).is_replayable()), [true, false, false, false]);
     }
@@ -250,6 +291,8 @@ mod tests {
     fn a_time_without_a_zone_is_in_utc() {
         for (given, expected) in [
             ("2026-11-21T07:30", "2026-11-21T07:30:00Z"),
+            ("2026-11-21 07:30", "2026-11-21T07:30:00Z"),
+            ("2026-11-21 07:30:15 UTC", "2026-11-21T07:30:15Z"),
             ("2026-11-21T07:30:15", "2026-11-21T07:30:15Z"),
             ("2026-11-21T07:30:15Z", "2026-11-21T07:30:15Z"),
             ("2026-11-21T07:30:15+02:00", "2026-11-21T07:30:15+02:00"),

@@ -175,6 +175,11 @@ impl Frame {
         visible.map(entry).collect()
     }
 
+    /// Whether any page is for the caller: a key for ingest reads nothing.
+    pub(crate) fn can_read(&self) -> bool {
+        self.me.as_ref().is_some_and(|me| me.role.includes(Role::Read))
+    }
+
     /// Whether actions on destinations and deliveries are shown. The API decides about each of them again.
     pub(crate) fn can_operate(&self) -> bool {
         self.me.as_ref().is_some_and(|me| me.role.includes(Role::Operate))

@@ -15,10 +15,14 @@ pub(crate) struct NamedDestination {
 }
 
 impl NamedDestination {
-    /// The name, or the URL of a destination without one.
     pub(crate) fn label(&self) -> &str {
-        if self.name.is_empty() { &self.url } else { &self.name }
+        label(&self.name, &self.url)
     }
+}
+
+/// The name, or the URL of a destination without one. A name of white space only would make a link without a text.
+pub(crate) fn label<'a>(name: &'a str, url: &'a str) -> &'a str {
+    if name.trim().is_empty() { url } else { name }
 }
 
 /// The names of some destinations. A deleted one is shown by its id.
@@ -41,16 +45,39 @@ impl Names {
     }
 }
 
+/// The destinations with a text in their name or URL: so many that one with exactly this name is among them.
+async fn search(visit: &Visit, text: &str) -> Result<Vec<NamedDestination>, Refusal> {
+    let path = ApiPath::of(["overview"]).with("q", text).with("sort", "name").with("limit", "50");
+    let found: crate::views::List<Found> = visit.api.get(&path).await?;
+    Ok(found.data.into_iter().map(|row| row.destination).collect())
+}
+
+/// The first two destinations that have exactly this name or URL.
+fn exactly<'a>(
+    found: &'a [NamedDestination],
+    given: &str,
+) -> (Option<&'a NamedDestination>, Option<&'a NamedDestination>) {
+    let mut exact = found.iter().filter(|one| one.name.trim() == given || one.url == given);
+    (exact.next(), exact.next())
+}
+
+/// The id of the only destination with exactly this name or URL.
+pub(crate) async fn exact_id(visit: &Visit, given: &str) -> Result<Option<String>, Refusal> {
+    let found = search(visit, given).await?;
+    Ok(match exactly(&found, given) {
+        (Some(one), None) => Some(one.id.clone()),
+        _ => None,
+    })
+}
+
 /// The id of the destination that a reader names by its id, name or URL, or why there is not one.
 pub(crate) async fn destination_id(visit: &Visit, given: &str) -> Result<Result<String, String>, Refusal> {
     if given.is_empty() || given.starts_with("dst_") {
         return Ok(Ok(given.to_owned()));
     }
-    let path = ApiPath::of(["overview"]).with("q", given).with("sort", "name").with("limit", "3");
-    let found: crate::views::List<Found> = visit.api.get(&path).await?;
-    let found: Vec<NamedDestination> = found.data.into_iter().map(|row| row.destination).collect();
-    let mut exact = found.iter().filter(|one| one.name == given || one.url == given);
-    Ok(match (exact.next(), exact.next(), found.as_slice()) {
+    let found = search(visit, given).await?;
+    let (first, second) = exactly(&found, given);
+    Ok(match (first, second, found.as_slice()) {
         (Some(one), None, _) | (None, _, [one]) => Ok(one.id.clone()),
         (_, _, []) => Err(format!("No destination has “{given}” in its name or URL.")),
         _ => Err(format!("Several destinations have “{given}” in their names or URLs; name one of them exactly.")),

@@ -60,6 +60,13 @@ fn short(value: f64) -> String {
 #[serde(transparent)]
 pub(crate) struct Seconds(pub(crate) f64);
 
+impl Seconds {
+    /// `12 s ago`, and `just now` below a second.
+    pub(crate) fn ago(&self) -> String {
+        if self.0 < 1.0 { "just now".to_owned() } else { format!("{self} ago") }
+    }
+}
+
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(seconds) = *self;
@@ -116,6 +123,12 @@ impl At {
     /// Only the clock: for instants of the last minutes.
     pub(crate) fn clock(&self) -> Clock {
         Clock(self.0)
+    }
+
+    /// The day and the clock in UTC as a text: for messages.
+    pub(crate) fn plain(&self) -> String {
+        let (day, clock) = day_and_clock(self.0);
+        format!("{day} {clock}")
     }
 
     /// Counts down to the instant.
@@ -190,6 +203,7 @@ mod tests {
         let shown = seconds.map(|seconds| Seconds(seconds).to_string());
         let expected = ["0 ms", "850 ms", "1.3 s", "12 s", "1 min", "3 min 5 s", "1 h", "3 h 12 min", "4 d 3 h"];
         assert_eq!(shown, expected);
+        assert_eq!([0.0, 0.9, 12.0].map(|seconds| Seconds(seconds).ago()), ["just now", "just now", "12 s ago"]);
     }
 
     #[test]

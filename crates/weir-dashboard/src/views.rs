@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::units::{Count, PerSecond, Seconds, Share};
+use crate::{
+    names::label,
+    units::{Count, PerSecond, Seconds, Share},
+};
 
 /// A page of a list.
 #[derive(Debug, Clone, Deserialize)]
@@ -72,9 +75,13 @@ pub(crate) struct DestinationState {
 }
 
 impl DestinationState {
-    /// The name, or the URL of a destination without one.
     pub(crate) fn label(&self) -> &str {
-        if self.name.is_empty() { &self.url } else { &self.name }
+        label(&self.name, &self.url)
+    }
+
+    /// Whether its label is its name.
+    pub(crate) fn is_named(&self) -> bool {
+        self.label() == self.name
     }
 }
 

@@ -100,7 +100,7 @@ impl Entry {
             "replay" => Some(format!("/replays/{id}")),
             _ => None,
         };
-        let label = name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| id.clone());
+        let label = name.clone().filter(|name| !name.trim().is_empty()).unwrap_or_else(|| id.clone());
         // A deleted destination has no page any more.
         Some((page.filter(|_| self.action != "destination.deleted"), label))
     }
@@ -111,11 +111,16 @@ impl Entry {
         let fields: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         let change = |field: &String| Change {
             field: field.clone(),
-            before: before.get(field).map(plain),
-            after: after.get(field).map(plain),
+            before: before.get(field).map(|value| shown(field, value)),
+            after: after.get(field).map(|value| shown(field, value)),
         };
         fields.into_iter().map(change).collect()
     }
+}
+
+/// The value of a field. A key that is bound to no tenants may see all of them.
+fn shown(field: &str, value: &Value) -> String {
+    if field == "tenants" && value.is_null() { "all tenants".to_owned() } else { plain(value) }
 }
 
 /// A value as people read it: limits as `10/s`, texts without quotes.
@@ -145,10 +150,11 @@ struct Log {
 
 impl Log {
     /// Every filter has an index, so the first page may be read again at every snapshot.
-    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<Entry>, String)) -> Self {
+    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<Entry>, Option<String>)) -> Self {
         let base = visit.site.base.clone();
         let fragment = filter.link(&format!("{base}/fragments/activity"), "");
-        let live = filter.cursor.is_empty().then(|| LiveRegion::prompt(fragment, &version));
+        let version = version.filter(|_| filter.cursor.is_empty());
+        let live = version.map(|version| LiveRegion::prompt(fragment, &version));
         Self { base, filter, page, example: Example::new(visit, me), live }
     }
 
@@ -180,7 +186,7 @@ struct ActivityLog {
     log: Log,
 }
 
-pub(crate) async fn show(visit: Visit, Query(mut filter): Query<Filter>) -> Answered {
+pub(crate) async fn show(visit: Visit, Query(filter): Query<Filter>) -> Answered {
     let given = filter.destination.trim().to_owned();
     let problem = match destination_id(&visit, &given).await? {
         // The link of the page has the id, whatever was typed.
@@ -188,13 +194,15 @@ pub(crate) async fn show(visit: Visit, Query(mut filter): Query<Filter>) -> Answ
             return visit.redirect(&Filter { destination: id, ..filter }.link("/activity", ""), None);
         }
         Ok(_) => None,
-        Err(problem) => {
-            filter.destination.clear();
-            Some(problem)
-        }
+        Err(problem) => Some(problem),
     };
-    let path = filter.api_path();
-    let (me, read) = tokio::try_join!(visit.me(), visit.api.get_versioned(&path))?;
+    let me = visit.me().await?;
+    let read = if problem.is_some() {
+        (List { data: Vec::new(), next_cursor: None }, None)
+    } else {
+        let (page, version) = visit.api.get_versioned(&filter.api_path()).await?;
+        (page, Some(version))
+    };
     let log = Log::new(&visit, &me, filter, read);
     let frame = visit.frame(me, Section::Activity, "Activity").live_if_first(&log.filter.cursor);
     visit.page(&ActivityPage { frame, problem, log })
@@ -207,7 +215,7 @@ pub(crate) async fn fragment(visit: Visit, Query(filter): Query<Filter>) -> Answ
         return visit.unchanged();
     }
     let me = visit.me().await?;
-    visit.fragment(&ActivityLog { log: Log::new(&visit, &me, filter, read) })
+    visit.fragment(&ActivityLog { log: Log::new(&visit, &me, filter, (read.0, Some(read.1))) })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 use askama::Template;
 use axum::extract::RawQuery;
+use http::StatusCode;
 use serde::Deserialize;
 use weir_core::access::Role;
 
@@ -14,7 +15,7 @@ use crate::{
     fields::Fields,
     frame::{Frame, Me, Section},
     live_region::LiveRegion,
-    names::{Names, destination_id},
+    names::{Names, label},
     refusal::Refusal,
     units::{At, Count},
     visit::{Answered, Visit},
@@ -47,7 +48,7 @@ struct Groups {
 
 impl Group {
     fn destination(&self) -> &str {
-        if self.destination_name.is_empty() { &self.destination_id } else { &self.destination_name }
+        label(&self.destination_name, &self.destination_id)
     }
 
     /// The error as the filter of the API names it: the status, which is more exact, or the word.
@@ -83,9 +84,9 @@ struct Table {
 impl Table {
     fn new(visit: &Visit, me: &Me, filter: DeliveryFilter, groups: Groups) -> Self {
         let base = visit.site.base.clone();
-        let live = Some(LiveRegion::slow(filter.link(&format!("{base}/fragments{PATH}"))));
+        let live = LiveRegion::slow(filter.link(&format!("{base}/fragments{PATH}")));
         let can_operate = me.role.includes(Role::Operate);
-        Self { base, filter, groups, can_operate, example: Example::new(visit, me), live }
+        Self { base, filter, groups, can_operate, example: Example::new(visit, me), live: Some(live) }
     }
 
     fn total(&self) -> Count {
@@ -93,7 +94,7 @@ impl Table {
     }
 
     fn is_filtered(&self) -> bool {
-        !DeliveryFilter { state: String::new(), ..self.filter.clone() }.is_empty()
+        !DeliveryFilter { state: own_states(&self.filter), ..self.filter.clone() }.is_empty()
     }
 
     /// The deliveries of a group.
@@ -136,14 +137,34 @@ struct DeadLettersTable {
 
 impl DeadLettersPage {
     fn chips(&self) -> Vec<Chip> {
-        // The states are always the same here.
-        let filter = DeliveryFilter { state: String::new(), ..self.table.filter.clone() };
-        filter.chips(&format!("{}{PATH}", self.frame.base()), |id| self.names.of(id))
+        let filter = DeliveryFilter { state: own_states(&self.table.filter), ..self.table.filter.clone() };
+        let path = format!("{}{PATH}", self.frame.base());
+        let mut chips = filter.chips(&path, |id| self.names.of(id));
+        if !filter.state.is_empty() {
+            let without = DeliveryFilter { state: String::new(), ..filter.clone() }.link(&path);
+            chips.retain(|chip| chip.name != "State");
+            chips.push(Chip { name: "State", value: filter.state, without });
+        }
+        chips
     }
 }
 
 fn filter_of(fields: &Fields) -> DeliveryFilter {
-    DeliveryFilter { state: DEAD.to_owned(), order: String::new(), ..DeliveryFilter::read(fields) }
+    let filter = DeliveryFilter { order: String::new(), ..DeliveryFilter::read(fields) };
+    let state = if filter.state.is_empty() { DEAD.to_owned() } else { filter.state };
+    DeliveryFilter { state, ..filter }
+}
+
+/// The states of the filter, unless they are those of all dead letters.
+fn own_states(filter: &DeliveryFilter) -> String {
+    if filter.state == DEAD { String::new() } else { filter.state.clone() }
+}
+
+/// Deliveries in other states are no dead letters.
+fn other_states(filter: &DeliveryFilter) -> Option<Refusal> {
+    let is_other = filter.state.split(',').any(|state| !DEAD.split(',').any(|dead| dead == state));
+    let text = format!("A dead letter is failed or dead, and never {}.", filter.state.replace(',', " or "));
+    is_other.then(|| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "The filter matches nothing", text))
 }
 
 async fn read(visit: &Visit, filter: DeliveryFilter) -> Result<(Me, Table), Refusal> {
@@ -154,19 +175,27 @@ async fn read(visit: &Visit, filter: DeliveryFilter) -> Result<(Me, Table), Refu
 }
 
 pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
-    let mut filter = filter_of(&Fields::parse(query.unwrap_or_default().as_bytes()));
-    let problem = match destination_id(&visit, &filter.destination).await? {
-        Ok(id) if id != filter.destination => {
-            let found = DeliveryFilter { destination: id, state: String::new(), ..filter };
-            return visit.redirect(&found.link(PATH), None);
+    let filter = filter_of(&Fields::parse(query.unwrap_or_default().as_bytes()));
+    let read = match filter.resolved(&visit).await? {
+        Ok(found) if found != filter => {
+            return visit.redirect(&DeliveryFilter { state: own_states(&found), ..found }.link(PATH), None);
         }
-        Ok(_) => None,
-        Err(problem) => {
-            filter.destination.clear();
-            Some(problem)
-        }
+        Ok(_) => match other_states(&filter) {
+            Some(refusal) => Err(refusal),
+            None => read(&visit, filter.clone()).await,
+        },
+        Err(refusal) => Err(refusal),
     };
-    let (me, table) = read(&visit, filter).await?;
+    let (me, table, problem) = match read {
+        Ok((me, table)) => (me, table, None),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            let me = visit.me().await?;
+            let none = Groups { data: Vec::new(), scanned: Count(0), capped: false };
+            let table = Table { live: None, ..Table::new(&visit, &me, filter, none) };
+            (me, table, Some(refusal.sentence()))
+        }
+        Err(refusal) => return Err(refusal),
+    };
     let names = Names::read(&visit, [&*table.filter.destination]).await;
     let frame = visit.frame(me, Section::DeadLetters, "Dead letters").live("");
     visit.page(&DeadLettersPage { frame, problem, names, table })

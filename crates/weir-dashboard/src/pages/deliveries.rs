@@ -7,6 +7,7 @@ use std::fmt;
 
 use askama::Template;
 use axum::extract::RawQuery;
+use http::StatusCode;
 use serde::Deserialize;
 use weir_core::access::Role;
 
@@ -17,7 +18,7 @@ use crate::{
     fields::Fields,
     frame::{Frame, Me, Section},
     live_region::LiveRegion,
-    names::{Names, destination_id},
+    names::Names,
     refusal::Refusal,
     units::{At, Count},
     views,
@@ -86,13 +87,13 @@ impl List {
         me: &Me,
         filter: DeliveryFilter,
         cursor: &str,
-        (page, version): (Rows, String),
+        (page, version): (Rows, Option<String>),
     ) -> Self {
         let base = visit.site.base.clone();
         let mentioned = page.data.iter().map(|row| &*row.destination_id).chain([&*filter.destination]);
         let names = Names::read(visit, mentioned).await;
         let fragment = filter.link(&format!("{base}/fragments{PATH}"));
-        let live = cursor.is_empty().then(|| match is_costly(&filter, me) {
+        let live = version.filter(|_| cursor.is_empty()).map(|version| match is_costly(&filter, me) {
             true => LiveRegion::slow(fragment),
             false => LiveRegion::prompt(fragment, &version),
         });
@@ -187,7 +188,7 @@ impl Head {
 #[template(path = "deliveries.html")]
 struct DeliveriesPage {
     frame: Frame,
-    /// What was typed as the destination, and why it names none.
+    /// Why the filter matches nothing.
     problem: Option<String>,
     head: Head,
     list: List,
@@ -230,20 +231,26 @@ async fn read_rows(visit: &Visit, filter: &DeliveryFilter, cursor: &str) -> Resu
 
 pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
-    let (mut filter, cursor) = (DeliveryFilter::read(&fields), fields.text("cursor"));
-    let problem = match destination_id(&visit, &filter.destination).await? {
+    let (filter, cursor) = (DeliveryFilter::read(&fields), fields.text("cursor"));
+    let rows = match filter.resolved(&visit).await? {
         // The link of the page has the id, whatever was typed.
-        Ok(id) if id != filter.destination => {
-            return visit.redirect(&DeliveryFilter { destination: id, ..filter }.link(PATH), None);
-        }
-        Ok(_) => None,
-        Err(problem) => {
-            filter.destination.clear();
-            Some(problem)
-        }
+        Ok(found) if found != filter => return visit.redirect(&found.link(PATH), None),
+        Ok(_) => read_rows(&visit, &filter, cursor).await,
+        Err(refusal) => Err(refusal),
     };
-    let (me, rows) = tokio::try_join!(visit.me(), read_rows(&visit, &filter, cursor))?;
-    let head = Head::read(&visit, &me, filter.clone(), cursor, &rows.0).await?;
+    let me = visit.me().await?;
+    let (rows, problem) = match rows {
+        Ok((rows, version)) => ((rows, Some(version)), None),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            let none = Rows { data: Vec::new(), next_cursor: None };
+            ((none, None), Some(refusal.sentence()))
+        }
+        Err(refusal) => return Err(refusal),
+    };
+    // What matches nothing has one page, and nothing changes on it.
+    let cursor = if problem.is_some() { "" } else { cursor };
+    let mut head = Head::read(&visit, &me, filter.clone(), cursor, &rows.0).await?;
+    head.live = head.live.filter(|_| problem.is_none());
     let list = List::new(&visit, &me, filter, cursor, rows).await;
     let frame = visit.frame(me, Section::Deliveries, "Deliveries").live_if_first(cursor);
     visit.page(&DeliveriesPage { frame, problem, head, list })
@@ -258,7 +265,7 @@ pub(crate) async fn fragment(visit: Visit, RawQuery(query): RawQuery) -> Answere
         return visit.unchanged();
     }
     let me = visit.me().await?;
-    let list = List::new(&visit, &me, filter, "", rows).await;
+    let list = List::new(&visit, &me, filter, "", (rows.0, Some(rows.1))).await;
     visit.fragment(&DeliveriesList { list })
 }
 

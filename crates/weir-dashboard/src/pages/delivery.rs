@@ -13,6 +13,7 @@ use crate::{
     client::{ApiPath, append},
     example::quoted,
     frame::{Frame, Section},
+    names::label,
     refusal::Refusal,
     units::{At, Count},
     visit::{Answered, Visit},
@@ -136,8 +137,7 @@ impl DeliveryPage {
 
     fn destination_label(&self) -> &str {
         match &self.destination {
-            Some(found) if found.name.is_empty() => &found.url,
-            Some(found) => &found.name,
+            Some(found) => label(&found.name, &found.url),
             None => &self.delivery.destination_id,
         }
     }

@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::{
     client::{ApiPath, Call},
     fields::Fields,
+    names::label,
     refusal::Refusal,
     units::{At, Count},
     views::RateLimit,
@@ -62,12 +63,14 @@ pub(crate) struct Destination {
     pub(crate) next_probe_at: Option<At>,
     pub(crate) held_until: Option<At>,
     pub(crate) held_reason: Option<String>,
+    /// While the secret before the last rotation also signs.
+    #[serde(default)]
+    pub(crate) previous_secret_valid_until: Option<At>,
 }
 
 impl Destination {
-    /// The name, or the URL of a destination without one.
     pub(crate) fn label(&self) -> &str {
-        if self.name.is_empty() { &self.url } else { &self.name }
+        label(&self.name, &self.url)
     }
 }
 

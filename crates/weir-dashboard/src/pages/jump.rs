@@ -1,10 +1,11 @@
-//! Jump to what an id names, or search destinations for any other text.
+//! Jump to what an id names, or to the destination with exactly this name. Any other text is searched for.
 
 use axum::extract::Query;
 use serde::Deserialize;
 
 use crate::{
     client::append,
+    names::exact_id,
     visit::{Answered, Visit},
 };
 
@@ -15,7 +16,13 @@ pub(crate) struct Jump {
 }
 
 pub(crate) async fn jump(visit: Visit, Query(jump): Query<Jump>) -> Answered {
-    visit.redirect(&target(jump.id.trim()), None)
+    let given = jump.id.trim();
+    let target = target(given);
+    if given.is_empty() || !target.starts_with("/?") {
+        return visit.redirect(&target, None);
+    }
+    let named = exact_id(&visit, given).await?;
+    visit.redirect(&named.map_or(target, |id| format!("/destinations/{id}")), None)
 }
 
 fn target(id: &str) -> String {

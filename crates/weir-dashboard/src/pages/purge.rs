@@ -4,6 +4,7 @@ use askama::Template;
 use axum::extract::{Path, RawQuery};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_core::Timestamp;
 
 use crate::{
     client::{ApiPath, append},
@@ -26,6 +27,19 @@ struct Filter {
     before: String,
 }
 
+/// The instant that ends the selection of a purge or replay which is confirmed later: the end that the reader has
+/// given, or else now. Events that arrive between the count and the confirmation are not part of it.
+pub(super) fn counted_until(visit: &Visit, given: &str) -> String {
+    let now = visit.site.clock.now();
+    let given = instant(given);
+    match given.parse::<Timestamp>() {
+        Ok(at) if at > now => now.to_string(),
+        // The API explains what is no time.
+        _ if given.is_empty() => now.to_string(),
+        _ => given,
+    }
+}
+
 impl Filter {
     fn read(fields: &Fields) -> Self {
         let given = fields.all("state");
@@ -36,12 +50,12 @@ impl Filter {
         }
     }
 
-    fn body(&self) -> Value {
+    fn body(&self, before: &str) -> Value {
         let given = |value: &str| if value.is_empty() { Value::Null } else { json!(value) };
         json!({
             "states": if self.states.is_empty() { Value::Null } else { json!(self.states) },
             "event_type": given(&self.event_type),
-            "before": given(&instant(&self.before)),
+            "before": before,
         })
     }
 
@@ -72,12 +86,14 @@ struct PurgePage {
     frame: Frame,
     destination: NamedDestination,
     filter: Filter,
+    /// The events before this instant are counted.
+    counted_until: String,
     total: Count,
 }
 
 impl PurgePage {
     fn confirmation(&self) -> String {
-        confirmation(self.total)
+        confirmation("purge", self.total)
     }
 
     fn takes(&self, state: &str) -> bool {
@@ -85,28 +101,39 @@ impl PurgePage {
     }
 }
 
-fn confirmation(total: Count) -> String {
-    format!("purge {}", total.0)
+/// What the reader types to do an action to so many deliveries.
+pub(super) fn confirmation(action: &str, total: Count) -> String {
+    format!("{action} {}", total.0)
+}
+
+/// Whether the reader has confirmed what was counted, or why not.
+pub(super) fn confirmed(fields: &Fields, action: &str) -> Result<(), &'static str> {
+    let total = fields.text("total").parse().map_or(Count(0), Count);
+    if total.0 == 0 || fields.text("counted_until").is_empty() {
+        return Err("nothing was counted.");
+    }
+    let is_typed = fields.text("confirm") == confirmation(action, total);
+    if is_typed { Ok(()) } else { Err("the confirmation was not typed as shown.") }
 }
 
 pub(crate) async fn show(visit: Visit, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answered {
     let filter = Filter::read(&Fields::parse(query.unwrap_or_default().as_bytes()));
-    let (destination, body) = (ApiPath::of(["destinations", &id]), filter.body());
+    let counted_until = counted_until(&visit, &filter.before);
+    let (destination, body) = (ApiPath::of(["destinations", &id]), filter.body(&counted_until));
     let counting = ApiPath::of(["destinations", &id, "purge"]);
     let (me, destination, counted) =
         tokio::try_join!(visit.me(), visit.api.get(&destination), visit.api.dry_run::<Counted>(counting, &body))?;
     let frame = visit.frame(me, Section::Overview, "Purge the backlog");
-    visit.page(&PurgePage { frame, destination, filter, total: counted.total })
+    visit.page(&PurgePage { frame, destination, filter, counted_until, total: counted.total })
 }
 
 pub(crate) async fn purge(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
     let filter = Filter::read(&fields);
-    let expected = fields.text("total").parse().map_or_else(|_| String::new(), |total| confirmation(Count(total)));
-    if expected.is_empty() || fields.text("confirm") != expected {
-        let unsure = "Nothing was cancelled: the confirmation was not typed as shown.";
-        return visit.redirect(&filter.link(&id), Some(Flash::error(unsure)));
+    let counted_until = fields.text("counted_until");
+    if let Err(reason) = confirmed(&fields, "purge") {
+        return visit.redirect(&filter.link(&id), Some(Flash::error(format!("Nothing was cancelled: {reason}"))));
     }
-    let answer = visit.api.post(&ApiPath::of(["destinations", &id, "purge"]), &filter.body()).await;
+    let answer = visit.api.post(&ApiPath::of(["destinations", &id, "purge"]), &filter.body(counted_until)).await;
     visit.after(&format!("/destinations/{id}"), answer, |purged: Purged| {
         let word = if purged.cancelled.0 == 1 { "delivery is" } else { "deliveries are" };
         format!("{} waiting {word} cancelled.", purged.cancelled)

@@ -98,7 +98,7 @@ impl Alert {
 
     /// The name of its destination at that time, or else how it is called now.
     pub(super) fn label(&self, names: &Names) -> String {
-        if self.data.name.is_empty() { names.of(&self.data.destination_id) } else { self.data.name.clone() }
+        if self.data.name.trim().is_empty() { names.of(&self.data.destination_id) } else { self.data.name.clone() }
     }
 
     /// What it says, in a sentence.
@@ -174,7 +174,7 @@ impl RecentAlerts {
         alerts.sort_by(|a, b| Reverse((a.created_at, &a.id)).cmp(&Reverse((b.created_at, &b.id))));
         alerts.dedup_by(|a, b| a.id == b.id);
         alerts.truncate(SHOWN);
-        let unnamed = alerts.iter().filter(|alert| alert.data.name.is_empty());
+        let unnamed = alerts.iter().filter(|alert| alert.data.name.trim().is_empty());
         let names = Names::read(visit, unnamed.map(Alert::destination)).await;
         let (base, example) = (visit.site.base.clone(), Example::new(visit, me));
         let live = Some(LiveRegion::slow(format!("{base}/fragments/alerts")));

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use axum::extract::RawQuery;
-use http::Method;
+use http::{Method, StatusCode};
 use serde::Deserialize;
 
 use crate::{
@@ -11,11 +11,13 @@ use crate::{
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
-    names::Names,
+    names::{Names, label},
     refusal::Refusal,
     units::{Count, PerSecond, Seconds},
     visit::{Answered, Visit},
 };
+
+use super::purge::{confirmation, confirmed, counted_until};
 
 #[derive(Debug, Deserialize)]
 struct Counted {
@@ -46,7 +48,7 @@ struct ReceiverState {
 
 impl Receiver {
     fn label(&self) -> &str {
-        if self.destination.name.is_empty() { &self.destination.url } else { &self.destination.name }
+        label(&self.destination.name, &self.destination.url)
     }
 }
 
@@ -56,6 +58,8 @@ struct PlanPage {
     frame: Frame,
     filter: DeliveryFilter,
     names: Names,
+    /// The events before this instant are counted.
+    counted_until: String,
     total: Count,
     /// The destination, if the replay has only one.
     destination: Option<Receiver>,
@@ -70,7 +74,7 @@ impl PlanPage {
 
     /// What the reader types.
     fn confirmation(&self) -> String {
-        confirmation(self.total)
+        confirmation("replay", self.total)
     }
 
     /// How long it takes at the least, at the limit of the destination.
@@ -85,19 +89,27 @@ impl PlanPage {
     }
 }
 
-fn confirmation(total: Count) -> String {
-    format!("replay {}", total.0)
+async fn count(visit: &Visit, filter: &DeliveryFilter, until: &str) -> Result<Count, Refusal> {
+    let selected = DeliveryFilter { to: until.to_owned(), ..filter.clone() };
+    let counted: Counted = visit.api.dry_run(ApiPath::of(["replays"]), &selected.replay()).await?;
+    Ok(counted.total)
 }
 
-async fn count(visit: &Visit, filter: &DeliveryFilter) -> Result<Count, Refusal> {
-    let counted: Counted = visit.api.dry_run(ApiPath::of(["replays"]), &filter.replay()).await?;
-    Ok(counted.total)
+/// The filter of the fields. One that cannot be understood is refused: it would select more than was meant.
+async fn filter_of(visit: &Visit, fields: &Fields) -> Result<DeliveryFilter, Refusal> {
+    let filter = DeliveryFilter { order: String::new(), ..DeliveryFilter::read(fields) };
+    if !filter.event.is_empty() {
+        let detail = "A replay cannot be limited to one event. Retry the deliveries of the event one by one instead.";
+        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "The filter matches nothing", detail));
+    }
+    filter.resolved(visit).await?
 }
 
 pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
-    let filter = DeliveryFilter { order: String::new(), event: String::new(), ..DeliveryFilter::read(&fields) };
-    let (me, total) = tokio::try_join!(visit.me(), count(&visit, &filter))?;
+    let filter = filter_of(&visit, &fields).await?;
+    let counted_until = counted_until(&visit, &filter.to);
+    let (me, total) = tokio::try_join!(visit.me(), count(&visit, &filter, &counted_until))?;
     let names = Names::read(&visit, [&*filter.destination]).await;
     let destination = match &*filter.destination {
         "" => None,
@@ -106,18 +118,17 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     };
     let form = format!("form-{}", visit.site.clock.now().as_nanos());
     let frame = visit.frame(me, Section::Replays, "New replay");
-    visit.page(&PlanPage { frame, filter, names, total, destination, form })
+    visit.page(&PlanPage { frame, filter, names, counted_until, total, destination, form })
 }
 
 pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
-    let filter = DeliveryFilter { order: String::new(), event: String::new(), ..DeliveryFilter::read(&fields) };
+    let filter = filter_of(&visit, &fields).await?;
     let plan = filter.link("/replays/new");
-    let expected = fields.text("total").parse().map_or_else(|_| String::new(), |total| confirmation(Count(total)));
-    if expected.is_empty() || fields.text("confirm") != expected {
-        let unsure = "Nothing was replayed: the confirmation was not typed as shown.";
-        return visit.redirect(&plan, Some(Flash::error(unsure)));
+    if let Err(reason) = confirmed(&fields, "replay") {
+        return visit.redirect(&plan, Some(Flash::error(format!("Nothing was replayed: {reason}"))));
     }
-    let call = Call::new(Method::POST, &ApiPath::of(["replays"])).json(&filter.replay())?;
+    let selected = DeliveryFilter { to: fields.text("counted_until").to_owned(), ..filter };
+    let call = Call::new(Method::POST, &ApiPath::of(["replays"])).json(&selected.replay())?;
     match visit.api.send(&call.idempotency_key(fields.text("form"))?).await {
         Ok(answer) => {
             let created: Created = answer.read()?;

@@ -22,18 +22,26 @@ async fn a_replay_starts_only_after_the_typed_confirmation() {
     let counted = &api.seen("POST", "/v1/replays")[0];
     assert_eq!(counted.path, "/v1/replays?dry_run=true");
     assert_eq!((&counted.body["states"], &counted.body["error"]), (&json!(["dead"]), &json!("5xx")));
+    // What arrives after the count is not replayed.
+    assert_eq!(counted.body["to"], json!(AT));
     page.has(&["<strong>137</strong> deliveries match", "data-expect=\"replay 137\"", "name=\"error\" value=\"5xx\""]);
 
     api.on("POST", "/v1/replays", 202, replay("running"));
-    let form = "state=dead&error=5xx&total=137&form=form-1&confirm=";
+    let form = format!("state=dead&error=5xx&counted_until={AT}&total=137&form=form-1&confirm=");
     let unsure = api.dashboard().post("/replays", &format!("{form}replay+13")).await;
     assert_eq!(unsure.location(), "/replays/new?error=5xx&state=dead");
     assert!(unsure.flash().contains("Nothing was replayed"));
+    for nothing in ["state=dead&counted_until=2025-11-21T07:30:00.000Z&total=0", "state=dead&total=3"] {
+        let confirmed = format!("{nothing}&confirm=replay+{}", &nothing[nothing.len() - 1..]);
+        let refused = api.dashboard().post("/replays", &confirmed).await;
+        assert_eq!(refused.flash(), "error.Nothing was replayed: nothing was counted.");
+    }
     assert_eq!(api.seen("POST", "/v1/replays").len(), 1);
 
     let page = api.dashboard().post("/replays", &format!("{form}replay+137")).await;
     assert_eq!(page.location(), "/replays/rpl_1");
     let sent = &api.seen("POST", "/v1/replays")[1];
+    assert_eq!(sent.body, counted.body, "what was counted is replayed");
     assert_eq!((sent.path.as_str(), sent.headers["idempotency-key"].to_str().unwrap()), ("/v1/replays", "form-1"));
 }
 
@@ -60,16 +68,37 @@ async fn a_backlog_is_purged_only_after_the_typed_confirmation() {
     let page = api.dashboard().get("/destinations/dst_1/purge?state=pending&event_type=video.*").await;
     let counted = &api.seen("POST", "/v1/destinations/dst_1/purge")[0];
     assert_eq!(counted.path, "/v1/destinations/dst_1/purge?dry_run=true");
-    assert_eq!(counted.body, json!({"states": ["pending"], "event_type": "video.*", "before": null}));
+    assert_eq!(counted.body, json!({"states": ["pending"], "event_type": "video.*", "before": AT}));
     page.has(&["delivery matches", "data-expect=\"purge 1\""]).has_not(&["<script>alert"]);
 
     api.on("POST", "/v1/destinations/dst_1/purge", 200, json!({"cancelled": 1}));
-    let form = "state=pending&event_type=video.*&total=1&confirm=";
+    let form = format!("state=pending&event_type=video.*&counted_until={AT}&total=1&confirm=");
     let unsure = api.dashboard().post("/destinations/dst_1/purge", &format!("{form}purge")).await;
     assert!(unsure.location().starts_with("/destinations/dst_1/purge?state=pending"));
     let page = api.dashboard().post("/destinations/dst_1/purge", &format!("{form}purge+1")).await;
     assert_eq!(page.location(), "/destinations/dst_1");
     assert!(page.flash().contains("1 waiting delivery is cancelled"), "{}", page.flash());
+    let purged = &api.seen("POST", "/v1/destinations/dst_1/purge")[1];
+    assert_eq!(purged.body, counted.body, "what was counted is cancelled");
+    let form = format!("counted_until={AT}&total=0&confirm=purge+0");
+    let refused = api.dashboard().post("/destinations/dst_1/purge", &form).await;
+    assert_eq!(refused.flash(), "error.Nothing was cancelled: nothing was counted.");
+}
+
+#[tokio::test]
+async fn a_count_ends_now_or_at_the_earlier_instant_that_was_given() {
+    let api = FakeApi::for_role("operate");
+    api.on("GET", "/v1/destinations/dst_1", 200, json!({"id": "dst_1", "name": "a", "url": "https://example.com"}));
+    api.on("POST", "/v1/destinations/dst_1/purge", 200, json!({"total": 3}));
+    api.on("POST", "/v1/replays", 200, json!({"total": 3}));
+    let cases = [("", AT), ("2025-11-21T07:00", "2025-11-21T07:00:00Z"), ("2099-01-01T00:00", AT)];
+    for (given, until) in cases {
+        let page = api.dashboard().get(&format!("/destinations/dst_1/purge?before={given}")).await;
+        page.has(&[&format!("name=\"counted_until\" value=\"{until}\"")]);
+        assert_eq!(api.seen("POST", "/v1/destinations/dst_1/purge").pop().unwrap().body["before"], until);
+        api.dashboard().get(&format!("/replays/new?to={given}")).await.has(&["name=\"counted_until\""]);
+        assert_eq!(api.seen("POST", "/v1/replays").pop().unwrap().body["to"], until);
+    }
 }
 
 #[tokio::test]
@@ -195,8 +224,19 @@ async fn the_activity_of_a_destination_is_found_by_its_name() {
     api.on("GET", "/v1/overview", 200, json!({"data": [], "next_cursor": null}));
     api.on("GET", "/v1/activity", 200, json!({"data": [], "next_cursor": null}));
     let page = api.dashboard().get("/activity?destination=Acme").await;
-    page.has(&["No destination has “Acme”"]);
-    assert_eq!(api.seen("GET", "/v1/activity")[0].path, "/v1/activity");
+    page.has(&["No destination has “Acme”", "name=\"destination\" value=\"Acme\"", "No change matches"]);
+    assert!(api.seen("GET", "/v1/activity").is_empty(), "a filter that names nothing matches nothing");
+}
+
+#[tokio::test]
+async fn a_key_without_tenants_may_see_all_of_them() {
+    let api = FakeApi::for_role("admin");
+    let entry = json!({
+        "id": "act_1", "at": AT, "actor": "billing", "action": "key.created", "before": null, "request_id": null,
+        "after": {"role": "read", "tenants": null}, "subject": {"type": "key", "id": "key_1", "name": "video"},
+    });
+    api.on("GET", "/v1/activity", 200, json!({"data": [entry], "next_cursor": null}));
+    api.dashboard().get("/activity").await.has(&["<ins>all tenants</ins>"]).has_not(&["<ins>none</ins>"]);
 }
 
 #[tokio::test]

@@ -73,6 +73,58 @@ async fn a_destination_may_be_named_and_the_link_has_its_id() {
     api.on("GET", "/v1/overview", 200, json!({"data": [], "next_cursor": null}));
     api.on("GET", "/v1/deliveries", 200, json!({"data": [], "next_cursor": null}));
     api.dashboard().get("/deliveries?destination=acme").await.has(&["No destination has “acme”"]);
+    // The exact name counts, also among many names that contain it.
+    let named = |id: &str, name: &str| json!({"destination": {"id": id, "name": name, "url": "https://example.com"}});
+    let found: Vec<Value> = (0..40).map(|n| named(&format!("dst_{n}"), &format!("{n:02} acme"))).collect();
+    let found: Vec<Value> = found.into_iter().chain([named("dst_a", "acme")]).collect();
+    api.on("GET", "/v1/overview", 200, json!({"data": found, "next_cursor": null}));
+    let page = api.dashboard().get("/deliveries?destination=acme").await;
+    assert_eq!(page.location(), "/deliveries?destination=dst_a");
+}
+
+#[tokio::test]
+async fn a_filter_that_cannot_be_understood_matches_nothing_and_offers_nothing() {
+    let api = FakeApi::for_role("operate");
+    api.on("GET", "/v1/overview", 200, json!({"data": [], "next_cursor": null}));
+    let count = json!({"value": 9, "capped": false});
+    api.on("GET", "/v1/deliveries", 200, json!({"data": [row("dlv_1", "dead")], "next_cursor": "c", "count": count}));
+    let group = json!({
+        "destination_id": "dst_1", "destination_name": "Acme", "state": "dead", "error": "5xx", "status_code": 503,
+        "deliveries": 9, "newest_at": AT, "oldest_at": AT, "example_id": "dlv_1",
+    });
+    api.on("GET", "/v1/deliveries/groups", 200, json!({"data": [group], "scanned": 9, "capped": false}));
+    api.on("POST", "/v1/replays", 200, json!({"total": 9}));
+    let browser = api.dashboard();
+    let bogus = "There is no state “bogus”";
+    let nope = "No destination has “nope”";
+    for (path, why, kept) in [
+        ("/deliveries?destination=nope&state=dead", nope, "name=\"destination\" value=\"nope\""),
+        ("/deliveries?state=bogus", bogus, "name=\"state\" value=\"bogus\""),
+        ("/deliveries?state=dead,bogus&cursor=c", bogus, "name=\"state\" value=\"dead,bogus\""),
+        ("/dead-letters?destination=nope", nope, "name=\"destination\" value=\"nope\""),
+        ("/dead-letters?state=bogus", bogus, "name=\"state\" value=\"bogus\""),
+        ("/dead-letters?state=pending", "never pending", "name=\"state\" value=\"pending\""),
+    ] {
+        let page = browser.get(path).await;
+        page.has(&[why, kept, "role=\"alert\""]);
+        page.has_not(&["/replays/new", "dlv_1", "hx-get=\"/fragments/de"]);
+    }
+    for path in ["/replays/new?destination=nope&state=dead", "/replays/new?state=bogus", "/replays/new?event=evt_1"] {
+        let page = browser.get(path).await;
+        assert_eq!(page.status, 422, "{path}");
+        page.has(&["The filter matches nothing"]).has_not(&["name=\"confirm\""]);
+        let form = format!("{}&counted_until={AT}&total=9&confirm=replay+9", path.split_once('?').unwrap().1);
+        assert_eq!(browser.post("/replays", &form).await.status, 422, "{path}");
+    }
+    for path in ["/v1/deliveries", "/v1/deliveries/groups"] {
+        assert!(api.seen("GET", path).is_empty(), "{path}");
+    }
+    assert!(api.seen("POST", "/v1/replays").is_empty());
+    // What the API refuses is explained in the same way.
+    let mut refused = crate::support::problem("Invalid", "invalid");
+    refused["errors"] = json!([{"pointer": "/error", "detail": "must be an error"}]);
+    api.on("GET", "/v1/deliveries", 422, refused);
+    browser.get("/deliveries?error=x").await.has(&["error must be an error", "name=\"error\" value=\"x\""]);
 }
 
 #[tokio::test]

@@ -243,6 +243,46 @@ async fn the_proof_shows_verdict_chart_edits_and_a_permalink() {
 }
 
 #[tokio::test]
+async fn the_range_of_a_proof_is_typed_as_the_pages_show_times() {
+    let api = api("read", |_| {});
+    api.on("GET", "/v1/destinations/dst_1/history", 200, history());
+    api.on("GET", "/v1/destinations/dst_1/audit", 200, audit(0));
+    api.dashboard().get(&format!("{PAGE}/proof?from=2025-11-21+07:30:00&to=2025-11-21+07:30&step=10s")).await;
+    assert_eq!(
+        api.seen("GET", "/v1/destinations/dst_1/history")[0].path,
+        "/v1/destinations/dst_1/history?from=2025-11-21T07:30:00Z&to=2025-11-21T07:30:00Z&step=10s"
+    );
+    api.on("GET", "/v1/destinations/dst_1/history", 422, problem("Invalid", "`from` must be before `to`"));
+    let page = api.dashboard().get(&format!("{PAGE}/proof?from=yesterday&to=2025-11-21+07:30:00&step=1m")).await;
+    assert_eq!(page.status, 422);
+    page.has(&["“yesterday” is no time", "name=\"from\" value=\"yesterday\"", "value=\"2025-11-21 07:30:00\""]);
+    page.has(&["<option selected>1m</option>", "<h1>Acme</h1>"])
+        .has_not(&["<svg class=\"weir-chart\"", "Every limit held"]);
+    let page = api.dashboard().get(&format!("{PAGE}/proof?from=2025-11-21+07:30:00")).await;
+    page.has(&["`from` must be before `to`"]);
+}
+
+#[tokio::test]
+async fn the_preview_follows_the_live_figures_and_leaves_the_form_alone() {
+    let page = api("operate", |_| {}).dashboard().get(PAGE).await;
+    let region = page.text.split("<div id=\"preview\"").nth(1).unwrap().split('>').next().unwrap();
+    for attribute in
+        ["hx-trigger=\"snapshot from:#live throttle:2s\"", "hx-include=\"#limits\"", "hx-sync=\"#limits:drop\""]
+    {
+        assert!(region.contains(attribute), "{attribute}: {region}");
+    }
+}
+
+#[tokio::test]
+async fn a_success_of_this_second_was_just_now() {
+    let api = api("read", |_| {});
+    let mut health = health();
+    health["last_success_at"] = json!("2025-11-21T07:30:00.000Z");
+    api.on("GET", "/v1/destinations/dst_1/health", 200, health);
+    api.dashboard().get(PAGE).await.has(&["<dd>just now <span"]).has_not(&["0 ms ago"]);
+}
+
+#[tokio::test]
 async fn the_proof_can_be_downloaded() {
     let api = api("read", |_| {});
     api.on("GET", "/v1/destinations/dst_1/history", 200, history());
@@ -265,8 +305,11 @@ async fn the_backlog_lists_the_oldest_deliveries_with_their_problems() {
         "id": "dlv_1", "event_type": XSS, "state": "retrying", "created_at": "2025-11-21T07:00:00.000Z",
         "attempt_count": 3, "next_attempt_at": "2025-11-21T07:31:00.000Z", "last_error": null, "last_status_code": 503,
     });
-    api.on("GET", "/v1/deliveries", 200, json!({"data": [delivery], "next_cursor": null}));
+    let mut due = delivery.clone();
+    (due["id"], due["next_attempt_at"]) = (json!("dlv_2"), json!("2025-11-21T07:29:00.000Z"));
+    api.on("GET", "/v1/deliveries", 200, json!({"data": [delivery, due], "next_cursor": null}));
     let page = api.dashboard().get(&format!("{PAGE}/backlog")).await;
+    page.has(&[">2025-11-21 07:31:00</time></td>", "data-label=\"Next attempt\">now</td>"]);
     page.has(&[
         "href=\"/deliveries/dlv_1\"",
         "HTTP 503",

@@ -66,3 +66,17 @@ async fn a_logout_expires_the_cookie() {
     let cookies: Vec<_> = page.headers.get_all("set-cookie").iter().collect();
     assert!(cookies.iter().any(|cookie| *cookie == "weir_session=; Max-Age=0"), "{cookies:?}");
 }
+
+#[tokio::test]
+async fn a_key_for_ingest_learns_what_its_role_may_do() {
+    let api = FakeApi::for_role("ingest");
+    api.on("GET", "/v1/overview", 403, problem("Forbidden", "the role ingest may not do this"));
+    let page = api.dashboard().get("/").await;
+    assert_eq!(page.status, 403);
+    page.has(&["a program posts events with it", "Log in with another key"]);
+    page.has_not(&[">Overview</a>", "action=\"/jump\""]);
+    // Other roles are led on.
+    let reader = FakeApi::for_role("read");
+    reader.on("GET", "/v1/keys", 403, problem("Forbidden", "the role read may not do this"));
+    reader.dashboard().get("/keys").await.has(&["class=\"button\" href=\"/\">Overview</a>"]);
+}

@@ -11,5 +11,6 @@ mod frame;
 mod live_lists;
 mod login;
 mod overview;
+mod posts;
 mod settings;
 mod support;

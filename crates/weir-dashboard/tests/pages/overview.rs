@@ -174,3 +174,23 @@ async fn an_action_that_the_api_refuses_says_why() {
     assert_eq!(page.status, 403);
     assert!(page.text.contains("this needs a key with the role `operate`"), "{}", page.text);
 }
+
+#[tokio::test]
+async fn a_name_of_white_space_is_no_label() {
+    let api = FakeApi::for_role("operate");
+    script(&api, vec![with(row("dst_1", ""), &[("/destination/name", json!(" \u{3000}"))])], None);
+    let page = api.dashboard().get("/").await;
+    page.has(&[">https://example.com/hooks</a>", "aria-label=\"Tick https://example.com/hooks\""]);
+}
+
+#[tokio::test]
+async fn a_jump_by_an_exact_name_leads_to_the_destination() {
+    let api = FakeApi::for_role("read");
+    script(&api, vec![row("dst_1", "Acme"), row("dst_2", "Acme billing")], None);
+    let browser = api.dashboard();
+    assert_eq!(browser.get("/jump?id=Acme").await.location(), "/destinations/dst_1");
+    assert_eq!(browser.get("/jump?id=acm").await.location(), "/?q=acm");
+    assert_eq!(browser.get("/jump?id=dst_7").await.location(), "/destinations/dst_7");
+    script(&api, vec![row("dst_1", "Acme"), row("dst_2", "Acme")], None);
+    assert_eq!(browser.get("/jump?id=Acme").await.location(), "/?q=Acme");
+}

@@ -94,15 +94,33 @@ async fn the_secret_is_shown_only_when_asked_for_and_never_stored() {
 }
 
 #[tokio::test]
-async fn a_rotation_shows_the_new_secret_and_how_long_the_old_one_signs() {
+async fn a_rotation_leads_back_to_the_settings_and_says_how_long_the_old_secret_signs() {
     let api = api("admin");
     let until = "2025-11-22T07:30:00.000Z";
     let secret = json!({"secret": "whsec_new", "public_key": null, "previous_valid_until": until});
     api.on("POST", "/v1/destinations/dst_1/rotate-secret", 200, secret);
-    let page = api.dashboard().post("/destinations/dst_1/rotate", "overlap_s=3600&secret=").await;
-    page.has(&["The new secret", "whsec_new", "data-form=\"countdown\""]);
+    let browser = api.dashboard();
+    let page = browser.post("/destinations/dst_1/rotate", "overlap_s=3600&secret=&etag=%22v1%22").await;
+    // A reload of the page that follows rotates nothing.
+    assert_eq!(page.location(), PAGE);
+    let expected = "done.The secret is rotated. The previous secret also signs until 2025-11-22 07:30:00 UTC. \
+                    “Show the secret” shows the new one.";
+    assert_eq!(page.flash(), expected);
+    // Neither does a form that is sent twice.
+    let late = browser.post("/destinations/dst_1/rotate", "overlap_s=3600&secret=&etag=%22v0%22").await;
+    assert!(late.flash().starts_with("error.Nothing was rotated"), "{}", late.flash());
     let [call] = api.seen("POST", "/v1/destinations/dst_1/rotate-secret").try_into().unwrap();
     assert_eq!(call.body, json!({"overlap_s": 3_600, "secret": null}));
+}
+
+#[tokio::test]
+async fn the_overlap_of_a_rotation_is_shown_until_it_ends() {
+    let api = api("read");
+    api.dashboard().get(PAGE).await.has_not(&["The previous secret also signs"]);
+    let mut rotated = destination();
+    rotated["previous_secret_valid_until"] = json!("2025-11-22T07:30:00.000Z");
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v2\"")], rotated);
+    api.dashboard().get(PAGE).await.has(&["The previous secret also signs until", "data-form=\"countdown\""]);
 }
 
 #[tokio::test]

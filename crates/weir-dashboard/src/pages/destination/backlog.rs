@@ -66,6 +66,10 @@ impl Live {
         format!("{}/fragments/destinations/{}/backlog", self.head.base, self.head.destination.id)
     }
 
+    fn is_due(&self, at: &At) -> bool {
+        *at <= self.state.as_of
+    }
+
     /// The path of the API that sends a test event.
     fn test(&self) -> String {
         format!("/v1/destinations/{}/test", self.head.destination.id)

@@ -8,7 +8,7 @@ use axum::{
     extract::{Path, Query},
     response::IntoResponse,
 };
-use http::header;
+use http::{StatusCode, header};
 use serde::Deserialize;
 use weir_chart::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Stroke, stairs};
 use weir_core::{Timestamp, access::Role};
@@ -16,6 +16,7 @@ use weir_core::{Timestamp, access::Role};
 use super::{Destination, Head, Tab};
 use crate::{
     client::{ApiPath, append},
+    delivery_filter::instant,
     frame::{Frame, Me, Section},
     refusal::Refusal,
     units::{At, Count, Share},
@@ -42,6 +43,17 @@ pub(crate) struct Range {
     from: String,
     to: String,
     step: String,
+}
+
+impl Range {
+    /// Why there is no such range, for the reader of the form.
+    fn problem(&self, refusal: &Refusal) -> String {
+        let is_time = |value: &&&String| value.trim().is_empty() || instant(value).parse::<Timestamp>().is_ok();
+        match [&self.from, &self.to].iter().find(|value| !is_time(value)) {
+            Some(wrong) => format!("“{wrong}” is no time. Write it like 2026-11-26 12:50:00, in UTC."),
+            None => refusal.sentence(),
+        }
+    }
 }
 
 /// The answer of `GET /v1/destinations/{id}/history`.
@@ -244,20 +256,29 @@ struct RangeLink {
     is_current: bool,
 }
 
+/// The proof of a range. Without one, the page says why the range is none.
+struct Shown {
+    history: History,
+    /// `None`: the audit of the range would take too long.
+    audit: Option<Audit>,
+    /// The path of the tab with the base, up to the query.
+    path: String,
+}
+
 #[derive(Template)]
 #[template(path = "destination_proof.html")]
 struct ProofPage {
     frame: Frame,
     head: Head,
-    history: History,
-    /// `None`: the audit of the range would take too long.
-    audit: Option<Audit>,
+    /// The range of the form: what was typed, or what is shown.
+    typed: Range,
+    shown: Result<Shown, String>,
     /// With the base, up to the query.
     path: String,
     ranges: Vec<RangeLink>,
 }
 
-impl ProofPage {
+impl Shown {
     fn svg(&self) -> String {
         self.history.chart("").inline()
     }
@@ -279,7 +300,7 @@ impl ProofPage {
 
 fn history_path(id: &str, range: &Range) -> ApiPath {
     let path = ApiPath::of(["destinations", id, "history"]);
-    path.with("from", range.from.trim()).with("to", range.to.trim()).with("step", &range.step)
+    path.with("from", &instant(&range.from)).with("to", &instant(&range.to)).with("step", &range.step)
 }
 
 async fn read(visit: &Visit, id: &str, range: &Range) -> Result<(Me, (Destination, String), History), Refusal> {
@@ -288,32 +309,51 @@ async fn read(visit: &Visit, id: &str, range: &Range) -> Result<(Me, (Destinatio
 }
 
 pub(crate) async fn show(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
-    let (me, (destination, etag), history): (_, _, History) = read(&visit, &id, &range).await?;
-    let audit = ApiPath::of(["destinations", &id, "audit"]);
+    let (me, (destination, etag)) = tokio::try_join!(visit.me(), super::read(&visit, &id))?;
+    let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
+    let path = format!("{base}/destinations/{}/proof", destination.id);
+    let shown = match proof(&visit, &id, &range, &path).await {
+        Ok(shown) => Ok(shown),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => Err(range.problem(&refusal)),
+        Err(refusal) => return Err(refusal),
+    };
+    let status = if shown.is_ok() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    let typed = match &shown {
+        Ok(Shown { history, .. }) => {
+            Range { from: history.from.0.to_string(), to: history.to.0.to_string(), step: history.step.clone() }
+        }
+        Err(_) => range,
+    };
+    let frame = visit.frame(me, Section::None, format!("Proof of {}", destination.label()));
+    let ranges = ranges(&path, visit.site.clock.wall(), shown.as_ref().ok().map(|shown| &shown.history));
+    let head = Head { base, destination, etag, tab: Tab::Proof, can_operate };
+    visit.page_with(status, &ProofPage { frame, head, typed, shown, path, ranges })
+}
+
+async fn proof(visit: &Visit, id: &str, range: &Range, path: &str) -> Result<Shown, Refusal> {
+    let history: History = visit.api.get(&history_path(id, range)).await?;
+    let audit = ApiPath::of(["destinations", id, "audit"]);
     let audit = audit.with("from", &history.from.0.to_string()).with("to", &history.to.0.to_string());
     let audit = match visit.api.get::<Audit>(&audit).await {
         Ok(audit) => Some(audit),
         // The range is too long for an audit; the chart is exact too.
-        Err(refusal) if refusal.status == http::StatusCode::UNPROCESSABLE_ENTITY => None,
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => None,
         Err(refusal) => return Err(refusal),
     };
-    let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
-    let frame = visit.frame(me, Section::None, format!("Proof of {}", destination.label()));
-    let path = format!("{base}/destinations/{}/proof", destination.id);
-    let ranges = ranges(&path, visit.site.clock.wall(), &history);
-    let head = Head { base, destination, etag, tab: Tab::Proof, can_operate };
-    visit.page(&ProofPage { frame, head, history, audit, path, ranges })
+    Ok(Shown { history, audit, path: path.to_owned() })
 }
 
-fn ranges(path: &str, now: Timestamp, shown: &History) -> Vec<RangeLink> {
-    let shown_s = shown.to.0.since(shown.from.0).as_secs();
+fn ranges(path: &str, now: Timestamp, shown: Option<&History>) -> Vec<RangeLink> {
     let link = |(name, seconds, step): (&'static str, i64, &str)| {
         let mut href = path.to_owned();
         let from = Timestamp::from_secs(now.as_secs() - seconds);
         append(&mut href, "from", &from.to_string());
         append(&mut href, "step", step);
         // The edges of a range are those of buckets.
-        let is_current = shown_s.abs_diff(seconds.unsigned_abs()) <= 2 * shown.step_ms().unsigned_abs() / 1_000;
+        let is_current = shown.is_some_and(|shown| {
+            let shown_s = shown.to.0.since(shown.from.0).as_secs();
+            shown_s.abs_diff(seconds.unsigned_abs()) <= 2 * shown.step_ms().unsigned_abs() / 1_000
+        });
         RangeLink { name, href, is_current }
     };
     RANGES.map(link).into()

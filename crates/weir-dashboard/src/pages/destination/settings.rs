@@ -54,7 +54,6 @@ struct Shown {
     /// Another change came first.
     is_outdated: bool,
     secret: Option<Secret>,
-    is_rotated: bool,
     /// The result of a check, with what was pasted.
     verified: Option<(Result<Verified, String>, Fields)>,
 }
@@ -91,7 +90,7 @@ impl SettingsPage {
 
     /// What must be typed to delete the destination.
     fn confirmation(&self) -> &str {
-        self.head.destination.label()
+        self.head.destination.label().trim()
     }
 }
 
@@ -135,18 +134,29 @@ pub(crate) async fn reveal(visit: Visit, Path(id): Path<String>) -> Answered {
     page(&visit, &id, StatusCode::OK, Shown { secret: Some(secret), ..Shown::default() }).await
 }
 
+/// Rotates the secret and leads back to the settings. The answer is no page: a reload would rotate again, and end the
+/// overlap in which the previous secret also signs.
 pub(crate) async fn rotate(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+    let settings = format!("/destinations/{id}/settings");
+    let (_, etag) = super::read(&visit, &id).await?;
+    // A second click, or a page that was opened before another rotation, ends no overlap either.
+    if fields.has("etag") && fields.text("etag") != etag {
+        let late =
+            "Nothing was rotated: this destination was changed after the page was opened. Look at it, and try again.";
+        return visit.redirect(&settings, Some(Flash::error(late)));
+    }
     let overlap_s: u32 = fields.text("overlap_s").parse().unwrap_or(86_400);
     let given = fields.text("secret");
     let secret = if given.is_empty() { Value::Null } else { json!(given) };
     let path = ApiPath::of(["destinations", &id, "rotate-secret"]);
-    match visit.api.post(&path, &json!({"overlap_s": overlap_s, "secret": secret})).await {
-        Ok(secret) => {
-            let shown = Shown { secret: Some(secret), is_rotated: true, ..Shown::default() };
-            page(&visit, &id, StatusCode::OK, shown).await
-        }
-        Err(refusal) => visit.after(&format!("/destinations/{id}/settings"), Err::<(), _>(refusal), |()| String::new()),
-    }
+    let answer = visit.api.post::<Secret>(&path, &json!({"overlap_s": overlap_s, "secret": secret})).await;
+    visit.after(&settings, answer, |secret| {
+        let previous = match secret.previous_valid_until {
+            Some(until) => format!("The previous secret also signs until {} UTC.", until.plain()),
+            None => "The previous secret no longer signs.".to_owned(),
+        };
+        format!("The secret is rotated. {previous} “Show the secret” shows the new one.")
+    })
 }
 
 #[derive(Deserialize)]
@@ -185,7 +195,7 @@ pub(crate) async fn verify(visit: Visit, Path(id): Path<String>, fields: Fields)
 pub(crate) async fn delete(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
     let (destination, _) = super::read(&visit, &id).await?;
     let settings = format!("/destinations/{id}/settings");
-    if fields.text("confirm") != destination.label() {
+    if fields.text("confirm") != destination.label().trim() {
         let unsure = "Nothing was deleted: the confirmation was not typed as shown.";
         return visit.redirect(&settings, Some(Flash::error(unsure)));
     }
