@@ -1,5 +1,7 @@
 //! The arrows between the crates point one way: core ← store, queue ← scheduler, worker, api ← weir.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::{
     collections::BTreeSet,
     fs,
