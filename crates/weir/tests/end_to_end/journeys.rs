@@ -9,7 +9,8 @@ use crate::support::{App, servers::provided};
 
 /// The key of the settings, with which a journey makes its data.
 const KEY: &str = "key-of-the-journeys";
-const ENDS_WITHIN: Duration = Duration::from_secs(300);
+/// A file with journeys that hang ends later than its journeys, so that they are named.
+const ENDS_WITHIN: Duration = Duration::from_secs(600);
 
 fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../weir-dashboard/journeys"))
