@@ -59,8 +59,8 @@ enum Command {
     /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them,
     /// then those that judge times, one at a time.
     Test,
-    /// Prove the promises that need minutes: the model of the protocol, many faults at once, rolling upgrades under load,
-    /// the quick set of the load tests on both set-ups, and the short form of autoscaling. Takes about twelve minutes.
+    /// Prove the promises that need minutes: the model of the protocol, many faults at once, the quick set of the load
+    /// tests on both set-ups, and the short form of autoscaling. Takes about eleven minutes.
     Prove,
     /// Check formatting, lints and documentation; a warning is an error.
     Lint,
@@ -206,11 +206,7 @@ fn proof_steps() -> Vec<Step> {
     vec![
         build_for_load(),
         Step::tests("Prove the protocol in every state of its model", vec![libraries(&[]).only(models)], 1),
-        Step::tests(
-            "Prove that faults and upgrades break no promise",
-            vec![end_to_end(&["--test-threads=1", PROOFS])],
-            1,
-        ),
+        Step::tests("Prove that faults break no promise", vec![end_to_end(&["--test-threads=1", PROOFS])], 1),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
         // The short form, in which time runs ten times as fast. `cargo xtask load --autoscale` plays the other

@@ -4,6 +4,7 @@ mod caps;
 mod degrade;
 mod neighbours;
 mod restore;
+mod rolling;
 mod scaled;
 mod survival;
 mod tls;

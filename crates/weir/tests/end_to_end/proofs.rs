@@ -2,4 +2,3 @@
 //! tests.
 
 mod chaos;
-mod rolling;
