@@ -54,7 +54,7 @@ impl Samples {
 
 impl Broadcasts {
     /// The samples for a new stream.
-    pub(super) fn join(&self, sampler: &Arc<Sampler>, changed: &watch::Sender<()>) -> Samples {
+    pub(super) fn join(&self, sampler: &Arc<Sampler>, changed: &watch::Sender<Option<Instant>>) -> Samples {
         let mut running = lock(&self.running);
         let channel = running.get_or_insert_with(|| {
             let channel = Channel::new(None);
@@ -82,7 +82,7 @@ struct Broadcast {
 }
 
 impl Broadcast {
-    async fn run(self, mut changed: watch::Receiver<()>) {
+    async fn run(self, mut changed: watch::Receiver<Option<Instant>>) {
         let mut due = Instant::now();
         loop {
             let shared_for = tokio::select! {
@@ -97,7 +97,7 @@ impl Broadcast {
                 }
             };
             due = Instant::now() + INTERVAL;
-            let sample = match self.sampler.renewed(shared_for).await {
+            let sample = match self.sampler.renewed(|sample| sample.age() <= shared_for).await {
                 Ok(sample) => sample,
                 // The clients connect again, and are then told why.
                 Err(error) => return tracing::debug!(%error, "the streams end, because the store does not answer"),

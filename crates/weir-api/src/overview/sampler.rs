@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{
     sync::{Mutex, watch},
-    time::Instant,
+    time::{Instant, sleep_until},
 };
 use weir_core::{ApiKeyId, Clock};
 use weir_store::{SharedStore, StoreResult};
@@ -34,7 +34,7 @@ pub struct LiveOverview {
     broadcasts: Broadcasts,
     places: StreamPlaces,
     /// When people last changed something through this process.
-    changed: watch::Sender<()>,
+    changed: watch::Sender<Option<Instant>>,
     stops: watch::Receiver<bool>,
 }
 
@@ -54,35 +54,41 @@ impl LiveOverview {
             sampler: Arc::new(Sampler { store, clock, latest: RwLock::default(), taking: Mutex::default() }),
             broadcasts: Broadcasts::default(),
             places: StreamPlaces::default(),
-            changed: watch::Sender::new(()),
+            changed: watch::Sender::new(None),
             stops,
         }
     }
 
-    /// A sample for a request.
+    /// A sample for a request. It shows every change that people made through this process before the request.
     pub(crate) async fn sample(&self) -> StoreResult<Arc<Sample>> {
-        let Some(latest) = self.sampler.latest() else { return self.sampler.renewed(Duration::ZERO).await };
+        let changed = *self.changed.borrow();
+        let Some(latest) = self.sampler.latest() else { return self.new_sample().await };
+        if changed.is_some_and(|changed| latest.began <= changed) {
+            return self.sampler.renewed(|sample| changed < Some(sample.began)).await;
+        }
         let shared_for = (latest.took * SHARED_FOR_COSTS).min(SHARED_AT_MOST);
+        let is_shared = move |sample: &Sample| sample.age() <= shared_for;
         match latest.age() {
             age if age <= shared_for => Ok(latest),
             age if latest.took > SLOW && age <= STALE => {
                 let sampler = Arc::clone(&self.sampler);
                 // If it fails, the next request waits for a sample and gets the error.
-                tokio::spawn(async move { sampler.renewed(shared_for).await });
+                tokio::spawn(async move { sampler.renewed(is_shared).await });
                 Ok(latest)
             }
-            _ => self.sampler.renewed(shared_for).await,
+            _ => self.sampler.renewed(is_shared).await,
         }
     }
 
     /// A sample that begins after this call.
     pub(crate) async fn new_sample(&self) -> StoreResult<Arc<Sample>> {
-        self.sampler.renewed(Duration::ZERO).await
+        self.sampler.renewed(|_| false).await
     }
 
-    /// People changed something through this process: its streams show the change soon, not only at the next second.
+    /// People changed something through this process: the next request shows the change, and the streams show it soon,
+    /// not only at the next second.
     pub(crate) fn changed(&self) {
-        self.changed.send_replace(());
+        self.changed.send_replace(Some(Instant::now()));
     }
 
     /// Opens a stream. The error says why there is no place for it. `key`: the stored key that opens it.
@@ -106,14 +112,18 @@ impl Sampler {
         self.latest.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The latest sample if it began after this call or is at most this old, otherwise a new one. Of calls at the same
+    /// The latest sample if it began after this call or serves the caller, otherwise a new one. Of calls at the same
     /// time one takes the sample, and the others wait for it.
-    pub(super) async fn renewed(&self, at_most: Duration) -> StoreResult<Arc<Sample>> {
+    pub(super) async fn renewed(&self, serves: impl Fn(&Sample) -> bool) -> StoreResult<Arc<Sample>> {
         let asked = Instant::now();
         let _taking = self.taking.lock().await;
         let last = self.latest();
-        if let Some(last) = last.as_ref().filter(|last| last.began > asked || last.age() <= at_most) {
-            return Ok(Arc::clone(last));
+        if let Some(last) = &last {
+            if last.began > asked || serves(last) {
+                return Ok(Arc::clone(last));
+            }
+            // Whoever changes and looks without pause spends at most half of the time with sampling.
+            sleep_until(last.began + last.took * 2).await;
         }
         let sample = Arc::new(Sample::take(&*self.store, self.clock.now(), last.as_deref()).await?);
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&sample));

@@ -185,3 +185,17 @@ async fn the_overview_of_one_destination_shows_an_edit_at_once() {
     server.delete(&format!("/v1/destinations/{id}")).await;
     server.get(&path).await.problem(404);
 }
+
+#[tokio::test]
+async fn the_overview_shows_the_changes_of_people_at_once() {
+    let server = Server::start().await;
+    let id = server.named("acme", json!({})).await;
+    // Without the rule some rounds get an older sample; which ones depends on the speed of the machine.
+    for round in 0..20 {
+        for (pauses, expected) in [(true, vec!["acme"]), (false, vec![])] {
+            server.patch(&format!("/v1/destinations/{id}"), json!({"paused": pauses})).await.expect(StatusCode::OK);
+            let paused = server.get("/v1/overview?state=paused").await.expect(StatusCode::OK);
+            assert_eq!(names(&paused), expected, "round {round}");
+        }
+    }
+}
