@@ -124,7 +124,7 @@ const SECURITY_SCHEME: &str = "api_key";
     components(schemas(
         crate::problem::ProblemDocument<'_>,
         texts::ApiKeyIdText, texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStatesText, texts::DestinationIdText,
-        texts::DestinationConditionText, texts::EventIdText, texts::EventPatternText, texts::EventTypeText,
+        texts::DestinationConditionText, texts::EventIdText, texts::EventPatternText,
         texts::FailureStatesText, texts::IdempotencyKeyText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
         overview::OrderText, overview::SearchText, overview::StandingText, stream::SnapshotView, stream::ChangeView<'_>,

@@ -223,6 +223,13 @@ impl Select {
         }
     }
 
+    /// Adds the condition of the index `events_operational`, if the filter implies it.
+    pub(crate) fn operational(&mut self, filter: &EventFilter) {
+        if filter.is_operational() {
+            self.condition("starts_with(e.event_type, 'weir.')");
+        }
+    }
+
     /// Adds the condition on the type of the event `e`.
     pub(crate) fn of_type(&mut self, pattern: &EventPattern) {
         match pattern {

@@ -248,6 +248,7 @@ pub(crate) fn event_deliveries(id: EventId) -> Select {
 /// The last id of the page's window. No row if fewer events than a window remain.
 pub(crate) fn events_window_end(filter: &EventFilter, page: PageRequest) -> Select {
     let mut select = Select::new("SELECT e.id FROM events e".to_owned());
+    select.operational(filter);
     select.range("e", (filter.order, page.before), filter.from, filter.to);
     select.sql.push_str(&format!(" ORDER BY e.id {} LIMIT 1 OFFSET", filter.order.sql()));
     select.value(i64::from(SCANNED_AT_MOST) - 1);
@@ -269,8 +270,11 @@ pub(crate) fn events_page(filter: &EventFilter, page: PageRequest, window_end: O
             select
         }
     };
-    if let Some(event_type) = &filter.event_type {
-        select.compare("e.event_type =", event_type);
+    if let Some(pattern) = &filter.event_type {
+        select.of_type(pattern);
+    }
+    if filter.by_key().is_none() {
+        select.operational(filter);
     }
     select.of_tenants(&filter.tenants);
     select.range("e", (filter.order, page.before), filter.from, filter.to);

@@ -304,6 +304,7 @@ async fn lists_read_one_index() {
     let of_tenants = EventFilter { tenants, ..EventFilter::default() };
     let oldest_of_tenants = EventFilter { order: ListOrder::Oldest, ..of_tenants.clone() };
     let by_key = EventFilter { idempotency_key: Some("order-1".to_owned()), ..of_tenants.clone() };
+    let operational = EventFilter { event_type: Some("weir.*".parse().unwrap()), ..of_tenants.clone() };
     for (sql, index) in [
         (sql(large_backlog(destination_id)), "Index Only Scan using deliveries_due"),
         (sql(large_backlog(None)), "Index Only Scan using deliveries_due"),
@@ -318,6 +319,8 @@ async fn lists_read_one_index() {
         (sql(events_window_end(&of_tenants, first)), "Backward using events_20270115_pkey"),
         (sql(events_window_end(&oldest_of_tenants, first)), "Scan using events_20270115_pkey"),
         (sql(events_page(&by_key, first, None)), "idempotency_keys_pkey"),
+        (sql(events_page(&operational, first, None)), "Backward using events_20270115_id_idx"),
+        (sql(events_window_end(&operational, first)), "Backward using events_20270115_id_idx"),
     ] {
         assert_plan(&mut connection, "list", &sql, &[index]).await;
     }

@@ -45,6 +45,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "process profiles",
         sql: include_str!("../../../migrations/postgres/0005_process_profiles.sql"),
     },
+    Migration {
+        version: 6,
+        description: "operational events",
+        sql: include_str!("../../../migrations/postgres/0006_operational_events.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -100,8 +105,8 @@ mod tests {
         delivery::{AttemptDetails, AttemptOutcome},
     };
     use weir_store::{
-        ActivityLog as _, Counters as _, Destinations as _, History as _, Ingest as _, NewEvent, Outbox as _,
-        Processes as _, StateCounts,
+        ActivityLog as _, Counters as _, Destinations as _, EventFilter, History as _, Ingest as _, NewEvent,
+        Outbox as _, Processes as _, StateCounts,
     };
 
     use super::*;
@@ -109,7 +114,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 5] = [
+    const LEFT_BEHIND: [(i64, &str); 6] = [
         (
             1,
             r#"
@@ -168,6 +173,16 @@ mod tests {
             5,
             r#"
         INSERT INTO processes (beat, role, version, started_at) VALUES (1, 'worker', '0.1.0', 1800000000000000000);
+        INSERT INTO events (id, tenant, event_type, created_at, data_offset, body)
+        VALUES ('01a3185c-5000-7000-8000-000000000008', 'acme', 'weir.breaker.opened', 1800000000000000000, 8,
+            '{"data":1}');
+        "#,
+        ),
+        (
+            6,
+            r#"
+        INSERT INTO events (id, tenant, event_type, created_at, data_offset, body)
+        VALUES ('01a3185c-5000-7000-8000-000000000009', 'acme', 'weir.test', 1800000000000000000, 8, '{"data":1}');
         "#,
         ),
     ];
@@ -211,6 +226,12 @@ mod tests {
         let running = store.running_processes().await.unwrap();
         let roles = running.iter().map(|process| process.profile.as_ref().map(|profile| profile.role.as_str()));
         assert_eq!(roles.collect::<Vec<_>>(), [None, Some("worker")]);
+        let filter = EventFilter { event_type: Some("weir.*".parse().unwrap()), ..EventFilter::default() };
+        let operational = store.list_events(&filter, page).await.unwrap().rows;
+        assert_eq!(
+            operational.iter().map(|event| event.event_type.as_str()).collect::<Vec<_>>(),
+            ["weir.test", "weir.breaker.opened"]
+        );
         let again = NewEvent { event: event.clone(), destinations: None, random: 7 };
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));

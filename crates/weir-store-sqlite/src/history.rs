@@ -128,6 +128,15 @@ impl<'f> WhereClause<'f> {
         &mut self.values
     }
 
+    /// The index that has the events of a list in the order of their ids. Adds its condition.
+    fn index_of_ids(&mut self, filter: &EventFilter) -> &'static str {
+        if !filter.is_operational() {
+            return "events_id";
+        }
+        self.add("instr(e.event_type, 'weir.') = 1");
+        "events_operational"
+    }
+
     /// Adds the term on the tenant of the event `e`.
     pub(crate) fn of_tenants(&mut self, tenants: &'f TenantScope) {
         if let Some(tenants) = tenants.tenants() {
@@ -165,10 +174,11 @@ impl<'f> WhereClause<'f> {
 /// The last id of the page's window. No row if fewer events than a window remain.
 pub(crate) fn events_window_end(filter: &EventFilter, page: PageRequest) -> (String, Values<'_>) {
     let mut conditions = WhereClause::new();
+    let index = conditions.index_of_ids(filter);
     conditions.range("e", (filter.order, page.before), filter.from, filter.to);
     conditions.values.int(i64::from(SCANNED_AT_MOST) - 1);
     let sql = format!(
-        "SELECT e.id FROM events e INDEXED BY events_id WHERE {} ORDER BY e.id {} LIMIT 1 OFFSET +?",
+        "SELECT e.id FROM events e INDEXED BY {index} WHERE {} ORDER BY e.id {} LIMIT 1 OFFSET +?",
         conditions.sql,
         filter.order.sql()
     );
@@ -181,14 +191,16 @@ pub(crate) fn events_page(
     window_end: Option<[u8; 16]>,
 ) -> (String, Values<'_>) {
     let mut conditions = WhereClause::new();
-    let mut index = "events_id";
-    if let Some((_, key)) = filter.by_key() {
+    let index = match filter.by_key() {
         // One event of each tenant at most.
-        index = "events_idempotency";
-        conditions.add("e.idempotency_key IS NOT NULL AND e.idempotency_key = ?").text(key);
-    }
-    if let Some(event_type) = &filter.event_type {
-        conditions.add("e.event_type = ?").text(event_type);
+        Some((_, key)) => {
+            conditions.add("e.idempotency_key IS NOT NULL AND e.idempotency_key = ?").text(key);
+            "events_idempotency"
+        }
+        None => conditions.index_of_ids(filter),
+    };
+    if let Some(pattern) = &filter.event_type {
+        conditions.of_type(pattern);
     }
     conditions.of_tenants(&filter.tenants);
     conditions.range("e", (filter.order, page.before), filter.from, filter.to);

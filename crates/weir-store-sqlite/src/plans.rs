@@ -226,13 +226,15 @@ fn lists_of_events_read_one_index_without_sorting() {
     let connection = database();
     let tenants = || TenantScope::Only(["a", "b"].map(str::to_owned).into());
     let by_tenant = EventFilter { tenants: tenants(), ..EventFilter::default() };
-    let by_type = EventFilter { event_type: Some("a".to_owned()), ..EventFilter::default() };
-    for filter in [EventFilter::default(), by_tenant.clone(), by_type] {
-        for (order, range) in [(ListOrder::Newest, "events_id (id<?)"), (ListOrder::Oldest, "events_id (id>?)")] {
-            let filter = EventFilter { order, ..filter.clone() };
+    let by_type = |pattern: &str| EventFilter { event_type: Some(pattern.parse().unwrap()), ..EventFilter::default() };
+    let operational = ["weir.*", "weir.test"].map(|pattern| (by_type(pattern), "events_operational"));
+    let others = [EventFilter::default(), by_tenant.clone(), by_type("a"), by_type("a.*"), by_type("*")];
+    for (filter, index) in others.map(|filter| (filter, "events_id")).into_iter().chain(operational) {
+        for (order, range) in [(ListOrder::Newest, "(id<?)"), (ListOrder::Oldest, "(id>?)")] {
+            let (filter, range) = (EventFilter { order, ..filter.clone() }, format!("{index} {range}"));
             for sql in [events_page(&filter, AFTER, None).0, events_window_end(&filter, AFTER).0] {
                 let plan = plan(&connection, &sql);
-                assert!(plan.contains(range), "{filter:?}:\n{plan}");
+                assert!(plan.contains(&range), "{filter:?}:\n{plan}");
                 assert!(!plan.contains("TEMP B-TREE"), "{filter:?}:\n{plan}");
             }
         }

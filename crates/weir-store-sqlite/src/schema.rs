@@ -26,6 +26,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "counters and traffic",
         sql: include_str!("../../../migrations/sqlite/0004_counters_and_traffic.sql"),
     },
+    Migration {
+        version: 6,
+        description: "operational events",
+        sql: include_str!("../../../migrations/sqlite/0006_operational_events.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

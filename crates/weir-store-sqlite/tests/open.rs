@@ -138,7 +138,13 @@ async fn migrate_returns_the_applied_migrations() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("weir.db");
     let applied = SqliteStore::migrate(&path).await.unwrap();
-    let expected = [(1, "initial"), (2, "attempt details"), (3, "activity"), (4, "counters and traffic")];
+    let expected = [
+        (1, "initial"),
+        (2, "attempt details"),
+        (3, "activity"),
+        (4, "counters and traffic"),
+        (6, "operational events"),
+    ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(SqliteStore::migrate(&path).await.unwrap().is_empty());
     SqliteStore::open(&path).await.unwrap().close().await;

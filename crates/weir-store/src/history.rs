@@ -61,7 +61,7 @@ pub fn delivery_ids_of(event: EventId) -> ([u8; 16], [u8; 16]) {
 /// Which events to list. Times are of `created_at`, `from` included, `to` excluded.
 #[derive(Debug, Clone, Default)]
 pub struct EventFilter {
-    pub event_type: Option<String>,
+    pub event_type: Option<EventPattern>,
     pub tenants: TenantScope,
     /// Needs `tenants`, because a key belongs to its tenant: no index has the keys of all tenants. Without them it is
     /// ignored.
@@ -77,6 +77,12 @@ impl EventFilter {
     /// Whether it has terms that no index serves, so that a page ends with its window.
     pub fn is_windowed(&self) -> bool {
         self.event_type.is_some() || self.tenants != TenantScope::All
+    }
+
+    /// Whether only Weir's own events match. They have an index, so the window is of them alone: alerts of last week
+    /// are found behind a million events of today.
+    pub fn is_operational(&self) -> bool {
+        self.event_type.as_ref().is_some_and(EventPattern::is_operational)
     }
 
     /// The tenants and the key, if the events are found by their idempotency key.

@@ -135,13 +135,6 @@ text! {
 }
 
 text! {
-    /// Dot-separated words of letters, digits, `_` and `-`.
-    #[schema(as = EventType, pattern = "^[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$", max_length = 128, example = "video.created")]
-    pub(crate) struct EventTypeText(String);
-    parse = |text| valid_type(text).then(|| text.to_owned()).ok_or_else(|| TYPE_FORM.to_owned());
-}
-
-text! {
     /// Dot-separated words of letters, digits, `_` and `-`. The prefix `weir.` is reserved for alerts.
     #[schema(
         as = NewEventType, pattern = "^(?!weir\\.)[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$", max_length = 128,
@@ -370,7 +363,6 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<DeliveryIdText>();
         assert_pattern_is_accepted::<ReplayIdText>();
         assert_pattern_is_accepted::<TenantText>();
-        assert_pattern_is_accepted::<EventTypeText>();
         assert_pattern_is_accepted::<NewEventTypeText>();
         assert_pattern_is_accepted::<EventPatternText>();
         assert_pattern_is_accepted::<IdempotencyKeyText>();

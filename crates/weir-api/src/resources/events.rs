@@ -21,7 +21,7 @@ use crate::{
         ordered_page::OrderedPage,
         page::{List, Listing},
         query::{Query, RangeParameters, parameters},
-        texts::{EventIdText, EventTypeText, IdempotencyKeyText, TenantText, text},
+        texts::{EventIdText, EventPatternText, IdempotencyKeyText, TenantText, text},
     },
     state::Api,
 };
@@ -45,8 +45,8 @@ text! {
 parameters! {
     /// The filter of the list.
     pub(crate) struct Filter {
-        /// Only events of exactly this type
-        r#type: Option<EventTypeText>,
+        /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`
+        r#type: Option<EventPatternText>,
         /// Only this tenant
         tenant: Option<TenantText>,
         /// Only the event with this key. A key belongs to a tenant: to the named one, to those of the API key, or to
@@ -61,7 +61,8 @@ parameters! {
 /// List events
 ///
 /// The list omits `data`, which may be large, unless `include=data` is given. With the filters `type` and `tenant` a page
-/// examines at most 5000 events: it may be short or empty and still have a `next_cursor`.
+/// examines at most 5000 events: it may be short or empty and still have a `next_cursor`. With a type of Weir's own
+/// events (`weir.*`) it examines only those.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "events", security(("api_key" = ["read"])),
     params(Filter, RangeParameters, EventPage),

@@ -1,6 +1,7 @@
 //! The most recent alerts, and the alert policy of all destinations.
 
 use askama::Template;
+use axum::extract::Query;
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -44,6 +45,13 @@ struct AlertsRecent {
     recent: RecentAlerts,
 }
 
+/// The version of the list that the browser has.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Seen {
+    seen: String,
+}
+
 fn shown(threshold: &Option<u64>) -> String {
     threshold.map(|threshold| threshold.to_string()).unwrap_or_default()
 }
@@ -51,15 +59,16 @@ fn shown(threshold: &Option<u64>) -> String {
 pub(crate) async fn show(visit: Visit) -> Answered {
     let path = ApiPath::of(["alerts"]);
     let (me, policy) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
-    let recent = RecentAlerts::read(&visit, &me).await?;
+    let (recent, _) = RecentAlerts::read(&visit, &me).await?;
     let frame = visit.frame(me, Section::Alerts, "Alerts").live("");
     visit.page(&AlertsPage { frame, policy, recent })
 }
 
 /// The recent alerts, for live updates.
-pub(crate) async fn fragment(visit: Visit) -> Answered {
+pub(crate) async fn fragment(visit: Visit, Query(Seen { seen }): Query<Seen>) -> Answered {
     let me = visit.me().await?;
-    visit.fragment(&AlertsRecent { recent: RecentAlerts::read(&visit, &me).await? })
+    let (recent, version) = RecentAlerts::read(&visit, &me).await?;
+    if version == seen { visit.unchanged() } else { visit.fragment(&AlertsRecent { recent }) }
 }
 
 pub(crate) async fn set(visit: Visit, fields: Fields) -> Answered {

@@ -1,11 +1,5 @@
 //! The most recent alerts: events that Weir itself sends about a destination, each in words.
-//!
-//! Events have no index by type, so the API examines the newest 5,000 events for each type of alert. Live updates ask
-//! seldom for this reason, and the list says when there may be older alerts.
 
-use std::cmp::Reverse;
-
-use futures_util::future::try_join_all;
 use serde::Deserialize;
 
 use crate::{
@@ -22,6 +16,8 @@ use crate::{
 
 /// The alerts that the page lists.
 const SHOWN: usize = 20;
+/// The events that the page reads. Weir's own events include test events, which are no alerts.
+const READ: &str = "100";
 
 /// A type of alerts.
 pub(super) struct Kind {
@@ -154,7 +150,8 @@ pub(super) struct RecentAlerts {
     pub(super) base: String,
     pub(super) alerts: Vec<Alert>,
     pub(super) names: Names,
-    /// The API has examined only the newest events, and found fewer alerts than the list has room for.
+    /// There may be more alerts, although the list has room for them: the newest of Weir's own events are test events,
+    /// or belong to other tenants.
     pub(super) is_partial: bool,
     /// For the empty state.
     pub(super) example: Example,
@@ -162,23 +159,23 @@ pub(super) struct RecentAlerts {
 }
 
 impl RecentAlerts {
-    pub(super) async fn read(visit: &Visit, me: &Me) -> Result<Self, Refusal> {
-        let of_kind = |kind: &Kind| {
-            let path = ApiPath::of(["events"]).with("type", kind.event_type).with("include", "data");
-            let path = path.with("limit", &SHOWN.to_string());
-            async move { visit.api.get::<List<Alert>>(&path).await }
-        };
-        let lists = try_join_all(KINDS.iter().map(of_kind)).await?;
-        let is_cut = lists.iter().any(|list| list.next_cursor.is_some() && list.data.len() < SHOWN);
-        let mut alerts: Vec<Alert> = lists.into_iter().flat_map(|list| list.data).collect();
-        alerts.sort_by(|a, b| Reverse((a.created_at, &a.id)).cmp(&Reverse((b.created_at, &b.id))));
-        alerts.dedup_by(|a, b| a.id == b.id);
+    /// The list, with the version of what the API answered.
+    pub(super) async fn read(visit: &Visit, me: &Me) -> Result<(Self, String), Refusal> {
+        let path = ApiPath::of(["events"]).with("type", "weir.*").with("include", "data").with("limit", READ);
+        let (page, version) = visit.api.get_versioned::<List<Alert>>(&path).await?;
+        let mut alerts = page.data;
+        alerts.retain(|alert| alert.kind().is_some());
         alerts.truncate(SHOWN);
         let unnamed = alerts.iter().filter(|alert| alert.data.name.trim().is_empty());
         let names = Names::read(visit, unnamed.map(Alert::destination)).await;
         let (base, example) = (visit.site.base.clone(), Example::new(visit, me));
-        let live = Some(LiveRegion::slow(format!("{base}/fragments/alerts")));
-        Ok(Self { base, is_partial: is_cut && alerts.len() < SHOWN, alerts, names, example, live })
+        let fragment = format!("{base}/fragments/alerts");
+        let live = Some(match me.is_bound() {
+            true => LiveRegion::slow(fragment),
+            false => LiveRegion::prompt(fragment, &version),
+        });
+        let is_partial = page.next_cursor.is_some() && alerts.len() < SHOWN;
+        Ok((Self { base, is_partial, alerts, names, example, live }, version))
     }
 }
 

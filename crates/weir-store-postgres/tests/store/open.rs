@@ -114,8 +114,14 @@ async fn a_schema_that_was_changed_by_hand_is_refused() {
 async fn migrate_returns_the_applied_migrations() {
     let database = Database::create().await;
     let applied = PostgresStore::migrate(&database.url()).await.unwrap();
-    let expected =
-        [(1, "initial"), (2, "attempt details"), (3, "activity"), (4, "counters and traffic"), (5, "process profiles")];
+    let expected = [
+        (1, "initial"),
+        (2, "attempt details"),
+        (3, "activity"),
+        (4, "counters and traffic"),
+        (5, "process profiles"),
+        (6, "operational events"),
+    ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());
     PostgresStore::open(&database.url(), NOW).await.unwrap().check().await.unwrap();

@@ -151,6 +151,7 @@ macro_rules! store_conformance {
             failures_are_grouped,
             an_event_is_found_by_its_idempotency_key,
             a_page_of_filtered_events_reads_a_bounded_number_of_events,
+            events_are_filtered_by_patterns_of_types,
             destinations_are_filtered_by_name_url_condition_and_text,
             a_replay_takes_the_deliveries_of_several_tenants,
             a_page_of_a_filtered_list_reads_a_bounded_number_of_deliveries,

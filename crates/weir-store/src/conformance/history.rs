@@ -107,10 +107,10 @@ pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
     subject.ingest(events.iter().cloned().map(matched).collect()).await;
     let both = TenantScope::Only([TENANT, "other"].map(str::to_owned).into());
     let filters = [
-        EventFilter { event_type: Some("order.paid".to_owned()), ..EventFilter::default() },
+        EventFilter { event_type: Some("order.paid".parse().expect("a pattern")), ..EventFilter::default() },
         EventFilter { tenants: TenantScope::one("other"), ..EventFilter::default() },
         EventFilter {
-            event_type: Some("order.paid".to_owned()),
+            event_type: Some("order.paid".parse().expect("a pattern")),
             tenants: TenantScope::one(TENANT),
             from: Some(events[3].created_at),
             to: Some(events[9].created_at),
@@ -118,7 +118,7 @@ pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
         },
         EventFilter { from: Some(events[4].created_at), ..EventFilter::default() },
         EventFilter { to: Some(events[5].created_at), ..EventFilter::default() },
-        EventFilter { event_type: Some("nothing".to_owned()), ..EventFilter::default() },
+        EventFilter { event_type: Some("nothing".parse().expect("a pattern")), ..EventFilter::default() },
         EventFilter { order: ListOrder::Oldest, ..EventFilter::default() },
         EventFilter {
             tenants: both,
@@ -131,7 +131,7 @@ pub async fn events_are_filtered_by_type_tenant_and_time(subject: Subject) {
         let mut expected: Vec<_> = events
             .iter()
             .filter(|event| {
-                filter.event_type.as_ref().is_none_or(|event_type| *event_type == event.event_type)
+                filter.event_type.as_ref().is_none_or(|pattern| pattern.matches(&event.event_type))
                     && filter.tenants.includes(&event.tenant)
                     && filter.from.is_none_or(|from| event.created_at >= from)
                     && filter.to.is_none_or(|to| event.created_at < to)

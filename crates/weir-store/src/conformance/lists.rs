@@ -109,18 +109,52 @@ pub async fn an_event_is_found_by_its_idempotency_key(subject: Subject) {
 
 pub async fn a_page_of_filtered_events_reads_a_bounded_number_of_events(subject: Subject) {
     let rare = Event { event_type: "order.paid".to_owned(), ..event(1) };
-    subject.ingest(vec![matched(rare.clone())]).await;
+    let alert = Event { event_type: "weir.breaker.opened".to_owned(), ..event(2) };
+    subject.ingest(vec![matched(rare.clone()), matched(alert.clone())]).await;
     let total = u64::from(SCANNED_AT_MOST) + 700;
-    for first in (2..=total).step_by(1_000) {
+    for first in (3..=total).step_by(1_000) {
         subject.ingest((first..(first + 1_000).min(total + 1)).map(|number| matched(event(number))).collect()).await;
     }
-    let filter = EventFilter { event_type: Some(rare.event_type.clone()), ..EventFilter::default() };
+    let of_type =
+        |pattern: &str| EventFilter { event_type: Some(pattern.parse().expect("a pattern")), ..EventFilter::default() };
+    let filter = of_type(&rare.event_type);
     let first = subject.store.list_events(&filter, page(50)).await.expect("list");
     assert!(first.rows.is_empty(), "{}", first.rows.len());
     let request = PageRequest { before: first.next, limit: 50 };
     let second = subject.store.list_events(&filter, request).await.expect("list");
     let found: Vec<_> = second.rows.iter().map(|event| event.id).collect();
     assert_eq!((found, second.next), (vec![rare.id], None));
+    // Weir's own events are found at once, however many others there are.
+    for (pattern, expected) in [
+        ("weir.*", vec![alert.id]),
+        ("weir.breaker.*", vec![alert.id]),
+        (&*alert.event_type, vec![alert.id]),
+        ("weir.test", vec![]),
+    ] {
+        let read = subject.store.list_events(&of_type(pattern), page(50)).await.expect("list");
+        let found: Vec<_> = read.rows.iter().map(|event| event.id).collect();
+        assert_eq!((found, read.next), (expected, None), "{pattern}");
+    }
+}
+
+pub async fn events_are_filtered_by_patterns_of_types(subject: Subject) {
+    let types = ["video", "video.created", "video.clip.cut", "videos.created", "weir.test"];
+    let events: Vec<_> = (1..)
+        .zip(types)
+        .map(|(number, event_type)| Event { event_type: event_type.to_owned(), ..event(number) })
+        .collect();
+    subject.ingest(events.into_iter().map(matched).collect()).await;
+    for (pattern, expected) in [
+        ("video.*", vec!["video.clip.cut", "video.created"]),
+        ("video", vec!["video"]),
+        ("*", vec!["videos.created", "video.clip.cut", "video.created", "video"]),
+        ("weir.*", vec!["weir.test"]),
+    ] {
+        let filter = EventFilter { event_type: Some(pattern.parse().expect("a pattern")), ..EventFilter::default() };
+        let found = subject.store.list_events(&filter, page(9)).await.expect("list");
+        let found: Vec<_> = found.rows.iter().map(|event| event.event_type.as_str()).collect();
+        assert_eq!(found, expected, "{pattern}");
+    }
 }
 
 pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: Subject) {

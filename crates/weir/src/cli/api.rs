@@ -172,8 +172,8 @@ pub(crate) struct EventFilter {
     /// Only the event with this idempotency key
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// Only events of exactly this type
-    #[arg(long, value_name = "TYPE")]
+    /// Only events of this type: exact (video.created), a prefix (video.*) or *
+    #[arg(long, value_name = "PATTERN")]
     r#type: Option<String>,
     /// Only this tenant
     #[arg(long)]
