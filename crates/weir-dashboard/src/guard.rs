@@ -105,6 +105,9 @@ fn is_same_origin(headers: &HeaderMap, public_url: Option<&str>) -> bool {
 struct RefusalPage {
     frame: Frame,
     refusal: Refusal,
+    /// The id of a destination that was not found: it may have been deleted, and what was done to it and sent to it is
+    /// kept.
+    missing: Option<String>,
 }
 
 #[derive(Template)]
@@ -125,13 +128,20 @@ async fn shown(site: &Site, api: &Client, refusal: Refusal, is_fragment: bool, n
         // The navigation leads on from a refusal. An API in trouble is not asked again.
         let me = if status.is_client_error() { api.get::<Me>(&ApiPath::of(["me"])).await.ok() } else { None };
         let frame = Frame { me, ..Frame::new(site.clone(), Section::None, refusal.title.clone()) };
-        RefusalPage { frame, refusal }.render()
+        let missing = (status == StatusCode::NOT_FOUND).then(|| destination_of(next_path)).flatten();
+        RefusalPage { frame, refusal, missing }.render()
     };
     let mut response = (status, Html(page.unwrap_or_default())).into_response();
     if let Some(value) = retry_after.and_then(|value| HeaderValue::try_from(value).ok()) {
         response.headers_mut().insert(header::RETRY_AFTER, value);
     }
     response
+}
+
+/// The id of the destination whose page is at a path.
+fn destination_of(path: &str) -> Option<String> {
+    let id = path.strip_prefix("/destinations/")?.split(['/', '?']).next()?;
+    id.starts_with("dst_").then(|| id.to_owned())
 }
 
 /// The page that asks for a fragment, without the base. The policy for referrers names pages of this server in full.

@@ -9,6 +9,7 @@ use axum::{
 };
 use http::{StatusCode, header};
 use tower::ServiceExt as _;
+use tower_http::{CompressionLevel, compression::CompressionLayer};
 
 use crate::{
     assets,
@@ -28,8 +29,11 @@ pub fn router(settings: DashboardSettings) -> Router {
     let site = Site::new(settings);
     let guarded = middleware::from_fn_with_state(site.clone(), guard::guard);
     let pages = table().into_iter().fold(Router::new(), |router, (path, handler)| router.route(path, handler));
-    // The fallback is added after the layer: the API has rules of its own.
-    pages.layer(guarded).fallback(elsewhere).with_state(site)
+    // Tables shrink to a tenth, and higher levels take longer for little more. Streams are not compressed. A page with a
+    // secret answers only a POST from a page of this server, so no other site can guess a secret from lengths.
+    let compressed = CompressionLayer::new().quality(CompressionLevel::Fastest);
+    // The fallback is added after the layers: the API has rules of its own.
+    pages.layer(guarded).layer(compressed).fallback(elsewhere).with_state(site)
 }
 
 /// Every page, fragment and action. To add one, see the crate's documentation.

@@ -101,6 +101,13 @@ async fn a_refusal_keeps_the_navigation_of_a_reader() {
     let page = api.dashboard().get("/deliveries/dlv_unknown").await;
     assert_eq!(page.status, 404);
     page.has(&["there is no path /v1/deliveries/dlv_unknown", "href=\"/deliveries\"", "action=\"/logout\""]);
+    page.has_not(&["Its activity"]);
+    // A destination may have been deleted; what happened to it is kept.
+    for path in ["/destinations/dst_1", "/destinations/dst_1/proof?window=60"] {
+        let page = api.dashboard().get(path).await;
+        assert_eq!(page.status, 404, "{path}");
+        page.has(&["href=\"/activity?destination=dst_1\"", "href=\"/deliveries?destination=dst_1\""]);
+    }
     // A key that only posts events has nothing to go to.
     let api = FakeApi::for_role("ingest");
     api.on("GET", "/v1/overview", 403, problem("Forbidden", "this needs a key with the role `read`"));
@@ -205,6 +212,28 @@ async fn the_live_stream_names_events_and_carries_no_data() {
     api.on("GET", "/v1/stream", 401, problem("An API key is required", "send a key"));
     let refused = api.dashboard().get_with("/live", &[("hx-request", "true")]).await;
     assert_eq!(refused.header("hx-redirect"), "/login");
+}
+
+#[tokio::test]
+async fn pages_are_compressed_and_streams_are_not() {
+    let api = FakeApi::for_role("read");
+    overview(&api);
+    api.on_with("GET", "/v1/stream", 200, &[("content-type", "text/event-stream")], json!("event: snapshot\n\n"));
+    let browser = api.dashboard();
+    for path in ["/", "/fragments/overview"] {
+        let plain = browser.get(path).await;
+        let (headers, bytes) = browser.get_compressed(path).await;
+        assert_eq!(
+            (plain.header("content-encoding"), headers["content-encoding"].to_str().unwrap()),
+            ("", "gzip"),
+            "{path}"
+        );
+        assert_eq!(headers["vary"], "accept-encoding", "{path}");
+        assert_eq!(bytes[..2], [0x1f, 0x8b], "gzip begins so");
+        assert!(bytes.len() * 2 < plain.text.len(), "{path}: {} of {}", bytes.len(), plain.text.len());
+    }
+    let (headers, bytes) = browser.get_compressed("/live").await;
+    assert_eq!((headers.get("content-encoding"), &bytes[..]), (None, &b"event: snapshot\ndata: 1\n\n"[..]));
 }
 
 #[tokio::test]

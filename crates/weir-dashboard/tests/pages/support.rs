@@ -8,7 +8,7 @@ use axum::{
     extract::{Request, State},
     response::{IntoResponse, Response},
 };
-use http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use http::{HeaderMap, HeaderName, Method, StatusCode, header, response::Parts};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use weir_core::{Clock, Timestamp};
@@ -215,10 +215,21 @@ impl Browser {
         self.send(request.body(Body::from(form.to_owned())).unwrap()).await
     }
 
+    /// Asks for a compressed answer. Returns its headers and bytes.
+    pub(crate) async fn get_compressed(&self, path: &str) -> (HeaderMap, Vec<u8>) {
+        let request = browser_request("GET", path).header("accept-encoding", "gzip, deflate, br, zstd");
+        let (parts, bytes) = self.exchange(request.body(Body::empty()).unwrap()).await;
+        (parts.headers, bytes)
+    }
+
     async fn send(&self, request: Request) -> Page {
+        let (parts, bytes) = self.exchange(request).await;
+        Page { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes).unwrap() }
+    }
+
+    async fn exchange(&self, request: Request) -> (Parts, Vec<u8>) {
         let (parts, body) = self.0.clone().oneshot(request).await.unwrap().into_parts();
-        let text = String::from_utf8(to_bytes(body, usize::MAX).await.unwrap().to_vec()).unwrap();
-        Page { status: parts.status, headers: parts.headers, text }
+        (parts, to_bytes(body, usize::MAX).await.unwrap().to_vec())
     }
 }
 
