@@ -10,7 +10,7 @@ use super::{
 
 const GAP: &str = "  ";
 /// Flexible columns are shortened further only when no optional column is left to omit.
-const SHORTEST: usize = 10;
+const SHORTEST: usize = 16;
 
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
