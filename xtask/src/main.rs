@@ -21,14 +21,17 @@ use step::{Programs, Step};
 /// The modules of the end-to-end tests that need the machine for themselves.
 const ALONE: &str = "alone::";
 
+/// The modules of the end-to-end tests that judge times and cause little load. One at a time, they took 320 seconds and a
+/// sixth of the processor time.
+const TIMED: &str = "timed::";
+
 /// The longest of the other end-to-end tests: two minutes of requests, one after the other.
-const LONGEST: &str = "openapi_fuzzed::";
+const FUZZED: &str = "openapi_fuzzed::";
 
 /// The modules of the end-to-end tests that take minutes of load.
 const PROOFS: &str = "proofs::";
 
-/// The libraries whose tests compute, and use no server and no real time. With the simulation of the queue and the model
-/// they take 140 of the 160 seconds of processor time that the tests of all libraries take.
+/// The libraries whose tests compute, and use no server and no real time. The simulation of the queue computes too.
 const COMPUTING: [&str; 3] = ["weir-api", "weir-core", "weir-store"];
 
 /// Its tests visit every state of the protocol that faults can lead to. They take a hundred seconds of processor time.
@@ -36,7 +39,7 @@ const MODEL: &str = "weir-model";
 
 /// Its tests judge times of Redis. So the programs that run at the same time get only the processor time that these
 /// tests do not use.
-const TIMED: &str = "weir-queue-redis";
+const TIMED_LIBRARY: &str = "weir-queue-redis";
 
 /// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and
 /// 6 seconds of processor time, with six at a time 74.
@@ -57,7 +60,7 @@ struct Cli {
 enum Command {
     /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
     /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them,
-    /// then those that judge times, one at a time.
+    /// then those that judge times.
     Test,
     /// Prove the promises that need minutes: the model of the protocol, many faults at once, the quick set of the load
     /// tests on both set-ups, and the short form of autoscaling. Takes about eleven minutes.
@@ -177,18 +180,23 @@ fn test_steps() -> Vec<Step> {
             vec![
                 // From the beginning: it would otherwise run alone at the end, because tests start in the order of their
                 // names.
-                end_to_end(&[LONGEST]),
+                end_to_end(&[FUZZED]),
                 Programs::of(
                     &["--release", "--package", "weir", "--tests"],
-                    &["--test-threads=6", "--skip", ALONE, "--skip", PROOFS, "--skip", LONGEST],
+                    &["--test-threads=6", "--skip", TIMED, "--skip", ALONE, "--skip", PROOFS, "--skip", FUZZED],
                 ),
                 libraries(&[]).only(reads_manifests).yielding(),
             ],
             3,
         ),
-        // One at a time, so that a limit that is exceeded cannot be the effect of another test.
         Step::tests(
-            "Tests of the whole program that judge times, one at a time",
+            "Tests of the whole program that judge times, two at a time",
+            vec![end_to_end(&["--test-threads=2", TIMED])],
+            1,
+        ),
+        // One at a time, so that a late request cannot be the effect of another test.
+        Step::tests(
+            "Tests of the whole program that judge times under load, one at a time",
             vec![end_to_end(&["--test-threads=1", ALONE])],
             1,
         ),
@@ -235,7 +243,7 @@ fn models(package: &str, _target: &str) -> bool {
 }
 
 fn is_timed(package: &str, _target: &str) -> bool {
-    package == TIMED
+    package == TIMED_LIBRARY
 }
 
 fn reads_manifests(package: &str, _target: &str) -> bool {
@@ -316,7 +324,8 @@ mod tests {
             filters,
             [
                 "openapi_fuzzed::",
-                "--test-threads=6 --skip alone:: --skip proofs:: --skip openapi_fuzzed::",
+                "--test-threads=6 --skip timed:: --skip alone:: --skip proofs:: --skip openapi_fuzzed::",
+                "--test-threads=2 timed::",
                 "--test-threads=1 alone::",
                 "--test-threads=1 proofs::"
             ]
@@ -328,7 +337,10 @@ mod tests {
         let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates")).unwrap();
         let crates: Vec<_> = crates.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
         assert!(
-            COMPUTING.iter().chain([&MODEL, &TIMED, &WAITING]).all(|name| crates.iter().any(|folder| folder == name)),
+            COMPUTING
+                .iter()
+                .chain([&MODEL, &TIMED_LIBRARY, &WAITING])
+                .all(|name| crates.iter().any(|folder| folder == name)),
             "{crates:?}"
         );
         let more = ["weir-deploy-checks", "weir-load-tests", "xtask"].map(str::to_owned);

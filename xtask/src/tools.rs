@@ -30,7 +30,7 @@ pub(crate) const ALL: [(&str, Find); 13] = [
     // A Python with mypy and the dependency of the client.
     ("WEIR_TEST_CLIENT_PYTHON", || python_tool("python3")),
     ("WEIR_TEST_TSC", typescript),
-    ("WEIR_TEST_CHROMIUM", || Ok(CHROMIUM.find()?.join("chromium"))),
+    ("WEIR_TEST_CHROMIUM", chromium),
     ("WEIR_TEST_BROWSER_TOOLS", browser_tools),
 ];
 
@@ -58,13 +58,16 @@ const SYSTEMD: Package = Package {
     homebrew: "(none: run the tests on Linux)",
 };
 
-const CHROMIUM: Package = Package {
+/// Chromium without its windows. It takes half of the processor time.
+const HEADLESS_SHELL: Package = Package {
     name: "Chromium",
-    programs: &["chromium"],
-    debian: "chromium",
+    programs: &["chromium-headless-shell"],
+    debian: "chromium-headless-shell",
     fedora: "chromium",
     homebrew: "--cask chromium",
 };
+
+const CHROMIUM: Package = Package { programs: &["chromium"], debian: "chromium", ..HEADLESS_SHELL };
 
 const NPM: Package = Package { name: "npm", programs: &["npm"], debian: "npm", fedora: "nodejs-npm", homebrew: "node" };
 
@@ -117,6 +120,15 @@ fn kubectl() -> anyhow::Result<PathBuf> {
         Ok(())
     })?;
     Ok(folder.join("kubectl/kubectl"))
+}
+
+fn chromium() -> anyhow::Result<PathBuf> {
+    let has_only_chromium = HEADLESS_SHELL.installed().is_none() && CHROMIUM.installed().is_some();
+    if !has_only_chromium && let Ok(folder) = HEADLESS_SHELL.find() {
+        return Ok(folder.join("chromium-headless-shell"));
+    }
+    // Not every distribution has the headless shell.
+    Ok(CHROMIUM.find()?.join("chromium"))
 }
 
 fn typescript() -> anyhow::Result<PathBuf> {

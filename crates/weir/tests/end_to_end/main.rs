@@ -1,9 +1,13 @@
 //! The whole program on real sockets and in real time: the binary as a process, its servers, and receivers that keep
 //! every arrival.
 //!
-//! Most tests wait for most of their time, so they run side by side. The tests in modules named `alone` judge the times
-//! of requests or the speed of Weir. They run after the others and one at a time, so a limit that is exceeded cannot be
-//! the effect of another test. `cargo xtask test` runs both groups, and `cargo xtask prove` the tests in `proofs`.
+//! Most tests wait for most of their time, so they run side by side. Two kinds of tests judge the times of requests or
+//! the speed of Weir, and run after the others, so that late requests are not the effect of another test:
+//!
+//! - The tests in modules named `timed` use less than a quarter of the processor time, so two of them run at one time.
+//! - The tests in modules named `alone` load the machine, so they run one at a time.
+//!
+//! `cargo xtask test` runs all these groups, and `cargo xtask prove` the tests in `proofs`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,5 +42,6 @@ mod requests;
 mod retries;
 mod shutdown;
 mod signatures;
+mod timed;
 mod timing;
 mod traces;

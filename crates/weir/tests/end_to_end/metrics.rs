@@ -48,8 +48,8 @@ async fn an_unreachable_queue_is_reported_and_nothing_else_changes() {
     wait_for(&scheduler, "weir_queue_up", |up| up == 1.0).await;
 }
 
-/// These tests judge times, so no other test runs beside them.
-mod alone {
+/// These tests judge times.
+mod timed {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -236,7 +236,7 @@ async fn keys_do_not_wait_for_each_other(app: &App) {
     assert!(rates[1] > rates[0] * 5.0, "{rates:?}");
 }
 
-/// These tests judge times, so no other test runs beside them.
+/// These tests judge times under load.
 mod alone {
     use super::*;
 

@@ -78,7 +78,7 @@ async fn the_stream_of_a_process_shows_what_the_others_do() {
 }
 
 /// It judges a time.
-mod alone {
+mod timed {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -169,8 +169,8 @@ impl Proxy {
     }
 }
 
-/// These tests judge times, so no other test runs beside them.
-mod alone {
+/// These tests judge times.
+mod timed {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -278,7 +278,7 @@ async fn a_replay_continues_after_a_kill_on_servers() {
     api.assert_audit_clean(&id).await;
 }
 
-/// These tests judge times, so no other test runs beside them.
+/// These tests judge times under load.
 mod alone {
     use super::*;
 

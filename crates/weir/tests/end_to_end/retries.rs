@@ -255,8 +255,8 @@ async fn closes_after_three_seconds() -> SocketAddr {
     address
 }
 
-/// These tests judge times, so no other test runs beside them.
-mod alone {
+/// These tests judge times.
+mod timed {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -182,8 +182,8 @@ async fn a_delayed_event_survives_the_kill_of_the_process_that_accepted_it() {
     assert!(server_time(&app).await >= at);
 }
 
-/// These tests judge times, so no other test runs beside them.
-mod alone {
+/// These tests judge times.
+mod timed {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -21,28 +21,6 @@ async fn one_process_holds_and_uses_every_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_process_holds_and_uses_a_thousand_a_second() {
-    let fleet = Fleet::new().await;
-    cases::a_thousand_a_second_is_held_and_used(&fleet.launch("serve").await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn edits_through_one_process_take_effect_in_the_others_within_100_ms() {
-    let fleet = Fleet::new().await;
-    let api = fleet.launch("api").await;
-    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
-    cases::edits_take_effect_at_once(&api).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_through_one_process_holds_the_others_within_100_ms() {
-    let fleet = Fleet::new().await;
-    let api = fleet.launch("api").await;
-    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
-    cases::a_pause_holds(&api).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scaling_workers_under_load_breaks_no_limit_and_sends_no_event_twice() {
     const RATES: [u32; 5] = [3, 20, 50, 100, 200];
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);

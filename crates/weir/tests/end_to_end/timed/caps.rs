@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::{
-    App, Receiver, assert_cap,
+    App, Fleet, Receiver, assert_cap,
     cases::{self, destination, limit},
     eventually,
 };
@@ -19,12 +19,6 @@ async fn every_limit_is_held_and_used_under_a_standing_backlog() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_a_second_is_held_and_used() {
-    let folder = tempfile::tempdir().unwrap();
-    cases::a_thousand_a_second_is_held_and_used(&App::start(folder.path()).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_window() {
     let folder = tempfile::tempdir().unwrap();
     cases::edits_take_effect_at_once(&App::start(folder.path()).await).await;
@@ -34,6 +28,22 @@ async fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_window() {
 async fn a_pause_binds_within_100_ms_loses_nothing_and_causes_no_burst() {
     let folder = tempfile::tempdir().unwrap();
     cases::a_pause_holds(&App::start(folder.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn edits_through_one_process_take_effect_in_the_others_within_100_ms() {
+    let fleet = Fleet::new().await;
+    let api = fleet.launch("api").await;
+    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
+    cases::edits_take_effect_at_once(&api).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_through_one_process_holds_the_others_within_100_ms() {
+    let fleet = Fleet::new().await;
+    let api = fleet.launch("api").await;
+    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
+    cases::a_pause_holds(&api).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
