@@ -124,6 +124,20 @@ impl LimitCursor {
 }
 
 /// The cursors of one destination. Cheap to clone.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use weir_core::{Limiter, Period, RateLimit, RateLimits, Timestamp};
+///
+/// // Ten a second: the slots of a backlog start 101 ms apart, and each is 10 ms wide.
+/// let limit = RateLimit::new(10, Period::Second).expect("1 to a million");
+/// let mut limiter = Limiter::new(&RateLimits::new(vec![limit]).expect("one limit for each period"));
+/// let now = Timestamp::from_secs(1_800_000_000);
+/// let (first, second) = (limiter.take(now), limiter.take(now));
+/// assert_eq!((first.start, second.start), (now, now + Duration::from_millis(101)));
+/// assert!(first.contains(now) && first.is_over(now + Duration::from_millis(10)));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limiter {
     cursors: Vec<LimitCursor>,

@@ -8,6 +8,14 @@ use crate::event::valid_type;
 const OPERATIONAL_PREFIX: &str = "weir.";
 
 /// A pattern over event types.
+///
+/// ```
+/// use weir_core::pattern::EventPattern;
+///
+/// let videos: EventPattern = "video.*".parse().expect("a prefix");
+/// assert!(videos.matches("video.clip.cut") && !videos.matches("video"));
+/// assert!(!EventPattern::Any.matches("weir.backlog.high"), "alerts need a pattern of their own");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum EventPattern {
     /// `*`: every type except the operational ones.
