@@ -72,7 +72,7 @@ pub(super) fn table() -> Table<5> {
     Table::new([
         Column::text("id"),
         Column::text("type").flexible(),
-        Column::text("tenant").flexible(),
+        Column::text("tenant").flexible().optional(),
         Column::text("idempotency key").or("key").flexible().optional(),
         Column::number("age"),
     ])
