@@ -122,8 +122,8 @@ impl Sampler {
             if last.began > asked || serves(last) {
                 return Ok(Arc::clone(last));
             }
-            // Whoever changes and looks without pause spends at most half of the time with sampling.
-            sleep_until(last.began + last.took * 2).await;
+            // Whoever changes and looks without pause spends about half of the time with sampling.
+            sleep_until(last.began + last.took + last.took.min(SHARED_AT_MOST)).await;
         }
         let sample = Arc::new(Sample::take(&*self.store, self.clock.now(), last.as_deref()).await?);
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&sample));
