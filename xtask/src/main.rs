@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use judgements::Judgements;
 use servers::Servers;
-use step::{Programs, Step};
+use step::{BUILD, Programs, Step};
 
 /// The modules of the end-to-end tests that need the machine for themselves.
 const ALONE: &str = "alone::";
@@ -273,7 +273,7 @@ fn load_steps(set_up: &str, arguments: &[String]) -> Vec<Step> {
 }
 
 fn build_for_load() -> Step {
-    Step::new("Build", &["build", "--release", "--package", "weir", "--package", "weir-load-tests"])
+    Step::new(BUILD, &["build", "--release", "--package", "weir", "--package", "weir-load-tests"])
 }
 
 fn prove_under_load(set_up: &str, arguments: &[String]) -> Step {

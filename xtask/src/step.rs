@@ -16,6 +16,9 @@ use crate::{
     timing::Timing,
 };
 
+/// The title of a step that only builds.
+pub(crate) const BUILD: &str = "Build";
+
 /// Test programs that `cargo test` builds with `arguments`.
 #[derive(Debug)]
 pub(crate) struct Programs {
@@ -187,8 +190,8 @@ pub(crate) fn run_all(steps: &[Step], env: &[(&'static str, String)]) -> anyhow:
     print("The slowest of the tests that ran one at a time", &timing.slowest_tests());
     // Only commands that run tests show the times of their steps.
     if steps.iter().any(|step| step.tests.is_some()) {
-        let all: Duration = times.iter().map(|(_, time)| *time).sum();
-        let rows = times.iter().copied().chain([("all steps", all)]);
+        let all: Duration = times.iter().filter(|(title, _)| *title != BUILD).map(|(_, time)| *time).sum();
+        let rows = times.iter().copied().chain([("all steps, without the builds", all)]);
         let rows: Vec<_> = rows.map(|(title, time)| format!("{:>8.1} s  {title}", time.as_secs_f64())).collect();
         print("How long each step took; a step of tests without its build", &rows);
     }
