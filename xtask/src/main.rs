@@ -21,8 +21,7 @@ use step::{BUILD, Programs, Step};
 /// The modules of the end-to-end tests that need the machine for themselves.
 const ALONE: &str = "alone::";
 
-/// The modules of the end-to-end tests that judge times and cause little load. One at a time, they took 320 seconds and a
-/// sixth of the processor time.
+/// The modules of the end-to-end tests that judge times and cause little load. Two at a time, they take 160 seconds.
 const TIMED: &str = "timed::";
 
 /// The longest of the other end-to-end tests: two minutes of requests, one after the other.
@@ -31,7 +30,8 @@ const FUZZED: &str = "openapi_fuzzed::";
 /// The modules of the end-to-end tests that take minutes of load.
 const PROOFS: &str = "proofs::";
 
-/// The libraries whose tests compute, and use no server and no real time. The simulation of the queue computes too.
+/// The libraries whose tests only compute: they use no server, and they do not wait for real time. The simulation of the
+/// queue is of the same kind.
 const COMPUTING: [&str; 3] = ["weir-api", "weir-core", "weir-store"];
 
 /// Its tests visit every state of the protocol that faults can lead to. They take a hundred seconds of processor time.
@@ -194,7 +194,7 @@ fn test_steps() -> Vec<Step> {
             vec![end_to_end(&["--test-threads=2", TIMED])],
             1,
         ),
-        // One at a time, so that a late request cannot be the effect of another test.
+        // One at a time, because another test could make requests late.
         Step::tests(
             "Tests of the whole program that judge times under load, one at a time",
             vec![end_to_end(&["--test-threads=1", ALONE])],

@@ -105,8 +105,8 @@ fn is_same_origin(headers: &HeaderMap, public_url: Option<&str>) -> bool {
 struct RefusalPage {
     frame: Frame,
     refusal: Refusal,
-    /// The id of a destination that was not found: it may have been deleted, and what was done to it and sent to it is
-    /// kept.
+    /// The id of a destination that was not found. It may have been deleted. Then Weir still has its activity and its
+    /// deliveries, so the page has links to them.
     missing: Option<String>,
 }
 

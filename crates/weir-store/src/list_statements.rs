@@ -49,8 +49,9 @@ pub trait ListStatements: Sync {
         limit: u64,
     ) -> StoreResult<Vec<FailedDelivery>>;
 
-    /// The last id of a window of [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) events, which begins after `page.before`,
-    /// of all events or of Weir's own ([`EventFilter::is_operational`]). `None` if fewer remain.
+    /// The last id of a window of events. The window begins after `page.before` and has
+    /// [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) events. Only Weir's own events count if the filter asks for these
+    /// ([`EventFilter::is_operational`]). `None` if fewer remain.
     async fn events_window_end(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Option<[u8; 16]>>;
 
     /// The events that match, in the order of the filter: those after `page.before` and not after `window_end`, at most

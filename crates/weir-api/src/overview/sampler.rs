@@ -62,9 +62,10 @@ impl LiveOverview {
     /// A sample for a request. It shows every change that people made through this process before the request.
     pub(crate) async fn sample(&self) -> StoreResult<Arc<Sample>> {
         let changed = *self.changed.borrow();
+        let shows_changes = |sample: &Sample| Some(sample.began) > changed;
         let Some(latest) = self.sampler.latest() else { return self.new_sample().await };
-        if changed.is_some_and(|changed| latest.began <= changed) {
-            return self.sampler.renewed(|sample| changed < Some(sample.began)).await;
+        if !shows_changes(&latest) {
+            return self.sampler.renewed(shows_changes).await;
         }
         let shared_for = (latest.took * SHARED_FOR_COSTS).min(SHARED_AT_MOST);
         let is_shared = move |sample: &Sample| sample.age() <= shared_for;

@@ -190,7 +190,7 @@ async fn the_overview_of_one_destination_shows_an_edit_at_once() {
 async fn the_overview_shows_the_changes_of_people_at_once() {
     let server = Server::start().await;
     let id = server.named("acme", json!({})).await;
-    // Without the rule some rounds get an older sample; which ones depends on the speed of the machine.
+    // A slow machine and a fast one show an old sample at different times, so the test asks several times.
     for round in 0..20 {
         for (pauses, expected) in [(true, vec!["acme"]), (false, vec![])] {
             server.patch(&format!("/v1/destinations/{id}"), json!({"paused": pauses})).await.expect(StatusCode::OK);

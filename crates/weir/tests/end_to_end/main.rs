@@ -2,9 +2,9 @@
 //! every arrival.
 //!
 //! Most tests wait for most of their time, so they run side by side. Two kinds of tests judge the times of requests or
-//! the speed of Weir, and run after the others, so that late requests are not the effect of another test:
+//! the speed of Weir. They run after the others, because other tests could make requests late:
 //!
-//! - The tests in modules named `timed` use less than a quarter of the processor time, so two of them run at one time.
+//! - The tests in modules named `timed` cause little load, so two of them run at one time.
 //! - The tests in modules named `alone` load the machine, so they run one at a time.
 //!
 //! `cargo xtask test` runs all these groups, and `cargo xtask prove` the tests in `proofs`.

@@ -3,6 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use serde_json::json;
+use weir_core::Period;
 
 use crate::support::{App, Fleet, Receiver, assert_cap, cases::limit};
 
@@ -28,11 +29,6 @@ const CAPPED: [Capped; 4] = [
     Capped { path: "/fast", limit: 20, period: "second", window: SECOND, events: 190 },
 ];
 
-/// The width of a slot (`limit.rs` of weir-core).
-fn slot_width(window: Duration) -> Duration {
-    if window == SECOND { Duration::from_millis(10) } else { window / 600 }
-}
-
 /// Creates the destinations and posts their backlogs. Returns the ids of both.
 async fn load(api: &App, receiver: &Receiver) -> Vec<(String, Vec<String>)> {
     let mut loaded = Vec::new();
@@ -51,7 +47,7 @@ async fn load(api: &App, receiver: &Receiver) -> Vec<(String, Vec<String>)> {
 
 /// Asserts that every event in the backup has arrived, and that no window of the whole run exceeds its limit.
 async fn judge(api: &App, receiver: &Receiver, loaded: &[(String, Vec<String>)]) {
-    for (Capped { path, limit, window, .. }, (id, posted)) in CAPPED.iter().zip(loaded) {
+    for (Capped { path, limit, period, window, .. }, (id, posted)) in CAPPED.iter().zip(loaded) {
         api.drained(id, MINUTE).await;
         let delivered = api.get(&format!("/v1/deliveries?destination={id}&state=delivered&limit=200")).await;
         assert_eq!(
@@ -66,7 +62,8 @@ async fn judge(api: &App, receiver: &Receiver, loaded: &[(String, Vec<String>)])
         assert_cap(&arrivals, *limit as usize, *window);
         // Without a burst the slots are evenly spaced, so the spacing can be judged before a whole window has passed. A
         // send may start anywhere in its slot, so it may be closer to the next one by the width of a slot.
-        assert_cap(&arrivals, 1, *window / *limit - slot_width(*window));
+        let slot_width = Period::parse(period).unwrap().widest_slot();
+        assert_cap(&arrivals, 1, *window / *limit - slot_width);
         api.assert_audit_clean(id).await;
     }
 }
