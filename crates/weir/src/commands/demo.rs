@@ -119,6 +119,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
             bodies: BodyBudget::new(DEFAULT_BODY_BUDGET_BYTES),
             max_connections: MAX_CONNECTIONS,
+            destination_limits: DestinationLimits::default(),
             worker_capacity: None,
             shutdown_grace: Duration::from_secs(2),
             retention: Retention::default(),
