@@ -18,7 +18,7 @@ use weir_scheduler::{
     AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
     Scheduler, Sweeper,
 };
-use weir_store::ProcessProfile;
+use weir_store::{DestinationLimits, ProcessProfile};
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},

@@ -273,8 +273,10 @@ impl Connection {
             // First the head, which ends the future of the response.
             if !answer.has_head() {
                 match response.as_mut().poll(cx) {
-                    Poll::Ready(Ok(_)) if gate.is_endless() => return Poll::Ready(Err(Broken::Endless)),
                     Poll::Ready(Ok(response)) => {
+                        if let Some(excess) = gate.excess() {
+                            return Poll::Ready(Err(excess));
+                        }
                         gate.head_arrived();
                         answer.set_head(response);
                     }
@@ -296,10 +298,10 @@ impl Connection {
                 end => end,
             }
         });
-        read.await.map_err(|broken| match self.gate.unwritable() {
-            _ if self.gate.is_endless() => Broken::Endless,
+        read.await.map_err(|broken| match (self.gate.excess(), self.gate.unwritable()) {
+            (Some(excess), _) => excess,
             // The error of the write says more than "no answer".
-            Some(error) if broken == Broken::Closed => error.into(),
+            (None, Some(error)) if broken == Broken::Closed => error.into(),
             _ => broken,
         })
     }

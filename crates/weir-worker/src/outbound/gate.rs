@@ -21,7 +21,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_core::{Clock, Slot, Timestamp};
 
-use super::{connection::MAX_HEAD, stream::Stream};
+use super::{connection::MAX_HEAD, fault::Broken, stream::Stream};
 
 /// The most interim answers (1xx) to one request. Servers send one or two.
 const MOST_INTERIM: usize = 8;
@@ -54,8 +54,13 @@ struct AnswerStart {
 }
 
 impl AnswerStart {
-    fn is_endless(&self) -> bool {
-        self.interim > MOST_INTERIM || !self.has_head && self.bytes > MOST_BEFORE_HEAD
+    fn excess(&self) -> Option<Broken> {
+        let is_too_large = !self.has_head && self.bytes > MOST_BEFORE_HEAD;
+        match self.interim {
+            0 => is_too_large.then_some(Broken::TooLarge),
+            1..=MOST_INTERIM => is_too_large.then_some(Broken::Endless),
+            _ => Some(Broken::Endless),
+        }
     }
 }
 
@@ -111,9 +116,9 @@ impl Gate {
         self.lock().answer.has_head = true;
     }
 
-    /// Whether more interim answers arrived than a server has reason to send.
-    pub(super) fn is_endless(&self) -> bool {
-        self.lock().answer.is_endless()
+    /// What there is too much of before the final head. Nothing more of the answer is read.
+    pub(super) fn excess(&self) -> Option<Broken> {
+        self.lock().answer.excess()
     }
 
     pub(super) fn has_flushed(&self) -> bool {
@@ -188,7 +193,7 @@ impl GatedStream {
 impl AsyncRead for GatedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.gate.is_endless() {
+        if this.gate.excess().is_some() {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }
         let before = buf.filled().len();

@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use weir_api::{ApiKeys, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts};
 use weir_core::{Clock, Timestamp, address::AddressPolicy, audit::AuditReport, retention::Retention};
+use weir_store::DestinationLimits;
 
 use self::{
     client::Client,
