@@ -10,8 +10,8 @@ use weir_core::{
 };
 use weir_store::{
     ApiKey, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DeliveryAction, DestinationDeletion,
-    DestinationPatch, MessageGroup, NamedCreation, NewReplay, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase, ReplayStep,
-    StoreError,
+    DestinationPatch, MessageGroup, NamedCreation, NewReplay, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase,
+    ReplayStep, StoreError,
 };
 
 use crate::{

@@ -9,8 +9,8 @@ use std::{collections::VecDeque, sync::Arc};
 use tokio::sync::oneshot;
 use weir_core::{Timestamp, claim::Claim};
 use weir_store::{
-    AttemptResult, ClaimRequest, Claims, MOST_DELIVERIES_OF_COMMIT, Part, Recovered, Settlement, StoreError, StoreResult,
-    Turns, intake::IngestResult,
+    AttemptResult, ClaimRequest, Claims, MOST_DELIVERIES_OF_COMMIT, Part, Recovered, Settlement, StoreError,
+    StoreResult, Turns, intake::IngestResult,
 };
 
 pub(crate) use queue::CommitQueue;
@@ -91,8 +91,8 @@ impl Group {
     /// have.
     fn fill_with_events(&mut self, turns: &mut Turns<Ingest>, rows: usize) {
         while self.rows < rows
-            && let Some(ingest) = turns
-                .pop(|more| self.ingests.is_empty() || self.deliveries + more <= MOST_DELIVERIES_OF_COMMIT)
+            && let Some(ingest) =
+                turns.pop(|more| self.ingests.is_empty() || self.deliveries + more <= MOST_DELIVERIES_OF_COMMIT)
         {
             self.add(Operation::Ingest(ingest));
         }

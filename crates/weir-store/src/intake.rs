@@ -26,9 +26,7 @@ use weir_core::{
     event::Event,
 };
 
-use crate::{
-    Directory, FastPathBatch, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent,
-};
+use crate::{Directory, FastPathBatch, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent};
 
 /// The result for one event.
 pub type IngestResult = Result<Ingested, IngestRefusal>;

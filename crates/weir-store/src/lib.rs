@@ -57,12 +57,12 @@ pub use alerting::{Alerting, Condition, Conditions};
 pub use api_keys::{ApiKey, ApiKeys};
 pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
+pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     BreakerChange, Deletion, DestinationCondition, DestinationCounts, DestinationDeletion, DestinationFilter,
     DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, NamedCreation, later_than,
     paused_by_weir,
 };
-pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use directory::{Directory, TenantDestinations};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use history::{

@@ -24,7 +24,7 @@ use weir_queue::Wake;
 use weir_store::{IngestRefusal, Ingested, NewEvent};
 
 use self::{
-    parts::in_parts,
+    parts::Parts,
     read::KEY_HEADER,
     request::{BorrowedBatch, EventRequest, MAX_BATCH},
 };
@@ -259,11 +259,12 @@ pub(crate) async fn store_one(api: &ApiState, event: NewEvent) -> ApiResult<Acce
 
 /// Stores the events and wakes their destinations.
 async fn store(api: &ApiState, events: Vec<NewEvent>) -> ApiResult<Vec<ApiResult<AcceptedView>>> {
-    if events.is_empty() {
-        return Ok(Vec::new());
-    }
     let events: Arc<[NewEvent]> = events.into();
-    in_parts(events.len(), async |from| store_part(api, &events, from).await).await
+    let mut parts = Parts::of(events.len());
+    while let Some(from) = parts.next() {
+        parts.add(store_part(api, &events, from).await)?;
+    }
+    Ok(parts.into_results())
 }
 
 /// Stores the events that fit in one commit, and wakes their destinations.

@@ -130,9 +130,8 @@ fn one_slow_attempt_does_not_end_the_preference_and_two_do() {
     answer_quickly(&places, 1);
     let others: Vec<_> = (10..17).filter_map(|of| take(&places, of).ok()).collect();
     assert_eq!(others.len(), 7);
-    let slow = |began: Timestamp| {
-        places.take(id(1), "acme", began).map(|place| place.ended(began, began + QUICK)).err()
-    };
+    let slow =
+        |began: Timestamp| places.take(id(1), "acme", began).map(|place| place.ended(began, began + QUICK)).err();
     assert_eq!(slow(NOW + QUICK), None);
     assert_eq!(slow(NOW + QUICK * 2), None, "one may be slow");
     assert_eq!(slow(NOW + QUICK * 3), Some(NoPlace::Crowded));
