@@ -137,7 +137,7 @@ pub(crate) struct FieldError {
 }
 
 /// A refused request.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Problem {
     kind: ProblemKind,
     detail: Cow<'static, str>,

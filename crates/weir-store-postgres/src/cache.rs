@@ -14,7 +14,7 @@ use std::{
 };
 
 use weir_core::{Destination, DestinationId};
-use weir_store::{Directory, TenantDestinations};
+use weir_store::{Directory, NewEvent, TenantDestinations};
 
 /// A destination at one version; `None` if that version deleted it.
 #[derive(Debug, Clone)]
@@ -80,6 +80,14 @@ impl Tenants {
     /// The highest cached version of a tenant; 0 if the tenant is not cached.
     pub(crate) fn version(&self, tenant: &str) -> i64 {
         self.by_name.get(tenant).map_or(0, |tenant| tenant.version)
+    }
+
+    /// How many destinations an event has, as far as they are cached.
+    pub(crate) fn count(&mut self, new: &NewEvent) -> usize {
+        match &new.destinations {
+            Some(named) => named.len(),
+            None => self.matching(&new.event.tenant, &new.event.event_type).len(),
+        }
     }
 
     /// Stores every change of some tenants since the cached versions. Another writer may have stored some of them

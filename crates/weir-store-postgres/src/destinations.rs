@@ -7,8 +7,8 @@ use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest,
-    SCANNED_AT_MOST, StoreResult, destination_columns, edited_columns, first_id,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange,
+    NamedCreation, Page, PageRequest, SCANNED_AT_MOST, StoreResult, destination_columns, edited_columns, first_id,
     rows::{self, Row as _},
 };
 
@@ -23,20 +23,24 @@ use crate::{
 
 #[async_trait]
 impl Destinations for PostgresStore {
+    fn limit_destinations(&self, limits: DestinationLimits) {
+        self.shared.limits.set(limits);
+    }
+
     async fn create_destination(
         &self,
         destination: Destination,
         creation: Creation,
     ) -> StoreResult<Created<Arc<Destination>>> {
-        self.edit(Create { destination, creation }).await
+        self.edit(Create { destination, creation, most: self.most_of_tenant() }).await
     }
 
     async fn create_named_destination(
         &self,
         destination: Destination,
         activity: Activity,
-    ) -> StoreResult<Option<Arc<Destination>>> {
-        self.edit(CreateNamed { destination, activity }).await
+    ) -> StoreResult<NamedCreation> {
+        self.edit(CreateNamed { destination, activity, most: self.most_of_tenant() }).await
     }
 
     async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>> {
@@ -189,6 +193,10 @@ const LIST: &str = select!(
 );
 
 /// Two are enough to know that a name is not unique.
+/// Counted up to the maximum, in the index of names.
+pub(crate) const COUNT_OF_TENANT: &str = "
+SELECT count(*) FROM (SELECT FROM destinations WHERE tenant = $1 AND deleted_at IS NULL LIMIT $2) AS counted";
+
 pub(crate) const NAMED: &str =
     select!("FROM destinations WHERE tenant = $1 AND name = $2 AND deleted_at IS NULL LIMIT 2");
 

@@ -11,14 +11,15 @@ use weir_core::{
     activity::{Activity, HOLDS_APART},
 };
 use weir_store::{
-    BreakerChange, Created, Creation, Deletion, DestinationDeletion, DestinationPatch, StoreResult, paused_by_weir,
+    BreakerChange, Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation, StoreResult,
+    paused_by_weir,
     rows::{self, Row as _, limits_json},
 };
 
 use crate::{
     PostgresStore,
     activity::{bind_activity, record, record_creation},
-    destinations::{INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
+    destinations::{COUNT_OF_TENANT, INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
     errors::{ATTEMPTS, conflicts, store_error},
     locks::begin_to_edit,
     rows::uuid,
@@ -48,6 +49,10 @@ impl PostgresStore {
             }
         }
         self.try_edit(&edit).await.map_err(|error| store_error(&error))
+    }
+
+    pub(crate) fn most_of_tenant(&self) -> MostOfTenant {
+        MostOfTenant(self.shared.limits.get().of_tenant)
     }
 
     async fn try_edit<E: Edit>(&self, edit: &E) -> Result<E::Answer, sqlx::Error> {
@@ -155,9 +160,22 @@ async fn insert(connection: &mut PgConnection, destination: &Destination) -> Res
     Ok(Arc::new(destination.clone()))
 }
 
+/// The most destinations of a tenant.
+pub(crate) struct MostOfTenant(pub(crate) usize);
+
+impl MostOfTenant {
+    /// Whether the tenant of a new destination has as many as it may. The transaction has the tenant's lock.
+    async fn is_full(&self, connection: &mut PgConnection, destination: &Destination) -> Result<bool, sqlx::Error> {
+        let most = i64::try_from(self.0).unwrap_or(i64::MAX);
+        let counted = sqlx::query_scalar(COUNT_OF_TENANT).bind(&destination.settings.tenant).bind(most);
+        Ok(counted.fetch_one(connection).await.map(|count: i64| count >= most)?)
+    }
+}
+
 pub(crate) struct Create {
     pub(crate) destination: Destination,
     pub(crate) creation: Creation,
+    pub(crate) most: MostOfTenant,
 }
 
 #[async_trait]
@@ -165,11 +183,15 @@ impl Edit for Create {
     type Answer = Created<Arc<Destination>>;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let Self { destination, creation } = self;
+        let Self { destination, creation, most } = self;
         let mut transaction = connection.begin_with(begin_to_edit(&destination.settings.tenant)).await?;
         if let Some(before) = record_creation(&mut transaction, creation).await? {
             transaction.rollback().await?;
             return Ok(Created::Before(before));
+        }
+        if most.is_full(&mut transaction, destination).await? {
+            transaction.rollback().await?;
+            return Ok(Created::Full);
         }
         let created = insert(&mut transaction, destination).await?;
         transaction.commit().await?;
@@ -181,25 +203,30 @@ impl Edit for Create {
 pub(crate) struct CreateNamed {
     pub(crate) destination: Destination,
     pub(crate) activity: Activity,
+    pub(crate) most: MostOfTenant,
 }
 
 #[async_trait]
 impl Edit for CreateNamed {
-    type Answer = Option<Arc<Destination>>;
+    type Answer = NamedCreation;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let Self { destination, activity } = self;
+        let Self { destination, activity, most } = self;
         let tenant = &destination.settings.tenant;
         let mut transaction = connection.begin_with(begin_to_edit(tenant)).await?;
         let named = sqlx::query(NAMED).bind(tenant).bind(&destination.settings.name);
         if named.fetch_optional(&mut *transaction).await?.is_some() {
             transaction.rollback().await?;
-            return Ok(None);
+            return Ok(NamedCreation::Taken);
+        }
+        if most.is_full(&mut transaction, destination).await? {
+            transaction.rollback().await?;
+            return Ok(NamedCreation::Full);
         }
         let created = insert(&mut transaction, destination).await?;
         record(&mut transaction, activity).await?;
         transaction.commit().await?;
-        Ok(Some(created))
+        Ok(NamedCreation::New(created))
     }
 }
 

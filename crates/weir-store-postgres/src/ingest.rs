@@ -23,7 +23,8 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
 use weir_store::{
-    FastPath, FastPathBatch, FastPathHandle, Ingest, MessageGroup, NewEvent, StoreResult, event_columns,
+    FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
+    StoreResult, event_columns,
     intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
     rows::{self, Row as _},
 };
@@ -42,11 +43,18 @@ use crate::{
 
 #[async_trait]
 impl Ingest for PostgresStore {
-    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<IngestResult>> {
-        if events.is_empty() {
-            return Ok(Vec::new());
+    async fn ingest_part(&self, events: &Arc<[NewEvent]>, from: usize) -> StoreResult<Vec<IngestResult>> {
+        loop {
+            let part = {
+                let mut cached = self.shared.destinations.tenants();
+                Part::of(events, from, self.shared.limits.get(), |new| cached.count(new))
+            };
+            let answers = self.posts.ask(Posting(part)).await?;
+            // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit.
+            if !answers.is_empty() {
+                return Ok(answers);
+            }
         }
-        self.posts.ask(Posting(events)).await
     }
 
     fn connect(&self, fast_path: Arc<dyn FastPath>) {
@@ -56,8 +64,8 @@ impl Ingest for PostgresStore {
 
 /// A large body counts as one more row for each 4 KiB, so that a group holds fewer large events.
 const BYTES_PER_ROW: usize = 4 * 1024;
-/// The most deliveries in one statement. An event may have many destinations.
-const MAX_DELIVERIES: usize = 8_192;
+/// The most deliveries in one statement. Only a single event may have more.
+const MAX_DELIVERIES: usize = MOST_DELIVERIES_OF_COMMIT;
 
 /// Finds which of the given idempotency keys are stored, with the event of each and the number of its deliveries.
 pub(crate) const KNOWN_KEYS: &str = concat!(
@@ -85,7 +93,7 @@ FROM store_events(
 const FIRST_EPOCH: i64 = 1;
 
 /// Events that one caller posted.
-pub(crate) struct Posting(Vec<NewEvent>);
+pub(crate) struct Posting(Part);
 
 #[async_trait]
 impl Operation for Posting {
@@ -97,7 +105,12 @@ impl Operation for Posting {
     const TIMEOUT: Duration = Duration::from_secs(10);
 
     fn rows(&self) -> usize {
-        self.0.iter().map(|new| 1 + new.event.body.bytes().len() / BYTES_PER_ROW).sum()
+        let for_bodies = |new: &NewEvent| new.event.body.bytes().len() / BYTES_PER_ROW;
+        self.0.rows() + self.0.events().iter().map(for_bodies).sum::<usize>()
+    }
+
+    fn tenant(&self) -> &str {
+        self.0.tenant()
     }
 
     async fn run(
@@ -105,7 +118,7 @@ impl Operation for Posting {
         connection: &mut PgConnection,
         shared: &Shared,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
-        let all: Vec<&NewEvent> = group.iter().flat_map(|posting| &posting.0).collect();
+        let all: Vec<&NewEvent> = group.iter().flat_map(|posting| posting.0.events()).collect();
         // A row without a partition of its day could not be stored.
         let days = all.iter().map(|new| day_of_id(new.event.id.as_bytes()));
         shared.partitions.ensure(&mut *connection, days).await?;
@@ -115,7 +128,7 @@ impl Operation for Posting {
             shared.partitions.forget();
         }
         let mut answers = answers?.into_iter();
-        Ok(group.iter().map(|posting| answers.by_ref().take(posting.0.len()).collect()).collect())
+        Ok(group.iter().map(|posting| answers.by_ref().take(posting.0.events().len()).collect()).collect())
     }
 }
 
@@ -155,7 +168,8 @@ async fn store_after_refresh(
     let may_claim = is_registered(guards.owner, &mut transaction).await?;
     let mut fast_path_batch = if may_claim { shared.fast_path.batch() } else { FastPathHandle::default().batch() };
     // Decide again, with this knowledge.
-    let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), FIRST_EPOCH, &mut fast_path_batch);
+    let most = shared.limits.get().of_event;
+    let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), most, FIRST_EPOCH, &mut fast_path_batch);
     // Store the events with the first deliveries, then the other deliveries in parts.
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
     let mut freed = insert(&guards, &intake.events, first, &mut transaction).await?;
@@ -193,7 +207,8 @@ async fn store_by_cache(
             tenants: tenants.to_vec(),
             versions: tenants.iter().map(|tenant| cached.version(tenant)).collect(),
         };
-        (guards, Intake::of(new, &KnownKeys::new(), &mut *cached, FIRST_EPOCH, &mut fast_path_batch))
+        let most = shared.limits.get().of_event;
+        (guards, Intake::of(new, &KnownKeys::new(), &mut *cached, most, FIRST_EPOCH, &mut fast_path_batch))
     };
     // After a refusal the changes are read first, because an unknown destination may be new. Many deliveries need
     // several statements, and so a transaction.

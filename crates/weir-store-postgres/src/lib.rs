@@ -56,7 +56,7 @@ mod writer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::PgPool;
-use weir_store::{BodyCache, FastPathHandle};
+use weir_store::{BodyCache, FastPathHandle, SharedDestinationLimits};
 
 pub use open::{OpenError, Server};
 
@@ -109,6 +109,7 @@ struct Shared {
     destinations: DestinationCache,
     partitions: Partitions,
     fast_path: FastPathHandle,
+    limits: SharedDestinationLimits,
     bodies: Mutex<BodyCache>,
     process: OwnProcess,
 }
@@ -122,6 +123,7 @@ impl Default for Shared {
             destinations: DestinationCache::default(),
             partitions: Partitions::default(),
             fast_path: FastPathHandle::default(),
+            limits: SharedDestinationLimits::default(),
             bodies: Mutex::new(BodyCache::new(BODY_CACHE_BYTES)),
             process: OwnProcess::default(),
         }

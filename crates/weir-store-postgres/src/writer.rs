@@ -6,6 +6,9 @@
 //!                 └─────── the next group gathers
 //! ```
 //!
+//! The operations of tenants take turns, and the rows of a group are bounded, so that one tenant's large operations do
+//! not keep the others waiting.
+//!
 //! A single operation commits at once. Under load a group is all operations that arrived during the last commit. A
 //! statement costs the server as much as several rows, so small groups do not run at the same time: operations that
 //! arrive during a commit wait for its end, unless they become many or the commit takes long. If one operation of a
@@ -23,7 +26,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use weir_store::{StoreError, StoreResult};
+use weir_store::{MOST_DELIVERIES_OF_COMMIT, StoreError, StoreResult, Turns};
 
 use crate::{
     Shared,
@@ -60,6 +63,11 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
     /// The approximate number of rows that it writes.
     fn rows(&self) -> usize;
 
+    /// The tenant whose turn it takes. Most kinds of operations take no turns.
+    fn tenant(&self) -> &str {
+        ""
+    }
+
     /// Does a group in one transaction. The answers are in the order of the group.
     async fn run(
         group: &[&Self],
@@ -78,23 +86,43 @@ struct Group<O: Operation> {
 }
 
 impl<O: Operation> Group<O> {
-    /// Adds the queued operations.
-    fn fill(&mut self, inbox: &mut mpsc::Receiver<Message<O>>) {
+    /// Adds the queued operations, in their turns.
+    fn fill(&mut self, inbox: &mut Inbox<O>) {
+        inbox.gather();
         while self.rows < MAX_GROUP_ROWS
-            && let Ok(message) = inbox.try_recv()
+            && let Some(pending) =
+                inbox.waiting.pop(|rows| self.operations.is_empty() || self.rows + rows <= MOST_DELIVERIES_OF_COMMIT)
         {
-            self.add(message, inbox);
+            self.rows += pending.operation.rows();
+            self.operations.push(pending);
+        }
+    }
+}
+
+/// The operations that are in no group yet.
+struct Inbox<O: Operation> {
+    arriving: mpsc::Receiver<Message<O>>,
+    waiting: Turns<Pending<O>>,
+}
+
+impl<O: Operation> Inbox<O> {
+    /// Takes the operations that have arrived.
+    fn gather(&mut self) {
+        while self.waiting.len() < WAITING_OPERATIONS
+            && let Ok(message) = self.arriving.try_recv()
+        {
+            self.add(message);
         }
     }
 
-    fn add(&mut self, message: Message<O>, inbox: &mut mpsc::Receiver<Message<O>>) {
+    fn add(&mut self, message: Message<O>) {
         match message {
             Message::Do(pending) => {
-                self.rows += pending.operation.rows();
-                self.operations.push(pending);
+                let rows = pending.operation.rows();
+                self.waiting.push(pending, |pending| pending.operation.tenant(), rows);
             }
             // Operations that were sent earlier are still received, by this writer or another.
-            Message::Close => inbox.close(),
+            Message::Close => self.arriving.close(),
         }
     }
 }
@@ -127,7 +155,8 @@ impl<O: Operation> Writers<O> {
     /// Starts `count` writers, which connect at their first operation. They end when this value is dropped or closed.
     pub(crate) fn spawn(count: usize, options: &PgConnectOptions, shared: &Arc<Shared>) -> Self {
         let (inbox, receiver) = mpsc::channel(WAITING_OPERATIONS);
-        let (receiver, turn) = (Arc::new(Mutex::new(receiver)), Arc::default());
+        let inbox_of_writers = Inbox { arriving: receiver, waiting: Turns::default() };
+        let (receiver, turn) = (Arc::new(Mutex::new(inbox_of_writers)), Arc::default());
         let writer = || Writer {
             inbox: Arc::clone(&receiver),
             turn: Arc::clone(&turn),
@@ -164,7 +193,7 @@ impl<O: Operation> Writers<O> {
 }
 
 struct Writer<O: Operation> {
-    inbox: Arc<Mutex<mpsc::Receiver<Message<O>>>>,
+    inbox: Arc<Mutex<Inbox<O>>>,
     /// Held by a small group while it runs: its guard is the [`Turn`].
     turn: Arc<Mutex<()>>,
     options: PgConnectOptions,
@@ -199,11 +228,13 @@ impl<O: Operation> Writer<O> {
         // One writer gathers, the others wait for the inbox. Wait for the first operation.
         let mut inbox = self.inbox.lock().await;
         let mut group = Group { operations: Vec::new(), rows: 0 };
+        group.fill(&mut inbox);
         while group.operations.is_empty() {
-            match inbox.recv().await {
-                Some(message) => group.add(message, &mut inbox),
+            match inbox.arriving.recv().await {
+                Some(message) => inbox.add(message),
                 None => return (group, None),
             }
+            group.fill(&mut inbox);
         }
         // Gather more until this group may run: because it is large, has the turn, or has waited for too long.
         let mut longest_wait = pin!(sleep(LONGEST_WAIT));
@@ -216,7 +247,7 @@ impl<O: Operation> Writer<O> {
             select! {
                 biased;
                 turn = Arc::clone(&self.turn).lock_owned() => break Some(turn),
-                Some(message) = inbox.recv() => group.add(message, &mut inbox),
+                Some(message) = inbox.arriving.recv() => inbox.add(message),
                 () = &mut longest_wait => break None,
             }
         };

@@ -157,6 +157,17 @@ impl Transaction<'_, '_> {
         if execute(self.connection, ANSWER, &values)? == 1 {
             return Ok(None);
         }
+        self.answer_of(answer)
+    }
+
+    /// The answer that an earlier request has stored under the key of a creation.
+    pub(crate) fn stored_answer(&self, creation: &Creation) -> Result<Option<KeyedAnswer>> {
+        let Some(answer) = &creation.answer else { return Ok(None) };
+        let is_kept = |before: &KeyedAnswer| before.at > answer.at.before(ANSWERS_KEPT);
+        Ok(self.answer_of(answer)?.filter(is_kept))
+    }
+
+    fn answer_of(&self, answer: &KeyedAnswer) -> Result<Option<KeyedAnswer>> {
         let sql = format!("SELECT {ANSWER_COLUMNS} FROM keyed_answers WHERE key = ?");
         let mut values = Values::default();
         values.blob(&answer.key);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use weir_core::{Destination, DestinationId};
-use weir_store::{DestinationFilter, Directory, TenantDestinations};
+use weir_store::{DestinationFilter, Directory, NewEvent, TenantDestinations};
 
 #[derive(Debug, Default)]
 pub(crate) struct DestinationCache {
@@ -70,6 +70,12 @@ impl DestinationCache {
         older.filter(|destination| filter.matches(destination)).take(limit).cloned().collect()
     }
 
+    /// How many destinations an event has by the committed state.
+    pub(crate) fn count(&self, new: &NewEvent) -> usize {
+        let matching = || self.matching(&new.event.tenant, &new.event.event_type).len();
+        new.destinations.as_ref().map_or_else(matching, Vec::len)
+    }
+
     /// The destinations of a tenant whose patterns match a type.
     fn matching(&self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
         // Most types were matched before: a read lock is enough.
@@ -121,6 +127,15 @@ impl<'a> StagedDestinations<'a> {
             Some(changed) => changed.clone(),
             None => self.cache.get(id),
         }
+    }
+
+    /// How many destinations a tenant has.
+    pub(crate) fn of_tenant(&self, tenant: &str) -> usize {
+        let cached = self.cache.read();
+        let has = |destination: &&Arc<Destination>| destination.settings.tenant == tenant;
+        let committed = cached.tenants.get(tenant).map_or(0, |found| found.by_id().len());
+        let replaced = self.changes.keys().filter_map(|id| cached.by_id.get(id)).filter(has).count();
+        committed - replaced + self.changes.values().flatten().filter(has).count()
     }
 
     pub(crate) fn is_deleted(&self, id: DestinationId) -> bool {

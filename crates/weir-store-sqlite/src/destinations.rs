@@ -8,8 +8,8 @@ use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, Page, PageRequest,
-    StoreResult, destination_columns, edited_columns, first_id, paused_by_weir,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange,
+    NamedCreation, Page, PageRequest, StoreResult, destination_columns, edited_columns, first_id, paused_by_weir,
     rows::{self, Row as _, limits_json},
 };
 
@@ -24,6 +24,10 @@ use crate::{
 
 #[async_trait]
 impl Destinations for SqliteStore {
+    fn limit_destinations(&self, limits: DestinationLimits) {
+        self.limits.set(limits);
+    }
+
     async fn create_destination(
         &self,
         destination: Destination,
@@ -36,7 +40,7 @@ impl Destinations for SqliteStore {
         &self,
         destination: Destination,
         activity: Activity,
-    ) -> StoreResult<Option<Arc<Destination>>> {
+    ) -> StoreResult<NamedCreation> {
         self.ask((destination, activity), |edit| Edit::operation(Edit::CreateNamed(edit))).await
     }
 
@@ -208,14 +212,21 @@ impl Transaction<'_, '_> {
         Ok(destination)
     }
 
-    /// `None` if a destination of the tenant has the name.
-    pub(crate) fn create_named_destination(&mut self, destination: &Destination) -> Result<Option<Arc<Destination>>> {
+    /// Whether the tenant of a new destination has as many as it may.
+    pub(crate) fn is_full(&self, destination: &Destination) -> bool {
+        self.destinations.of_tenant(&destination.settings.tenant) >= self.limits.of_tenant
+    }
+
+    pub(crate) fn create_named_destination(&mut self, destination: &Destination) -> Result<NamedCreation> {
         let mut values = Values::default();
         values.text(&destination.settings.tenant).text(&destination.settings.name);
         if !query(self.connection, NAMED, &values, |_| Ok(()))?.is_empty() {
-            return Ok(None);
+            return Ok(NamedCreation::Taken);
         }
-        self.create_destination(destination).map(Some)
+        if self.is_full(destination) {
+            return Ok(NamedCreation::Full);
+        }
+        self.create_destination(destination).map(NamedCreation::New)
     }
 
     fn record_limits(&mut self, destination: &Destination, at: Timestamp) -> Result<()> {

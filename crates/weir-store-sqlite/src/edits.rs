@@ -10,8 +10,8 @@ use weir_core::{
 };
 use weir_store::{
     ApiKey, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DeliveryAction, DestinationDeletion,
-    DestinationPatch, MessageGroup, NewReplay, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase, ReplayStep,
-    StoreError,
+    DestinationPatch, MessageGroup, NamedCreation, NewReplay, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase,
+    ReplayStep, StoreError,
 };
 
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 /// A change that is too rare to share a statement with others.
 pub(crate) enum Edit {
     Create(Pending<(Destination, Creation), Created<Arc<Destination>>>),
-    CreateNamed(Pending<(Destination, Activity), Option<Arc<Destination>>>),
+    CreateNamed(Pending<(Destination, Activity), NamedCreation>),
     Patch(Pending<(DestinationPatch, Activity), Option<Arc<Destination>>>),
     Pause(Pending<(DestinationId, String, Timestamp), bool>),
     Hold(Pending<(DestinationId, Timestamp, String, Timestamp), ()>),
@@ -99,11 +99,14 @@ impl Edit {
         match self {
             Self::Create(edit) => {
                 let (destination, creation) = &edit.input;
-                edit.answer = Some(transaction.create_once(creation, |this| this.create_destination(destination))?);
+                edit.answer = Some(match transaction.is_full(destination) {
+                    true => transaction.stored_answer(creation)?.map_or(Created::Full, Created::Before),
+                    false => transaction.create_once(creation, |this| this.create_destination(destination))?,
+                });
             }
             Self::CreateNamed(edit) => {
                 let created = transaction.create_named_destination(&edit.input.0)?;
-                edit.answer = Some(transaction.recorded(created, Option::is_some, &edit.input.1)?);
+                edit.answer = Some(transaction.recorded(created, NamedCreation::is_new, &edit.input.1)?);
             }
             Self::Patch(edit) => {
                 let patched = transaction.patch_destination(&edit.input.0)?;

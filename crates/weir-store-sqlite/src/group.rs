@@ -9,7 +9,8 @@ use std::{collections::VecDeque, sync::Arc};
 use tokio::sync::oneshot;
 use weir_core::{Timestamp, claim::Claim};
 use weir_store::{
-    AttemptResult, ClaimRequest, Claims, NewEvent, Recovered, Settlement, StoreError, StoreResult, intake::IngestResult,
+    AttemptResult, ClaimRequest, Claims, MOST_DELIVERIES_OF_COMMIT, Part, Recovered, Settlement, StoreError,
+    StoreResult, Turns, intake::IngestResult,
 };
 
 pub(crate) use queue::CommitQueue;
@@ -35,7 +36,7 @@ impl<I, O> Pending<I, O> {
     }
 }
 
-pub(crate) type Ingest = Pending<Vec<NewEvent>, Vec<IngestResult>>;
+pub(crate) type Ingest = Pending<Part, Vec<IngestResult>>;
 pub(crate) type Claiming = Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>;
 pub(crate) type Release = Pending<(Vec<Claim>, Timestamp), u64>;
 pub(crate) type Settle = Pending<Vec<Arc<AttemptResult>>, Vec<Settlement>>;
@@ -72,6 +73,8 @@ pub(crate) struct Group {
     operations: usize,
     /// The number of events and of results in the group.
     rows: usize,
+    /// The expected deliveries of the events.
+    deliveries: usize,
 }
 
 impl Group {
@@ -84,12 +87,24 @@ impl Group {
         }
     }
 
+    /// Adds events in the turns of their tenants until it has `rows` rows, and not more deliveries than a commit may
+    /// have.
+    fn fill_with_events(&mut self, turns: &mut Turns<Ingest>, rows: usize) {
+        while self.rows < rows
+            && let Some(ingest) =
+                turns.pop(|more| self.ingests.is_empty() || self.deliveries + more <= MOST_DELIVERIES_OF_COMMIT)
+        {
+            self.add(Operation::Ingest(ingest));
+        }
+    }
+
     pub(crate) fn add(&mut self, operation: Operation) {
         self.operations += 1;
         match operation {
             Operation::Edit(edit) => self.edits.push(*edit),
             Operation::Ingest(ingest) => {
-                self.rows += ingest.input.len();
+                self.rows += ingest.input.events().len();
+                self.deliveries += ingest.input.rows();
                 self.ingests.push(ingest);
             }
             Operation::Settle(settle) => {
@@ -103,8 +118,9 @@ impl Group {
         }
     }
 
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
+    /// About how many rows it writes into the largest tables.
+    pub(crate) fn written(&self) -> usize {
+        self.rows.max(self.deliveries)
     }
 
     pub(crate) fn operations(&self) -> usize {
@@ -180,7 +196,10 @@ mod tests {
         event::{DeliveryOptions, Event, EventBody},
     };
 
-    use weir_store::conformance::{activity, deletion};
+    use weir_store::{
+        DestinationLimits, NewEvent,
+        conformance::{activity, deletion},
+    };
 
     use super::*;
 
@@ -206,17 +225,22 @@ mod tests {
         let release = || Operation::Release(pending((Vec::new(), Timestamp::MIN)));
         assert!(!durable([claiming(false), settle(), release()]));
         assert!(durable([settle(), claiming(true)]));
-        assert!(durable([claiming(false), Operation::Ingest(pending(Vec::new()))]));
+        assert!(durable([claiming(false), ingest(1)]));
         let delete = Edit::Delete(pending((deletion(1, Duration::ZERO), activity())));
         assert!(durable([delete.operation(), settle()]));
         assert!(!durable([Edit::Check(pending(())).operation()]));
     }
 
     pub(super) fn ingest(events: usize) -> Operation {
+        ingest_of("default", events, 1)
+    }
+
+    /// Events of a tenant with this many destinations each.
+    pub(super) fn ingest_of(tenant: &str, events: usize, destinations: usize) -> Operation {
         let new = |number: usize| NewEvent {
             event: Event {
                 id: EventId::new(Timestamp::MIN, number as u128),
-                tenant: "default".to_owned(),
+                tenant: tenant.to_owned(),
                 event_type: "a".to_owned(),
                 created_at: Timestamp::MIN,
                 idempotency_key: None,
@@ -226,6 +250,7 @@ mod tests {
             destinations: None,
             random: 0,
         };
-        Operation::Ingest(pending((0..events).map(new).collect()))
+        let events = (0..events).map(new).collect();
+        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), |_| destinations)))
     }
 }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, Timestamp, event::Event, order::BEHIND};
 use weir_store::{
-    FastPath, Ingest, NewEvent, StoreResult, event_columns,
+    FastPath, Ingest, NewEvent, Part, StoreResult, event_columns,
     intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
     rows::{self, Row as _, state_code},
 };
@@ -26,11 +26,15 @@ use crate::{
 
 #[async_trait]
 impl Ingest for SqliteStore {
-    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<IngestResult>> {
-        if events.is_empty() {
-            return Ok(Vec::new());
+    async fn ingest_part(&self, events: &Arc<[NewEvent]>, from: usize) -> StoreResult<Vec<IngestResult>> {
+        loop {
+            let part = Part::of(events, from, self.limits.get(), |new| self.destinations.count(new));
+            let answers = self.ask(part, Operation::Ingest).await?;
+            // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit.
+            if !answers.is_empty() {
+                return Ok(answers);
+            }
         }
-        self.ask(events, Operation::Ingest).await
     }
 
     fn connect(&self, fast_path: Arc<dyn FastPath>) {
@@ -97,11 +101,11 @@ impl Transaction<'_, '_> {
         if ingests.is_empty() {
             return Ok(());
         }
-        let all: Vec<&NewEvent> = ingests.iter().flat_map(|ingest| &ingest.input).collect();
+        let all: Vec<&NewEvent> = ingests.iter().flat_map(|ingest| ingest.input.events()).collect();
         let answers = self.store(&all)?;
         let mut answers = answers.into_iter();
         for ingest in ingests {
-            ingest.answer = Some(answers.by_ref().take(ingest.input.len()).collect());
+            ingest.answer = Some(answers.by_ref().take(ingest.input.events().len()).collect());
         }
         Ok(())
     }
@@ -110,7 +114,7 @@ impl Transaction<'_, '_> {
         // Decide about duplicates, fan-out and the fast path.
         let known = self.known_keys(new)?;
         let Intake { answers, events, deliveries, .. } =
-            Intake::of(new, &known, self.destinations, FIRST_EPOCH, self.fast_path_batch);
+            Intake::of(new, &known, self.destinations, self.limits.of_event, FIRST_EPOCH, self.fast_path_batch);
         self.insert_events(&events)?;
         // Before the new deliveries are stored, so that they do not supersede themselves.
         for delivery in deliveries.iter().filter(|delivery| !delivery.superseded) {

@@ -54,7 +54,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
-use weir_store::FastPathHandle;
+use weir_store::{FastPathHandle, SharedDestinationLimits};
 
 pub use open::OpenError;
 
@@ -69,6 +69,7 @@ pub struct SqliteStore {
     readers: SqlitePool,
     destinations: Arc<DestinationCache>,
     fast_path: FastPathHandle,
+    limits: SharedDestinationLimits,
     /// The write-ahead log.
     log: PathBuf,
     /// What this process says of itself.

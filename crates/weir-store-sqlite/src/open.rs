@@ -15,7 +15,7 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use weir_store::FastPathHandle;
+use weir_store::{FastPathHandle, SharedDestinationLimits};
 
 use crate::{
     SqliteStore,
@@ -110,7 +110,7 @@ impl SqliteStore {
             .map_err(|error| classify(path, &error.into()))?;
         // Checkpoints have a connection of their own, so that the writer commits meanwhile.
         let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
-        let fast_path = FastPathHandle::default();
+        let (fast_path, limits) = (FastPathHandle::default(), SharedDestinationLimits::default());
         let setup = WriterSetup {
             connection,
             checkpointing,
@@ -118,6 +118,7 @@ impl SqliteStore {
             destinations: Arc::clone(&destinations),
             last_group_position,
             fast_path: fast_path.clone(),
+            limits: limits.clone(),
         };
         // The writer holds the lock until it ends, so that no other Weir opens the file before the last commit.
         let (operations, writer) = writer::spawn(setup, lock);
@@ -128,6 +129,7 @@ impl SqliteStore {
             readers,
             destinations,
             fast_path,
+            limits,
             log,
             profile: None.into(),
         })

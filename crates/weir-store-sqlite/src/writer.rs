@@ -24,7 +24,9 @@ use tokio::{
     task::JoinHandle,
     time::Instant,
 };
-use weir_store::{BodyCache, FastPathBatch, FastPathHandle, StoreError, StoreResult};
+use weir_store::{
+    BodyCache, DestinationLimits, FastPathBatch, FastPathHandle, SharedDestinationLimits, StoreError, StoreResult,
+};
 
 use crate::{
     SqliteStore,
@@ -85,6 +87,7 @@ pub(crate) struct Transaction<'t, 'c> {
     pub(crate) destinations: &'t mut StagedDestinations<'c>,
     pub(crate) bodies: &'t mut BodyCache,
     pub(crate) fast_path_batch: &'t mut FastPathBatch,
+    pub(crate) limits: DestinationLimits,
     pub(crate) changes: &'t mut ChangeLog,
     /// The last position that was assigned in any message group.
     pub(crate) last_group_position: &'t mut i64,
@@ -102,6 +105,7 @@ struct Writer {
     bodies: BodyCache,
     checkpoints: Checkpoints,
     fast_path: FastPathHandle,
+    limits: SharedDestinationLimits,
     commit_seconds: Histogram,
     commit_size: Histogram,
 }
@@ -109,7 +113,7 @@ struct Writer {
 /// Starts the writer on a thread of its own. It ends when every sender is dropped or on [`Operation::Close`], and holds
 /// `lock` until then.
 pub(crate) fn spawn(setup: WriterSetup, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
-    let WriterSetup { connection, checkpointing, commit, destinations, last_group_position, fast_path } = setup;
+    let WriterSetup { connection, checkpointing, commit, destinations, last_group_position, fast_path, limits } = setup;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let writer = Writer {
         connection,
@@ -122,6 +126,7 @@ pub(crate) fn spawn(setup: WriterSetup, lock: File) -> (mpsc::Sender<Operation>,
         bodies: BodyCache::new(BODY_CACHE_BYTES),
         checkpoints: checkpoint::spawn(checkpointing),
         fast_path,
+        limits,
         commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "group"),
         commit_size: histogram!("weir_store_commit_size", "operation" => "group"),
     };
@@ -142,6 +147,7 @@ pub(crate) struct WriterSetup {
     pub(crate) destinations: Arc<DestinationCache>,
     pub(crate) last_group_position: i64,
     pub(crate) fast_path: FastPathHandle,
+    pub(crate) limits: SharedDestinationLimits,
 }
 
 impl Writer {
@@ -165,7 +171,7 @@ impl Writer {
             Ok(fast_path_batch) => {
                 self.commit_seconds.record(began.elapsed());
                 self.commit_size.record(group.operations() as f64);
-                let rows = group.rows();
+                let rows = group.written();
                 // The commit has succeeded, so the events of the fast path are on disk and may be sent.
                 fast_path_batch.admit();
                 group.finish(None);
@@ -220,6 +226,7 @@ impl Writer {
             connection: &self.connection,
             destinations: &mut destinations,
             fast_path_batch: &mut fast_path_batch,
+            limits: self.limits.get(),
             changes: &mut changes,
             last_group_position: &mut self.last_group_position,
             bodies: &mut self.bodies,

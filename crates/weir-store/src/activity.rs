@@ -43,6 +43,8 @@ pub enum Created<T> {
     New(T),
     /// The answer to an earlier request with the same idempotency key. Nothing was created now.
     Before(KeyedAnswer),
+    /// There are as many as the limit allows. Nothing was created.
+    Full,
 }
 
 impl<T> Created<T> {
@@ -50,7 +52,7 @@ impl<T> Created<T> {
     pub fn into_new(self) -> Option<T> {
         match self {
             Self::New(new) => Some(new),
-            Self::Before(_) => None,
+            Self::Before(_) | Self::Full => None,
         }
     }
 }

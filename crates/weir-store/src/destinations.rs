@@ -8,7 +8,7 @@ use weir_core::{
     breaker::Breaker, destination::Settings,
 };
 
-use crate::{Created, Creation, Page, PageRequest, StateCounts, StoreResult};
+use crate::{Created, Creation, DestinationLimits, Page, PageRequest, StateCounts, StoreResult};
 
 /// An edit: the new settings in full, applied only if the destination still has `expected_updated_at`.
 #[derive(Debug, Clone)]
@@ -231,22 +231,41 @@ impl DestinationFilter {
     }
 }
 
+/// The result of the creation of a destination with a name.
+#[derive(Debug, Clone, PartialEq)]
+pub enum NamedCreation {
+    New(Arc<Destination>),
+    /// A destination of the tenant has the name.
+    Taken,
+    /// The tenant has as many destinations as it may.
+    Full,
+}
+
+impl NamedCreation {
+    pub fn is_new(&self) -> bool {
+        matches!(self, Self::New(_))
+    }
+}
+
 #[async_trait]
 pub trait Destinations {
-    /// Stores a new destination and its initial limits.
+    /// Sets the limits of destinations for later creations and events.
+    fn limit_destinations(&self, limits: DestinationLimits);
+
+    /// Stores a new destination and its initial limits, unless its tenant has as many as it may.
     async fn create_destination(
         &self,
         destination: Destination,
         creation: Creation,
     ) -> StoreResult<Created<Arc<Destination>>>;
 
-    /// Stores a new destination if no destination of its tenant has its name. `None` otherwise. Of two calls at once
-    /// only one stores its destination.
+    /// Stores a new destination if no destination of its tenant has its name. Of two calls at once only one stores its
+    /// destination.
     async fn create_named_destination(
         &self,
         destination: Destination,
         activity: Activity,
-    ) -> StoreResult<Option<Arc<Destination>>>;
+    ) -> StoreResult<NamedCreation>;
 
     /// The destinations of a tenant with this name, at most two: names are not unique. Found by an index.
     async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>>;

@@ -1,11 +1,11 @@
 //! The ingest of events.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use async_trait::async_trait;
 use weir_core::{DestinationId, event::Event};
 
-use crate::{FastPath, StoreResult};
+use crate::{DestinationLimits, FastPath, StoreResult};
 
 /// An event to store, and its destinations.
 #[derive(Debug, Clone)]
@@ -35,17 +35,83 @@ pub struct Ingested {
 pub enum IngestRefusal {
     /// The named destination at `index` does not exist in the event's tenant.
     UnknownDestination { index: usize },
+    /// It would go to this many destinations, and may go to `most`.
+    TooManyDestinations { destinations: usize, most: usize },
+}
+
+/// The most deliveries in one commit, unless a single event has more: a fraction of a second, for which everybody else
+/// waits.
+pub const MOST_DELIVERIES_OF_COMMIT: usize = 8_192;
+
+/// A part of the events of a call: as many as one commit may hold.
+#[derive(Debug, Clone)]
+pub struct Part {
+    events: Arc<[NewEvent]>,
+    range: Range<usize>,
+    rows: usize,
+}
+
+impl Part {
+    /// The longest part that begins at `from`; at least one event. `destinations` counts the destinations of an event
+    /// as far as they are known now.
+    pub fn of(
+        events: &Arc<[NewEvent]>,
+        from: usize,
+        limits: DestinationLimits,
+        mut destinations: impl FnMut(&NewEvent) -> usize,
+    ) -> Self {
+        let (mut end, mut rows) = (from, 0);
+        for new in &events[from..] {
+            // An event with too many destinations is refused, and stores nothing.
+            let more = Some(destinations(new)).filter(|&count| count <= limits.of_event).unwrap_or_default().max(1);
+            if end > from && rows + more > MOST_DELIVERIES_OF_COMMIT {
+                break;
+            }
+            (end, rows) = (end + 1, rows + more);
+        }
+        Self { events: Arc::clone(events), range: from..end, rows }
+    }
+
+    pub fn events(&self) -> &[NewEvent] {
+        &self.events[self.range.clone()]
+    }
+
+    /// The tenant whose turn it takes: that of its first event.
+    pub fn tenant(&self) -> &str {
+        self.events().first().map_or("", |new| &new.event.tenant)
+    }
+
+    /// The deliveries that it is expected to store. An event without any counts as one.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
 }
 
 #[async_trait]
-pub trait Ingest {
-    /// Stores events with their deliveries in one durable commit, each event completely or not at all; the commit may
-    /// be shared with other callers. Returns the results in the same order, after the commit: an acknowledged event
-    /// survives a crash of the machine.
+pub trait Ingest: Send + Sync {
+    /// Stores the events from `from` on, as many as one commit may hold ([`MOST_DELIVERIES_OF_COMMIT`]), and at least
+    /// one. Each is stored with all its deliveries, or not at all; the commit is durable, and may be shared with other
+    /// callers. Returns the results of these events in their order, after the commit: an acknowledged event survives a
+    /// crash of the machine. The tenants take turns ([`crate::Turns`]), so a caller waits for a few commits of others
+    /// at most.
     ///
     /// [`crate::intake`] has the rules of idempotency, coalescing and order. A destination that is named twice gets one
     /// delivery.
-    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>>;
+    async fn ingest_part(
+        &self,
+        events: &Arc<[NewEvent]>,
+        from: usize,
+    ) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>>;
+
+    /// Stores all events, in as many commits as they need. After an error some of the first may be stored.
+    async fn ingest(&self, events: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>> {
+        let events: Arc<[NewEvent]> = events.into();
+        let mut results = Vec::with_capacity(events.len());
+        while results.len() < events.len() {
+            results.extend(self.ingest_part(&events, results.len()).await?);
+        }
+        Ok(results)
+    }
 
     /// Connects the fast path. From now on new deliveries go over it when it has room.
     fn connect(&self, fast_path: Arc<dyn FastPath>);

@@ -15,7 +15,10 @@
 //!   without an order. Positions rise in the order of storage, whatever the clocks say. None takes the fast path,
 //!   because only the table knows the head.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use weir_core::{
     DeliveryId, DestinationId, Timestamp,
@@ -23,7 +26,7 @@ use weir_core::{
     event::Event,
 };
 
-use crate::{Directory, FastPathBatch, IngestRefusal, Ingested, MessageGroup, NewEvent};
+use crate::{Directory, FastPathBatch, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent};
 
 /// The result for one event.
 pub type IngestResult = Result<Ingested, IngestRefusal>;
@@ -72,7 +75,7 @@ impl NewDelivery<'_> {
 /// The result of an intake: what to store, and the answers to the callers.
 #[derive(Debug, Default)]
 pub struct Intake<'e> {
-    /// In the order of the events.
+    /// In the order of the events. There are fewer answers than events if the others do not fit in this commit.
     pub answers: Vec<IngestResult>,
     /// The events to store, with the number of their deliveries.
     pub events: Vec<(&'e Event, u32)>,
@@ -89,11 +92,13 @@ pub fn key(event: &Event) -> Option<Key<'_>> {
 }
 
 impl<'e> Intake<'e> {
-    /// Takes in the events of a commit group. `epoch` is the epoch of the claims made here.
+    /// Takes in the events of a commit group, up to [`MOST_DELIVERIES_OF_COMMIT`]. An event with more than `most`
+    /// destinations is refused. `epoch` is the epoch of the claims made here.
     pub fn of(
         new: &[&'e NewEvent],
         known: &KnownKeys,
         directory: &mut impl Directory,
+        most: usize,
         epoch: i64,
         fast_path_batch: &mut FastPathBatch,
     ) -> Self {
@@ -109,10 +114,10 @@ impl<'e> Intake<'e> {
         // A key that was used gives the answer to its first event. Every other event is fanned out.
         for &new in new {
             let key = key(&new.event);
-            let answer = match intake.duplicate(key, known, &first) {
-                Some(answer) => answer,
-                None => intake.accept(new, directory, epoch, fast_path_batch),
-            };
+            let duplicate = intake.duplicate(key, known, &first);
+            let answer = duplicate.or_else(|| intake.accept(new, directory, most, epoch, fast_path_batch));
+            // It does not fit in this commit. It and the later events are for the next one, in their order.
+            let Some(answer) = answer else { break };
             // A refused event does not use up its key.
             if let (Ok(_), Some(key)) = (&answer, key) {
                 first.entry(key).or_insert(intake.answers.len());
@@ -149,16 +154,23 @@ impl<'e> Intake<'e> {
         first.get(&(tenant, key)).map(|&at| self.answers[at].clone().map(again))
     }
 
-    /// Fans out an event that is not a duplicate.
+    /// Fans out an event that is not a duplicate. `None` if its deliveries do not fit in this commit.
     fn accept(
         &mut self,
         NewEvent { event, destinations, random }: &'e NewEvent,
         directory: &mut impl Directory,
+        most: usize,
         epoch: i64,
         fast_path_batch: &mut FastPathBatch,
-    ) -> IngestResult {
-        // A named destination that does not exist refuses the event before anything of it is kept.
-        let fan_out = fan_out(event, destinations.as_deref(), directory)?;
+    ) -> Option<IngestResult> {
+        // A named destination that does not exist, or too many, refuse the event before anything of it is kept.
+        let fan_out = match fan_out(event, destinations.as_deref(), directory, most) {
+            Ok(fan_out) => fan_out,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        if !self.deliveries.is_empty() && self.deliveries.len() + fan_out.len() > MOST_DELIVERIES_OF_COMMIT {
+            return None;
+        }
         // A delivery with a coalesce key waits for a run: sent at once, it could not be superseded.
         let by_fast_path = event.delayed_until().is_none() && event.options.coalesce_key.is_none();
         let mut wake = Vec::new();
@@ -213,25 +225,30 @@ impl<'e> Intake<'e> {
         }
         let deliveries = fan_out.len() as u32;
         self.events.push((event, deliveries));
-        Ok(Ingested { event: event.clone(), deliveries, duplicate: false, wake })
+        Some(Ok(Ingested { event: event.clone(), deliveries, duplicate: false, wake }))
     }
 }
 
-/// The destinations of an event: the named ones, or all of the tenant whose patterns match.
+/// The destinations of an event, at most `most`: the named ones, or all of the tenant whose patterns match.
 fn fan_out(
     event: &Event,
     named: Option<&[DestinationId]>,
     directory: &mut impl Directory,
-) -> Result<Vec<DestinationId>, IngestRefusal> {
-    let Some(named) = named else {
-        return Ok(directory.matching(&event.tenant, &event.event_type).to_vec());
+    most: usize,
+) -> Result<Arc<[DestinationId]>, IngestRefusal> {
+    let fan_out = match named {
+        None => directory.matching(&event.tenant, &event.event_type),
+        Some(named) => {
+            if let Some(index) = named.iter().position(|&id| directory.find(&event.tenant, id).is_none()) {
+                return Err(IngestRefusal::UnknownDestination { index });
+            }
+            // Each destination once, however often it is named.
+            let mut seen = HashSet::new();
+            named.iter().copied().filter(|&id| named.len() == 1 || seen.insert(id)).collect()
+        }
     };
-    if let Some(index) = named.iter().position(|&id| directory.find(&event.tenant, id).is_none()) {
-        return Err(IngestRefusal::UnknownDestination { index });
-    }
-    // Each destination once, however often it is named.
-    let mut seen = HashSet::new();
-    Ok(named.iter().copied().filter(|&id| named.len() == 1 || seen.insert(id)).collect())
+    let destinations = fan_out.len();
+    if destinations > most { Err(IngestRefusal::TooManyDestinations { destinations, most }) } else { Ok(fan_out) }
 }
 
 /// The id of an event's `index`-th delivery: the time in the event's id, by which the deliveries of an event are found,

@@ -27,6 +27,7 @@ mod bodies;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod counters;
+mod destination_limits;
 mod destinations;
 mod directory;
 mod fast_path;
@@ -47,6 +48,7 @@ pub mod schema;
 mod stored_filter;
 mod traffic;
 mod traffic_retention;
+mod turns;
 
 use std::sync::Arc;
 
@@ -55,9 +57,11 @@ pub use alerting::{Alerting, Condition, Conditions};
 pub use api_keys::{ApiKey, ApiKeys};
 pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
+pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     BreakerChange, Deletion, DestinationCondition, DestinationCounts, DestinationDeletion, DestinationFilter,
-    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, later_than, paused_by_weir,
+    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, NamedCreation, later_than,
+    paused_by_weir,
 };
 pub use directory::{Directory, TenantDestinations};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
@@ -65,7 +69,7 @@ pub use history::{
     DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendPlace,
     SendRecord, SendsRequest, delivery_ids_of, first_id,
 };
-pub use ingest::{Ingest, IngestRefusal, Ingested, NewEvent};
+pub use ingest::{Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use list_statements::ListStatements;
 pub use listing::{
     EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListOrder, ListPart, Scan,
@@ -87,6 +91,7 @@ pub use traffic::{
     latency_bucket,
 };
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
+pub use turns::Turns;
 
 /// Everything a backend offers.
 pub trait Store:

@@ -36,6 +36,8 @@ const BATCH: usize = 1_024;
 /// The default number of concurrent attempts in one process. Each may hold a connection. The limit of open files lowers
 /// it: three quarters of the files are for attempts.
 pub const DEFAULT_CAPACITY: usize = 8_192;
+/// The most permits that wait for places. Below it the worker takes more: others may find places at once.
+const MOST_WAITING: usize = BATCH;
 /// How long a permit waits for a place before the worker checks again whether its destination still answers quickly. A
 /// tenth of the time within which an attempt counts as quick.
 const PLACE_WAIT: Duration = Duration::from_millis(100);
@@ -156,17 +158,25 @@ impl Worker {
     ) {
         tokio::pin!(shutdown);
         let mut targets = Targets::new(self.store.clone());
+        let mut without_place = Vec::new();
         loop {
+            // Register first: a place that is freed during the try below would be missed.
+            let freed = self.places.next_freed();
+            tokio::pin!(freed);
+            freed.as_mut().enable();
+            without_place = self.start(without_place, attempter, recorder_handle);
             // Take no more permits than there are free places: the others stay in the delivery queue for other workers.
-            let free = tokio::select! {
-                biased;
-                () = &mut shutdown => return,
-                free = self.places.wait_for_one() => free,
-            };
+            // A permit that waits for a place of its own destination does not keep those of others waiting.
+            let most = if without_place.len() < MOST_WAITING { self.places.free().min(BATCH) } else { 0 };
             let taken = tokio::select! {
                 biased;
-                () = &mut shutdown => return,
-                taken = self.queue.take(free.min(BATCH)) => taken,
+                () = &mut shutdown => {
+                    recorder_handle.unused(without_place.iter().map(|ready| UnusedPermit::from(&ready.permit)));
+                    return;
+                }
+                taken = self.queue.take(most), if most > 0 => taken,
+                // Check the waiting permits again soon: a destination that has become slow gets its permits handed back.
+                _ = tokio::time::timeout(PLACE_WAIT, freed), if most == 0 || !without_place.is_empty() => continue,
             };
             let permits = match taken {
                 Ok(permits) => permits,
@@ -177,35 +187,12 @@ impl Worker {
                 }
             };
             // Read what the attempts need. If that fails, the permits go back instead of holding their claims here.
-            let mut without_place = match self.resolve(permits, &mut targets, recorder_handle).await {
-                Ok(ready) => ready,
+            match self.resolve(permits, &mut targets, recorder_handle).await {
+                Ok(ready) => without_place.extend(ready),
                 Err((error, permits)) => {
                     tracing::warn!(%error, "could not read destinations; permits go back unsent");
                     recorder_handle.unused(permits.iter().map(UnusedPermit::from));
                     tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-            };
-            // Start the attempts. Take no more permits before these have places: in the delivery queue, permits are
-            // counted and available to other workers.
-            loop {
-                // Register first: a place that is freed during the try below would be missed.
-                let freed = self.places.next_freed();
-                tokio::pin!(freed);
-                freed.as_mut().enable();
-                without_place = self.start(without_place, attempter, recorder_handle);
-                if without_place.is_empty() {
-                    break;
-                }
-                // Wait for a place, but check again soon: a destination that has become slow gets its permits handed
-                // back.
-                tokio::select! {
-                    biased;
-                    () = &mut shutdown => {
-                        recorder_handle.unused(without_place.iter().map(|ready| UnusedPermit::from(&ready.permit)));
-                        return;
-                    }
-                    _ = tokio::time::timeout(PLACE_WAIT, freed) => {}
                 }
             }
         }
@@ -248,7 +235,8 @@ impl Worker {
         for ready in ready {
             let began = self.clock.now();
             // Take a place. Without one the permit waits, or goes back if the attempts of its destination take long.
-            let place = match self.places.take(ready.permit.id.destination_id, began) {
+            let tenant = &ready.target.destination.settings.tenant;
+            let place = match self.places.take(ready.permit.id.destination_id, tenant, began) {
                 Ok(place) => place,
                 Err(NoPlace::Wait) => {
                     without_place.push(ready);

@@ -1,11 +1,15 @@
 //! The places of a worker: its concurrency slots. Each attempt under way holds one place. (A *slot* is the time
 //! interval of a send, so a concurrency slot is called a place.)
 //!
-//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free, a
-//! dynamic threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that hangs takes
-//! at most half of the places. Hundreds of them leave as many places free as each of them holds. A part of the places
-//! is reserved for destinations that have answered quickly in the last minutes, so that thousands of new destinations
-//! that hang do not block them either.
+//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free to its
+//! tenant, a dynamic threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that
+//! hangs takes at most half of the places. Hundreds of them leave as many places free as each of them holds. While
+//! several tenants are active, the same threshold bounds each tenant: thousands of destinations of one tenant leave
+//! places for every other.
+//!
+//! A part of the places is reserved for destinations whose attempts are quick, so that thousands of others that hang do
+//! not block them. A quarter of that part is also open to the first attempts of new destinations, of which nothing is
+//! known, and another quarter to tenants beside others, within their thresholds.
 
 use std::{
     collections::HashMap,
@@ -18,16 +22,24 @@ use weir_core::{DestinationId, Timestamp};
 
 /// An attempt that ends within this time is quick: a permit can wait for the place that it leaves.
 const QUICK: Duration = Duration::from_secs(1);
-/// How long a destination counts as quick after a quick attempt. So a destination whose events are minutes apart still
-/// counts as quick. A destination that begins to hang stops counting as quick with its next attempt.
-const RECENT: Duration = Duration::from_secs(300);
+/// This many slow attempts in a row, none with a quick one beside it, and a destination no longer counts as quick. One
+/// alone may be the receiver's deployment, or this machine.
+const SLOW_IN_A_ROW: u8 = 2;
 /// One place in this many is reserved for quick destinations: a thousand of the default 8,192, enough for ten thousand
 /// attempts of 100 ms a second.
 const RESERVED_FOR_QUICK: usize = 8;
-/// Above this number, destinations that hold no place are forgotten. An entry takes less than 100 bytes.
+/// Beside other tenants, a tenant may hold this many times the places that are free to it. A tenant whose requests hang
+/// leaves a fifth of the places; four such tenants leave a seventeenth, as much as each may take at first.
+const SHARE_OF_TENANT: usize = 4;
+/// The same for the quick destinations of a tenant, whose places are soon free again.
+const SHARE_OF_QUICK: usize = 8;
+/// A tenant counts as active for this long after it took a place: a tenant whose events are minutes apart finds places.
+const ACTIVE: Duration = Duration::from_secs(300);
+/// Above this number, the half of the destinations that was not used for the longest time is forgotten. What is known of
+/// a destination is kept until then, whatever the rhythm of its events. An entry takes less than 150 bytes.
 const MOST_KNOWN: usize = 50_000;
 
-/// The concurrency slots of a worker, shared by its destinations.
+/// The concurrency slots of a worker, shared by its tenants and their destinations.
 #[derive(Debug)]
 pub(crate) struct Places {
     capacity: usize,
@@ -39,33 +51,90 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
+    tenants: HashMap<Arc<str>, TenantPlaces>,
     destinations: HashMap<DestinationId, DestinationPlaces>,
+    /// When inactive tenants were last forgotten.
+    swept_at: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct TenantPlaces {
+    places: usize,
+    used_at: Timestamp,
 }
 
 #[derive(Debug, Default)]
 struct DestinationPlaces {
     places: usize,
+    used_at: Option<Timestamp>,
+    /// When its last quick attempt ended.
     quick_at: Option<Timestamp>,
+    slow_in_a_row: u8,
 }
 
 impl DestinationPlaces {
-    fn is_quick(&self, now: Timestamp) -> bool {
-        self.quick_at.is_some_and(|at| now.since(at) < RECENT)
+    fn is_quick(&self) -> bool {
+        self.quick_at.is_some() && self.slow_in_a_row < SLOW_IN_A_ROW
+    }
+
+    /// Whether nothing is known of it: it has its first attempt before it.
+    fn is_new(&self) -> bool {
+        self.places == 0 && self.quick_at.is_none() && self.slow_in_a_row == 0
     }
 
     /// Whether a quick attempt ended within the last second: the places of the destination will soon be free again.
     fn is_moving(&self, now: Timestamp) -> bool {
-        self.quick_at.is_some_and(|at| now.since(at) < QUICK)
+        self.is_quick() && self.quick_at.is_some_and(|at| now.since(at) < QUICK)
     }
+}
+
+impl State {
+    /// Forgets the tenants that are no longer active, from time to time, and the destinations that were not used for the
+    /// longest time, when there are too many.
+    fn forget(&mut self, now: Timestamp) {
+        if self.swept_at.is_none_or(|at| now.since(at) >= ACTIVE / 5) {
+            self.swept_at = Some(now);
+            self.tenants.retain(|_, tenant| tenant.places > 0 || now.since(tenant.used_at) < ACTIVE);
+        }
+        if self.destinations.len() > MOST_KNOWN {
+            let mut used: Vec<_> = self.destinations.values().map(|held| held.used_at).collect();
+            let (_, &mut median, _) = used.select_nth_unstable(MOST_KNOWN / 2);
+            self.destinations.retain(|_, held| held.places > 0 || held.used_at > median);
+        }
+    }
+}
+
+/// How many places are free to a destination.
+fn free_to(
+    destination: &DestinationPlaces,
+    tenant: &str,
+    tenants: &HashMap<Arc<str>, TenantPlaces>,
+    capacity: usize,
+    taken: usize,
+) -> usize {
+    let of_tenant = tenants.get(tenant).map(|tenant| tenant.places);
+    let is_alone = tenants.len() == usize::from(of_tenant.is_some());
+    let reserved = match capacity / RESERVED_FOR_QUICK {
+        _ if destination.is_quick() => 0,
+        reserved if !is_alone => reserved / 2,
+        reserved if destination.is_new() => reserved - reserved / 4,
+        reserved => reserved,
+    };
+    let free = (capacity - taken).saturating_sub(reserved);
+    if is_alone {
+        return free;
+    }
+    let share = if destination.is_quick() { SHARE_OF_QUICK } else { SHARE_OF_TENANT };
+    free.min((free * share).saturating_sub(of_tenant.unwrap_or_default()))
 }
 
 /// Why there is no place for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// Every place is taken, or the destination holds its share and one of its places will soon be free: wait for a
-    /// place.
+    /// Every place is taken, or the destination or its tenant holds its share and one of the destination's places will
+    /// soon be free: wait for a place.
     Wait,
-    /// The destination holds its share, and its attempts take long.
+    /// The destination or its tenant holds its share, and its attempts take long.
     Crowded,
 }
 
@@ -74,6 +143,7 @@ pub(crate) enum NoPlace {
 pub(crate) struct Place {
     places: Arc<Places>,
     id: DestinationId,
+    tenant: Arc<str>,
 }
 
 impl Places {
@@ -86,27 +156,27 @@ impl Places {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for an attempt at this destination, unless none is free or the destination holds its share.
-    pub(crate) fn take(self: &Arc<Self>, id: DestinationId, now: Timestamp) -> Result<Place, NoPlace> {
+    /// Takes a place for an attempt at this destination of a tenant, unless none is free, or one of them holds its share.
+    pub(crate) fn take(self: &Arc<Self>, id: DestinationId, tenant: &str, now: Timestamp) -> Result<Place, NoPlace> {
         let mut state = self.state();
-        // Forget destinations that hold no place, when there are too many.
-        if state.destinations.len() > MOST_KNOWN {
-            state.destinations.retain(|_, held| held.places > 0);
-        }
-        let free = self.capacity - state.taken;
-        if free == 0 {
+        if state.taken == self.capacity {
             return Err(NoPlace::Wait);
         }
-        // A destination may hold as many places as are free. Places reserved for quick destinations count as free only
-        // for them.
-        let held = state.destinations.entry(id).or_default();
-        let reserved = if held.is_quick(now) { 0 } else { self.capacity / RESERVED_FOR_QUICK };
-        if held.places >= free.saturating_sub(reserved) {
+        state.forget(now);
+        let State { taken, tenants, destinations, .. } = &mut *state;
+        let held = destinations.entry(id).or_default();
+        held.used_at = Some(now);
+        if held.places >= free_to(held, tenant, tenants, self.capacity, *taken) {
             return Err(if held.is_moving(now) { NoPlace::Wait } else { NoPlace::Crowded });
         }
         held.places += 1;
-        state.taken += 1;
-        Ok(Place { places: self.clone(), id })
+        *taken += 1;
+        let known = tenants.get_key_value(tenant).map(|(tenant, _)| Arc::clone(tenant));
+        let tenant = known.unwrap_or_else(|| tenant.into());
+        let of_tenant = tenants.entry(Arc::clone(&tenant)).or_insert(TenantPlaces { places: 0, used_at: now });
+        of_tenant.places += 1;
+        of_tenant.used_at = now;
+        Ok(Place { places: self.clone(), id, tenant })
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -120,12 +190,6 @@ impl Places {
 
     pub(crate) fn taken(&self) -> usize {
         self.state().taken
-    }
-
-    /// Waits until a place is free. Returns how many are free.
-    pub(crate) async fn wait_for_one(&self) -> usize {
-        self.wait_until(|places| places.free() > 0).await;
-        self.free()
     }
 
     /// Waits for a place to become free after this call.
@@ -154,8 +218,13 @@ impl Places {
 impl Place {
     /// Records that the attempt has ended, and whether it was quick.
     pub(crate) fn ended(&self, began: Timestamp, now: Timestamp) {
-        if let Some(held) = self.places.state().destinations.get_mut(&self.id) {
-            held.quick_at = (now.since(began) < QUICK).then_some(now);
+        let mut state = self.places.state();
+        let Some(held) = state.destinations.get_mut(&self.id) else { return };
+        if now.since(began) < QUICK {
+            (held.quick_at, held.slow_in_a_row) = (Some(now), 0);
+        } else if held.quick_at.is_none_or(|at| at < began) {
+            // No other attempt was quick meanwhile.
+            held.slow_in_a_row = held.slow_in_a_row.saturating_add(1);
         }
     }
 }
@@ -167,82 +236,13 @@ impl Drop for Place {
         if let Some(held) = state.destinations.get_mut(&self.id) {
             held.places -= 1;
         }
+        if let Some(of_tenant) = state.tenants.get_mut(&self.tenant) {
+            of_tenant.places -= 1;
+        }
         drop(state);
         self.places.freed.notify_waiters();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Timestamp = Timestamp::from_secs(1_000);
-
-    fn id(number: u16) -> DestinationId {
-        let mut bytes = [0; 16];
-        bytes[..2].copy_from_slice(&number.to_be_bytes());
-        DestinationId::from_bytes(bytes)
-    }
-
-    fn take_all(places: &Arc<Places>, of: u16) -> Vec<Place> {
-        std::iter::from_fn(|| places.take(id(of), NOW).ok()).collect()
-    }
-
-    /// Makes the destination quick.
-    fn answer_quickly(places: &Arc<Places>, of: u16) {
-        places.take(id(of), NOW).expect("a place").ended(NOW, NOW);
-    }
-
-    #[test]
-    fn a_destination_that_hangs_takes_at_most_half_of_the_places() {
-        let places = Places::new(800);
-        answer_quickly(&places, 1);
-        assert_eq!(take_all(&places, 1).len(), 400);
-        assert_eq!(take_all(&places, 2).len(), 350, "an unknown destination leaves the reserved places free");
-    }
-
-    #[test]
-    fn hundreds_of_destinations_that_hang_leave_places_for_a_quick_one() {
-        let places = Places::new(800);
-        answer_quickly(&places, 1_000);
-        let hanging: Vec<_> = (0..500).flat_map(|of| take_all(&places, of)).collect();
-        assert!(hanging.len() <= 700, "{} of 800", hanging.len());
-        assert!(take_all(&places, 1_000).len() >= 50);
-        assert_eq!(places.take(id(999), NOW).err(), Some(NoPlace::Crowded));
-    }
-
-    #[test]
-    fn a_slow_attempt_ends_the_preference() {
-        let places = Places::new(8);
-        answer_quickly(&places, 1);
-        let later = NOW + QUICK;
-        places.take(id(1), NOW).expect("a place").ended(NOW, later);
-        let others: Vec<_> = (10..17).filter_map(|of| places.take(id(of), NOW).ok()).collect();
-        assert_eq!(others.len(), 7);
-        assert_eq!(places.take(id(1), later).err(), Some(NoPlace::Crowded));
-    }
-
-    #[test]
-    fn a_quick_destination_waits_for_its_own_places() {
-        let places = Places::new(8);
-        answer_quickly(&places, 1);
-        let held = take_all(&places, 1);
-        assert_eq!((held.len(), places.take(id(1), NOW).err()), (4, Some(NoPlace::Wait)));
-        assert_eq!(
-            places.take(id(1), NOW + QUICK).err(),
-            Some(NoPlace::Crowded),
-            "no quick attempt has ended for a second"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_waiter_is_notified_when_a_place_is_free() {
-        let places = Places::new(1);
-        answer_quickly(&places, 1);
-        let place = places.take(id(1), NOW).expect("a place");
-        assert_eq!(places.take(id(1), NOW).err(), Some(NoPlace::Wait));
-        let (free, ()) = tokio::join!(places.wait_for_one(), async { drop(place) });
-        assert_eq!(free, 1);
-        places.wait_for_all().await;
-    }
-}
+mod tests;

@@ -129,6 +129,12 @@ pub(crate) struct SettingFlags {
     /// [default: 4096]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
+    /// Maximum number of destinations of a tenant [env: WEIR_MAX_DESTINATIONS] [default: 10000]
+    #[arg(long, value_name = "N")]
+    max_destinations: Option<String>,
+    /// Refuse events for more destinations than this [env: WEIR_MAX_DESTINATIONS_PER_EVENT] [default: 10000]
+    #[arg(long, value_name = "N")]
+    max_destinations_per_event: Option<String>,
     /// Maximum number of attempts of a worker at one time; auto: as many as the limit of open files allows, up to 8192
     /// [env: WEIR_WORKER_CAPACITY] [default: auto]
     #[arg(long, value_name = "N")]
@@ -171,6 +177,8 @@ impl SettingFlags {
             Key::MaxEventBytes => &self.max_event_bytes,
             Key::BodyBudgetBytes => &self.body_budget_bytes,
             Key::MaxConnections => &self.max_connections,
+            Key::MaxDestinations => &self.max_destinations,
+            Key::MaxDestinationsPerEvent => &self.max_destinations_per_event,
             Key::WorkerCapacity => &self.worker_capacity,
             Key::ShutdownGraceS => &self.shutdown_grace_s,
             Key::RetentionDeliveredDays => &self.retention_delivered_days,

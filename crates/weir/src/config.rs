@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use url::Host;
 use weir_api::PublicUrl;
 use weir_core::retention::Retention;
+use weir_store::DestinationLimits;
 
 pub(crate) use error::ConfigError;
 pub(crate) use key::{API_KEY_ENV, Key, PROFILE_ENV, URL_ENV, VERIFY_ENV};
@@ -29,6 +30,8 @@ const DEFAULT_MAX_EVENT_BYTES: &str = "1048576";
 const DEFAULT_BODY_BUDGET_BYTES: &str = "268435456";
 /// Far more connections than a few dozen producers open; with a buffer of 8 KiB each they need at most 32 MiB.
 const DEFAULT_MAX_CONNECTIONS: &str = "4096";
+/// Of a tenant and of an event: one event is then one commit of a fraction of a second.
+const DEFAULT_MAX_DESTINATIONS: &str = "10000";
 const DEFAULT_SHUTDOWN_GRACE_S: &str = "25";
 const DEFAULT_RETENTION_DAYS: &str = "14";
 /// Accepted instead of a number of attempts.
@@ -68,6 +71,7 @@ pub(crate) struct Settings {
     /// The bytes of request bodies in memory at one time.
     pub(crate) body_budget_bytes: usize,
     pub(crate) max_connections: usize,
+    pub(crate) destination_limits: DestinationLimits,
     /// The maximum number of attempts that a worker makes at one time; `None`: as many as the limit of open files
     /// allows.
     pub(crate) worker_capacity: Option<usize>,
@@ -219,6 +223,15 @@ impl Settings {
             max_connections: parse_setting(values, Key::MaxConnections, DEFAULT_MAX_CONNECTIONS, |text| {
                 parse::number(text, 1, 1_000_000)
             })?,
+            destination_limits: DestinationLimits {
+                of_tenant: parse_setting(values, Key::MaxDestinations, DEFAULT_MAX_DESTINATIONS, parse::destinations)?,
+                of_event: parse_setting(
+                    values,
+                    Key::MaxDestinationsPerEvent,
+                    DEFAULT_MAX_DESTINATIONS,
+                    parse::destinations,
+                )?,
+            },
             worker_capacity: parse_setting(values, Key::WorkerCapacity, AUTO, parse::capacity)?,
             shutdown_grace: parse_setting(values, Key::ShutdownGraceS, DEFAULT_SHUTDOWN_GRACE_S, |text| {
                 parse::number(text, 0, 3_600).map(Duration::from_secs)

@@ -18,7 +18,7 @@ use weir_scheduler::{
     AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
     Scheduler, Sweeper,
 };
-use weir_store::ProcessProfile;
+use weir_store::{DestinationLimits, ProcessProfile};
 use weir_worker::{
     Worker,
     outbound::{Outbound, TlsRoots},
@@ -56,6 +56,7 @@ pub(crate) struct EngineSettings {
     pub(crate) max_event_bytes: usize,
     pub(crate) bodies: BodyBudget,
     pub(crate) max_connections: usize,
+    pub(crate) destination_limits: DestinationLimits,
     /// The maximum number of attempts that a worker makes at one time; `None`: as many as the limit of open files
     /// allows.
     pub(crate) worker_capacity: Option<usize>,
@@ -99,6 +100,7 @@ impl Engine {
         let traces = settings.traces.filter(|_| role.serves_api() || role.works()).map(Traces::start).transpose()?;
         // Boxed, because this future is large and would enlarge every future around it.
         let backends = Box::pin(Backends::open(&settings.backing)).await?;
+        backends.store().limit_destinations(settings.destination_limits);
         // Register the process before any role starts: its claims and permits carry its id.
         let profile = ProcessProfile {
             role: role.name().to_owned(),

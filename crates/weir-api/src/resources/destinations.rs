@@ -132,7 +132,16 @@ pub(crate) async fn create(
         Created::New(destination) => Ok(created(&destination, now)),
         // Another request with the same idempotency key has created a destination first.
         Created::Before(stored) => created_before(&api, &caller, &author, idempotency.read(stored)?).await,
+        Created::Full => Err(full()),
     }
+}
+
+/// The tenant has as many destinations as it may.
+fn full() -> Problem {
+    Problem::conflict(
+        "the tenant has as many destinations as the setting `WEIR_MAX_DESTINATIONS` of the server allows: delete one, or \
+         raise the setting",
+    )
 }
 
 /// Answers the creation of a destination.

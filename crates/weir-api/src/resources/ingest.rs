@@ -4,10 +4,11 @@
 //! that does not parse is read a second time ([`diagnosis`]) to report all its errors.
 
 mod diagnosis;
+mod parts;
 mod read;
 mod request;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use axum::{
     Json,
@@ -23,6 +24,7 @@ use weir_queue::Wake;
 use weir_store::{IngestRefusal, Ingested, NewEvent};
 
 use self::{
+    parts::Parts,
     read::KEY_HEADER,
     request::{BorrowedBatch, EventRequest, MAX_BATCH},
 };
@@ -136,7 +138,9 @@ async fn accept_one(
 
 /// Send up to 1000 events
 ///
-/// Each event is handled independently: valid events are stored, and the result of an invalid event is an `error`.
+/// Each event is handled independently: valid events are stored, and the result of an invalid event is an `error`. A
+/// batch with very many deliveries is stored in parts. If storing fails or takes too long after the first part, the
+/// events that are not stored have an `error` to say so: send these again.
 #[utoipa::path(
     post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", security(("api_key" = ["ingest"])), request_body = BorrowedBatch<'static>,
     params(TraceParameters),
@@ -187,7 +191,7 @@ async fn accept_batch(
     // entries.
     let refused: Vec<Option<Problem>> =
         read.map(|event| event.map(|event| events.push(in_trace(event, trace))).err()).collect();
-    // An error of the store, unlike a refused event, fails the whole batch.
+    // An error of the store, unlike a refused event, fails the whole batch, unless a part of it is already stored.
     let mut outcomes = store(api, events).await?.into_iter();
     let events: Vec<BatchItem> = refused
         .into_iter()
@@ -255,10 +259,21 @@ pub(crate) async fn store_one(api: &ApiState, event: NewEvent) -> ApiResult<Acce
 
 /// Stores the events and wakes their destinations.
 async fn store(api: &ApiState, events: Vec<NewEvent>) -> ApiResult<Vec<ApiResult<AcceptedView>>> {
-    if events.is_empty() {
-        return Ok(Vec::new());
+    let events: Arc<[NewEvent]> = events.into();
+    let mut parts = Parts::of(events.len());
+    while let Some(from) = parts.next() {
+        parts.add(store_part(api, &events, from).await)?;
     }
-    let outcomes = api.store.ingest(events).await?;
+    Ok(parts.into_results())
+}
+
+/// Stores the events that fit in one commit, and wakes their destinations.
+async fn store_part(api: &ApiState, events: &Arc<[NewEvent]>, from: usize) -> ApiResult<Vec<ApiResult<AcceptedView>>> {
+    let outcomes = api.store.ingest_part(events, from).await.inspect_err(|error| {
+        if from > 0 {
+            tracing::warn!(%error, stored = from, events = events.len(), "only the first events of a batch were stored");
+        }
+    })?;
     let mut dues: HashMap<DestinationId, Timestamp> = HashMap::new();
     let mut stored = 0;
     for ingested in outcomes.iter().flatten() {
@@ -289,6 +304,13 @@ fn view(outcome: Result<Ingested, IngestRefusal>) -> ApiResult<AcceptedView> {
         Err(IngestRefusal::UnknownDestination { index }) => Err(Problem::invalid_field(
             format!("/destinations/{index}"),
             "is not a destination of this tenant: name one of the event's tenant, or leave it out",
+        )),
+        Err(IngestRefusal::TooManyDestinations { destinations, most }) => Err(Problem::invalid_field(
+            "/destinations",
+            format!(
+                "would be {destinations}, more than the {most} of the setting `WEIR_MAX_DESTINATIONS_PER_EVENT` of the \
+                 server: name fewer, or send events to fewer destinations by their types"
+            ),
         )),
     }
 }

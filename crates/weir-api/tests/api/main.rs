@@ -16,6 +16,7 @@ mod deliveries;
 mod destinations;
 mod events;
 mod extremes;
+mod fan_out;
 mod harness;
 mod history;
 mod idempotency;

@@ -19,8 +19,9 @@ use weir_core::{
 use weir_queue::conformance::settings;
 use weir_store::{
     BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination, LimitChange,
-    MessageGroup, MessageGroups, MessageGroupsRepaired, Outbox, Page, PageRequest, Recovered, SendHistory, StoreResult,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination,
+    LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Page, PageRequest,
+    Recovered, SendHistory, StoreResult,
 };
 
 use self::not_called::not_called;
@@ -221,11 +222,15 @@ impl Destinations for TestStore {
         Ok(ids.iter().map(|id| record.destinations.get(id).cloned()).collect())
     }
 
+    fn limit_destinations(&self, _: DestinationLimits) {
+        not_called()
+    }
+
     async fn create_destination(&self, _: Destination, _: Creation) -> StoreResult<Created<Arc<Destination>>> {
         not_called()
     }
 
-    async fn create_named_destination(&self, _: Destination, _: Activity) -> StoreResult<Option<Arc<Destination>>> {
+    async fn create_named_destination(&self, _: Destination, _: Activity) -> StoreResult<NamedCreation> {
         not_called()
     }
 

@@ -1,5 +1,8 @@
 //! The queue of waiting operations, which forms the commit groups.
 //!
+//! The events of tenants take turns, and the deliveries of one commit are bounded: a tenant whose events have thousands
+//! of destinations does not keep the others waiting.
+//!
 //! There is no timer. A single operation commits at once; under load a group has the operations that arrived during the
 //! last commit.
 //!
@@ -11,8 +14,9 @@
 use std::collections::VecDeque;
 
 use tokio::sync::mpsc;
+use weir_store::Turns;
 
-use super::{Group, Operation};
+use super::{Group, Ingest, Operation};
 
 /// The most rows of ingests and results in one commit: a few milliseconds of work.
 const MAX_BULK_ROWS: usize = 512;
@@ -24,7 +28,7 @@ const RESULTS_PER_STEP: usize = 64;
 pub(crate) struct CommitQueue {
     /// Claims, and rare operations such as edits.
     urgent: VecDeque<Operation>,
-    ingests: VecDeque<Operation>,
+    ingests: Turns<Ingest>,
     results: VecDeque<Operation>,
     /// Whether the last group was urgent, so that events and results are next.
     bulk_next: bool,
@@ -53,7 +57,7 @@ impl CommitQueue {
         if bulk {
             // When ingests and results both wait, neither fills the group alone.
             let ingests = if self.results.is_empty() { MAX_BULK_ROWS } else { MAX_BULK_ROWS / 2 };
-            group.fill(&mut self.ingests, ingests);
+            group.fill_with_events(&mut self.ingests, ingests);
             group.fill(&mut self.results, group.rows + RESULTS_PER_STEP);
         } else {
             // One group takes all urgent operations, because workers are idle while a claim waits.
@@ -86,18 +90,16 @@ impl CommitQueue {
     }
 
     fn add(&mut self, operation: Operation) {
-        let queue = match operation {
-            Operation::Close => {
-                self.closing = true;
-                return;
+        match operation {
+            Operation::Close => self.closing = true,
+            // An operation after `Close` is dropped, which tells its caller that the store is closed.
+            _ if self.closing => {}
+            Operation::Ingest(ingest) => {
+                let rows = ingest.input.rows();
+                self.ingests.push(ingest, |ingest| ingest.input.tenant(), rows);
             }
-            Operation::Ingest(_) => &mut self.ingests,
-            Operation::Settle(_) => &mut self.results,
-            _ => &mut self.urgent,
-        };
-        // An operation after `Close` is dropped, which tells its caller that the store is closed.
-        if !self.closing {
-            queue.push_back(operation);
+            Operation::Settle(_) => self.results.push_back(operation),
+            _ => self.urgent.push_back(operation),
         }
     }
 }
@@ -105,7 +107,7 @@ impl CommitQueue {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::tests::{claiming, ingest, pending},
+        super::tests::{claiming, ingest, ingest_of, pending},
         *,
     };
 
@@ -126,6 +128,19 @@ mod tests {
         assert!(queue.more_results(&bulk, &mut operations).is_none(), "a claim waits");
         assert_eq!(queue.next_group(&mut operations).unwrap().claims.len(), 1);
         assert!(queue.more_results(&bulk, &mut operations).is_some());
+    }
+
+    #[test]
+    fn an_event_of_another_tenant_waits_for_one_large_commit_at_most() {
+        let (sender, mut operations) = mpsc::channel(64);
+        for _ in 0..20 {
+            sender.try_send(ingest_of("acme", 4, 2_048)).ok().unwrap();
+        }
+        let mut queue = CommitQueue::default();
+        assert_eq!(queue.next_group(&mut operations).unwrap().deliveries, 8_192);
+        sender.try_send(ingest_of("globex", 1, 1)).ok().unwrap();
+        assert_eq!(queue.next_group(&mut operations).unwrap().deliveries, 1);
+        assert_eq!(queue.next_group(&mut operations).unwrap().deliveries, 8_192);
     }
 
     #[test]

@@ -124,7 +124,7 @@ pub async fn every_kind_of_change_is_an_activity(subject: Subject) {
     let mut named = destination(2);
     named.settings.name = "named".to_owned();
     let created = subject.store.create_named_destination(named, of(Action::DestinationCreated, 9)).await;
-    assert!(created.expect("create").is_some());
+    assert!(created.expect("create").is_new());
     assert_eq!(
         subject.actions().await[1..],
         [
@@ -167,7 +167,7 @@ pub async fn a_change_that_is_refused_is_no_activity(subject: Subject) {
     assert_eq!(subject.store.cancel_replay(replay_id(9), BEGUN, refused()).await.expect("cancel"), None);
     let mut taken = destination(2);
     taken.settings.name = "b".to_owned();
-    assert!(subject.store.create_named_destination(taken, refused()).await.expect("create").is_none());
+    assert!(!subject.store.create_named_destination(taken, refused()).await.expect("create").is_new());
     assert_eq!(subject.actions().await, recorded);
 }
 

@@ -10,7 +10,7 @@ pub async fn a_name_is_taken_once_by_concurrent_creations(subject: Subject) {
     };
     let calls = (1..=20u128).map(|number| {
         let (store, made) = (Arc::clone(&subject.store), named(number, "acme"));
-        tokio::spawn(async move { store.create_named_destination(made, activity()).await.expect("create").is_some() })
+        tokio::spawn(async move { store.create_named_destination(made, activity()).await.expect("create").is_new() })
     });
     let calls: Vec<_> = calls.collect();
     let mut created = 0;
@@ -21,9 +21,9 @@ pub async fn a_name_is_taken_once_by_concurrent_creations(subject: Subject) {
     assert_eq!(subject.store.named_destinations("acme", "billing").await.expect("read").len(), 1);
     // Another tenant has its own names, and a deleted destination none.
     let other = subject.store.create_named_destination(named(30, "globex"), activity()).await.expect("create");
-    assert!(other.is_some());
+    assert!(other.is_new());
     subject.delete(30).await;
-    assert!(subject.store.create_named_destination(named(31, "globex"), activity()).await.expect("create").is_some());
+    assert!(subject.store.create_named_destination(named(31, "globex"), activity()).await.expect("create").is_new());
 }
 
 pub async fn destinations_are_found_by_their_names(subject: Subject) {

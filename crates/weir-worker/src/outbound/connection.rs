@@ -26,7 +26,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use hyper::{body::Incoming, client::conn::http1};
+use hyper::{body::Incoming, client::conn::http1, ext::on_informational};
 use hyper_util::rt::TokioIo;
 use tokio::{
     task::unconstrained,
@@ -48,7 +48,7 @@ use super::{
 };
 
 /// The maximum size of an answer's head. Common servers limit their own to 8 or 16 KiB.
-const MAX_HEAD: usize = 32 * 1024;
+pub(super) const MAX_HEAD: usize = 32 * 1024;
 /// How long a connection may be idle, unless the server names a shorter time. Below the idle timeouts of most servers
 /// and load balancers.
 const MAX_IDLE: Duration = Duration::from_secs(60);
@@ -179,7 +179,7 @@ impl Connection {
     /// send start.
     pub(super) async fn exchange(
         &mut self,
-        request: Request<Full<Bytes>>,
+        mut request: Request<Full<Bytes>>,
         slots: &mut impl SlotSource,
         limit: Duration,
         clock: &dyn Clock,
@@ -192,6 +192,8 @@ impl Connection {
         // From here on the request is in hyper's buffer and cannot be removed: a withdrawal after a missed slot closes
         // the connection.
         self.between_requests = false;
+        let gate = Arc::clone(&self.gate);
+        on_informational(&mut request, move |_| gate.count_interim());
         // Hand the request to hyper, and let it write in the first slot that is not missed.
         let mut response = pin!(self.http.sender.send_request(request));
         let sent_at = loop {
@@ -264,14 +266,20 @@ impl Connection {
         mut response: Pin<&mut impl Future<Output = hyper::Result<Response<Incoming>>>>,
         answer: &mut Answer,
     ) -> Result<(), Broken> {
-        let http = &mut self.http;
+        let (http, gate) = (&mut self.http, &self.gate);
         let read = poll_fn(|cx| {
             // hyper reads, and writes the rest of the request, only while it is driven.
             let is_alive = http.drive(cx);
             // First the head, which ends the future of the response.
             if !answer.has_head() {
                 match response.as_mut().poll(cx) {
-                    Poll::Ready(Ok(response)) => answer.set_head(response),
+                    Poll::Ready(Ok(response)) => {
+                        if let Some(excess) = gate.excess() {
+                            return Poll::Ready(Err(excess));
+                        }
+                        gate.head_arrived();
+                        answer.set_head(response);
+                    }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(Broken::from(&error))),
                     Poll::Pending => return if is_alive { Poll::Pending } else { Poll::Ready(Err(Broken::Closed)) },
                 }
@@ -290,9 +298,10 @@ impl Connection {
                 end => end,
             }
         });
-        read.await.map_err(|broken| match self.gate.unwritable() {
+        read.await.map_err(|broken| match (self.gate.excess(), self.gate.unwritable()) {
+            (Some(excess), _) => excess,
             // The error of the write says more than "no answer".
-            Some(error) if broken == Broken::Closed => error.into(),
+            (None, Some(error)) if broken == Broken::Closed => error.into(),
             _ => broken,
         })
     }

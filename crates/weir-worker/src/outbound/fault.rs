@@ -96,6 +96,8 @@ pub(super) enum Broken {
     NotHttp,
     #[error("the answer's headers are too large")]
     TooLarge,
+    #[error("too many interim answers (1xx) came before the final one")]
+    Endless,
     #[error("connection reset before the answer ended")]
     Reset,
     #[error("connection closed before the answer ended")]

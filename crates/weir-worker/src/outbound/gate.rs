@@ -21,7 +21,13 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_core::{Clock, Slot, Timestamp};
 
-use super::stream::Stream;
+use super::{connection::MAX_HEAD, fault::Broken, stream::Stream};
+
+/// The most interim answers (1xx) to one request. Servers send one or two.
+const MOST_INTERIM: usize = 8;
+/// The most bytes from the begin of an answer to the end of its final head: 16 KiB of interim answers, and a head. hyper
+/// reads interim answers as long as some arrive, so an endless stream of them would never let go of its thread.
+const MOST_BEFORE_HEAD: usize = 16 * 1024 + MAX_HEAD;
 
 /// The side of the gate that the holder of the connection uses.
 pub(super) struct Gate {
@@ -31,12 +37,31 @@ pub(super) struct Gate {
 
 struct Inner {
     state: GateState,
-    /// A byte of the answer was received.
-    received: bool,
+    answer: AnswerStart,
     /// Everything that was written is flushed.
     flushed: bool,
     /// The error after which nothing can be written.
     unwritable: Option<io::ErrorKind>,
+}
+
+/// What has arrived of an answer.
+#[derive(Debug, Default)]
+struct AnswerStart {
+    /// The bytes that were read before the final head.
+    bytes: usize,
+    interim: usize,
+    has_head: bool,
+}
+
+impl AnswerStart {
+    fn excess(&self) -> Option<Broken> {
+        let is_too_large = !self.has_head && self.bytes > MOST_BEFORE_HEAD;
+        match self.interim {
+            0 => is_too_large.then_some(Broken::TooLarge),
+            1..=MOST_INTERIM => is_too_large.then_some(Broken::Endless),
+            _ => Some(Broken::Endless),
+        }
+    }
 }
 
 /// Whether the first byte of the request may be written, or was written.
@@ -54,7 +79,8 @@ pub(super) enum GateState {
 
 impl Gate {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        let inner = Inner { state: GateState::Shut, received: false, flushed: true, unwritable: None };
+        let answer = AnswerStart::default();
+        let inner = Inner { state: GateState::Shut, answer, flushed: true, unwritable: None };
         Arc::new(Self { clock, inner: Mutex::new(inner) })
     }
 
@@ -62,7 +88,7 @@ impl Gate {
     pub(super) fn shut(&self) {
         let mut inner = self.lock();
         inner.state = GateState::Shut;
-        inner.received = false;
+        inner.answer = AnswerStart::default();
     }
 
     pub(super) fn open(&self, slot: Slot) {
@@ -77,7 +103,22 @@ impl Gate {
     }
 
     pub(super) fn has_received(&self) -> bool {
-        self.lock().received
+        self.lock().answer.bytes > 0
+    }
+
+    /// Counts an interim answer.
+    pub(super) fn count_interim(&self) {
+        self.lock().answer.interim += 1;
+    }
+
+    /// The final head has arrived.
+    pub(super) fn head_arrived(&self) {
+        self.lock().answer.has_head = true;
+    }
+
+    /// What there is too much of before the final head. Nothing more of the answer is read.
+    pub(super) fn excess(&self) -> Option<Broken> {
+        self.lock().answer.excess()
     }
 
     pub(super) fn has_flushed(&self) -> bool {
@@ -152,12 +193,15 @@ impl GatedStream {
 impl AsyncRead for GatedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.gate.excess().is_some() {
+            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        }
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
         if read.is_ready() {
             let mut inner = this.gate.lock();
             match inner.state {
-                GateState::Passed(_) => inner.received |= buf.filled().len() > before,
+                GateState::Passed(_) => inner.answer.bytes += buf.filled().len() - before,
                 // Data that answers no request, or the end of the connection: nothing may be sent after it.
                 _ => inner.state = GateState::Dead,
             }

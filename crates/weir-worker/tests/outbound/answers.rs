@@ -113,18 +113,6 @@ async fn headers_that_arrive_byte_by_byte_time_out() {
 }
 
 #[tokio::test]
-async fn endless_informational_answers_time_out() {
-    let sent = answered_within_short(async |mut wire| {
-        wire.request().await;
-        while wire.stream.write_all(b"HTTP/1.1 102 Processing\r\n\r\n").await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-    assert_eq!(failure(&sent).0, Failure::Timeout);
-}
-
-#[tokio::test]
 async fn an_answer_whose_body_exceeds_the_timeout_is_judged_by_its_status() {
     for framing in ["content-length: 1000", "connection: close", "x-endless: 1"] {
         let sent = answered_within_short(async |mut wire| {
@@ -360,4 +348,34 @@ async fn an_answer_is_read_the_same_byte_by_byte() {
     })
     .await;
     assert_eq!((status(&sent), sent.response_body.as_deref(), sent.error), (200, Some("ok"), None));
+}
+
+#[tokio::test]
+async fn a_few_interim_answers_come_before_an_answer_and_more_are_an_error() {
+    let interim = |count: usize| "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n".repeat(count);
+    let answer = |count: usize| format!("{}HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", interim(count));
+    assert_eq!(status(&answered(&answer(8)).await), 200);
+    let too_many = (Failure::Broken, "too many interim answers (1xx) came before the final one");
+    assert_eq!(failure(&answered(&answer(9)).await), too_many);
+    // Few, but large ones.
+    let padding = "x".repeat(12 * 1024);
+    let large = format!("HTTP/1.1 103 Early Hints\r\nlink: {padding}\r\n\r\n").repeat(6);
+    assert_eq!(failure(&answered(&format!("{large}HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")).await), too_many);
+}
+
+#[tokio::test]
+async fn interim_answers_without_end_end_the_attempt_and_do_not_hold_the_thread() {
+    let sent = exchange(&outbound(), PATIENCE, async |wire| {
+        // On a thread of its own, so that the stream never pauses while the client reads.
+        let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(4_096);
+        let socket = wire.stream.into_std().unwrap();
+        let flooding = tokio::task::spawn_blocking(move || {
+            socket.set_nonblocking(false).unwrap();
+            // 400 MB, unless the client closes the connection.
+            (0..4_096).all(|_| std::io::Write::write_all(&mut &socket, flood.as_bytes()).is_ok())
+        });
+        assert!(!flooding.await.unwrap(), "the client read to the end");
+    })
+    .await;
+    assert_eq!(failure(&sent), (Failure::Broken, "too many interim answers (1xx) came before the final one"));
 }

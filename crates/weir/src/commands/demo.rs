@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use weir_api::{ApiKeys, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts};
 use weir_core::{Clock, Timestamp, address::AddressPolicy, audit::AuditReport, retention::Retention};
+use weir_store::DestinationLimits;
 
 use self::{
     client::Client,
@@ -119,6 +120,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
             bodies: BodyBudget::new(DEFAULT_BODY_BUDGET_BYTES),
             max_connections: MAX_CONNECTIONS,
+            destination_limits: DestinationLimits::default(),
             worker_capacity: None,
             shutdown_grace: Duration::from_secs(2),
             retention: Retention::default(),

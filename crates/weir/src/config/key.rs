@@ -34,6 +34,8 @@ pub(crate) enum Key {
     MaxEventBytes,
     BodyBudgetBytes,
     MaxConnections,
+    MaxDestinations,
+    MaxDestinationsPerEvent,
     WorkerCapacity,
     ShutdownGraceS,
     RetentionDeliveredDays,
@@ -42,7 +44,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 24] = [
         Self::Listen,
         Self::MetricsListen,
         Self::DatabaseUrl,
@@ -60,6 +62,8 @@ impl Key {
         Self::MaxEventBytes,
         Self::BodyBudgetBytes,
         Self::MaxConnections,
+        Self::MaxDestinations,
+        Self::MaxDestinationsPerEvent,
         Self::WorkerCapacity,
         Self::ShutdownGraceS,
         Self::RetentionDeliveredDays,
@@ -87,6 +91,8 @@ impl Key {
             Self::MaxEventBytes => "max_event_bytes",
             Self::BodyBudgetBytes => "body_budget_bytes",
             Self::MaxConnections => "max_connections",
+            Self::MaxDestinations => "max_destinations",
+            Self::MaxDestinationsPerEvent => "max_destinations_per_event",
             Self::WorkerCapacity => "worker_capacity",
             Self::ShutdownGraceS => "shutdown_grace_s",
             Self::RetentionDeliveredDays => "retention_delivered_days",

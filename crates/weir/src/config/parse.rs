@@ -166,6 +166,11 @@ pub(super) fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, le
     }
 }
 
+/// A maximum of destinations.
+pub(super) fn destinations(text: &str) -> Parsed<usize> {
+    number(text, 1, 1_000_000)
+}
+
 /// The maximum number of attempts that a worker makes at one time. `None`: as many as the limit of open files allows.
 pub(super) fn capacity(text: &str) -> Parsed<Option<usize>> {
     if text == AUTO {

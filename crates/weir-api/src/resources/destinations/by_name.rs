@@ -15,11 +15,12 @@ use utoipa::{
 };
 use weir_core::Destination;
 use weir_queue::Terms;
+use weir_store::NamedCreation;
 
 use super::{
     created, creation_of,
     edits::{EDIT_ROUNDS, commit, crowded},
-    etag, etag_header, new_destination,
+    etag, etag_header, full, new_destination,
     request::{DestinationRequest, NameText},
     settings,
     view::{CreatedView, DestinationView},
@@ -171,8 +172,11 @@ async fn create(api: &ApiState, author: &Author, body: Value) -> ApiResult<Optio
     let now = api.clock.now();
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, author)?;
-    let stored = api.store.create_named_destination(destination, activity).await?;
-    Ok(stored.map(|destination| created(&destination, now)))
+    match api.store.create_named_destination(destination, activity).await? {
+        NamedCreation::New(destination) => Ok(Some(created(&destination, now))),
+        NamedCreation::Taken => Ok(None),
+        NamedCreation::Full => Err(full()),
+    }
 }
 
 /// `None` if another request has edited or deleted the destination meanwhile.

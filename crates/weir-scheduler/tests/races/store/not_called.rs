@@ -29,7 +29,7 @@ pub(super) fn not_called<T>() -> T {
 
 #[async_trait]
 impl Ingest for TestStore {
-    async fn ingest(&self, _: Vec<NewEvent>) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>> {
+    async fn ingest_part(&self, _: &Arc<[NewEvent]>, _: usize) -> StoreResult<Vec<Result<Ingested, IngestRefusal>>> {
         not_called()
     }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use reqwest::Method;
 use serde_json::json;
 
 use crate::support::{Answer, App, Fleet, Machine, Receiver, now, receiver::AnswerBody};
@@ -116,4 +117,44 @@ async fn hanging_requests_leave_places_for_others_on_servers() {
     let capacity = CAPACITY.to_string();
     let app = fleet.launch_with("serve", &[("WEIR_WORKER_CAPACITY", &capacity)]).await;
     hanging_requests_leave_places_for_others(&app).await;
+}
+
+/// The requests of one tenant hang at more destinations than the worker has places.
+async fn hanging_destinations_leave_places_to_another_tenant(app: &App) {
+    let (receiver, hanging) = (Receiver::start().await, Receiver::start().await);
+    hanging.script("/hangs", [Answer::status(200).after(Duration::from_secs(60))]);
+    for _ in 0..HANGING_OF_TENANT {
+        let settings = json!({"url": hanging.url("/hangs"), "event_types": ["hang"], "timeout_ms": 120_000});
+        app.destination(settings).await;
+    }
+    app.events("hang", 3).await;
+    hanging.wait_for("/hangs", HANGING_OF_TENANT * 4 / 5, Duration::from_secs(20)).await;
+    // Each of these destinations is new, and gets its first event.
+    for number in 0..10 {
+        let event_type = format!("order{number}");
+        let path = format!("/{event_type}");
+        let url = receiver.url(&path);
+        app.destination(json!({"url": url, "tenant": "globex", "event_types": [event_type]})).await;
+        let event = json!({"type": event_type, "tenant": "globex", "data": {}});
+        assert_eq!(app.request(Method::POST, "/v1/events", Some(event)).await.0, 202);
+        receiver.wait_for(&path, 1, Duration::from_secs(3)).await;
+    }
+}
+
+const HANGING_OF_TENANT: usize = 300;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hanging_destinations_leave_places_to_another_tenant_in_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let capacity = HANGING_OF_TENANT.to_string();
+    let app = App::start_with(folder.path(), &[("WEIR_WORKER_CAPACITY", &capacity)]).await;
+    hanging_destinations_leave_places_to_another_tenant(&app).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hanging_destinations_leave_places_to_another_tenant_on_servers() {
+    let fleet = Fleet::new().await;
+    let capacity = HANGING_OF_TENANT.to_string();
+    let app = fleet.launch_with("serve", &[("WEIR_WORKER_CAPACITY", &capacity)]).await;
+    hanging_destinations_leave_places_to_another_tenant(&app).await;
 }
