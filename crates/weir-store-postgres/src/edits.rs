@@ -19,7 +19,7 @@ use crate::{
     PostgresStore,
     activity::{bind_activity, record, record_creation},
     destinations::{INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
-    errors::{ATTEMPTS, conflicts, store_error},
+    errors::{ATTEMPTS, conflicts},
     locks::begin_to_edit,
     rows::uuid,
     writer::{GROUP_TIMEOUT, within},
@@ -44,10 +44,10 @@ impl PostgresStore {
                 Err(error) if conflicts(&error) => {
                     tracing::debug!(%error, "an edit conflicted with another transaction and runs again");
                 }
-                outcome => return outcome.map_err(|error| store_error(&error)),
+                outcome => return outcome.map_err(|error| self.shared.write_error(&error)),
             }
         }
-        self.try_edit(&edit).await.map_err(|error| store_error(&error))
+        self.try_edit(&edit).await.map_err(|error| self.shared.write_error(&error))
     }
 
     async fn try_edit<E: Edit>(&self, edit: &E) -> Result<E::Answer, sqlx::Error> {
