@@ -319,6 +319,12 @@ impl From<StoreError> for Problem {
                 let failure = Failure { message: "the store is unavailable", reason, is_transient: true };
                 Self { failure: Some(failure), ..problem }
             }
+            StoreError::CannotWrite { obstacle, reason } => {
+                let detail = format!("the store cannot write, because {obstacle}; try again later");
+                let reason = format!("{obstacle}: {reason}");
+                let failure = Failure { message: "the store cannot write", reason, is_transient: true };
+                Self { failure: Some(failure), ..Self::new(ProblemKind::Unavailable, detail) }
+            }
             StoreError::Failed(reason) => internal("a store operation failed", &reason),
         }
     }
@@ -336,12 +342,21 @@ pub(crate) type ApiResult<T> = Result<T, Problem>;
 
 #[cfg(test)]
 mod tests {
+    use weir_store::Obstacle;
+
     use super::*;
+
+    #[test]
+    fn a_store_that_cannot_write_says_why() {
+        let error = StoreError::CannotWrite { obstacle: Obstacle::ReadOnly, reason: "25006".to_owned() };
+        assert_eq!(Problem::from(error).detail(), "the store cannot write, because it is read-only; try again later");
+    }
 
     #[test]
     fn store_errors_are_not_shown_to_clients() {
         let table = [
             (StoreError::Unavailable("disk /dev/sda1".to_owned()), 503, true),
+            (StoreError::CannotWrite { obstacle: Obstacle::DiskFull, reason: "disk /dev/sda1".to_owned() }, 503, true),
             (StoreError::Failed("no such table: secret".to_owned()), 500, false),
         ];
         for (error, status, retry) in table {

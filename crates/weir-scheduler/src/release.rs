@@ -51,7 +51,7 @@ impl ClaimReleaser {
         let mut backoff = Backoff::default();
         loop {
             match self.store.release(claims.clone(), now).await {
-                Err(error @ StoreError::Unavailable(_)) if self.clock.now().since(now) < START_WITHIN => {
+                Err(error) if error.is_transient() && self.clock.now().since(now) < START_WITHIN => {
                     tracing::warn!(%error, claims = claims.len(), "could not release claims; trying again");
                     tokio::time::sleep(backoff.fail()).await;
                 }

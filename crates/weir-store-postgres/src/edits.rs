@@ -20,7 +20,7 @@ use crate::{
     PostgresStore,
     activity::{bind_activity, record, record_creation},
     destinations::{COUNT_OF_TENANT, INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
-    errors::{ATTEMPTS, conflicts, store_error},
+    errors::{ATTEMPTS, conflicts},
     locks::begin_to_edit,
     rows::uuid,
     writer::{GROUP_TIMEOUT, within},
@@ -45,10 +45,10 @@ impl PostgresStore {
                 Err(error) if conflicts(&error) => {
                     tracing::debug!(%error, "an edit conflicted with another transaction and runs again");
                 }
-                outcome => return outcome.map_err(|error| store_error(&error)),
+                outcome => return outcome.map_err(|error| self.shared.write_error(&error)),
             }
         }
-        self.try_edit(&edit).await.map_err(|error| store_error(&error))
+        self.try_edit(&edit).await.map_err(|error| self.shared.write_error(&error))
     }
 
     pub(crate) fn most_of_tenant(&self) -> MostOfTenant {

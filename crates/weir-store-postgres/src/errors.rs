@@ -1,7 +1,7 @@
 //! The meaning of database errors for the caller: retry at once, retry later, or do not retry.
 
 use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
-use weir_store::StoreError;
+use weir_store::{Obstacle, StoreError};
 
 /// How often an operation with conflicts runs before its caller gets the error.
 pub(crate) const ATTEMPTS: u32 = 5;
@@ -10,16 +10,16 @@ fn code(error: &dyn DatabaseError) -> &str {
     error.try_downcast_ref::<PgDatabaseError>().map_or("", PgDatabaseError::code)
 }
 
-/// Transient errors are a lost connection, a server that stops, starts or has no capacity left, and conflicts. Every
-/// other error would occur again.
+/// Transient errors are an obstacle to writing, a lost connection, a server that has no capacity left, and conflicts.
+/// Every other error would occur again.
 pub(crate) fn store_error(error: &sqlx::Error) -> StoreError {
+    let reason = error.to_string();
     let is_transient = match error {
         sqlx::Error::Database(database) => {
             conflicts(error)
                 || match code(database.as_ref()) {
-                    // A read-only transaction: a standby, which may become the primary. A session that was idle in a
-                    // transaction and was ended. A lock that was not available.
-                    "25006" | "25P03" | "55P03" => true,
+                    // A session that was idle in a transaction and was ended. A lock that was not available.
+                    "25P03" | "55P03" => true,
                     // Connection exceptions, insufficient resources, operator intervention, system errors.
                     code => ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()),
                 }
@@ -33,7 +33,23 @@ pub(crate) fn store_error(error: &sqlx::Error) -> StoreError {
         | sqlx::Error::WorkerCrashed => true,
         _ => false,
     };
-    if is_transient { StoreError::Unavailable(error.to_string()) } else { StoreError::Failed(error.to_string()) }
+    match obstacle(error) {
+        Some(obstacle) => StoreError::CannotWrite { obstacle, reason },
+        None if is_transient => StoreError::Unavailable(reason),
+        None => StoreError::Failed(reason),
+    }
+}
+
+/// What keeps the server from writing, if that is the error.
+pub(crate) fn obstacle(error: &sqlx::Error) -> Option<Obstacle> {
+    let sqlx::Error::Database(database) = error else { return None };
+    match code(database.as_ref()) {
+        // A standby, which may become the primary, or a server or database that was set to read-only transactions.
+        "25006" => Some(Obstacle::ReadOnly),
+        "53100" => Some(Obstacle::DiskFull),
+        "58030" => Some(Obstacle::DiskFails),
+        _ => None,
+    }
 }
 
 /// Whether the operation conflicted with another one, so that an immediate retry is expected to succeed: a deadlock, a

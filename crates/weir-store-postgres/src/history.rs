@@ -13,7 +13,7 @@ use sqlx::{
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
     DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
-    Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError, StoreResult, delivery_ids_of,
+    Obstacle, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError, StoreResult, delivery_ids_of,
     event_columns, first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
@@ -84,11 +84,13 @@ impl History for PostgresStore {
     }
 
     async fn check(&self) -> StoreResult<()> {
+        self.shared.write_failures.check()?;
         let standby = self.read(sqlx::query("SELECT pg_is_in_recovery()"), |row| row.flag(0)).await?;
         if standby == [false] {
             return Ok(());
         }
-        Err(StoreError::Unavailable("the PostgreSQL server is a standby, which accepts no writes".to_owned()))
+        let reason = "the PostgreSQL server is a standby".to_owned();
+        Err(StoreError::CannotWrite { obstacle: Obstacle::ReadOnly, reason })
     }
 }
 

@@ -56,7 +56,7 @@ mod writer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sqlx::PgPool;
-use weir_store::{BodyCache, FastPathHandle, SharedDestinationLimits};
+use weir_store::{BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, WriteFailures};
 
 pub use open::{OpenError, Server};
 
@@ -112,6 +112,7 @@ struct Shared {
     limits: SharedDestinationLimits,
     bodies: Mutex<BodyCache>,
     process: OwnProcess,
+    write_failures: WriteFailures,
 }
 
 /// The size of the body cache, which keeps the bodies of stored events for the first claims of their deliveries.
@@ -126,11 +127,19 @@ impl Default for Shared {
             limits: SharedDestinationLimits::default(),
             bodies: Mutex::new(BodyCache::new(BODY_CACHE_BYTES)),
             process: OwnProcess::default(),
+            write_failures: WriteFailures::default(),
         }
     }
 }
 
 impl Shared {
+    /// The error of a write, which is noted.
+    fn write_error(&self, error: &sqlx::Error) -> StoreError {
+        let error = errors::store_error(error);
+        self.write_failures.note(&error);
+        error
+    }
+
     fn bodies(&self) -> MutexGuard<'_, BodyCache> {
         self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }

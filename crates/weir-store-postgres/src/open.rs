@@ -9,6 +9,7 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use weir_core::Timestamp;
+use weir_store::{Obstacle, StoreError};
 
 use crate::{
     PostgresStore, Shared, errors,
@@ -82,6 +83,12 @@ pub enum OpenError {
         "database_url: {server} runs PostgreSQL {found}; upgrade it to version 14 or later, or name another server"
     )]
     TooOld { server: Server, found: String },
+    #[error(
+        "database_url: {} at {server} takes no writes, because {obstacle} ({reason}); remove the cause, or name another \
+         server: after a failover the new primary",
+        .server.database
+    )]
+    CannotWrite { server: Server, obstacle: Obstacle, reason: String },
     #[error(
         "database_url: the user {} may not change the schema of {} ({reason}); make it the owner of the database, or grant \
          it CREATE on the schema",
@@ -246,11 +253,12 @@ fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
         Some("28P01" | "28000") => OpenError::Refused { server },
         Some("3D000") => OpenError::NoDatabase { server },
         Some("42501") => OpenError::NotAllowed { server, reason },
-        // The server exists but cannot be used now: it starts, stops, or has too many connections.
-        _ if matches!(errors::store_error(error), weir_store::StoreError::Unavailable(_)) => {
-            OpenError::Unreachable { server, reason }
-        }
-        _ => OpenError::Failed { server, reason },
+        _ => match errors::store_error(error) {
+            StoreError::CannotWrite { obstacle, reason } => OpenError::CannotWrite { server, obstacle, reason },
+            // The server exists but cannot be used now: it starts, stops, or has too many connections.
+            StoreError::Unavailable(reason) => OpenError::Unreachable { server, reason },
+            StoreError::Failed(reason) => OpenError::Failed { server, reason },
+        },
     }
 }
 

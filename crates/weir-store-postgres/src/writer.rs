@@ -30,7 +30,7 @@ use weir_store::{MOST_DELIVERIES_OF_COMMIT, StoreError, StoreResult, Turns};
 
 use crate::{
     Shared,
-    errors::{ATTEMPTS, conflicts, leaves_connection_sound, store_error},
+    errors::{ATTEMPTS, conflicts, leaves_connection_sound},
 };
 
 /// The length of the inbox. Callers wait while it is full.
@@ -295,10 +295,10 @@ impl<O: Operation> Writer<O> {
                 Err(error) if conflicts(&error) => {
                     tracing::debug!(%error, "a group conflicted with another transaction and runs again");
                 }
-                outcome => return outcome.map_err(|error| store_error(&error)),
+                outcome => return outcome.map_err(|error| self.shared.write_error(&error)),
             }
         }
-        self.try_group(group).await.map_err(|error| store_error(&error))
+        self.try_group(group).await.map_err(|error| self.shared.write_error(&error))
     }
 
     async fn try_group(&mut self, group: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {

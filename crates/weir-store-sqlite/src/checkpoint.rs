@@ -74,3 +74,8 @@ impl Checkpoints {
 fn copy(connection: &Connection) -> Result<()> {
     Ok(connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))?)
 }
+
+/// Copies the whole log and empties it. Waits for readers, up to the busy timeout.
+pub(crate) fn empty_log(connection: &Connection) -> Result<()> {
+    Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)
+}

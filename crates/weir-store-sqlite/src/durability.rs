@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -15,15 +15,16 @@ use weir_core::{
     DeliveryState, Destination, DestinationId, EventId, Timestamp, claim::ClaimedDelivery, outcome::Verdict,
 };
 use weir_store::{
-    ClaimRequest, Destinations as _, FastPath, History as _, Ingest as _, Outbox as _, Recovered, Results as _,
-    StoreError,
+    ClaimRequest, Destinations as _, FastPath, History as _, Ingest as _, Obstacle, Outbox as _, Processes as _,
+    Recovered, Results as _, StoreError,
     conformance::{NOW, creation, destination, destination_id, event, matched, request, result},
 };
 
 use crate::{SqliteStore, writer::Commit};
 
-/// `SQLITE_IOERR_FSYNC`.
-const FAILED_SYNC: i32 = 1034;
+/// What a commit on a broken disk answers.
+const FAILED_SYNC: i32 = ffi::SQLITE_IOERR_FSYNC;
+const FULL_DISK: i32 = ffi::SQLITE_FULL;
 
 /// The value of `PRAGMA synchronous` for commits that wait for the disk.
 const FULL: i64 = 2;
@@ -32,15 +33,17 @@ const FULL: i64 = 2;
 #[derive(Default)]
 struct Disk {
     kept: AtomicUsize,
-    fails: AtomicBool,
+    /// The result code of commits; 0 while the disk works.
+    fails: AtomicI32,
 }
 
 impl Disk {
     fn commits(self: &Arc<Self>, log: PathBuf) -> Commit {
         let disk = Arc::clone(self);
         Box::new(move |connection: &Connection| {
-            if disk.fails.load(SeqCst) {
-                return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(FAILED_SYNC), None));
+            let code = disk.fails.load(SeqCst);
+            if code != ffi::SQLITE_OK {
+                return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
             }
             let synchronous: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
             connection.execute_batch("COMMIT")?;
@@ -72,8 +75,10 @@ impl Machine {
     async fn lose_power(&self) -> SqliteStore {
         let (path, after) = (self.directory.path().join("weir.db"), self.directory.path().join("after.db"));
         fs::copy(&path, &after).unwrap();
-        let log = fs::read(log_of(&path)).unwrap();
-        fs::write(log_of(&after), &log[..self.disk.kept.load(SeqCst)]).unwrap();
+        // A copy keeps the rights of the file, without which the store would not open it.
+        fs::copy(log_of(&path), log_of(&after)).unwrap();
+        let log = fs::OpenOptions::new().write(true).open(log_of(&after)).unwrap();
+        log.set_len(self.disk.kept.load(SeqCst) as u64).unwrap();
         SqliteStore::open(&after).await.unwrap()
     }
 }
@@ -174,14 +179,14 @@ async fn nothing_is_acknowledged_after_a_failed_sync() {
     store.connect(fast_path.clone());
     store.create_destination(destination(1), creation()).await.unwrap();
     // The commit fails: the caller gets an error, and the reserved room is free again.
-    machine.disk.fails.store(true, SeqCst);
+    machine.disk.fails.store(FAILED_SYNC, SeqCst);
     let error = store.ingest(vec![matched(event(1))]).await.unwrap_err();
-    assert!(matches!(&error, StoreError::Unavailable(reason) if reason.contains("check the disk")), "{error}");
+    assert!(matches!(&error, StoreError::CannotWrite { reason, .. } if reason.contains("check the disk")), "{error}");
     assert!(fast_path.admitted.lock().unwrap().is_empty(), "a delivery was admitted without being stored");
     assert_eq!(fast_path.cancelled.load(SeqCst), 1);
 
     // A later sync of the same log may succeed, but the pages of the failed sync stay lost.
-    machine.disk.fails.store(false, SeqCst);
+    machine.disk.fails.store(ffi::SQLITE_OK, SeqCst);
     assert!(store.ingest(vec![matched(event(2))]).await.is_err());
     assert!(store.check().await.is_err(), "the store reports that it is healthy");
     assert!(fast_path.admitted.lock().unwrap().is_empty());
@@ -191,4 +196,18 @@ async fn nothing_is_acknowledged_after_a_failed_sync() {
     let again = SqliteStore::open(&machine.directory.path().join("weir.db")).await.unwrap();
     again.ingest(vec![matched(event(2))]).await.unwrap()[0].as_ref().unwrap();
     again.close().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_reported_though_a_beat_has_room_and_the_store_continues_after_it() {
+    let machine = Machine::start().await;
+    let store = &machine.store;
+    let is_full = |error: &StoreError| matches!(error, StoreError::CannotWrite { obstacle: Obstacle::DiskFull, .. });
+    machine.disk.fails.store(FULL_DISK, SeqCst);
+    assert!(is_full(&store.beat().await.unwrap_err()));
+    assert!(is_full(&store.ingest(vec![matched(event(1))]).await.unwrap_err()));
+    machine.disk.fails.store(ffi::SQLITE_OK, SeqCst);
+    store.beat().await.unwrap();
+    assert!(is_full(&store.check().await.unwrap_err()), "a beat that fits does not show that an event fits");
+    store.ingest(vec![matched(event(1))]).await.unwrap()[0].as_ref().unwrap();
 }

@@ -66,6 +66,8 @@ pub(crate) enum Edit {
     MarkRestored(Pending<Timestamp, ()>),
     /// Proves that the writer runs and can lock the database.
     Check(Pending<(), ()>),
+    /// Proves that the writer can write.
+    Beat(Pending<(), ()>),
 }
 
 impl Edit {
@@ -75,8 +77,8 @@ impl Edit {
     }
 
     /// Whether the commit must reach the disk. A power failure may lose a hold (one `Retry-After` is then ignored), a
-    /// change of a breaker (the breaker opens again), and steps that background work repeats. A check changes nothing.
-    /// All other edits were acknowledged.
+    /// change of a breaker (the breaker opens again), and steps that background work repeats. A check and a
+    /// beat change nothing. All other edits were acknowledged.
     pub(crate) fn durable(&self) -> bool {
         if let Self::ClaimReplays(claim) = self {
             return claim.input.0.iter().any(|request| request.durable);
@@ -92,7 +94,7 @@ impl Edit {
                 | Self::Fold(_)
                 | Self::RollUp(_)
         );
-        !is_repeated && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_))
+        !is_repeated && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_) | Self::Beat(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -185,6 +187,7 @@ impl Edit {
                 edit.answer = Some(transaction.recorded(deleted, |deleted| *deleted, &edit.input.1)?);
             }
             Self::Check(edit) => edit.answer = Some(()),
+            Self::Beat(edit) => edit.answer = Some(transaction.beat()?),
         }
         Ok(())
     }
@@ -217,7 +220,7 @@ impl Edit {
             Self::MarkRestored(edit) => edit.finish(failure),
             Self::CreateApiKey(edit) => edit.finish(failure),
             Self::DeleteApiKey(edit) => edit.finish(failure),
-            Self::Check(edit) => edit.finish(failure),
+            Self::Check(edit) | Self::Beat(edit) => edit.finish(failure),
         }
     }
 }

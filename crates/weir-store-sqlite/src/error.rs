@@ -1,6 +1,6 @@
 //! Errors of statements, on the writer's connection and on the readers'.
 
-use weir_store::{StoreError, rows::Corrupt};
+use weir_store::{Obstacle, StoreError, rows::Corrupt};
 
 /// Why a statement failed.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,11 @@ impl Error {
         self.extended_code().map(|code| code & 0xff)
     }
 
+    /// What keeps SQLite from writing, if that is the error.
+    pub(crate) fn obstacle(&self) -> Option<Obstacle> {
+        self.extended_code().and_then(obstacle)
+    }
+
     /// Whether the disk failed to sync.
     pub(crate) fn is_failed_sync(&self) -> bool {
         // SQLITE_IOERR_FSYNC
@@ -39,16 +44,64 @@ impl Error {
     }
 }
 
-/// A busy, full or unreadable disk may recover. Any other error would occur again.
+/// An obstacle of the disk may be removed, and a file that is locked may be unlocked. Any other error would occur again.
 impl From<Error> for StoreError {
     fn from(error: Error) -> Self {
+        let reason = error.to_string();
         let is_temporary = match &error {
             Error::Reader(
                 sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed,
             ) => true,
-            // SQLITE_BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN.
-            error => matches!(error.sqlite_code(), Some(5 | 6 | 8 | 10 | 13 | 14)),
+            // SQLITE_BUSY, LOCKED, CANTOPEN.
+            error => matches!(error.sqlite_code(), Some(5 | 6 | 14)),
         };
-        if is_temporary { Self::Unavailable(error.to_string()) } else { Self::Failed(error.to_string()) }
+        match error.obstacle() {
+            Some(obstacle) => Self::CannotWrite { obstacle, reason },
+            None if is_temporary => Self::Unavailable(reason),
+            None => Self::Failed(reason),
+        }
+    }
+}
+
+/// The obstacle that an extended result code reports.
+fn obstacle(code: u32) -> Option<Obstacle> {
+    match (code & 0xff, code >> 8) {
+        // SQLITE_FULL, and SQLITE_IOERR_SHMSIZE: there is no room for the index of the log.
+        (13, _) | (10, 19) => Some(Obstacle::DiskFull),
+        // Other kinds of SQLITE_IOERR.
+        (10, _) => Some(Obstacle::DiskFails),
+        // SQLITE_READONLY_DBMOVED.
+        (8, 4) => Some(Obstacle::FileGone),
+        // Other kinds of SQLITE_READONLY.
+        (8, _) => Some(Obstacle::ReadOnly),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_disk_names_the_obstacle() {
+        let table = [
+            (ffi::SQLITE_FULL, Some(Obstacle::DiskFull)),
+            (ffi::SQLITE_IOERR_SHMSIZE, Some(Obstacle::DiskFull)),
+            (ffi::SQLITE_IOERR_WRITE, Some(Obstacle::DiskFails)),
+            (ffi::SQLITE_READONLY, Some(Obstacle::ReadOnly)),
+            (ffi::SQLITE_READONLY_DBMOVED, Some(Obstacle::FileGone)),
+            (ffi::SQLITE_BUSY, None),
+            (ffi::SQLITE_CONSTRAINT, None),
+        ];
+        for (code, expected) in table {
+            let error = Error::Writer(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+            let found = match StoreError::from(error) {
+                StoreError::CannotWrite { obstacle, .. } => Some(obstacle),
+                StoreError::Unavailable(_) | StoreError::Failed(_) => None,
+            };
+            assert_eq!(found, expected, "{code}");
+        }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) struct Group {
     recoveries: Vec<Recover>,
     claims: Vec<Claiming>,
     operations: usize,
-    /// The number of events and of results in the group.
+    /// The number of events, results and edits in the group.
     rows: usize,
     /// The expected deliveries of the events.
     deliveries: usize,
@@ -101,7 +101,10 @@ impl Group {
     pub(crate) fn add(&mut self, operation: Operation) {
         self.operations += 1;
         match operation {
-            Operation::Edit(edit) => self.edits.push(*edit),
+            Operation::Edit(edit) => {
+                self.rows += 1;
+                self.edits.push(*edit);
+            }
             Operation::Ingest(ingest) => {
                 self.rows += ingest.input.events().len();
                 self.deliveries += ingest.input.rows();

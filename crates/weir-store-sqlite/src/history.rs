@@ -78,6 +78,7 @@ impl History for SqliteStore {
     }
 
     async fn check(&self) -> StoreResult<()> {
+        self.write_failures.check()?;
         self.ask((), |edit| Edit::operation(Edit::Check(edit))).await?;
         self.read("SELECT 1".to_owned(), Values::default(), |_| Ok(())).await.map(drop)
     }

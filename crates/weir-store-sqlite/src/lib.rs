@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Invariants:
-//! - One engine at a time has the file open, under a lock file beside it. So the cached destinations are authoritative:
-//!   they change only after the commit that changes the table.
+//! - One engine at a time has the file open, under a lock of its own. So the cached destinations are authoritative: they
+//!   change only after the commit that changes the table.
+//! - Nothing is stored in a file that was removed or replaced, because no later process would find it (files.rs).
 //! - A write is answered only after its group has committed. Writes acknowledged to a producer or a person, and durable
 //!   claims, are then on disk. A power failure may lose the last commits of other claims and results; recovery resolves
 //!   those as unknown outcomes. The database itself stays consistent in either case (WAL).
@@ -30,6 +31,7 @@ mod destinations;
 mod durability;
 mod edits;
 mod error;
+mod files;
 mod group;
 mod history;
 mod ingest;
@@ -54,7 +56,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
-use weir_store::{FastPathHandle, SharedDestinationLimits};
+use weir_store::{FastPathHandle, SharedDestinationLimits, WriteFailures};
 
 pub use open::OpenError;
 
@@ -70,6 +72,7 @@ pub struct SqliteStore {
     destinations: Arc<DestinationCache>,
     fast_path: FastPathHandle,
     limits: SharedDestinationLimits,
+    write_failures: Arc<WriteFailures>,
     /// The write-ahead log.
     log: PathBuf,
     /// What this process says of itself.

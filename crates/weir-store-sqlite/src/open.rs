@@ -1,7 +1,6 @@
 //! Opens a file: takes its lock, migrates its schema, connects, and loads the destinations into the cache.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
     io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -15,13 +14,14 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use weir_store::{FastPathHandle, SharedDestinationLimits};
+use weir_store::{FastPathHandle, Obstacle, SharedDestinationLimits, WriteFailures};
 
 use crate::{
     SqliteStore,
     cache::DestinationCache,
     destinations,
     error::Error,
+    files::DatabaseFiles,
     group::Operation,
     message_groups, schema,
     writer::{self, Commit, WriterSetup},
@@ -39,9 +39,6 @@ const ROWS_BUFFERED: usize = 1_000;
 /// The number of statements that the writer keeps prepared: each batch in each of its sizes.
 const WRITER_STATEMENTS: usize = 256;
 const WAL_SIZE_LIMIT_BYTES: u32 = 64 * 1024 * 1024;
-/// A stopping engine may need a moment to release the file.
-const LOCK_ATTEMPTS: u32 = 20;
-const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a file could not be opened. Each message names the setting and a remedy.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +55,22 @@ pub enum OpenError {
     )]
     NotWritable { path: PathBuf, source: io::Error },
     #[error(
-        "database_url: {} is in use by another Weir (its lock {} is held); stop that one, or name another file. For several \
-         processes on one database use PostgreSQL",
+        "database_url: the disk of {} is full; free some space, or name a file on another disk", .path.display()
+    )]
+    DiskFull { path: PathBuf },
+    #[error(
+        "database_url: the disk of {} is read-only; make it writable, or name a file on another disk", .path.display()
+    )]
+    ReadOnlyDisk { path: PathBuf },
+    #[error(
+        "database_url: every user of this machine can use the files of {}, and with them the API keys and the secrets of \
+         destinations; run `chmod 600 {files}`",
+        .path.display()
+    )]
+    OpenToOthers { path: PathBuf, files: String },
+    #[error(
+        "database_url: {} is in use by another Weir (the lock of {} is held); stop that one, or name another file. For \
+         several processes on one database use PostgreSQL",
         .path.display(), .lock.display()
     )]
     InUse { path: PathBuf, lock: PathBuf },
@@ -81,6 +92,18 @@ pub enum OpenError {
     Failed { path: PathBuf, reason: String },
 }
 
+impl OpenError {
+    /// The error of a file that cannot be made, opened or locked.
+    pub(crate) fn unwritable(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { path },
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnlyDisk { path },
+            _ => Self::NotWritable { path, source },
+        }
+    }
+}
+
 impl SqliteStore {
     /// Opens the file, creates it if it is missing, and migrates its schema.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
@@ -89,8 +112,9 @@ impl SqliteStore {
 
     /// Opens the file with another way to commit a transaction, for tests.
     pub(crate) async fn open_committing(path: &Path, commit: Commit) -> Result<Self, OpenError> {
-        // Lock the file before anything is read or changed: another Weir may have it open.
-        let lock = lock(path).await?;
+        // Lock the files before anything is read or changed: another Weir may have them open.
+        let mut files = DatabaseFiles::lock(path).await?;
+        let path = &files.path().to_owned();
         migrate_file(path).await?;
         // Load what the writer keeps in memory: the destinations, and the last position in any message group.
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
@@ -110,19 +134,23 @@ impl SqliteStore {
             .map_err(|error| classify(path, &error.into()))?;
         // Checkpoints have a connection of their own, so that the writer commits meanwhile.
         let checkpointing = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
+        // All files exist now, because the destinations were read.
+        files.remember()?;
+        let log = files.log();
         let (fast_path, limits) = (FastPathHandle::default(), SharedDestinationLimits::default());
+        let write_failures = Arc::<WriteFailures>::default();
         let setup = WriterSetup {
+            files,
             connection,
             checkpointing,
+            write_failures: Arc::clone(&write_failures),
             commit,
             destinations: Arc::clone(&destinations),
             last_group_position,
             fast_path: fast_path.clone(),
             limits: limits.clone(),
         };
-        // The writer holds the lock until it ends, so that no other Weir opens the file before the last commit.
-        let (operations, writer) = writer::spawn(setup, lock);
-        let log = beside(path, "-wal");
+        let (operations, writer) = writer::spawn(setup);
         Ok(Self {
             operations,
             writer: Some(writer).into(),
@@ -130,6 +158,7 @@ impl SqliteStore {
             destinations,
             fast_path,
             limits,
+            write_failures,
             log,
             profile: None.into(),
         })
@@ -143,8 +172,8 @@ impl SqliteStore {
     /// Migrates the schema of a file without opening a store. Returns the versions and descriptions of the applied
     /// migrations.
     pub async fn migrate(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
-        let _lock = lock(path).await?;
-        migrate_file(path).await
+        let files = DatabaseFiles::lock(path).await?;
+        migrate_file(files.path()).await
     }
 
     /// Commits the operations sent so far, copies the WAL into the file and closes it. Later calls are refused.
@@ -174,13 +203,6 @@ fn options(path: &Path) -> SqliteConnectOptions {
         .disable_statement_logging()
 }
 
-/// The path of a file next to another, with a suffix.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(suffix);
-    PathBuf::from(beside)
-}
-
 /// The writer's connection. One thread at a time uses it, so SQLite needs no mutex. The writer decides which commits
 /// wait for the disk; a checkpoint always waits, and so does the first commit after one.
 fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
@@ -199,18 +221,17 @@ fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Creates the file if it is missing, and migrates its schema. Returns the applied migrations.
+/// Migrates the schema of a file, which may be empty. Returns the applied migrations.
 async fn migrate_file(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
     let unopened = |error: sqlx::Error| classify(path, &error.into());
-    let options =
-        options(path).create_if_missing(true).journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full);
+    let options = options(path).journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full);
     let mut connection = options.connect().await.map_err(unopened)?;
     let applied = schema::migrate(&mut connection).await.map_err(|error| match error {
         MigrateError::VersionMissing(found) => {
             OpenError::NewerSchema { path: path.to_owned(), found, known: schema::MIGRATIONS.latest() }
         }
         MigrateError::VersionMismatch(version) => OpenError::ForeignSchema { path: path.to_owned(), version },
-        MigrateError::Execute(error) => unopened(error),
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => unopened(error),
         other => OpenError::Failed { path: path.to_owned(), reason: other.to_string() },
     })?;
     connection.close().await.map_err(unopened)?;
@@ -224,31 +245,7 @@ fn classify(path: &Path, error: &Error) -> OpenError {
         Some(26) => OpenError::NotADatabase { path },
         // SQLITE_READONLY, SQLITE_CANTOPEN
         Some(8 | 14) => OpenError::NotWritable { path, source: io::Error::other(error.to_string()) },
+        _ if error.obstacle() == Some(Obstacle::DiskFull) => OpenError::DiskFull { path },
         _ => OpenError::Failed { path, reason: error.to_string() },
     }
-}
-
-/// Locks `<file>.lock` beside the file, because SQLite holds its own locks only during transactions. The kernel
-/// releases the lock when the process ends, so a leftover lock file blocks no later start.
-async fn lock(path: &Path) -> Result<File, OpenError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !directory.is_dir() {
-        return Err(OpenError::NoDirectory { directory: directory.to_owned() });
-    }
-    if path.is_dir() {
-        return Err(OpenError::NotADatabase { path: path.to_owned() });
-    }
-    let lock_path = beside(path, ".lock");
-    let unwritable = |source| OpenError::NotWritable { path: path.to_owned(), source };
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path).map_err(unwritable)?;
-    // Another Weir may be stopping: try again for about two seconds before the error.
-    for _ in 1..LOCK_ATTEMPTS {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::Error(source)) => return Err(unwritable(source)),
-            Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_PAUSE).await,
-        }
-    }
-    file.try_lock().map_err(|_| OpenError::InUse { path: path.to_owned(), lock: lock_path })?;
-    Ok(file)
 }

@@ -16,6 +16,7 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
+    edits::Edit,
     sql::{Values, fetch},
 };
 
@@ -38,7 +39,9 @@ impl Processes for SqliteStore {
         Ok(vec![RunningProcess { id: ProcessId(1), profile }])
     }
 
+    /// Nobody observes the beat. It shows this process every second whether the store can write.
     async fn beat(&self) -> StoreResult<bool> {
+        self.ask((), |edit| Edit::operation(Edit::Beat(edit))).await?;
         Ok(true)
     }
 

@@ -79,7 +79,7 @@ mod tests {
     use weir_store::{Counters as _, StateCounts};
 
     use super::*;
-    use crate::SqliteStore;
+    use crate::{SqliteStore, files::create};
 
     /// The deliveries of a program that knew only the first migration: their states, for each destination.
     const LEFT_BEHIND: [(u8, &[u8]); 2] = [(1, &[0, 0, 2, 3]), (2, &[1, 5, 8])];
@@ -92,7 +92,8 @@ mod tests {
     async fn the_deliveries_of_an_earlier_version_are_counted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("weir.db");
-        let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+        drop(create(&path).unwrap());
+        let options = SqliteConnectOptions::new().filename(&path);
         let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
         migrator().run_to(1, &mut connection).await.unwrap();
         let mut number = 0;

@@ -15,17 +15,18 @@
 //! In a group, operations of one kind share their statements. When a group fails, it is rolled back and each operation
 //! runs in a transaction of its own, so that only the faulty operation fails.
 
-use std::{fs::File, sync::Arc};
+use std::sync::Arc;
 
 use metrics::{Histogram, histogram};
-use rusqlite::Connection;
+use rusqlite::{Connection, config::DbConfig};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
     time::Instant,
 };
 use weir_store::{
-    BodyCache, DestinationLimits, FastPathBatch, FastPathHandle, SharedDestinationLimits, StoreError, StoreResult,
+    BodyCache, DestinationLimits, FastPathBatch, FastPathHandle, Obstacle, SharedDestinationLimits, StoreError,
+    StoreResult, WriteFailures,
 };
 
 use crate::{
@@ -34,6 +35,7 @@ use crate::{
     change_log::ChangeLog,
     checkpoint::{self, Checkpoints},
     error::{Error, Result},
+    files::DatabaseFiles,
     group::{CommitQueue, Group, Operation, Pending},
     sql::{Values, execute},
 };
@@ -94,12 +96,17 @@ pub(crate) struct Transaction<'t, 'c> {
 }
 
 struct Writer {
+    /// They stay locked until the connections are closed, so that no other Weir opens them before the last commit.
+    files: DatabaseFiles,
+    /// Whether a file was removed or replaced, as far as is known.
+    is_gone: bool,
     connection: Connection,
     commit: Commit,
     /// Whether commits of the connection wait for the disk.
     is_durable: bool,
     /// Set after a failed sync: the reason why nothing more is stored.
     failure: Option<StoreError>,
+    write_failures: Arc<WriteFailures>,
     destinations: Arc<DestinationCache>,
     last_group_position: i64,
     bodies: BodyCache,
@@ -110,17 +117,29 @@ struct Writer {
     commit_size: Histogram,
 }
 
-/// Starts the writer on a thread of its own. It ends when every sender is dropped or on [`Operation::Close`], and holds
-/// `lock` until then.
-pub(crate) fn spawn(setup: WriterSetup, lock: File) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
-    let WriterSetup { connection, checkpointing, commit, destinations, last_group_position, fast_path, limits } = setup;
+/// Starts the writer on a thread of its own. It ends when every sender is dropped or on [`Operation::Close`].
+pub(crate) fn spawn(setup: WriterSetup) -> (mpsc::Sender<Operation>, JoinHandle<()>) {
+    let WriterSetup {
+        files,
+        connection,
+        checkpointing,
+        commit,
+        write_failures,
+        destinations,
+        last_group_position,
+        fast_path,
+        limits,
+    } = setup;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let writer = Writer {
+        files,
+        is_gone: false,
         connection,
         commit,
         // The connection was opened with `synchronous=NORMAL`.
         is_durable: false,
         failure: None,
+        write_failures,
         destinations,
         last_group_position,
         bodies: BodyCache::new(BODY_CACHE_BYTES),
@@ -130,20 +149,18 @@ pub(crate) fn spawn(setup: WriterSetup, lock: File) -> (mpsc::Sender<Operation>,
         commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "group"),
         commit_size: histogram!("weir_store_commit_size", "operation" => "group"),
     };
-    // A thread for blocking calls. The lock of the file is released only after the last commit.
-    let thread = tokio::task::spawn_blocking(move || {
-        writer.run(operations);
-        drop(lock);
-    });
-    (sender, thread)
+    // A thread for blocking calls.
+    (sender, tokio::task::spawn_blocking(move || writer.run(operations)))
 }
 
 /// The resources that the writer starts with.
 pub(crate) struct WriterSetup {
+    pub(crate) files: DatabaseFiles,
     pub(crate) connection: Connection,
     /// Another connection to the same file.
     pub(crate) checkpointing: Connection,
     pub(crate) commit: Commit,
+    pub(crate) write_failures: Arc<WriteFailures>,
     pub(crate) destinations: Arc<DestinationCache>,
     pub(crate) last_group_position: i64,
     pub(crate) fast_path: FastPathHandle,
@@ -159,9 +176,13 @@ impl Writer {
         // Refuse later operations. Then end the checkpoints: the last connection to close copies and removes the log.
         drop(operations);
         self.checkpoints.close();
-        if let Err((_, error)) = self.connection.close() {
+        let prepared = if self.files.gone().is_some() { keep_others_files(&self.connection) } else { Ok(()) };
+        let closed = self.connection.close().map_err(|(_, error)| error.into());
+        if let Err(error) = prepared.and(closed) {
             tracing::warn!(%error, "the database did not close cleanly; the next start recovers it");
         }
+        // Now the files are unlocked.
+        drop(self.files);
     }
 
     /// Commits a group, with the results that `more` adds while it runs, and answers its callers.
@@ -194,19 +215,49 @@ impl Writer {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        self.try_commit(group, more).map_err(|error| {
-            self.stop_after_failed_sync(&error);
-            self.failure.clone().unwrap_or_else(|| error.into())
-        })
+        let committed = self.check_files().and_then(|()| {
+            self.try_commit(group, more).map_err(|error| {
+                self.stop_after_failed_sync(&error);
+                self.failure.clone().unwrap_or_else(|| error.into())
+            })
+        });
+        committed.inspect_err(|error| self.write_failures.note(error))
+    }
+
+    /// Refuses to store anything in a file that no later process would find.
+    fn check_files(&mut self) -> StoreResult<()> {
+        let was_gone = self.is_gone;
+        let Some(file) = self.files.gone().map(|path| path.display().to_string()) else {
+            self.is_gone = false;
+            if was_gone {
+                tracing::warn!("the files of the database are in place again; Weir stores and sends again");
+            }
+            return Ok(());
+        };
+        self.is_gone = true;
+        if !was_gone {
+            tracing::error!(
+                file,
+                "a file of the database was removed or replaced: nothing is stored or sent; move the original file back, \
+                 or stop Weir, put the right files in place, and start it again"
+            );
+            // The database gets the commits of a log that is gone, and a log that was left behind can do no harm to the
+            // next database at this path.
+            if let Err(error) = checkpoint::empty_log(&self.connection) {
+                tracing::error!(%error, "the last commits could not be copied into the database");
+            }
+        }
+        Err(StoreError::CannotWrite { obstacle: Obstacle::FileGone, reason: format!("{file} is not the opened file") })
     }
 
     /// Refuses all later commits if the disk failed to sync the log.
     fn stop_after_failed_sync(&mut self, error: &Error) {
         if error.is_failed_sync() {
             tracing::error!(%error, "the log could not be synced to disk; nothing more is stored until the next start");
-            self.failure = Some(StoreError::Unavailable(format!(
-                "the disk failed to sync the log of the database ({error}); check the disk and start Weir again"
-            )));
+            self.failure = Some(StoreError::CannotWrite {
+                obstacle: Obstacle::DiskFails,
+                reason: format!("{error} while the log was synced; check the disk and start Weir again"),
+            });
         }
     }
 
@@ -265,6 +316,21 @@ impl Writer {
         }
         Ok(())
     }
+}
+
+impl Transaction<'_, '_> {
+    /// Writes the first page of the file, which is then the only page of the commit. Weir does not use the value.
+    pub(crate) fn beat(&self) -> Result<()> {
+        statement(self.connection, "PRAGMA user_version = 0")
+    }
+}
+
+/// Empties the log before the connection closes, and keeps SQLite from removing it: at its path there may be the log of
+/// another database now.
+fn keep_others_files(connection: &Connection) -> Result<()> {
+    checkpoint::empty_log(connection)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(())
 }
 
 fn statement(connection: &Connection, sql: &'static str) -> Result<()> {

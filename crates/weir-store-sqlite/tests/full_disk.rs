@@ -35,7 +35,8 @@ async fn fill(path: &Path) {
         }
         assert!(acknowledged < 1_000, "the disk never became full");
     };
-    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    assert!(matches!(error, StoreError::CannotWrite { .. }), "{error}");
+    assert!(store.check().await.is_err(), "the store reports that it is healthy");
     assert!(store.event(event(acknowledged + 1).id).await.unwrap().is_none(), "the refused event was stored");
     std::fs::write(path.with_extension("acknowledged"), acknowledged.to_string()).unwrap();
 }

@@ -30,6 +30,7 @@ mod counters;
 mod destination_limits;
 mod destinations;
 mod directory;
+mod error;
 mod fast_path;
 mod history;
 mod ingest;
@@ -64,6 +65,7 @@ pub use destinations::{
     paused_by_weir,
 };
 pub use directory::{Directory, TenantDestinations};
+pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use history::{
     DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendPlace,
@@ -137,17 +139,3 @@ impl<T> Store for T where
 
 /// A store, shared.
 pub type SharedStore = Arc<dyn Store>;
-
-/// Why a call failed.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StoreError {
-    /// The store cannot be reached or is shutting down. Nothing was changed, or the outcome is unknown. The caller may
-    /// retry.
-    #[error("the store is unavailable: {0}")]
-    Unavailable(String),
-    /// A statement failed, and a retry would fail again.
-    #[error("the store failed: {0}")]
-    Failed(String),
-}
-
-pub type StoreResult<T> = Result<T, StoreError>;

@@ -30,12 +30,21 @@ impl ProcessLease {
         Ok(Self { store, queue, process, profile })
     }
 
-    /// Renews the lease until the task is aborted.
+    /// Renews the lease until the task is aborted. Each reason of a failure is logged once.
     pub(crate) async fn keep(mut self) {
+        let mut failure = None;
         loop {
             tokio::time::sleep(BEAT_EVERY).await;
-            if let Err(error) = self.beat().await {
-                tracing::warn!(%error, "cannot renew the lease of this process in the store; nothing is sent without it");
+            let now_failing = self.beat().await.err().map(|error| error.to_string());
+            if now_failing != failure {
+                match &now_failing {
+                    Some(error) => tracing::warn!(
+                        error,
+                        "cannot renew the lease of this process in the store; nothing is sent without it"
+                    ),
+                    None => tracing::info!("the store takes writes again; the lease of this process is renewed"),
+                }
+                failure = now_failing;
             }
         }
     }

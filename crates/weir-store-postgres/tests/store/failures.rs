@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use sqlx::AssertSqlSafe;
 use weir_core::outcome::Verdict;
 use weir_store::{
-    Destinations as _, History as _, Ingest as _, Outbox as _, Results as _, Settlement, StoreError, StoreResult,
+    Destinations as _, History as _, Ingest as _, Obstacle, Outbox as _, Processes as _, Results as _, Settlement,
+    StoreError, StoreResult,
 };
 use weir_store_postgres::PostgresStore;
 
@@ -77,6 +78,45 @@ async fn the_store_works_again_after_its_connections_were_lost() {
         assert!(terminate(&database).await > 0);
     }
     assert_eq!(answered(async || store.destination_counts(destination_id(1)).await).await.pending, 0);
+}
+
+/// Sets whether new sessions of the database may write. An existing session keeps its setting.
+async fn set_read_only(database: &Database, is_read_only: bool) {
+    let set = format!(
+        "SET TRANSACTION READ WRITE;
+        DO $$ BEGIN EXECUTE format(
+            'ALTER DATABASE %I SET default_transaction_read_only = {is_read_only}', current_database()
+        ); END $$"
+    );
+    sqlx::raw_sql(AssertSqlSafe(set)).execute(&mut database.connect().await).await.unwrap();
+    terminate(database).await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_read_only_is_not_ready_and_says_so() {
+    let database = Database::create().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    store.register_process().await.unwrap();
+    set_read_only(&database, true).await;
+    // The first beat finds a connection that was ended, the next one a database that cannot be written.
+    let refused = async || loop {
+        match store.beat().await {
+            Err(error @ StoreError::CannotWrite { .. }) => return error,
+            Err(StoreError::Unavailable(_)) => {}
+            answer => panic!("{answer:?}"),
+        }
+    };
+    let error = refused().await;
+    assert!(matches!(error, StoreError::CannotWrite { obstacle: Obstacle::ReadOnly, .. }), "{error}");
+    // Reads still work, so only the failed write shows it.
+    let ready = store.check().await;
+    assert!(matches!(ready, Err(StoreError::CannotWrite { obstacle: Obstacle::ReadOnly, .. })), "{ready:?}");
+    let error = PostgresStore::open(&database.url(), NOW).await.unwrap_err().to_string();
+    assert!(error.contains("takes no writes, because it is read-only"), "{error}");
+
+    set_read_only(&database, false).await;
+    answered(async || store.ingest(vec![event(1)]).await).await.remove(0).unwrap();
+    assert!(answered(async || store.beat().await).await);
 }
 
 #[tokio::test]

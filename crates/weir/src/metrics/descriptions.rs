@@ -8,7 +8,7 @@ pub(super) fn describe() {
     describe_gauge!("weir_build_info", "Always 1; the labels give the version and the role of this process");
     describe_gauge!(
         "weir_store_up",
-        "1 while the database answers; at 0 no event is accepted and no result is recorded"
+        "1 while the database answers and takes writes; at 0 no event is accepted and no result is recorded"
     );
     describe_gauge!("weir_queue_up", "1 while the queue answers; at 0 events are accepted but nothing is sent");
     describe_gauge!(

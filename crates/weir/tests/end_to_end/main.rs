@@ -42,6 +42,8 @@ mod requests;
 mod retries;
 mod shutdown;
 mod signatures;
+#[cfg(target_os = "linux")]
+mod store_faults;
 mod timed;
 mod timing;
 mod traces;

@@ -71,9 +71,13 @@ impl App {
         tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await.expect("it ends").expect("a status")
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().expect("it runs")
+    }
+
     /// Sends a signal by name.
     pub(crate) async fn signal(&self, name: &str) {
-        let pid = self.child.id().expect("it runs").to_string();
+        let pid = self.pid().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &pid]).status().await.expect("kill runs");
         assert!(status.success());
     }

@@ -1,6 +1,6 @@
 //! A restored backup lacks the sends after the backup. Still no receiver gets more than its limit across the restore.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, time::Duration};
 
 use serde_json::json;
 use weir_core::Period;
@@ -72,6 +72,8 @@ async fn judge(api: &App, receiver: &Receiver, loaded: &[(String, Vec<String>)])
 fn back_up_file(folder: &Path) {
     let running = rusqlite::Connection::open(folder.join("weir.db")).unwrap();
     running.execute("VACUUM INTO ?", [folder.join("backup.db").to_str().unwrap()]).unwrap();
+    // The command runs with `umask 077`.
+    fs::set_permissions(folder.join("backup.db"), fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 fn restore_file(folder: &Path) {
