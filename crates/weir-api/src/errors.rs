@@ -4,17 +4,18 @@ use serde_json::Value;
 
 use crate::problem::{ApiResult, FieldError, Problem};
 
-/// The errors so far, each with the JSON pointer of its value.
+/// The most errors that a client gets at once. Nobody reads more, and a body may have an error for every few bytes.
+const MAX_ERRORS: usize = 100;
+
+/// The errors so far, at most [`MAX_ERRORS`], each with the JSON pointer of its value.
 #[derive(Debug, Default)]
 pub(crate) struct Errors(Vec<FieldError>);
 
 impl Errors {
     pub(crate) fn add(&mut self, pointer: impl Into<String>, detail: impl Into<String>) {
-        self.0.push(FieldError { pointer: pointer.into(), detail: detail.into() });
-    }
-
-    pub(crate) fn extend(&mut self, errors: impl IntoIterator<Item = FieldError>) {
-        self.0.extend(errors);
+        if self.0.len() < MAX_ERRORS {
+            self.0.push(FieldError { pointer: pointer.into(), detail: detail.into() });
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

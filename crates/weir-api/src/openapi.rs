@@ -206,7 +206,7 @@ fn refusals(path: &str, operation: &Operation) -> Vec<ProblemKind> {
     if has(ParameterIn::Path) || ["/metrics", "/v1/verify"].contains(&path) {
         kinds.push(ProblemKind::NotFound);
     }
-    // The refusals of `json_bytes`, which reads every body.
+    // The refusals of `readers::body`, which reads every body.
     if operation.request_body.is_some() {
         kinds.extend([
             ProblemKind::NotJson,

@@ -115,7 +115,7 @@ impl ProblemKind {
             Self::Conflict => "The current state does not allow this operation",
             Self::PreconditionFailed => "The resource has another version than the request names",
             Self::TooLarge => "The body is too large",
-            Self::UnsupportedMediaType => "The body must be sent as application/json",
+            Self::UnsupportedMediaType => "The body must be sent as application/json, not compressed",
             Self::Misdirected => "This server does not serve the host that the request names",
             Self::Invalid => "The request is invalid",
             Self::TooManyFailures => "There were too many failed logins",

@@ -5,6 +5,7 @@
 //! the schema, so both always agree.
 
 pub(crate) mod body;
+pub(crate) mod depth;
 pub(crate) mod fields;
 pub(crate) mod idempotency;
 pub(crate) mod if_match;

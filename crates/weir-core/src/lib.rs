@@ -16,6 +16,7 @@ pub mod destination;
 pub mod error_kind;
 pub mod event;
 pub mod id;
+pub mod inbound;
 pub mod limit;
 pub mod limiter;
 pub mod order;

@@ -1,16 +1,57 @@
 //! The fields of a submitted form. A field may occur several times, such as the ticked rows of a table.
+//!
+//! Anybody may send a form, so only its first bytes are read before the API knows its sender. They are enough for a
+//! login and for most forms.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    hash::{Hash as _, Hasher as _},
+    sync::Arc,
+};
 
 use axum::{
-    body::to_bytes,
+    body::Body,
     extract::{FromRequest, Request},
 };
-use http::StatusCode;
+use bytes::Bytes;
+use http::{StatusCode, header};
+use http_body_util::BodyExt as _;
+use tokio::time::{Instant, timeout_at};
 use url::form_urlencoded;
+use weir_core::inbound::{ByteBudget, HeldBytes, time_to_arrive};
 
-use crate::refusal::Refusal;
+use crate::{
+    client::{ApiPath, Client},
+    frame::Me,
+    refusal::Refusal,
+    site::Site,
+};
 
-/// Larger than every form of the dashboard, also with a pasted request body.
-const MAX_BYTES: usize = 2 * 1024 * 1024;
+/// What is read of a form before its sender is known. With one form for each connection this is little memory.
+const MAX_OPEN_BYTES: usize = 4 * 1024;
+/// The largest form: a pasted request body of the size that the API verifies, in which the browser has encoded each
+/// byte as three.
+const MAX_BYTES: usize = 3 * 256 * 1024;
+/// The memory for the forms that are larger than [`MAX_OPEN_BYTES`]. One sender alone may have five of the largest.
+const BUDGET_BYTES: usize = 16 * 1024 * 1024;
+
+/// The bytes of forms that the dashboard may hold at one time, shared by those who send them.
+#[derive(Debug, Clone)]
+pub(crate) struct FormBudget(Arc<ByteBudget<u64>>);
+
+impl Default for FormBudget {
+    fn default() -> Self {
+        Self(ByteBudget::new(BUDGET_BYTES))
+    }
+}
+
+impl FormBudget {
+    fn open(&self, sender: &Me) -> HeldBytes<u64> {
+        let mut hasher = DefaultHasher::new();
+        sender.name.hash(&mut hasher);
+        self.0.open(hasher.finish())
+    }
+}
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fields(Vec<(String, String)>);
@@ -50,13 +91,85 @@ impl Fields {
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Fields {
+impl FromRequest<Site> for Fields {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
-        let refused =
-            |_| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "The form is too large", "The form is too large.");
-        to_bytes(request.into_body(), MAX_BYTES).await.map(|bytes| Self::parse(&bytes)).map_err(refused)
+    async fn from_request(request: Request, site: &Site) -> Result<Self, Refusal> {
+        let (parts, body) = request.into_parts();
+        if parts.headers.contains_key(header::CONTENT_ENCODING) {
+            let detail = "The form must be sent as it is, without `Content-Encoding`.";
+            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "The form is compressed", detail));
+        }
+        let mut form = Arriving::new(body);
+        if form.read_to(MAX_OPEN_BYTES, None).await? == Read::End {
+            return Ok(Self::parse(&form.bytes));
+        }
+        let api = Client::new(site.api.clone(), site.carry, &parts);
+        let me: Me = match api.get(&ApiPath::of(["me"])).await {
+            Ok(me) => me,
+            Err(refusal) => {
+                form.drop_rest().await;
+                return Err(refusal);
+            }
+        };
+        match form.read_to(MAX_BYTES, Some(site.forms.open(&me))).await? {
+            Read::End => Ok(Self::parse(&form.bytes)),
+            Read::More => {
+                Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "The form is too large", "The form is too large."))
+            }
+        }
+    }
+}
+
+/// A form that is being read.
+struct Arriving {
+    body: Body,
+    began: Instant,
+    bytes: Vec<u8>,
+}
+
+#[derive(PartialEq, Eq)]
+enum Read {
+    /// The form has ended.
+    End,
+    /// The form is larger than was to be read.
+    More,
+}
+
+impl Arriving {
+    fn new(body: Body) -> Self {
+        Self { body, began: Instant::now(), bytes: Vec::new() }
+    }
+
+    /// Drops a refused form as it arrives: a browser that is still sending would not see the refusal.
+    async fn drop_rest(&mut self) {
+        let mut arrived = std::mem::take(&mut self.bytes).len();
+        while arrived <= MAX_BYTES
+            && let Ok(Some(Ok(frame))) = timeout_at(self.began + time_to_arrive(arrived), self.body.frame()).await
+        {
+            arrived += frame.data_ref().map_or(0, Bytes::len);
+        }
+    }
+
+    /// Reads until the form has ended, or more than `most` bytes of it have arrived: at most one frame more.
+    async fn read_to(&mut self, most: usize, mut held: Option<HeldBytes<u64>>) -> Result<Read, Refusal> {
+        while self.bytes.len() <= most {
+            // A vector grows to twice its length.
+            if held.as_mut().is_some_and(|held| !held.grow_to(2 * self.bytes.len())) {
+                let detail = "Too many large forms are being sent. Send this one again in a moment.";
+                return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "The server is busy", detail));
+            }
+            let deadline = self.began + time_to_arrive(self.bytes.len());
+            let Ok(frame) = timeout_at(deadline, self.body.frame()).await else {
+                let detail = "The form did not arrive in time. Send it again.";
+                return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "The form did not arrive in time", detail));
+            };
+            let Some(frame) = frame else { return Ok(Read::End) };
+            let cut_off = |_| Refusal::new(StatusCode::BAD_REQUEST, "The form is incomplete", "Send the form again.");
+            let Ok(data) = frame.map_err(cut_off)?.into_data() else { continue };
+            self.bytes.extend_from_slice(&data);
+        }
+        Ok(Read::More)
     }
 }
 

@@ -1,8 +1,17 @@
 //! JSON as people read it: indented, with every token as it was sent. Parsing and writing again would change numbers,
 //! escapes and repeated keys.
 
-/// Indents valid JSON. Whitespace between tokens is replaced; the tokens stay byte for byte.
-pub(crate) fn indented(json: &str) -> String {
+use std::borrow::Cow;
+
+/// How many times as long as the text its indented form may be. JSON of this depth is legible without it, or by nobody.
+const MAX_GROWTH: usize = 8;
+/// A short text may grow by this much in any case.
+const MIN_GROWTH_BYTES: usize = 64 * 1024;
+
+/// Indents valid JSON. Whitespace between tokens is replaced; the tokens stay byte for byte. Deeply nested JSON, whose
+/// indentation would take far more memory than the text itself, is returned as it is.
+pub(crate) fn indented(json: &str) -> Cow<'_, str> {
+    let most = json.len() * MAX_GROWTH + MIN_GROWTH_BYTES;
     let mut out = String::with_capacity(json.len() * 2);
     let (mut depth, mut in_text, mut is_escaped) = (0_usize, false, false);
     let mut rest = json.chars().peekable();
@@ -11,6 +20,10 @@ pub(crate) fn indented(json: &str) -> String {
             (in_text, is_escaped) = within_text(character, is_escaped);
             out.push(character);
             continue;
+        }
+        // Two spaces for each level: the longest line break.
+        if out.len() + 2 * depth > most {
+            return json.into();
         }
         match character {
             space if space.is_ascii_whitespace() => {}
@@ -40,7 +53,7 @@ pub(crate) fn indented(json: &str) -> String {
             }
         }
     }
-    out
+    out.into()
 }
 
 /// Whether a text continues after this character, and whether the next one is escaped.
@@ -68,5 +81,15 @@ mod tests {
         let shown = "{\n  \"b\": 1.0e2,\n  \"a\": [\n    1,\n    {},\n    [],\n    \"x \\\" , { \\\\\"\n  ],\n  \"a\": \"é\"\n}";
         assert_eq!(indented(sent), shown);
         assert_eq!(["7", "\"a b\"", "{}", "null"].map(indented), ["7", "\"a b\"", "{}", "null"]);
+    }
+
+    #[test]
+    fn deeply_nested_json_is_shown_as_it_was_sent() {
+        let nested = |depth: usize, core: &str| format!("{}{core}{}", "[".repeat(depth), "]".repeat(depth));
+        assert_eq!(indented(&nested(2, "7")), "[\n  [\n    7\n  ]\n]");
+        assert!(indented(&nested(64, "7")).contains(&format!("\n{}7", "  ".repeat(64))));
+        for deep in [nested(100_000, "7"), nested(64, &format!("{}1", "1,".repeat(100_000)))] {
+            assert_eq!(indented(&deep), deep);
+        }
     }
 }

@@ -20,13 +20,13 @@ use crate::{
         purge, replay_plan, replays, status,
     },
     refusal::Refusal,
-    site::{DashboardSettings, Site},
+    site::{DashboardSettings, Site, SiteState},
     visit::Visit,
 };
 
 /// The dashboard and, at all other paths, the API.
 pub fn router(settings: DashboardSettings) -> Router {
-    let site = Site::new(settings);
+    let site = Site::new(SiteState::new(settings));
     let guarded = middleware::from_fn_with_state(site.clone(), guard::guard);
     let pages = table().into_iter().fold(Router::new(), |router, (path, handler)| router.route(path, handler));
     // Tables shrink to a tenth, and higher levels take longer for little more. Streams are not compressed. A page with a

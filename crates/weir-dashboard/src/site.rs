@@ -1,11 +1,11 @@
 //! Where the dashboard is served, and what it is made from.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use axum::Router;
 use weir_core::Clock;
 
-use crate::client::CarryExtensions;
+use crate::{client::CarryExtensions, fields::FormBudget};
 
 /// What the composition root gives to the dashboard.
 #[derive(Clone)]
@@ -21,5 +21,25 @@ pub struct DashboardSettings {
     pub carry: CarryExtensions,
 }
 
-/// The settings, shared by the handlers.
-pub(crate) type Site = Arc<DashboardSettings>;
+/// The settings and the state, shared by the handlers.
+pub(crate) type Site = Arc<SiteState>;
+
+/// The settings of the dashboard, and the forms that it is reading.
+pub(crate) struct SiteState {
+    settings: DashboardSettings,
+    pub(crate) forms: FormBudget,
+}
+
+impl SiteState {
+    pub(crate) fn new(settings: DashboardSettings) -> Self {
+        Self { settings, forms: FormBudget::default() }
+    }
+}
+
+impl Deref for SiteState {
+    type Target = DashboardSettings;
+
+    fn deref(&self) -> &DashboardSettings {
+        &self.settings
+    }
+}

@@ -259,7 +259,7 @@ pub(crate) fn events_window_end(filter: &EventFilter, page: PageRequest) -> Sele
 
 pub(crate) fn events_page(filter: &EventFilter, page: PageRequest, window_end: Option<[u8; 16]>) -> Select {
     // An empty body costs nothing to read.
-    let columns = if filter.with_bodies { event_columns!("e.body") } else { event_columns!("''::bytea") };
+    let columns = event_columns!("''::bytea");
     let mut select = match filter.by_key() {
         None => Select::new(format!("SELECT {columns} FROM events e")),
         // One event of each tenant at most.

@@ -210,7 +210,7 @@ pub(crate) fn events_page(
     }
     conditions.values.int(i64::from(page.limit) + 1);
     // An empty body costs nothing to read.
-    let columns = if filter.with_bodies { event_columns!("e.body") } else { event_columns!("x''") };
+    let columns = event_columns!("x''");
     let sql = format!(
         "SELECT {columns} FROM events e INDEXED BY {index} WHERE {} ORDER BY e.id {} LIMIT +?",
         conditions.sql,

@@ -69,8 +69,6 @@ pub struct EventFilter {
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,
     pub order: ListOrder,
-    /// Whether to read the bodies, which may be most of a page. Without them the events have empty bodies.
-    pub with_bodies: bool,
 }
 
 impl EventFilter {
@@ -201,8 +199,8 @@ pub trait History {
     /// The event, without its deliveries.
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>>;
 
-    /// The bodies of these events, in the same order; `None` where there is no such event. Only for bodies that are too
-    /// large for the delivery queue. They are few, so they are read one by one.
+    /// The bodies of these events, in the same order; `None` where there is no such event. They are few, and may be
+    /// large, so they are read one by one.
     async fn bodies(&self, ids: &[EventId]) -> StoreResult<Vec<Option<EventBody>>> {
         let mut bodies = Vec::with_capacity(ids.len());
         for &id in ids {
@@ -214,6 +212,8 @@ pub trait History {
     /// Every delivery of an event.
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>>;
 
+    /// The events have empty bodies: those of a page may take hundreds of megabytes. [`Self::bodies`] reads them.
+    ///
     /// A filter by type or tenant is applied to a window of [`SCANNED_AT_MOST`] events, with which the page ends. An
     /// idempotency key is looked up.
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>>;

@@ -125,10 +125,14 @@ pub(crate) struct SettingFlags {
     /// [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     body_budget_bytes: Option<String>,
-    /// Maximum number of client connections at one time; further clients wait [env: WEIR_MAX_CONNECTIONS]
+    /// Maximum number of client connections at one time; idle ones make room [env: WEIR_MAX_CONNECTIONS]
     /// [default: 4096]
     #[arg(long, value_name = "N")]
     max_connections: Option<String>,
+    /// Maximum number of connections of one client address at one time; auto: a quarter of all connections
+    /// [env: WEIR_MAX_CONNECTIONS_PER_ADDRESS] [default: auto]
+    #[arg(long, value_name = "N")]
+    max_connections_per_address: Option<String>,
     /// Maximum number of destinations of a tenant [env: WEIR_MAX_DESTINATIONS] [default: 10000]
     #[arg(long, value_name = "N")]
     max_destinations: Option<String>,
@@ -177,6 +181,7 @@ impl SettingFlags {
             Key::MaxEventBytes => &self.max_event_bytes,
             Key::BodyBudgetBytes => &self.body_budget_bytes,
             Key::MaxConnections => &self.max_connections,
+            Key::MaxConnectionsPerAddress => &self.max_connections_per_address,
             Key::MaxDestinations => &self.max_destinations,
             Key::MaxDestinationsPerEvent => &self.max_destinations_per_event,
             Key::WorkerCapacity => &self.worker_capacity,

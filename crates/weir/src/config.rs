@@ -34,7 +34,7 @@ const DEFAULT_MAX_CONNECTIONS: &str = "4096";
 const DEFAULT_MAX_DESTINATIONS: &str = "10000";
 const DEFAULT_SHUTDOWN_GRACE_S: &str = "25";
 const DEFAULT_RETENTION_DAYS: &str = "14";
-/// Accepted instead of a number of attempts.
+/// Accepted instead of a number of attempts or connections.
 const AUTO: &str = "auto";
 /// Accepted instead of a number of days.
 const FOREVER: &str = "forever";
@@ -71,6 +71,8 @@ pub(crate) struct Settings {
     /// The bytes of request bodies in memory at one time.
     pub(crate) body_budget_bytes: usize,
     pub(crate) max_connections: usize,
+    /// The maximum for one client address; `None`: a quarter of all connections.
+    pub(crate) max_connections_per_address: Option<usize>,
     pub(crate) destination_limits: DestinationLimits,
     /// The maximum number of attempts that a worker makes at one time; `None`: as many as the limit of open files
     /// allows.
@@ -223,6 +225,12 @@ impl Settings {
             max_connections: parse_setting(values, Key::MaxConnections, DEFAULT_MAX_CONNECTIONS, |text| {
                 parse::number(text, 1, 1_000_000)
             })?,
+            max_connections_per_address: parse_setting(
+                values,
+                Key::MaxConnectionsPerAddress,
+                AUTO,
+                parse::connections_per_address,
+            )?,
             destination_limits: DestinationLimits {
                 of_tenant: parse_setting(values, Key::MaxDestinations, DEFAULT_MAX_DESTINATIONS, parse::destinations)?,
                 of_event: parse_setting(

@@ -56,6 +56,8 @@ pub(crate) struct EngineSettings {
     pub(crate) max_event_bytes: usize,
     pub(crate) bodies: BodyBudget,
     pub(crate) max_connections: usize,
+    /// `None`: a quarter of all connections.
+    pub(crate) max_connections_per_address: Option<usize>,
     pub(crate) destination_limits: DestinationLimits,
     /// The maximum number of attempts that a worker makes at one time; `None`: as many as the limit of open files
     /// allows.
@@ -152,7 +154,7 @@ impl Engine {
             render_metrics: metrics_listener.is_none().then(|| render.clone()),
         };
         // Each of the two listeners may have this many connections.
-        let limits = ConnectionLimits::new(settings.max_connections);
+        let limits = ConnectionLimits::new(settings.max_connections, settings.max_connections_per_address);
         if let Some(listener) = metrics_listener {
             // This port serves nothing that needs protection, so any host name is accepted.
             let hosts = Hosts::default().any_for_probes(true);

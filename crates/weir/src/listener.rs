@@ -1,55 +1,66 @@
-//! The HTTP listener. It limits the number of connections, and how long a client may keep a connection without a
-//! request.
+//! The HTTP listener. It limits the number of connections, in all and of each client, and how long a client may keep a
+//! connection without a request, or without reading its answer.
 //!
 //! ```text
 //!        first byte of a head        head complete        answer's body ended
 //!   idle ────────────────────▶ head ───────────────▶ served ─────────────────▶ idle
-//!    └── idle_timeout: close     └── head_timeout: close
+//!    ├── idle_timeout: close     └── head_timeout: close  └── write_timeout without progress: close
+//!    └── makes room for a new connection
 //! ```
 //!
 //! [`TimedStream`] keeps these timeouts, below hyper. Hyper's own timeout of heads runs on idle connections too, so
-//! both timeouts would have to be equal. No timeout runs here while a request is served: bodies have their own timeout,
-//! and a response may be long.
+//! both timeouts would have to be equal. No other timeout runs here while a request is served: bodies have their own
+//! timeout, and a response may be long.
 
-use std::{
-    convert::Infallible,
-    io,
-    pin::{Pin, pin},
-    sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
-    time::Duration,
-};
+mod connections;
+mod phases;
+mod timed_stream;
 
-use axum::{Router, body::Body as RouterBody};
-use bytes::Bytes;
+use std::{convert::Infallible, io, io::Write as _, pin::pin, sync::Arc, time::Duration};
+
+use axum::Router;
 use hyper::{
     Request,
-    body::{Body, Frame, Incoming, SizeHint},
+    body::Incoming,
     server::conn::http1,
     service::{Service as _, service_fn},
 };
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
-use metrics::gauge;
+use metrics::{counter, gauge};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::{Instant, Sleep, sleep, sleep_until},
+    sync::watch,
+    time::sleep,
 };
 use weir_api::RemoteAddress;
 
+use self::{
+    connections::{Connections, Place},
+    phases::{GuardedBody, PhaseTracker},
+    timed_stream::TimedStream,
+};
 use crate::engine::stopped;
 
 /// The metric of open client connections.
 pub(crate) const CONNECTIONS: &str = "weir_http_connections";
+/// The metric of refused clients, which the API describes.
+const SHED: &str = "weir_http_shed_total";
+/// The largest head of a request, and the largest buffer of a connection. Hyper answers larger heads with 431.
+const MAX_HEAD_BYTES: usize = 32 * 1024;
+/// The answer to a client that has its maximum number of connections.
+const TOO_MANY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 2\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 /// The pause of accepting when the process has no free file descriptors: until some are closed, every accept fails.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// The limits of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
-    /// The maximum number of open connections. Further clients wait in the kernel's backlog until a connection ends.
+    /// The maximum number of open connections. An idle one makes room for a new one. When all are busy, further clients
+    /// wait in the kernel's backlog until a connection ends.
     pub(crate) max_connections: usize,
+    /// The maximum number of open connections of one client, by the address of its socket. Further ones are refused.
+    pub(crate) max_per_address: usize,
     /// From the first byte of a head to its last byte, and from the accept to the end of the first head. Heads are a
     /// few hundred bytes that clients send at once.
     pub(crate) head_timeout: Duration,
@@ -57,11 +68,20 @@ pub(crate) struct ConnectionLimits {
     /// This timeout is longer, so that the client closes first and sends no request on a connection that the server is
     /// closing.
     pub(crate) idle_timeout: Duration,
+    /// How long a client may take no byte of an answer that waits for it. Streams send something every 15 s.
+    pub(crate) write_timeout: Duration,
 }
 
 impl ConnectionLimits {
-    pub(crate) const fn new(max_connections: usize) -> Self {
-        Self { max_connections, head_timeout: Duration::from_secs(10), idle_timeout: Duration::from_secs(120) }
+    /// `max_per_address`: `None` is a quarter of all connections, so that no client alone keeps others out.
+    pub(crate) fn new(max_connections: usize, max_per_address: Option<usize>) -> Self {
+        Self {
+            max_connections,
+            max_per_address: max_per_address.unwrap_or((max_connections / 4).max(1)),
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -72,40 +92,39 @@ pub(crate) async fn serve(
     limits: ConnectionLimits,
     stops: watch::Receiver<bool>,
 ) {
-    let free_connections = Arc::new(Semaphore::new(limits.max_connections));
+    let connections = Connections::new(limits);
     let mut stop = pin!(stopped(stops.clone()));
     loop {
-        // A connection is accepted only when the limit allows one more. Further clients wait in the kernel's backlog.
-        let (stream, address, reservation) = tokio::select! {
-            accepted = accept(&listener, &free_connections) => accepted,
+        let (stream, address, place) = tokio::select! {
+            accepted = accept(&listener, &connections) => accepted,
             () = &mut stop => break,
+        };
+        let Some(place) = place else {
+            refuse(stream);
+            continue;
         };
         let (router, stops) = (router.clone(), stops.clone());
         tokio::spawn(async move {
             let open = gauge!(CONNECTIONS);
             open.increment(1.0);
-            serve_client(stream, address, router, limits, stops).await;
+            serve_client(stream, address, &place, router, limits, stops).await;
             open.decrement(1.0);
-            drop(reservation);
+            drop(place);
         });
     }
     // New clients are refused instead of waiting in the kernel's backlog.
     drop(listener);
-    // Wait until all connections have ended: only then can all reservations be acquired at once.
-    let all = u32::try_from(limits.max_connections).unwrap_or(u32::MAX);
-    let _ = free_connections.acquire_many(all).await;
+    connections.all_ended().await;
 }
 
-/// Accepts the next connection once the limit of connections allows one.
-async fn accept(
-    listener: &TcpListener,
-    free_connections: &Arc<Semaphore>,
-) -> (TcpStream, RemoteAddress, Option<OwnedSemaphorePermit>) {
-    // The semaphore is never closed.
-    let reservation = Arc::clone(free_connections).acquire_owned().await.ok();
+/// Accepts the next connection, and waits for its place. Meanwhile further clients wait in the kernel's backlog.
+async fn accept(listener: &TcpListener, connections: &Arc<Connections>) -> (TcpStream, RemoteAddress, Option<Place>) {
     loop {
         match listener.accept().await {
-            Ok((stream, address)) => return (stream, RemoteAddress(address.ip()), reservation),
+            Ok((stream, address)) => {
+                let place = connections.place(address.ip()).await;
+                return (stream, RemoteAddress(address.ip()), place);
+            }
             // The client closed the connection before it was accepted.
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
@@ -114,6 +133,12 @@ async fn accept(
             }
         }
     }
+}
+
+/// Tells a client that it has too many connections, if its kernel takes the answer at once.
+fn refuse(stream: TcpStream) {
+    counter!(SHED, "reason" => "connections").increment(1);
+    let _ = stream.into_std().and_then(|mut stream| stream.write_all(TOO_MANY));
 }
 
 fn is_connection_error(error: &io::Error) -> bool {
@@ -125,6 +150,7 @@ fn is_connection_error(error: &io::Error) -> bool {
 async fn serve_client(
     stream: TcpStream,
     address: RemoteAddress,
+    place: &Place,
     router: Router,
     limits: ConnectionLimits,
     stops: watch::Receiver<bool>,
@@ -132,7 +158,7 @@ async fn serve_client(
     // A response in several writes must not wait for the client's acknowledgements. An error here only costs latency.
     let _ = stream.set_nodelay(true);
     // The stream and the responses share the phase: it decides which timeout runs.
-    let phases = Arc::new(PhaseTracker::new());
+    let phases = Arc::clone(&place.phases);
     let router = TowerToHyperService::new(router);
     let exchange = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(address);
@@ -146,10 +172,20 @@ async fn serve_client(
     });
     let stream = TokioIo::new(TimedStream::new(stream, Arc::clone(&phases), limits));
     // Hyper's timeout is off, because `TimedStream` keeps the timeouts.
-    let mut connection = pin!(http1::Builder::new().header_read_timeout(None).serve_connection(stream, exchange));
-    // When the listener stops, a request in progress is answered before the connection closes.
+    let mut server = http1::Builder::new();
+    server.header_read_timeout(None).max_buf_size(MAX_HEAD_BYTES);
+    let mut connection = pin!(server.serve_connection(stream, exchange));
+    // When the listener stops, a request in progress is answered before the connection closes. So is one that has begun
+    // just before the connection had to make room.
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = place.makes_room() => {
+            if !phases.current().is_busy() {
+                return;
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
         () = stopped(stops) => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -157,163 +193,6 @@ async fn serve_client(
     };
     if let Err(error) = ended {
         tracing::trace!(%error, "a connection ended");
-    }
-}
-
-/// The phase of a connection: idle or reading a head, or serving a request.
-#[derive(Debug, Clone, Copy)]
-struct Phase {
-    /// Increases when a request begins to be served and when it ends, so it is odd while a request is served.
-    number: u64,
-    since: Instant,
-}
-
-impl Phase {
-    fn is_serving(self) -> bool {
-        self.number % 2 == 1
-    }
-}
-
-/// The phase of a connection, shared between its stream and its responses.
-#[derive(Debug)]
-struct PhaseTracker(Mutex<Phase>);
-
-impl PhaseTracker {
-    fn new() -> Self {
-        Self(Mutex::new(Phase { number: 0, since: Instant::now() }))
-    }
-
-    fn current(&self) -> Phase {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn advance(&self) {
-        let mut phase = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *phase = Phase { number: phase.number + 1, since: Instant::now() };
-    }
-
-    fn begin_request(this: &Arc<Self>) -> RequestGuard {
-        this.advance();
-        RequestGuard(Arc::clone(this))
-    }
-}
-
-/// Lives from the end of a request's head to the end of the response body. Its drop ends the serving phase.
-struct RequestGuard(Arc<PhaseTracker>);
-
-impl Drop for RequestGuard {
-    fn drop(&mut self) {
-        self.0.advance();
-    }
-}
-
-/// The body of a response. Hyper drops it when its last byte is written.
-struct GuardedBody {
-    body: RouterBody,
-    _guard: RequestGuard,
-}
-
-impl Body for GuardedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A stream whose reads fail when the head of a request does not arrive in time.
-struct TimedStream {
-    stream: TcpStream,
-    phases: Arc<PhaseTracker>,
-    limits: ConnectionLimits,
-    /// The phase in which a head is being read, and since when.
-    head: Option<(u64, Instant)>,
-    /// Fires at the deadline or before it. Only then it is set to the new deadline: a reset for each request would cost
-    /// more than a wake-up. It is polled while a request is served too, because hyper may not read again after the
-    /// response.
-    timer: Pin<Box<Sleep>>,
-}
-
-impl TimedStream {
-    fn new(stream: TcpStream, phases: Arc<PhaseTracker>, limits: ConnectionLimits) -> Self {
-        let Phase { number, since } = phases.current();
-        let timer = Box::pin(sleep_until(since + limits.head_timeout.min(limits.idle_timeout)));
-        Self { stream, phases, limits, head: Some((number, since)), timer }
-    }
-
-    /// The deadline of the head that is being read, if one is.
-    fn head_deadline(&self, phase: Phase) -> Option<Instant> {
-        let (_, since) = self.head.filter(|(number, _)| *number == phase.number)?;
-        Some(since + self.limits.head_timeout)
-    }
-
-    fn has_timed_out(&mut self, phase: Phase, cx: &mut Context<'_>) -> bool {
-        let head = self.head_deadline(phase);
-        if let Some(deadline) = head.filter(|deadline| *deadline < self.timer.deadline()) {
-            self.timer.as_mut().reset(deadline);
-        }
-        while self.timer.as_mut().poll(cx).is_ready() {
-            let now = Instant::now();
-            let idle_since = if phase.is_serving() { now } else { phase.since };
-            let deadline = head.unwrap_or(idle_since + self.limits.idle_timeout);
-            if now >= deadline {
-                return true;
-            }
-            self.timer.as_mut().reset(deadline);
-        }
-        false
-    }
-}
-
-impl AsyncRead for TimedStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let phase = this.phases.current();
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
-        if read.is_pending() && this.has_timed_out(phase, cx) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        // Bytes that arrive while a request is served belong to its body. Otherwise they begin a head.
-        if buffer.filled().len() > before && !phase.is_serving() && this.head_deadline(phase).is_none() {
-            this.head = Some((phase.number, Instant::now()));
-        }
-        read
-    }
-}
-
-impl AsyncWrite for TimedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 

@@ -1,61 +1,66 @@
-//! Reads bodies within their limit, as JSON, and ids in paths.
+//! Reads bodies within their limit, their budget and their time, as JSON, and ids in paths.
+//!
+//! The budget counts the bytes that have arrived, not those that were announced, so a client that only announces them
+//! takes nothing from others. Events and changes have a budget each: no load of events keeps people from their edits.
 
-use std::{ops::Deref, sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc};
 
 use axum::{
     body::{Body as Stream, HttpBody},
     extract::{FromRef, FromRequest, FromRequestParts, Path, Request},
 };
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header, request::Parts};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header, request::Parts};
 use http_body_util::BodyExt;
 use serde_json::{Value, error::Category};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+use weir_core::{
+    ApiKeyId,
+    inbound::{ByteBudget, HeldBytes, time_to_arrive},
+};
 
 use super::{
     fields::{self, Read},
     texts::Text,
 };
 use crate::{
+    auth::Caller,
     meters,
     problem::{Problem, ProblemKind},
 };
 
 /// The largest body of requests other than events.
 const MAX_CONFIG_BYTES: usize = 256 * 1024;
-/// The largest body that needs no key: enough for a login. Otherwise somebody without a key could fill the budget with
-/// slow bodies.
+/// The largest body that needs no key: enough for a login. With one body for each connection this is little memory, so
+/// it has no budget.
 const MAX_OPEN_BYTES: usize = 4 * 1024;
+/// The budget for requests other than events. A key alone may have 32 of the largest under way.
+const CONFIG_BUDGET_BYTES: usize = 16 * 1024 * 1024;
 /// How many bytes beyond the limit are read and dropped. A client that is still writing when the server closes the
 /// connection often loses the response.
 const DRAIN_BYTES: usize = 8 * 1024 * 1024;
-/// How long a body may take to arrive, so that a stalled client does not hold memory forever.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Who shares a budget: the stored key of the request. Requests with other keys, or without one, count together.
+type Holder = Option<ApiKeyId>;
 
 /// The bytes of request bodies that a process may hold at one time. Clones share one budget.
 #[derive(Debug, Clone)]
 pub struct BodyBudget {
-    bytes: usize,
-    free: Arc<Semaphore>,
+    events: Arc<ByteBudget<Holder>>,
+    changes: Arc<ByteBudget<Holder>>,
 }
 
 impl BodyBudget {
+    /// `bytes`: for the bodies of events.
     pub fn new(bytes: usize) -> Self {
-        Self { bytes, free: Arc::new(Semaphore::new(bytes)) }
-    }
-
-    /// Reserves memory for a body of this size; `None` if there is not enough. A body larger than the budget reserves
-    /// the whole budget, because otherwise it would never be accepted.
-    fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = bytes.min(self.bytes).try_into().unwrap_or(u32::MAX);
-        Arc::clone(&self.free).try_acquire_many_owned(bytes).ok()
+        Self { events: ByteBudget::new(bytes), changes: ByteBudget::new(CONFIG_BUDGET_BYTES) }
     }
 }
 
 /// A body in memory. Its drop frees its share of the budget.
 pub(crate) struct BudgetedBody {
     bytes: Bytes,
-    _reserved: OwnedSemaphorePermit,
+    _held: Option<HeldBytes<Holder>>,
 }
 
 impl Deref for BudgetedBody {
@@ -66,32 +71,22 @@ impl Deref for BudgetedBody {
     }
 }
 
-/// Reads the body of a request that must be JSON, without parsing it.
-pub(crate) async fn json_bytes(budget: &BodyBudget, request: Request, limit: usize) -> Result<BudgetedBody, Problem> {
+/// Reads the body of events, which must be JSON, without parsing it.
+pub(crate) async fn event_bytes(budget: &BodyBudget, request: Request, limit: usize) -> Result<BudgetedBody, Problem> {
+    json_bytes(Some(&budget.events), request, limit).await
+}
+
+async fn json_bytes(
+    budget: Option<&Arc<ByteBudget<Holder>>>,
+    request: Request,
+    limit: usize,
+) -> Result<BudgetedBody, Problem> {
+    let holder = request.extensions().get::<Caller>().and_then(|caller| caller.actor().key_id);
     let (parts, body) = request.into_parts();
     expect_json(&parts.headers)?;
-    // A chunked body has no declared length and reserves the limit.
-    let declared = body.size_hint().upper().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let reserved = budget.reserve(declared.map_or(limit, |bytes| bytes.min(limit)));
-    // Read the body if the budget has memory for it. Otherwise drop the body as it arrives: if the connection closed at
-    // once, a client that is still writing could lose the refusal.
-    let received = async {
-        match reserved {
-            Some(reserved) => Ok(BudgetedBody { bytes: read(body, declared, limit).await?, _reserved: reserved }),
-            None => {
-                meters::shed();
-                drain(body, declared, limit).await;
-                Err(Problem::new(
-                    ProblemKind::Unavailable,
-                    "the memory budget for request bodies is used up; try again",
-                ))
-            }
-        }
-    };
-    // A client that stalls must not keep its share of the budget.
-    tokio::time::timeout(BODY_TIMEOUT, received)
-        .await
-        .unwrap_or_else(|_| Err(Problem::new(ProblemKind::Timeout, "the body did not arrive within 60 s")))
+    let mut held = budget.map(|budget| budget.open(holder));
+    let bytes = read(body, limit, held.as_mut()).await?;
+    Ok(BudgetedBody { bytes, _held: held })
 }
 
 /// The body of a request other than events, of at most `MOST` bytes. An empty body counts as `null` for an `Option`.
@@ -112,6 +107,7 @@ where
 }
 
 async fn read_json<T: Read>(budget: &BodyBudget, request: Request, limit: usize) -> Result<T, Problem> {
+    let budget = (limit > MAX_OPEN_BYTES).then_some(&budget.changes);
     let bytes = json_bytes(budget, request, limit).await?;
     let body = match &*bytes {
         [] if T::absent().is_some() => Value::Null,
@@ -136,9 +132,15 @@ pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(ProblemKind::TooLarge, format!("the body is larger than {limit} bytes"))
 }
 
-/// Refuses a body with another media type. A body without a media type counts as JSON, unless a web page sent it.
-/// Without a CORS preflight, a page can post such bodies to other sites, among them a server without keys on loopback.
+/// Refuses a body with another media type, or in a compressed form: what it takes in memory is not known before it is
+/// decoded. A body without a media type counts as JSON, unless a web page sent it. Without a CORS preflight, a page can
+/// post such bodies to other sites, among them a server without keys on loopback.
 fn expect_json(headers: &HeaderMap) -> Result<(), Problem> {
+    let is_plain = |encoding: &HeaderValue| encoding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !headers.get_all(header::CONTENT_ENCODING).iter().all(is_plain) {
+        let detail = "send the body as it is, without `Content-Encoding`";
+        return Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
+    }
     let accepted = match headers.get(header::CONTENT_TYPE) {
         Some(value) => value.to_str().is_ok_and(is_json),
         None => !headers.contains_key(header::ORIGIN),
@@ -154,55 +156,93 @@ fn is_json(content_type: &str) -> bool {
     essence.eq_ignore_ascii_case("application/json") || (essence.is_ascii() && ends_in_json(essence))
 }
 
-/// Reads and drops a body for which the budget has no memory, up to the same length as a body that is too large.
-async fn drain(mut body: Stream, declared: Option<usize>, limit: usize) {
-    let max_length = limit + DRAIN_BYTES;
-    if declared.is_some_and(|bytes| bytes > max_length) {
-        return;
-    }
-    let mut length = 0;
-    while let Some(Ok(frame)) = body.frame().await {
-        length += frame.data_ref().map_or(0, Bytes::len);
-        if length > max_length {
-            return;
-        }
-    }
-}
-
-async fn read(mut body: Stream, declared: Option<usize>, limit: usize) -> Result<Bytes, Problem> {
-    // A body that is too long even to be dropped is refused unread.
-    if declared.is_some_and(|bytes| bytes > limit + DRAIN_BYTES) {
+/// Reads a body within its time. `held`: what it holds of its budget.
+///
+/// A refused body is dropped as it arrives, up to [`DRAIN_BYTES`] beyond the limit: if the connection closed at once, a
+/// client that is still writing could lose the refusal.
+async fn read(mut body: Stream, limit: usize, mut held: Option<&mut HeldBytes<Holder>>) -> Result<Bytes, Problem> {
+    let began = Instant::now();
+    let declared = body.size_hint().upper().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let mut refusal = declared.filter(|bytes| *bytes > limit).map(|_| too_large(limit));
+    let may_be_dropped = |length: usize| length <= limit + DRAIN_BYTES;
+    if !declared.is_none_or(may_be_dropped) {
         return Err(too_large(limit));
     }
-    // A small body arrives in one frame and is not copied.
-    let mut first = Bytes::new();
-    let mut whole = BytesMut::new();
-    let mut length = 0;
-    while let Some(frame) = body.frame().await {
+    let mut kept = Kept { most: declared.unwrap_or(limit).min(limit), ..Kept::default() };
+    let mut arrived = 0;
+    while let Some(frame) =
+        timeout_at(began + time_to_arrive(arrived), body.frame()).await.map_err(|_| too_slow(arrived))?
+    {
         let frame = frame.map_err(|_| Problem::new(ProblemKind::NotJson, "the body ended before it was complete"))?;
         let Ok(data) = frame.into_data() else { continue };
-        length += data.len();
-        if length > limit {
-            // Too large: keep no more bytes, but drop the rest as it arrives, so that the client gets the refusal.
-            whole = BytesMut::new();
-            if length > limit + DRAIN_BYTES {
-                break;
+        arrived += data.len();
+        if refusal.is_none() {
+            refusal = if arrived > limit {
+                Some(too_large(limit))
+            } else if held.as_mut().is_some_and(|held| !held.grow_to(kept.bytes_with(&data))) {
+                meters::shed();
+                Some(used_up())
+            } else {
+                None
+            };
+            if refusal.is_none() {
+                kept.push(data);
+                continue;
             }
-        } else if first.is_empty() {
-            first = data;
-        } else {
-            // From the second frame on, the frames are collected in one buffer.
-            if whole.is_empty() {
-                whole.reserve(declared.unwrap_or(length).min(limit));
-                whole.extend_from_slice(&first);
-            }
-            whole.extend_from_slice(&data);
+            // From here on nothing is kept.
+            kept = Kept::default();
+            held.iter_mut().for_each(|held| held.release());
+        }
+        if !may_be_dropped(arrived) {
+            break;
         }
     }
-    match length {
-        _ if length > limit => Err(too_large(limit)),
-        _ if whole.is_empty() => Ok(first),
-        _ => Ok(whole.freeze()),
+    refusal.map_or(Ok(kept.into_bytes()), Err)
+}
+
+fn used_up() -> Problem {
+    let detail = "the memory for request bodies that this key may use is used up; try again";
+    Problem::new(ProblemKind::Unavailable, detail)
+}
+
+fn too_slow(arrived: usize) -> Problem {
+    let seconds = time_to_arrive(arrived).as_secs();
+    Problem::new(ProblemKind::Timeout, format!("{arrived} bytes of the body arrived within {seconds} s"))
+}
+
+/// The bytes of a body that have arrived. A small body arrives in one frame and is not copied.
+#[derive(Default)]
+struct Kept {
+    first: Bytes,
+    /// From the second frame on, all bytes.
+    whole: Vec<u8>,
+    /// No more bytes than this come.
+    most: usize,
+}
+
+impl Kept {
+    /// The memory in use once this frame is kept. Memory grows with what arrives, not with what was announced.
+    fn bytes_with(&self, data: &Bytes) -> usize {
+        let needed = self.first.len() + self.whole.len() + data.len();
+        if needed == data.len() || needed <= self.whole.capacity() {
+            return needed.max(self.whole.capacity());
+        }
+        // Twice as much as is needed, so that each byte is copied about once.
+        (needed * 2).min(self.most).max(needed)
+    }
+
+    fn push(&mut self, data: Bytes) {
+        if self.first.is_empty() && self.whole.is_empty() {
+            self.first = data;
+            return;
+        }
+        self.whole.reserve_exact(self.bytes_with(&data) - self.whole.len());
+        self.whole.extend_from_slice(&std::mem::take(&mut self.first));
+        self.whole.extend_from_slice(&data);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.whole.is_empty() { self.first } else { self.whole.into() }
     }
 }
 
@@ -240,5 +280,18 @@ mod tests {
         assert!(expect_json(&headers).is_ok());
         headers.insert(header::ORIGIN, "https://example.com".parse().unwrap());
         assert!(expect_json(&headers).is_err());
+    }
+
+    #[test]
+    fn the_memory_of_a_body_grows_with_what_has_arrived() {
+        let mut kept = Kept { most: 10_000, ..Kept::default() };
+        for (arrived, expected) in [(1, 100), (2, 400), (3, 400), (4, 400), (5, 1_000)] {
+            let data = Bytes::from_static(&[b' '; 100]);
+            assert_eq!(kept.bytes_with(&data), expected, "{arrived}");
+            kept.push(data);
+            assert_eq!(kept.whole.capacity().max(100), expected, "{arrived}");
+        }
+        assert_eq!(kept.bytes_with(&Bytes::from_static(&[b' '; 9_000])), 10_000);
+        assert_eq!(kept.into_bytes().len(), 500);
     }
 }

@@ -3,7 +3,7 @@
 //! A cursor is the base64url of one byte that names the list and the 16 bytes of the last row's id. It is opaque to
 //! clients. The first byte prevents a cursor of another list from silently skipping rows.
 
-use std::{marker::PhantomData, sync::LazyLock};
+use std::{io, marker::PhantomData, sync::LazyLock};
 
 use axum::Json;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -69,10 +69,67 @@ pub(super) fn decode(cursor: &str) -> Option<(u8, [u8; 16])> {
     Some((*tag, id.try_into().ok()?))
 }
 
+/// The most bytes of a page. A page of larger rows ends early, with its cursor.
+pub(crate) const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
+
 /// The JSON view of a page of the list `L`.
-pub(crate) fn view<L: Listing, T, V>(page: Page<T>, view: impl FnMut(T) -> V) -> Json<List<V>> {
-    let next_cursor = page.next.map(L::cursor);
-    Json(List { data: page.rows.into_iter().map(view).collect(), next_cursor })
+pub(crate) fn view<L: Listing, T, V: Serialize>(
+    page: Page<T>,
+    id: impl Fn(&T) -> [u8; 16],
+    mut view: impl FnMut(T) -> V,
+) -> Json<List<V>> {
+    let mut next = page.next;
+    let mut room = Room::default();
+    let mut data = Vec::with_capacity(page.rows.len());
+    let mut last = None;
+    for row in page.rows {
+        let (id, view) = (id(&row), view(row));
+        if !room.takes(json_length(&view)) {
+            next = last;
+            break;
+        }
+        data.push(view);
+        last = Some(id);
+    }
+    Json(List { data, next_cursor: next.map(L::cursor) })
+}
+
+/// The room that is left on a page.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    taken: usize,
+}
+
+impl Room {
+    /// Takes the room for a row of this size, if there is enough. Every page has room for its first row.
+    pub(crate) fn takes(&mut self, bytes: usize) -> bool {
+        let fits = self.taken == 0 || self.taken + bytes <= MAX_PAGE_BYTES;
+        if fits {
+            self.taken += bytes.max(1);
+        }
+        fits
+    }
+}
+
+/// The length of a value as JSON.
+fn json_length(value: &impl Serialize) -> usize {
+    struct Length(usize);
+
+    impl io::Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut length = Length(0);
+    // A value that cannot be written is refused when the page is.
+    let _ = serde_json::to_writer(&mut length, value);
+    length.0
 }
 
 /// The page of a list.
@@ -152,6 +209,20 @@ mod tests {
         for forged in ["", "e", "ZQ", "!!!", &cursor[1..], &format!("{cursor}AAAA")] {
             assert_eq!(Events::position(forged), None, "{forged}");
         }
+    }
+
+    #[test]
+    fn a_page_of_large_rows_ends_early_with_its_cursor() {
+        let page = |sizes: &[usize]| {
+            let rows = sizes.iter().zip(1..).map(|(&size, number)| ([number; 16], "x".repeat(size))).collect();
+            let Json(list) = view::<Events, _, _>(Page { rows, next: Some([9; 16]) }, |(id, _)| *id, |(_, text)| text);
+            let (rows, next) = (list.data.len(), list.next_cursor.unwrap());
+            (rows, Events::position(&next).unwrap()[0])
+        };
+        assert_eq!(page(&[1, 1, 1]), (3, 9));
+        assert_eq!(page(&[MAX_PAGE_BYTES / 2, MAX_PAGE_BYTES / 3, MAX_PAGE_BYTES / 3, 1]), (2, 2));
+        // The first row is shown, whatever its size. Otherwise the list would never go on.
+        assert_eq!(page(&[MAX_PAGE_BYTES * 2, 1]), (1, 1));
     }
 
     #[test]

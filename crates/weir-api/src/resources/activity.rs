@@ -109,7 +109,7 @@ pub(crate) async fn list(
         to,
     };
     let page = api.store.list_activity(&filter, page.request).await?;
-    Ok(page::view::<Activities, _, _>(page, ActivityView::from))
+    Ok(page::view::<Activities, _, _>(page, |activity| *activity.id.as_bytes(), ActivityView::from))
 }
 
 /// What somebody did.

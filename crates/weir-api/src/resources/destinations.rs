@@ -232,7 +232,11 @@ pub(crate) async fn list(
         now,
     };
     let page = api.store.list_destinations(&filter, page.request).await?;
-    Ok(page::view::<Destinations, _, _>(page, |destination| DestinationView::new(&destination, now)))
+    Ok(page::view::<Destinations, _, _>(
+        page,
+        |destination| *destination.id.as_bytes(),
+        |destination| DestinationView::new(&destination, now),
+    ))
 }
 
 /// Show a destination

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use weir_core::{EventId, Timestamp, access::TenantScope, destination::DEFAULT_TENANT, event::Event};
-use weir_store::EventFilter;
+use weir_store::{EventFilter, Page};
 
 use super::deliveries::DeliveryView;
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     readers::{
         body::PathId,
         ordered_page::OrderedPage,
-        page::{List, Listing},
+        page::{List, Listing, Room},
         query::{Query, RangeParameters, parameters},
         texts::{EventIdText, EventPatternText, IdempotencyKeyText, TenantText, text},
     },
@@ -60,9 +60,9 @@ parameters! {
 
 /// List events
 ///
-/// The list omits `data`, which may be large, unless `include=data` is given. With the filters `type` and `tenant` a page
-/// examines at most 5000 events: it may be short or empty and still have a `next_cursor`. With a type of Weir's own
-/// events (`weir.*`) it examines only those.
+/// The list omits `data`, which may be large, unless `include=data` is given: then a page ends after 4 MiB of it. With
+/// the filters `type` and `tenant` a page examines at most 5000 events. So a page may be short or empty and still have a
+/// `next_cursor`. With a type of Weir's own events (`weir.*`) it examines only those.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "events", security(("api_key" = ["read"])),
     params(Filter, RangeParameters, EventPage),
@@ -74,7 +74,7 @@ pub(crate) async fn list(
     Query((filter, range, page)): Query<(Filter, RangeParameters, EventPage)>,
 ) -> ApiResult<Response> {
     let (from, to) = range.times();
-    let with_bodies = filter.include.is_some();
+    let with_data = filter.include.is_some();
     let mut tenants = caller.scope(filter.tenant.map(|tenant| tenant.0))?;
     if filter.idempotency_key.is_some() && tenants == TenantScope::All {
         // A filter by idempotency key that names no tenant means the default tenant, as for an event that names no
@@ -88,17 +88,40 @@ pub(crate) async fn list(
         from,
         to,
         order: page.order,
-        with_bodies,
     };
-    let read = api.store.list_events(&filter, page.request).await?;
+    let mut read = api.store.list_events(&filter, page.request).await?;
+    let bodies = match with_data {
+        true => Some(read_data(&api, &mut read).await?),
+        false => None,
+    };
     let last = read.rows.last().map(|event| *event.id.as_bytes());
     let next_cursor = read.next.map(|end| match caller.sees_all() {
         true => page.cursor(end),
         false => page.cursor_beside(end, last),
     });
-    let bodies: Vec<Option<Bytes>> = read.rows.iter().map(|event| with_bodies.then(|| event.body.data())).collect();
-    let views = read.rows.iter().zip(&bodies).map(|(event, data)| view(event, data.as_ref()));
+    let data = |index: usize| bodies.as_ref().and_then(|bodies| bodies.get(index)?.as_ref());
+    let views = read.rows.iter().enumerate().map(|(index, event)| view(event, data(index)));
     Ok(Json(List { data: views.collect::<ApiResult<Vec<_>>>()?, next_cursor }).into_response())
+}
+
+/// The data of each event of a page. The page ends before the event whose data does not fit. The bodies are read one by
+/// one, because a page may have 200 of the largest.
+async fn read_data(api: &Api, page: &mut Page<Event>) -> ApiResult<Vec<Option<Bytes>>> {
+    let mut room = Room::default();
+    let mut bodies = Vec::with_capacity(page.rows.len());
+    for event in &page.rows {
+        let body = api.store.bodies(&[event.id]).await?.pop().flatten();
+        let data = body.map(|body| body.data());
+        if !room.takes(data.as_ref().map_or(0, Bytes::len)) {
+            break;
+        }
+        bodies.push(data);
+    }
+    if bodies.len() < page.rows.len() {
+        page.rows.truncate(bodies.len());
+        page.next = page.rows.last().map(|event| *event.id.as_bytes());
+    }
+    Ok(bodies)
 }
 
 /// Show an event with its deliveries

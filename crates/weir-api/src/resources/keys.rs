@@ -198,7 +198,11 @@ pub(crate) async fn list(
     keys.retain(|key| caller.sees_scope(&key.tenants));
     keys.retain(|key| page.request.before.is_none_or(|before| *key.id.as_bytes() < before));
     keys.reverse();
-    Ok(page::view::<Keys, _, _>(Page::of(keys, page.request, |key| *key.id.as_bytes()), KeyView::from))
+    Ok(page::view::<Keys, _, _>(
+        Page::of(keys, page.request, |key| *key.id.as_bytes()),
+        |key| *key.id.as_bytes(),
+        KeyView::from,
+    ))
 }
 
 /// Delete an API key

@@ -202,7 +202,7 @@ pub(crate) async fn list(
     Query(page): Query<ReplayPage>,
 ) -> ApiResult<Json<List<ReplayView>>> {
     let (page, now) = (visible_page(&api, &caller, page.request).await?, api.clock.now());
-    Ok(page::view::<Replays, _, _>(page, |replay| ReplayView::of(replay, now)))
+    Ok(page::view::<Replays, _, _>(page, |replay| *replay.id.as_bytes(), |replay| ReplayView::of(replay, now)))
 }
 
 /// Show the progress of a replay

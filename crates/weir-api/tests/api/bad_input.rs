@@ -2,12 +2,10 @@
 
 use axum::body::Body;
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::{Request, StatusCode, header};
 use serde_json::json;
-use tokio::sync::mpsc;
 
-use crate::harness::{Options, Server, json_request, reply};
+use crate::harness::{Options, Server, json_request};
 
 #[tokio::test]
 async fn a_body_that_is_not_json_is_refused_with_400() {
@@ -57,63 +55,6 @@ async fn an_event_of_the_largest_size_is_accepted_and_one_byte_more_is_not() {
 }
 
 /// A request with a body of unknown length, and the sender of its frames.
-fn open_ended() -> (Request<Body>, mpsc::UnboundedSender<Bytes>) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let frames = futures_util::stream::unfold(receiver, |mut receiver| async {
-        receiver.recv().await.map(|frame| (Ok::<_, std::convert::Infallible>(frame), receiver))
-    });
-    let mut request = json_request("POST", "/v1/events", "");
-    *request.body_mut() = Body::from_stream(frames);
-    (request, sender)
-}
-
-#[tokio::test]
-async fn bodies_beyond_the_budget_are_refused_until_other_requests_end() {
-    // Enough for one body of unknown length, plus 100 bytes.
-    let options = Options { max_event_bytes: 10_000, body_budget_bytes: 10_100, ..Options::default() };
-    let server = Server::start_with(options).await;
-    let of_size = |size: usize| format!(r#"{{"type":"t","data":"{}"}}"#, "x".repeat(size));
-    let refused = async |body: String| {
-        let reply = server.post("/v1/events", body).await;
-        reply.problem(503);
-        assert_ne!(reply.header("retry-after"), "");
-    };
-    let accepted = async |body: String| server.post("/v1/events", body).await.expect(StatusCode::ACCEPTED);
-
-    // A request ends with its answer.
-    let (request, sender) = open_ended();
-    let mut open = Box::pin(reply(server.router.clone(), request));
-    assert!(open.as_mut().now_or_never().is_none());
-    refused(of_size(200)).await;
-    server.post("/v1/destinations", json!({"url": "https://example.com/", "name": "x".repeat(200)})).await.problem(503);
-    accepted(of_size(10)).await;
-    sender.send(of_size(20).into()).unwrap();
-    drop(sender);
-    open.await.expect(StatusCode::ACCEPTED);
-    accepted(of_size(200)).await;
-
-    // A request is refused, in the middle or at the end of its body.
-    for body in [of_size(20_000), "not json".to_owned()] {
-        let (request, sender) = open_ended();
-        let mut open = Box::pin(reply(server.router.clone(), request));
-        assert!(open.as_mut().now_or_never().is_none());
-        refused(of_size(200)).await;
-        sender.send(body.into()).unwrap();
-        drop(sender);
-        assert!(open.await.status.is_client_error());
-        accepted(of_size(200)).await;
-    }
-
-    // A request is aborted by its client.
-    let (request, _sender) = open_ended();
-    let mut open = Box::pin(reply(server.router.clone(), request));
-    assert!(open.as_mut().now_or_never().is_none());
-    refused(of_size(200)).await;
-    drop(open);
-    accepted(of_size(200)).await;
-    assert_eq!(server.count("/v1/destinations").await, 0);
-}
-
 #[tokio::test]
 async fn a_body_larger_than_the_budget_is_accepted_alone() {
     let server = Server::start_with(Options { body_budget_bytes: 10, ..Options::default() }).await;

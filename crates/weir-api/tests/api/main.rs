@@ -9,6 +9,7 @@ mod api_keys;
 mod audit;
 mod bad_destinations;
 mod bad_input;
+mod bounds;
 mod breakers;
 mod browsers;
 mod by_name;

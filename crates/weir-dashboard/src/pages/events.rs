@@ -105,7 +105,7 @@ impl EventView {
     }
 
     pub(crate) fn indented_body(&self) -> String {
-        indented(&self.sent_body())
+        indented(&self.sent_body()).into_owned()
     }
 }
 

@@ -211,6 +211,19 @@ async fn dead_letters_are_grouped_and_each_group_leads_to_its_replay() {
 }
 
 #[tokio::test]
+async fn the_page_of_a_deeply_nested_event_is_not_much_larger_than_the_event() {
+    let api = FakeApi::for_role("read");
+    let data = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let event = r#""id":"evt_1","type":"t","tenant":"default","created_at":"2025-11-21T07:10:00.000Z","deliveries":[]"#;
+    api.on("GET", "/v1/events/evt_1", 200, Value::String(format!(r#"{{{event},"data":{data}}}"#)));
+    let page = api.dashboard().get("/events/evt_1").await;
+    assert_eq!(page.status, 200);
+    page.has(&[&data]);
+    // As it was sent, and to copy.
+    assert!(page.text.len() < 3 * data.len(), "{}", page.text.len());
+}
+
+#[tokio::test]
 async fn an_event_shows_its_deliveries_and_its_body() {
     let api = FakeApi::for_role("read");
     destination(&api);

@@ -7,6 +7,7 @@ mod alerts;
 mod deliveries;
 mod destination;
 mod every_page;
+mod forms;
 mod frame;
 mod live_lists;
 mod login;

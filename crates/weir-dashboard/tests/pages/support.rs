@@ -208,11 +208,15 @@ impl Browser {
     }
 
     pub(crate) async fn post_with(&self, path: &str, form: &str, headers: &[(&str, &str)]) -> Page {
+        self.post_body(path, Body::from(form.to_owned()), headers).await
+    }
+
+    pub(crate) async fn post_body(&self, path: &str, form: Body, headers: &[(&str, &str)]) -> Page {
         let mut request = browser_request("POST", path).header("content-type", "application/x-www-form-urlencoded");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.send(request.body(Body::from(form.to_owned())).unwrap()).await
+        self.send(request.body(form).unwrap()).await
     }
 
     /// Asks for a compressed answer. Returns its headers and bytes.

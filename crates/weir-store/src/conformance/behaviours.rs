@@ -146,7 +146,7 @@ macro_rules! store_conformance {
             an_event_is_read_back,
             the_deliveries_of_an_event_are_listed,
             events_are_listed_newest_first_page_by_page,
-            events_are_listed_with_their_bodies_or_without,
+            events_are_listed_without_their_bodies,
             events_are_filtered_by_type_tenant_and_time,
             deliveries_are_listed_newest_first_page_by_page,
             deliveries_are_filtered_by_every_criterion,

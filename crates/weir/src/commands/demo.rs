@@ -120,6 +120,8 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
             bodies: BodyBudget::new(DEFAULT_BODY_BUDGET_BYTES),
             max_connections: MAX_CONNECTIONS,
+            // The demo is the only client.
+            max_connections_per_address: Some(MAX_CONNECTIONS),
             destination_limits: DestinationLimits::default(),
             worker_capacity: None,
             shutdown_grace: Duration::from_secs(2),

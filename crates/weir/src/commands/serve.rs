@@ -41,6 +41,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
             max_event_bytes: settings.max_event_bytes,
             bodies: BodyBudget::new(settings.body_budget_bytes),
             max_connections: settings.max_connections,
+            max_connections_per_address: settings.max_connections_per_address,
             destination_limits: settings.destination_limits,
             worker_capacity: settings.worker_capacity,
             shutdown_grace: settings.shutdown_grace,

@@ -34,6 +34,7 @@ pub(crate) enum Key {
     MaxEventBytes,
     BodyBudgetBytes,
     MaxConnections,
+    MaxConnectionsPerAddress,
     MaxDestinations,
     MaxDestinationsPerEvent,
     WorkerCapacity,
@@ -44,7 +45,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Listen,
         Self::MetricsListen,
         Self::DatabaseUrl,
@@ -62,6 +63,7 @@ impl Key {
         Self::MaxEventBytes,
         Self::BodyBudgetBytes,
         Self::MaxConnections,
+        Self::MaxConnectionsPerAddress,
         Self::MaxDestinations,
         Self::MaxDestinationsPerEvent,
         Self::WorkerCapacity,
@@ -91,6 +93,7 @@ impl Key {
             Self::MaxEventBytes => "max_event_bytes",
             Self::BodyBudgetBytes => "body_budget_bytes",
             Self::MaxConnections => "max_connections",
+            Self::MaxConnectionsPerAddress => "max_connections_per_address",
             Self::MaxDestinations => "max_destinations",
             Self::MaxDestinationsPerEvent => "max_destinations_per_event",
             Self::WorkerCapacity => "worker_capacity",

@@ -181,6 +181,16 @@ pub(super) fn capacity(text: &str) -> Parsed<Option<usize>> {
         .map_err(|problem| format!("{problem}, nor {AUTO}, which means as many as the limit of open files allows"))
 }
 
+/// The maximum number of connections of one client address. `None`: a quarter of all connections.
+pub(super) fn connections_per_address(text: &str) -> Parsed<Option<usize>> {
+    if text == AUTO {
+        return Ok(None);
+    }
+    number(text, 1, 1_000_000)
+        .map(Some)
+        .map_err(|problem| format!("{problem}, nor {AUTO}, which means a quarter of all connections"))
+}
+
 /// How long records are kept. `None`: forever. The minimum is a day, because daily limits need the sends of the last
 /// day.
 pub(super) fn days(text: &str) -> Parsed<Option<Duration>> {

@@ -66,6 +66,7 @@ fn the_defaults_match_the_documentation() {
         max_event_bytes: 1024 * 1024,
         body_budget_bytes: weir_api::DEFAULT_BODY_BUDGET_BYTES,
         max_connections: 4096,
+        max_connections_per_address: None,
         destination_limits: DestinationLimits::default(),
         worker_capacity: None,
         shutdown_grace: Duration::from_secs(25),

@@ -35,7 +35,7 @@ pub(super) fn describe() {
     );
     describe_gauge!(
         "weir_http_connections",
-        "Open connections of clients; at the limit (WEIR_MAX_CONNECTIONS) new ones wait to be accepted"
+        "Open connections of clients; at the limit (WEIR_MAX_CONNECTIONS) idle ones make room, and then new ones wait"
     );
     describe_gauge!("weir_outbound_connections", "Open connections to destinations, by state (in use, idle)");
     describe_gauge!(

@@ -22,6 +22,7 @@ mod cli_api;
 mod clients;
 mod dashboard;
 mod edges;
+mod floods;
 mod folds;
 mod journeys;
 mod keys;

@@ -1,6 +1,7 @@
 //! Collects all errors of an event that did not parse.
 //!
-//! This is not on the hot path, so it may parse the body into a tree.
+//! This is not on the hot path, so it may parse the body into a tree, unless the body is large: a tree takes up to
+//! sixteen times the memory of its text.
 
 use serde_json::{Value, value::RawValue};
 use weir_core::Timestamp;
@@ -16,13 +17,15 @@ use crate::{
     },
 };
 
+/// The largest body that is parsed into a tree: that of the largest event by default.
+const MAX_TREE_BYTES: usize = 1024 * 1024;
+
 /// The refusal of an event whose body serde refused with `error`.
 pub(super) fn event(bytes: &[u8], error: &serde_json::Error, now: Timestamp) -> Problem {
     if let Err(syntax) = json(bytes) {
         return not_json(&syntax);
     }
-    // `data` may be nested too deeply for a tree, which is no error of the client. Then only serde's message is left.
-    let refusal = serde_json::from_slice(bytes).ok().and_then(|value| check_event(value, now).err());
+    let refusal = tree(bytes).and_then(|value| check_event(value, now).err());
     refusal.unwrap_or_else(|| typed::<BorrowedEvent<'_>>(bytes, error))
 }
 
@@ -32,8 +35,13 @@ pub(super) fn batch(bytes: &[u8], error: &serde_json::Error) -> Problem {
     if let Err(syntax) = json(bytes) {
         return not_json(&syntax);
     }
-    let refusal = serde_json::from_slice(bytes).ok().and_then(|value| read::<BatchFrame>(value).err());
+    let refusal = tree(bytes).and_then(|value| read::<BatchFrame>(value).err());
     refusal.unwrap_or_else(|| typed::<BorrowedBatch<'_>>(bytes, error))
+}
+
+/// The body as a tree. `None`: it is too large, or nested too deeply. Then only serde's message is left.
+fn tree(bytes: &[u8]) -> Option<Value> {
+    (bytes.len() <= MAX_TREE_BYTES).then(|| serde_json::from_slice(bytes).ok())?
 }
 
 object! {

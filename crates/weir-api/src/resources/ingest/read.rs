@@ -20,6 +20,7 @@ use crate::{
     errors::Errors,
     problem::{ApiResult, Problem},
     readers::{
+        depth::{MAX_DEPTH, is_too_deep},
         fields::{object_schema, schema_of},
         texts::{check_event_key, check_idempotency_key, check_new_type, check_tenant, parsed},
         values::{outside, range, whole},
@@ -73,6 +74,9 @@ fn accept(
     // Check every field first and return the errors together: the client gets all of them in one answer.
     if let Err(detail) = check_new_type(&request.event_type) {
         errors.add("/type", detail);
+    }
+    if is_too_deep(request.data.get().as_bytes()) {
+        errors.add("/data", format!("must be nested at most {MAX_DEPTH} levels deep"));
     }
     if let Some(Err(detail)) = request.tenant.as_deref().map(check_tenant) {
         errors.add("/tenant", detail);

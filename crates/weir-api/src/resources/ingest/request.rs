@@ -3,9 +3,12 @@
 //! The hot path parses them with serde, which borrows `data` from the body. The documented types describe the same
 //! fields, and read a refused body once more to report all its errors.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, fmt, time::Duration};
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, SeqAccess, Visitor},
+};
 use serde_json::{Value, value::RawValue};
 use utoipa::ToSchema;
 use weir_core::{Timestamp, destination::DEFAULT_TENANT};
@@ -80,9 +83,36 @@ object! {
 #[serde(deny_unknown_fields)]
 #[schema(as = BatchRequest)]
 pub(crate) struct BorrowedBatch<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "members")]
     #[schema(value_type = Vec<EventRequest>, min_items = 1, max_items = 1000)]
     pub(super) events: Vec<&'a RawValue>,
+}
+
+/// Reads the events of a batch, and none after the first one that is too many: a body may have millions. The rest is
+/// only checked for its syntax.
+fn members<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'a RawValue>, D::Error> {
+    struct Members;
+
+    impl<'de> Visitor<'de> for Members {
+        type Value = Vec<&'de RawValue>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array of events")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let mut events = Vec::new();
+            while events.len() <= MAX_BATCH
+                && let Some(event) = seq.next_element()?
+            {
+                events.push(event);
+            }
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(events)
+        }
+    }
+
+    deserializer.deserialize_seq(Members)
 }
 
 /// Checks that an event is not delayed for too long.

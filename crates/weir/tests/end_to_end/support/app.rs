@@ -60,6 +60,14 @@ impl App {
         self.url.trim_start_matches("http://").parse().expect("an address")
     }
 
+    /// The most memory that the process has used so far, in bytes.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        let pid = self.child.id().expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("Linux");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1_024
+    }
+
     /// Sends SIGKILL and waits for the exit.
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.expect("killed");
