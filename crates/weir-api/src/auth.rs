@@ -4,7 +4,7 @@
 //!
 //! - `keys`: keys from the settings of the process, and stored keys with a role and tenants.
 //! - `session`: the signed token that a browser gets for a key; `cookie`: how the browser keeps the token.
-//! - `caller`: the sender, with its rights and its name in the activity log.
+//! - `caller`: the sender, with its rights and its name in the activity log; `access`: who may use a route.
 //! - `same_origin`: refuses requests that a page of another site makes a browser send.
 //! - `throttle`: bounds how often somebody may try keys at the login.
 //!
@@ -12,6 +12,7 @@
 //! server listens only on loopback, and a request without a key is an admin. Health, metrics and the documentation need
 //! no key: they show no data of tenants.
 
+pub(crate) mod access;
 mod caller;
 mod cookie;
 mod keys;

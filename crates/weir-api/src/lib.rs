@@ -31,7 +31,8 @@
 //! 5. Rules that need the configuration or the store run in `read_with`, so that the client gets their errors with all
 //!    others.
 //! 6. Answer with a `*View` that derives `Serialize` and `ToSchema`.
-//! 7. Add the handler to the table in `routes` and to `paths` in `openapi`. A test compares the two.
+//! 7. Add the handler to the table in `routes`, with who may use it, and to `paths` in `openapi`. A test compares the
+//!    two.
 
 mod auth;
 mod browser_headers;

@@ -70,6 +70,12 @@ impl Caller {
         CALLER.clone()
     }
 
+    /// A caller with this role, for tests.
+    #[cfg(test)]
+    pub(crate) fn for_test(role: Role) -> Self {
+        Self::new(Actor::of_settings(), role, TenantScope::All, Credential::Key)
+    }
+
     /// The same holder of a key, identified by a session.
     pub(super) fn in_session(self, expires_at: Timestamp) -> Self {
         Self { credential: Credential::Session { expires_at }, ..self }

@@ -91,7 +91,7 @@ parameters! {
 /// and so are the values of headers. A key that is bound to tenants sees the rows of these tenants. Rows are kept for a
 /// year.
 #[utoipa::path(
-    get, path = "/v1/activity", operation_id = "list_activity", tag = "activity", security(("api_key" = ["read"])),
+    get, path = "/v1/activity", operation_id = "list_activity", tag = "activity",
     params(Filter, RangeParameters, ActivityPage),
     responses((status = 200, description = "One page, newest first", body = List<ActivityView>))
 )]

@@ -64,7 +64,7 @@ parameters! {
 /// examines at most 5000 events: it may be short or empty and still have a `next_cursor`. With a type of Weir's own
 /// events (`weir.*`) it examines only those.
 #[utoipa::path(
-    get, path = "/v1/events", operation_id = "list_events", tag = "events", security(("api_key" = ["read"])),
+    get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(Filter, RangeParameters, EventPage),
     responses((status = 200, description = "One page", body = List<EventView<'static>>))
 )]
@@ -103,7 +103,7 @@ pub(crate) async fn list(
 
 /// Show an event with its deliveries
 #[utoipa::path(
-    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", security(("api_key" = ["read"])), params(("id" = EventIdText, Path, description = "`evt_…`")),
+    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = EventIdText, Path, description = "`evt_…`")),
     responses((status = 200, description = "The event", body = EventDetailView<'static>))
 )]
 pub(crate) async fn show(

@@ -93,7 +93,7 @@ object! {
 /// With an `Idempotency-Key`, a repeated request creates no second key. But Weir cannot show the first key again: the
 /// answer is 409 and names its id, so that it can be deleted.
 #[utoipa::path(
-    post, path = "/v1/keys", operation_id = "create_key", tag = "keys", security(("api_key" = ["admin"])), request_body = KeyRequest,
+    post, path = "/v1/keys", operation_id = "create_key", tag = "keys", request_body = KeyRequest,
     params(IdempotencyParameters),
     responses(
         (status = 201, description = "The key, which is shown only here", body = CreatedKeyView),
@@ -186,7 +186,7 @@ fn scope(named: Option<Vec<TenantText>>, caller: &Caller) -> ApiResult<TenantSco
 ///
 /// The list has expired keys too, but no keys from the settings of the server.
 #[utoipa::path(
-    get, path = "/v1/keys", operation_id = "list_keys", tag = "keys", security(("api_key" = ["admin"])), params(KeyPage),
+    get, path = "/v1/keys", operation_id = "list_keys", tag = "keys", params(KeyPage),
     responses((status = 200, description = "One page, newest first", body = List<KeyView>))
 )]
 pub(crate) async fn list(
@@ -205,7 +205,7 @@ pub(crate) async fn list(
 ///
 /// The key is refused at once in this process, and within a second in every other process.
 #[utoipa::path(
-    delete, path = "/v1/keys/{id}", operation_id = "delete_key", tag = "keys", security(("api_key" = ["admin"])),
+    delete, path = "/v1/keys/{id}", operation_id = "delete_key", tag = "keys",
     params(("id" = ApiKeyIdText, Path, description = "`key_…`")),
     responses((status = 204, description = "Deleted"))
 )]

@@ -49,7 +49,7 @@ object! {
 
 /// Show a destination's secret
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations", security(("api_key" = ["admin"])),
+    get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The secret", body = SecretView))
 )]
@@ -73,7 +73,7 @@ pub(crate) async fn show(
 /// the new secret one by one without refusing a request. A second rotation within an overlap ends the first: only the
 /// secret before the last rotation is kept. Without a body the defaults apply.
 #[utoipa::path(
-    post, path = "/v1/destinations/{id}/rotate-secret", operation_id = "rotate_secret", tag = "destinations", security(("api_key" = ["admin"])),
+    post, path = "/v1/destinations/{id}/rotate-secret", operation_id = "rotate_secret", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     request_body = Option<RotateSecretRequest>,
     responses(

@@ -44,7 +44,7 @@ object! {
 ///
 /// Every key may use this.
 #[utoipa::path(
-    get, path = "/v1/me", operation_id = "show_me", tag = "session", security(("api_key" = [])),
+    get, path = "/v1/me", operation_id = "show_me", tag = "session",
     responses((status = 200, description = "The rights of the key or session", body = MeView))
 )]
 pub(crate) async fn me(State(api): State<Api>, caller: Caller, _: Query<()>) -> Response {
@@ -57,7 +57,7 @@ pub(crate) async fn me(State(api): State<Api>, caller: Caller, _: Query<()>) -> 
 /// a method other than GET, HEAD and OPTIONS is refused unless a page of this server sends it. After ten failures from
 /// one address within a minute, or a hundred from all, further logins are refused.
 #[utoipa::path(
-    post, path = "/v1/session", operation_id = "create_session", tag = "session", security(()), request_body = SessionRequest,
+    post, path = "/v1/session", operation_id = "create_session", tag = "session", request_body = SessionRequest,
     responses(
         (status = 201, description = "The rights of the session, and its cookie", body = MeView),
         (status = 429, response = inline(crate::problem::Throttled)),
@@ -89,7 +89,7 @@ pub(crate) async fn create(
 /// Removes the cookie from the browser. The server keeps no list of sessions: to end every session of a key, delete
 /// the key.
 #[utoipa::path(
-    delete, path = "/v1/session", operation_id = "delete_session", tag = "session", security(()),
+    delete, path = "/v1/session", operation_id = "delete_session", tag = "session",
     responses((status = 204, description = "The cookie is removed, if there was one"))
 )]
 pub(crate) async fn delete(State(api): State<Api>, _: Query<()>) -> Response {

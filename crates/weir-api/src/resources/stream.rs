@@ -56,7 +56,7 @@ parameters! {
 /// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again. A
 /// stored key may have 25 streams open at one time.
 #[utoipa::path(
-    get, path = "/v1/stream", operation_id = "stream", tag = "destinations", security(("api_key" = ["read"])),
+    get, path = "/v1/stream", operation_id = "stream", tag = "destinations",
     params(StreamFilter),
     responses((status = 200, description = "Events without end", body = String, content_type = "text/event-stream"))
 )]

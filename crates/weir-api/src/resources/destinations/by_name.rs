@@ -109,7 +109,6 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 /// replaces that version; otherwise the answer is 412.
 #[utoipa::path(
     put, path = "/v1/destinations/by-name/{tenant}/{name}", operation_id = "put_destination", tag = "destinations",
-    security(("api_key" = ["operate"])),
     params(
         ("tenant" = TenantText, Path, description = "The tenant of the destination"),
         (
