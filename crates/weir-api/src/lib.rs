@@ -38,6 +38,7 @@ mod auth;
 mod browser_headers;
 mod docs;
 mod errors;
+mod fair_share;
 mod hosts;
 mod meters;
 mod observe;
@@ -51,7 +52,7 @@ mod routes;
 mod spans;
 mod state;
 
-pub use auth::{ApiKeys, InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress};
+pub use auth::{ApiKeys, InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress, TrustedProxies};
 pub use hosts::Hosts;
 pub use overview::LiveOverview;
 pub use readers::body::BodyBudget;

@@ -18,7 +18,7 @@ use http::{Method, StatusCode};
 use metrics::{Counter, Histogram, counter, histogram};
 
 use crate::{
-    auth::{self, Caller, SessionCookie, access::Changed, same_origin},
+    auth::{self, Caller, NoCaller, SessionCookie, Trial, access::Changed, same_origin},
     browser_headers,
     meters::{DURATION, REQUESTS},
     problem::ApiResult,
@@ -106,7 +106,16 @@ pub(crate) async fn observe(State(observer): State<Observer>, mut request: Reque
 fn admit(api: &Api, request: &mut Request) -> ApiResult<()> {
     api.hosts.admit(request)?;
     let (headers, public_url) = (request.headers(), api.public_url.as_ref());
-    let caller = api.keys.caller(request.uri(), headers, SessionCookie::of(public_url), api.clock.now())?;
+    let now = api.clock.now();
+    let caller =
+        api.keys.caller(request.uri(), headers, SessionCookie::of(public_url), now).map_err(
+            |no_caller| match no_caller {
+                NoCaller::WrongKey(key) => {
+                    api.keys.refuse(Trial::Request, key, api.proxies.client(request.extensions(), headers), now)
+                }
+                NoCaller::Refused(problem) => problem,
+            },
+        )?;
     same_origin::check(caller.as_ref().map(Caller::credential), request.method(), headers, public_url)?;
     if let Some(caller) = caller {
         request.extensions_mut().insert(caller);

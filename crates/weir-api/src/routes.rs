@@ -17,6 +17,7 @@ use crate::{
         Access::{self, EveryKey, Open, Role},
     },
     docs,
+    fair_share::{self, FairShare},
     hosts::{self, Hosts},
     meters,
     observe::{self, Observer},
@@ -36,9 +37,9 @@ pub fn router(state: ApiState) -> Router {
     let api = Arc::new(state);
     let (table, operation_table) = (table(), operation_table());
     openapi::describe(table.iter().map(Route::access).chain(operation_table.iter().map(Route::access)));
-    routed(table)
+    routed(table, &Shares::default())
         .with_state(Arc::clone(&api))
-        .merge(routed(operation_table).with_state(operations))
+        .merge(routed(operation_table, &Shares::default()).with_state(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(Observer::of(api), observe::observe))
@@ -46,18 +47,56 @@ pub fn router(state: ApiState) -> Router {
 
 /// The routes of a process without the API: health and metrics. They show no secrets and need no key.
 pub fn operations_router(operations: Operations, hosts: Hosts) -> Router {
-    routed(operation_table())
+    routed(operation_table(), &Shares::default())
         .with_state(Arc::new(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(Arc::new(hosts), hosts::check))
 }
 
-fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>) -> Router<S> {
+fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shares: &Shares) -> Router<S> {
     table.into_iter().fold(Router::new(), |router, route| {
+        let share = match route.work {
+            Work::Light => None,
+            Work::HeavyRead => Some(shares.heavy_reads.clone()),
+            Work::Audit => Some(shares.audits.clone()),
+        };
+        let handler = match share {
+            None => route.handler,
+            Some(share) => route.handler.route_layer(middleware::from_fn_with_state(share, fair_share::in_turn)),
+        };
+        // The last layer comes first: who may not use a route does not wait for it.
         let check = middleware::from_fn_with_state(route.access, access::check);
-        router.route(route.path, route.handler.route_layer(check))
+        router.route(route.path, handler.route_layer(check))
     })
+}
+
+/// The heavy reads at one time. SQLite has four readers; one key uses at most half of them, so requests of other keys
+/// always find one.
+const HEAVY_READS: usize = 4;
+/// The audits at one time. An audit of a month reads millions of sends and judges each, for up to 100 s.
+const AUDITS: usize = 2;
+
+/// What the keys share in a process.
+struct Shares {
+    heavy_reads: FairShare,
+    audits: FairShare,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self { heavy_reads: FairShare::new("heavy_reads", HEAVY_READS), audits: FairShare::new("audits", AUDITS) }
+    }
+}
+
+/// How much a request of a route may read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Single rows, or counters.
+    Light,
+    /// A page of a list, whose filter may examine thousands of rows, or the traffic of a month.
+    HeavyRead,
+    Audit,
 }
 
 /// One method of one path, and who may use it.
@@ -65,10 +104,15 @@ struct Route<S> {
     method: Method,
     path: &'static str,
     access: Access,
+    work: Work,
     handler: MethodRouter<S>,
 }
 
 impl<S> Route<S> {
+    fn of(self, work: Work) -> Self {
+        Self { work, ..self }
+    }
+
     fn access(&self) -> (Method, &'static str, Access) {
         (self.method.clone(), self.path, self.access)
     }
@@ -89,7 +133,7 @@ where
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Route { method, path, access, handler: on(filter, handler) }
+    Route { method, path, access, work: Work::Light, handler: on(filter, handler) }
 }
 
 fn operation_table() -> Vec<Route<Arc<Operations>>> {
@@ -105,10 +149,10 @@ fn table() -> Vec<Route<Api>> {
     vec![
         route(POST, "/v1/events", Role(Ingest), ingest::post),
         route(POST, "/v1/events/batch", Role(Ingest), ingest::post_batch),
-        route(GET, "/v1/events", Role(Read), events::list),
+        route(GET, "/v1/events", Role(Read), events::list).of(Work::HeavyRead),
         route(GET, "/v1/events/{id}", Role(Read), events::show),
         route(POST, "/v1/destinations", Role(Operate), destinations::create),
-        route(GET, "/v1/destinations", Role(Read), destinations::list),
+        route(GET, "/v1/destinations", Role(Read), destinations::list).of(Work::HeavyRead),
         route(GET, "/v1/destinations/{id}", Role(Read), destinations::show),
         route(PATCH, "/v1/destinations/{id}", Role(Operate), destinations::edit),
         route(DELETE, "/v1/destinations/{id}", Role(Operate), destinations::delete),
@@ -116,23 +160,23 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/destinations/{id}/secret", Role(Admin), secrets::show),
         route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), secrets::rotate),
         route(GET, "/v1/destinations/{id}/backlog", Role(Read), backlog::show),
-        route(GET, "/v1/destinations/{id}/history", Role(Read), history::show),
-        route(GET, "/v1/destinations/{id}/health", Role(Read), destinations::health::show),
+        route(GET, "/v1/destinations/{id}/history", Role(Read), history::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/health", Role(Read), destinations::health::show).of(Work::HeavyRead),
         route(GET, "/v1/destinations/{id}/overview", Role(Read), overview::show),
         route(GET, "/v1/overview", Role(Read), overview::list),
         route(GET, "/v1/stream", Role(Read), stream::follow),
-        route(POST, "/v1/destinations/{id}/preview", Role(Read), preview::show),
+        route(POST, "/v1/destinations/{id}/preview", Role(Read), preview::show).of(Work::HeavyRead),
         route(POST, "/v1/destinations/{id}/purge", Role(Operate), purge::purge),
-        route(GET, "/v1/destinations/{id}/audit", Role(Read), audit::show),
+        route(GET, "/v1/destinations/{id}/audit", Role(Read), audit::show).of(Work::Audit),
         route(POST, "/v1/destinations/{id}/test", Role(Operate), test_event::send),
-        route(GET, "/v1/deliveries", Role(Read), deliveries::list::show),
-        route(GET, "/v1/deliveries/groups", Role(Read), deliveries::groups::show),
+        route(GET, "/v1/deliveries", Role(Read), deliveries::list::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/groups", Role(Read), deliveries::groups::show).of(Work::HeavyRead),
         route(GET, "/v1/deliveries/{id}", Role(Read), deliveries::show),
         route(POST, "/v1/deliveries/{id}/retry", Role(Operate), deliveries::retry),
         route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), deliveries::cancel),
         route(POST, "/v1/verify", Role(Read), verify::verify),
         route(POST, "/v1/replays", Role(Operate), replays::create),
-        route(GET, "/v1/replays", Role(Read), replays::list),
+        route(GET, "/v1/replays", Role(Read), replays::list).of(Work::HeavyRead),
         route(GET, "/v1/replays/{id}", Role(Read), replays::show),
         route(POST, "/v1/replays/{id}/cancel", Role(Operate), replays::cancel),
         route(GET, "/v1/alerts", Role(Read), alerts::show),
@@ -143,7 +187,7 @@ fn table() -> Vec<Route<Api>> {
         route(POST, "/v1/keys", Role(Admin), keys::create),
         route(GET, "/v1/keys", Role(Admin), keys::list),
         route(DELETE, "/v1/keys/{id}", Role(Admin), keys::delete),
-        route(GET, "/v1/activity", Role(Read), activity::list),
+        route(GET, "/v1/activity", Role(Read), activity::list).of(Work::HeavyRead),
         route(GET, "/v1/status", Role(Read), status::show),
         route(GET, "/openapi.json", Open, openapi::openapi),
         route(GET, "/docs", Open, docs::page),
@@ -216,7 +260,8 @@ mod tests {
     #[tokio::test]
     async fn a_handler_is_reached_by_the_right_role_alone() {
         let asked = |access: Access, caller: Option<Caller>, method: &str| {
-            let router = routed(vec![route(GET, "/any", access, || async { "reached" })]).with_state(());
+            let table = vec![route(GET, "/any", access, || async { "reached" })];
+            let router = routed(table, &Shares::default()).with_state(());
             let mut request = Request::builder().method(method).uri("/any").body(Body::empty()).unwrap();
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);

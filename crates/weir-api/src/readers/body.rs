@@ -79,7 +79,7 @@ pub(crate) async fn json_bytes(budget: &BodyBudget, request: Request, limit: usi
         match reserved {
             Some(reserved) => Ok(BudgetedBody { bytes: read(body, declared, limit).await?, _reserved: reserved }),
             None => {
-                meters::shed();
+                meters::shed("body_budget");
                 drain(body, declared, limit).await;
                 Err(Problem::new(
                     ProblemKind::Unavailable,

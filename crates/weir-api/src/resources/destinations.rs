@@ -34,10 +34,10 @@ use weir_store::{Created, Deletion, DestinationDeletion};
 
 pub(crate) use self::{
     by_name::{__path_put, put},
-    edits::change,
+    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
 };
 use self::{
-    edits::{EDIT_ROUNDS, crowded, later},
+    edits::later,
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
     retry::RetryRequest,
@@ -359,11 +359,11 @@ pub(crate) fn missing(id: DestinationId) -> Problem {
 }
 
 /// The entity tag of a destination: its version, which every edit changes.
-fn etag(destination: &Destination) -> String {
+pub(crate) fn etag(destination: &Destination) -> String {
     format!("\"{:x}\"", destination.updated_at.as_nanos())
 }
 
-fn etag_header(destination: &Destination) -> [(HeaderName, String); 1] {
+pub(crate) fn etag_header(destination: &Destination) -> [(HeaderName, String); 1] {
     [(header::ETAG, etag(destination))]
 }
 

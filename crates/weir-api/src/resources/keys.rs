@@ -14,7 +14,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 use weir_core::{
     ApiKeyId, Timestamp,
-    access::{Role, TenantScope},
+    access::{Actor, Role, TenantScope},
     activity::{Action, Activity},
 };
 use weir_store::{ApiKey, Created, Page};
@@ -61,12 +61,20 @@ text! {
 }
 
 text! {
-    /// 1 to 100 characters without control characters.
+    /// 1 to 100 characters without control characters. Names that people could take for Weir itself (`weir`), for a key
+    /// of the settings (`WEIR_API_KEYS`), for a request without a key (`anonymous`) or for an id (`key_…`) are refused.
     #[schema(as = KeyName, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,100}$", example = "billing service")]
     pub(crate) struct KeyNameText(String);
     parse = |text| {
         let fits = (1..=MAX_NAME_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control);
-        fits.then(|| text.to_owned()).ok_or_else(|| "must be 1 to 100 characters without control characters".to_owned())
+        if !fits {
+            return Err("must be 1 to 100 characters without control characters".to_owned());
+        }
+        if Actor::looks_like_another(text) {
+            let detail = "must not look like Weir, another actor or an id: say what the key is for, as in `weir producer`";
+            return Err(detail.to_owned());
+        }
+        Ok(text.to_owned())
     };
 }
 

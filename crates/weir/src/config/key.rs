@@ -24,6 +24,7 @@ pub(crate) enum Key {
     ApiKeys,
     Hosts,
     PublicUrl,
+    TrustedProxies,
     Dashboard,
     AllowHttp,
     AllowNetworks,
@@ -44,7 +45,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Listen,
         Self::MetricsListen,
         Self::DatabaseUrl,
@@ -52,6 +53,7 @@ impl Key {
         Self::ApiKeys,
         Self::Hosts,
         Self::PublicUrl,
+        Self::TrustedProxies,
         Self::Dashboard,
         Self::AllowHttp,
         Self::AllowNetworks,
@@ -81,6 +83,7 @@ impl Key {
             Self::ApiKeys => "api_keys",
             Self::Hosts => "hosts",
             Self::PublicUrl => "public_url",
+            Self::TrustedProxies => "trusted_proxies",
             Self::Dashboard => "dashboard",
             Self::AllowHttp => "allow_http",
             Self::AllowNetworks => "allow_networks",
