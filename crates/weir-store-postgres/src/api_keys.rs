@@ -111,6 +111,6 @@ impl Edit for KeepSessionSecret {
     async fn run(&self, connection: &mut PgConnection) -> Result<SessionSecret, sqlx::Error> {
         // The insert waits for another one that is under way, so the statement after it sees the secret of that one.
         sqlx::query(KEEP_SESSION_SECRET).bind(&self.0[..]).execute(&mut *connection).await?;
-        session_secret(&sqlx::query(SESSION_SECRET).fetch_one(connection).await?)
+        Ok(session_secret(&sqlx::query(SESSION_SECRET).fetch_one(connection).await?)?)
     }
 }

@@ -9,8 +9,8 @@ use weir_core::{
 
 use super::*;
 use crate::{
-    ActivityFilter, ActorFilter, ApiKey, BreakerChange, Creation, DeliveryAction, DestinationDeletion,
-    DestinationPatch, NewReplay, Purge,
+    ActivityFilter, ActorFilter, ApiKey, BreakerChange, Created, Creation, DeliveryAction, DestinationDeletion,
+    DestinationPatch, KeyedAnswer, NewReplay, Purge,
 };
 
 pub(super) fn origin(name: &str) -> Origin {
