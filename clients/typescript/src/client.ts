@@ -272,9 +272,12 @@ class Destinations extends Resource {
     return this.call("GET", "/v1/destinations/{id}/secret", { id });
   }
 
-  /** Makes a new secret. The previous one signs too for `overlap_s`, by default a day. */
-  rotateSecret(id: string, rotation: { overlap_s?: number; secret?: string } = {}): Promise<Secret> {
-    return this.call("POST", "/v1/destinations/{id}/rotate-secret", { id }, { body: rotation });
+  /**
+   * Makes a new secret. The previous one signs too for `overlap_s`, by default a day. Meanwhile another rotation needs
+   * `force`, and ends the overlap.
+   */
+  rotateSecret(id: string, rotation: { overlap_s?: number; secret?: string; force?: boolean } = {}): Promise<Secret> {
+    return this.call("POST", "/v1/destinations/{id}/rotate-secret", { id }, once(rotation));
   }
 }
 

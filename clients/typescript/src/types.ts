@@ -348,6 +348,7 @@ export interface Activity {
   id: string;
   at: string;
   actor: string;
+  actor_kind: "key" | "setting" | "anonymous" | "system";
   actor_key_id: string | null;
   action: string;
   tenant: string | null;

@@ -4,14 +4,16 @@
 //!
 //! - `keys`: keys from the settings of the process, and stored keys with a role and tenants.
 //! - `session`: the signed token that a browser gets for a key; `cookie`: how the browser keeps the token.
-//! - `caller`: the sender, with its rights and its name in the activity log.
+//! - `caller`: the sender, with its rights and its name in the activity log; `access`: who may use a route.
 //! - `same_origin`: refuses requests that a page of another site makes a browser send.
-//! - `throttle`: bounds how often somebody may try keys at the login.
+//! - `throttle`: slows down those who try wrong keys; `address`: from where they come, also behind proxies.
 //!
 //! If the settings have any key, every path under `/v1` needs a key or a session, except `/v1/session`. Otherwise the
 //! server listens only on loopback, and a request without a key is an admin. Health, metrics and the documentation need
 //! no key: they show no data of tenants.
 
+pub(crate) mod access;
+mod address;
 mod caller;
 mod cookie;
 mod keys;
@@ -20,12 +22,12 @@ pub(crate) mod same_origin;
 mod session;
 mod throttle;
 
-pub(crate) use caller::{Caller, Credential};
+pub use address::{RemoteAddress, TrustedProxies};
+pub(crate) use caller::{Caller, Credential, Sharer};
 pub(crate) use cookie::SessionCookie;
-pub(crate) use keys::digest;
 pub use keys::{ApiKeys, KeyRing};
+pub(crate) use keys::{NoCaller, Trial, digest};
 pub use public_url::{InvalidPublicUrl, PublicUrl};
-pub use throttle::RemoteAddress;
 
 /// Whether a path needs a key or a session. The login needs none, and neither does the logout: it must also remove a
 /// cookie that is no longer valid.

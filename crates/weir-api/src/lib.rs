@@ -31,12 +31,14 @@
 //! 5. Rules that need the configuration or the store run in `read_with`, so that the client gets their errors with all
 //!    others.
 //! 6. Answer with a `*View` that derives `Serialize` and `ToSchema`.
-//! 7. Add the handler to the table in `routes` and to `paths` in `openapi`. A test compares the two.
+//! 7. Add the handler to the table in `routes`, with who may use it, and to `paths` in `openapi`. A test compares the
+//!    two.
 
 mod auth;
 mod browser_headers;
 mod docs;
 mod errors;
+mod fair_share;
 mod hosts;
 mod meters;
 mod observe;
@@ -50,7 +52,7 @@ mod routes;
 mod spans;
 mod state;
 
-pub use auth::{ApiKeys, InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress};
+pub use auth::{ApiKeys, InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress, TrustedProxies};
 pub use hosts::Hosts;
 pub use overview::LiveOverview;
 pub use readers::body::BodyBudget;

@@ -6,6 +6,7 @@ pub(crate) const REQUESTS: &str = "weir_http_requests_total";
 pub(crate) const DURATION: &str = "weir_http_request_duration_seconds";
 const SHED: &str = "weir_http_shed_total";
 const INGESTED: &str = "weir_events_ingested_total";
+const KEYS_REFUSED: &str = "weir_http_keys_refused_total";
 
 /// Registers the descriptions of the metrics. The recorder must be installed before.
 pub(crate) fn describe() {
@@ -15,14 +16,31 @@ pub(crate) fn describe() {
         SHED,
         "API requests refused because a resource was used up, by resource; raise its limit or add processes"
     );
-    counter!(SHED, "reason" => "body_budget").increment(0);
+    for reason in ["body_budget", "audits", "heavy_reads", "streams"] {
+        counter!(SHED, "reason" => reason).increment(0);
+    }
+    describe_counter!(
+        KEYS_REFUSED,
+        "API keys that were not valid, by where they were sent and the answer; alert on many: somebody guesses, or a \
+         producer has an old key"
+    );
+    for from in ["login", "request"] {
+        for answer in ["refused", "throttled"] {
+            counter!(KEYS_REFUSED, "from" => from, "answer" => answer).increment(0);
+        }
+    }
     counter!(INGESTED).increment(0);
     describe_counter!(INGESTED, "Events stored, without duplicates: the incoming load");
 }
 
-/// Counts a request that was refused because the body budget was used up.
-pub(crate) fn shed() {
-    counter!(SHED, "reason" => "body_budget").increment(1);
+/// Counts a request that was refused because this resource was used up.
+pub(crate) fn shed(resource: &'static str) {
+    counter!(SHED, "reason" => resource).increment(1);
+}
+
+/// Counts a key that was not valid.
+pub(crate) fn key_refused(from: &'static str, answer: &'static str) {
+    counter!(KEYS_REFUSED, "from" => from, "answer" => answer).increment(1);
 }
 
 /// Counts stored events.

@@ -1,5 +1,5 @@
-//! The middleware of every request: gives it an id; checks the host, the key or session, its role, and the page that
-//! sent the request; counts and times the response, and adds the headers for browsers.
+//! The middleware of every request: gives it an id; checks the host, the key or session, and the page that sent the
+//! request; counts and times the response, and adds the headers for browsers.
 //!
 //! The number of labels is bounded: the route is the matched pattern, not the path, and unusual methods share one
 //! label.
@@ -16,10 +16,9 @@ use axum::{
 };
 use http::{Method, StatusCode};
 use metrics::{Counter, Histogram, counter, histogram};
-use weir_core::access::Role;
 
 use crate::{
-    auth::{self, Caller, SessionCookie, same_origin},
+    auth::{self, Caller, NoCaller, SessionCookie, Trial, access::Changed, same_origin},
     browser_headers,
     meters::{DURATION, REQUESTS},
     problem::ApiResult,
@@ -32,15 +31,11 @@ use crate::{
 pub(crate) struct Observer {
     pub(crate) api: Api,
     meters: Arc<Meters>,
-    roles: Roles,
 }
 
-/// The role that a method of a route needs, if it needs any.
-pub(crate) type Roles = fn(&Method, &str) -> Option<Role>;
-
 impl Observer {
-    pub(crate) fn of(api: Api, roles: Roles) -> Self {
-        Self { api, meters: Arc::default(), roles }
+    pub(crate) fn of(api: Api) -> Self {
+        Self { api, meters: Arc::default() }
     }
 }
 
@@ -88,18 +83,17 @@ impl Meters {
 }
 
 pub(crate) async fn observe(State(observer): State<Observer>, mut request: Request, next: Next) -> Response {
-    let Observer { api, meters, roles } = observer;
+    let Observer { api, meters } = observer;
     let began = api.clock.now();
     let request_id = RequestId::give(&mut request);
     let method = method_name(request.method());
     let route = request.extensions().get::<MatchedPath>().cloned();
     let is_guarded = auth::is_guarded(request.uri().path());
-    let is_change = route.as_ref().is_some_and(|route| is_change(request.method(), route.as_str(), roles));
-    let mut response = match admit(&api, roles, &mut request, route.as_ref()) {
+    let mut response = match admit(&api, &mut request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
-    if is_change && response.status().is_success() {
+    if response.extensions().get::<Changed>().is_some() {
         api.live.changed();
     }
     browser_headers::add(&mut response, is_guarded);
@@ -108,24 +102,25 @@ pub(crate) async fn observe(State(observer): State<Observer>, mut request: Reque
     request_id.answer(response, route)
 }
 
-/// Checks the host, the key or session, the page and the role, and adds the caller to the request.
-fn admit(api: &Api, roles: Roles, request: &mut Request, route: Option<&MatchedPath>) -> ApiResult<()> {
+/// Checks the host, the key or session and the page, and adds the caller to the request, whose role the route checks.
+fn admit(api: &Api, request: &mut Request) -> ApiResult<()> {
     api.hosts.admit(request)?;
     let (headers, public_url) = (request.headers(), api.public_url.as_ref());
-    let caller = api.keys.caller(request.uri(), headers, SessionCookie::of(public_url), api.clock.now())?;
+    let now = api.clock.now();
+    let caller =
+        api.keys.caller(request.uri(), headers, SessionCookie::of(public_url), now).map_err(
+            |no_caller| match no_caller {
+                NoCaller::WrongKey(key) => {
+                    api.keys.refuse(Trial::Request, key, api.proxies.client(request.extensions(), headers), now)
+                }
+                NoCaller::Refused(problem) => problem,
+            },
+        )?;
     same_origin::check(caller.as_ref().map(Caller::credential), request.method(), headers, public_url)?;
-    let Some(caller) = caller else { return Ok(()) };
-    // A path without a route, and a method that the route does not have, are refused later.
-    if let Some(role) = route.and_then(|route| roles(request.method(), route.as_str())) {
-        caller.check_role(role)?;
+    if let Some(caller) = caller {
+        request.extensions_mut().insert(caller);
     }
-    request.extensions_mut().insert(caller);
     Ok(())
-}
-
-/// Whether people change something with this method of a route. Events are none of their changes: there are too many.
-fn is_change(method: &Method, route: &str, roles: Roles) -> bool {
-    !method.is_safe() && roles(method, route).is_some_and(|role| matches!(role, Role::Operate | Role::Admin))
 }
 
 fn method_name(method: &Method) -> &'static str {

@@ -4,7 +4,7 @@
 //! between fields, and the refusals that follow from the shape of a route. A test checks that document and routes
 //! agree.
 
-use std::{collections::HashMap, str::FromStr as _, sync::LazyLock};
+use std::sync::OnceLock;
 
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -15,13 +15,13 @@ use utoipa::{
     openapi::{
         ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder, Schema,
         extensions::Extensions,
-        path::{Operation, ParameterIn},
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+        path::{Operation, ParameterIn, PathItem},
+        security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
 };
-use weir_core::access::Role;
 
 use crate::{
+    auth::access::Access,
     docs,
     problem::ProblemKind,
     readers::{query::Query, texts},
@@ -38,45 +38,52 @@ fn keywords() -> Vec<(&'static str, Value)> {
     all
 }
 
-/// The document as served.
-pub(crate) static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
-    let json = Api::openapi().to_pretty_json();
+/// The document as served. It is made with the router, from the same table.
+static DOCUMENT: OnceLock<Bytes> = OnceLock::new();
+
+/// Makes the document that [`openapi`] serves.
+pub(crate) fn describe(routes: impl Iterator<Item = (Method, &'static str, Access)>) {
+    DOCUMENT.get_or_init(|| document(routes));
+}
+
+/// The document of these routes. `security` is who may use the route; an operation without a route keeps the document's
+/// default, which is the key of an admin.
+pub(crate) fn document(routes: impl Iterator<Item = (Method, &'static str, Access)>) -> Bytes {
+    let mut document = Api::openapi();
+    for (method, path, access) in routes {
+        let item = document.paths.paths.get_mut(path);
+        if let Some(operation) = item.and_then(|item| operation_of(item, &method)) {
+            operation.security = Some(vec![match access {
+                Access::Open => SecurityRequirement::default(),
+                Access::EveryKey => SecurityRequirement::new(SECURITY_SCHEME, [""; 0]),
+                Access::Role(role) => SecurityRequirement::new(SECURITY_SCHEME, [role.as_str()]),
+            }]);
+        }
+    }
+    let json = document.to_pretty_json();
     json.unwrap_or_else(|error| format!(r#"{{"error": "{error}"}}"#)).into()
-});
+}
+
+fn operation_of<'i>(item: &'i mut PathItem, method: &Method) -> Option<&'i mut Operation> {
+    let operation = match *method {
+        Method::GET => &mut item.get,
+        Method::PUT => &mut item.put,
+        Method::POST => &mut item.post,
+        Method::PATCH => &mut item.patch,
+        Method::DELETE => &mut item.delete,
+        _ => return None,
+    };
+    operation.as_mut()
+}
 
 /// Show the OpenAPI document
 #[utoipa::path(
-    get, path = "/openapi.json", operation_id = "openapi", tag = "operation", security(()),
+    get, path = "/openapi.json", operation_id = "openapi", tag = "operation",
     responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json"))
 )]
 pub(crate) async fn openapi(_: Query<()>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.clone()).into_response()
-}
-
-/// The role that a caller needs for an operation, as the operation states in `security`. `None`: everybody may use it,
-/// or every holder of a key, or there is no such operation. An operation that states nothing needs the highest.
-pub(crate) fn role(method: &Method, path: &str) -> Option<Role> {
-    type Operations = Vec<(Method, Option<Role>)>;
-    static ROLES: LazyLock<HashMap<String, Operations>> = LazyLock::new(|| {
-        let document: Value = serde_json::from_slice(&DOCUMENT).unwrap_or_default();
-        let operation = |(method, operation): (&String, &Value)| {
-            let method = Method::from_str(&method.to_ascii_uppercase()).ok()?;
-            let needed = operation["security"].as_array().and_then(|list| list.first()).and_then(Value::as_object);
-            // An operation that needs no key has an empty requirement in its list.
-            let is_open = needed.is_some_and(serde_json::Map::is_empty);
-            // An operation for every role names the key without a role.
-            let roles = needed.and_then(|needed| needed.get(SECURITY_SCHEME)).and_then(Value::as_array);
-            let is_for_every_role = roles.is_some_and(Vec::is_empty);
-            let stated = roles.and_then(|roles| roles.first()?.as_str()?.parse().ok());
-            Some((method, (!is_open && !is_for_every_role).then(|| stated.unwrap_or(Role::Admin))))
-        };
-        let paths = document["paths"].as_object().into_iter().flatten();
-        let of_path = |item: &Value| item.as_object().into_iter().flatten().filter_map(operation).collect();
-        paths.map(|(path, item)| (path.clone(), of_path(item))).collect()
-    });
-    // HEAD is served by GET.
-    let method = if method == Method::HEAD { &Method::GET } else { method };
-    ROLES.get(path)?.iter().find(|(other, _)| other == method)?.1
+    let document = DOCUMENT.get().cloned().unwrap_or_default();
+    ([(header::CONTENT_TYPE, "application/json")], document).into_response()
 }
 
 /// The attribute below repeats this name, because it accepts only literals.
@@ -130,7 +137,7 @@ const SECURITY_SCHEME: &str = "api_key";
         overview::OrderText, overview::SearchText, overview::StandingText, stream::SnapshotView, stream::ChangeView<'_>,
         texts::ReplayIdText, texts::SearchText, texts::TenantText, texts::TimeText
     )),
-    security(("api_key" = [])),
+    security(("api_key" = ["admin"])),
     modifiers(&Shared)
 )]
 struct Api;
@@ -231,40 +238,10 @@ fn response(kind: ProblemKind) -> utoipa::openapi::Response {
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde_json::json;
-
     use super::*;
 
     fn document() -> Value {
-        serde_json::from_slice(&DOCUMENT).unwrap()
-    }
-
-    /// The operations under `/v1` that need no role: for every holder of a key, and for everybody.
-    const FOR_EVERY_KEY: [&str; 1] = ["get /v1/me"];
-    const OPEN: [&str; 2] = ["post /v1/session", "delete /v1/session"];
-
-    #[test]
-    fn every_operation_under_v1_states_the_role_that_it_needs_and_every_other_one_is_open() {
-        let document = document();
-        let mut roles = BTreeSet::new();
-        for (path, item) in document["paths"].as_object().unwrap() {
-            for (method, operation) in item.as_object().unwrap() {
-                let stated = operation["security"][0][SECURITY_SCHEME][0].as_str();
-                let name = format!("{method} {path}");
-                let expected = match &*name {
-                    name if FOR_EVERY_KEY.contains(&name) => json!([{SECURITY_SCHEME: []}]),
-                    name if OPEN.contains(&name) || !path.starts_with("/v1/") => json!([{}]),
-                    _ => json!([{SECURITY_SCHEME: [stated.unwrap()]}]),
-                };
-                assert_eq!(operation["security"], expected, "{name}");
-                let method = Method::from_str(&method.to_uppercase()).unwrap();
-                assert_eq!(role(&method, path).map(Role::as_str), stated, "{method} {path}");
-                roles.extend(stated.map(str::to_owned));
-            }
-        }
-        assert_eq!(roles.len(), Role::ALL.len());
-        assert_eq!(role(&Method::HEAD, "/v1/events"), Some(Role::Read));
-        assert_eq!((role(&Method::GET, "/v1/nothing"), role(&Method::PUT, "/v1/events")), (None, None));
+        serde_json::from_slice(&super::document(std::iter::empty())).unwrap()
     }
 
     #[test]

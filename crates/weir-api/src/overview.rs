@@ -15,11 +15,9 @@ mod changes;
 mod figures;
 mod sample;
 mod sampler;
-mod stream_places;
 
 pub(crate) use broadcast::Samples;
 pub(crate) use changes::{Change, ChangeKind, DestinationChange};
 pub(crate) use figures::Figures;
 pub(crate) use sample::{Order, Row, Sample, Standing, Totals};
 pub use sampler::LiveOverview;
-pub(crate) use stream_places::StreamPlace;

@@ -118,7 +118,7 @@ impl ProblemKind {
             Self::UnsupportedMediaType => "The body must be sent as application/json, not compressed",
             Self::Misdirected => "This server does not serve the host that the request names",
             Self::Invalid => "The request is invalid",
-            Self::TooManyFailures => "There were too many failed logins",
+            Self::TooManyFailures => "Too many keys were tried that are not valid",
             Self::Internal => "Internal error",
             Self::Unavailable => "The server is temporarily unavailable",
         }
@@ -153,9 +153,11 @@ impl Problem {
         Self { kind, detail: detail.into(), errors: Vec::new(), failure: None, retry_after_s: None }
     }
 
-    /// The refusal of a login after too many failures. `wait`: until the next attempt is admitted.
+    /// The refusal of a wrong key after too many of them. `wait`: until the next one is checked as before.
     pub(crate) fn too_many_failures(wait: Duration) -> Self {
-        let problem = Self::new(ProblemKind::TooManyFailures, "wait as long as `Retry-After` says, then try again");
+        let detail = "the API key is not valid, and too many were tried: use the right one, or wait as long as \
+            `Retry-After` says";
+        let problem = Self::new(ProblemKind::TooManyFailures, detail);
         // Rounded up: a client that waits exactly this long must not be refused again.
         Self { retry_after_s: Some(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)), ..problem }
     }
@@ -244,10 +246,10 @@ pub(crate) struct Refused(ProblemDocument<'static>);
 #[expect(dead_code, reason = "describes the response of a failed precondition; a `Problem` is sent")]
 pub(crate) struct Changed(ProblemDocument<'static>);
 
-/// There were too many failed logins
+/// Too many keys were tried that are not valid
 #[derive(ToResponse)]
 #[response(
-    description = "There were too many failed logins: wait as long as `Retry-After` says",
+    description = "Too many keys were tried that are not valid: wait as long as `Retry-After` says",
     content_type = "application/problem+json"
 )]
 #[expect(dead_code, reason = "describes the response of a throttled login; a `Problem` is sent")]

@@ -1,15 +1,23 @@
-//! The table of all routes.
+//! The table of all routes: who may use which handler under which path and method.
 
 use std::sync::Arc;
 
 use axum::{
-    Router, middleware,
-    routing::{MethodRouter, delete, get, patch, post, put},
+    Router,
+    handler::Handler,
+    middleware,
+    routing::{MethodFilter, MethodRouter, on},
 };
 use http::{Method, Uri};
+use weir_core::access::Role::{Admin, Ingest, Operate, Read};
 
 use crate::{
+    auth::access::{
+        self,
+        Access::{self, EveryKey, Open, Role},
+    },
     docs,
+    fair_share::{self, FairShare},
     hosts::{self, Hosts},
     meters,
     observe::{self, Observer},
@@ -27,92 +35,162 @@ pub fn router(state: ApiState) -> Router {
     meters::describe();
     let operations = Arc::new(state.operations.clone());
     let api = Arc::new(state);
-    routed(table())
+    let (table, operation_table) = (table(), operation_table());
+    openapi::describe(table.iter().map(Route::access).chain(operation_table.iter().map(Route::access)));
+    routed(table, &Shares::default())
         .with_state(Arc::clone(&api))
-        .merge(routed(operation_table()).with_state(operations))
+        .merge(routed(operation_table, &Shares::default()).with_state(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(middleware::from_fn_with_state(Observer::of(api, openapi::role), observe::observe))
+        .layer(middleware::from_fn_with_state(Observer::of(api), observe::observe))
 }
 
 /// The routes of a process without the API: health and metrics. They show no secrets and need no key.
 pub fn operations_router(operations: Operations, hosts: Hosts) -> Router {
-    routed(operation_table())
+    routed(operation_table(), &Shares::default())
         .with_state(Arc::new(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(Arc::new(hosts), hosts::check))
 }
 
-fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>) -> Router<S> {
-    table.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler))
+fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shares: &Shares) -> Router<S> {
+    table.into_iter().fold(Router::new(), |router, route| {
+        let share = match route.work {
+            Work::Light => None,
+            Work::HeavyRead => Some(shares.heavy_reads.clone()),
+            Work::Audit => Some(shares.audits.clone()),
+        };
+        let handler = match share {
+            None => route.handler,
+            Some(share) => route.handler.route_layer(middleware::from_fn_with_state(share, fair_share::in_turn)),
+        };
+        // The last layer comes first: who may not use a route does not wait for it.
+        let check = middleware::from_fn_with_state(route.access, access::check);
+        router.route(route.path, handler.route_layer(check))
+    })
 }
 
-/// One method of one path. A test compares the OpenAPI document with the table.
+/// The heavy reads at one time. SQLite has four readers; one key uses at most half of them, so requests of other keys
+/// always find one.
+const HEAVY_READS: usize = 4;
+/// The audits at one time. An audit of a month reads millions of sends and judges each, for up to 100 s.
+const AUDITS: usize = 2;
+
+/// What the keys share in a process.
+struct Shares {
+    heavy_reads: FairShare,
+    audits: FairShare,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self { heavy_reads: FairShare::new("heavy_reads", HEAVY_READS), audits: FairShare::new("audits", AUDITS) }
+    }
+}
+
+/// How much a request of a route may read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Single rows, or counters.
+    Light,
+    /// A page of a list, whose filter may examine thousands of rows, or the traffic of a month.
+    HeavyRead,
+    Audit,
+}
+
+/// One method of one path, and who may use it.
 struct Route<S> {
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the test of the document reads it"))]
     method: Method,
     path: &'static str,
+    access: Access,
+    work: Work,
     handler: MethodRouter<S>,
 }
 
+impl<S> Route<S> {
+    fn of(self, work: Work) -> Self {
+        Self { work, ..self }
+    }
+
+    fn access(&self) -> (Method, &'static str, Access) {
+        (self.method.clone(), self.path, self.access)
+    }
+}
+
+/// A method, in the two forms that the router and the document need.
+struct Verb(Method, MethodFilter);
+
+const GET: Verb = Verb(Method::GET, MethodFilter::GET);
+const POST: Verb = Verb(Method::POST, MethodFilter::POST);
+const PUT: Verb = Verb(Method::PUT, MethodFilter::PUT);
+const PATCH: Verb = Verb(Method::PATCH, MethodFilter::PATCH);
+const DELETE: Verb = Verb(Method::DELETE, MethodFilter::DELETE);
+
+fn route<H, T, S>(Verb(method, filter): Verb, path: &'static str, access: Access, handler: H) -> Route<S>
+where
+    H: Handler<T, S>,
+    T: 'static,
+    S: Clone + Send + Sync + 'static,
+{
+    Route { method, path, access, work: Work::Light, handler: on(filter, handler) }
+}
+
 fn operation_table() -> Vec<Route<Arc<Operations>>> {
-    let route = |method, path, handler| Route { method, path, handler };
     vec![
         // Unknown parameters are refused here too, so a wrong probe fails at once.
-        route(Method::GET, "/healthz", get(health::live)),
-        route(Method::GET, "/readyz", get(health::ready)),
-        route(Method::GET, "/metrics", get(health::metrics)),
+        route(GET, "/healthz", Open, health::live),
+        route(GET, "/readyz", Open, health::ready),
+        route(GET, "/metrics", Open, health::metrics),
     ]
 }
 
 fn table() -> Vec<Route<Api>> {
-    let route = |method, path, handler| Route { method, path, handler };
     vec![
-        route(Method::POST, "/v1/events", post(ingest::post)),
-        route(Method::POST, "/v1/events/batch", post(ingest::post_batch)),
-        route(Method::GET, "/v1/events", get(events::list)),
-        route(Method::GET, "/v1/events/{id}", get(events::show)),
-        route(Method::POST, "/v1/destinations", post(destinations::create)),
-        route(Method::GET, "/v1/destinations", get(destinations::list)),
-        route(Method::GET, "/v1/destinations/{id}", get(destinations::show)),
-        route(Method::PATCH, "/v1/destinations/{id}", patch(destinations::edit)),
-        route(Method::DELETE, "/v1/destinations/{id}", delete(destinations::delete)),
-        route(Method::PUT, "/v1/destinations/by-name/{tenant}/{name}", put(destinations::put)),
-        route(Method::GET, "/v1/destinations/{id}/secret", get(secrets::show)),
-        route(Method::POST, "/v1/destinations/{id}/rotate-secret", post(secrets::rotate)),
-        route(Method::GET, "/v1/destinations/{id}/backlog", get(backlog::show)),
-        route(Method::GET, "/v1/destinations/{id}/history", get(history::show)),
-        route(Method::GET, "/v1/destinations/{id}/health", get(destinations::health::show)),
-        route(Method::GET, "/v1/destinations/{id}/overview", get(overview::show)),
-        route(Method::GET, "/v1/overview", get(overview::list)),
-        route(Method::GET, "/v1/stream", get(stream::follow)),
-        route(Method::POST, "/v1/destinations/{id}/preview", post(preview::show)),
-        route(Method::POST, "/v1/destinations/{id}/purge", post(purge::purge)),
-        route(Method::GET, "/v1/destinations/{id}/audit", get(audit::show)),
-        route(Method::POST, "/v1/destinations/{id}/test", post(test_event::send)),
-        route(Method::GET, "/v1/deliveries", get(deliveries::list::show)),
-        route(Method::GET, "/v1/deliveries/groups", get(deliveries::groups::show)),
-        route(Method::GET, "/v1/deliveries/{id}", get(deliveries::show)),
-        route(Method::POST, "/v1/deliveries/{id}/retry", post(deliveries::retry)),
-        route(Method::POST, "/v1/deliveries/{id}/cancel", post(deliveries::cancel)),
-        route(Method::POST, "/v1/verify", post(verify::verify)),
-        route(Method::POST, "/v1/replays", post(replays::create)),
-        route(Method::GET, "/v1/replays", get(replays::list)),
-        route(Method::GET, "/v1/replays/{id}", get(replays::show)),
-        route(Method::POST, "/v1/replays/{id}/cancel", post(replays::cancel)),
-        route(Method::GET, "/v1/alerts", get(alerts::show)),
-        route(Method::PUT, "/v1/alerts", put(alerts::set)),
-        route(Method::GET, "/v1/me", get(session::me)),
-        route(Method::POST, "/v1/session", post(session::create)),
-        route(Method::DELETE, "/v1/session", delete(session::delete)),
-        route(Method::POST, "/v1/keys", post(keys::create)),
-        route(Method::GET, "/v1/keys", get(keys::list)),
-        route(Method::DELETE, "/v1/keys/{id}", delete(keys::delete)),
-        route(Method::GET, "/v1/activity", get(activity::list)),
-        route(Method::GET, "/v1/status", get(status::show)),
-        route(Method::GET, "/openapi.json", get(openapi::openapi)),
-        route(Method::GET, "/docs", get(docs::page)),
+        route(POST, "/v1/events", Role(Ingest), ingest::post),
+        route(POST, "/v1/events/batch", Role(Ingest), ingest::post_batch),
+        route(GET, "/v1/events", Role(Read), events::list).of(Work::HeavyRead),
+        route(GET, "/v1/events/{id}", Role(Read), events::show),
+        route(POST, "/v1/destinations", Role(Operate), destinations::create),
+        route(GET, "/v1/destinations", Role(Read), destinations::list).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}", Role(Read), destinations::show),
+        route(PATCH, "/v1/destinations/{id}", Role(Operate), destinations::edit),
+        route(DELETE, "/v1/destinations/{id}", Role(Operate), destinations::delete),
+        route(PUT, "/v1/destinations/by-name/{tenant}/{name}", Role(Operate), destinations::put),
+        route(GET, "/v1/destinations/{id}/secret", Role(Admin), secrets::show),
+        route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), secrets::rotate),
+        route(GET, "/v1/destinations/{id}/backlog", Role(Read), backlog::show),
+        route(GET, "/v1/destinations/{id}/history", Role(Read), history::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/health", Role(Read), destinations::health::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/overview", Role(Read), overview::show),
+        route(GET, "/v1/overview", Role(Read), overview::list),
+        route(GET, "/v1/stream", Role(Read), stream::follow),
+        route(POST, "/v1/destinations/{id}/preview", Role(Read), preview::show).of(Work::HeavyRead),
+        route(POST, "/v1/destinations/{id}/purge", Role(Operate), purge::purge),
+        route(GET, "/v1/destinations/{id}/audit", Role(Read), audit::show).of(Work::Audit),
+        route(POST, "/v1/destinations/{id}/test", Role(Operate), test_event::send),
+        route(GET, "/v1/deliveries", Role(Read), deliveries::list::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/groups", Role(Read), deliveries::groups::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/{id}", Role(Read), deliveries::show),
+        route(POST, "/v1/deliveries/{id}/retry", Role(Operate), deliveries::retry),
+        route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), deliveries::cancel),
+        route(POST, "/v1/verify", Role(Read), verify::verify),
+        route(POST, "/v1/replays", Role(Operate), replays::create),
+        route(GET, "/v1/replays", Role(Read), replays::list).of(Work::HeavyRead),
+        route(GET, "/v1/replays/{id}", Role(Read), replays::show),
+        route(POST, "/v1/replays/{id}/cancel", Role(Operate), replays::cancel),
+        route(GET, "/v1/alerts", Role(Read), alerts::show),
+        route(PUT, "/v1/alerts", Role(Admin), alerts::set),
+        route(GET, "/v1/me", EveryKey, session::me),
+        route(POST, "/v1/session", Open, session::create),
+        route(DELETE, "/v1/session", Open, session::delete),
+        route(POST, "/v1/keys", Role(Admin), keys::create),
+        route(GET, "/v1/keys", Role(Admin), keys::list),
+        route(DELETE, "/v1/keys/{id}", Role(Admin), keys::delete),
+        route(GET, "/v1/activity", Role(Read), activity::list).of(Work::HeavyRead),
+        route(GET, "/v1/status", Role(Read), status::show),
+        route(GET, "/openapi.json", Open, openapi::openapi),
+        route(GET, "/docs", Open, docs::page),
     ]
 }
 
@@ -126,25 +204,84 @@ async fn no_method(method: Method, uri: Uri) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
+
+    use axum::body::Body;
+    use http::Request;
+    use serde_json::{Value, json};
+    use tower::ServiceExt as _;
 
     use super::*;
+    use crate::auth::{self, Caller};
+
+    /// The method and path of each route, with who may use it.
+    fn served() -> BTreeMap<String, Access> {
+        let (table, operation_table) = (table(), operation_table());
+        let routes = table.iter().map(Route::access).chain(operation_table.iter().map(Route::access));
+        routes.map(|(method, path, access)| (format!("{method} {path}"), access)).collect()
+    }
+
+    fn described() -> BTreeMap<String, Value> {
+        let (table, operation_table) = (table(), operation_table());
+        let document =
+            openapi::document(table.iter().map(Route::access).chain(operation_table.iter().map(Route::access)));
+        let document: Value = serde_json::from_slice(&document).unwrap();
+        let paths = document["paths"].as_object().unwrap().iter();
+        let operations = paths.flat_map(|(path, item)| {
+            item.as_object().unwrap().iter().map(move |(method, operation)| {
+                (format!("{} {path}", method.to_uppercase()), operation["security"].clone())
+            })
+        });
+        operations.collect()
+    }
 
     #[test]
-    fn the_document_and_the_router_have_the_same_routes() {
-        let operations = operation_table();
-        let operations = operations.iter().map(|route| format!("{} {}", route.method, route.path));
-        let served: BTreeSet<String> =
-            table().iter().map(|route| format!("{} {}", route.method, route.path)).chain(operations).collect();
-        let document: serde_json::Value = serde_json::from_slice(&openapi::DOCUMENT).unwrap();
-        let described: BTreeSet<String> = document["paths"]
-            .as_object()
-            .unwrap()
-            .iter()
-            .flat_map(|(path, item)| {
-                item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
-            })
-            .collect();
-        assert_eq!(served, described);
+    fn the_document_and_the_router_have_the_same_routes_and_roles() {
+        let expected = served().into_iter().map(|(route, access)| {
+            let security = match access {
+                Open => json!([{}]),
+                EveryKey => json!([{"api_key": []}]),
+                Role(role) => json!([{"api_key": [role.as_str()]}]),
+            };
+            (route, security)
+        });
+        assert_eq!(described(), expected.collect());
+    }
+
+    #[test]
+    fn every_path_under_v1_needs_a_key_except_the_login_and_no_other_path_does() {
+        for (route, access) in served() {
+            let path = route.split(' ').nth(1).unwrap();
+            assert_eq!(access == Open, !auth::is_guarded(path), "{route}");
+        }
+    }
+
+    /// A route whose handler takes no caller is guarded too, and a request whose sender nobody looked for is refused.
+    #[tokio::test]
+    async fn a_handler_is_reached_by_the_right_role_alone() {
+        let asked = |access: Access, caller: Option<Caller>, method: &str| {
+            let table = vec![route(GET, "/any", access, || async { "reached" })];
+            let router = routed(table, &Shares::default()).with_state(());
+            let mut request = Request::builder().method(method).uri("/any").body(Body::empty()).unwrap();
+            if let Some(caller) = caller {
+                request.extensions_mut().insert(caller);
+            }
+            async { router.oneshot(request).await.unwrap().status().as_u16() }
+        };
+        let reader = || Some(Caller::for_test(Read));
+        for (access, caller, expected) in [
+            (Open, None, 200),
+            (EveryKey, None, 500),
+            (EveryKey, reader(), 200),
+            (Role(Read), None, 500),
+            (Role(Read), reader(), 200),
+            (Role(Operate), reader(), 403),
+            (Role(Admin), reader(), 403),
+        ] {
+            for method in ["GET", "HEAD"] {
+                assert_eq!(asked(access, caller.clone(), method).await, expected, "{access:?} {method}");
+            }
+            assert_eq!(asked(access, caller, "POST").await, 405, "{access:?}");
+        }
     }
 }

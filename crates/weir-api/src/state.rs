@@ -15,7 +15,7 @@ use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Terms, Wake};
 use weir_store::SharedStore;
 
 use crate::{
-    auth::{KeyRing, PublicUrl},
+    auth::{KeyRing, PublicUrl, TrustedProxies},
     hosts::Hosts,
     overview::LiveOverview,
     readers::body::BodyBudget,
@@ -44,6 +44,8 @@ pub struct ApiState {
     pub hosts: Hosts,
     /// Where browsers reach this server. `None`: at its listener, over plain http.
     pub public_url: Option<PublicUrl>,
+    /// The reverse proxies before this server.
+    pub proxies: TrustedProxies,
     /// What viewers see of all destinations.
     pub live: LiveOverview,
     /// The largest request body of one event, in bytes.

@@ -118,34 +118,75 @@ impl TenantScope {
 
 /// Who did something, as the activity log names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Actor {
-    /// The name of a stored key, or one of the names below. Keys may have any name, so only `key_id` tells them apart.
-    pub name: String,
-    /// The stored key. `None`: a key of the settings, no key, or Weir itself.
-    pub key_id: Option<ApiKeyId>,
+pub enum Actor {
+    /// The holder of a stored key. Two keys may have one name, so only the id tells them apart.
+    Key { id: ApiKeyId, name: String },
+    /// The holder of a key in the settings of the process. The settings give keys no names.
+    Setting,
+    /// The sender of a request without a key, on a server that needs none.
+    Anonymous,
+    /// Weir itself, for example when it opens a breaker.
+    Weir,
 }
 
 impl Actor {
-    /// The holder of a stored key.
-    pub fn of_key(key_id: ApiKeyId, name: impl Into<String>) -> Self {
-        Self { name: name.into(), key_id: Some(key_id) }
+    const SETTING: &str = "WEIR_API_KEYS";
+    const ANONYMOUS: &str = "anonymous";
+    const WEIR: &str = "weir";
+
+    /// The actor with this name and key in the store; `None` if there is no such actor.
+    pub fn stored(name: String, key_id: Option<ApiKeyId>) -> Option<Self> {
+        match (key_id, &*name) {
+            (Some(id), _) => Some(Self::Key { id, name }),
+            (None, Self::SETTING) => Some(Self::Setting),
+            (None, Self::ANONYMOUS) => Some(Self::Anonymous),
+            (None, Self::WEIR) => Some(Self::Weir),
+            (None, _) => None,
+        }
     }
 
-    /// The holder of a key in the settings of the process. The settings give keys no names.
-    pub fn of_settings() -> Self {
-        Self { name: "WEIR_API_KEYS".to_owned(), key_id: None }
+    /// The name of the key at that time, or the name of the others.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Key { name, .. } => name,
+            Self::Setting => Self::SETTING,
+            Self::Anonymous => Self::ANONYMOUS,
+            Self::Weir => Self::WEIR,
+        }
     }
 
-    /// The sender of a request without a key, on a server that needs none.
-    pub fn anonymous() -> Self {
-        Self { name: "anonymous".to_owned(), key_id: None }
+    /// The stored key.
+    pub fn key_id(&self) -> Option<&ApiKeyId> {
+        match self {
+            Self::Key { id, .. } => Some(id),
+            Self::Setting | Self::Anonymous | Self::Weir => None,
+        }
     }
 
-    /// Weir itself, for example when it opens a breaker.
-    pub fn weir() -> Self {
-        Self { name: "weir".to_owned(), key_id: None }
+    /// What the actor is, in JSON.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Key { .. } => "key",
+            Self::Setting => "setting",
+            Self::Anonymous => "anonymous",
+            Self::Weir => "system",
+        }
+    }
+
+    /// Whether people could take a key with this name for Weir, for a key of the settings, for a request without a key,
+    /// or for the id of another key. Case, spaces and signs make no difference.
+    pub fn looks_like_another(key_name: &str) -> bool {
+        let letters = |text: &str| -> String {
+            text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+        };
+        let is_id = key_name.trim().get(..ID_PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(ID_PREFIX));
+        let name = letters(key_name);
+        is_id || [Self::SETTING, Self::ANONYMOUS, Self::WEIR].iter().any(|other| letters(other) == name)
     }
 }
+
+/// How the ids of keys begin.
+const ID_PREFIX: &str = "key_";
 
 #[cfg(test)]
 mod tests {
@@ -173,11 +214,27 @@ mod tests {
     }
 
     #[test]
-    fn a_key_cannot_pretend_to_be_another_actor_by_its_name() {
+    fn every_actor_is_read_back_and_a_key_is_no_other_actor_by_its_name() {
         let id = ApiKeyId::new(crate::Timestamp::from_secs(1_800_000_000), 1);
-        for other in [Actor::weir(), Actor::anonymous(), Actor::of_settings()] {
-            assert_ne!(Actor::of_key(id, other.name.clone()), other);
+        for other in [Actor::Weir, Actor::Anonymous, Actor::Setting] {
+            assert_eq!(Actor::stored(other.name().to_owned(), None), Some(other.clone()));
+            let key = Actor::Key { id, name: other.name().to_owned() };
+            assert_eq!(Actor::stored(other.name().to_owned(), Some(id)), Some(key.clone()));
+            assert_ne!((key.kind(), key.key_id()), (other.kind(), other.key_id()));
         }
+        assert_eq!(Actor::stored("billing".to_owned(), None), None);
+    }
+
+    #[test]
+    fn names_that_look_like_another_actor_are_known() {
+        let id = ApiKeyId::new(crate::Timestamp::from_secs(1_800_000_000), 1).to_string();
+        for name in ["weir", " Weir ", "W\u{200b}eir", "ANONYMOUS", "weir_api_keys", "Weir API keys", &id, " KEY_x"] {
+            assert!(Actor::looks_like_another(name), "{name:?}");
+        }
+        for name in ["weir producer", "anonymous reports", "monkey_1", "key", "billing", "…", "キー"] {
+            assert!(!Actor::looks_like_another(name), "{name:?}");
+        }
+        assert_eq!(ID_PREFIX.strip_suffix('_'), Some(ApiKeyId::PREFIX));
     }
 
     #[test]

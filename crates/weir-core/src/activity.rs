@@ -94,7 +94,7 @@ pub struct Origin {
 
 impl Origin {
     pub fn weir() -> Self {
-        Self { actor: Actor::weir(), request_id: None }
+        Self { actor: Actor::Weir, request_id: None }
     }
 }
 
@@ -190,7 +190,7 @@ impl Activity {
     fn identified(mut self) -> Self {
         let mut digest = Sha256::new();
         let subject = self.subject.as_ref().map_or("", |subject| &subject.id);
-        let actor = &self.origin.actor.name;
+        let actor = self.origin.actor.name();
         for part in [subject, self.action.as_str(), actor, self.origin.request_id.as_deref().unwrap_or_default()] {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part.as_bytes());
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_id_follows_from_what_was_done_by_whom_and_when() {
-        let by = |request: &str| Origin { actor: Actor::anonymous(), request_id: Some(request.to_owned()) };
+        let by = |request: &str| Origin { actor: Actor::Anonymous, request_id: Some(request.to_owned()) };
         let of = |request, action, at, delivery: u8| {
             let (delivery, destination) = (DeliveryId::from_bytes([delivery; 16]), DestinationId::from_bytes([1; 16]));
             Activity::new(by(request), action, at).of_delivery(delivery, destination, None).id

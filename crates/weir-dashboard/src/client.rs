@@ -19,12 +19,14 @@ use crate::{fingerprint::fingerprint, refusal::Refusal};
 pub(crate) const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The headers of the browser that a call carries.
-const PASSED_ON: [HeaderName; 6] = [
+const PASSED_ON: [HeaderName; 7] = [
     header::COOKIE,
     header::HOST,
     header::ORIGIN,
     // A script may use the pages with a key.
     header::AUTHORIZATION,
+    // The API tells clients behind a proxy apart.
+    HeaderName::from_static("x-forwarded-for"),
     SEC_FETCH_SITE,
     HeaderName::from_static("x-request-id"),
 ];

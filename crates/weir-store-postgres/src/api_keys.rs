@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{ApiKeyId, activity::Activity};
 use weir_store::{
-    ApiKey, ApiKeys, Created, Creation, StoreResult,
-    rows::{API_KEY_COLUMNS, api_key, tenants_json},
+    ApiKey, ApiKeys, Created, Creation, SessionSecret, StoreResult,
+    rows::{API_KEY_COLUMNS, api_key, session_secret, tenants_json},
 };
 
 use crate::{
@@ -20,6 +20,10 @@ const INSERT: &str = "INSERT INTO api_keys VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
 const DELETE: &str = "DELETE FROM api_keys WHERE id = $1";
 
+const SESSION_SECRET: &str = "SELECT secret FROM session_secret";
+
+const KEEP_SESSION_SECRET: &str = "INSERT INTO session_secret VALUES (true, $1) ON CONFLICT DO NOTHING";
+
 #[async_trait]
 impl ApiKeys for PostgresStore {
     async fn api_keys(&self) -> StoreResult<Vec<ApiKey>> {
@@ -33,6 +37,15 @@ impl ApiKeys for PostgresStore {
 
     async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool> {
         self.edit(Delete { id, activity }).await
+    }
+
+    async fn session_secret(&self, proposed: SessionSecret) -> StoreResult<SessionSecret> {
+        // Normally there is one: a read-only server answers too.
+        let kept = self.read(sqlx::query(SESSION_SECRET), session_secret).await?.pop();
+        match kept {
+            Some(kept) => Ok(kept),
+            None => self.edit(KeepSessionSecret(proposed)).await,
+        }
     }
 }
 
@@ -85,5 +98,19 @@ impl Edit for Delete {
         }
         transaction.commit().await?;
         Ok(is_deleted)
+    }
+}
+
+/// Keeps a secret if there is none, and returns the kept one.
+struct KeepSessionSecret(SessionSecret);
+
+#[async_trait]
+impl Edit for KeepSessionSecret {
+    type Answer = SessionSecret;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<SessionSecret, sqlx::Error> {
+        // The insert waits for another one that is under way, so the statement after it sees the secret of that one.
+        sqlx::query(KEEP_SESSION_SECRET).bind(&self.0[..]).execute(&mut *connection).await?;
+        Ok(session_secret(&sqlx::query(SESSION_SECRET).fetch_one(connection).await?)?)
     }
 }

@@ -86,9 +86,9 @@ impl Destinations for PostgresStore {
     async fn patch_destination(
         &self,
         patch: DestinationPatch,
-        activity: Activity,
-    ) -> StoreResult<Option<Arc<Destination>>> {
-        self.edit(Patch { patch, activity }).await
+        edit: Creation,
+    ) -> StoreResult<Created<Option<Arc<Destination>>>> {
+        self.edit(Patch { patch, creation: edit }).await
     }
 
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool> {

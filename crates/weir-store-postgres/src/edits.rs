@@ -124,29 +124,33 @@ async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<O
 }
 
 /// Replaces a destination with the result of `change`, and records the activity. `None`: there is no such destination,
-/// or `change` returned `None`.
+/// or `change` returned `None`; then no answer is stored.
 async fn change_destination(
     connection: &mut PgConnection,
     id: DestinationId,
-    change: impl Fn(&Destination) -> Option<(Destination, Option<Activity>)> + Send,
-) -> Result<Option<Arc<Destination>>, sqlx::Error> {
-    let Some(tenant) = tenant_of(connection, id).await? else { return Ok(None) };
+    change: impl Fn(&Destination) -> Option<(Destination, Option<Creation>)> + Send,
+) -> Result<Created<Option<Arc<Destination>>>, sqlx::Error> {
+    let none = Created::New(None);
+    let Some(tenant) = tenant_of(connection, id).await? else { return Ok(none) };
     // Under the tenant's lock no event is fanned out partly before and partly after the change.
     let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
     // Apply the change to the current values of the locked row, not to those in the cache.
     let current = sqlx::query(LOCK_LIVE).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
-    let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(None) };
-    let Some((changed, activity)) = change(&current) else { return Ok(None) };
+    let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(none) };
+    let Some((changed, creation)) = change(&current) else { return Ok(none) };
+    if let Some(creation) = creation
+        && let Some(before) = record_creation(&mut transaction, &creation).await?
+    {
+        transaction.rollback().await?;
+        return Ok(Created::Before(before));
+    }
     // The audit judges each send by the limits that applied when it started.
     if changed.settings.rate_limits != current.settings.rate_limits {
         record_limits(&mut transaction, &changed, changed.updated_at).await?;
     }
     write_destination(UPDATE, &changed)?.execute(&mut *transaction).await?;
-    if let Some(activity) = activity {
-        record(&mut transaction, &activity).await?;
-    }
     transaction.commit().await?;
-    Ok(Some(Arc::new(changed)))
+    Ok(Created::New(Some(Arc::new(changed))))
 }
 
 /// Inserts a new destination in a transaction that has the lock of its tenant.
@@ -232,16 +236,16 @@ impl Edit for CreateNamed {
 
 pub(crate) struct Patch {
     pub(crate) patch: DestinationPatch,
-    pub(crate) activity: Activity,
+    pub(crate) creation: Creation,
 }
 
 #[async_trait]
 impl Edit for Patch {
-    type Answer = Option<Arc<Destination>>;
+    type Answer = Created<Option<Arc<Destination>>>;
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let Self { patch, activity } = self;
-        let change = |current: &Destination| Some((patch.applied_to(current)?, Some(activity.clone())));
+        let Self { patch, creation } = self;
+        let change = |current: &Destination| Some((patch.applied_to(current)?, Some(creation.clone())));
         change_destination(connection, patch.id, change).await
     }
 }
@@ -260,9 +264,9 @@ impl Edit for Pause {
         let pause = |current: &Destination| {
             let paused = paused_by_weir(current, &self.reason, self.now)?;
             let activity = Activity::of_pause(&paused);
-            Some((paused, Some(activity)))
+            Some((paused, Some(activity.into())))
         };
-        Ok(change_destination(connection, self.id, pause).await?.is_some())
+        Ok(change_destination(connection, self.id, pause).await?.into_new().flatten().is_some())
     }
 }
 
@@ -277,9 +281,9 @@ impl Edit for ChangeBreaker {
         let change_breaker = |current: &Destination| {
             let changed = change.applied_to(current)?;
             let activity = Activity::of_breaker(current, &changed);
-            Some((changed, activity))
+            Some((changed, activity.map(Creation::from)))
         };
-        Ok(change_destination(connection, change.id, change_breaker).await?.is_some())
+        Ok(change_destination(connection, change.id, change_breaker).await?.into_new().flatten().is_some())
     }
 }
 

@@ -50,6 +50,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "operational events",
         sql: include_str!("../../../migrations/postgres/0006_operational_events.sql"),
     },
+    Migration {
+        version: 9,
+        description: "session secret",
+        sql: include_str!("../../../migrations/postgres/0009_session_secret.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -105,8 +110,8 @@ mod tests {
         delivery::{AttemptDetails, AttemptOutcome},
     };
     use weir_store::{
-        ActivityLog as _, Counters as _, Destinations as _, EventFilter, History as _, Ingest as _, NewEvent,
-        Outbox as _, Processes as _, StateCounts,
+        ActivityLog as _, ApiKeys as _, Counters as _, Destinations as _, EventFilter, History as _, Ingest as _,
+        NewEvent, Outbox as _, Processes as _, StateCounts,
     };
 
     use super::*;
@@ -114,7 +119,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 6] = [
+    const LEFT_BEHIND: [(i64, &str); 7] = [
         (
             1,
             r#"
@@ -185,6 +190,7 @@ mod tests {
         VALUES ('01a3185c-5000-7000-8000-000000000009', 'acme', 'weir.test', 1800000000000000000, 8, '{"data":1}');
         "#,
         ),
+        (9, r"INSERT INTO session_secret VALUES (true, decode(repeat('09', 32), 'hex'));"),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -222,10 +228,11 @@ mod tests {
         assert_eq!(store.named_destinations("acme", "a").await.unwrap(), std::slice::from_ref(&destination));
         let page = weir_store::PageRequest { before: None, limit: 9 };
         let activity = store.list_activity(&Default::default(), page).await.unwrap().rows.remove(0);
-        assert_eq!((activity.origin.actor.name.as_str(), activity.destination_id), ("weir", Some(destination.id)));
+        assert_eq!((activity.origin.actor.name(), activity.destination_id), ("weir", Some(destination.id)));
         let running = store.running_processes().await.unwrap();
         let roles = running.iter().map(|process| process.profile.as_ref().map(|profile| profile.role.as_str()));
         assert_eq!(roles.collect::<Vec<_>>(), [None, Some("worker")]);
+        assert_eq!(store.session_secret([1; 32]).await.unwrap(), [9; 32]);
         let filter = EventFilter { event_type: Some("weir.*".parse().unwrap()), ..EventFilter::default() };
         let operational = store.list_events(&filter, page).await.unwrap().rows;
         assert_eq!(

@@ -3,15 +3,15 @@
 use async_trait::async_trait;
 use weir_core::{ApiKeyId, activity::Activity};
 use weir_store::{
-    ApiKey, ApiKeys, Created, Creation, StoreResult,
-    rows::{API_KEY_COLUMNS, api_key, tenants_json},
+    ApiKey, ApiKeys, Created, Creation, SessionSecret, StoreResult,
+    rows::{API_KEY_COLUMNS, Corrupt, api_key, session_secret, tenants_json},
 };
 
 use crate::{
     SqliteStore,
     edits::Edit,
     error::Result,
-    sql::{Values, execute},
+    sql::{Values, execute, query},
     writer::Transaction,
 };
 
@@ -19,6 +19,10 @@ use crate::{
 const INSERT: &str = "INSERT INTO api_keys VALUES (?, ?, ?, ?, ?, ?, ?)";
 
 const DELETE: &str = "DELETE FROM api_keys WHERE id = ?";
+
+const SESSION_SECRET: &str = "SELECT secret FROM session_secret";
+
+const KEEP_SESSION_SECRET: &str = "INSERT INTO session_secret VALUES (1, ?) ON CONFLICT DO NOTHING";
 
 #[async_trait]
 impl ApiKeys for SqliteStore {
@@ -32,6 +36,15 @@ impl ApiKeys for SqliteStore {
 
     async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool> {
         self.ask((id, activity), |edit| Edit::operation(Edit::DeleteApiKey(edit))).await
+    }
+
+    async fn session_secret(&self, proposed: SessionSecret) -> StoreResult<SessionSecret> {
+        // Normally there is one, and a reader does not wait for the writer.
+        let kept = self.read(SESSION_SECRET.to_owned(), Values::default(), session_secret).await?.pop();
+        match kept {
+            Some(kept) => Ok(kept),
+            None => self.ask(proposed, |edit| Edit::operation(Edit::KeepSessionSecret(edit))).await,
+        }
     }
 }
 
@@ -48,5 +61,14 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
         Ok(execute(self.connection, DELETE, &values)? == 1)
+    }
+
+    /// Keeps a secret if there is none, and returns the kept one.
+    pub(crate) fn keep_session_secret(&mut self, proposed: &SessionSecret) -> Result<SessionSecret> {
+        let mut values = Values::default();
+        values.blob(proposed);
+        execute(self.connection, KEEP_SESSION_SECRET, &values)?;
+        let kept = query(self.connection, SESSION_SECRET, &Values::default(), |row| session_secret(row))?.pop();
+        Ok(kept.ok_or(Corrupt("the secret of sessions"))?)
     }
 }

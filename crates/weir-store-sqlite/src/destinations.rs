@@ -74,9 +74,9 @@ impl Destinations for SqliteStore {
     async fn patch_destination(
         &self,
         patch: DestinationPatch,
-        activity: Activity,
-    ) -> StoreResult<Option<Arc<Destination>>> {
-        self.ask((patch, activity), |edit| Edit::operation(Edit::Patch(edit))).await
+        edit: Creation,
+    ) -> StoreResult<Created<Option<Arc<Destination>>>> {
+        self.ask((patch, edit), |edit| Edit::operation(Edit::Patch(edit))).await
     }
 
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool> {
@@ -247,14 +247,20 @@ impl Transaction<'_, '_> {
         Ok(destination)
     }
 
-    pub(crate) fn patch_destination(&mut self, patch: &DestinationPatch) -> Result<Option<Arc<Destination>>> {
-        let Some(current) = self.destinations.get(patch.id) else { return Ok(None) };
-        let Some(edited) = patch.applied_to(&current) else { return Ok(None) };
-        // The audit judges each send by the limits that applied when it started.
-        if edited.settings.rate_limits != current.settings.rate_limits {
-            self.record_limits(&edited, patch.now)?;
-        }
-        self.update_destination(edited).map(Some)
+    pub(crate) fn patch_destination(
+        &mut self,
+        patch: &DestinationPatch,
+        creation: &Creation,
+    ) -> Result<Created<Option<Arc<Destination>>>> {
+        let Some(current) = self.destinations.get(patch.id) else { return Ok(Created::New(None)) };
+        let Some(edited) = patch.applied_to(&current) else { return Ok(Created::New(None)) };
+        self.create_once(creation, |this| {
+            // The audit judges each send by the limits that applied when it started.
+            if edited.settings.rate_limits != current.settings.rate_limits {
+                this.record_limits(&edited, patch.now)?;
+            }
+            this.update_destination(edited).map(Some)
+        })
     }
 
     pub(crate) fn pause_destination(&mut self, id: DestinationId, reason: &str, now: Timestamp) -> Result<bool> {

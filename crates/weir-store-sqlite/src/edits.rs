@@ -11,7 +11,7 @@ use weir_core::{
 use weir_store::{
     ApiKey, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DeliveryAction, DestinationDeletion,
     DestinationPatch, MessageGroup, NamedCreation, NewReplay, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase,
-    ReplayStep, StoreError,
+    ReplayStep, SessionSecret, StoreError,
 };
 
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 pub(crate) enum Edit {
     Create(Pending<(Destination, Creation), Created<Arc<Destination>>>),
     CreateNamed(Pending<(Destination, Activity), NamedCreation>),
-    Patch(Pending<(DestinationPatch, Activity), Option<Arc<Destination>>>),
+    Patch(Pending<(DestinationPatch, Creation), Created<Option<Arc<Destination>>>>),
     Pause(Pending<(DestinationId, String, Timestamp), bool>),
     Hold(Pending<(DestinationId, Timestamp, String, Timestamp), ()>),
     ChangeBreaker(Pending<BreakerChange, bool>),
@@ -62,6 +62,7 @@ pub(crate) enum Edit {
     RecordAlertState(Pending<(DestinationId, u64, AlertState), bool>),
     CreateApiKey(Pending<(ApiKey, Creation), Created<()>>),
     DeleteApiKey(Pending<(ApiKeyId, Activity), bool>),
+    KeepSessionSecret(Pending<SessionSecret, SessionSecret>),
     /// The input is the latest instant at which an unrecorded send may have started.
     MarkRestored(Pending<Timestamp, ()>),
     /// Proves that the writer runs and can lock the database.
@@ -111,8 +112,7 @@ impl Edit {
                 edit.answer = Some(transaction.recorded(created, NamedCreation::is_new, &edit.input.1)?);
             }
             Self::Patch(edit) => {
-                let patched = transaction.patch_destination(&edit.input.0)?;
-                edit.answer = Some(transaction.recorded(patched, Option::is_some, &edit.input.1)?);
+                edit.answer = Some(transaction.patch_destination(&edit.input.0, &edit.input.1)?);
             }
             Self::Pause(edit) => {
                 let (id, reason, now) = &edit.input;
@@ -186,6 +186,7 @@ impl Edit {
                 let deleted = transaction.delete_api_key(edit.input.0)?;
                 edit.answer = Some(transaction.recorded(deleted, |deleted| *deleted, &edit.input.1)?);
             }
+            Self::KeepSessionSecret(edit) => edit.answer = Some(transaction.keep_session_secret(&edit.input)?),
             Self::Check(edit) => edit.answer = Some(()),
             Self::Beat(edit) => edit.answer = Some(transaction.beat()?),
         }
@@ -220,6 +221,7 @@ impl Edit {
             Self::MarkRestored(edit) => edit.finish(failure),
             Self::CreateApiKey(edit) => edit.finish(failure),
             Self::DeleteApiKey(edit) => edit.finish(failure),
+            Self::KeepSessionSecret(edit) => edit.finish(failure),
             Self::Check(edit) | Self::Beat(edit) => edit.finish(failure),
         }
     }

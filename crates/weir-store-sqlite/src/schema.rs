@@ -31,6 +31,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "operational events",
         sql: include_str!("../../../migrations/sqlite/0006_operational_events.sql"),
     },
+    Migration {
+        version: 9,
+        description: "session secret",
+        sql: include_str!("../../../migrations/sqlite/0009_session_secret.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

@@ -23,7 +23,7 @@ pub struct KeyedAnswer {
     pub at: Timestamp,
 }
 
-/// What is stored in the transaction of a creation.
+/// What is stored in the transaction of a creation, or of an edit that must not be made twice.
 #[derive(Debug, Clone)]
 pub struct Creation {
     pub activity: Activity,

@@ -1,4 +1,5 @@
-//! The API keys that are created through the API. Keys from the settings of the process are not stored.
+//! The API keys that are created through the API, and the secret that signs sessions. Keys from the settings of the
+//! process are not stored.
 
 use async_trait::async_trait;
 use weir_core::{
@@ -23,6 +24,9 @@ pub struct ApiKey {
     pub expires_at: Option<Timestamp>,
 }
 
+/// The secret that signs the sessions of browsers.
+pub type SessionSecret = [u8; 32];
+
 #[async_trait]
 pub trait ApiKeys {
     /// All keys, the oldest first, expired ones included. There are few: each API process keeps them in memory.
@@ -32,4 +36,8 @@ pub trait ApiKeys {
 
     /// `false` if there is no such key.
     async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool>;
+
+    /// The secret that signs sessions, which all processes share. If there is none, `proposed` becomes it; of several
+    /// proposals at one time the first does, and all callers get that one.
+    async fn session_secret(&self, proposed: SessionSecret) -> StoreResult<SessionSecret>;
 }

@@ -166,7 +166,7 @@ impl Subject {
         edit(&mut settings);
         let (id, expected_updated_at) = (current.id, current.updated_at);
         let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: false, now };
-        self.store.patch_destination(patch, activity()).await.expect("patch")
+        self.store.patch_destination(patch, creation()).await.expect("patch").into_new().flatten()
     }
 
     async fn pause(&self, number: u128) {

@@ -285,12 +285,12 @@ pub trait Destinations {
     ) -> StoreResult<Page<Arc<Destination>>>;
 
     /// Applies an edit and records changed limits. Resuming a paused destination clears `paused_reason`. `None` if the
-    /// destination is deleted or was edited meanwhile.
+    /// destination is deleted or was edited meanwhile; then no answer is stored.
     async fn patch_destination(
         &self,
         patch: DestinationPatch,
-        activity: Activity,
-    ) -> StoreResult<Option<Arc<Destination>>>;
+        edit: Creation,
+    ) -> StoreResult<Created<Option<Arc<Destination>>>>;
 
     /// Pauses a destination on behalf of Weir itself, with the reason. `false` if it is deleted or already paused.
     async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool>;

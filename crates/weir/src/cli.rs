@@ -87,7 +87,8 @@ pub(crate) struct SettingFlags {
     /// [default: none, the queue is in the process]
     #[arg(long, value_name = "URL")]
     redis_url: Option<String>,
-    /// API keys; a request must send one of them. The environment variable hides them better [env: WEIR_API_KEYS]
+    /// API keys; a request must send one of them. Beyond loopback they have at least 16 characters. The environment
+    /// variable hides them better [env: WEIR_API_KEYS]
     #[arg(long, value_name = "KEY,…")]
     api_keys: Option<String>,
     /// Host names that requests may address, besides loopback hosts [env: WEIR_HOSTS]
@@ -97,6 +98,9 @@ pub(crate) struct SettingFlags {
     /// WEIR_PUBLIC_URL]
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
+    /// Believe `X-Forwarded-For` of reverse proxies in these networks [env: WEIR_TRUSTED_PROXIES]
+    #[arg(long, value_name = "CIDR,…")]
+    trusted_proxies: Option<String>,
     /// Serve the dashboard at `/` [env: WEIR_DASHBOARD] [default: on]
     #[arg(long, value_name = "on|off")]
     dashboard: Option<String>,
@@ -171,6 +175,7 @@ impl SettingFlags {
             Key::ApiKeys => &self.api_keys,
             Key::Hosts => &self.hosts,
             Key::PublicUrl => &self.public_url,
+            Key::TrustedProxies => &self.trusted_proxies,
             Key::Dashboard => &self.dashboard,
             Key::AllowHttp => &self.allow_http,
             Key::AllowNetworks => &self.allow_networks,

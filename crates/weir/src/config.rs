@@ -28,6 +28,8 @@ use sources::SourceValues;
 const DEFAULT_DATABASE_URL: &str = "sqlite://weir.db";
 const DEFAULT_MAX_EVENT_BYTES: &str = "1048576";
 const DEFAULT_BODY_BUDGET_BYTES: &str = "268435456";
+/// Nobody guesses a key of this length: 16 random letters and digits are 95 bits.
+const MIN_KEY_CHARS: usize = 16;
 /// Far more connections than a few dozen producers open; with a buffer of 8 KiB each they need at most 32 MiB.
 const DEFAULT_MAX_CONNECTIONS: &str = "4096";
 /// Of a tenant and of an event: one event is then one commit of a fraction of a second.
@@ -54,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) hosts: Vec<Host<String>>,
     /// Where browsers and producers reach the API; `None`: at its listener, without a path and over http.
     pub(crate) public_url: Option<PublicUrl>,
+    /// The networks of the reverse proxies whose `X-Forwarded-For` is believed.
+    pub(crate) trusted_proxies: Vec<IpNet>,
     /// Whether the API serves the dashboard.
     pub(crate) dashboard: bool,
     /// Whether destinations may have plain http URLs.
@@ -209,6 +213,7 @@ impl Settings {
             api_keys: parse_setting(values, Key::ApiKeys, "", parse::api_keys)?,
             hosts: parse_setting(values, Key::Hosts, "", parse::hosts)?,
             public_url: parse_setting(values, Key::PublicUrl, "", parse::public_url)?,
+            trusted_proxies: parse_setting(values, Key::TrustedProxies, "", parse::networks)?,
             dashboard: parse_setting(values, Key::Dashboard, "on", parse::on_or_off)?,
             allow_http: parse_setting(values, Key::AllowHttp, "false", parse::boolean)?,
             allow_networks: parse_setting(values, Key::AllowNetworks, "", parse::networks)?,
@@ -256,9 +261,16 @@ impl Settings {
             return Err(ConfigError::UnknownVariable { name: API_KEY_ENV.to_owned(), nearest });
         }
         // Without keys everyone who can connect can use the API, so it may listen only on loopback.
-        if role.serves_api() && settings.api_keys.is_empty() && !settings.listen.ip().to_canonical().is_loopback() {
+        let listen = settings.listen;
+        let is_open = role.serves_api() && !listen.ip().to_canonical().is_loopback();
+        if is_open && settings.api_keys.is_empty() {
             let (setting, _) = values.get(Key::Listen, role.default_listen());
-            return Err(ConfigError::OpenToAll { setting, listen: settings.listen });
+            return Err(ConfigError::OpenToAll { setting, listen });
+        }
+        // No throttle makes a short key safe: whoever has many addresses can try as many keys.
+        if is_open && settings.api_keys.iter().any(|key| key.0.len() < MIN_KEY_CHARS) {
+            let (setting, _) = values.get(Key::ApiKeys, "");
+            return Err(ConfigError::ShortKey { setting, listen, least: MIN_KEY_CHARS });
         }
         Ok(settings)
     }

@@ -10,7 +10,7 @@ use tokio::{
 };
 use weir_api::{
     ApiKeys, ApiState, BodyBudget, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths,
-    Readiness, RemoteAddress,
+    Readiness, RemoteAddress, TrustedProxies,
 };
 use weir_core::{Clock, address::AddressPolicy, retention::Retention};
 use weir_dashboard::DashboardSettings;
@@ -51,6 +51,7 @@ pub(crate) struct EngineSettings {
     pub(crate) api_keys: ApiKeys,
     pub(crate) hosts: Hosts,
     pub(crate) public_url: Option<PublicUrl>,
+    pub(crate) proxies: TrustedProxies,
     pub(crate) dashboard: bool,
     pub(crate) addresses: AddressPolicy,
     pub(crate) max_event_bytes: usize,
@@ -182,6 +183,7 @@ impl Engine {
                 addresses: settings.addresses,
                 hosts,
                 public_url: settings.public_url,
+                proxies: settings.proxies,
                 live: LiveOverview::new(backends.store(), backends.clock(), serving_stops.clone()),
                 max_event_bytes: settings.max_event_bytes,
                 bodies: settings.bodies,

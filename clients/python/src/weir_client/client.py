@@ -308,10 +308,19 @@ class Destinations(_Resource):
     def secret(self, id: str) -> Secret:
         return cast(Secret, self._call("GET", "/v1/destinations/{id}/secret", {"id": id}))
 
-    def rotate_secret(self, id: str, *, overlap_s: int | None = None, secret: str | None = None) -> Secret:
-        """Makes a new secret. The previous one signs too for `overlap_s`, by default a day."""
-        body = _set({"overlap_s": overlap_s, "secret": secret})
-        return cast(Secret, self._call("POST", "/v1/destinations/{id}/rotate-secret", {"id": id}, body=body))
+    def rotate_secret(
+        self,
+        id: str,
+        *,
+        overlap_s: int | None = None,
+        secret: str | None = None,
+        force: bool | None = None,
+    ) -> Secret:
+        """Makes a new secret. The previous one signs too for `overlap_s`, by default a day. Meanwhile another rotation
+        needs `force`, and ends the overlap."""
+        body = _set({"overlap_s": overlap_s, "secret": secret, "force": force})
+        path = "/v1/destinations/{id}/rotate-secret"
+        return cast(Secret, self._call("POST", path, {"id": id}, body=body, **_once()))
 
 
 class Deliveries(_Resource):

@@ -343,6 +343,7 @@ class Activity(TypedDict):
     id: str
     at: str
     actor: str
+    actor_kind: Literal["key", "setting", "anonymous", "system"]
     actor_key_id: str | None
     action: str
     tenant: str | None

@@ -8,7 +8,7 @@ use std::{
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use weir_core::{
-    Timestamp,
+    ApiKeyId, Timestamp,
     access::{Actor, Role, TenantScope},
 };
 use weir_store::ApiKey;
@@ -28,6 +28,18 @@ struct Holder {
     actor: Actor,
     role: Role,
     tenants: TenantScope,
+    sharer: Sharer,
+}
+
+/// Who shares bounded resources with others: each key is one, whoever holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Sharer {
+    /// A stored key.
+    Key(ApiKeyId),
+    /// A key of the settings, by its place there.
+    Setting(usize),
+    /// All who send no key, on a server that needs none.
+    Nobody,
 }
 
 /// How a request identifies its sender.
@@ -45,29 +57,38 @@ pub(crate) enum Credential {
 }
 
 impl Caller {
-    fn new(actor: Actor, role: Role, tenants: TenantScope, credential: Credential) -> Self {
-        Self { holder: Arc::new(Holder { actor, role, tenants }), credential }
+    fn new(holder: Holder, credential: Credential) -> Self {
+        Self { holder: Arc::new(holder), credential }
     }
 
     /// The holder of a stored key.
     pub(super) fn of_key(key: &ApiKey) -> Self {
-        let actor = Actor::of_key(key.id, key.name.clone());
-        Self::new(actor, key.role, key.tenants.clone(), Credential::Key)
+        let actor = Actor::Key { id: key.id, name: key.name.clone() };
+        let holder = Holder { actor, role: key.role, tenants: key.tenants.clone(), sharer: Sharer::Key(key.id) };
+        Self::new(holder, Credential::Key)
     }
 
-    /// The holder of a key in the settings: an admin of all tenants. Most requests have this caller, so it is made
-    /// once.
-    pub(super) fn of_settings() -> Self {
-        static CALLER: LazyLock<Caller> =
-            LazyLock::new(|| Caller::new(Actor::of_settings(), Role::Admin, TenantScope::All, Credential::Key));
-        CALLER.clone()
+    /// The holder of the key at this place in the settings: an admin of all tenants.
+    pub(super) fn of_settings(place: usize) -> Self {
+        let sharer = Sharer::Setting(place);
+        let holder = Holder { actor: Actor::Setting, role: Role::Admin, tenants: TenantScope::All, sharer };
+        Self::new(holder, Credential::Key)
     }
 
     /// The sender of a request without a key, on a server that needs none: an admin of all tenants.
     pub(super) fn anonymous() -> Self {
-        static CALLER: LazyLock<Caller> =
-            LazyLock::new(|| Caller::new(Actor::anonymous(), Role::Admin, TenantScope::All, Credential::Nothing));
+        static CALLER: LazyLock<Caller> = LazyLock::new(|| {
+            let (actor, sharer) = (Actor::Anonymous, Sharer::Nobody);
+            Caller::new(Holder { actor, role: Role::Admin, tenants: TenantScope::All, sharer }, Credential::Nothing)
+        });
         CALLER.clone()
+    }
+
+    /// A caller with this role, for tests.
+    #[cfg(test)]
+    pub(crate) fn for_test(role: Role) -> Self {
+        let (actor, sharer) = (Actor::Setting, Sharer::Setting(0));
+        Self::new(Holder { actor, role, tenants: TenantScope::All, sharer }, Credential::Key)
     }
 
     /// The same holder of a key, identified by a session.
@@ -82,6 +103,11 @@ impl Caller {
     /// The name that the activity log records for this caller.
     pub(crate) fn actor(&self) -> &Actor {
         &self.holder.actor
+    }
+
+    /// Who the caller is where resources are shared.
+    pub(crate) fn sharer(&self) -> Sharer {
+        self.holder.sharer
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -179,14 +205,15 @@ mod tests {
 
     fn bound(tenants: &[&str]) -> Caller {
         let tenants = TenantScope::Only(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
-        Caller::new(Actor::anonymous(), Role::Operate, tenants, Credential::Key)
+        let (actor, sharer) = (Actor::Anonymous, Sharer::Nobody);
+        Caller::new(Holder { actor, role: Role::Operate, tenants, sharer }, Credential::Key)
     }
 
     #[test]
     fn a_list_has_the_named_tenant_or_all_tenants_of_the_caller() {
         let both = ["acme", "globex"];
         let scope = |caller: Caller, named: Option<&str>| caller.scope(named.map(str::to_owned)).ok();
-        assert_eq!(scope(Caller::of_settings(), None), Some(TenantScope::All));
+        assert_eq!(scope(Caller::of_settings(0), None), Some(TenantScope::All));
         assert_eq!(scope(bound(&both), None), Some(TenantScope::Only(both.map(str::to_owned).into())));
         assert_eq!(scope(bound(&both), Some("acme")), Some(TenantScope::one("acme")));
         assert_eq!(scope(bound(&both), Some("third")), None);
@@ -198,8 +225,8 @@ mod tests {
         let status =
             |limited: ApiResult<Option<String>>| limited.map_err(|problem| problem.into_response().status().as_u16());
         for (caller, named, expected) in [
-            (Caller::of_settings(), None, Ok(None)),
-            (Caller::of_settings(), some("acme"), Ok(some("acme"))),
+            (Caller::of_settings(0), None, Ok(None)),
+            (Caller::of_settings(0), some("acme"), Ok(some("acme"))),
             (bound(&["acme"]), None, Ok(some("acme"))),
             (bound(&["acme"]), some("acme"), Ok(some("acme"))),
             (bound(&["acme"]), some("globex"), Err(404)),

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     fn token(byte: u8) -> Token {
-        Token::sign(&[byte; 32], Timestamp::from_secs(1_800_000_000))
+        Token::sign(&[5; 32], &[byte; 32], Timestamp::from_secs(1_800_000_000))
     }
 
     #[test]

@@ -13,18 +13,21 @@ use std::{
 
 use http::{HeaderMap, Uri, header};
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
+use subtle::ConstantTimeEq;
 use weir_core::{Timestamp, access::KeyDigest};
-use weir_store::{ApiKey, SharedStore, Store, StoreResult};
+use weir_store::{ApiKey, SessionSecret, SharedStore, Store, StoreResult};
 
 use super::{
     caller::Caller,
     cookie::SessionCookie,
     is_guarded,
     session::{self, Fingerprint, SESSION_LENGTH, Token},
-    throttle::LoginThrottle,
+    throttle::Throttle,
 };
-use crate::problem::{ApiResult, Problem, ProblemKind};
+use crate::{
+    meters,
+    problem::{ApiResult, Problem, ProblemKind},
+};
 
 /// How often the stored keys are read again: a new key must be valid, and a deleted one invalid, within a second.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
@@ -33,13 +36,14 @@ const NOT_VALID: &str = "the API key is not valid: it is wrong, has expired, or 
 
 /// The keys in the settings of the process. Their holders are admins of all tenants.
 #[derive(Clone, Default)]
-pub struct ApiKeys(Vec<KeyDigest>);
+pub struct ApiKeys(Vec<(KeyDigest, Caller)>);
 
 impl ApiKeys {
     /// Blank keys are ignored: an empty bearer token must never be valid.
     pub fn new<K: AsRef<str>>(keys: impl IntoIterator<Item = K>) -> Self {
-        let keys = keys.into_iter();
-        Self(keys.filter(|key| !key.as_ref().trim().is_empty()).map(|key| digest(key.as_ref().trim())).collect())
+        let keys = keys.into_iter().filter(|key| !key.as_ref().trim().is_empty());
+        let holder = |(place, key): (usize, K)| (digest(key.as_ref().trim()), Caller::of_settings(place));
+        Self(keys.enumerate().map(holder).collect())
     }
 
     /// Whether no key is configured, so that requests need none.
@@ -47,13 +51,13 @@ impl ApiKeys {
         self.0.is_empty()
     }
 
-    /// Compares every key, so that the time does not reveal which one matched.
-    fn contains(&self, given: &KeyDigest) -> bool {
-        self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(given)).into()
+    /// The holder of a key. Compares every key, so that the time does not reveal which one matched.
+    fn holder(&self, given: &KeyDigest) -> Option<&Caller> {
+        self.0.iter().fold(None, |found, (known, caller)| if known.ct_eq(given).into() { Some(caller) } else { found })
     }
 
-    fn have_signed(&self, token: &Token) -> bool {
-        self.0.iter().any(|digest| token.is_signed_by(digest))
+    fn signer_of(&self, token: &Token, secret: &SessionSecret) -> Option<&Caller> {
+        self.0.iter().find(|(digest, _)| token.is_signed(secret, digest)).map(|(_, caller)| caller)
     }
 }
 
@@ -69,13 +73,35 @@ pub struct KeyRing {
     configured: ApiKeys,
     /// `None` until they are read.
     stored: Arc<RwLock<Option<StoredKeys>>>,
-    logins: Arc<LoginThrottle>,
+    throttle: Arc<Throttle>,
+}
+
+/// Where a wrong key was tried, for metrics and the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trial {
+    Login,
+    Request,
+}
+
+/// Why a request has no sender.
+#[derive(Debug)]
+pub(crate) enum NoCaller<'h> {
+    /// Its key is not valid.
+    WrongKey(&'h str),
+    Refused(Problem),
+}
+
+impl From<Problem> for NoCaller<'_> {
+    fn from(problem: Problem) -> Self {
+        Self::Refused(problem)
+    }
 }
 
 /// The stored keys. The time of a look-up may reveal a part of a stored digest, but nobody can compute a key from it;
 /// a fingerprint is no secret.
-#[derive(Default)]
 struct StoredKeys {
+    /// What signs sessions.
+    secret: SessionSecret,
     by_digest: HashMap<KeyDigest, StoredKey>,
     /// The digest of the key with this fingerprint: a session names its key by the fingerprint.
     digests: HashMap<Fingerprint, KeyDigest>,
@@ -87,32 +113,30 @@ struct StoredKey {
 }
 
 impl StoredKeys {
+    fn new(secret: SessionSecret, keys: impl IntoIterator<Item = ApiKey>) -> Self {
+        let mut stored = Self { secret, by_digest: HashMap::new(), digests: HashMap::new() };
+        for key in keys {
+            stored.digests.insert(session::fingerprint(&secret, &key.digest), key.digest);
+            let (digest, expires_at) = (key.digest, key.expires_at);
+            stored.by_digest.insert(digest, StoredKey { caller: Caller::of_key(&key), expires_at });
+        }
+        stored
+    }
+
     fn valid(&self, digest: &KeyDigest, now: Timestamp) -> Option<&StoredKey> {
         self.by_digest.get(digest).filter(|key| key.expires_at.is_none_or(|at| now < at))
     }
 
     fn signer_of(&self, token: &Token, now: Timestamp) -> Option<&StoredKey> {
-        let digest = self.digests.get(&token.fingerprint()).filter(|digest| token.is_signed_by(digest))?;
+        let digest = self.digests.get(&token.fingerprint()).filter(|digest| token.is_signed(&self.secret, digest))?;
         self.valid(digest, now)
-    }
-}
-
-impl FromIterator<ApiKey> for StoredKeys {
-    fn from_iter<I: IntoIterator<Item = ApiKey>>(keys: I) -> Self {
-        let mut stored = Self::default();
-        for key in keys {
-            stored.digests.insert(session::fingerprint(&key.digest), key.digest);
-            let (digest, expires_at) = (key.digest, key.expires_at);
-            stored.by_digest.insert(digest, StoredKey { caller: Caller::of_key(&key), expires_at });
-        }
-        stored
     }
 }
 
 impl KeyRing {
     /// Only the keys of the settings, until the first [`Self::refresh`].
     pub fn new(configured: ApiKeys) -> Self {
-        Self { configured, stored: Arc::default(), logins: Arc::default() }
+        Self { configured, stored: Arc::default(), throttle: Arc::default() }
     }
 
     /// Reads the stored keys again and again until `shutdown` resolves. While the store is unavailable, the known keys
@@ -130,9 +154,10 @@ impl KeyRing {
         }
     }
 
-    /// Reads the stored keys again.
+    /// Reads the stored keys and the secret of sessions again. The first process that needs the secret makes it.
     pub async fn refresh(&self, store: &dyn Store) -> StoreResult<()> {
-        let keys = store.api_keys().await?.into_iter().collect();
+        let secret = store.session_secret(rand::random()).await?;
+        let keys = StoredKeys::new(secret, store.api_keys().await?);
         // The keys are replaced in one step, so after a panic under the lock they are still complete.
         *self.stored.write().unwrap_or_else(PoisonError::into_inner) = Some(keys);
         Ok(())
@@ -143,14 +168,14 @@ impl KeyRing {
         !self.configured.is_empty()
     }
 
-    /// The sender of a request, or why the request is refused. `None`: the path needs no key.
-    pub(crate) fn caller(
+    /// The sender of a request, or why it has none. `Ok(None)`: the path needs no key.
+    pub(crate) fn caller<'h>(
         &self,
         uri: &Uri,
-        headers: &HeaderMap,
+        headers: &'h HeaderMap,
         cookie: SessionCookie<'_>,
         now: Timestamp,
-    ) -> ApiResult<Option<Caller>> {
+    ) -> Result<Option<Caller>, NoCaller<'h>> {
         if !is_guarded(uri.path()) {
             return Ok(None);
         }
@@ -166,23 +191,24 @@ impl KeyRing {
         // A cookie that is not valid counts as none: it may be of another server, because cookies do not belong to a
         // port.
         if self.are_required() {
-            return Err(unauthorized("send `Authorization: Bearer <key>`, or log in with `POST /v1/session`"));
+            let detail = "send `Authorization: Bearer <key>`, or log in with `POST /v1/session`";
+            return Err(Problem::new(ProblemKind::Unauthorized, detail).into());
         }
         Ok(Some(Caller::anonymous()))
     }
 
     /// The holder of a key.
-    fn holder(&self, key: &str, now: Timestamp) -> ApiResult<Caller> {
+    fn holder<'h>(&self, key: &'h str, now: Timestamp) -> Result<Caller, NoCaller<'h>> {
         let given = digest(key);
-        if self.configured.contains(&given) {
-            return Ok(Caller::of_settings());
+        if let Some(caller) = self.configured.holder(&given) {
+            return Ok(caller.clone());
         }
         // Lock the stored keys only now, because most requests have a key of the settings or none.
         let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         match stored.valid(&given, now) {
             Some(key) => Ok(key.caller.clone()),
-            None if self.are_required() || !stored.by_digest.is_empty() => Err(unauthorized(NOT_VALID)),
+            None if self.are_required() || !stored.by_digest.is_empty() => Err(NoCaller::WrongKey(key)),
             None => Ok(Caller::anonymous()),
         }
     }
@@ -194,36 +220,56 @@ impl KeyRing {
         if now >= expires_at {
             return Ok(None);
         }
-        if self.configured.have_signed(token) {
-            return Ok(Some(Caller::of_settings().in_session(expires_at)));
-        }
         let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
+        if let Some(caller) = self.configured.signer_of(token, &stored.secret) {
+            return Ok(Some(caller.clone().in_session(expires_at)));
+        }
         Ok(stored.signer_of(token, now).map(|key| key.caller.clone().in_session(expires_at)))
     }
 
-    /// Starts a session with a key. Too many failures from one address, or in all, are refused.
-    pub(crate) fn log_in(&self, key: &str, address: IpAddr, now: Timestamp) -> ApiResult<(Caller, Token)> {
+    /// Starts a session with a key. `None`: the key is not valid.
+    pub(crate) fn log_in(&self, key: &str, now: Timestamp) -> ApiResult<Option<(Caller, Token)>> {
         let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         let given = digest(key.trim());
-        let valid = || {
-            if self.configured.contains(&given) {
-                return Some((Caller::of_settings(), None));
-            }
-            stored.valid(&given, now).map(|key| (key.caller.clone(), key.expires_at))
-        };
-        let admitted = self.logins.attempt(address, now, valid).map_err(Problem::too_many_failures)?;
-        let (caller, key_ends_at) = admitted.ok_or_else(|| unauthorized(NOT_VALID))?;
+        let of_settings = self.configured.holder(&given).map(|caller| (caller, None));
+        let found = of_settings.or_else(|| stored.valid(&given, now).map(|key| (&key.caller, key.expires_at)));
+        let Some((caller, key_ends_at)) = found else { return Ok(None) };
         // A session ends with its key.
         let expires_at = key_ends_at.unwrap_or(Timestamp::MAX).min(now + SESSION_LENGTH);
-        let token = Token::sign(&given, expires_at);
-        Ok((caller.in_session(token.expires_at()), token))
+        let token = Token::sign(&stored.secret, &given, expires_at);
+        Ok(Some((caller.clone().in_session(token.expires_at()), token)))
+    }
+
+    /// The refusal of a key that is not valid. It is counted and logged, without the key; after too many of them the
+    /// client is told to wait.
+    pub(crate) fn refuse(&self, trial: Trial, key: &str, address: IpAddr, now: Timestamp) -> Problem {
+        let from = trial.as_str();
+        match self.throttle.failed(address, key.trim(), now) {
+            Ok(()) => {
+                meters::key_refused(from, "refused");
+                tracing::warn!(%address, from, "a key that is not valid was refused");
+                Problem::new(ProblemKind::Unauthorized, NOT_VALID)
+            }
+            Err(too_many) => {
+                meters::key_refused(from, "throttled");
+                if too_many.is_reported {
+                    tracing::warn!(%address, from, "many keys that are not valid are tried; further ones are counted only");
+                }
+                Problem::too_many_failures(too_many.wait)
+            }
+        }
     }
 }
 
-fn unauthorized(detail: &'static str) -> Problem {
-    Problem::new(ProblemKind::Unauthorized, detail)
+impl Trial {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Login => "login",
+            Self::Request => "request",
+        }
+    }
 }
 
 fn not_read_yet() -> Problem {

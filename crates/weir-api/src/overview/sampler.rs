@@ -9,14 +9,21 @@ use tokio::{
     sync::{Mutex, watch},
     time::{Instant, sleep_until},
 };
-use weir_core::{ApiKeyId, Clock};
+use weir_core::Clock;
 use weir_store::{SharedStore, StoreResult};
 
 use super::{
     broadcast::{Broadcasts, Samples},
     sample::Sample,
-    stream_places::{StreamPlace, StreamPlaces},
 };
+use crate::{
+    auth::Sharer,
+    fair_share::{FairShare, Place},
+};
+
+/// The open streams of a process. A page has one, and each sends up to 200 rows a second, so this is more than the
+/// people of one installation need, and costs at most about 20 MB/s.
+const MAX_STREAMS: usize = 100;
 
 /// A sample is shared for ten times as long as it took, so that requests spend at most a tenth of the time with
 /// sampling.
@@ -32,7 +39,7 @@ const STALE: Duration = Duration::from_secs(2);
 pub struct LiveOverview {
     sampler: Arc<Sampler>,
     broadcasts: Broadcasts,
-    places: StreamPlaces,
+    places: FairShare,
     /// When people last changed something through this process.
     changed: watch::Sender<Option<Instant>>,
     stops: watch::Receiver<bool>,
@@ -53,7 +60,7 @@ impl LiveOverview {
         Self {
             sampler: Arc::new(Sampler { store, clock, latest: RwLock::default(), taking: Mutex::default() }),
             broadcasts: Broadcasts::default(),
-            places: StreamPlaces::default(),
+            places: FairShare::new("streams", MAX_STREAMS),
             changed: watch::Sender::new(None),
             stops,
         }
@@ -92,10 +99,10 @@ impl LiveOverview {
         self.changed.send_replace(Some(Instant::now()));
     }
 
-    /// Opens a stream. The error says why there is no place for it. `key`: the stored key that opens it.
-    pub(crate) fn open_stream(&self, key: Option<ApiKeyId>) -> Result<(StreamPlace, Samples), String> {
-        let place = self.places.take(key)?;
-        Ok((place, self.broadcasts.join(&self.sampler, &self.changed)))
+    /// Opens a stream. `None`: too many are open, of all keys or of this one.
+    pub(crate) fn open_stream(&self, sharer: Sharer) -> Option<(Place, Samples)> {
+        let place = self.places.take_now(sharer)?;
+        Some((place, self.broadcasts.join(&self.sampler, &self.changed)))
     }
 
     /// Resolves when streams must end.

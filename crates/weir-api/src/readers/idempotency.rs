@@ -98,8 +98,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
         let caller = Caller::from_request_parts(parts, state).await?;
         let actor = caller.actor();
         // Keys may have any name, so the id of a stored key tells the callers apart.
-        let key_id = actor.key_id.map(|id| id.to_string()).unwrap_or_default();
-        let key = Some(digest(&[key_id.as_bytes(), actor.name.as_bytes(), key.as_bytes()]));
+        let key_id = actor.key_id().map(ToString::to_string).unwrap_or_default();
+        let key = Some(digest(&[key_id.as_bytes(), actor.name().as_bytes(), key.as_bytes()]));
         Ok(Self { key, request })
     }
 }

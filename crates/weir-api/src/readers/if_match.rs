@@ -13,8 +13,6 @@ use crate::problem::{ApiResult, Problem, ProblemKind};
 pub(crate) struct IfMatch(Option<Vec<String>>);
 
 impl IfMatch {
-    pub(crate) const ANY: Self = Self(None);
-
     /// Whether the request names versions.
     pub(crate) fn is_given(&self) -> bool {
         self.0.is_some()

@@ -91,7 +91,7 @@ parameters! {
 /// and so are the values of headers. A key that is bound to tenants sees the rows of these tenants. Rows are kept for a
 /// year.
 #[utoipa::path(
-    get, path = "/v1/activity", operation_id = "list_activity", tag = "activity", security(("api_key" = ["read"])),
+    get, path = "/v1/activity", operation_id = "list_activity", tag = "activity",
     params(Filter, RangeParameters, ActivityPage),
     responses((status = 200, description = "One page, newest first", body = List<ActivityView>))
 )]
@@ -124,6 +124,9 @@ pub(crate) struct ActivityView {
     /// `weir` for Weir itself.
     #[schema(example = "billing service")]
     actor: String,
+    /// `key`: an API key of the store; `setting`: a key of the settings; `anonymous`: no key; `system`: Weir itself.
+    #[schema(value_type = String, pattern = "^(key|setting|anonymous|system)$", example = "key")]
+    actor_kind: &'static str,
     /// The API key of the actor. Names need not be unique.
     #[schema(value_type = Option<String>)]
     actor_key_id: Option<ApiKeyId>,
@@ -160,7 +163,8 @@ impl From<Activity> for ActivityView {
         let Activity { id, at, origin, action, tenant, subject, before, after, .. } = activity;
         let Origin { actor, request_id } = origin;
         let subject = subject.map(|Subject { kind, id, name }| SubjectView { kind, id, name });
-        let (actor, actor_key_id, action) = (actor.name, actor.key_id, action.as_str());
-        Self { id, at, actor, actor_key_id, action, tenant, subject, before, after, request_id }
+        let (actor_kind, actor_key_id, action) = (actor.kind(), actor.key_id().copied(), action.as_str());
+        let actor = actor.name().to_owned();
+        Self { id, at, actor, actor_kind, actor_key_id, action, tenant, subject, before, after, request_id }
     }
 }

@@ -46,7 +46,7 @@ impl From<Alerts> for AlertOverrides {
 
 /// Show the thresholds of all destinations
 #[utoipa::path(
-    get, path = "/v1/alerts", operation_id = "show_alerts", tag = "alerts", security(("api_key" = ["read"])),
+    get, path = "/v1/alerts", operation_id = "show_alerts", tag = "alerts",
     responses((status = 200, description = "The thresholds", body = Alerts))
 )]
 pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -> ApiResult<Json<AlertPolicy>> {
@@ -63,7 +63,7 @@ pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -
 /// below 80 % of each threshold. A destination raises at most one alert about dead letters per minute. Changes take
 /// effect within ten seconds.
 #[utoipa::path(
-    put, path = "/v1/alerts", operation_id = "set_alerts", tag = "alerts", security(("api_key" = ["admin"])),
+    put, path = "/v1/alerts", operation_id = "set_alerts", tag = "alerts",
     request_body = Alerts,
     responses(
         (status = 200, description = "The new thresholds", body = Alerts),

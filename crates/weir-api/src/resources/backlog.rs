@@ -53,7 +53,7 @@ pub(crate) struct BacklogView {
 
 /// Show a destination's backlog
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations", security(("api_key" = ["read"])),
+    get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The current backlog", body = BacklogView))
 )]

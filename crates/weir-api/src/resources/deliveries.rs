@@ -28,7 +28,7 @@ use crate::{
 
 /// Show a delivery with its attempts
 #[utoipa::path(
-    get, path = "/v1/deliveries/{id}", operation_id = "show_delivery", tag = "deliveries", security(("api_key" = ["read"])), params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    get, path = "/v1/deliveries/{id}", operation_id = "show_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
     responses((status = 200, description = "The delivery", body = DeliveryDetailView))
 )]
 pub(crate) async fn show(
@@ -47,7 +47,7 @@ pub(crate) async fn show(
 /// retried. At an `ordered` destination, a delivery that waits for an earlier one continues to wait, and an ended
 /// delivery becomes the next one of its key after the current one.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", security(("api_key" = ["operate"])), params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    post, path = "/v1/deliveries/{id}/retry", operation_id = "retry_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
     responses(
         (status = 202, description = "Due now", body = DeliveryDetailView),
         (status = 409, response = inline(Refused)),
@@ -70,7 +70,7 @@ pub(crate) async fn retry(
 ///
 /// Only a waiting delivery (`pending` or `retrying`) can be cancelled.
 #[utoipa::path(
-    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", security(("api_key" = ["operate"])), params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
+    post, path = "/v1/deliveries/{id}/cancel", operation_id = "cancel_delivery", tag = "deliveries", params(("id" = DeliveryIdText, Path, description = "`dlv_…`")),
     responses(
         (status = 202, description = "Cancelled", body = DeliveryDetailView),
         (status = 409, response = inline(Refused)),

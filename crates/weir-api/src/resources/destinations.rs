@@ -34,10 +34,10 @@ use weir_store::{Created, Deletion, DestinationDeletion};
 
 pub(crate) use self::{
     by_name::{__path_put, put},
-    edits::change,
+    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
 };
 use self::{
-    edits::{EDIT_ROUNDS, crowded, later},
+    edits::later,
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
     retry::RetryRequest,
@@ -101,7 +101,7 @@ parameters! {
 ///
 /// Only `url` is required. `errors` lists every invalid field.
 #[utoipa::path(
-    post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", security(("api_key" = ["operate"])), request_body = DestinationRequest,
+    post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", request_body = DestinationRequest,
     params(IdempotencyParameters),
     responses(
         (status = 201, description = "Created; shows the secret, which otherwise only `/secret` and `/rotate-secret` show", body = CreatedView,
@@ -212,7 +212,7 @@ fn name_tenant(body: &mut Value, caller: &Caller) -> ApiResult<()> {
 ///
 /// With the filters `state` and `q`, a page may be short or empty and still have a `next_cursor`.
 #[utoipa::path(
-    get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations", security(("api_key" = ["read"])),
+    get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations",
     params(DestinationFilter, DestinationPage),
     responses((status = 200, description = "One page, newest first", body = List<DestinationView>))
 )]
@@ -241,7 +241,7 @@ pub(crate) async fn list(
 
 /// Show a destination
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", security(("api_key" = ["read"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The destination", body = DestinationView,
         headers(("etag" = String, description = "The version of the destination, for `If-Match`"))))
 )]
@@ -267,7 +267,7 @@ pub(crate) async fn show(
 /// With the header `If-Match` and the `etag` of an earlier answer, the edit is made only if nobody has edited the
 /// destination since; otherwise the answer is 412. A destination cannot change its tenant.
 #[utoipa::path(
-    patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", security(("api_key" = ["operate"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     request_body = Patch,
     responses(
         (status = 200, description = "The edited destination", body = DestinationView,
@@ -309,7 +309,7 @@ pub(crate) fn settings_value(settings: &Settings) -> ApiResult<Value> {
 ///
 /// Cancels its waiting deliveries and keeps the history. `If-Match` works as for an edit.
 #[utoipa::path(
-    delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", security(("api_key" = ["operate"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses(
         (status = 204, description = "Deleted"),
         (status = 412, response = inline(Changed)),
@@ -363,11 +363,11 @@ pub(crate) fn missing(id: DestinationId) -> Problem {
 }
 
 /// The entity tag of a destination: its version, which every edit changes.
-fn etag(destination: &Destination) -> String {
+pub(crate) fn etag(destination: &Destination) -> String {
     format!("\"{:x}\"", destination.updated_at.as_nanos())
 }
 
-fn etag_header(destination: &Destination) -> [(HeaderName, String); 1] {
+pub(crate) fn etag_header(destination: &Destination) -> [(HeaderName, String); 1] {
     [(header::ETAG, etag(destination))]
 }
 

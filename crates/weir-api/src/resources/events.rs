@@ -64,7 +64,7 @@ parameters! {
 /// the filters `type` and `tenant` a page examines at most 5000 events. So a page may be short or empty and still have a
 /// `next_cursor`. With a type of Weir's own events (`weir.*`) it examines only those.
 #[utoipa::path(
-    get, path = "/v1/events", operation_id = "list_events", tag = "events", security(("api_key" = ["read"])),
+    get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(Filter, RangeParameters, EventPage),
     responses((status = 200, description = "One page", body = List<EventView<'static>>))
 )]
@@ -126,7 +126,7 @@ async fn read_data(api: &Api, page: &mut Page<Event>) -> ApiResult<Vec<Option<By
 
 /// Show an event with its deliveries
 #[utoipa::path(
-    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", security(("api_key" = ["read"])), params(("id" = EventIdText, Path, description = "`evt_…`")),
+    get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = EventIdText, Path, description = "`evt_…`")),
     responses((status = 200, description = "The event", body = EventDetailView<'static>))
 )]
 pub(crate) async fn show(

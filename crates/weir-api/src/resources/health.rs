@@ -29,7 +29,7 @@ pub(crate) struct Status {
 
 /// Check that the process runs
 #[utoipa::path(
-    get, path = "/healthz", operation_id = "health", tag = "operation", security(()),
+    get, path = "/healthz", operation_id = "health", tag = "operation",
     responses((status = 200, description = "The process runs", body = Status))
 )]
 pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<Status>> {
@@ -41,7 +41,7 @@ pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<Status>> {
 /// A process is ready when it has started, is not stopping, and the store answers and takes writes. A scheduler or worker
 /// also needs the queue.
 #[utoipa::path(
-    get, path = "/readyz", operation_id = "readiness", tag = "operation", security(()),
+    get, path = "/readyz", operation_id = "readiness", tag = "operation",
     responses((status = 200, description = "The process is ready", body = Status))
 )]
 pub(crate) async fn ready(State(operations): State<Arc<Operations>>, _: Query<()>) -> ApiResult<Json<Status>> {
@@ -68,7 +68,7 @@ async fn in_time<T>(backend: &str, check: impl Future<Output = T>) -> ApiResult<
 /// Needs no key. No metric names a tenant or a destination. Answers 404 if a separate listener serves the metrics
 /// (`WEIR_METRICS_LISTEN`).
 #[utoipa::path(
-    get, path = "/metrics", operation_id = "metrics", tag = "operation", security(()),
+    get, path = "/metrics", operation_id = "metrics", tag = "operation",
     responses((status = 200, description = "The metrics of this process", body = String, content_type = "text/plain"))
 )]
 pub(crate) async fn metrics(State(operations): State<Arc<Operations>>, _: Query<()>) -> ApiResult<Response> {

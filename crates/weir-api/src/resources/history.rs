@@ -109,7 +109,7 @@ fn ceil(at: Timestamp, step: Duration) -> Timestamp {
 /// `from`, it begins 15 minutes before `to`. An attempt counts in the bucket in which it started, once its result is
 /// recorded.
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/history", operation_id = "show_history", tag = "destinations", security(("api_key" = ["read"])),
+    get, path = "/v1/destinations/{id}/history", operation_id = "show_history", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), RangeParameters, StepParameters),
     responses((status = 200, description = "The history", body = HistoryView))
 )]

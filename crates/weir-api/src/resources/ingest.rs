@@ -103,7 +103,7 @@ struct KeyParameters {
 /// The event goes to the destinations in `destinations`, or to every destination of the tenant whose `event_types`
 /// match. The answer is sent after the commit, so an accepted event is not lost.
 #[utoipa::path(
-    post, path = "/v1/events", operation_id = "send_event", tag = "events", security(("api_key" = ["ingest"])), request_body = EventRequest,
+    post, path = "/v1/events", operation_id = "send_event", tag = "events", request_body = EventRequest,
     params(KeyParameters, TraceParameters),
     responses(
         (status = 202, description = "Stored", body = AcceptedView),
@@ -152,7 +152,7 @@ async fn accept_one(
 /// batch with very many deliveries is stored in parts. If storing fails or takes too long after the first part, the
 /// events that are not stored have an `error` to say so: send these again.
 #[utoipa::path(
-    post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", security(("api_key" = ["ingest"])), request_body = BorrowedBatch<'static>,
+    post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", request_body = BorrowedBatch<'static>,
     params(TraceParameters),
     responses(
         (status = 202, description = "At least one event was stored or already existed", body = BatchView),

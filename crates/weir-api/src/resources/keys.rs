@@ -14,7 +14,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 use weir_core::{
     ApiKeyId, Timestamp,
-    access::{Role, TenantScope},
+    access::{Actor, Role, TenantScope},
     activity::{Action, Activity},
 };
 use weir_store::{ApiKey, Created, Page};
@@ -61,12 +61,20 @@ text! {
 }
 
 text! {
-    /// 1 to 100 characters without control characters.
+    /// 1 to 100 characters without control characters. Names that people could take for Weir itself (`weir`), for a key
+    /// of the settings (`WEIR_API_KEYS`), for a request without a key (`anonymous`) or for an id (`key_…`) are refused.
     #[schema(as = KeyName, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,100}$", example = "billing service")]
     pub(crate) struct KeyNameText(String);
     parse = |text| {
         let fits = (1..=MAX_NAME_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control);
-        fits.then(|| text.to_owned()).ok_or_else(|| "must be 1 to 100 characters without control characters".to_owned())
+        if !fits {
+            return Err("must be 1 to 100 characters without control characters".to_owned());
+        }
+        if Actor::looks_like_another(text) {
+            let detail = "must not look like Weir, another actor or an id: say what the key is for, as in `weir producer`";
+            return Err(detail.to_owned());
+        }
+        Ok(text.to_owned())
     };
 }
 
@@ -93,7 +101,7 @@ object! {
 /// With an `Idempotency-Key`, a repeated request creates no second key. But Weir cannot show the first key again: the
 /// answer is 409 and names its id, so that it can be deleted.
 #[utoipa::path(
-    post, path = "/v1/keys", operation_id = "create_key", tag = "keys", security(("api_key" = ["admin"])), request_body = KeyRequest,
+    post, path = "/v1/keys", operation_id = "create_key", tag = "keys", request_body = KeyRequest,
     params(IdempotencyParameters),
     responses(
         (status = 201, description = "The key, which is shown only here", body = CreatedKeyView),
@@ -186,7 +194,7 @@ fn scope(named: Option<Vec<TenantText>>, caller: &Caller) -> ApiResult<TenantSco
 ///
 /// The list has expired keys too, but no keys from the settings of the server.
 #[utoipa::path(
-    get, path = "/v1/keys", operation_id = "list_keys", tag = "keys", security(("api_key" = ["admin"])), params(KeyPage),
+    get, path = "/v1/keys", operation_id = "list_keys", tag = "keys", params(KeyPage),
     responses((status = 200, description = "One page, newest first", body = List<KeyView>))
 )]
 pub(crate) async fn list(
@@ -209,7 +217,7 @@ pub(crate) async fn list(
 ///
 /// The key is refused at once in this process, and within a second in every other process.
 #[utoipa::path(
-    delete, path = "/v1/keys/{id}", operation_id = "delete_key", tag = "keys", security(("api_key" = ["admin"])),
+    delete, path = "/v1/keys/{id}", operation_id = "delete_key", tag = "keys",
     params(("id" = ApiKeyIdText, Path, description = "`key_…`")),
     responses((status = 204, description = "Deleted"))
 )]

@@ -82,7 +82,7 @@ parameters! {
 /// The figures are those of one instant, `as_of`, at most two seconds ago. The totals are of the tenant, or of all that
 /// the key sees, and do not depend on the other filters.
 #[utoipa::path(
-    get, path = "/v1/overview", operation_id = "show_overview", tag = "destinations", security(("api_key" = ["read"])),
+    get, path = "/v1/overview", operation_id = "show_overview", tag = "destinations",
     params(OverviewFilter, OverviewPage),
     responses((status = 200, description = "One page", body = OverviewView))
 )]
@@ -120,7 +120,7 @@ pub(crate) async fn list(
 /// Show one destination with its backlog and rates
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/overview", operation_id = "show_destination_overview", tag = "destinations",
-    security(("api_key" = ["read"])), params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The row of the overview", body = OneRowView))
 )]
 pub(crate) async fn show(

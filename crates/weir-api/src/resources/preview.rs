@@ -56,7 +56,7 @@ impl PreviewRequest {
 /// counts; a pause or an open breaker does not: the figures are those from the instant at which the destination sends
 /// again.
 #[utoipa::path(
-    post, path = "/v1/destinations/{id}/preview", operation_id = "preview_limits", tag = "destinations", security(("api_key" = ["read"])),
+    post, path = "/v1/destinations/{id}/preview", operation_id = "preview_limits", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")), request_body = PreviewRequest,
     responses((status = 200, description = "The proposed settings, and the current ones as `now`", body = PreviewView))
 )]

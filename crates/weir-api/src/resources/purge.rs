@@ -62,7 +62,7 @@ impl PurgeRequest {
 /// deliveries and events continue; the answer gives the total. If the answer does not arrive, repeat the request to
 /// cancel the rest. `dry_run=true` only counts.
 #[utoipa::path(
-    post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations", security(("api_key" = ["operate"])),
+    post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), DryRun),
     request_body = PurgeRequest,
     responses((status = 200, description = "The number of cancelled deliveries, or of those that would be cancelled (`dry_run`)", body = PurgeAnswer))

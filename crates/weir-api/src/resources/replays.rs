@@ -117,7 +117,7 @@ const NO_BODY: &str = "is required: `{}` replays every dead and failed delivery,
 /// sends that live traffic leaves, and it gets a tenth of the sends while both wait. Deliveries of deleted
 /// destinations, expired deliveries and deliveries of another open replay are left out. `dry_run=true` only counts.
 #[utoipa::path(
-    post, path = "/v1/replays", operation_id = "create_replay", tag = "replays", security(("api_key" = ["operate"])),
+    post, path = "/v1/replays", operation_id = "create_replay", tag = "replays",
     params(DryRun, IdempotencyParameters),
     request_body = ReplayRequest,
     responses(
@@ -192,7 +192,7 @@ pub(crate) async fn create(
 
 /// List replays
 #[utoipa::path(
-    get, path = "/v1/replays", operation_id = "list_replays", tag = "replays", security(("api_key" = ["read"])),
+    get, path = "/v1/replays", operation_id = "list_replays", tag = "replays",
     params(ReplayPage),
     responses((status = 200, description = "One page, newest first", body = List<ReplayView>))
 )]
@@ -207,7 +207,7 @@ pub(crate) async fn list(
 
 /// Show the progress of a replay
 #[utoipa::path(
-    get, path = "/v1/replays/{id}", operation_id = "show_replay", tag = "replays", security(("api_key" = ["read"])),
+    get, path = "/v1/replays/{id}", operation_id = "show_replay", tag = "replays",
     params(("id" = ReplayIdText, Path, description = "`rpl_…`")),
     responses((status = 200, description = "The replay", body = ReplayView))
 )]
@@ -225,7 +225,7 @@ pub(crate) async fn show(
 /// Its unsent deliveries return to their previous state, such as `dead` or `failed`, so another replay can select them.
 /// Deliveries in state `delivering` end as usual.
 #[utoipa::path(
-    post, path = "/v1/replays/{id}/cancel", operation_id = "cancel_replay", tag = "replays", security(("api_key" = ["operate"])),
+    post, path = "/v1/replays/{id}/cancel", operation_id = "cancel_replay", tag = "replays",
     params(("id" = ReplayIdText, Path, description = "`rpl_…`")),
     responses(
         (status = 200, description = "Cancelled", body = ReplayView),

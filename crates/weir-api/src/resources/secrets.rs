@@ -7,30 +7,34 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 use weir_core::{
-    Timestamp,
+    Destination, Timestamp,
     activity::Action,
     destination::Settings,
     signing::{KeyKind, Secret, SignatureStyle, Signing},
 };
+use weir_queue::Terms;
+use weir_store::Created;
 
 use super::{
     activity::Author,
-    destinations::{change, find, unstored},
+    destinations::{Change, EDIT_ROUNDS, commit, crowded, etag, etag_header, find, unstored},
 };
 use crate::{
     auth::Caller,
-    problem::{ApiResult, Problem, Refused},
+    problem::{ApiResult, Changed, Problem, Refused},
     readers::{
-        body::{Body, PathId},
+        body::PathId,
         fields::object,
+        idempotency::{FirstAnswer, IdempotencyParameters, Keyed, secret_digest},
         if_match::IfMatch,
         query::Query,
         texts::{DestinationIdText, SecretText},
     },
-    state::Api,
+    state::{Api, ApiState},
 };
 
 /// How long the previous secret also signs by default: long enough to deploy the new secret to every receiver.
@@ -44,12 +48,15 @@ object! {
         overlap_s: Option<u32>,
         /// The new secret. If absent, a secret of the same kind is generated.
         secret: Option<SecretText>,
+        /// Whether to rotate although the overlap of the last rotation has not ended: the secret before it, which
+        /// receivers may still have, then signs no more.
+        force: Option<bool>,
     }
 }
 
 /// Show a destination's secret
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations", security(("api_key" = ["admin"])),
+    get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses((status = 200, description = "The secret", body = SecretView))
 )]
@@ -70,15 +77,18 @@ pub(crate) async fn show(
 /// Rotate a destination's secret
 ///
 /// Until the overlap ends, requests carry two signatures, first the one by the new secret. So receivers can change to
-/// the new secret one by one without refusing a request. A second rotation within an overlap ends the first: only the
-/// secret before the last rotation is kept. Without a body the defaults apply.
+/// the new secret one by one without refusing a request. Only one secret before the present one is kept, so a second
+/// rotation within the overlap drops the secret that receivers may still have. It is refused unless `force` is true.
+/// `If-Match` works as for an edit. Without a body the defaults apply.
 #[utoipa::path(
-    post, path = "/v1/destinations/{id}/rotate-secret", operation_id = "rotate_secret", tag = "destinations", security(("api_key" = ["admin"])),
-    params(("id" = DestinationIdText, Path, description = "`dst_…`")),
+    post, path = "/v1/destinations/{id}/rotate-secret", operation_id = "rotate_secret", tag = "destinations",
+    params(("id" = DestinationIdText, Path, description = "`dst_…`"), IdempotencyParameters),
     request_body = Option<RotateSecretRequest>,
     responses(
-        (status = 200, description = "The new secret, and until when the previous secret also signs", body = SecretView),
+        (status = 200, description = "The new secret, and until when the previous secret also signs", body = SecretView,
+            headers(("etag" = String, description = "The new version of the destination"))),
         (status = 409, response = inline(Refused)),
+        (status = 412, response = inline(Changed)),
     )
 )]
 pub(crate) async fn rotate(
@@ -86,20 +96,74 @@ pub(crate) async fn rotate(
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     author: Author,
+    if_match: IfMatch,
     _: Query<()>,
-    Body(request): Body<Option<RotateSecretRequest>>,
+    Keyed { body: request, idempotency }: Keyed<Option<RotateSecretRequest>>,
 ) -> ApiResult<Response> {
-    let (overlap_s, secret) = request.map_or((None, None), |request| (request.overlap_s, request.secret));
-    let (overlap_s, secret) = (overlap_s.unwrap_or(DEFAULT_OVERLAP_S), secret.map(|secret| secret.0));
-    let now = api.clock.now();
-    let previous_until = (overlap_s > 0).then(|| now + Duration::from_secs(overlap_s.into()));
-    let destination = change(&api, &caller, &author, id, &IfMatch::ANY, false, |current| {
-        let signing = &current.settings.signing;
+    let (overlap_s, secret, force) =
+        request.map_or((None, None, None), |request| (request.overlap_s, request.secret, request.force));
+    let secret = secret.map(|secret| secret.0);
+    for _ in 0..EDIT_ROUNDS {
+        let current = find(&api, &caller, id).await?;
+        if let Some(first) = idempotency.first_answer(&api).await? {
+            return rotated_before(&api, &author, &current, first).await;
+        }
+        if_match.check(&etag(&current))?;
+        let (signing, now) = (&current.settings.signing, api.clock.now());
+        check_overlap(signing, force.unwrap_or(false), now)?;
+        let overlap = Duration::from_secs(overlap_s.unwrap_or(DEFAULT_OVERLAP_S).into());
+        let previous_until = (!overlap.is_zero()).then(|| now + overlap);
         let signing = signing.rotated(successor(signing, secret.as_ref())?, previous_until);
-        Ok(Settings { signing, ..current.settings.clone() })
-    })
-    .await?;
-    Ok(shown(&destination.settings.signing, now))
+        let change = Change { settings: Settings { signing, ..current.settings.clone() }, closes_breaker: false };
+        let recorded =
+            |activity, rotated: &Destination| idempotency.creation(activity, &first_answer(rotated, now)?, now);
+        match commit(&api, &caller, &current, change, &author, recorded).await? {
+            Created::New(Some(rotated)) => {
+                api.announce_edit(id, Terms::of(&rotated, api.clock.now())).await;
+                return Ok((etag_header(&rotated), shown(&rotated.settings.signing, now)).into_response());
+            }
+            // Somebody else edited it, or made this very request: the next round sees it.
+            Created::New(None) | Created::Before(_) => {}
+        }
+    }
+    Err(crowded())
+}
+
+/// Refuses a rotation that would drop a secret which still signs, as a second click does.
+fn check_overlap(current: &Signing, force: bool, now: Timestamp) -> ApiResult<()> {
+    let Some(previous) = current.previous_at(now).filter(|_| !force) else { return Ok(()) };
+    Err(Problem::conflict(format!(
+        "the secret was rotated already, and the one before it signs until {}, for receivers that have not changed yet: \
+         wait until then, or set `force` to true to drop it now",
+        previous.valid_until
+    )))
+}
+
+/// The answer to a rotation, without the secret.
+fn first_answer(rotated: &Destination, now: Timestamp) -> ApiResult<FirstAnswer> {
+    let mut view = view(&rotated.settings.signing, now);
+    let digest = secret_digest(&std::mem::take(&mut view.secret));
+    let mut first = FirstAnswer::new(StatusCode::OK, &view)?;
+    (first.etag, first.secret_digest) = (Some(etag(rotated)), Some(digest));
+    Ok(first)
+}
+
+/// The first answer again. It has no secret, so the secret is read from the destination, if it is still the same.
+async fn rotated_before(
+    api: &ApiState,
+    author: &Author,
+    current: &Destination,
+    mut first: FirstAnswer,
+) -> ApiResult<Response> {
+    let secret = current.settings.signing.secret.reveal();
+    if first.secret_digest != Some(secret_digest(&secret)) {
+        let detail = "this idempotency key has rotated the secret, which was replaced again since";
+        return Err(Problem::conflict(detail));
+    }
+    let activity = author.does(Action::SecretShown, api.clock.now()).of_destination(current);
+    api.store.record_activity(activity.into()).await?;
+    first.body["secret"] = secret.into();
+    Ok(unstored(first.into_response()))
 }
 
 /// The secret that replaces the one in `current`. Without a `given` secret, one of the same kind is generated.
@@ -134,11 +198,14 @@ pub(crate) struct SecretView {
     previous_valid_until: Option<Timestamp>,
 }
 
-fn shown(signing: &Signing, now: Timestamp) -> Response {
-    let view = SecretView {
+fn view(signing: &Signing, now: Timestamp) -> SecretView {
+    SecretView {
         secret: signing.secret.reveal(),
         public_key: signing.secret.public_key().map(|key| key.to_string()),
         previous_valid_until: signing.previous_at(now).map(|previous| previous.valid_until),
-    };
-    unstored(Json(view).into_response())
+    }
+}
+
+fn shown(signing: &Signing, now: Timestamp) -> Response {
+    unstored(Json(view(signing, now)).into_response())
 }

@@ -1,20 +1,18 @@
 //! Who sends the requests, and the sessions of browsers.
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use axum::{
-    Extension, Json,
+    Json,
     extract::State,
     response::{IntoResponse, Response},
 };
-use http::{StatusCode, header};
+use http::{Extensions, HeaderMap, StatusCode, header};
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::{Timestamp, access::Actor};
+use weir_core::Timestamp;
 
 use super::destinations::unstored;
 use crate::{
-    auth::{Caller, Credential, RemoteAddress, SessionCookie},
+    auth::{Caller, Credential, SessionCookie, Trial},
     problem::ApiResult,
     readers::{
         body::{Body, OpenBody},
@@ -44,7 +42,7 @@ object! {
 ///
 /// Every key may use this.
 #[utoipa::path(
-    get, path = "/v1/me", operation_id = "show_me", tag = "session", security(("api_key" = [])),
+    get, path = "/v1/me", operation_id = "show_me", tag = "session",
     responses((status = 200, description = "The rights of the key or session", body = MeView))
 )]
 pub(crate) async fn me(State(api): State<Api>, caller: Caller, _: Query<()>) -> Response {
@@ -54,10 +52,11 @@ pub(crate) async fn me(State(api): State<Api>, caller: Caller, _: Query<()>) -> 
 /// Log in
 ///
 /// The answer sets a cookie that replaces the key on every path for 12 hours, or until the key ends. With the cookie,
-/// a method other than GET, HEAD and OPTIONS is refused unless a page of this server sends it. After ten failures from
-/// one address within a minute, or a hundred from all, further logins are refused.
+/// a method other than GET, HEAD and OPTIONS is refused unless a page of this server sends it. After ten keys within
+/// a minute that are not valid from one address, ten that begin alike, or a hundred in all, the answer to further ones
+/// is 429. A valid key is always accepted.
 #[utoipa::path(
-    post, path = "/v1/session", operation_id = "create_session", tag = "session", security(()), request_body = SessionRequest,
+    post, path = "/v1/session", operation_id = "create_session", tag = "session", request_body = SessionRequest,
     responses(
         (status = 201, description = "The rights of the session, and its cookie", body = MeView),
         (status = 429, response = inline(crate::problem::Throttled)),
@@ -65,19 +64,18 @@ pub(crate) async fn me(State(api): State<Api>, caller: Caller, _: Query<()>) -> 
 )]
 pub(crate) async fn create(
     State(api): State<Api>,
-    address: Option<Extension<RemoteAddress>>,
+    extensions: Extensions,
+    headers: HeaderMap,
     _: Query<()>,
     Body(request): OpenBody<SessionRequest>,
 ) -> ApiResult<Response> {
     let now = api.clock.now();
-    // Without the address, all clients share one limit.
-    let address = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |Extension(RemoteAddress(address))| address);
-    let logged_in = api.keys.log_in(&request.key.0, address, now);
-    let (caller, token) = logged_in.inspect_err(|problem| {
-        tracing::warn!(%address, reason = problem.detail(), "a login failed");
-    })?;
-    let Actor { name, key_id } = caller.actor();
-    tracing::info!(%address, key = key_id.map_or_else(|| name.clone(), |id| id.to_string()), "logged in");
+    let (key, address) = (&request.key.0, api.proxies.client(&extensions, &headers));
+    let logged_in = api.keys.log_in(key, now)?;
+    let (caller, token) = logged_in.ok_or_else(|| api.keys.refuse(Trial::Login, key, address, now))?;
+    let actor = caller.actor();
+    let key = actor.key_id().map_or_else(|| actor.name().to_owned(), ToString::to_string);
+    tracing::info!(%address, key, "logged in");
     let me = view(&api, &caller);
     let valid_for = me.session_expires_at.unwrap_or(now).since(now);
     let cookie = SessionCookie::of(api.public_url.as_ref()).set(token, valid_for);
@@ -89,7 +87,7 @@ pub(crate) async fn create(
 /// Removes the cookie from the browser. The server keeps no list of sessions: to end every session of a key, delete
 /// the key.
 #[utoipa::path(
-    delete, path = "/v1/session", operation_id = "delete_session", tag = "session", security(()),
+    delete, path = "/v1/session", operation_id = "delete_session", tag = "session",
     responses((status = 204, description = "The cookie is removed, if there was one"))
 )]
 pub(crate) async fn delete(State(api): State<Api>, _: Query<()>) -> Response {
@@ -99,7 +97,7 @@ pub(crate) async fn delete(State(api): State<Api>, _: Query<()>) -> Response {
 
 fn view(api: &Api, caller: &Caller) -> MeView {
     MeView {
-        name: caller.actor().key_id.map(|_| caller.actor().name.clone()),
+        name: caller.actor().key_id().map(|_| caller.actor().name().to_owned()),
         role: caller.role().as_str(),
         tenants: caller.tenants().map(|tenants| tenants.iter().cloned().collect()),
         session_expires_at: match caller.credential() {

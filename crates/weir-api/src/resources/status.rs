@@ -63,7 +63,7 @@ pub(crate) struct ProcessView {
 ///
 /// For keys that are not bound to tenants. It is answered also while the store or the queue cannot be reached.
 #[utoipa::path(
-    get, path = "/v1/status", operation_id = "show_status", tag = "operation", security(("api_key" = ["read"])),
+    get, path = "/v1/status", operation_id = "show_status", tag = "operation",
     responses((status = 200, description = "The processes, the store and the queue", body = StatusView))
 )]
 pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -> ApiResult<Json<StatusView>> {

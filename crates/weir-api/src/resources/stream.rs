@@ -25,7 +25,9 @@ use super::{
 };
 use crate::{
     auth::{Caller, SessionCookie},
-    overview::{Change, ChangeKind, DestinationChange, Order, Sample, Samples, StreamPlace},
+    fair_share::Place,
+    meters,
+    overview::{Change, ChangeKind, DestinationChange, Order, Sample, Samples},
     problem::{ApiResult, Problem, ProblemKind},
     readers::{
         query::{Query, parameters},
@@ -53,10 +55,10 @@ parameters! {
 ///
 /// Server-sent events. `snapshot`, about once a second and soon after a change through this server: the totals and at most 200 destinations, those in trouble first.
 /// `edit`, `breaker` and `replay`: a destination was created, edited or deleted, its breaker changed, a replay began or
-/// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again. A
-/// stored key may have 25 streams open at one time.
+/// ended. The first event is a snapshot. The stream ends with its key and when the server stops: connect again. The
+/// keys share 100 streams: a key may open another one only while more are free than it has, so one key alone has 50.
 #[utoipa::path(
-    get, path = "/v1/stream", operation_id = "stream", tag = "destinations", security(("api_key" = ["read"])),
+    get, path = "/v1/stream", operation_id = "stream", tag = "destinations",
     params(StreamFilter),
     responses((status = 200, description = "Events without end", body = String, content_type = "text/event-stream"))
 )]
@@ -74,8 +76,11 @@ pub(crate) async fn follow(
     if let Some(id) = destination {
         destinations::find(&api, &caller, id).await?;
     }
-    let opened = api.live.open_stream(caller.actor().key_id);
-    let (place, samples) = opened.map_err(|reason| Problem::new(ProblemKind::Unavailable, reason))?;
+    let Some((place, samples)) = api.live.open_stream(caller.sharer()) else {
+        meters::shed("streams");
+        let detail = "this key has as many open streams as its share; close one, or try again";
+        return Err(Problem::new(ProblemKind::Unavailable, detail));
+    };
     let credentials = Credentials::of(&request);
     let viewer = Viewer {
         api: Arc::clone(&api),
@@ -130,7 +135,7 @@ struct Viewer {
     last_change: Option<u64>,
     /// Events to send before the next sample.
     due: VecDeque<Event>,
-    _place: StreamPlace,
+    _place: Place,
 }
 
 impl Viewer {

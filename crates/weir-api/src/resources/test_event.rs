@@ -39,7 +39,7 @@ const TYPE: &str = "weir.test";
 /// The event has the type `weir.test` and goes only to this destination, whatever its `event_types` are. It is delivered
 /// like every other event: within the limits, in its turn, with retries, and only when the destination is not paused.
 #[utoipa::path(
-    post, path = "/v1/destinations/{id}/test", operation_id = "test_destination", tag = "destinations", security(("api_key" = ["operate"])),
+    post, path = "/v1/destinations/{id}/test", operation_id = "test_destination", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), IdempotencyParameters),
     responses((status = 202, description = "The delivery of the test event", body = DeliveryDetailView))
 )]

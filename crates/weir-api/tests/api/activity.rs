@@ -1,5 +1,7 @@
 //! The activity log: every change has its row, and no row shows a secret.
 
+use std::collections::BTreeSet;
+
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
@@ -239,6 +241,9 @@ async fn a_key_sees_the_activity_of_its_tenants_and_is_named_as_the_actor() {
     assert_eq!(root.rows("actor=acme").await.len(), 1);
     let by_id = root.rows(&format!("actor={acme_id}")).await;
     assert_eq!((by_id.len(), &by_id[0]["actor_key_id"]), (1, &json!(acme_id)));
+    let kinds: BTreeSet<String> =
+        root.rows("").await.iter().map(|row| format!("{} {}", row["actor_kind"], row["actor_key_id"])).collect();
+    assert!(kinds.contains(&format!("\"key\" \"{acme_id}\"")) && kinds.contains("\"setting\" null"), "{kinds:?}");
     assert_eq!(root.rows("from=2026-11-21T07:30:00Z&to=2026-11-21T07:30:00Z").await.len(), 0);
     assert_eq!(root.rows("from=2026-11-21T07:30:00Z").await.len(), 5);
     assert_eq!(root.send("GET", "/v1/activity?actor=&destination=x&colour=red", None).await.pointers().len(), 3);

@@ -56,6 +56,11 @@ async fn a_bad_key_is_refused_with_every_error() {
             &["/name", "/tenants/0", "/expires_at"],
         ),
         (json!({"name": "a", "role": "read", "expires_at": "2026-11-21T07:00:00Z"}), &["/expires_at"]),
+        // Names of other actors, which the activity log would show.
+        (json!({"name": "weir", "role": "read"}), &["/name"]),
+        (json!({"name": " Anonymous", "role": "read"}), &["/name"]),
+        (json!({"name": "weir_api_keys", "role": "read"}), &["/name"]),
+        (json!({"name": "KEY_01h2xcejqtf2nbrexx3vqjhp41", "role": "read"}), &["/name"]),
     ] {
         assert_eq!(server.ask(ROOT, "POST", "/v1/keys", Some(&request)).await.pointers(), pointers, "{request}");
     }

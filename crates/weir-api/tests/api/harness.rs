@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 use weir_api::{
     ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, Installation, KeyRing,
-    LiveOverview, Operations, PublicUrl, QueueDepths, Readiness, router,
+    LiveOverview, Operations, PublicUrl, QueueDepths, Readiness, TrustedProxies, router,
 };
 use weir_core::{
     Clock, Timestamp,
@@ -61,6 +61,7 @@ pub(crate) struct Options {
     pub(crate) public_url: Option<PublicUrl>,
     pub(crate) max_event_bytes: usize,
     pub(crate) body_budget_bytes: usize,
+    pub(crate) proxies: TrustedProxies,
 }
 
 impl Default for Options {
@@ -72,6 +73,7 @@ impl Default for Options {
             public_url: None,
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
             body_budget_bytes: DEFAULT_BODY_BUDGET_BYTES,
+            proxies: TrustedProxies::default(),
         }
     }
 }
@@ -100,6 +102,7 @@ impl Server {
             addresses: options.addresses,
             hosts: options.hosts,
             public_url: options.public_url,
+            proxies: options.proxies,
             live: LiveOverview::new(Arc::clone(&store), Arc::<TestClock>::clone(&clock), stops),
             max_event_bytes: options.max_event_bytes,
             bodies: BodyBudget::new(options.body_budget_bytes),

@@ -10,7 +10,7 @@ use weir_core::{
     signing::{KeyKind, Signing},
 };
 
-use crate::harness::Server;
+use crate::harness::{Server, json_request};
 
 const URL: &str = "https://example.com/hooks";
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -69,14 +69,79 @@ async fn a_rotation_uses_the_given_secret_and_overlap() {
         rotated,
         json!({"secret": OTHER, "public_key": null, "previous_valid_until": "2026-11-21T07:31:00.000Z"})
     );
-    // A second rotation ends the first: only the previous secret is kept.
-    rotate(json!({"overlap_s": null, "secret": null})).await;
+    // After the overlap the next one.
+    server.clock.advance(Duration::from_secs(60));
+    rotate(json!({"overlap_s": null, "secret": null, "force": null})).await;
+    server.clock.advance(Duration::from_secs(86_400));
     rotate(json!({"secret": OTHER})).await;
+    server.clock.advance(Duration::from_secs(86_400));
     rotate(Value::Null).await;
     assert_eq!(signing(&server, &id).await.previous.unwrap().secret.reveal(), OTHER);
+    server.clock.advance(Duration::from_secs(86_400));
     let at_once = rotate(json!({"overlap_s": 0, "secret": SECRET})).await;
     assert_eq!(at_once["previous_valid_until"], Value::Null);
     assert_eq!(signing(&server, &id).await.previous, None);
+}
+
+#[tokio::test]
+async fn a_second_rotation_within_the_overlap_needs_force() {
+    let server = Server::start().await;
+    let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
+    let rotate = async |body: Value| server.post(&format!("{path}/rotate-secret"), body).await;
+    rotate(json!({"secret": OTHER, "force": true})).await.expect(StatusCode::OK);
+    let kept = signing(&server, &id).await;
+    for body in [json!({}), Value::Null, json!({"force": false}), json!({"overlap_s": 0}), json!({"secret": SECRET})] {
+        let refused = rotate(body.clone()).await.problem(409);
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(detail.contains("`force`") && detail.contains("2026-11-22T07:30:00.000Z"), "{body}: {detail}");
+    }
+    assert_eq!(signing(&server, &id).await, kept, "receivers with the old secret are still served");
+    assert_eq!(rotate(json!({"force": "yes"})).await.pointers(), ["/force"]);
+    rotate(json!({"force": true})).await.expect(StatusCode::OK);
+    assert_eq!(signing(&server, &id).await.previous.unwrap().secret.reveal(), OTHER);
+}
+
+#[tokio::test]
+async fn a_rotation_honours_if_match_and_answers_a_repetition_as_at_first() {
+    let server = Server::start().await;
+    let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
+    let version = server.get(&path).await.header("etag").to_owned();
+    let rotate = async |headers: &[(&str, &str)], body: Value| {
+        let mut request = json_request("POST", &format!("{path}/rotate-secret"), body);
+        for (name, value) in headers {
+            request.headers_mut().insert(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        server.send(request).await
+    };
+    rotate(&[("if-match", "\"1\"")], json!({})).await.problem(412);
+    assert_eq!(signing(&server, &id).await.previous, None);
+    let with_key = [("if-match", &*version), ("idempotency-key", "rotation 1")];
+    let first = rotate(&with_key, json!({"overlap_s": 60})).await;
+    let rotated = first.expect(StatusCode::OK);
+    assert_eq!(first.header("etag"), server.get(&path).await.header("etag"));
+    assert_ne!(first.header("etag"), version);
+    let kept = signing(&server, &id).await;
+    // The version has changed, and the overlap runs: it is the same request, so it gets the same answer.
+    let again = rotate(&with_key, json!({"overlap_s": 60})).await;
+    assert_eq!((again.expect(StatusCode::OK), again.header("etag")), (rotated, first.header("etag")));
+    assert_eq!((again.header("idempotency-replayed"), again.header("cache-control")), ("true", "no-store"));
+    assert_eq!(rotate(&with_key, json!({"overlap_s": 61})).await.pointers(), ["/idempotency-key"]);
+    assert_eq!(signing(&server, &id).await, kept);
+    // A later secret is not shown to those who repeat the request.
+    rotate(&[], json!({"force": true})).await.expect(StatusCode::OK);
+    rotate(&with_key, json!({"overlap_s": 60})).await.problem(409);
+}
+
+#[tokio::test]
+async fn two_clicks_at_one_time_rotate_once() {
+    let server = Server::start().await;
+    let (id, path) = destination(&server, json!({"url": URL, "secret": SECRET})).await;
+    let path = format!("{path}/rotate-secret");
+    let (one, two) = tokio::join!(server.post(&path, "{}"), server.post(&path, "{}"));
+    let mut statuses = [one.status.as_u16(), two.status.as_u16()];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 409]);
+    assert_eq!(signing(&server, &id).await.previous.unwrap().secret.reveal(), SECRET);
 }
 
 #[tokio::test]

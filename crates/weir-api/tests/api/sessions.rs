@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
-use weir_api::{ApiKeys, PublicUrl, RemoteAddress};
+use weir_api::{ApiKeys, PublicUrl, RemoteAddress, TrustedProxies};
 
 use crate::harness::{Options, Reply, Server, json_request};
 
@@ -213,6 +213,8 @@ async fn a_cookie_that_the_server_has_not_signed_is_never_accepted() {
     for forged in [changed(start), changed(start + 26), changed(start + 40), session[..60].to_owned()] {
         server.browse("GET", "/v1/me", &forged, &[]).await.problem(401);
     }
+    // The other server has the same key in its settings, and another secret of sessions.
+    other.browse("GET", "/v1/me", &root, &[]).await.problem(401);
     other.browse("GET", "/v1/me", &session, &[]).await.problem(401);
     server.browse("GET", "/v1/me", "weir_session=chosen-by-an-attacker", &[]).await.problem(401);
     // Each login answers with a new token, whatever cookie the browser has sent.
@@ -223,23 +225,74 @@ async fn a_cookie_that_the_server_has_not_signed_is_never_accepted() {
     assert_eq!(server.browse("GET", "/v1/me", &fresh, &[]).await.expect(StatusCode::OK)["name"], Value::Null);
 }
 
+/// A request with this key, through a proxy if `forwarded` is given.
+fn with_key(address: &str, forwarded: Option<&str>, key: &str) -> Request<Body> {
+    let mut request = Request::get("/v1/me").header(header::AUTHORIZATION, format!("Bearer {key}"));
+    if let Some(forwarded) = forwarded {
+        request = request.header("x-forwarded-for", forwarded);
+    }
+    let mut request = request.body(Body::empty()).unwrap();
+    request.extensions_mut().insert(RemoteAddress(address.parse().unwrap()));
+    request
+}
+
 #[tokio::test]
-async fn failed_logins_are_throttled_for_each_address_and_bearer_keys_are_not_affected() {
+async fn wrong_keys_are_throttled_for_each_address_and_a_right_one_is_always_accepted() {
     let server = Server::with_login(None).await;
     for attempt in 0..10 {
-        server.log_in_from("192.0.2.1", &format!("guess {attempt}")).await.problem(401);
+        // At the login and in requests alike.
+        if attempt % 2 == 0 {
+            server.log_in_from("192.0.2.1", &format!("{attempt} guessed")).await.problem(401);
+        } else {
+            server.send(with_key("192.0.2.1", None, &format!("{attempt} guessed"))).await.problem(401);
+        }
         server.clock.advance(Duration::from_millis(500));
     }
-    let refused = server.log_in_from("192.0.2.1", KEY).await;
-    refused.problem(429);
+    let refused = server.log_in_from("192.0.2.1", "another guess").await;
+    assert!(refused.problem(429)["detail"].as_str().unwrap().contains("not valid"));
     assert_eq!((refused.header("retry-after"), refused.header("set-cookie")), ("55", ""));
-    server.log_in_from("192.0.2.2", KEY).await.expect(StatusCode::CREATED);
-    let by_key = Request::get("/v1/me").header(header::AUTHORIZATION, format!("Bearer {KEY}"));
-    let mut by_key = by_key.body(Body::empty()).unwrap();
-    by_key.extensions_mut().insert(RemoteAddress("192.0.2.1".parse().unwrap()));
-    server.send(by_key).await.expect(StatusCode::OK);
-    server.clock.advance(Duration::from_secs(55));
+    let refused = server.send(with_key("192.0.2.1", None, "one more guess")).await;
+    refused.problem(429);
+    assert_eq!(refused.header("retry-after"), "55");
+    // People with the right key behind the same address, and others with a wrong one.
     server.log_in_from("192.0.2.1", KEY).await.expect(StatusCode::CREATED);
+    server.send(with_key("192.0.2.1", None, KEY)).await.expect(StatusCode::OK);
+    server.log_in_from("192.0.2.2", "yet another guess").await.problem(401);
+    server.clock.advance(Duration::from_secs(55));
+    server.log_in_from("192.0.2.1", "guessed later").await.problem(401);
+}
+
+#[tokio::test]
+async fn keys_that_begin_alike_are_throttled_from_all_addresses() {
+    let server = Server::with_login(None).await;
+    let statuses = (0..12).map(|n| {
+        let request = with_key(&format!("192.0.2.{n}"), None, &format!("wk_8qWz1 guess {n}"));
+        async { server.send(request).await.status.as_u16() }
+    });
+    let mut seen = Vec::new();
+    for status in statuses {
+        seen.push(status.await);
+    }
+    assert_eq!(seen, [[401; 10].as_slice(), &[429; 2]].concat());
+}
+
+#[tokio::test]
+async fn clients_behind_a_trusted_proxy_are_told_apart_and_nobody_chooses_an_address() {
+    let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
+    let server = Server::start_with(Options { api_keys: ApiKeys::new([KEY]), proxies, ..Options::default() }).await;
+    let guess = |n: usize, address: &str, forwarded: &str| with_key(address, Some(forwarded), &format!("{n} guessed"));
+    for n in 0..10 {
+        server.send(guess(n, "10.0.0.1", "192.0.2.1")).await.problem(401);
+    }
+    server.send(guess(10, "10.0.0.1", "192.0.2.1")).await.problem(429);
+    // It writes another address before its own, which the proxy adds.
+    server.send(guess(11, "10.0.0.1", "203.0.113.9, 192.0.2.1")).await.problem(429);
+    server.send(guess(12, "10.0.0.1", "192.0.2.2")).await.problem(401);
+    // Who comes without the proxy has the address of its connection, whatever it writes.
+    for n in 13..23 {
+        server.send(guess(n, "198.51.100.1", &format!("192.0.2.{n}"))).await.problem(401);
+    }
+    server.send(guess(23, "198.51.100.1", "192.0.2.99")).await.problem(429);
 }
 
 #[tokio::test]

@@ -62,6 +62,9 @@ pub(crate) struct Entry {
     pub(crate) id: String,
     pub(crate) at: At,
     pub(crate) actor: String,
+    /// `key`, `setting`, `anonymous` or `system`.
+    actor_kind: String,
+    pub(crate) actor_key_id: Option<String>,
     pub(crate) action: String,
     subject: Option<Subject>,
     before: Option<BTreeMap<String, Value>>,
@@ -85,6 +88,16 @@ pub(crate) struct Change {
 }
 
 impl Entry {
+    /// What the actor is, if it is not a stored key, whose id is shown: names of keys are chosen by people.
+    pub(crate) fn actor_kind(&self) -> &str {
+        match self.actor_kind.as_str() {
+            "setting" => "key of the settings",
+            "anonymous" => "without a key",
+            "system" => "Weir itself",
+            other => other,
+        }
+    }
+
     /// `destination.edited` in words.
     pub(crate) fn what(&self) -> String {
         let (noun, verb) = self.action.split_once('.').unwrap_or(("", &self.action));
@@ -227,7 +240,7 @@ mod tests {
     #[test]
     fn a_change_shows_each_field_before_and_after() {
         let entry: Entry = serde_json::from_value(json!({
-            "id": "act_1", "at": "2026-11-21T07:30:00.000Z", "actor": "billing", "action": "destination.secret_rotated",
+            "id": "act_1", "at": "2026-11-21T07:30:00.000Z", "actor": "billing", "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.secret_rotated",
             "tenant": "acme", "subject": {"type": "destination", "id": "dst_1", "name": "Acme"},
             "before": {"rate_limits": [{"limit": 10, "period": "second", "burst": 1}], "paused": false},
             "after": {"rate_limits": [], "paused": true, "name": "Acme"}, "request_id": "r1",

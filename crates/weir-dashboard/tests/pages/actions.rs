@@ -202,7 +202,7 @@ async fn an_empty_threshold_turns_its_alert_off() {
 async fn the_activity_shows_who_changed_what() {
     let api = FakeApi::for_role("read");
     let entry = json!({
-        "id": "act_1", "at": AT, "actor": XSS, "action": "destination.edited", "tenant": "acme",
+        "id": "act_1", "at": AT, "actor": XSS, "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.edited", "tenant": "acme",
         "subject": {"type": "destination", "id": "dst_1", "name": "Acme"}, "request_id": "r1",
         "before": {"rate_limits": [{"limit": 10, "period": "second", "burst": 1}]},
         "after": {"rate_limits": [{"limit": 20, "period": "second", "burst": 1}]},
@@ -212,6 +212,26 @@ async fn the_activity_shows_who_changed_what() {
     assert_eq!(api.seen("GET", "/v1/activity")[0].path, "/v1/activity?destination=dst_1&actor=billing");
     page.has(&["<del>10/s</del>", "<ins>20/s</ins>", "destination edited", "href=\"/destinations/dst_1\">Acme</a>"]);
     page.has_not(&["<script>alert"]);
+}
+
+#[tokio::test]
+async fn the_activity_shows_what_each_actor_is() {
+    let api = FakeApi::for_role("read");
+    let entry = |kind: &str, key_id: Option<&str>| {
+        json!({
+            "id": "act_1", "at": AT, "actor": "weir", "actor_kind": kind, "actor_key_id": key_id,
+            "action": "destination.paused", "request_id": null,
+        })
+    };
+    for (kind, key_id, shown, hidden) in [
+        ("key", Some("key_1"), ">key_1</a>", "Weir itself"),
+        ("setting", None, "key of the settings", "Weir itself"),
+        ("anonymous", None, "without a key", "Weir itself"),
+        ("system", None, "Weir itself", "key_1"),
+    ] {
+        api.on("GET", "/v1/activity", 200, json!({"data": [entry(kind, key_id)], "next_cursor": null}));
+        api.dashboard().get("/activity").await.has(&[shown]).has_not(&[hidden]);
+    }
 }
 
 #[tokio::test]
@@ -232,7 +252,7 @@ async fn the_activity_of_a_destination_is_found_by_its_name() {
 async fn a_key_without_tenants_may_see_all_of_them() {
     let api = FakeApi::for_role("admin");
     let entry = json!({
-        "id": "act_1", "at": AT, "actor": "billing", "action": "key.created", "before": null, "request_id": null,
+        "id": "act_1", "at": AT, "actor": "billing", "actor_kind": "key", "actor_key_id": "key_1", "action": "key.created", "before": null, "request_id": null,
         "after": {"role": "read", "tenants": null}, "subject": {"type": "key", "id": "key_1", "name": "video"},
     });
     api.on("GET", "/v1/activity", 200, json!({"data": [entry], "next_cursor": null}));

@@ -70,7 +70,7 @@ fn filled(role: &str) -> FakeApi {
     let policy = json!({"backlog_depth": 500, "oldest_age_s": null, "drain_beyond_ttl": true, "dead_letters": 1});
     api.on("GET", "/v1/alerts", 200, policy);
     let entry = json!({
-        "id": "act_1", "at": AT, "actor": "billing", "action": "destination.edited", "before": {"paused": false},
+        "id": "act_1", "at": AT, "actor": "billing", "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.edited", "before": {"paused": false},
         "after": {"paused": true}, "subject": {"type": "destination", "id": "dst_1", "name": "Acme"}, "request_id": "r",
     });
     api.on("GET", "/v1/activity", 200, list(entry));

@@ -23,7 +23,7 @@ fn event(id: &str) -> Value {
 
 fn change(id: &str) -> Value {
     let fields = json!({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5});
-    json!({"id": id, "at": AT, "actor": "ops", "action": "destination.edited", "after": fields, "request_id": null})
+    json!({"id": id, "at": AT, "actor": "ops", "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.edited", "after": fields, "request_id": null})
 }
 
 fn group(destination: &str) -> Value {

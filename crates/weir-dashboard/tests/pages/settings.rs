@@ -107,10 +107,29 @@ async fn a_rotation_leads_back_to_the_settings_and_says_how_long_the_old_secret_
                     “Show the secret” shows the new one.";
     assert_eq!(page.flash(), expected);
     // Neither does a form that is sent twice.
+    let changed = json!({"type": "/docs#problem-precondition-failed", "title": "Changed", "status": 412, "detail": "it has changed"});
+    api.on("POST", "/v1/destinations/dst_1/rotate-secret", 412, changed);
     let late = browser.post("/destinations/dst_1/rotate", "overlap_s=3600&secret=&etag=%22v0%22").await;
     assert!(late.flash().starts_with("error.Nothing was rotated"), "{}", late.flash());
+    let calls = api.seen("POST", "/v1/destinations/dst_1/rotate-secret");
+    let sent: Vec<_> = calls.iter().map(|call| (call.headers["if-match"].to_str().unwrap(), &call.body)).collect();
+    let body = json!({"overlap_s": 3_600, "secret": null, "force": false});
+    assert_eq!(sent, [("\"v1\"", &body), ("\"v0\"", &body)]);
+}
+
+#[tokio::test]
+async fn a_second_rotation_within_the_overlap_asks_for_a_confirmation() {
+    let api = api("admin");
+    api.dashboard().get(PAGE).await.has_not(&["name=\"force\""]);
+    let mut rotated = destination();
+    rotated["previous_secret_valid_until"] = json!("2025-11-22T07:30:00.000Z");
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v2\"")], rotated);
+    api.dashboard().get(PAGE).await.has(&["name=\"force\" value=\"true\" required"]);
+    let secret = json!({"secret": "whsec_new", "public_key": null, "previous_valid_until": null});
+    api.on("POST", "/v1/destinations/dst_1/rotate-secret", 200, secret);
+    api.dashboard().post("/destinations/dst_1/rotate", "overlap_s=0&secret=&force=true&etag=%22v2%22").await;
     let [call] = api.seen("POST", "/v1/destinations/dst_1/rotate-secret").try_into().unwrap();
-    assert_eq!(call.body, json!({"overlap_s": 3_600, "secret": null}));
+    assert_eq!(call.body["force"], true);
 }
 
 #[tokio::test]

@@ -246,7 +246,11 @@ impl Destinations for TestStore {
         not_called()
     }
 
-    async fn patch_destination(&self, _: DestinationPatch, _: Activity) -> StoreResult<Option<Arc<Destination>>> {
+    async fn patch_destination(
+        &self,
+        _: DestinationPatch,
+        _: Creation,
+    ) -> StoreResult<Created<Option<Arc<Destination>>>> {
         not_called()
     }
 

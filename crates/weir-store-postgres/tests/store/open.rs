@@ -121,6 +121,7 @@ async fn migrate_returns_the_applied_migrations() {
         (4, "counters and traffic"),
         (5, "process profiles"),
         (6, "operational events"),
+        (9, "session secret"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

@@ -131,7 +131,7 @@ async fn an_edit_is_seen_by_another_process_at_once() {
         closes_breaker: false,
         now: NOW + Duration::from_secs(1),
     };
-    let edited = editor.patch_destination(patch, activity()).await.unwrap().unwrap();
+    let edited = editor.patch_destination(patch, activity().into()).await.unwrap().into_new().flatten().unwrap();
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(edited)]);
     assert_eq!(other.ingest(vec![event(2)]).await.unwrap()[0].as_ref().unwrap().deliveries, 0);
 

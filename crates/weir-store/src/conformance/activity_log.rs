@@ -9,12 +9,15 @@ use weir_core::{
 
 use super::*;
 use crate::{
-    ActivityFilter, ActorFilter, ApiKey, BreakerChange, Creation, DeliveryAction, DestinationDeletion,
-    DestinationPatch, NewReplay, Purge,
+    ActivityFilter, ActorFilter, ApiKey, BreakerChange, Created, Creation, DeliveryAction, DestinationDeletion,
+    DestinationPatch, KeyedAnswer, NewReplay, Purge,
 };
 
 pub(super) fn origin(name: &str) -> Origin {
-    Origin { actor: Actor::of_key(key_id(name), name), request_id: Some(format!("request of {name}")) }
+    Origin {
+        actor: Actor::Key { id: key_id(name), name: name.to_owned() },
+        request_id: Some(format!("request of {name}")),
+    }
 }
 
 pub(super) fn key_id(name: &str) -> ApiKeyId {
@@ -88,7 +91,8 @@ pub async fn changes_are_recorded_with_their_activities(mut subject: Subject) {
         closes_breaker: false,
         now: NOW + seconds(2),
     };
-    subject.store.patch_destination(patch, edited.clone()).await.expect("patch").expect("applied");
+    let patched = subject.store.patch_destination(patch, edited.clone().into()).await.expect("patch");
+    patched.into_new().flatten().expect("applied");
     // An activity with only the fields that every activity has.
     let shown = Activity::new(Origin::weir(), Action::SecretShown, NOW + seconds(3));
     subject.store.record_activity(shown.clone().into()).await.expect("record");
@@ -157,7 +161,7 @@ pub async fn a_change_that_is_refused_is_no_activity(subject: Subject) {
         closes_breaker: false,
         now: NOW + seconds(9),
     };
-    assert!(subject.store.patch_destination(patch, refused()).await.expect("patch").is_none());
+    assert_eq!(subject.store.patch_destination(patch, refused().into()).await.expect("patch"), Created::New(None));
     let stale = DestinationDeletion { expected_updated_at: Some(first.updated_at), ..deletion(1, seconds(9)) };
     assert_eq!(subject.store.delete_destination(stale, refused()).await.expect("delete"), Deletion::Changed);
     let refusal = DeliveryAction::Refused(DeliveryState::Delivering);
@@ -279,4 +283,36 @@ pub async fn activities_are_listed_newest_first_page_by_page(subject: Subject) {
         }
     }
     assert_eq!(seen, [vec![5, 4], vec![3, 2], vec![1]]);
+}
+
+pub async fn an_edit_with_an_answer_is_made_once(subject: Subject) {
+    let current = subject.create(destination(1)).await;
+    let edit = |name: &str, expected_updated_at, at: u64| {
+        let mut settings = current.settings.clone();
+        settings.name = name.to_owned();
+        crate::DestinationPatch {
+            id: current.id,
+            expected_updated_at,
+            settings,
+            closes_breaker: false,
+            now: NOW + seconds(at),
+        }
+    };
+    let answer = |at: u64| KeyedAnswer {
+        key: [7; 32],
+        request: [8; 32],
+        answer: format!("the answer at {at}"),
+        at: NOW + seconds(at),
+    };
+    let once = |at: u64| Creation { activity: activity(), answer: Some(answer(at)) };
+    // An edit of another version changes nothing and stores no answer.
+    let stale = edit("stale", current.updated_at + seconds(1), 1);
+    assert_eq!(subject.store.patch_destination(stale, once(1)).await.expect("patch"), Created::New(None));
+    assert_eq!(subject.store.keyed_answer([7; 32], NOW).await.expect("read"), None);
+    let first = subject.store.patch_destination(edit("first", current.updated_at, 2), once(2)).await.expect("patch");
+    let first = first.into_new().flatten().expect("applied");
+    let again = edit("second", first.updated_at, 3);
+    let again = subject.store.patch_destination(again, once(3)).await.expect("patch");
+    assert_eq!(again, Created::Before(answer(2)));
+    assert_eq!(subject.store.destination(current.id).await.expect("read"), Some(first));
 }

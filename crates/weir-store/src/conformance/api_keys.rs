@@ -1,4 +1,4 @@
-//! Stored API keys.
+//! Stored API keys, and the secret of sessions.
 
 use weir_core::{
     ApiKeyId,
@@ -43,4 +43,21 @@ pub async fn every_role_of_an_api_key_is_stored(subject: Subject) {
         subject.store.create_api_key(key.clone(), creation()).await.expect("create");
     }
     assert_eq!(subject.store.api_keys().await.expect("read"), keys);
+}
+
+pub async fn the_secret_of_sessions_is_made_once_and_kept(mut subject: Subject) {
+    let store = subject.store.clone();
+    let proposals = (1..=8).map(|byte| {
+        let store = store.clone();
+        tokio::spawn(async move { store.session_secret([byte; 32]).await.expect("secret") })
+    });
+    let mut secrets = Vec::new();
+    for proposal in proposals.collect::<Vec<_>>() {
+        secrets.push(proposal.await.expect("no panic"));
+    }
+    let made = secrets[0];
+    assert!((1..=8).contains(&made[0]) && secrets.iter().all(|secret| *secret == made), "{secrets:?}");
+    drop(store);
+    subject.reopen().await;
+    assert_eq!(subject.store.session_secret([9; 32]).await.expect("secret"), made);
 }

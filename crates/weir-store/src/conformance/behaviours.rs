@@ -39,6 +39,8 @@ macro_rules! store_conformance {
             destinations_survive_a_restart,
             api_keys_are_kept_until_they_are_deleted,
             every_role_of_an_api_key_is_stored,
+            an_edit_with_an_answer_is_made_once,
+            the_secret_of_sessions_is_made_once_and_kept,
             changes_are_recorded_with_their_activities,
             every_kind_of_change_is_an_activity,
             a_change_that_is_refused_is_no_activity,

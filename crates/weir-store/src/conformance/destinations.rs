@@ -191,7 +191,8 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
     let current = subject.store.destination(id).await.expect("read").expect("a destination");
     let (expected_updated_at, settings, now) = (current.updated_at, current.settings.clone(), NOW + seconds(100));
     let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: true, now };
-    let edited = subject.store.patch_destination(patch, activity()).await.expect("patch").expect("applied");
+    let edited = subject.store.patch_destination(patch, creation()).await.expect("patch");
+    let edited = edited.into_new().flatten().expect("applied");
     assert_eq!(edited.breaker, Breaker::default());
 }
 

@@ -21,7 +21,7 @@ pub fn activity_ids(activity: &Activity) -> [Option<&[u8; 16]>; 3] {
     [
         Some(activity.id.as_bytes()),
         activity.destination_id.as_ref().map(DestinationId::as_bytes),
-        activity.origin.actor.key_id.as_ref().map(ApiKeyId::as_bytes),
+        activity.origin.actor.key_id().map(ApiKeyId::as_bytes),
     ]
 }
 
@@ -35,7 +35,7 @@ pub fn activity_values(activity: &Activity) -> [Value<'_>; 10] {
     [
         Value::Int(Some(activity.at.as_nanos())),
         text(Some(activity.action.as_str())),
-        text(Some(&activity.origin.actor.name)),
+        text(Some(activity.origin.actor.name())),
         text(activity.tenant.as_deref()),
         text(subject.map(|subject| subject.kind.as_str())),
         text(subject.map(|subject| subject.id.as_str())),
@@ -48,7 +48,8 @@ pub fn activity_values(activity: &Activity) -> [Value<'_>; 10] {
 
 pub fn activity<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Activity, E> {
     let json = |column| row.optionally_parsed(column, "a change", |text| serde_json::from_str(text).ok());
-    let actor = Actor { name: row.text(5)?, key_id: row.optional_id(2)?.map(ApiKeyId::from_bytes) };
+    let key_id = row.optional_id(2)?.map(ApiKeyId::from_bytes);
+    let actor = Actor::stored(row.text(5)?, key_id).ok_or(Corrupt("an actor"))?;
     let subject = match (row.optional_text(7)?, row.optional_text(8)?) {
         (Some(kind), Some(id)) => Some(Subject { kind, id, name: row.optional_text(9)? }),
         _ => None,

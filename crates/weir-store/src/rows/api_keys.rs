@@ -4,7 +4,7 @@ use serde_json::json;
 use weir_core::{ApiKeyId, access::TenantScope};
 
 use super::{Corrupt, Row};
-use crate::ApiKey;
+use crate::{ApiKey, SessionSecret};
 
 /// The columns for [`api_key`].
 pub const API_KEY_COLUMNS: &str = "id, name, role, tenants, digest, created_at, expires_at";
@@ -22,6 +22,12 @@ pub fn api_key<E: From<Corrupt>>(row: &impl Row<E>) -> Result<ApiKey, E> {
         created_at: row.time(5)?,
         expires_at: row.optional_time(6)?,
     })
+}
+
+/// From one column.
+pub fn session_secret<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SessionSecret, E> {
+    let secret = row.optional_bytes(0)?.and_then(|secret| secret.try_into().ok());
+    Ok(secret.ok_or(Corrupt("the secret of sessions"))?)
 }
 
 /// The tenants of a key as a JSON array; `None` for all tenants.

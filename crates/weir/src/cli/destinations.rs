@@ -83,6 +83,9 @@ pub(crate) enum DestinationCommand {
         /// Read the new secret from this file; - is standard input [default: a secret is made]
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
+        /// Rotate although the previous secret still signs, which it then does no more
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         consent: Consent,
     },

@@ -12,7 +12,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use weir_api::{ApiKeys, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts};
+use weir_api::{ApiKeys, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, TrustedProxies};
 use weir_core::{Clock, Timestamp, address::AddressPolicy, audit::AuditReport, retention::Retention};
 use weir_store::DestinationLimits;
 
@@ -110,6 +110,7 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
             api_keys: ApiKeys::new::<String>([]),
             hosts: Hosts::default(),
             public_url: None,
+            proxies: TrustedProxies::default(),
             dashboard: arguments.dashboard,
             // The receiver of the demo listens on loopback, over plain HTTP.
             addresses: AddressPolicy {

@@ -1,7 +1,7 @@
 //! `weir serve` runs all roles in one process; `weir api`, `weir scheduler` and `weir worker` run one role.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_api::{ApiKeys, BodyBudget, Hosts, PublicUrl};
+use weir_api::{ApiKeys, BodyBudget, Hosts, PublicUrl, TrustedProxies};
 use weir_core::address::AddressPolicy;
 
 use crate::{
@@ -31,6 +31,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
             api_keys: ApiKeys::new(&settings.api_keys),
             hosts: Hosts::new(settings.hosts.iter().chain(public_host).cloned()),
             public_url: settings.public_url.clone(),
+            proxies: TrustedProxies::new(settings.trusted_proxies.clone()),
             dashboard: settings.dashboard,
             addresses: AddressPolicy {
                 allow_http: settings.allow_http,

@@ -55,6 +55,11 @@ pub(crate) enum ConfigError {
     OpenToAll { setting: SettingSource, listen: SocketAddr },
 
     #[error(
+        "{setting}: other machines can reach {listen}, and a key of fewer than {least} characters can be guessed; use longer ones, for example from `openssl rand -hex 32`, or listen on 127.0.0.1"
+    )]
+    ShortKey { setting: SettingSource, listen: SocketAddr, least: usize },
+
+    #[error(
         "`weir {role}` runs one role and shares PostgreSQL and Redis with other processes: set WEIR_DATABASE_URL=postgres://… and WEIR_REDIS_URL=redis://… (or --database-url and --redis-url), or use `weir serve`, which runs all roles in one process"
     )]
     RoleAlone { role: &'static str },

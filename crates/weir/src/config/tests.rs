@@ -60,6 +60,7 @@ fn the_defaults_match_the_documentation() {
         dashboard: true,
         allow_networks: Vec::new(),
         deny_networks: Vec::new(),
+        trusted_proxies: Vec::new(),
         allow_ports: Vec::new(),
         log: "info".to_owned(),
         log_format: LogFormat::Text,
@@ -108,6 +109,27 @@ fn the_dashboard_and_its_url_can_be_set() {
     assert!(refused.ends_with("`yes` is neither on nor off"), "{refused}");
     let refused = refusal(&[], &[], "public_url = 'https://me:hunter2@ops.example.com'");
     assert!(refused.contains("must be an http or https URL") && !refused.contains("hunter2"), "{refused}");
+}
+
+#[test]
+fn trusted_proxies_are_networks() {
+    let settings = load(&[], &[("WEIR_TRUSTED_PROXIES", "10.0.0.0/8,192.0.2.7")], "").unwrap();
+    assert_eq!(settings.trusted_proxies, ["10.0.0.0/8", "192.0.2.7/32"].map(|network| network.parse().unwrap()));
+    let refused = refusal(&["--trusted-proxies", "proxy.local"], &[], "");
+    assert!(refused.starts_with("--trusted-proxies: `proxy.local` is not a network"), "{refused}");
+}
+
+#[test]
+fn a_short_key_is_refused_beyond_loopback() {
+    let (open, long) = (("WEIR_LISTEN", "0.0.0.0:8080"), "sixteen-letters-");
+    for short in ["sesame", "fifteen-letters"] {
+        let keys = format!("{long},{short}");
+        let refused = refusal(&[], &[open, ("WEIR_API_KEYS", &keys)], "");
+        assert!(refused.starts_with("WEIR_API_KEYS in the environment: "), "{refused}");
+        assert!(refused.contains("fewer than 16 characters") && !refused.contains(short), "{refused}");
+        assert!(load(&[], &[("WEIR_API_KEYS", &keys)], "").is_ok(), "only this machine reaches it");
+    }
+    assert!(load(&[], &[open, ("WEIR_API_KEYS", long)], "").is_ok());
 }
 
 #[test]
@@ -208,7 +230,7 @@ fn without_a_key_weir_listens_on_loopback_only() {
     for address in ["127.0.0.2:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
         assert!(load(&["--listen", address], &[], "").is_ok(), "{address}");
     }
-    assert!(load(&["--listen", "0.0.0.0:80"], &[("WEIR_API_KEYS", "k")], "").is_ok());
+    assert!(load(&["--listen", "0.0.0.0:80"], &[("WEIR_API_KEYS", "a-key-of-16-signs")], "").is_ok());
 }
 
 #[test]

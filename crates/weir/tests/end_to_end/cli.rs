@@ -37,6 +37,8 @@ async fn invalid_settings_exit_with_2_and_are_named() {
     let path = folder.path();
     refused(path, &["serve", "--listen", "nowhere"], &[], &["--listen"]).await;
     refused(path, &["serve", "--listen", "0.0.0.0:0"], &[], &["WEIR_API_KEYS"]).await;
+    let short = [("WEIR_API_KEYS", "fifteen-letters")];
+    refused(path, &["serve", "--listen", "0.0.0.0:0"], &short, &["WEIR_API_KEYS", "16 characters"]).await;
     refused(path, &["serve", "--nonsense"], &[], &["--nonsense"]).await;
     refused(path, &["serve"], &[("WEIR_ALLOW_NETWORKS", "10.0.0.0/99")], &["WEIR_ALLOW_NETWORKS"]).await;
     refused(path, &["serve"], &[("WEIR_LISTN", "127.0.0.1:1")], &["WEIR_LISTN", "WEIR_LISTEN"]).await;

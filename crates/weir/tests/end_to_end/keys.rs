@@ -43,3 +43,20 @@ async fn a_new_key_is_valid_and_a_deleted_key_refused_in_every_process_within_a_
     // The change takes effect within a second. A second more is allowed for a busy machine.
     assert!(known_after < SECOND * 2 && refused_after < SECOND * 2, "{known_after:?}, {refused_after:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_of_one_process_is_valid_in_every_other_one() {
+    let fleet = Fleet::new().await;
+    let environment = [("WEIR_API_KEYS", ROOT)];
+    // Each may be the first that needs the secret of sessions.
+    let (first, second) = tokio::join!(fleet.launch_with("api", &environment), fleet.launch_with("api", &environment));
+    for (one, other) in [(&first, &second), (&second, &first)] {
+        let login = one.http.post(format!("{}/v1/session", one.url)).json(&json!({"key": ROOT})).send().await.unwrap();
+        assert_eq!(login.status(), 201);
+        let cookie = login.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+        for app in [one, other] {
+            let me = app.http.get(format!("{}/v1/me", app.url)).header("cookie", &cookie).send().await.unwrap();
+            assert_eq!(me.status(), 200);
+        }
+    }
+}

@@ -78,8 +78,27 @@ fn weir_accepts_the_host_names_of_its_services() {
 }
 
 fn hosts(composition: &Composition) -> Vec<&str> {
-    let mut configs = composition.of_kind("ConfigMap").filter_map(|config| config["data"]["WEIR_HOSTS"].as_str());
-    configs.next().unwrap().split(',').collect()
+    configured(composition, "WEIR_HOSTS").unwrap().split(',').collect()
+}
+
+fn configured<'c>(composition: &'c Composition, setting: &str) -> Option<&'c str> {
+    composition.of_kind("ConfigMap").find_map(|config| config["data"][setting].as_str())
+}
+
+#[test]
+fn where_browsers_reach_weir_over_https_its_cookie_and_links_are_for_that_host() {
+    let mut reached = 0;
+    for composition in manifests::all() {
+        let ingresses = composition.of_kind("Ingress").map(|ingress| text(ingress, "/spec/rules/0/host"));
+        let routes = composition.of_kind("HTTPRoute").map(|route| text(route, "/spec/hostnames/0"));
+        for host in ingresses.chain(routes) {
+            let expected = format!("https://{host}");
+            assert_eq!(configured(composition, "WEIR_PUBLIC_URL"), Some(&*expected), "{}", composition.name);
+            assert!(hosts(composition).contains(&host), "{}: {host}", composition.name);
+            reached += 1;
+        }
+    }
+    assert!(reached >= 2, "an Ingress and an HTTPRoute");
 }
 
 #[test]

@@ -44,7 +44,7 @@ parameters! {
 /// same number of each state, newest first: then `capped` is true, and the groups have only these. The answer has at most
 /// 200 groups.
 #[utoipa::path(
-    get, path = "/v1/deliveries/groups", operation_id = "group_deliveries", tag = "deliveries", security(("api_key" = ["read"])),
+    get, path = "/v1/deliveries/groups", operation_id = "group_deliveries", tag = "deliveries",
     params(GroupFilter, RangeParameters),
     responses((status = 200, description = "The groups", body = GroupsView))
 )]

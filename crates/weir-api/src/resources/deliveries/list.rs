@@ -63,7 +63,7 @@ parameters! {
 /// list ends only when `next_cursor` is null. `from`, `to`, `destination` and the states `failed`, `dead`, `cancelled`,
 /// `superseded` and `expired` reduce the number of deliveries to examine. `count=true` examines at most 10,000.
 #[utoipa::path(
-    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries", security(("api_key" = ["read"])),
+    get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
     params(Filter, RangeParameters, DeliveryPage, CountParameters),
     responses((status = 200, description = "One page", body = DeliveryList))
 )]

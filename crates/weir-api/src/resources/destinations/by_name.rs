@@ -19,7 +19,7 @@ use weir_store::NamedCreation;
 
 use super::{
     created, creation_of,
-    edits::{EDIT_ROUNDS, commit, crowded},
+    edits::{Change, EDIT_ROUNDS, commit, crowded},
     etag, etag_header, full, new_destination,
     request::{DestinationRequest, NameText},
     settings,
@@ -109,7 +109,6 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 /// replaces that version; otherwise the answer is 412.
 #[utoipa::path(
     put, path = "/v1/destinations/by-name/{tenant}/{name}", operation_id = "put_destination", tag = "destinations",
-    security(("api_key" = ["operate"])),
     params(
         ("tenant" = TenantText, Path, description = "The tenant of the destination"),
         (
@@ -190,7 +189,11 @@ async fn replace(
     let settings = settings::replace(&current.settings, body, &api.addresses)?;
     let edited = match settings == current.settings {
         true => Some(Arc::clone(current)),
-        false => commit(api, caller, current, settings, false, author).await?,
+        false => {
+            let change = Change { settings, closes_breaker: false };
+            let edited = commit(api, caller, current, change, author, |activity, _| Ok(activity.into())).await?;
+            edited.into_new().flatten()
+        }
     };
     if let Some(destination) = &edited {
         api.announce_edit(destination.id, Terms::of(destination, api.clock.now())).await;

@@ -3,10 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{
-    Destination, DestinationId, Timestamp, access::Role, activity::Action, destination::Settings, signing::Secret,
+    Destination, DestinationId, Timestamp,
+    access::Role,
+    activity::{Action, Activity},
+    destination::Settings,
+    signing::Secret,
 };
 use weir_queue::Terms;
-use weir_store::DestinationPatch;
+use weir_store::{Created, Creation, DestinationPatch};
 
 use super::{etag, find};
 use crate::{
@@ -19,7 +23,7 @@ use crate::{
 
 /// How often an edit is tried while other requests edit the same destination. In each round one of these requests
 /// succeeds.
-pub(super) const EDIT_ROUNDS: usize = 64;
+pub(crate) const EDIT_ROUNDS: usize = 64;
 /// `updated_at` is shown in milliseconds, and two versions of a destination must show different values.
 const TICK: Duration = Duration::from_millis(1);
 
@@ -43,7 +47,9 @@ pub(crate) async fn change(
         let edited = if settings == current.settings && !closes_breaker {
             Some(current)
         } else {
-            commit(api, caller, &current, settings, closes_breaker, author).await?
+            let change = Change { settings, closes_breaker };
+            let edited = commit(api, caller, &current, change, author, |activity, _| Ok(activity.into())).await?;
+            edited.into_new().flatten()
         };
         if let Some(destination) = edited {
             api.announce_edit(id, Terms::of(&destination, api.clock.now())).await;
@@ -53,15 +59,23 @@ pub(crate) async fn change(
     Err(crowded())
 }
 
-/// Stores an edit with its activity. `None` if the destination was edited or deleted meanwhile.
-pub(super) async fn commit(
+/// What an edit makes of a destination.
+pub(crate) struct Change {
+    pub(crate) settings: Settings,
+    /// Whether it closes an open breaker.
+    pub(crate) closes_breaker: bool,
+}
+
+/// Stores an edit with its activity and, if `recorded` adds one, with the answer of an idempotency key. `None` if the
+/// destination was edited or deleted meanwhile.
+pub(crate) async fn commit(
     api: &ApiState,
     caller: &Caller,
     current: &Destination,
-    settings: Settings,
-    closes_breaker: bool,
+    Change { settings, closes_breaker }: Change,
     author: &Author,
-) -> ApiResult<Option<Arc<Destination>>> {
+    recorded: impl FnOnce(Activity, &Destination) -> ApiResult<Creation>,
+) -> ApiResult<Created<Option<Arc<Destination>>>> {
     check_may_replace(caller, &current.settings.signing.secret, &settings.signing.secret)?;
     let only_closes_breaker = settings == current.settings;
     let patch = DestinationPatch {
@@ -72,14 +86,14 @@ pub(super) async fn commit(
         now: later(current.updated_at, api.clock.now()),
     };
     // The edit applies only to this version, so these are its values.
-    let Some(edited) = patch.applied_to(current) else { return Ok(None) };
+    let Some(edited) = patch.applied_to(current) else { return Ok(Created::New(None)) };
     let (before, after) = destination_changes(Some(current), Some(&edited))?;
     let action = match only_closes_breaker {
         true => Action::DestinationResumed,
         false => destination_action(before.as_ref(), after.as_ref()),
     };
     let activity = author.does(action, api.clock.now()).of_destination(&edited).changing(before, after);
-    Ok(api.store.patch_destination(patch, activity).await?)
+    Ok(api.store.patch_destination(patch, recorded(activity, &edited)?).await?)
 }
 
 /// Who replaces a secret knows the new one, so this needs the role that may see secrets.
@@ -97,6 +111,6 @@ pub(super) fn later(updated_at: Timestamp, now: Timestamp) -> Timestamp {
 }
 
 /// The refusal of an edit that lost every round against others.
-pub(super) fn crowded() -> Problem {
+pub(crate) fn crowded() -> Problem {
     Problem::conflict("other requests keep editing this destination; try again")
 }

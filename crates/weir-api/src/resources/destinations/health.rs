@@ -86,7 +86,7 @@ struct AttemptsView {
 
 /// Show a destination's health
 #[utoipa::path(
-    get, path = "/v1/destinations/{id}/health", operation_id = "show_destination_health", tag = "destinations", security(("api_key" = ["read"])),
+    get, path = "/v1/destinations/{id}/health", operation_id = "show_destination_health", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), HealthParameters),
     responses((status = 200, description = "The health", body = HealthView))
 )]

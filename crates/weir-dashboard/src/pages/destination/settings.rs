@@ -138,18 +138,19 @@ pub(crate) async fn reveal(visit: Visit, Path(id): Path<String>) -> Answered {
 /// overlap in which the previous secret also signs.
 pub(crate) async fn rotate(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
     let settings = format!("/destinations/{id}/settings");
-    let (_, etag) = super::read(&visit, &id).await?;
-    // A second click, or a page that was opened before another rotation, ends no overlap either.
-    if fields.has("etag") && fields.text("etag") != etag {
-        let late =
-            "Nothing was rotated: this destination was changed after the page was opened. Look at it, and try again.";
-        return visit.redirect(&settings, Some(Flash::error(late)));
-    }
     let overlap_s: u32 = fields.text("overlap_s").parse().unwrap_or(86_400);
     let given = fields.text("secret");
     let secret = if given.is_empty() { Value::Null } else { json!(given) };
     let path = ApiPath::of(["destinations", &id, "rotate-secret"]);
-    let answer = visit.api.post::<Secret>(&path, &json!({"overlap_s": overlap_s, "secret": secret})).await;
+    let body = json!({"overlap_s": overlap_s, "secret": secret, "force": fields.has("force")});
+    // A second click, or a page that was opened before another rotation, rotates nothing.
+    let call = Call::new(Method::POST, &path).json(&body)?.if_match(&fields.text("etag"))?;
+    let answer: Result<Secret, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
+    if answer.as_ref().is_err_and(|refusal| refusal.status == StatusCode::PRECONDITION_FAILED) {
+        let late =
+            "Nothing was rotated: this destination was changed after the page was opened. Look at it, and try again.";
+        return visit.redirect(&settings, Some(Flash::error(late)));
+    }
     visit.after(&settings, answer, |secret| {
         let previous = match secret.previous_valid_until {
             Some(until) => format!("The previous secret also signs until {} UTC.", until.plain()),

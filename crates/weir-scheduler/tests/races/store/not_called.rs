@@ -18,7 +18,7 @@ use weir_store::{
     History, Ingest, IngestRefusal, Ingested, KeyedAnswer, ListCount, NewEvent, NewReplay, Page, PageRequest,
     ProcessBeat, ProcessProfile, Processes, Prune, PrunePlace, PruneStep, Purge, PurgePlace, PurgeStep, Recovered,
     Replay, ReplayFilter, ReplayPhase, ReplayStep, Replays, Results, RunningProcess, SendRecord, SendsRequest,
-    Settlement, StateCounts, StoreResult, Traffic, TrafficHistory, TrafficLog,
+    SessionSecret, Settlement, StateCounts, StoreResult, Traffic, TrafficHistory, TrafficLog,
 };
 
 use super::TestStore;
@@ -228,6 +228,10 @@ impl ApiKeys for TestStore {
     }
 
     async fn delete_api_key(&self, _: ApiKeyId, _: Activity) -> StoreResult<bool> {
+        not_called()
+    }
+
+    async fn session_secret(&self, _: SessionSecret) -> StoreResult<SessionSecret> {
         not_called()
     }
 }

@@ -99,14 +99,24 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let answer = call.client.get(&["v1", "destinations", &id, "secret"], &Fields::new()).await?;
             call.print(&answer, secret_text)
         }
-        Command::RotateSecret { one, overlap_s, secret_file, consent } => {
-            let (destination, _) = find(call, &one.destination).await?;
+        Command::RotateSecret { one, overlap_s, secret_file, force, consent } => {
+            let (destination, answer) = find(call, &one.destination).await?;
             let secret = secret_file.map(|file| read_file(&file, "--secret-file")).transpose()?;
-            let body = serde_json::json!({"overlap_s": overlap_s, "secret": secret.as_deref().map(str::trim)});
-            confirm(consent, &format!("Replace the secret of {}?", destination.title()))?;
-            let path = ["v1", "destinations", &destination.id, "rotate-secret"];
+            let mut question = format!("Replace the secret of {}?", destination.title());
+            if let Some(until) = destination.previous_secret_valid_until.as_ref() {
+                question = format!("{question} Its previous secret signs until {until}, and would sign no more.");
+            }
+            // `--yes` alone does not drop a secret that still signs: the server refuses that without `force`.
+            let force = destination.previous_secret_valid_until.map(|_| force || !consent.yes);
+            confirm(consent, &question)?;
+            let secret = secret.as_deref().map(str::trim);
+            let body = serde_json::json!({"overlap_s": overlap_s, "secret": secret, "force": force});
             let body = Value::Object(fields(&body)?).to_string();
-            call.print(&call.client.post(&path, Some(&body)).await?, secret_text)
+            let path = ["v1", "destinations", &destination.id, "rotate-secret"];
+            // Only the version that the question was about.
+            let request =
+                Request { body: Some(&body), if_match: answer.etag.as_deref(), ..Request::new(Method::POST, &path) };
+            call.print(&call.client.send(request).await?, secret_text)
         }
     }
 }

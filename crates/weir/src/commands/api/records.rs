@@ -21,6 +21,9 @@ pub(in crate::commands) struct Destination {
     pub(super) breaker_state: String,
     pub(super) breaker_reason: Option<String>,
     pub(super) next_probe_at: Option<Timestamp>,
+    /// While the secret before the last rotation also signs.
+    #[serde(default)]
+    pub(super) previous_secret_valid_until: Option<Timestamp>,
 }
 
 impl Destination {

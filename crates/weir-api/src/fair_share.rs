@@ -1,0 +1,223 @@
+//! Places that keys share fairly: open streams, audits, and reads of much data at one time.
+//!
+//! A key gets another place only while more places are free than it has. So a key that is alone has half of them, two
+//! keys have a third each, and some are free for the next key as long as there are fewer keys than places. Nobody has to
+//! give a place back for that. Source: Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998, with the factor 1.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    auth::{Caller, Sharer},
+    meters,
+    problem::{self, Problem, ProblemKind},
+};
+
+/// How long a request waits for its turn. Shorter than the timeouts of clients and proxies.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The waiting requests of one key, which bounds what they hold in memory. More than the tabs of a team ask for at once.
+const MAX_WAITING_OF_KEY: usize = 64;
+
+/// Places that are shared. Clones share the same places.
+#[derive(Clone)]
+pub(crate) struct FairShare {
+    /// The name for metrics and refusals.
+    name: &'static str,
+    places: usize,
+    state: Arc<Mutex<Places>>,
+}
+
+#[derive(Default)]
+struct Places {
+    taken: usize,
+    /// No entry without a place.
+    by_sharer: HashMap<Sharer, usize>,
+    /// In the order of their arrival.
+    waiting: VecDeque<(Sharer, oneshot::Sender<Place>)>,
+}
+
+/// A place, until it is dropped.
+pub(crate) struct Place {
+    sharer: Sharer,
+    share: FairShare,
+}
+
+impl FairShare {
+    pub(crate) fn new(name: &'static str, places: usize) -> Self {
+        Self { name, places, state: Arc::default() }
+    }
+
+    /// A place at once, or none.
+    pub(crate) fn take_now(&self, sharer: Sharer) -> Option<Place> {
+        self.lock().may_take(sharer, self.places).then(|| self.place(sharer))
+    }
+
+    /// A place when it is this sharer's turn; `None` if that takes too long, or if too many wait already.
+    pub(crate) async fn take(&self, sharer: Sharer) -> Option<Place> {
+        let turn = {
+            let mut state = self.lock();
+            // Whoever may take a place now waits for nobody: others wait only for places that they may not take.
+            if state.may_take(sharer, self.places) {
+                return Some(self.place(sharer));
+            }
+            state.waiting.retain(|(_, turn)| !turn.is_closed());
+            if state.waiting.iter().filter(|(other, _)| *other == sharer).count() >= MAX_WAITING_OF_KEY {
+                return None;
+            }
+            let (sender, turn) = oneshot::channel();
+            state.waiting.push_back((sharer, sender));
+            turn
+        };
+        // A place that arrives too late, or for a client that has gone, is dropped with the channel.
+        tokio::time::timeout(PATIENCE, turn).await.ok()?.ok()
+    }
+
+    /// The place that [`Places::may_take`] has counted.
+    fn place(&self, sharer: Sharer) -> Place {
+        Place { sharer, share: self.clone() }
+    }
+
+    /// The counts are complete after each step, also after a panic.
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Places {
+    /// Counts another place of this sharer, if it may have one.
+    fn may_take(&mut self, sharer: Sharer, places: usize) -> bool {
+        let own = self.by_sharer.get(&sharer).copied().unwrap_or_default();
+        let may_take = own < places - self.taken;
+        if may_take {
+            self.taken += 1;
+            *self.by_sharer.entry(sharer).or_default() += 1;
+        }
+        may_take
+    }
+
+    fn give_back(&mut self, sharer: Sharer) {
+        self.taken -= 1;
+        if let Some(own) = self.by_sharer.get_mut(&sharer) {
+            *own -= 1;
+            if *own == 0 {
+                self.by_sharer.remove(&sharer);
+            }
+        }
+    }
+
+    /// The first that waits for a place and may have one now. It is counted.
+    fn next(&mut self, places: usize) -> Option<(Sharer, oneshot::Sender<Place>)> {
+        self.waiting.retain(|(_, turn)| !turn.is_closed());
+        let sharers: Vec<Sharer> = self.waiting.iter().map(|(sharer, _)| *sharer).collect();
+        let first = sharers.into_iter().position(|sharer| self.may_take(sharer, places))?;
+        self.waiting.remove(first)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.share.lock().give_back(self.sharer);
+        // The lock is held for one step each: a place that nobody receives is dropped, which takes the lock again.
+        while let Some((sharer, turn)) = {
+            let mut state = self.share.lock();
+            state.next(self.share.places)
+        } {
+            drop(turn.send(self.share.place(sharer)));
+        }
+    }
+}
+
+/// Lets a request wait for its turn, as a part of the handler of its route.
+pub(crate) async fn in_turn(State(share): State<FairShare>, request: Request, next: Next) -> Response {
+    let Some(sharer) = request.extensions().get::<Caller>().map(Caller::sharer) else {
+        return problem::internal("a request was not authenticated", request.uri()).into_response();
+    };
+    let Some(_place) = share.take(sharer).await else {
+        meters::shed(share.name);
+        let detail = format!("this key has too many {} under way or waiting; try again", share.name.replace('_', " "));
+        return Problem::new(ProblemKind::Unavailable, detail).into_response();
+    };
+    next.run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{FutureExt as _, future::join_all};
+
+    use super::*;
+
+    const A: Sharer = Sharer::Setting(0);
+    const B: Sharer = Sharer::Setting(1);
+    const C: Sharer = Sharer::Nobody;
+
+    fn take_all(share: &FairShare, sharer: Sharer) -> Vec<Place> {
+        std::iter::from_fn(|| share.take_now(sharer)).collect()
+    }
+
+    #[test]
+    fn one_key_takes_half_and_every_other_key_still_gets_a_place() {
+        let share = FairShare::new("streams", 100);
+        let first = take_all(&share, A);
+        let second = take_all(&share, B);
+        let third = take_all(&share, C);
+        assert_eq!((first.len(), second.len(), third.len()), (50, 25, 13));
+        // Who closes some may not take them all back: the others have come.
+        drop(first);
+        assert_eq!(take_all(&share, A).len(), 31);
+    }
+
+    #[test]
+    fn a_place_that_is_given_back_is_free_again() {
+        let share = FairShare::new("streams", 4);
+        for _ in 0..10 {
+            assert_eq!(take_all(&share, A).len(), 2);
+        }
+        assert!(share.lock().by_sharer.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_one_key_delays_no_other_key() {
+        let share = FairShare::new("heavy_reads", 4);
+        let running = take_all(&share, A);
+        let flood: Vec<_> = (0..MAX_WAITING_OF_KEY)
+            .map(|_| {
+                let share = share.clone();
+                tokio::spawn(async move { share.take(A).await.map(drop).is_some() })
+            })
+            .collect();
+        while share.lock().waiting.len() < MAX_WAITING_OF_KEY {
+            tokio::task::yield_now().await;
+        }
+        assert!(share.take(A).await.is_none(), "too many wait already");
+        let other = tokio::time::timeout(Duration::ZERO, share.take(B)).await;
+        assert!(other.is_ok_and(|place| place.is_some()), "another key does not wait");
+        drop(running);
+        let served = join_all(flood).await;
+        assert!(served.into_iter().all(|served| served.unwrap()));
+        assert_eq!(share.lock().taken, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_too_long_is_refused_and_who_goes_away_leaves_no_place_taken() {
+        let share = FairShare::new("audits", 2);
+        let running = share.take_now(A).unwrap();
+        assert!(share.take(A).await.is_none());
+        // A client that has gone before its turn came.
+        let mut gone = Box::pin(share.take(A));
+        assert!((&mut gone).now_or_never().is_none());
+        drop(running);
+        assert_eq!(share.lock().taken, 1, "the place was sent");
+        drop(gone);
+        assert_eq!(share.lock().taken, 0);
+    }
+}
