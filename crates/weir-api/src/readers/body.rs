@@ -180,7 +180,7 @@ async fn read(mut body: Stream, limit: usize, mut held: Option<&mut HeldBytes<Ho
             refusal = if arrived > limit {
                 Some(too_large(limit))
             } else if held.as_mut().is_some_and(|held| !held.grow_to(kept.bytes_with(&data))) {
-                meters::shed();
+                meters::shed("body_budget");
                 Some(used_up())
             } else {
                 None
