@@ -28,6 +28,9 @@ const SLEW: i64 = 2_000;
 /// are slewed faster than [`SLEW`], and are followed: a tenth of the distance by which narrow slots are more apart than
 /// the limit requires.
 const STEP: i64 = 1_000_000;
+/// A shard whose time is this many nanoseconds ahead of the others on its server is corrected. Smaller differences come
+/// from the exchanges by which the shards were set.
+const SHARD_AHEAD: i64 = 20_000_000;
 /// A larger error is reported, because it is taken from both ends of every slot: two of the 10 ms of a narrow slot at
 /// each end.
 const LARGE_ERROR: Duration = Duration::from_millis(2);
@@ -75,9 +78,9 @@ impl Offset {
         }
     }
 
-    /// Whether a clock with these bounds was set forward.
-    fn is_behind(&self, bounds: Bounds, now: i64) -> bool {
-        self.bounds(now).is_some_and(|known| bounds.low - known.high > STEP)
+    /// Whether a clock with these bounds is ahead of the known bounds by more than `step`.
+    fn is_behind(&self, bounds: Bounds, step: i64, now: i64) -> bool {
+        self.bounds(now).is_some_and(|known| bounds.low - known.high > step)
     }
 
     /// Sets the offset from the bounds of new exchanges, and returns its error. Earlier bounds still count, so that slow
@@ -144,12 +147,6 @@ impl RedisClock {
             warn_from: AtomicI64::new(0),
         }
     }
-
-    /// The wall clock of this process, in nanoseconds.
-    pub(crate) fn own_wall(&self) -> i64 {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(wall.as_nanos()).unwrap_or(i64::MAX)
-    }
 }
 
 impl RedisClock {
@@ -170,7 +167,7 @@ impl RedisClock {
     }
 
     fn ahead_of_wall(&self, offset: impl Fn(&ShardClock) -> &Offset) -> impl Iterator<Item = i64> {
-        let wall = self.own_wall() - self.monotonic();
+        let wall = self.wall().as_nanos() - self.monotonic();
         let known = self.shards.iter().map(offset).filter(|offset| offset.set_at.load(Ordering::Relaxed) > 0);
         known.map(move |offset| offset.nanos.load(Ordering::Relaxed) - wall)
     }
@@ -183,7 +180,7 @@ impl RedisClock {
     pub(crate) fn set(&self, shard: Shard, measured: Measured) -> bool {
         let now = self.now_for_offsets();
         let ShardClock { time, server } = &self.shards[shard.index()];
-        if time.is_behind(measured.time, now) && server.is_behind(measured.server, now) {
+        if time.is_behind(measured.time, STEP, now) && server.is_behind(measured.server, STEP, now) {
             return true;
         }
         server.follow(measured.server, now);
@@ -197,6 +194,11 @@ impl RedisClock {
             );
         }
         false
+    }
+
+    /// Whether the time of a single shard is ahead, although that of its server is known: its correction was lost.
+    pub(crate) fn is_ahead(&self, shard: Shard, measured: Measured) -> bool {
+        self.shards[shard.index()].time.is_behind(measured.time, SHARD_AHEAD, self.now_for_offsets())
     }
 
     /// The shard was corrected after the server's clock had been set.
@@ -256,10 +258,17 @@ impl Clock for RedisClock {
         Timestamp::from_nanos(self.latest.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
-    /// The time of Redis: one wall clock for all processes.
+    /// The wall clock of this process: receivers compare signatures with their own clocks, and a clock of Redis that is
+    /// wrong must not make them refuse.
     fn wall(&self) -> Timestamp {
-        self.now()
+        wall()
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn wall() -> Timestamp {
+    // A clock that is set before 1970 counts as 1970.
+    Timestamp::MIN + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]

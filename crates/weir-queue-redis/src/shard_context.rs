@@ -115,7 +115,7 @@ impl ShardContext {
         if self.is_ahead_of_wall() {
             tracing::warn!("the clock of Redis is ahead of this machine's; the time continues by this machine's");
             let shards: Vec<Shard> = Shard::all().collect();
-            self.set_back(&shards, |_| self.clock.own_wall() / 1_000).await?;
+            self.set_back(&shards, |_| self.clock.wall().as_nanos() / 1_000).await?;
             self.set_clock().await?;
         }
         Ok(())
@@ -138,13 +138,22 @@ impl ShardContext {
             }
             return Ok(());
         }
-        // Each shard begins, and its generation is learned. The measurement below asks one shard only.
+        // Each shard begins, and its generation is learned.
         let begin: Vec<Call> = Shard::all().map(|shard| self.begin(shard, 0)).collect();
-        self.call_all(&begin).await.into_iter().try_for_each(|answered| answered.map(drop))?;
-        // All shards are on one server with one clock.
+        let asked_at = self.clock.monotonic();
+        let answers = self.call_all(&begin).await;
+        let answered_at = self.clock.monotonic();
+        // All shards are on one server with one clock, so one of them is measured.
         let (_, measured) = self.measure(Shard::REFERENCE).await?;
-        let shards: Vec<Shard> = Shard::all().filter(|&shard| self.clock.set(shard, measured)).collect();
-        if shards.is_empty() { Ok(()) } else { self.correct(&shards, measured).await }
+        let mut ahead = Vec::new();
+        for (shard, answered) in Shard::all().zip(answers) {
+            let begun = Begun::read(&mut answered?.values).ok_or_else(unexpected)?;
+            let was_set = self.clock.set(shard, measured);
+            if was_set || self.clock.is_ahead(shard, Measured::of(asked_at, (begun.time, begun.server), answered_at)) {
+                ahead.push(shard);
+            }
+        }
+        if ahead.is_empty() { Ok(()) } else { self.correct(&ahead, measured).await }
     }
 
     /// Sets the time of the shards to the time of this process. If other processes have stated later times, this one is

@@ -37,8 +37,9 @@ end
 shard_time = server_time + shift
 now = shard_time
 local earliest_time = math.max(caller_time, heard)
-if now < earliest_time - CLOCK_TOLERANCE then
-  -- The server was set back, or has taken over from a server that was ahead.
+if now < earliest_time - CLOCK_TOLERANCE or (caller_time > 0 and not known[4]) then
+  -- The server was set back, or has taken over from a server that was ahead. Or the shift is lost with other data, and
+  -- the first process that knows the time sets it: the server's clock may be ahead.
   set_time(earliest_time)
 elseif caller_time > 0 then
   -- Either the server was set forward and no process has corrected it yet, or the call arrives so late that its caller

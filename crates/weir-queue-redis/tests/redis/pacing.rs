@@ -232,18 +232,3 @@ async fn a_limit_is_kept_while_the_clock_of_redis_is_set_again_and_again_and_pro
     processes.shutdown().await;
     assert_bounded(&recording.sorted_sends());
 }
-
-/// No process runs that knows the time, and the clock of Redis is a year ahead.
-#[tokio::test]
-async fn a_process_that_starts_alone_does_not_trust_a_clock_of_redis_that_is_ahead_of_its_own() {
-    let (server, clock) = Server::start_with_clock().await;
-    let queue = support::open(server.config()).await;
-    let before = queue.clock().now();
-    drop(queue);
-    clock.set(YEAR).unwrap();
-    let queue = support::open(server.config()).await;
-    let now = queue.clock().now();
-    assert!(now >= before && now.since(before) < Duration::from_secs(30), "{before} {now}");
-    let offset = queue.clock().servers_ahead_of_wall().unwrap();
-    assert!((offset as f64 / 1e9 - YEAR).abs() < 5.0, "{offset}");
-}

@@ -33,3 +33,30 @@ async fn no_window_exceeds_its_limit_and_nothing_is_sent_twice_while_the_clock_o
     assert_eq!(arrivals.len(), EVENTS, "none is sent twice");
     first.assert_audit_clean(&id).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_of_redis_that_is_wrong_is_a_metric_and_no_process_is_ready_with_it() {
+    let (fleet, receiver) = (Fleet::with_clock().await, Receiver::start().await);
+    let clock = fleet.redis.clock.as_ref().unwrap();
+    clock.set(600.0).unwrap();
+    let (api, worker) = (fleet.launch("serve").await, fleet.launch("worker").await);
+    for process in [&api, &worker] {
+        assert_eq!(process.status("/readyz").await, 503);
+        let offset = process.metric("weir_clock_offset_seconds").await;
+        assert!((590.0..610.0).contains(&offset), "{offset}");
+    }
+    // It works nevertheless, and receivers get the right time.
+    let id = api.destination(json!({"url": receiver.url("/signed")})).await;
+    api.events("signed", 1).await;
+    receiver.wait_for("/signed", 1, SECOND * 10).await;
+    api.drained(&id, SECOND * 10).await;
+    let signed_at: u64 = receiver.arrivals("/signed")[0].header("webhook-timestamp").parse().unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!(now.abs_diff(signed_at) < 60, "{signed_at} at {now}");
+
+    clock.set(0.0).unwrap();
+    for process in [&api, &worker] {
+        eventually("it is ready", SECOND * 20, async || process.status("/readyz").await == 200).await;
+        assert!(process.metric("weir_clock_offset_seconds").await.abs() < 1.0);
+    }
+}

@@ -32,8 +32,9 @@ impl Fleet {
 
     /// A fleet whose Redis has a clock that the test sets.
     pub(crate) async fn with_clock() -> Self {
-        let redis = Redis::start_with_clock().await.unwrap();
-        Self { redis, ..Self::new().await }
+        let mut fleet = Self::new().await;
+        fleet.redis = Redis::start_with_clock().await.unwrap();
+        fleet
     }
 
     pub(crate) async fn on(database_url: String) -> Self {
