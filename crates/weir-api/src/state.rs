@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -146,7 +146,10 @@ async fn in_time(call: impl Future<Output = QueueResult<()>> + Send + 'static) -
 
 /// Whether the process is ready for requests. Clones share one state.
 #[derive(Debug, Clone)]
-pub struct Readiness(Arc<AtomicU8>);
+pub struct Readiness {
+    phase: Arc<AtomicU8>,
+    has_wrong_clock: Arc<AtomicBool>,
+}
 
 const STARTING: u8 = 0;
 const READY: u8 = 1;
@@ -155,22 +158,30 @@ const STOPPING: u8 = 2;
 impl Readiness {
     /// Not ready yet.
     pub fn starting() -> Self {
-        Self(Arc::new(AtomicU8::new(STARTING)))
+        Self { phase: Arc::new(AtomicU8::new(STARTING)), has_wrong_clock: Arc::default() }
     }
 
     /// All parts of the process run.
     pub fn set_ready(&self) {
-        self.0.store(READY, Ordering::Release);
+        self.phase.store(READY, Ordering::Release);
     }
 
     /// The process shuts down: it still answers requests, but load balancers should stop sending them.
     pub fn set_stopping(&self) {
-        self.0.store(STOPPING, Ordering::Release);
+        self.phase.store(STOPPING, Ordering::Release);
+    }
+
+    /// Whether the clock of this machine or that of the queue's server must be wrong, because they differ by far.
+    pub fn set_wrong_clock(&self, is_wrong: bool) {
+        self.has_wrong_clock.store(is_wrong, Ordering::Release);
     }
 
     /// Why the process is not ready; `None` when it is.
     pub(crate) fn not_ready_reason(&self) -> Option<&'static str> {
-        match self.0.load(Ordering::Acquire) {
+        match self.phase.load(Ordering::Acquire) {
+            READY if self.has_wrong_clock.load(Ordering::Acquire) => {
+                Some("the clocks of this machine and of Redis differ by more than 30 seconds")
+            }
             READY => None,
             STARTING => Some("the server is starting"),
             _ => Some("the server is stopping"),

@@ -1,14 +1,18 @@
-//! The queue's clock in this process: Redis `TIME`, continued by the process's monotonic clock.
+//! The queue's clock in this process: the time of the shards, continued by the process's monotonic clock.
 //!
-//! Each exchange with a server bounds the offset of its clock: the server read `TIME` after the request was sent and
-//! before the answer arrived. The bounds of several exchanges intersect in an interval no wider than the fastest round
-//! trip; its middle is the offset, half its width the error. Slots are narrowed by the error before workers get them,
-//! so a send inside a narrowed slot is inside the slot by the server's clock. In a Cluster every shard has the clock of
-//! its node, and its slots are moved by the difference.
+//! Each exchange with a server bounds the offset of a shard's time: the server read its clock after the request was sent
+//! and before the answer arrived. The bounds of several exchanges intersect in an interval no wider than the fastest
+//! round trip; its middle is the offset, half its width the error. Slots are narrowed by the error before workers get
+//! them, so a send inside a narrowed slot is inside the slot by the shard's time. In a Cluster every shard has the clock
+//! of its node, and its slots are moved by the difference.
+//!
+//! The time of a shard is the clock of its server plus a shift, and the offset of that clock is measured too. If both
+//! run ahead of this process, the server's clock was set forward, and the process corrects the shift. If only the time
+//! of the shard does, other processes have moved it, and this process follows them: its machine was suspended.
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
-    time::{Duration, Instant},
+    sync::atomic::{AtomicBool, AtomicI64, Ordering},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use weir_core::{Clock, Slot, Timestamp};
@@ -20,9 +24,13 @@ const DRIFT: Duration = Duration::from_micros(100);
 /// Earlier bounds widen by the time since their exchange, divided by this number: 500 ppm, the usual maximum rate of a
 /// slewed clock.
 const SLEW: i64 = 2_000;
-/// A server's clock that is this many nanoseconds ahead of its bounds was set forward. Smaller differences come from
-/// clocks that are slewed faster than [`SLEW`], and are followed.
-const STEP: i64 = 20_000_000;
+/// A clock that is this many nanoseconds ahead of its bounds was set forward. Smaller differences come from clocks that
+/// are slewed faster than [`SLEW`], and are followed: a tenth of the distance by which narrow slots are more apart than
+/// the limit requires.
+const STEP: i64 = 1_000_000;
+/// A shard whose time is this many nanoseconds ahead of the others on its server is corrected. Smaller differences come
+/// from the exchanges by which the shards were set.
+const SHARD_AHEAD: i64 = 20_000_000;
 /// A larger error is reported, because it is taken from both ends of every slot: two of the 10 ms of a narrow slot at
 /// each end.
 const LARGE_ERROR: Duration = Duration::from_millis(2);
@@ -32,13 +40,22 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Engine time by the clock of Redis. Never goes backwards, and does not depend on the wall clock of this process.
 pub struct RedisClock {
     started: Instant,
-    shards: [Offset; SHARDS],
+    shards: [ShardClock; SHARDS],
     latest: AtomicI64,
+    /// Whether calls state the time.
+    is_stated: AtomicBool,
     /// When a large error may be reported again, by the monotonic clock.
     warn_from: AtomicI64,
 }
 
-/// The offset of a server's clock from the monotonic clock, in nanoseconds.
+#[derive(Default)]
+struct ShardClock {
+    time: Offset,
+    /// The clock of the shard's server, without the shift.
+    server: Offset,
+}
+
+/// The offset of another clock from the monotonic clock, in nanoseconds.
 #[derive(Default)]
 struct Offset {
     nanos: AtomicI64,
@@ -47,7 +64,40 @@ struct Offset {
     set_at: AtomicI64,
 }
 
-/// The bounds of a server's offset, from exchanges with it: at least `low`, at most `high`.
+impl Offset {
+    /// The bounds at `now`: the last ones, widened by as much as the clock may have been slewed since then. `None` before
+    /// the first exchange.
+    fn bounds(&self, now: i64) -> Option<Bounds> {
+        match self.set_at.load(Ordering::Relaxed) {
+            0 => None,
+            set_at => {
+                let (nanos, error) = (self.nanos.load(Ordering::Relaxed), self.error.load(Ordering::Relaxed));
+                let margin = error + (now - set_at) / SLEW;
+                Some(Bounds { low: nanos - margin, high: nanos + margin })
+            }
+        }
+    }
+
+    /// Whether a clock with these bounds is ahead of the known bounds by more than `step`.
+    fn is_behind(&self, bounds: Bounds, step: i64, now: i64) -> bool {
+        self.bounds(now).is_some_and(|known| bounds.low - known.high > step)
+    }
+
+    /// Sets the offset from the bounds of new exchanges, and returns its error. Earlier bounds still count, so that slow
+    /// exchanges of a busy process or a busy Redis do not make the error larger than the amount by which a slot can be
+    /// narrowed.
+    fn follow(&self, bounds: Bounds, now: i64) -> i64 {
+        let Bounds { low, high } = self.bounds(now).map_or(bounds, |known| known.and(bounds));
+        // The middle of the bounds is the offset, and half their width is the error.
+        let error = (high - low) / 2;
+        self.set_at.store(now, Ordering::Relaxed);
+        self.nanos.store(low + error, Ordering::Relaxed);
+        self.error.store(error, Ordering::Relaxed);
+        error
+    }
+}
+
+/// The bounds of a clock's offset, from exchanges with its server: at least `low`, at most `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bounds {
     low: i64,
@@ -56,16 +106,33 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     /// The bounds from one exchange, with the times of request and answer by the monotonic clock.
-    pub(crate) fn of(asked_at: i64, server_micros: i64, answered_at: i64) -> Self {
-        let server = server_micros.saturating_mul(1_000);
-        Self { low: server - answered_at, high: server + 1_000 - asked_at }
+    fn of(asked_at: i64, micros: i64, answered_at: i64) -> Self {
+        let nanos = micros.saturating_mul(1_000);
+        Self { low: nanos - answered_at, high: nanos + 1_000 - asked_at }
     }
 
-    /// The intersection of both. If they contradict each other, the server's clock was set in between, and the later
-    /// bounds hold.
-    pub(crate) fn and(self, later: Self) -> Self {
+    /// The intersection of both. If they contradict each other, the clock was set in between, and the later bounds hold.
+    fn and(self, later: Self) -> Self {
         let both = Self { low: self.low.max(later.low), high: self.high.min(later.high) };
         if both.low <= both.high { both } else { later }
+    }
+}
+
+/// What exchanges with a shard have shown: the time of the shard, and the clock of its server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Measured {
+    time: Bounds,
+    server: Bounds,
+}
+
+impl Measured {
+    /// From one exchange, with the times of request and answer by the monotonic clock.
+    pub(crate) fn of(asked_at: i64, (time, server): (i64, i64), answered_at: i64) -> Self {
+        Self { time: Bounds::of(asked_at, time, answered_at), server: Bounds::of(asked_at, server, answered_at) }
+    }
+
+    pub(crate) fn and(self, later: Self) -> Self {
+        Self { time: self.time.and(later.time), server: self.server.and(later.server) }
     }
 }
 
@@ -76,6 +143,7 @@ impl RedisClock {
             started: Instant::now(),
             shards: Default::default(),
             latest: AtomicI64::new(0),
+            is_stated: AtomicBool::new(false),
             warn_from: AtomicI64::new(0),
         }
     }
@@ -87,35 +155,36 @@ impl RedisClock {
         i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// Sets the offset from the bounds of new exchanges. Earlier bounds still count, so that slow exchanges of a busy
-    /// process or a busy Redis do not make the error larger than the amount by which a slot can be narrowed.
+    /// How far the clocks of the servers are ahead of this process's wall clock, in nanoseconds; negative when they are
+    /// behind. The largest difference; `None` before the first exchange.
+    pub fn servers_ahead_of_wall(&self) -> Option<i64> {
+        self.ahead_of_wall(|shard| &shard.server).max_by_key(|ahead| ahead.abs())
+    }
+
+    /// How far the times of the shards are ahead of this process's wall clock, in nanoseconds: the largest difference.
+    pub(crate) fn time_ahead_of_wall(&self) -> Option<i64> {
+        self.ahead_of_wall(|shard| &shard.time).max()
+    }
+
+    fn ahead_of_wall(&self, offset: impl Fn(&ShardClock) -> &Offset) -> impl Iterator<Item = i64> {
+        let wall = self.wall().as_nanos() - self.monotonic();
+        let known = self.shards.iter().map(offset).filter(|offset| offset.set_at.load(Ordering::Relaxed) > 0);
+        known.map(move |offset| offset.nanos.load(Ordering::Relaxed) - wall)
+    }
+
+    /// Sets the offset of a shard from new exchanges.
     ///
-    /// If the server's clock is more than [`STEP`] ahead of its bounds, it was set forward. Then the offset stays,
-    /// unless `trusts_server` is set, because slots must not start early when a clock jumps. Returns whether the offset
-    /// stayed.
-    pub(crate) fn set(&self, shard: Shard, bounds: Bounds, trusts_server: bool) -> bool {
-        let offset = &self.shards[shard.index()];
-        // At least 1, because 0 stands for "not set yet".
-        let now = self.monotonic().max(1);
-        let bounds = match offset.set_at.load(Ordering::Relaxed) {
-            0 => bounds,
-            set_at => {
-                // The earlier bounds, widened by as much as the server's clock may have been slewed since then.
-                let (nanos, error) = (offset.nanos.load(Ordering::Relaxed), offset.error.load(Ordering::Relaxed));
-                let margin = error + (now - set_at) / SLEW;
-                let known = Bounds { low: nanos - margin, high: nanos + margin };
-                // The server's clock was set forward. The offset stays, and the caller corrects the server.
-                if bounds.low - known.high > STEP && !trusts_server {
-                    return true;
-                }
-                known.and(bounds)
-            }
-        };
-        // The middle of the bounds is the offset, and half their width is the error.
-        offset.set_at.store(now, Ordering::Relaxed);
-        let error = (bounds.high - bounds.low) / 2;
-        offset.nanos.store(bounds.low + error, Ordering::Relaxed);
-        offset.error.store(error, Ordering::Relaxed);
+    /// Slots must not start early when a clock jumps. So if the server's clock was set forward and the time of the shard
+    /// with it, the offset stays, and the answer is `true`: the caller must correct the shard. Whether the server's clock
+    /// was set can be judged again only after [`Self::accept_server`].
+    pub(crate) fn set(&self, shard: Shard, measured: Measured) -> bool {
+        let now = self.now_for_offsets();
+        let ShardClock { time, server } = &self.shards[shard.index()];
+        if time.is_behind(measured.time, STEP, now) && server.is_behind(measured.server, STEP, now) {
+            return true;
+        }
+        server.follow(measured.server, now);
+        let error = time.follow(measured.time, now);
         // A large error is reported, but not with every setting of a slow connection.
         if error > LARGE_ERROR.as_nanos() as i64 && self.warn_from.load(Ordering::Relaxed) <= now {
             self.warn_from.store(now + WARN_EVERY.as_nanos() as i64, Ordering::Relaxed);
@@ -127,25 +196,44 @@ impl RedisClock {
         false
     }
 
-    /// A lower bound of the time by the server's clock, in microseconds; 0 before the first exchange.
-    pub(crate) fn lower_bound(&self, shard: Shard) -> i64 {
-        let offset = &self.shards[shard.index()];
-        match offset.set_at.load(Ordering::Relaxed) {
-            0 => 0,
-            set_at => {
-                let now = self.monotonic();
-                let error = offset.error.load(Ordering::Relaxed) + (now - set_at) / SLEW;
-                (now + offset.nanos.load(Ordering::Relaxed) - error) / 1_000
-            }
-        }
+    /// Whether the time of a single shard is ahead, although that of its server is known: its correction was lost.
+    pub(crate) fn is_ahead(&self, shard: Shard, measured: Measured) -> bool {
+        self.shards[shard.index()].time.is_behind(measured.time, SHARD_AHEAD, self.now_for_offsets())
     }
 
-    /// Narrows a slot, given by the server's clock in microseconds, by the error at both ends.
+    /// The shard was corrected after the server's clock had been set.
+    pub(crate) fn accept_server(&self, shard: Shard, measured: Measured) {
+        self.shards[shard.index()].server.follow(measured.server, self.now_for_offsets());
+    }
+
+    /// At least 1, because 0 stands for "not set yet".
+    fn now_for_offsets(&self) -> i64 {
+        self.monotonic().max(1)
+    }
+
+    /// A lower bound of the shard's time, in microseconds; 0 before the first exchange.
+    pub(crate) fn lower_bound(&self, shard: Shard) -> i64 {
+        let now = self.monotonic();
+        self.shards[shard.index()].time.bounds(now).map_or(0, |bounds| (now + bounds.low) / 1_000)
+    }
+
+    /// The time that calls state: [`Self::lower_bound`], or 0 before [`Self::state_time`].
+    pub(crate) fn stated_time(&self, shard: Shard) -> i64 {
+        if self.is_stated.load(Ordering::Relaxed) { self.lower_bound(shard) } else { 0 }
+    }
+
+    /// From now on calls state the time, and every process follows it. A process that has just started must not: it may
+    /// have read a clock that was set forward, before the other processes have corrected it.
+    pub(crate) fn state_time(&self) {
+        self.is_stated.store(true, Ordering::Relaxed);
+    }
+
+    /// Narrows a slot, given by the shard's time in microseconds, by the error at both ends.
     pub(crate) fn narrowed(&self, shard: Shard, (start, end): (i64, i64)) -> Slot {
         let width = (end - start).saturating_mul(1_000);
         // A slot keeps at least a quarter of its width. If the error is larger than this allows, a send may be outside
         // the slot by the difference.
-        let error = self.shards[shard.index()].error.load(Ordering::Relaxed);
+        let error = self.shards[shard.index()].time.error.load(Ordering::Relaxed);
         let margin = (error + DRIFT.as_nanos() as i64).min(width * 3 / 8);
         Slot {
             start: Timestamp::from_nanos(self.engine_time(shard, start).as_nanos() + margin),
@@ -153,14 +241,14 @@ impl RedisClock {
         }
     }
 
-    /// Converts a time by the server's clock, in microseconds, to engine time. The result is off by the error at most.
+    /// Converts a time of the shard, in microseconds, to engine time. The result is off by the error at most.
     pub(crate) fn engine_time(&self, shard: Shard, micros: i64) -> Timestamp {
-        let ahead = self.offset() - self.shards[shard.index()].nanos.load(Ordering::Relaxed);
+        let ahead = self.offset() - self.shards[shard.index()].time.nanos.load(Ordering::Relaxed);
         Timestamp::from_nanos(micros.saturating_mul(1_000) + ahead)
     }
 
     fn offset(&self) -> i64 {
-        self.shards[Shard::REFERENCE.index()].nanos.load(Ordering::Relaxed)
+        self.shards[Shard::REFERENCE.index()].time.nanos.load(Ordering::Relaxed)
     }
 }
 
@@ -170,10 +258,17 @@ impl Clock for RedisClock {
         Timestamp::from_nanos(self.latest.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
-    /// The time of Redis: one wall clock for all processes.
+    /// The wall clock of this process: receivers compare signatures with their own clocks, and a clock of Redis that is
+    /// wrong must not make them refuse.
     fn wall(&self) -> Timestamp {
-        self.now()
+        wall()
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn wall() -> Timestamp {
+    // A clock that is set before 1970 counts as 1970.
+    Timestamp::MIN + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -195,25 +290,55 @@ mod tests {
         assert_eq!(before.and(after), after);
     }
 
+    /// The bounds of clocks that are this many nanoseconds ahead of the monotonic clock.
+    fn ahead(time: i64, server: i64) -> Measured {
+        let bounds = |nanos| Bounds { low: nanos, high: nanos + 1_000 };
+        Measured { time: bounds(time), server: bounds(server) }
+    }
+
+    const SECOND: i64 = 1_000_000_000;
+
     #[test]
-    fn a_clock_that_jumps_ahead_is_not_trusted_at_once() {
+    fn a_server_that_is_set_forward_is_not_followed_however_often() {
         let clock = RedisClock::new();
         let reference = Shard::REFERENCE;
-        let at = |nanos| Bounds { low: nanos, high: nanos + 1_000 };
-        assert!(!clock.set(reference, at(1_000_000_000), false));
-        assert!(clock.set(reference, at(61_000_000_000), false));
-        assert!(clock.now() < Timestamp::from_secs(30));
-        assert!(!clock.set(reference, at(61_000_000_000), true));
+        assert!(!clock.set(reference, ahead(SECOND, SECOND)));
+        for step in 1..10 {
+            let stepped = SECOND + step * 3 * SECOND / 10;
+            assert!(clock.set(reference, ahead(stepped, stepped)), "the shard must be corrected");
+            assert!(clock.set(reference, ahead(stepped, stepped)), "the correction has failed");
+            clock.accept_server(reference, ahead(stepped, stepped));
+            assert!(!clock.set(reference, ahead(SECOND, stepped)), "the shard is corrected");
+        }
+        assert!(clock.now() < Timestamp::from_nanos(3 * SECOND / 2));
+    }
+
+    #[test]
+    fn other_processes_that_are_ahead_are_followed() {
+        let clock = RedisClock::new();
+        let reference = Shard::REFERENCE;
+        assert!(!clock.set(reference, ahead(SECOND, SECOND)));
+        assert!(!clock.set(reference, ahead(61 * SECOND, SECOND)));
         assert!(clock.now() > Timestamp::from_secs(60));
+    }
+
+    #[test]
+    fn a_process_that_has_just_started_states_no_time() {
+        let clock = RedisClock::new();
+        let reference = Shard::REFERENCE;
+        clock.set(reference, ahead(SECOND, SECOND));
+        assert_eq!(clock.stated_time(reference), 0);
+        clock.state_time();
+        assert!(clock.stated_time(reference) >= 1_000_000);
     }
 
     #[test]
     fn time_never_goes_backwards() {
         let clock = RedisClock::new();
         let reference = Shard::REFERENCE;
-        clock.set(reference, Bounds { low: 1_000_000_000, high: 1_000_000_000 }, false);
+        clock.set(reference, ahead(SECOND, SECOND));
         let before = clock.now();
-        clock.set(reference, Bounds { low: 0, high: 0 }, false);
+        clock.set(reference, ahead(0, 0));
         assert!(clock.now() >= before);
     }
 
@@ -221,8 +346,9 @@ mod tests {
     fn a_slot_is_narrowed_by_the_error_and_moved_by_the_difference_of_two_nodes() {
         let clock = RedisClock::new();
         let (reference, other) = (Shard::REFERENCE, Shard::parse("1").unwrap());
-        clock.set(reference, Bounds { low: 0, high: 0 }, false);
-        clock.set(other, Bounds { low: 3_000_000, high: 3_400_000 }, false);
+        let measured = |low, high| Measured { time: Bounds { low, high }, server: Bounds { low, high } };
+        clock.set(reference, measured(0, 0));
+        clock.set(other, measured(3_000_000, 3_400_000));
         let slot = clock.narrowed(other, (10_000, 20_000));
         assert_eq!(slot.start.as_nanos(), 10_000_000 - 3_200_000 + 300_000);
         assert_eq!(slot.end.as_nanos(), 20_000_000 - 3_200_000 - 300_000);

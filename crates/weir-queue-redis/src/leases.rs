@@ -5,7 +5,7 @@
 //! dead process whose permit has no slot is first moved to the reader [`WITHDRAWN_READER`]. So every later look-up
 //! finds it there and knows that it was not sent.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
 use tokio::{sync::watch, time::Instant};
@@ -25,6 +25,9 @@ use crate::{
 const WITHDRAWN_READER: ProcessId = ProcessId(0);
 /// Entries in one call, so that no script occupies the server for long. An orphaned entry comes with its delivery.
 const ORPHANED_PAGE: usize = 100;
+/// How soon the workers renew the claims that they hold after a loss of the queue's data. They notice a loss within a
+/// second, look for it every second, and write one statement for a thousand claims.
+const RENEWED_WITHIN: Duration = Duration::from_secs(5);
 /// Entries of the delivery queue in one call. Only their claims come back.
 const QUEUE_PAGE: usize = 200;
 
@@ -106,7 +109,7 @@ impl Leases for RedisQueue {
         Ok(orphaned)
     }
 
-    async fn permitted_claims(&self) -> QueueResult<HashSet<Claim>> {
+    async fn permitted_claims(&self) -> QueueResult<Option<HashSet<Claim>>> {
         let mut claims = HashSet::new();
         for shard in Shard::all() {
             // Page by page. Each page begins behind the last entry of the previous one; a short page is the last.
@@ -125,7 +128,8 @@ impl Leases for RedisQueue {
                 }
             }
         }
-        Ok(claims)
+        // Judged last, because the calls above may have found a loss.
+        Ok(self.context.registry.is_older_than(RENEWED_WITHIN).then_some(claims))
     }
 }
 

@@ -114,7 +114,7 @@ impl RedisQueue {
             config,
         });
         // The clock comes first: the caller's time is a part of every call, and slots are given by this clock.
-        context.set_clock(false).await.map_err(|error| OpenError::Unusable { address, error })?;
+        context.start_clock().await.map_err(|error| OpenError::Unusable { address, error })?;
         // The tasks of the queue. Dropping the set ends them.
         let mut background = JoinSet::new();
         let (clock, notifications, tidying) = (context.clone(), context.clone(), context.clone());

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
 use weir_core::{Timestamp, claim::ProcessId};
 use weir_queue::PermitId;
 
@@ -32,6 +33,10 @@ pub(crate) struct HeldPermit {
 #[derive(Default)]
 struct State {
     generations: [u64; SHARDS],
+    /// When this process learned of the latest generation of a shard.
+    learned_at: Option<Instant>,
+    /// How many times permits were lost, or may have been lost.
+    losses: u64,
     permits: HashMap<PermitId, HeldPermit>,
 }
 
@@ -46,9 +51,30 @@ impl PermitRegistry {
 
     /// Learns a generation; generations only rise. Returns whether it ends an earlier one.
     pub(crate) fn learn_generation(&self, shard: Shard, generation: u64) -> bool {
-        let latest = &mut self.state().generations[shard.index()];
-        let ended = std::mem::replace(latest, generation.max(*latest));
-        ended > 0 && generation > ended
+        let mut state = self.state();
+        let ended = state.generations[shard.index()];
+        if generation <= ended {
+            return false;
+        }
+        state.generations[shard.index()] = generation;
+        state.learned_at = Some(Instant::now());
+        let is_loss = ended > 0;
+        state.losses += u64::from(is_loss);
+        is_loss
+    }
+
+    /// Whether this process knows the generations of all shards for so long.
+    pub(crate) fn is_older_than(&self, age: Duration) -> bool {
+        self.state().learned_at.is_some_and(|at| at.elapsed() >= age)
+    }
+
+    /// Redis does not answer, so a loss would not be noticed.
+    pub(crate) fn doubt(&self) {
+        self.state().losses += 1;
+    }
+
+    pub(crate) fn losses(&self) -> u64 {
+        self.state().losses
     }
 
     /// The latest known generation of the shard.

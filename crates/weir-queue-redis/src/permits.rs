@@ -39,6 +39,10 @@ impl Permits for RedisQueue {
         ids.iter().for_each(|&id| self.context.end(id, PermitEnd::Recorded));
     }
 
+    fn losses(&self) -> u64 {
+        self.context.registry.losses()
+    }
+
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {
         let end = |crowded| if crowded { PermitEnd::Crowded } else { PermitEnd::Unused };
         self.end(permits.iter().map(|&HandedBack { id, crowded }| (id, end(crowded)))).await

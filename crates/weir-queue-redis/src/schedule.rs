@@ -12,7 +12,7 @@ use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueResult, Sche
 use crate::{
     RedisQueue,
     keys::Shard,
-    scripts::{Call, Operation, from_micros},
+    scripts::{Call, Operation},
     shard_context::{ScriptAnswer, ShardContext, unexpected},
 };
 
@@ -50,7 +50,7 @@ pub(crate) fn by_destination<T>(
 #[async_trait]
 impl Schedule for RedisQueue {
     async fn check(&self) -> QueueResult<()> {
-        let calls: Vec<Call> = Shard::all().map(|shard| self.context.begin(shard, false)).collect();
+        let calls: Vec<Call> = Shard::all().map(|shard| self.context.begin(shard, 0)).collect();
         self.context.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         Ok(())
     }
@@ -162,7 +162,8 @@ impl ShardContext {
     }
 
     fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> QueueResult<Vec<Lease>> {
-        let known_since = from_micros(answered.generation as i64);
+        // A job without cursors is new, or was lost a moment ago, perhaps alone: from now on no earlier permit gets a slot.
+        let known_since = self.clock.now();
         if let Some(due) = answered.values.next_time() {
             self.due_times.learn(shard, due);
         }

@@ -28,9 +28,13 @@ const KEEP_LONGER: Duration = Duration::from_secs(60);
 /// The caller's time is a lower bound, except for the drift between two quartz clocks. A server that is further behind
 /// was set back.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(5);
-/// No last start is further ahead of the time: a recovered one is at most [`LAST_OLD_START`] ahead, and a second is
-/// added.
-const MOST_AHEAD: Duration = LAST_OLD_START.saturating_add(Duration::from_secs(1));
+/// The time of a shard is at most this far ahead of the time that the caller states. A script is called within a few
+/// milliseconds; a process waits two seconds for the answer, and a slot that is a second late is of no use to it.
+const LATE_CALL: Duration = Duration::from_secs(1);
+/// No last start is further ahead of the time: a recovered one is at most [`LAST_OLD_START`] ahead. The time of a shard
+/// can be behind that of the processes by the second between two statements of their time and by [`LATE_CALL`]; twice
+/// that is added.
+const MOST_AHEAD: Duration = LAST_OLD_START.saturating_add(Duration::from_secs(4));
 /// The largest integer that Lua's numbers and the scores of sorted sets hold exactly.
 const LATEST_MICROS: i64 = 1 << 53;
 /// How long the check holds that a shard's data belong to the current server process. No server restarts within this
@@ -126,6 +130,7 @@ fn constants() -> String {
         ("LONGEST_PREPARATION", LONGEST_PREPARATION),
         ("MOST_AHEAD", MOST_AHEAD),
         ("CLOCK_TOLERANCE", CLOCK_TOLERANCE),
+        ("LATE_CALL", LATE_CALL),
         ("CHECKED_FOR", CHECKED_FOR),
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());

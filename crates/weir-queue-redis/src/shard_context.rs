@@ -10,7 +10,7 @@ use weir_queue::{PermitId, QueueError, QueueResult};
 use crate::{
     admission_estimates::AdmissionEstimates,
     admissions::Admissions,
-    clock::{Bounds, RedisClock},
+    clock::{Measured, RedisClock},
     codec::{AnswerReader, Entry},
     config::RedisConfig,
     connection::Connection,
@@ -30,6 +30,10 @@ const CLOCK_EVERY: Duration = Duration::from_secs(1);
 /// Exchanges with a server for each setting of its offset. Their bounds are intersected, so one exchange in four
 /// without a delay is enough.
 const EXCHANGES: usize = 4;
+/// A Redis whose clock is this far ahead of the wall clock when a process starts may have been set forward a moment ago.
+const WALL_DOUBT: Duration = Duration::from_secs(1);
+/// Running processes have corrected it by then: each sets its clock every second.
+const CORRECTED_WITHIN: Duration = CLOCK_EVERY.saturating_mul(2);
 /// After this long without a notification the connection is tested with a ping. Until a broken connection is noticed,
 /// notifications are lost, and due jobs are found by the check of each second.
 const PING_AFTER: Duration = Duration::from_secs(5);
@@ -65,7 +69,7 @@ pub(crate) struct ScriptAnswer {
 
 impl ShardContext {
     pub(crate) fn new_call(&self, shard: Shard, operation: Operation) -> Call {
-        Call::new(&self.keys, shard, operation, self.clock.lower_bound(shard))
+        Call::new(&self.keys, shard, operation, self.clock.stated_time(shard))
     }
 
     pub(crate) async fn call(&self, call: Call) -> QueueResult<ScriptAnswer> {
@@ -98,73 +102,117 @@ impl ShardContext {
         self.settlements.add(id, end, generation, entry);
     }
 
-    /// Sets the offset of every shard's clock, learns its generation, and returns whether a server was corrected. A
-    /// server whose clock was set forward is corrected once. If it is still ahead the next time, it was this process
-    /// that stalled: with `trusts_server` the time of the server is accepted.
-    pub(crate) async fn set_clock(&self, trusts_server: bool) -> QueueResult<bool> {
-        let mut was_corrected = false;
+    /// Sets the clock at the start of the process. A clock of Redis that is ahead of the wall clock is not trusted: it may
+    /// have been set forward since the last process wrote a cursor. Running processes correct it. If there are none, the
+    /// time continues at the wall clock, but not before the last time that a process has stated.
+    pub(crate) async fn start_clock(&self) -> QueueResult<()> {
+        self.set_clock().await?;
+        if !self.is_ahead_of_wall() {
+            return Ok(());
+        }
+        tokio::time::sleep(CORRECTED_WITHIN).await;
+        self.set_clock().await?;
+        if self.is_ahead_of_wall() {
+            tracing::warn!("the clock of Redis is ahead of this machine's; the time continues by this machine's");
+            let shards: Vec<Shard> = Shard::all().collect();
+            self.set_back(&shards, |_| self.clock.wall().as_nanos() / 1_000).await?;
+            self.set_clock().await?;
+        }
+        Ok(())
+    }
+
+    fn is_ahead_of_wall(&self) -> bool {
+        self.clock.time_ahead_of_wall().is_some_and(|ahead| ahead > WALL_DOUBT.as_nanos() as i64)
+    }
+
+    /// Sets the offset of every shard's clock, and learns its generation. Corrects the shards of a server whose clock was
+    /// set forward.
+    pub(crate) async fn set_clock(&self) -> QueueResult<()> {
         // In a Cluster each shard has the clock of its node, and is corrected on its own.
         if self.connection.dialer().is_cluster() {
             for measured in join_all(Shard::all().map(|shard| self.measure(shard))).await {
-                let (shard, bounds) = measured?;
-                if self.clock.set(shard, bounds, trusts_server) {
-                    self.correct(&[shard]).await?;
-                    was_corrected = true;
+                let (shard, measured) = measured?;
+                if self.clock.set(shard, measured) {
+                    self.correct(&[shard], measured).await?;
                 }
             }
-            return Ok(was_corrected);
+            return Ok(());
         }
-        // Each shard begins, and its generation is learned. The measurement below asks one shard only.
-        let begin: Vec<Call> = Shard::all().map(|shard| self.begin(shard, false)).collect();
-        self.call_all(&begin).await.into_iter().try_for_each(|answered| answered.map(drop))?;
-        // All shards are on one server with one clock.
-        let (_, bounds) = self.measure(Shard::REFERENCE).await?;
-        let shards: Vec<Shard> = Shard::all().collect();
-        for &shard in &shards {
-            was_corrected |= self.clock.set(shard, bounds, trusts_server);
+        // Each shard begins, and its generation is learned.
+        let begin: Vec<Call> = Shard::all().map(|shard| self.begin(shard, 0)).collect();
+        let asked_at = self.clock.monotonic();
+        let answers = self.call_all(&begin).await;
+        let answered_at = self.clock.monotonic();
+        // All shards are on one server with one clock, so one of them is measured.
+        let (_, measured) = self.measure(Shard::REFERENCE).await?;
+        let mut ahead = Vec::new();
+        for (shard, answered) in Shard::all().zip(answers) {
+            let begun = Begun::read(&mut answered?.values).ok_or_else(unexpected)?;
+            let was_set = self.clock.set(shard, measured);
+            if was_set || self.clock.is_ahead(shard, Measured::of(asked_at, (begun.time, begun.server), answered_at)) {
+                ahead.push(shard);
+            }
         }
-        if was_corrected {
-            self.correct(&shards).await?;
-        }
-        Ok(was_corrected)
+        if ahead.is_empty() { Ok(()) } else { self.correct(&ahead, measured).await }
     }
 
-    /// Sets the time of the shards to the time of this process.
-    async fn correct(&self, shards: &[Shard]) -> QueueResult<()> {
-        tracing::warn!("the clock of Redis was set forward; Weir keeps the time from before the change");
-        let calls: Vec<Call> = shards.iter().map(|&shard| self.begin(shard, true)).collect();
-        self.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
+    /// Sets the time of the shards to the time of this process. If other processes have stated later times, this one is
+    /// behind, and follows them with the next setting.
+    async fn correct(&self, shards: &[Shard], measured: Measured) -> QueueResult<()> {
+        if self.set_back(shards, |shard| self.clock.lower_bound(shard)).await? {
+            tracing::warn!("the clock of Redis was set forward; Weir keeps the time from before the change");
+        } else {
+            tracing::warn!("the clock of this process was behind, and follows the other processes");
+        }
+        for &shard in shards {
+            self.clock.accept_server(shard, measured);
+        }
+        Ok(())
     }
 
-    pub(crate) fn begin(&self, shard: Shard, corrects: bool) -> Call {
+    /// Sets the time of shards back. Returns whether one was set back.
+    async fn set_back(&self, shards: &[Shard], right_time: impl Fn(Shard) -> i64) -> QueueResult<bool> {
+        let calls: Vec<Call> = shards.iter().map(|&shard| self.begin(shard, right_time(shard))).collect();
+        let mut was_set_back = false;
+        for answered in self.call_all(&calls).await {
+            was_set_back |= Begun::read(&mut answered?.values).ok_or_else(unexpected)?.was_set_back;
+        }
+        Ok(was_set_back)
+    }
+
+    /// `right_time`: the time to which the shard is set back, in microseconds, or 0.
+    pub(crate) fn begin(&self, shard: Shard, right_time: i64) -> Call {
         let mut call = self.new_call(shard, Operation::Begin);
-        call.arg(u8::from(corrects));
+        call.arg(right_time);
         call
     }
 
-    async fn measure(&self, shard: Shard) -> QueueResult<(Shard, Bounds)> {
-        let mut measured: Option<Bounds> = None;
+    async fn measure(&self, shard: Shard) -> QueueResult<(Shard, Measured)> {
+        let mut measured: Option<Measured> = None;
         for _ in 0..EXCHANGES {
-            let call = self.begin(shard, false);
+            let call = self.begin(shard, 0);
             let asked_at = self.clock.monotonic();
             let mut answered = self.call(call).await?;
             let answered_at = self.clock.monotonic();
-            let micros = answered.values.next_int().ok_or_else(unexpected)?;
-            let bounds = Bounds::of(asked_at, micros, answered_at);
-            measured = Some(measured.map_or(bounds, |earlier| earlier.and(bounds)));
+            let Begun { time, server, .. } = Begun::read(&mut answered.values).ok_or_else(unexpected)?;
+            let exchange = Measured::of(asked_at, (time, server), answered_at);
+            measured = Some(measured.map_or(exchange, |earlier| earlier.and(exchange)));
         }
-        measured.map(|bounds| (shard, bounds)).ok_or_else(unexpected)
+        measured.map(|measured| (shard, measured)).ok_or_else(unexpected)
     }
 
     /// Sets the clock every second, and at once when it is in doubt. Never returns.
     pub(crate) async fn run_clock(&self) {
-        let mut trusts_server = false;
         loop {
             // Wait for the next second, or until the clock is in doubt. The clock is set in either case.
             let _ = tokio::time::timeout(CLOCK_EVERY, self.clock_doubt.notified()).await;
-            match self.set_clock(trusts_server).await {
-                Ok(was_corrected) => trusts_server = was_corrected,
-                Err(error) => tracing::debug!(%error, "could not set the clock; it keeps its offset"),
+            match self.set_clock().await {
+                // Since the start the other processes have corrected a clock that was set forward.
+                Ok(()) => self.clock.state_time(),
+                Err(error) => {
+                    tracing::debug!(%error, "could not set the clock; it keeps its offset");
+                    self.registry.doubt();
+                }
             }
         }
     }
@@ -257,6 +305,20 @@ impl ShardContext {
             self.end(entry.id, PermitEnd::Unused);
         }
         self.admissions.decline(unread.into_iter().map(|entry| entry.delivery).collect());
+    }
+}
+
+/// The answer of `begin.lua`.
+struct Begun {
+    /// The time of the shard and the clock of its server, in microseconds.
+    time: i64,
+    server: i64,
+    was_set_back: bool,
+}
+
+impl Begun {
+    fn read(answer: &mut AnswerReader) -> Option<Self> {
+        Some(Self { time: answer.next_int()?, server: answer.next_int()?, was_set_back: answer.next_int()? == 1 })
     }
 }
 

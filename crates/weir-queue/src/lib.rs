@@ -284,6 +284,12 @@ pub trait Permits {
     /// in case this process dies.
     fn recorded(&self, ids: &[PermitId]);
 
+    /// A number that changes whenever the queue has lost permits that this process holds, or may have lost them. Then only
+    /// this process knows of its attempts, and must say so in the store.
+    fn losses(&self) -> u64 {
+        0
+    }
+
     /// These permits were not used, and their claims are released. A permit without a slot costs none.
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()>;
 }
@@ -316,8 +322,9 @@ pub trait Leases {
         Ok(Vec::new())
     }
 
-    /// The claims of all permits that are in the delivery queue or held by a process.
-    async fn permitted_claims(&self) -> QueueResult<HashSet<Claim>> {
-        Ok(HashSet::new())
+    /// The claims of all permits that are in the delivery queue or held by a process. `None` if the queue has lost its
+    /// data a moment ago: then workers may hold permits that it does not know of, until they have renewed their claims.
+    async fn permitted_claims(&self) -> QueueResult<Option<HashSet<Claim>>> {
+        Ok(Some(HashSet::new()))
     }
 }

@@ -134,7 +134,11 @@ impl ProcessWatcher {
         }
         // Read permits after claims: a worker that has sent one of these deliveries has recorded the attempt or still
         // has its permit.
-        let permitted = self.queue.permitted_claims().await?;
+        let Some(permitted) = self.queue.permitted_claims().await? else {
+            // The queue has lost its data a moment ago. The workers renew the claims that they hold; what is orphaned
+            // afterwards has no permit.
+            return Ok(());
+        };
         let (with_permit, lost): (Vec<_>, Vec<_>) = new.into_iter().partition(|claim| permitted.contains(claim));
         self.claims_with_permit.extend(with_permit);
         if !lost.is_empty() {

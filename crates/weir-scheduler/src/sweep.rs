@@ -7,6 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::counter;
+use tokio::time::Instant;
 use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, SharedStore, Store, StoreError};
@@ -19,6 +20,9 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// store is available again. Only claims whose attempts no worker will record may be resolved as unknown. The other
 /// deliveries would be sent twice.
 const LENIENT_SWEEPS: u32 = 3;
+/// If the engine's time has passed by so much more than this process has waited, a clock has jumped. The workers then
+/// need a sweep or two to renew their claims.
+const CLOCK_JUMP: Duration = Duration::from_secs(5);
 /// Rows handled in one statement, so that none holds its locks for long.
 const PAGE: u32 = 1_000;
 
@@ -40,7 +44,13 @@ impl Sweeper {
         tokio::pin!(shutdown);
         let mut lenient_sweeps = LENIENT_SWEEPS;
         let mut next_group = None;
+        let mut swept_at = (self.clock.now(), Instant::now());
         loop {
+            // Claims expire by elapsed time: a clock that jumps recovers none.
+            let (before, waited_since) = std::mem::replace(&mut swept_at, (self.clock.now(), Instant::now()));
+            if swept_at.0.since(before) > waited_since.elapsed() + CLOCK_JUMP {
+                lenient_sweeps = LENIENT_SWEEPS;
+            }
             // After a failed sweep the store may have been unavailable, so the next sweeps recover no claims.
             lenient_sweeps = match self.sweep(lenient_sweeps == 0, &mut next_group).await {
                 Ok(()) => lenient_sweeps.saturating_sub(1),

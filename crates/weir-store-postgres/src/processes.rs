@@ -27,7 +27,7 @@ use crate::{
     edits::Edit,
     ingest::column,
     recovery::{Abandoned, Recovery},
-    rows::{Unreadable, process_id},
+    rows::{Unreadable, process_id, uuid},
     writer::Operation,
 };
 
@@ -91,6 +91,15 @@ impl Processes for PostgresStore {
         Ok(())
     }
 
+    async fn renew_claims(&self, mut claims: Vec<Claim>, expires_at: Timestamp) -> StoreResult<u64> {
+        if claims.is_empty() {
+            return Ok(0);
+        }
+        // Every process updates rows in the order of their ids, which prevents deadlocks.
+        claims.sort_unstable_by_key(|claim| claim.delivery_id);
+        self.edit(Renewal { claims, expires_at, owner: self.shared.process.id() }).await
+    }
+
     async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<Claim>> {
         self.read(sqlx::query(ORPHANED).bind(i64::from(limit)), rows::claim).await
     }
@@ -124,6 +133,33 @@ SELECT d.id, d.destination_id, d.claim_epoch FROM deliveries d
 WHERE d.state = 1 AND d.claimed_by IS NOT NULL
     AND NOT EXISTS (SELECT FROM processes p WHERE p.id = d.claimed_by)
 LIMIT $1";
+
+/// Renews claims. A claim keeps its owner if this process is not registered. `state + 0` makes the planner look up the
+/// given deliveries; with `state` it could scan all claims.
+pub(crate) const RENEW: &str = "
+UPDATE deliveries d SET claim_expires_at = greatest(d.claim_expires_at, $3), claimed_by = coalesce($4, d.claimed_by)
+FROM unnest($1::uuid[], $2::bigint[]) AS r (id, epoch)
+WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1";
+
+struct Renewal {
+    claims: Vec<Claim>,
+    expires_at: Timestamp,
+    owner: Option<ProcessId>,
+}
+
+#[async_trait]
+impl Edit for Renewal {
+    type Answer = u64;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
+        let renew = sqlx::query(RENEW)
+            .bind(column(&self.claims, |claim| uuid(claim.delivery_id.as_bytes())))
+            .bind(column(&self.claims, |claim| claim.epoch))
+            .bind(self.expires_at.as_nanos())
+            .bind(self.owner.map(|owner| owner.0));
+        Ok(renew.execute(connection).await?.rows_affected())
+    }
+}
 
 struct Register;
 

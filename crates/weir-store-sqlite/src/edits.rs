@@ -7,6 +7,7 @@ use weir_core::{
     ApiKeyId, DeliveryId, Destination, DestinationId, ReplayId, Timestamp,
     activity::Activity,
     alert::{AlertPolicy, AlertState},
+    claim::Claim,
 };
 use weir_store::{
     ApiKey, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DeliveryAction, DestinationDeletion,
@@ -63,6 +64,8 @@ pub(crate) enum Edit {
     CreateApiKey(Pending<(ApiKey, Creation), Created<()>>),
     DeleteApiKey(Pending<(ApiKeyId, Activity), bool>),
     KeepSessionSecret(Pending<SessionSecret, SessionSecret>),
+    /// Made by the worker, again and again. The input is the claims, and before when none of them expires.
+    Renew(Pending<(Vec<Claim>, Timestamp), u64>),
     /// The input is the latest instant at which an unrecorded send may have started.
     MarkRestored(Pending<Timestamp, ()>),
     /// Proves that the writer runs and can lock the database.
@@ -87,6 +90,7 @@ impl Edit {
         let is_repeated = matches!(
             self,
             Self::Expire(_)
+                | Self::Renew(_)
                 | Self::Advance(_)
                 | Self::Dissolve(_)
                 | Self::StepReplay(_)
@@ -164,6 +168,7 @@ impl Edit {
             Self::Prune(edit) => edit.answer = Some(transaction.prune(&edit.input)?),
             Self::Fold(edit) => edit.answer = Some(transaction.fold_changes()?),
             Self::RollUp(edit) => edit.answer = Some(transaction.roll_up_traffic(edit.input)?),
+            Self::Renew(edit) => edit.answer = Some(transaction.renew(&edit.input.0, edit.input.1)?),
             Self::MarkRestored(edit) => edit.answer = Some(transaction.mark_restored(edit.input)?),
             Self::PruneActivity(edit) => {
                 edit.answer = Some(transaction.prune_activity(edit.input.0, edit.input.1)?);
@@ -218,6 +223,7 @@ impl Edit {
             Self::RollUp(edit) => edit.finish(failure),
             Self::SetAlertPolicy(edit) => edit.finish(failure),
             Self::RecordAlertState(edit) => edit.finish(failure),
+            Self::Renew(edit) => edit.finish(failure),
             Self::MarkRestored(edit) => edit.finish(failure),
             Self::CreateApiKey(edit) => edit.finish(failure),
             Self::DeleteApiKey(edit) => edit.finish(failure),

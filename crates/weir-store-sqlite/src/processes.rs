@@ -17,8 +17,13 @@ use weir_store::{
 use crate::{
     SqliteStore,
     edits::Edit,
-    sql::{Values, fetch},
+    error::Result,
+    sql::{Values, execute, fetch},
+    writer::Transaction,
 };
+
+const RENEW: &str = "
+UPDATE deliveries SET claim_expires_at = max(claim_expires_at, ?) WHERE id = ? AND claim_epoch = ? AND +state = 1";
 
 const ATTEMPTS: &str = "SELECT attempts, coalesce(attempts_before, 0) FROM deliveries WHERE id = ?";
 
@@ -57,6 +62,13 @@ impl Processes for SqliteStore {
         Ok(())
     }
 
+    async fn renew_claims(&self, claims: Vec<Claim>, expires_at: Timestamp) -> StoreResult<u64> {
+        if claims.is_empty() {
+            return Ok(0);
+        }
+        self.ask((claims, expires_at), |edit| Edit::operation(Edit::Renew(edit))).await
+    }
+
     async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<Claim>> {
         Ok(Vec::new())
     }
@@ -77,5 +89,17 @@ impl Processes for SqliteStore {
             results.push(Arc::new(abandoned.unknown_outcome(now)));
         }
         Ok(Recovered::of(&self.settle(results).await?))
+    }
+}
+
+impl Transaction<'_, '_> {
+    pub(crate) fn renew(&mut self, claims: &[Claim], expires_at: Timestamp) -> Result<u64> {
+        let mut renewed = 0;
+        for claim in claims {
+            let mut values = Values::default();
+            values.int(expires_at.as_nanos()).blob(claim.delivery_id.as_bytes()).int(claim.epoch);
+            renewed += execute(self.connection, RENEW, &values)?;
+        }
+        Ok(renewed)
     }
 }

@@ -9,6 +9,9 @@
 //!                 └──stops──▶ declared dead ──▶ its claims are orphaned ──▶ resolved as unknown outcomes
 //! ```
 //!
+//! A process that takes the permits of others' claims renews these claims when it needs them for long, or when the queue
+//! loses its permits. Then it owns them: what became of the process that made them does not matter any more.
+//!
 //! A process that was only disconnected finds at its next beat that its row is gone. It has stopped sending by then,
 //! and registers again.
 
@@ -82,6 +85,11 @@ pub trait Processes {
 
     /// Removes this process when it shuts down. Its remaining claims are orphaned at once.
     async fn deregister(&self) -> StoreResult<()>;
+
+    /// This process holds the permits of these claims, or makes their attempts: it owns them from now on, and none of
+    /// them expires before `expires_at`. A later expiry stays. Claims that no longer hold are skipped. Returns how many
+    /// hold.
+    async fn renew_claims(&self, claims: Vec<Claim>, expires_at: Timestamp) -> StoreResult<u64>;
 
     /// At most `limit` claims whose owners are no longer registered.
     async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<Claim>>;

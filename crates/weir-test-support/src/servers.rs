@@ -4,9 +4,11 @@
 //! The environment names the programs (`WEIR_TEST_REDIS_SERVER`, `WEIR_TEST_POSTGRES_BIN`), as `cargo xtask` sets it;
 //! otherwise the usual folders are searched.
 
+mod clock;
 mod postgres;
 mod process;
 mod redis;
 
+pub use clock::ServerClock;
 pub use postgres::{Postgres, postgres_programs};
 pub use redis::Redis;

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod breakers;
+mod held_claims;
 mod meters;
 pub mod outbound;
 mod pipeline;

@@ -16,12 +16,14 @@ use std::{
 };
 
 use metrics::counter;
+use tokio::task::JoinSet;
 use weir_core::{Clock, claim::ClaimedBody, event::EventBody};
 use weir_queue::{Permit, SharedQueue};
 use weir_store::{SharedStore, StoreError};
 
 use crate::{
     attempt::{Attempter, PermitEnd, UnusedPermit},
+    held_claims::HeldClaims,
     meters::Meters,
     outbound::Outbound,
     places::{NoPlace, Places},
@@ -121,8 +123,14 @@ impl Worker {
     /// when all ended attempts are recorded.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let stopping = Arc::new(AtomicBool::new(false));
+        // The claims of this worker's permits are renewed until the end of this function, which drops the set.
+        let held_claims = HeldClaims::new(self.store.clone(), self.queue.clone(), self.clock.clone());
+        let mut renewal = JoinSet::new();
+        let renewed = held_claims.clone();
+        renewal.spawn(async move { renewed.keep().await });
         // The recorder runs in a task of its own, until the last attempt is recorded.
-        let (recorder_handle, recorder) = Recorder::new(self.store.clone(), self.queue.clone(), self.clock.clone());
+        let (recorder_handle, recorder) =
+            Recorder::new(self.store.clone(), self.queue.clone(), self.clock.clone(), held_claims.clone());
         let recorder = tokio::spawn(recorder.run());
         let attempter = Arc::new(Attempter {
             queue: self.queue.clone(),
@@ -132,7 +140,7 @@ impl Worker {
             spans: self.spans.clone(),
             stopping: stopping.clone(),
         });
-        self.take_until(shutdown, &attempter, &recorder_handle).await;
+        self.take_until(shutdown, &attempter, &recorder_handle, &held_claims).await;
 
         // Permits without a slot go back unsent: those of attempts that wait, and those that the queue has fetched.
         stopping.store(true, Ordering::Relaxed);
@@ -155,6 +163,7 @@ impl Worker {
         shutdown: impl Future<Output = ()>,
         attempter: &Arc<Attempter>,
         recorder_handle: &RecorderHandle,
+        held_claims: &HeldClaims,
     ) {
         tokio::pin!(shutdown);
         let mut targets = Targets::new(self.store.clone());
@@ -186,6 +195,7 @@ impl Worker {
                     continue;
                 }
             };
+            held_claims.add(&permits);
             // Read what the attempts need. If that fails, the permits go back instead of holding their claims here.
             match self.resolve(permits, &mut targets, recorder_handle).await {
                 Ok(ready) => without_place.extend(ready),

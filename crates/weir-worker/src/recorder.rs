@@ -18,6 +18,7 @@ use weir_store::{BreakerChange, Settlement, SharedStore};
 use crate::{
     attempt::{FinishedAttempt, UnusedPermit},
     breakers::{BreakerUpdate, Breakers},
+    held_claims::HeldClaims,
     meters::{self, DeliveryMeters},
 };
 
@@ -72,11 +73,16 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> (RecorderHandle, Self) {
+    pub(crate) fn new(
+        store: SharedStore,
+        queue: SharedQueue,
+        clock: Arc<dyn Clock>,
+        held_claims: Arc<HeldClaims>,
+    ) -> (RecorderHandle, Self) {
         let (sender, reports) = mpsc::unbounded_channel();
         (
             RecorderHandle(sender),
-            Self { stages: Stages { store, queue, clock, meters: DeliveryMeters::new() }, reports },
+            Self { stages: Stages { store, queue, clock, held_claims, meters: DeliveryMeters::new() }, reports },
         )
     }
 
@@ -93,6 +99,7 @@ struct Stages {
     store: SharedStore,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
+    held_claims: Arc<HeldClaims>,
     meters: DeliveryMeters,
 }
 
@@ -190,6 +197,7 @@ impl Stages {
         let results: Vec<_> = finished.into_iter().map(|ended| ended.result).collect();
         // Record, however long the store takes. Until then the entries stay in the delivery queue, in case of a crash.
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
+        self.held_claims.remove(results.iter().map(|result| result.claim));
         self.queue.recorded(&permits);
         settlements.iter().filter_map(|settlement| settlement.state()).for_each(|state| self.meters.count(state));
         let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();
@@ -211,6 +219,7 @@ impl Stages {
         let claims: Vec<_> = unused.iter().map(|ended| ended.claim).collect();
         // Release the claims first, so that a run that the freed room allows finds the deliveries waiting.
         persist("release claims", || self.store.release(claims.clone(), now)).await;
+        self.held_claims.remove(claims);
         let permits: Vec<_> =
             unused.iter().map(|&UnusedPermit { permit: id, crowded, .. }| HandedBack { id, crowded }).collect();
         if let Err(error) = self.queue.hand_back(&permits).await {

@@ -96,6 +96,15 @@ impl Backends {
         }
     }
 
+    /// How far the clock of the queue's server is ahead of this process's wall clock, in seconds; negative when it is
+    /// behind. `None` for a queue in this process.
+    pub(crate) fn clock_offset(&self) -> Option<f64> {
+        match self {
+            Self::Embedded { .. } => None,
+            Self::Scaled { queue, .. } => Some(queue.clock().servers_ahead_of_wall()? as f64 / 1e9),
+        }
+    }
+
     /// The kinds of store and queue, as the API names them.
     pub(crate) fn names(&self) -> (&'static str, &'static str) {
         match self {

@@ -145,7 +145,8 @@ impl Engine {
         let readiness = Readiness::starting();
         let sources = GaugeSources { role, backends: backends.clone(), load };
         // Checks whether store and queue answer, for the metrics.
-        working.spawn(sources.clone().check_backends(stopped(working_stops.clone())));
+        sources.check_clock(&readiness);
+        working.spawn(sources.clone().check_backends(readiness.clone(), stopped(working_stops.clone())));
         let render = metrics.renderer(sources);
         let operations = Operations {
             store: backends.store(),

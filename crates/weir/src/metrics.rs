@@ -11,7 +11,7 @@ use tokio::{
     sync::Mutex,
     time::{Instant, sleep, timeout},
 };
-use weir_api::RenderMetrics;
+use weir_api::{Readiness, RenderMetrics};
 use weir_worker::Load;
 
 use crate::{
@@ -36,6 +36,14 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// How often store and queue are checked, and how long they may take to answer.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Larger offsets between the clocks of this process and of Redis, in seconds, are logged. Clocks that are kept agree
+/// within milliseconds.
+const WARN_OFFSET: f64 = 1.0;
+/// With larger offsets the process is not ready. One of the two clocks is wrong, and receivers refuse signatures whose
+/// time is wrong by minutes.
+const MAX_OFFSET: f64 = 30.0;
+/// A lasting offset is logged this often: with every twelfth check, once a minute.
+const WARN_EVERY_CHECKS: u32 = 12;
 /// The depths of the queue are counted at most once in this time, however often the process is scraped.
 const DEPTHS_MAX_AGE: Duration = Duration::from_secs(1);
 
@@ -128,11 +136,20 @@ impl Metrics {
 }
 
 impl GaugeSources {
-    /// Checks store and queue periodically until `shutdown` resolves.
-    pub(crate) async fn check_backends(self, shutdown: impl Future<Output = ()>) {
+    /// Checks store, queue and clock periodically until `shutdown` resolves.
+    pub(crate) async fn check_backends(self, readiness: Readiness, shutdown: impl Future<Output = ()>) {
         let checks = async {
             let (store, queue) = (self.backends.store(), self.backends.queue());
+            let mut checks_with_offset = 0;
             loop {
+                let is_large = self.check_clock(&readiness).is_some_and(|offset| offset.abs() > WARN_OFFSET);
+                if is_large && checks_with_offset % WARN_EVERY_CHECKS == 0 {
+                    tracing::warn!(
+                        offset_seconds = self.backends.clock_offset(),
+                        "the clocks of this machine and of Redis differ; keep both with NTP"
+                    );
+                }
+                checks_with_offset = if is_large { checks_with_offset + 1 } else { 0 };
                 let (store, queue) =
                     tokio::join!(timeout(CHECK_TIMEOUT, store.check()), timeout(CHECK_TIMEOUT, queue.check()));
                 set_availability("weir_store_up", matches!(store, Ok(Ok(()))));
@@ -144,6 +161,13 @@ impl GaugeSources {
             () = shutdown => {}
             () = checks => {}
         }
+    }
+
+    /// Compares the clock of Redis with that of this process, and returns the offset.
+    pub(crate) fn check_clock(&self, readiness: &Readiness) -> Option<f64> {
+        let offset = self.backends.clock_offset();
+        readiness.set_wrong_clock(offset.is_some_and(|offset| offset.abs() > MAX_OFFSET));
+        offset
     }
 
     /// Sets the gauges that need no request to the queue.
@@ -158,6 +182,9 @@ impl GaugeSources {
             let (in_use, idle) = load.connections();
             gauge!("weir_outbound_connections", "state" => "in_use").set(in_use as f64);
             gauge!("weir_outbound_connections", "state" => "idle").set(idle as f64);
+        }
+        if let Some(offset) = self.backends.clock_offset() {
+            gauge!("weir_clock_offset_seconds").set(offset);
         }
         match self.backends.store_use() {
             StoreUse::Sqlite { wal_bytes } => gauge!("weir_sqlite_wal_bytes").set(wal_bytes as f64),

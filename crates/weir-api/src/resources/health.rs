@@ -38,8 +38,8 @@ pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<Status>> {
 
 /// Check that the process is ready for requests
 ///
-/// A process is ready when it has started, is not stopping, and the store answers and takes writes. A scheduler or worker
-/// also needs the queue.
+/// A process is ready when it has started, is not stopping, its clock and that of Redis agree within 30 seconds, and the
+/// store answers and takes writes. A scheduler or worker also needs the queue.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "operation",
     responses((status = 200, description = "The process is ready", body = Status))

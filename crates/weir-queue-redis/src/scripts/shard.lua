@@ -5,8 +5,8 @@
 -- ARGV[1]  the caller's time, a lower bound of this shard's time; 0 when the caller does not know it yet
 --
 -- Times are integer microseconds since the epoch: this server's clock, read once, plus a shift. The processes continue
--- the time with their monotonic clocks: when the server's clock is set back, or another server takes over, the shift
--- corrects it. Numbers are passed to commands as numbers, because concatenation would cut them to 14 digits.
+-- the time with their monotonic clocks: when the server's clock is set, or another server takes over, the shift corrects
+-- it. Numbers are passed to commands as numbers, because concatenation would cut them to 14 digits.
 
 local SHARD = KEYS[1]
 local SCHEDULE = SHARD .. ':schedule'
@@ -20,21 +20,32 @@ local WORKERS = 'workers'
 local clock = redis.call('TIME')
 local server_time = clock[1] * 1000000 + clock[2]
 local caller_time = tonumber(ARGV[1])
-local known = redis.call('HMGET', GENERATION, 'run_id', 'began', 'checked', 'shift')
+local known = redis.call('HMGET', GENERATION, 'run_id', 'began', 'checked', 'shift', 'heard')
 local shift = tonumber(known[4]) or 0
-local now
+-- A time that a process has stated, at most about a second ago while any process runs: the time was never earlier since.
+local heard = tonumber(known[5]) or 0
+-- The time of the shard, and the time by which this call acts.
+local shard_time, now
 
 -- Sets the time of the shard, independent of the server's clock.
 local function set_time(time)
   shift = time - server_time
-  now = time
+  shard_time, now = time, time
   redis.call('HSET', GENERATION, 'shift', shift)
 end
 
-now = server_time + shift
--- A server that is behind the caller was set back, or has taken over from a server that was ahead.
-if now < caller_time - CLOCK_TOLERANCE then
-  set_time(caller_time)
+shard_time = server_time + shift
+now = shard_time
+local earliest_time = math.max(caller_time, heard)
+if now < earliest_time - CLOCK_TOLERANCE or (caller_time > 0 and not known[4]) then
+  -- The server was set back, or has taken over from a server that was ahead. Or the shift is lost with other data, and
+  -- the first process that knows the time sets it: the server's clock may be ahead.
+  set_time(earliest_time)
+elseif caller_time > 0 then
+  -- Either the server was set forward and no process has corrected it yet, or the call arrives so late that its caller
+  -- has given it up. An earlier time is right in the first case and harmless in the second: nothing expires by it, and
+  -- no slot begins before its cursor.
+  now = math.min(now, caller_time + LATE_CALL)
 end
 
 -- An integer as text. '%d' costs a third of '%.0f', and is exact for all integers that a double holds exactly.
@@ -113,9 +124,9 @@ local function new_job()
 end
 
 -- A cursor can be ahead by a recovered last start and the longest debt. A cursor that is further ahead was written
--- while the server's clock was wrong.
+-- while the server's clock was wrong. Not by the time of a late call: by that, every cursor would be ahead.
 local function pull_back(limiter)
-  local latest = now + MOST_AHEAD
+  local latest = shard_time + MOST_AHEAD
   for _, cursor in ipairs(limiter.cursors) do
     if cursor.since > latest + SPAN[cursor.period] then
       cursor.since, cursor.spent = latest, cursor.burst

@@ -27,14 +27,16 @@ for _, pairs_of in ipairs(redis.call('XINFO', 'GROUPS', QUEUE)) do
 end
 
 local dropped, unread = {}, {}
--- The oldest entries, up to the first that may stay. Ids have the server's own time, without the shift.
+-- The oldest entries, up to the first that may stay. The times are those of the permits, because the ids have the
+-- server's own time, without the shift. The deadline is the third number of a permit, and its publication the fifth; see
+-- permits.lua.
 for _, entry in ipairs(redis.call('XRANGE', QUEUE, '-', '+', 'COUNT', page)) do
   local permit, delivery = entry[2][2], entry[2][4]
   local ms, count = entry_number(entry[1])
   local is_unread = ms > last_ms or (ms == last_ms and count > last_count)
-  -- The deadline is the third number of the permit; see permits.lua.
   local has_expired = struct.unpack('>i8', permit, 17) <= now
-  if not has_expired and not (is_unread and ms + unread_ms <= server_time / 1000) then
+  local published = struct.unpack('>i8', permit, 33)
+  if not has_expired and not (is_unread and published + unread_ms * 1000 <= now) then
     break
   end
   dropped[#dropped + 1] = entry[1]

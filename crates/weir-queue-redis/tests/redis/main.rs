@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod clocks;
 mod conformance;
 mod connecting;
 mod generations;

@@ -14,7 +14,9 @@ use weir_core::{
     breaker::Breaker,
     plan::{self, Observed},
 };
-use weir_queue::{Lease, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest};
+use weir_queue::{
+    LAST_OLD_START, Lease, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest,
+};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, Server, delivery, destination, hand_back, per_second, terms, wake};
@@ -34,17 +36,28 @@ struct Recording {
     missed: AtomicUsize,
 }
 
-/// A scheduler with an endless backlog.
-async fn schedule(queue: Arc<RedisQueue>) {
-    loop {
-        let leases = queue.claim_due(16, Duration::from_secs(4)).await.unwrap().leases;
-        queue.publish(leases.into_iter().map(|lease| run(&queue, lease)).collect()).await.unwrap();
+impl Recording {
+    fn sorted_sends(&self) -> Vec<Instant> {
+        let mut sends = self.sends.lock().unwrap().clone();
+        sends.sort();
+        sends
     }
 }
 
-fn run(queue: &RedisQueue, lease: Lease) -> Publication {
+/// A scheduler with an endless backlog.
+async fn schedule(queue: Arc<RedisQueue>, recording: Arc<Recording>) {
+    loop {
+        let leases = queue.claim_due(16, Duration::from_secs(4)).await.unwrap().leases;
+        queue.publish(leases.into_iter().map(|lease| run(&queue, lease, &recording)).collect()).await.unwrap();
+    }
+}
+
+fn run(queue: &RedisQueue, lease: Lease, recording: &Recording) -> Publication {
     let limits = per_second(RATE);
-    let recovered = lease.cursors.is_none().then(|| Limiter::new(&limits));
+    // Lost cursors continue as in a store that has recorded none of the sends.
+    let has_sent = !recording.sends.lock().unwrap().is_empty();
+    let last_start = has_sent.then(|| lease.known_since + LAST_OLD_START);
+    let recovered = lease.cursors.is_none().then(|| Limiter::recovered(&limits, last_start));
     let mut cursors = lease.cursors.clone().or(recovered.clone()).unwrap();
     cursors.reconfigure(&limits);
     let allowance = plan::allowance(&Observed {
@@ -131,7 +144,7 @@ async fn two_processes(config: RedisConfig) -> (Arc<Recording>, JoinSet<()>) {
     for _ in 0..2 {
         let queue = Arc::new(support::open(config.clone()).await);
         wake(&queue, destination(1)).await.unwrap();
-        processes.spawn(schedule(queue.clone()));
+        processes.spawn(schedule(queue.clone(), recording.clone()));
         processes.spawn(work(queue, recording.clone()));
     }
     (recording, processes)
@@ -148,8 +161,7 @@ async fn assert_paced(config: RedisConfig) {
     let (recording, mut processes) = two_processes(config).await;
     let stalled = stalls_for(Duration::from_secs(SECONDS)).await;
     processes.shutdown().await;
-    let mut sends = recording.sends.lock().unwrap().clone();
-    sends.sort();
+    let sends = recording.sorted_sends();
     assert_bounded(&sends);
     let missed = recording.missed.load(Ordering::Relaxed);
     let granted = (sends.len() + missed) as f64 / (f64::from(RATE) * SECONDS as f64);
@@ -169,15 +181,19 @@ async fn a_limit_is_kept_and_used_by_two_processes_on_a_cluster() {
     assert_paced(support::cluster_config()).await;
 }
 
+const HOUR: f64 = 3_600.0;
+const YEAR: f64 = 400.0 * 24.0 * HOUR;
+
 /// The processes' clocks carry the time: slots keep their spacing and go on when the clock of Redis is set.
 #[tokio::test]
 async fn a_limit_is_kept_and_used_while_the_clock_of_redis_is_set() {
     let (server, clock) = Server::start_with_clock().await;
     let (recording, mut processes) = two_processes(server.config()).await;
-    for ahead in [0, 3_600, -3_600, 0, 2] {
-        clock.set(ahead);
-        // A process needs a moment to notice the change, and then a window to go on.
-        tokio::time::sleep(Duration::from_secs(3)).await;
+    for ahead in [0.0, HOUR, -HOUR, 0.3, YEAR] {
+        clock.set(ahead).unwrap();
+        // A process needs a moment to notice the change. Jobs that expire by the wrong time are lost, and their cursors
+        // continue three seconds later.
+        tokio::time::sleep(Duration::from_secs(5)).await;
         let since = Instant::now();
         let stalled = stalls_for(Duration::from_secs(2)).await;
         let sends = recording.sends.lock().unwrap().iter().filter(|at| **at >= since).count();
@@ -185,7 +201,34 @@ async fn a_limit_is_kept_and_used_while_the_clock_of_redis_is_set() {
         assert!(used >= 0.8 - 2.0 * stalled, "used {used:.3} once the clock was {ahead} s ahead");
     }
     processes.shutdown().await;
-    let mut sends = recording.sends.lock().unwrap().clone();
-    sends.sort();
-    assert_bounded(&sends);
+    assert_bounded(&recording.sorted_sends());
+}
+
+#[tokio::test]
+async fn a_limit_is_kept_while_the_clock_of_redis_is_set_again_and_again_and_processes_come_and_go() {
+    let (server, clock) = Server::start_with_clock().await;
+    let (recording, mut processes) = two_processes(server.config()).await;
+    let mut late_comers = JoinSet::new();
+    let steps = [0.3, 0.6, 0.9, 1.2, HOUR, 0.0, YEAR, 0.3, 0.6, -HOUR, 0.0, 0.3, HOUR, 2.0 * HOUR, YEAR, -YEAR, 0.0, 0.3];
+    for (step, ahead) in steps.into_iter().enumerate() {
+        clock.set(ahead).unwrap();
+        // A process that starts directly after a step reads a clock that nobody has corrected yet.
+        if step % 4 == 0 {
+            let (config, recording) = (server.config(), recording.clone());
+            late_comers.spawn(async move {
+                let queue = Arc::new(support::open(config).await);
+                let (scheduling, working) = (schedule(queue.clone(), recording.clone()), work(queue, recording));
+                let _ = tokio::time::timeout(Duration::from_secs(4), futures_util::future::join(scheduling, working)).await;
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = recording.sorted_sends().len();
+    let stalled = stalls_for(Duration::from_secs(2)).await;
+    let used = (recording.sorted_sends().len() - before) as f64 / (2.0 * f64::from(RATE));
+    assert!(used >= 0.8 - 2.0 * stalled, "used {used:.3} afterwards");
+    late_comers.shutdown().await;
+    processes.shutdown().await;
+    assert_bounded(&recording.sorted_sends());
 }

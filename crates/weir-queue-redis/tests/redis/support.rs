@@ -1,6 +1,7 @@
 //! Queues for tests, and servers for tests that need their own.
 
 use std::{
+    ffi::OsString,
     process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
@@ -19,7 +20,7 @@ use weir_queue::{
     SlotRequest, Terms, Wake, conformance::Subject,
 };
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
-use weir_test_support::HeldPort;
+use weir_test_support::{HeldPort, ServerClock};
 
 /// How much of a slot the connection to Redis may cost on a busy machine.
 const PRECISION: Duration = Duration::from_millis(10);
@@ -60,17 +61,7 @@ pub(crate) struct Server {
     _directory: TempDir,
     port: HeldPort,
     arguments: Vec<String>,
-    environment: Vec<(String, String)>,
-}
-
-/// The clock of a server that a test sets.
-pub(crate) struct ServerClock(std::path::PathBuf);
-
-impl ServerClock {
-    /// Sets the clock to `seconds` ahead of the machine's clock.
-    pub(crate) fn set(&self, seconds: i64) {
-        std::fs::write(&self.0, format!("{seconds:+}")).unwrap();
-    }
+    environment: Vec<(&'static str, OsString)>,
 }
 
 impl Server {
@@ -81,22 +72,10 @@ impl Server {
 
     /// A server whose clock the test sets with libfaketime.
     pub(crate) async fn start_with_clock() -> (Self, ServerClock) {
-        let directory = tempfile::tempdir().unwrap();
-        let clock = ServerClock(directory.path().join("clock"));
-        clock.set(0);
-        let program = std::env::var("WEIR_TEST_FAKETIME").unwrap_or_else(|_| "faketime".to_owned());
-        let asked = Command::new(program).args(["-f", "+0", "printenv", "LD_PRELOAD"]).output();
-        let library = asked.expect("faketime must be installed for this test").stdout;
-        let environment = [
-            // Redis's own allocator reads the clock before libfaketime is ready.
-            ("LD_PRELOAD", format!("libtcmalloc_minimal.so.4 {}", String::from_utf8(library).unwrap().trim())),
-            ("FAKETIME_TIMESTAMP_FILE", clock.0.display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-        ];
-        let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
+        let clock = ServerClock::new().unwrap();
+        let environment = clock.environment().expect("faketime must be installed for this test");
         let port = |port: u16| vec!["--port".to_owned(), port.to_string()];
-        (Self::start_in(directory, port, environment).await, clock)
+        (Self::start_in(tempfile::tempdir().unwrap(), port, environment).await, clock)
     }
 
     /// `arguments` must make the server listen on the given port.
@@ -107,7 +86,7 @@ impl Server {
     async fn start_in(
         directory: TempDir,
         arguments: impl FnOnce(u16) -> Vec<String>,
-        environment: Vec<(String, String)>,
+        environment: Vec<(&'static str, OsString)>,
     ) -> Self {
         let port = HeldPort::hold().unwrap();
         let mut arguments = arguments(port.number());
@@ -168,7 +147,7 @@ impl Drop for Server {
     }
 }
 
-fn run(arguments: &[String], environment: &[(String, String)]) -> Child {
+fn run(arguments: &[String], environment: &[(&'static str, OsString)]) -> Child {
     Command::new("redis-server")
         .args(arguments)
         .envs(environment.iter().cloned())

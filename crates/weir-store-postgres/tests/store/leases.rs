@@ -105,6 +105,18 @@ async fn every_kind_of_claim_of_a_dead_process_is_orphaned() {
 }
 
 #[tokio::test]
+async fn a_renewed_claim_belongs_to_the_process_that_renewed_it() {
+    let (_database, [mortal, observer], living) = mortal_and_observer().await;
+    mortal.ingest((1..=2).map(event).collect()).await.unwrap();
+    let claimed = claim(&mortal, 2).await;
+    assert_eq!(observer.renew_claims(vec![claimed[0].claim], LATER).await.unwrap(), 1);
+    declare_all_dead_but(&observer, &living).await;
+    assert_eq!(orphans(&observer).await, HashSet::from([claimed[1].claim]));
+    observer.deregister().await.unwrap();
+    assert_eq!(orphans(&mortal).await, HashSet::from([claimed[0].claim, claimed[1].claim]));
+}
+
+#[tokio::test]
 async fn a_process_that_was_declared_dead_claims_nothing_until_it_registers_again() {
     let (_database, [mortal, observer], living) = mortal_and_observer().await;
     let fast_path = Arc::new(OpenFastPath::default());

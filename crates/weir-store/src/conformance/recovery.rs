@@ -46,6 +46,46 @@ pub async fn only_expired_claims_are_recovered_later(subject: Subject) {
     assert_eq!(subject.state(claims[1].deliveries[0].claim.delivery_id).await, DeliveryState::Delivering);
 }
 
+impl Subject {
+    async fn renew(&self, claimed: &[&ClaimedDelivery], expires_at: Timestamp) -> u64 {
+        let claims = claimed.iter().map(|claimed| claimed.claim).collect();
+        self.store.renew_claims(claims, expires_at).await.expect("renew")
+    }
+}
+
+pub async fn a_renewed_claim_does_not_expire(subject: Subject) {
+    subject.create_many(1).await;
+    subject.post(1, 1..=2).await;
+    let short = ClaimRequest { expires_at: NOW + seconds(30), ..request(1, 2) };
+    let claims = subject.claims(vec![short], NOW + seconds(10)).await.remove(0).deliveries;
+    assert_eq!(subject.renew(&[&claims[0]], NOW + seconds(60)).await, 1);
+    assert_eq!(subject.recover(31, false, 100).await.retried, 1, "the other one has expired");
+    assert_eq!(subject.state(claims[0].claim.delivery_id).await, DeliveryState::Delivering);
+    assert_eq!(subject.recover(61, false, 100).await.retried, 1, "it was not renewed again");
+}
+
+pub async fn a_renewal_never_shortens_a_claim(subject: Subject) {
+    subject.create_many(1).await;
+    subject.post(1, [1]).await;
+    let long = ClaimRequest { expires_at: NOW + seconds(90), ..request(1, 1) };
+    let claims = subject.claims(vec![long], NOW + seconds(10)).await.remove(0).deliveries;
+    assert_eq!(subject.renew(&[&claims[0]], NOW + seconds(60)).await, 1);
+    assert_eq!(subject.recover(61, false, 100).await, Recovered::default());
+}
+
+pub async fn a_claim_that_has_ended_is_not_renewed(subject: Subject) {
+    subject.create_many(1).await;
+    subject.post(1, 1..=3).await;
+    let claimed = subject.claim(1, 3).await;
+    subject.settle(result(&claimed[0], Verdict::Delivered)).await;
+    subject.store.release(vec![claimed[1].claim], NOW + seconds(11)).await.expect("release");
+    let again = subject.claims(vec![request(1, 1)], NOW + seconds(12)).await.remove(0).deliveries;
+    assert_eq!(again[0].claim.delivery_id, claimed[1].claim.delivery_id);
+    let all = [&claimed[0], &claimed[1], &claimed[2]];
+    assert_eq!(subject.renew(&all, NOW + seconds(999)).await, 1, "only the third still holds");
+    assert_eq!(subject.state(claimed[0].claim.delivery_id).await, DeliveryState::Delivered);
+}
+
 pub async fn a_recovered_attempt_is_unknown_and_counted(subject: Subject) {
     let claimed = subject.one_claimed().await;
     subject.recover(20, true, 100).await;

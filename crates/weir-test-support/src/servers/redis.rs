@@ -6,7 +6,7 @@ use tokio::{
     process::Command,
 };
 
-use super::process::Process;
+use super::{clock::ServerClock, process::Process};
 use crate::HeldPort;
 
 /// A Redis without persistence: it is empty after each start.
@@ -14,6 +14,8 @@ pub struct Redis {
     process: Process,
     port: HeldPort,
     arguments: Vec<String>,
+    /// The clock that the server reads, if a test sets it.
+    pub clock: Option<ServerClock>,
 }
 
 impl Redis {
@@ -28,9 +30,22 @@ impl Redis {
 
     /// Starts a Redis with additional arguments.
     pub async fn start_with(arguments: &[&str]) -> io::Result<Self> {
+        Self::start_on(arguments, None).await
+    }
+
+    /// Starts a Redis whose clock the test sets.
+    ///
+    /// # Errors
+    ///
+    /// Redis or `faketime` is not installed, or Redis ends; the error holds its log.
+    pub async fn start_with_clock() -> io::Result<Self> {
+        Self::start_on(&[], Some(ServerClock::new()?)).await
+    }
+
+    async fn start_on(arguments: &[&str], clock: Option<ServerClock>) -> io::Result<Self> {
         let port = HeldPort::hold()?;
         let arguments: Vec<_> = arguments.iter().copied().map(str::to_owned).collect();
-        let mut redis = Self { process: spawn(&port, &arguments)?, port, arguments };
+        let mut redis = Self { process: spawn(&port, &arguments, clock.as_ref())?, port, arguments, clock };
         redis.wait_until_listening().await?;
         Ok(redis)
     }
@@ -51,7 +66,7 @@ impl Redis {
 
     /// Starts a new, empty process on the same port.
     pub async fn start_again(&mut self) -> io::Result<()> {
-        self.process = spawn(&self.port, &self.arguments)?;
+        self.process = spawn(&self.port, &self.arguments, self.clock.as_ref())?;
         self.wait_until_listening().await
     }
 
@@ -78,10 +93,13 @@ impl Redis {
     }
 }
 
-fn spawn(port: &HeldPort, arguments: &[String]) -> io::Result<Process> {
+fn spawn(port: &HeldPort, arguments: &[String], clock: Option<&ServerClock>) -> io::Result<Process> {
     let program = std::env::var_os("WEIR_TEST_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from);
     let mut command = Command::new(program);
     command.args(["--bind", "127.0.0.1", "--port", &port.number().to_string(), "--save", "", "--appendonly", "no"]);
+    if let Some(clock) = clock {
+        command.envs(clock.environment()?);
+    }
     Process::spawn(command.args(arguments))
 }
 

@@ -12,6 +12,10 @@ pub(super) fn describe() {
     );
     describe_gauge!("weir_queue_up", "1 while the queue answers; at 0 events are accepted but nothing is sent");
     describe_gauge!(
+        "weir_clock_offset_seconds",
+        "How far the clock of Redis is ahead of this machine's; beyond 30 seconds the process is not ready"
+    );
+    describe_gauge!(
         "weir_runtime_busy_ratio",
         "Share of the last ten seconds in which the threads of this process were busy; near 1 it needs more CPU"
     );

@@ -20,6 +20,7 @@ mod breaker;
 mod cli;
 mod cli_api;
 mod clients;
+mod clocks;
 mod dashboard;
 mod edges;
 mod floods;

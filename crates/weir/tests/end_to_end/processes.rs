@@ -109,6 +109,46 @@ async fn published_permits_of_a_killed_scheduler_are_sent_once() {
     );
 }
 
+/// The claims of a worker's requests were made by other processes, and Redis loses its permits. Nothing but the worker
+/// knows of the requests.
+async fn requests_under_way_when_redis_is_flushed(end_claimers: impl AsyncFnOnce(App, App)) {
+    let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
+    receiver.script("/flushed", [Answer::status(200).after(SECOND * 14)]);
+    let (api, scheduler, holder) =
+        (fleet.launch("api").await, fleet.launch("scheduler").await, fleet.launch("worker").await);
+    let settings =
+        json!({"url": receiver.url("/flushed"), "timeout_ms": 60_000, "rate_limits": limit(100, "second")});
+    let id = api.destination(settings).await;
+    let others = [fleet.launch("api").await, fleet.launch("scheduler").await];
+    api.events("flushed", 20).await;
+    receiver.wait_for("/flushed", 20, SECOND * 20).await;
+    fleet.redis.ask("FLUSHALL").await.unwrap();
+    end_claimers(api, scheduler).await;
+    // The worker finishes its requests, although it is told to stop.
+    holder.signal("TERM").await;
+    let _replacement = fleet.launch("worker").await;
+    others[0].drained(&id, SECOND * 40).await;
+    assert_eq!(receiver.count("/flushed"), 20, "requests of a living worker are not repeated");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_requests_are_sent_once_when_redis_is_flushed_and_the_processes_that_claimed_them_are_killed() {
+    requests_under_way_when_redis_is_flushed(async |api, scheduler| {
+        api.kill().await;
+        scheduler.kill().await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_requests_are_sent_once_when_redis_is_flushed_and_the_processes_that_claimed_them_stop() {
+    requests_under_way_when_redis_is_flushed(async |api, scheduler| {
+        assert!(scheduler.terminate().await.success());
+        assert!(api.terminate().await.success());
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_edit_with_a_lost_announcement_takes_effect_within_two_seconds_on_a_parked_job() {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);

@@ -208,6 +208,10 @@ impl Processes for TestStore {
         not_called()
     }
 
+    async fn renew_claims(&self, _: Vec<Claim>, _: Timestamp) -> StoreResult<u64> {
+        not_called()
+    }
+
     async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<Claim>> {
         not_called()
     }

@@ -30,6 +30,13 @@ impl Fleet {
         Self::on(servers::database().await).await
     }
 
+    /// A fleet whose Redis has a clock that the test sets.
+    pub(crate) async fn with_clock() -> Self {
+        let mut fleet = Self::new().await;
+        fleet.redis = Redis::start_with_clock().await.unwrap();
+        fleet
+    }
+
     pub(crate) async fn on(database_url: String) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("log");

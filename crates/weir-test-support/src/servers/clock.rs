@@ -1,0 +1,55 @@
+use std::{ffi::OsString, io, path::PathBuf, process::Command};
+
+use tempfile::TempDir;
+
+/// The clock of a server that a test sets, with libfaketime.
+pub struct ServerClock {
+    folder: TempDir,
+}
+
+impl ServerClock {
+    /// A clock that agrees with the machine's.
+    ///
+    /// # Errors
+    ///
+    /// The file of the clock cannot be written.
+    pub fn new() -> io::Result<Self> {
+        let clock = Self { folder: tempfile::tempdir()? };
+        clock.set(0.0)?;
+        Ok(clock)
+    }
+
+    /// Sets the clock to `seconds` ahead of the machine's clock.
+    ///
+    /// # Errors
+    ///
+    /// The file of the clock cannot be written.
+    pub fn set(&self, seconds: f64) -> io::Result<()> {
+        // A new file takes the place of the old one, because the server must not read half of a number.
+        let new = self.folder.path().join("new");
+        std::fs::write(&new, format!("{seconds:+}"))?;
+        std::fs::rename(&new, self.file())
+    }
+
+    /// The environment of a server that reads this clock.
+    ///
+    /// # Errors
+    ///
+    /// `faketime` (or `WEIR_TEST_FAKETIME`) is not installed.
+    pub fn environment(&self) -> io::Result<Vec<(&'static str, OsString)>> {
+        let program = std::env::var("WEIR_TEST_FAKETIME").unwrap_or_else(|_| "faketime".to_owned());
+        let library = Command::new(program).args(["-f", "+0", "printenv", "LD_PRELOAD"]).output()?.stdout;
+        let library = String::from_utf8_lossy(&library).trim().to_owned();
+        Ok(vec![
+            // Redis's own allocator reads the clock before libfaketime is ready.
+            ("LD_PRELOAD", format!("libtcmalloc_minimal.so.4 {library}").into()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file().into()),
+            ("FAKETIME_NO_CACHE", "1".into()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        ])
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("clock")
+    }
+}
