@@ -8,7 +8,7 @@
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use weir_core::{Clock, Slot, Timestamp};
@@ -170,10 +170,17 @@ impl Clock for RedisClock {
         Timestamp::from_nanos(self.latest.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
-    /// The time of Redis: one wall clock for all processes.
+    /// The wall clock of this process: receivers compare signatures with their own clocks, and a clock of Redis that is
+    /// wrong must not make them refuse.
     fn wall(&self) -> Timestamp {
-        self.now()
+        wall()
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock")]
+fn wall() -> Timestamp {
+    // A clock that is set before 1970 counts as 1970.
+    Timestamp::MIN + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueResult, Sche
 use crate::{
     RedisQueue,
     keys::Shard,
-    scripts::{Call, Operation, from_micros},
+    scripts::{Call, Operation},
     shard_context::{ScriptAnswer, ShardContext, unexpected},
 };
 
@@ -162,12 +162,11 @@ impl ShardContext {
     }
 
     fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> QueueResult<Vec<Lease>> {
-        let known_since = from_micros(answered.generation as i64);
         if let Some(due) = answered.values.next_time() {
             self.due_times.learn(shard, due);
         }
         let unread = answered.values.next_int().ok_or_else(unexpected)?;
         self.due_times.set_unread(shard, unread.max(0) as usize);
-        answered.values.next_leases(known_since).ok_or_else(unexpected)
+        answered.values.next_leases().ok_or_else(unexpected)
     }
 }

@@ -7,7 +7,9 @@
 
 mod conformance;
 mod connecting;
+mod damage;
 mod generations;
+mod installations;
 mod leases;
 mod lost_answers;
 mod pacing;

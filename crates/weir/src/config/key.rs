@@ -21,6 +21,7 @@ pub(crate) enum Key {
     MetricsListen,
     DatabaseUrl,
     RedisUrl,
+    RedisPrefix,
     ApiKeys,
     Hosts,
     PublicUrl,
@@ -42,11 +43,12 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::Listen,
         Self::MetricsListen,
         Self::DatabaseUrl,
         Self::RedisUrl,
+        Self::RedisPrefix,
         Self::ApiKeys,
         Self::Hosts,
         Self::PublicUrl,
@@ -74,6 +76,7 @@ impl Key {
             Self::MetricsListen => "metrics_listen",
             Self::DatabaseUrl => "database_url",
             Self::RedisUrl => "redis_url",
+            Self::RedisPrefix => "redis_prefix",
             Self::ApiKeys => "api_keys",
             Self::Hosts => "hosts",
             Self::PublicUrl => "public_url",
