@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use weir_core::{Clock as _, plan::NextRun};
+use weir_core::{Clock as _, limiter::GRANT_AHEAD, plan::NextRun};
 use weir_queue::{Permits as _, Published, Schedule as _, SlotAnswer, SlotRequest, Wake};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
@@ -62,9 +62,14 @@ async fn run_once(scheduler: &RedisQueue, worker: &RedisQueue) -> Result<(), Str
     let [Published::Done] = published[..] else { return Err(format!("{published:?}")) };
     let taken = tokio::time::timeout(within, worker.take(1)).await.map_err(|_| "nothing is published")?;
     let permit = taken.map_err(|error| format!("take: {error}"))?.remove(0);
-    match worker.take_slot(SlotRequest { id: permit.id, preparation: None }).await {
-        Ok(SlotAnswer::Granted(_) | SlotAnswer::Later(_)) => Ok(()),
-        withdrawn => Err(format!("{withdrawn:?}")),
+    loop {
+        match worker.take_slot(SlotRequest { id: permit.id, preparation: None }).await {
+            Ok(SlotAnswer::Granted(_)) => return Ok(()),
+            Ok(SlotAnswer::Later(start)) => {
+                tokio::time::sleep((start - GRANT_AHEAD / 2).since(worker.clock().now())).await;
+            }
+            withdrawn => return Err(format!("{withdrawn:?}")),
+        }
     }
 }
 
