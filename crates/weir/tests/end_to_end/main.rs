@@ -40,6 +40,7 @@ mod receivers;
 mod replays;
 mod requests;
 mod retries;
+mod shared_redis;
 mod shutdown;
 mod signatures;
 mod timed;
