@@ -163,6 +163,13 @@ typed_id!(
     "act"
 );
 
+typed_id!(
+    /// An installation: the processes of one database. It is made with the database, and marks what belongs to it in a
+    /// Redis that others may reach too.
+    InstallationId,
+    "ins"
+);
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

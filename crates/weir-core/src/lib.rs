@@ -36,7 +36,9 @@ pub use backoff::Backoff;
 pub use delivery::DeliveryState;
 pub use destination::Destination;
 pub use error_kind::ErrorKind;
-pub use id::{ActivityId, ApiKeyId, AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, ReplayId};
+pub use id::{
+    ActivityId, ApiKeyId, AttemptId, DeliveryId, DestinationId, EventId, IdMap, IdSet, InstallationId, ReplayId,
+};
 pub use limit::{Period, RateLimit, RateLimits};
 pub use limiter::{Limiter, Slot};
 pub use time::{Clock, Timestamp};

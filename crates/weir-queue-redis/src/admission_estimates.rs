@@ -19,9 +19,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// deliveries may wait for a run although the fast path is open. One wrong estimate in this time costs little.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const PAUSES: Backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-/// An estimate that was not updated for this long is dropped: Redis may have forgotten the job, which it keeps for a
-/// minute.
-const KEPT_FOR: Duration = Duration::from_secs(60);
+/// An estimate that was not updated for this long is not used, and then dropped: Redis may have forgotten the job, which
+/// it keeps for a minute.
+const KEPT_FOR: Duration = Duration::from_secs(50);
 
 #[derive(Debug)]
 struct Estimate {
@@ -35,6 +35,13 @@ struct Estimate {
     updated_at: Timestamp,
 }
 
+impl Estimate {
+    /// Redis still has the job.
+    fn is_recent(&self, now: Timestamp) -> bool {
+        self.updated_at > now - KEPT_FOR
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct AdmissionEstimates(Mutex<HashMap<DestinationId, Estimate>>);
 
@@ -44,11 +51,16 @@ impl AdmissionEstimates {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A run of the destination was requested. After it, one delivery may be tried. In a generation that has just begun
-    /// the run may be late, and would treat the claim of that delivery as a claim of the previous generation.
+    /// A run of the destination was requested. After it, one delivery may be tried. In a generation that has just begun,
+    /// and for a job that Redis may not have yet, the run may be late. It would treat the claim of that delivery as a
+    /// claim whose permit was lost. So there is no try before a run of such a claim would not be held up any more.
     pub(crate) fn woken(&self, id: DestinationId, generation_began: Timestamp, now: Timestamp) {
-        let admits_from = (now + FIRST_PAUSE).max(generation_began + LAST_OLD_START);
         let mut estimates = self.estimates();
+        let has_job = estimates.get(&id).is_some_and(|estimate| estimate.is_recent(now));
+        let admits_from = match has_job {
+            true => (now + FIRST_PAUSE).max(generation_began + LAST_OLD_START),
+            false => now + LAST_OLD_START,
+        };
         let estimate = estimates.entry(id).or_insert(Estimate {
             admits_from,
             room: 1,
@@ -99,7 +111,8 @@ impl AdmissionEstimates {
     /// Reserves room for one permit, if there is any.
     pub(crate) fn reserve(&self, id: DestinationId, now: Timestamp, max_in_flight: u32) -> bool {
         let mut estimates = self.estimates();
-        let Some(estimate) = estimates.get_mut(&id).filter(|estimate| estimate.admits_from <= now) else {
+        let usable = |estimate: &&mut Estimate| estimate.admits_from <= now && estimate.is_recent(now);
+        let Some(estimate) = estimates.get_mut(&id).filter(usable) else {
             return false;
         };
         let has_room = estimate.reserved < estimate.room.min(max_in_flight);
@@ -116,8 +129,7 @@ impl AdmissionEstimates {
 
     /// Drops estimates that are out of date.
     pub(crate) fn tidy(&self, now: Timestamp) {
-        let before = now - KEPT_FOR;
-        self.estimates().retain(|_, estimate| estimate.reserved > 0 || estimate.updated_at > before);
+        self.estimates().retain(|_, estimate| estimate.reserved > 0 || estimate.is_recent(now));
     }
 }
 
@@ -141,8 +153,11 @@ mod tests {
     fn one_delivery_is_tried_after_a_wake_and_more_after_an_admission() {
         let estimates = AdmissionEstimates::default();
         estimates.woken(id(), LONG_AGO, NOW);
-        assert!(!estimates.reserve(id(), NOW, 10));
-        let later = NOW + FIRST_PAUSE;
+        let first = NOW + LAST_OLD_START;
+        assert!(!estimates.reserve(id(), NOW + FIRST_PAUSE, 10), "Redis may not have the job yet");
+        estimates.woken(id(), LONG_AGO, first);
+        assert!(!estimates.reserve(id(), first, 10));
+        let later = first + FIRST_PAUSE;
         assert!(estimates.reserve(id(), later, 10) && !estimates.reserve(id(), later, 10));
         estimates.admitted(id(), 1, 7, later, later);
         let taken = (0..9).take_while(|_| estimates.reserve(id(), later, 3)).count();
@@ -167,7 +182,7 @@ mod tests {
     fn the_pause_doubles_with_each_refusal_until_a_run_ends() {
         let estimates = AdmissionEstimates::default();
         estimates.woken(id(), LONG_AGO, NOW);
-        let mut now = NOW + FIRST_PAUSE;
+        let mut now = NOW + LAST_OLD_START;
         for wait in [FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4] {
             assert!(estimates.reserve(id(), now, 10));
             estimates.declined(id(), 1, now);
@@ -186,6 +201,17 @@ mod tests {
         estimates.admitted(id(), 0, 10, NOW + Duration::from_millis(100), NOW);
         assert!(!estimates.reserve(id(), NOW + Duration::from_millis(99), 10));
         assert!(estimates.reserve(id(), NOW + Duration::from_millis(100), 10));
+    }
+
+    #[test]
+    fn nothing_is_tried_when_redis_may_have_forgotten_the_job() {
+        let estimates = AdmissionEstimates::default();
+        estimates.woken(id(), LONG_AGO, NOW);
+        let late = NOW + KEPT_FOR;
+        assert!(estimates.reserve(id(), late - Duration::from_secs(1), 10));
+        assert!(!estimates.reserve(id(), late, 10));
+        estimates.woken(id(), LONG_AGO, late);
+        assert!(!estimates.reserve(id(), late + FIRST_PAUSE, 10));
     }
 
     #[test]

@@ -245,11 +245,11 @@ impl AnswerReader {
         Self::new(self.0.next()?)
     }
 
-    pub(crate) fn next_leases(&mut self, known_since: Timestamp) -> Option<Vec<Lease>> {
-        self.next_answer()?.0.map(|lease| Self::new(lease)?.lease(known_since)).collect()
+    pub(crate) fn next_leases(&mut self) -> Option<Vec<Lease>> {
+        self.next_answer()?.0.map(|lease| Self::new(lease)?.lease()).collect()
     }
 
-    fn lease(mut self, known_since: Timestamp) -> Option<Lease> {
+    fn lease(mut self) -> Option<Lease> {
         let destination_id = match self.0.next()? {
             Value::BulkString(id) => std::str::from_utf8(&id).ok()?.parse().ok()?,
             _ => return None,
@@ -263,11 +263,11 @@ impl AnswerReader {
             in_flight: self.next_int()?.try_into().ok()?,
             preparation: Duration::from_micros(self.next_u64()?),
             max_outstanding: Some(self.next_int()?.try_into().ok()?).filter(|most| *most > 0),
+            known_since: self.next_time()?,
             cursors: match self.next_answer() {
                 Some(limiter) => Some(limiter.limiter()?),
                 None => None,
             },
-            known_since,
         })
     }
 

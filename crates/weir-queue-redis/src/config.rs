@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
+use weir_core::InstallationId;
 use weir_queue::QueueError;
+
+/// The prefix of keys that no setting replaces.
+pub const DEFAULT_PREFIX: &str = "weir";
 
 /// Where Redis is.
 #[derive(Debug, Clone)]
@@ -28,11 +32,14 @@ pub struct RedisConfig {
     pub topology: Topology,
     /// Certificates, in PEM, of the authorities that are trusted instead of the system's.
     pub trusted_ca: Option<Vec<u8>>,
-    /// The prefix of every key, for queues that share a server.
+    /// The prefix of all keys and of the channel, for installations that share a server.
     pub prefix: String,
+    /// The installation whose queue this is. All processes of one database have the same.
+    pub installation: InstallationId,
     /// Larger bodies, in bytes, stay in the store, and workers read them there.
     pub largest_inline_body: usize,
-    /// How often this process drops expired state of dead workers.
+    /// How often this process drops expired state of dead workers, and looks for entries that somebody has deleted:
+    /// after two rounds a shard is rebuilt, so that its destinations are back at their limits within ten seconds.
     pub tidy_every: Duration,
     /// How long permits wait for a worker before their claims are released. Together with `tidy_every` this must be
     /// shorter than a claim lasts; otherwise the claims would expire and count as attempts.
@@ -41,18 +48,21 @@ pub struct RedisConfig {
 
 impl RedisConfig {
     /// One URL is a single server. Several URLs, separated by commas, are nodes of a Cluster.
-    pub fn from_urls(urls: &str) -> Self {
+    pub fn from_urls(urls: &str, prefix: &str, installation: InstallationId) -> Self {
         let nodes: Vec<_> = urls.split(',').map(|node| node.trim().to_owned()).collect();
-        Self::new(if nodes.len() == 1 { Topology::Single(urls.to_owned()) } else { Topology::Cluster(nodes) })
+        let topology = if nodes.len() == 1 { Topology::Single(urls.to_owned()) } else { Topology::Cluster(nodes) };
+        Self { prefix: prefix.to_owned(), installation, ..Self::new(topology) }
     }
 
+    /// The queue of an installation without an id, under the default prefix.
     pub fn new(topology: Topology) -> Self {
         Self {
             topology,
             trusted_ca: None,
-            prefix: String::new(),
+            prefix: DEFAULT_PREFIX.to_owned(),
+            installation: InstallationId::from_bytes([0; 16]),
             largest_inline_body: 16 * 1024,
-            tidy_every: Duration::from_secs(10),
+            tidy_every: Duration::from_secs(2),
             unread_for: Duration::from_secs(30),
         }
     }
@@ -69,6 +79,12 @@ pub enum OpenError {
     Password { address: String },
     #[error("redis_url: Redis at {address} is version {version}; Weir needs 7.0 or later")]
     TooOld { address: String, version: String },
+    #[error(
+        "redis_prefix: the keys {prefix}:… of the Redis at {address} belong to another Weir ({owner}; this one is {own}). \
+         Give this one a prefix of its own (WEIR_REDIS_PREFIX) or another Redis (WEIR_REDIS_URL). If the other one no \
+         longer exists, delete its keys"
+    )]
+    Foreign { address: String, prefix: String, owner: String, own: InstallationId },
     #[error("redis_url: the Redis at {address} does not answer as expected ({error})")]
     Unusable { address: String, error: QueueError },
 }

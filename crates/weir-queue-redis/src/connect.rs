@@ -42,6 +42,15 @@ pub(crate) enum Shared {
     Cluster(ClusterConnection),
 }
 
+impl Shared {
+    pub(crate) async fn query<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd) -> RedisResult<T> {
+        match self {
+            Self::Single(connection) => command.query_async(connection).await,
+            Self::Cluster(connection) => command.query_async(connection).await,
+        }
+    }
+}
+
 /// A connection that only one reader uses.
 pub(crate) enum Exclusive {
     Single(deadpool_redis::Connection),

@@ -6,12 +6,45 @@
 use redis::{RedisError, RedisResult, Value};
 use tokio::{sync::Mutex, time::Instant};
 use weir_core::Backoff;
-use weir_queue::{QueueError, QueueResult};
+use weir_queue::QueueError;
 
 use crate::{
     connect::{Dialer, Shared},
     scripts::Call,
 };
+
+/// Why a call has no answer.
+#[derive(Debug)]
+pub(crate) struct CallFailure {
+    pub(crate) error: QueueError,
+    pub(crate) cause: FailureCause,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FailureCause {
+    /// The shard belongs to this installation.
+    Foreign(String),
+    /// A key of the shard has another type, a value that Weir did not write, or is missing.
+    Damage,
+    /// The server, or the connection to it.
+    Server,
+}
+
+impl CallFailure {
+    fn not_sent(reason: &str) -> Self {
+        Self { error: QueueError::NotSent(reason.to_owned()), cause: FailureCause::Server }
+    }
+
+    /// Only a refusal of a single try says that nothing was written. After any other error the call may have run.
+    fn of(error: &RedisError, tried_once: bool) -> Self {
+        let cause = cause_of(error);
+        let error = match tried_once && (is_refusal(error) || matches!(cause, FailureCause::Foreign(_))) {
+            true => QueueError::Refused(error.to_string()),
+            false => QueueError::Unknown(error.to_string()),
+        };
+        Self { error, cause }
+    }
+}
 
 pub(crate) struct Connection {
     dialer: Dialer,
@@ -45,11 +78,11 @@ impl Connection {
     }
 
     /// Returns the answers in the order of the calls. Calls of one shard run in the given order.
-    pub(crate) async fn call(&self, calls: &[Call]) -> Vec<QueueResult<Value>> {
+    pub(crate) async fn call(&self, calls: &[Call]) -> Vec<Result<Value, CallFailure>> {
         // Without a connection no call is sent, and each gets the same error.
         let (number, connection) = match self.connection().await {
             Ok(connected) => connected,
-            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+            Err(reason) => return calls.iter().map(|_| Err(CallFailure::not_sent(&reason))).collect(),
         };
         // The client of a Cluster repeats calls by itself, so its last error says nothing about the earlier tries.
         let tried_once = matches!(connection, Shared::Single(_));
@@ -64,15 +97,12 @@ impl Connection {
         if answers.iter().any(|answer| answer.as_ref().is_err_and(is_broken)) {
             self.drop_connection(number).await;
         }
-        // Only a refusal of a single try says that nothing was written. After any other error the call may have run.
-        let reason = |error: RedisError| match tried_once && is_refusal(&error) {
-            true => QueueError::Refused(error.to_string()),
-            false => QueueError::Unknown(error.to_string()),
-        };
-        answers.into_iter().map(|answer| answer.map_err(reason)).collect()
+        let failure = |error: RedisError| CallFailure::of(&error, tried_once);
+        answers.into_iter().map(|answer| answer.map_err(failure)).collect()
     }
 
-    async fn connection(&self) -> QueueResult<(u64, Shared)> {
+    /// The connection and its number, or why there is none.
+    async fn connection(&self) -> Result<(u64, Shared), String> {
         // The lock is held while connecting, so that other callers wait for this connection instead of making their
         // own.
         let mut state = self.state.lock().await;
@@ -81,7 +111,7 @@ impl Connection {
         }
         // During the backoff calls fail at once, with the error of the last attempt.
         if Instant::now() < state.retry_at {
-            return Err(QueueError::NotSent(state.last_error.clone()));
+            return Err(state.last_error.clone());
         }
         match self.dialer.shared().await {
             Ok(connection) => {
@@ -95,7 +125,7 @@ impl Connection {
                 let wait = state.backoff.fail_with_jitter(rand::random());
                 state.retry_at = Instant::now() + wait;
                 state.last_error = error.to_string();
-                Err(QueueError::NotSent(state.last_error.clone()))
+                Err(state.last_error.clone())
             }
         }
     }
@@ -140,6 +170,18 @@ async fn one(mut connection: impl redis::aio::ConnectionLike, call: &Call) -> Re
 
 fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
+}
+
+fn cause_of(error: &RedisError) -> FailureCause {
+    match error.code() {
+        Some("FOREIGN") => FailureCause::Foreign(error.detail().unwrap_or_default().to_owned()),
+        Some("WRONGTYPE" | "NOGROUP") => FailureCause::Damage,
+        // An error of the script itself, such as arithmetic on a value that is no number. Redis names the line.
+        _ if error.detail().is_some_and(|detail| detail.contains("user_script:")) && !is_refusal(error) => {
+            FailureCause::Damage
+        }
+        _ => FailureCause::Server,
+    }
 }
 
 /// The server wrote nothing: it is loading, full, busy, or not the primary.

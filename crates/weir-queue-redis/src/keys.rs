@@ -5,7 +5,7 @@
 //! twice.
 //!
 //! ```text
-//! {weir:3}:generation               hash    the server process that wrote the shard's data, and since when
+//! {weir:3}:generation               hash    the installation, the server process that wrote the data, and since when
 //! {weir:3}:schedule                 zset    destination → due time
 //! {weir:3}:queue                    stream  permits; one group, `workers`
 //! {weir:3}:busy                     set     destinations that may have permits
@@ -15,8 +15,10 @@
 //! {weir:3}:admitted:…               string  the last admission of a caller and its answer, packed
 //! weir:notices                      channel notifications: earlier due times and new generations
 //! ```
+//!
+//! `weir` is the prefix, which a setting can replace, for installations that share a server.
 
-use weir_core::DestinationId;
+use weir_core::{DestinationId, InstallationId};
 
 pub(crate) const SHARDS: usize = 16;
 /// The consumer group in which workers read the delivery queue.
@@ -53,17 +55,26 @@ impl Shard {
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
     prefix: String,
+    /// Its id, as text.
+    installation: String,
 }
 
 impl Keys {
-    /// `prefix` separates queues that share a server.
-    pub(crate) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned() }
+    pub(crate) fn new(prefix: &str, installation: InstallationId) -> Self {
+        Self { prefix: prefix.to_owned(), installation: installation.to_string() }
+    }
+
+    pub(crate) fn installation(&self) -> &str {
+        &self.installation
     }
 
     /// The beginning of all keys of a shard.
     pub(crate) fn shard(&self, shard: Shard) -> String {
-        format!("{}{{weir:{}}}", self.prefix, shard.0)
+        format!("{{{}:{}}}", self.prefix, shard.0)
+    }
+
+    pub(crate) fn generation(&self, shard: Shard) -> String {
+        self.shard(shard) + ":generation"
     }
 
     pub(crate) fn queue(&self, shard: Shard) -> String {
@@ -72,13 +83,13 @@ impl Keys {
 
     /// The pub/sub channel of notifications.
     pub(crate) fn notifications(&self) -> String {
-        format!("{}weir:notices", self.prefix)
+        format!("{}:notices", self.prefix)
     }
 
     /// The shard of a delivery queue, from its key.
     pub(crate) fn shard_of_queue(&self, key: &str) -> Option<Shard> {
-        let tagged = key.strip_prefix(self.prefix.as_str())?.strip_prefix("{weir:")?;
-        Shard::parse(tagged.strip_suffix("}:queue")?)
+        let number = key.strip_prefix('{')?.strip_prefix(self.prefix.as_str())?.strip_prefix(':')?;
+        Shard::parse(number.strip_suffix("}:queue")?)
     }
 }
 
@@ -88,12 +99,13 @@ mod tests {
 
     #[test]
     fn the_shard_is_read_from_the_name_of_a_queue() {
-        let keys = Keys::new("test:");
+        let keys = Keys::new("test:a", InstallationId::from_bytes([1; 16]));
         for shard in Shard::all() {
             assert_eq!(keys.shard_of_queue(&keys.queue(shard)), Some(shard));
         }
         assert_eq!(keys.shard_of_queue("{weir:3}:queue"), None);
-        assert_eq!(keys.shard_of_queue("test:{weir:16}:queue"), None);
+        assert_eq!(keys.shard_of_queue("{test:3}:queue"), None);
+        assert_eq!(keys.shard_of_queue("{test:a:16}:queue"), None);
     }
 
     #[test]

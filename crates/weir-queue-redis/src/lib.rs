@@ -15,6 +15,7 @@
 //!     │         ├─ settlements: ended permits, batched
 //!     │         ├─ wakes: batched, each destination once
 //!     │         ├─ admission_estimates, admissions: new deliveries that need no run
+//!     │         ├─ repairs: shards whose keys were damaged begin anew
 //!     │         └─ clock: the offset to the server's TIME
 //!     │
 //!   reader ──── blocking reads of the delivery queue, on a connection of its own
@@ -28,12 +29,14 @@ mod config;
 mod connect;
 mod connection;
 mod due_times;
+mod installation;
 mod keys;
 mod leases;
 mod permit_registry;
 mod permits;
 mod publish;
 mod reader;
+mod repairs;
 mod schedule;
 mod scripts;
 mod settlements;
@@ -48,7 +51,7 @@ use weir_queue::QueueResult;
 
 pub use self::{
     clock::RedisClock,
-    config::{OpenError, RedisConfig, Topology},
+    config::{DEFAULT_PREFIX, OpenError, RedisConfig, Topology},
 };
 use self::{
     connect::Dialer,
@@ -99,7 +102,7 @@ impl RedisQueue {
         let dialer = Dialer::new(&config)?;
         let address = dialer.check().await?;
         let context = Arc::new(ShardContext {
-            keys: Keys::new(&config.prefix),
+            keys: Keys::new(&config.prefix, config.installation),
             lease: leases::OwnLease::new(),
             connection: Connection::new(dialer),
             clock: Arc::new(RedisClock::new()),
@@ -111,8 +114,11 @@ impl RedisQueue {
             wakes: wakes::Wakes::default(),
             admission_estimates: admission_estimates::AdmissionEstimates::default(),
             admissions: admissions::Admissions::default(),
+            repairs: repairs::Repairs::default(),
             config,
         });
+        // Before anything is written: these may be the keys of another installation.
+        context.take_possession(&address).await?;
         // The clock comes first: the caller's time is a part of every call, and slots are given by this clock.
         context.start_clock().await.map_err(|error| OpenError::Unusable { address, error })?;
         // The tasks of the queue. Dropping the set ends them.

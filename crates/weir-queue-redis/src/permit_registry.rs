@@ -84,10 +84,8 @@ impl PermitRegistry {
 
     /// Adds a permit. `false`: it must not be used, because the process holds it already or its generation has ended.
     pub(crate) fn register(&self, id: PermitId, permit: HeldPermit) -> bool {
-        let shard = Shard::of(id.destination_id);
-        self.learn_generation(shard, permit.generation);
         let mut state = self.state();
-        if permit.generation != state.generations[shard.index()] || state.permits.contains_key(&id) {
+        if permit.generation != state.generations[Shard::of(id.destination_id).index()] || state.permits.contains_key(&id) {
             return false;
         }
         state.permits.insert(id, permit);
@@ -132,6 +130,10 @@ mod tests {
         PermitId { destination_id: DestinationId::from_bytes([1; 16]), serial }
     }
 
+    fn shard() -> Shard {
+        Shard::of(permit(1).destination_id)
+    }
+
     fn held(generation: u64) -> HeldPermit {
         HeldPermit { generation, expires_at: NOW, entry: "1-0".to_owned(), holder: None }
     }
@@ -139,6 +141,7 @@ mod tests {
     #[test]
     fn a_permit_that_is_read_twice_is_registered_once() {
         let registry = PermitRegistry::default();
+        registry.learn_generation(shard(), 5);
         assert!(registry.register(permit(1), held(5)));
         assert!(!registry.register(permit(1), held(5)));
         assert_eq!(registry.remove(permit(1)), Some(held(5)));
@@ -148,16 +151,20 @@ mod tests {
     #[test]
     fn a_permit_of_an_ended_generation_is_not_taken() {
         let registry = PermitRegistry::default();
+        registry.learn_generation(shard(), 5);
         assert!(registry.register(permit(1), held(5)));
-        assert!(registry.learn_generation(Shard::of(permit(1).destination_id), 6));
+        assert!(registry.learn_generation(shard(), 6));
         assert!(!registry.register(permit(2), held(5)));
         assert!(registry.register(permit(3), held(6)));
+        assert!(!registry.register(permit(4), held(u64::MAX)), "an entry can hold any number");
+        assert!(registry.register(permit(5), held(6)));
     }
 
     #[test]
     fn old_permits_are_forgotten() {
         let registry = PermitRegistry::default();
-        registry.register(permit(1), held(5));
+        registry.learn_generation(shard(), 5);
+        assert!(registry.register(permit(1), held(5)));
         registry.tidy(NOW + KEPT_FOR);
         assert!(registry.held().is_empty());
     }

@@ -171,7 +171,7 @@ impl ShardReader {
     ) -> Result<(), ReadError> {
         let (holder, reader) = (self.context.lease.process(), self.context.lease.reader());
         let read: Option<Streams> = connection.query(&self.command(selection, &reader, count)).await?;
-        self.forward(read, holder, held);
+        self.forward(read, holder, held).await;
         Ok(())
     }
 
@@ -208,10 +208,18 @@ impl ShardReader {
     }
 
     /// Forwards the permits that are new.
-    fn forward(&self, streams: Option<Streams>, holder: Option<ProcessId>, held: &HashSet<PermitId>) {
+    async fn forward(&self, streams: Option<Streams>, holder: Option<ProcessId>, held: &HashSet<PermitId>) {
         for (queue, entries) in streams.into_iter().flatten() {
             let Some(shard) = self.context.keys.shard_of_queue(&queue) else { continue };
-            for entry in entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)) {
+            let entries: Vec<Entry> =
+                entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)).collect();
+            // The permits of a generation that has just begun may come before the notification of it. Only the shard
+            // itself says which generation is the latest: an entry may hold any number.
+            let known = self.context.registry.generation(shard);
+            if entries.iter().any(|entry| entry.generation != known) {
+                let _ = self.context.call(self.context.begin(shard, 0)).await;
+            }
+            for entry in entries {
                 let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;
                 let held_permit = HeldPermit { generation, expires_at: delivery.expires_at, entry, holder };
                 // It was read before, or its generation has ended.

@@ -162,13 +162,11 @@ impl ShardContext {
     }
 
     fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> QueueResult<Vec<Lease>> {
-        // A job without cursors is new, or was lost a moment ago, perhaps alone: from now on no earlier permit gets a slot.
-        let known_since = self.clock.now();
         if let Some(due) = answered.values.next_time() {
             self.due_times.learn(shard, due);
         }
         let unread = answered.values.next_int().ok_or_else(unexpected)?;
         self.due_times.set_unread(shard, unread.max(0) as usize);
-        answered.values.next_leases(known_since).ok_or_else(unexpected)
+        answered.values.next_leases().ok_or_else(unexpected)
     }
 }

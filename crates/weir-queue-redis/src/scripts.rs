@@ -37,6 +37,13 @@ const LATE_CALL: Duration = Duration::from_secs(1);
 const MOST_AHEAD: Duration = LAST_OLD_START.saturating_add(Duration::from_secs(4));
 /// The largest integer that Lua's numbers and the scores of sorted sets hold exactly.
 const LATEST_MICROS: i64 = 1 << 53;
+/// The largest number that a script accepts as a generation or as the shift of a clock: a time in the year 2112. A
+/// larger one was not written by Weir.
+const LATEST: i64 = 1 << 52;
+/// Entries must be missing for this long before a shard is rebuilt: settlements come within a tenth of this time.
+const SHORT_FOR: Duration = Duration::from_secs(1);
+/// A shard with more busy destinations is not counted: counting 2,000 takes Redis about 2 ms.
+const MOST_COUNTED: usize = 2_000;
 /// How long the check holds that a shard's data belong to the current server process. No server restarts within this
 /// time; a busy shard checks 200 times a second instead of once in each call.
 const CHECKED_FOR: Duration = Duration::from_millis(5);
@@ -132,11 +139,18 @@ fn constants() -> String {
         ("CLOCK_TOLERANCE", CLOCK_TOLERANCE),
         ("LATE_CALL", LATE_CALL),
         ("CHECKED_FOR", CHECKED_FOR),
+        ("SHORT_FOR", SHORT_FOR),
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
     // Plain numbers.
-    for (name, number) in [("SHARES", SHARES as usize), ("LAG_DEPTH", LAG_DEPTH), ("DELIVERY_HEAD", codec::HEAD_LEN)] {
+    for (name, number) in [
+        ("SHARES", SHARES as usize),
+        ("LAG_DEPTH", LAG_DEPTH),
+        ("DELIVERY_HEAD", codec::HEAD_LEN),
+        ("MOST_COUNTED", MOST_COUNTED),
+        ("LATEST", LATEST as usize),
+    ] {
         text += &format!("local {name} = {number}\n");
     }
     // In milliseconds, the unit in which keys expire.
@@ -146,16 +160,19 @@ fn constants() -> String {
 /// A call of a script on a shard.
 pub(crate) struct Call {
     pub(crate) shard: Shard,
+    /// The latest generation of the shard that this process knew; 0 when it knew none.
+    pub(crate) generation: u64,
     operation: Operation,
     command: Cmd,
 }
 
 impl Call {
     /// `now` is a lower bound of the time by the shard's clock, in microseconds; 0 when it is not known.
-    pub(crate) fn new(keys: &Keys, shard: Shard, operation: Operation, now: i64) -> Self {
+    pub(crate) fn new(keys: &Keys, shard: Shard, operation: Operation, now: i64, generation: u64) -> Self {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&SCRIPTS[operation as usize].digest).arg(1).arg(keys.shard(shard)).arg(now);
-        Self { shard, operation, command }
+        command.arg(&SCRIPTS[operation as usize].digest).arg(1).arg(keys.shard(shard));
+        command.arg(now).arg(keys.installation()).arg(generation);
+        Self { shard, generation, operation, command }
     }
 
     pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {

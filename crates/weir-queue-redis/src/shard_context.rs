@@ -19,6 +19,7 @@ use crate::{
     leases::OwnLease,
     permit_registry::PermitRegistry,
     scripts::{Call, Operation, from_micros},
+    repairs::Repairs,
     settlements::{PermitEnd, Settlements},
     slots::SlotRequests,
     wakes::Wakes,
@@ -58,6 +59,7 @@ pub(crate) struct ShardContext {
     pub(crate) wakes: Wakes,
     pub(crate) admission_estimates: AdmissionEstimates,
     pub(crate) admissions: Admissions,
+    pub(crate) repairs: Repairs,
 }
 
 /// The answer of a script.
@@ -69,7 +71,7 @@ pub(crate) struct ScriptAnswer {
 
 impl ShardContext {
     pub(crate) fn new_call(&self, shard: Shard, operation: Operation) -> Call {
-        Call::new(&self.keys, shard, operation, self.clock.stated_time(shard))
+        Call::new(&self.keys, shard, operation, self.clock.stated_time(shard), self.registry.generation(shard))
     }
 
     pub(crate) async fn call(&self, call: Call) -> QueueResult<ScriptAnswer> {
@@ -80,13 +82,25 @@ impl ShardContext {
     /// Returns the answers in the order of the calls.
     pub(crate) async fn call_all(&self, calls: &[Call]) -> Vec<QueueResult<ScriptAnswer>> {
         let answers = self.connection.call(calls).await;
-        let read = |(call, answer): (&Call, QueueResult<redis::Value>)| {
-            let mut values = AnswerReader::new(answer?).ok_or_else(unexpected)?;
-            let generation = values.next_u64().ok_or_else(unexpected)?;
-            warn_of_loss(call.shard, self.registry.learn_generation(call.shard, generation));
-            Ok(ScriptAnswer { generation, values })
-        };
-        calls.iter().zip(answers).map(read).collect()
+        let mut read = Vec::new();
+        for (call, answer) in calls.iter().zip(answers) {
+            read.push(match answer {
+                Ok(answer) => self.read_answer(call.shard, answer),
+                Err(failure) => {
+                    self.mend(call, &failure).await;
+                    Err(failure.error)
+                }
+            });
+        }
+        read
+    }
+
+    /// Every answer begins with the generation.
+    pub(crate) fn read_answer(&self, shard: Shard, answer: redis::Value) -> QueueResult<ScriptAnswer> {
+        let mut values = AnswerReader::new(answer).ok_or_else(unexpected)?;
+        let generation = values.next_u64().ok_or_else(unexpected)?;
+        warn_of_loss(shard, self.registry.learn_generation(shard, generation));
+        Ok(ScriptAnswer { generation, values })
     }
 
     /// Ends a permit; Redis learns it with the next settlements. A used permit stays held until its attempt is
@@ -183,7 +197,7 @@ impl ShardContext {
     /// `right_time`: the time to which the shard is set back, in microseconds, or 0.
     pub(crate) fn begin(&self, shard: Shard, right_time: i64) -> Call {
         let mut call = self.new_call(shard, Operation::Begin);
-        call.arg(right_time);
+        call.arg(right_time).arg(0);
         call
     }
 
@@ -247,10 +261,15 @@ impl ShardContext {
         }
     }
 
-    /// A notification is three words: its kind, a shard, and a number.
+    /// A notification is four words: its kind, a shard, a number, and the installation. Those of other installations
+    /// on the same server are ignored. An earlier version names no installation; what it notifies of is found within a
+    /// second.
     fn apply_notification(&self, text: &str) -> Option<()> {
         let mut words = text.split(' ');
         let (kind, shard, value) = (words.next()?, words.next()?, words.next()?.parse::<u64>().ok()?);
+        if words.next() != Some(self.keys.installation()) {
+            return Some(());
+        }
         match kind {
             "due" => self.due_times.learn(Shard::parse(shard)?, from_micros(value.try_into().ok()?)),
             "generation" => {

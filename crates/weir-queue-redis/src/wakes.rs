@@ -76,7 +76,8 @@ async fn send(context: &ShardContext, earliest: HashMap<DestinationId, Timestamp
         let generation_began = match context.registry.generation(shard) {
             // Not known yet.
             0 => now,
-            generation => from_micros(generation as i64),
+            // Its number is ahead of the time while the clock of Redis is behind.
+            generation => from_micros(generation as i64).min(now),
         };
         for &(id, due) in &wakes {
             call.destination(id).not_before(due);

@@ -140,8 +140,9 @@ pub struct Lease {
     pub preparation: Duration,
     /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
     pub max_outstanding: Option<u32>,
-    /// When the queue's current data began: at the start of the process, or of Redis. Earlier permits get no slots any
-    /// more; an earlier permit that had a slot may still be sent within [`LAST_OLD_START`].
+    /// When the job's current data began: at the start of the process, with the loss of Redis, or with the loss of this
+    /// job alone. Earlier permits get no slots any more; an earlier permit that had a slot may still be sent within
+    /// [`LAST_OLD_START`].
     pub known_since: Timestamp,
 }
 

@@ -8,7 +8,7 @@ use sqlx::{
     migrate::MigrateError,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
-use weir_core::Timestamp;
+use weir_core::{InstallationId, Timestamp};
 use weir_store::{Obstacle, StoreError};
 
 use crate::{
@@ -121,7 +121,8 @@ impl PostgresStore {
         let options = options(url)?;
         let server = server(&options);
         // Migrate before any connection uses the tables.
-        migrate(&server, &options).await?;
+        let (connection, _) = migrate(&server, &options).await?;
+        connection.close().await.map_err(|error| classify(&server, &error))?;
         let shared = Arc::<Shared>::default();
         // The pool connects at its first use.
         let pool = PgPoolOptions::new()
@@ -156,7 +157,27 @@ impl PostgresStore {
     /// applied migrations.
     pub async fn migrate(url: &str) -> Result<Vec<(i64, String)>, OpenError> {
         let options = options(url)?;
-        migrate(&server(&options), &options).await
+        let server = server(&options);
+        let (connection, applied) = migrate(&server, &options).await?;
+        connection.close().await.map_err(|error| classify(&server, &error))?;
+        Ok(applied)
+    }
+
+    /// The id of the installation, after migrating the schema: what all processes of this database have in common, and
+    /// no process of another one has. It is read before the store is opened, because the queue needs it, and opening
+    /// the store needs the clock of the queue.
+    pub async fn installation(url: &str) -> Result<InstallationId, OpenError> {
+        let options = options(url)?;
+        let server = server(&options);
+        let failed = |error: sqlx::Error| classify(&server, &error);
+        let (mut connection, _) = migrate(&server, &options).await?;
+        let id: Vec<u8> = sqlx::query_scalar("SELECT uuid_send(id) FROM installation")
+            .fetch_one(&mut connection)
+            .await
+            .map_err(failed)?;
+        connection.close().await.map_err(failed)?;
+        let wrong = |_| failed(sqlx::Error::Decode("the id of the installation is no UUID".into()));
+        Ok(InstallationId::from_bytes(id.try_into().map_err(wrong)?))
     }
 
     /// Makes the missing partitions of the days around `now`.
@@ -220,10 +241,12 @@ async fn check_version(server: &Server, connection: &mut PgConnection) -> Result
     Ok(())
 }
 
-/// Migrates on a connection of its own, which is closed afterwards and so releases its lock. It has no statement
-/// timeout, because a migration, or the wait for another process that migrates, may take longer than other statements
-/// may.
-async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<Vec<(i64, String)>, OpenError> {
+/// Migrates on a connection of its own, which the caller must close: that releases its lock. It has no statement timeout,
+/// because a migration, or the wait for another process that migrates, may take longer than other statements may.
+async fn migrate(
+    server: &Server,
+    options: &PgConnectOptions,
+) -> Result<(PgConnection, Vec<(i64, String)>), OpenError> {
     let without_timeout = options.clone().options([("statement_timeout", "0")]);
     let mut connection = connect(&without_timeout).await.map_err(|error| classify(server, &error))?;
     check_version(server, &mut connection).await?;
@@ -238,8 +261,7 @@ async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<Vec<(i64
             other => OpenError::Failed { server, reason: other.to_string() },
         }
     })?;
-    connection.close().await.map_err(|error| classify(server, &error))?;
-    Ok(applied)
+    Ok((connection, applied))
 }
 
 fn classify(server: &Server, error: &sqlx::Error) -> OpenError {

@@ -51,6 +51,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/postgres/0006_operational_events.sql"),
     },
     Migration {
+        version: 7,
+        description: "installation",
+        sql: include_str!("../../../migrations/postgres/0007_installation.sql"),
+    },
+    Migration {
         version: 9,
         description: "session secret",
         sql: include_str!("../../../migrations/postgres/0009_session_secret.sql"),
@@ -106,7 +111,7 @@ async fn applied(connection: &mut PgConnection) -> Result<Vec<i64>, MigrateError
 mod tests {
     use sqlx::raw_sql;
     use weir_core::{
-        DeliveryId, DeliveryState, DestinationId, EventId, Timestamp,
+        DeliveryId, DeliveryState, DestinationId, EventId, InstallationId, Timestamp,
         delivery::{AttemptDetails, AttemptOutcome},
     };
     use weir_store::{
@@ -190,6 +195,7 @@ mod tests {
         VALUES ('01a3185c-5000-7000-8000-000000000009', 'acme', 'weir.test', 1800000000000000000, 8, '{"data":1}');
         "#,
         ),
+        (7, "UPDATE installation SET id = '01a3185c-5000-7000-8000-00000000000a'"),
         (9, r"INSERT INTO session_secret VALUES (true, decode(repeat('09', 32), 'hex'));"),
     ];
 
@@ -211,6 +217,8 @@ mod tests {
             "LEFT_BEHIND has no rows of the newest version"
         );
 
+        let installation = PostgresStore::installation(&database.url()).await.unwrap();
+        assert_eq!(installation, InstallationId::from_bytes(bytes(10)));
         let now = Timestamp::from_secs(1_800_000_000);
         let store = PostgresStore::open(&database.url(), now).await.unwrap();
         let destination = store.destination(DestinationId::from_bytes(bytes(1))).await.unwrap().unwrap();

@@ -50,8 +50,10 @@ impl Backends {
                 resolve_abandoned_claims(&*store, clock.now()).await?;
                 Ok(Self::Embedded { store, queue, clock })
             }
-            Backing::Scaled { postgres, redis } => {
-                let queue = Arc::new(RedisQueue::open(RedisConfig::from_urls(redis.as_ref())).await?);
+            Backing::Scaled { postgres, redis, redis_prefix } => {
+                let installation = PostgresStore::installation(postgres.as_ref()).await?;
+                let config = RedisConfig::from_urls(redis.as_ref(), redis_prefix, installation);
+                let queue = Arc::new(RedisQueue::open(config).await?);
                 let now = queue.clock().now();
                 let store = Arc::new(PostgresStore::open(postgres.as_ref(), now).await?);
                 Ok(Self::Scaled { store, queue })

@@ -87,6 +87,10 @@ pub(crate) struct SettingFlags {
     /// [default: none, the queue is in the process]
     #[arg(long, value_name = "URL")]
     redis_url: Option<String>,
+    /// Prefix of all keys in Redis; several installations may share a Redis if each has its own [env: WEIR_REDIS_PREFIX]
+    /// [default: weir]
+    #[arg(long, value_name = "PREFIX")]
+    redis_prefix: Option<String>,
     /// API keys; a request must send one of them. Beyond loopback they have at least 16 characters. The environment
     /// variable hides them better [env: WEIR_API_KEYS]
     #[arg(long, value_name = "KEY,…")]
@@ -172,6 +176,7 @@ impl SettingFlags {
             Key::MetricsListen => &self.metrics_listen,
             Key::DatabaseUrl => &self.database_url,
             Key::RedisUrl => &self.redis_url,
+            Key::RedisPrefix => &self.redis_prefix,
             Key::ApiKeys => &self.api_keys,
             Key::Hosts => &self.hosts,
             Key::PublicUrl => &self.public_url,

@@ -26,6 +26,8 @@ use error::SettingSource;
 use sources::SourceValues;
 
 const DEFAULT_DATABASE_URL: &str = "sqlite://weir.db";
+/// The prefix of every earlier version.
+const DEFAULT_REDIS_PREFIX: &str = "weir";
 const DEFAULT_MAX_EVENT_BYTES: &str = "1048576";
 const DEFAULT_BODY_BUDGET_BYTES: &str = "268435456";
 /// Nobody guesses a key of this length: 16 random letters and digits are 95 bits.
@@ -50,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) database_url: DatabaseUrl,
     /// `None`: the queue is in the process.
     pub(crate) redis_url: Option<ServerUrl>,
+    /// The prefix of all keys in Redis, for installations that share a server.
+    pub(crate) redis_prefix: String,
     /// Empty: requests need no key, and `listen` is a loopback address.
     pub(crate) api_keys: Vec<ApiKey>,
     /// The hosts that requests may address, besides loopback hosts.
@@ -113,7 +117,7 @@ impl fmt::Debug for ServerUrl {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Backing {
     Embedded { database: PathBuf },
-    Scaled { postgres: ServerUrl, redis: ServerUrl },
+    Scaled { postgres: ServerUrl, redis: ServerUrl, redis_prefix: String },
 }
 
 /// The role of a process.
@@ -210,6 +214,7 @@ impl Settings {
             metrics_listen: parse_setting(values, Key::MetricsListen, "", parse::optional_listen)?,
             database_url: parse_setting(values, Key::DatabaseUrl, DEFAULT_DATABASE_URL, parse::database_url)?,
             redis_url: parse_setting(values, Key::RedisUrl, "", parse::redis_url)?,
+            redis_prefix: parse_setting(values, Key::RedisPrefix, DEFAULT_REDIS_PREFIX, parse::redis_prefix)?,
             api_keys: parse_setting(values, Key::ApiKeys, "", parse::api_keys)?,
             hosts: parse_setting(values, Key::Hosts, "", parse::hosts)?,
             public_url: parse_setting(values, Key::PublicUrl, "", parse::public_url)?,
@@ -279,7 +284,8 @@ impl Settings {
     pub(crate) fn backing(&self, role: Role) -> Result<Backing, ConfigError> {
         match (&self.database_url, &self.redis_url) {
             (DatabaseUrl::Postgres(postgres), Some(redis)) => {
-                Ok(Backing::Scaled { postgres: postgres.clone(), redis: redis.clone() })
+                let redis_prefix = self.redis_prefix.clone();
+                Ok(Backing::Scaled { postgres: postgres.clone(), redis: redis.clone(), redis_prefix })
             }
             (DatabaseUrl::Sqlite(database), None) if role == Role::Serve => {
                 Ok(Backing::Embedded { database: database.clone() })

@@ -14,8 +14,7 @@ local REMEMBERED_MS = 600000
 
 -- If the call has run, its answer was lost: the caller gets it again, and nothing is published twice.
 if repeated then
-  local last = redis.call('GET', admitted_by)
-  last = last and cmsgpack.unpack(last)
+  local last = read_packed(admitted_by)
   if last and last.name == name then
     return last.answer
   end

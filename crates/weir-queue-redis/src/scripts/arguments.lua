@@ -1,6 +1,7 @@
--- Reads ARGV from front to back, after the caller's time. A list is its length followed by its items.
+-- Reads ARGV from front to back, after the caller's time, installation and generation. A list is its length followed by
+-- its items.
 
-local position = 1
+local position = 3
 
 local function text()
   position = position + 1

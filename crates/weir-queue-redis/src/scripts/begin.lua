@@ -2,10 +2,16 @@
 -- and returns the time.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; the time to which the shard's is set back, because the server's clock was set forward, or 0
+-- ARGV    the caller's time; the time to which the shard's is set back, because the server's clock was set forward, or 0;
+--         the generation in which the caller found damaged keys, or 0
 -- Answer  the generation, the time of the shard, the server's clock, 1 when the time was set back, else 0
 
-local right_time = number()
+local right_time, damaged = number(), number()
+-- Whatever is damaged goes with its generation. Another process may have ended that generation already.
+if damaged == generation then
+  begin_generation(server_run_id())
+end
+
 local is_set_back = right_time > 0 and right_time < shard_time
 -- The caller itself may be behind, because its machine was suspended. Then the other processes have stated later times.
 if is_set_back and heard <= right_time + LATE_CALL then

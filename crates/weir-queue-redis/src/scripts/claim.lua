@@ -4,8 +4,8 @@
 -- ARGV    the caller's time; how many at most, how long the leases last
 -- Answer  the generation, the earliest remaining due time or nil, permits that no worker has read, the leases; each:
 --         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the
---         maximum of outstanding permits or 0, the cursors or nil (last start or nil, held until, and for each limit:
---         limit, period, burst, since, spent)
+--         maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last start
+--         or nil, held until, and for each limit: limit, period, burst, since, spent)
 
 -- Drops permits whose claims have expired and counts the others. Expired permits would use up the destination's room
 -- permanently.
@@ -43,7 +43,9 @@ for index = 1, #due, 2 do
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
     count_valid(queued_of(id)), count_valid(in_flight_of(id)),
-    job.preparation, job.max_outstanding or 0, cursors_of(job.cursors),
+    job.preparation, job.max_outstanding or 0,
+    -- A job of an earlier version does not say it.
+    job.known_since or now, cursors_of(job.cursors),
   }
 end
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

@@ -3,6 +3,8 @@
 -- KEYS[1]  the shard; every other key is this name and a suffix, so all of them are in one hash slot of a Cluster
 --
 -- ARGV[1]  the caller's time, a lower bound of this shard's time; 0 when the caller does not know it yet
+-- ARGV[2]  the installation of the caller
+-- ARGV[3]  the latest generation of the shard that the caller knows; 0 when it knows none
 --
 -- Times are integer microseconds since the epoch: this server's clock, read once, plus a shift. The processes continue
 -- the time with their monotonic clocks: when the server's clock is set, or another server takes over, the shift corrects
@@ -13,17 +15,41 @@ local SCHEDULE = SHARD .. ':schedule'
 local QUEUE = SHARD .. ':queue'
 local BUSY = SHARD .. ':busy'
 local GENERATION = SHARD .. ':generation'
-local CHANNEL = string.match(SHARD, '^(.*){') .. 'weir:notices'
-local NUMBER = string.match(SHARD, ':(%d+)}$')
+local PREFIX, NUMBER = string.match(SHARD, '^{(.*):(%d+)}$')
+local CHANNEL = PREFIX .. ':notices'
 local WORKERS = 'workers'
+local INSTALLATION = ARGV[2]
 
 local clock = redis.call('TIME')
 local server_time = clock[1] * 1000000 + clock[2]
 local caller_time = tonumber(ARGV[1])
-local known = redis.call('HMGET', GENERATION, 'run_id', 'began', 'checked', 'shift', 'heard')
-local shift = tonumber(known[4]) or 0
+local known = redis.pcall('HMGET', GENERATION, 'run_id', 'began', 'checked', 'shift', 'installation', 'heard')
+if known.err then
+  -- The key was overwritten with another type, so nothing is known.
+  redis.call('DEL', GENERATION)
+  known = {}
+end
+
+-- The shard belongs to the installation that came first. Another one changes nothing: it would run its own destinations
+-- on these keys. A marker that is missing (a Redis that came back empty, a shard of an earlier version) or that is no
+-- id is written anew.
+if known[5] ~= INSTALLATION then
+  if string.match(known[5] or '', '^ins_[0-7][%l%d]+$') then
+    return redis.error_reply('FOREIGN ' .. known[5])
+  end
+  redis.call('HSET', GENERATION, 'installation', INSTALLATION)
+end
+
+-- A number as this program writes it; nil for anything else, so that no value that was damaged is used.
+local function integer_in(value, least, most)
+  local number = tonumber(value)
+  return number and number >= least and number <= most and number % 1 == 0 and number or nil
+end
+
+local known_shift = integer_in(known[4], -LATEST, LATEST)
+local shift = known_shift or 0
 -- A time that a process has stated, at most about a second ago while any process runs: the time was never earlier since.
-local heard = tonumber(known[5]) or 0
+local heard = integer_in(known[6], 1, LATEST) or 0
 -- The time of the shard, and the time by which this call acts.
 local shard_time, now
 
@@ -37,7 +63,7 @@ end
 shard_time = server_time + shift
 now = shard_time
 local earliest_time = math.max(caller_time, heard)
-if now < earliest_time - CLOCK_TOLERANCE or (caller_time > 0 and not known[4]) then
+if now < earliest_time - CLOCK_TOLERANCE or (caller_time > 0 and not known_shift) then
   -- The server was set back, or has taken over from a server that was ahead. Or the shift is lost with other data, and
   -- the first process that knows the time sets it: the server's clock may be ahead.
   set_time(earliest_time)
@@ -53,8 +79,9 @@ local function digits(number)
   return string.format('%d', number)
 end
 
+-- Channels are common to all databases of a server, so a message names its installation.
 local function notify(kind, shard, value)
-  redis.call('PUBLISH', CHANNEL, kind .. ' ' .. shard .. ' ' .. digits(value))
+  redis.call('PUBLISH', CHANNEL, kind .. ' ' .. shard .. ' ' .. digits(value) .. ' ' .. INSTALLATION)
 end
 
 local function queued_of(id)
@@ -81,44 +108,59 @@ end
 -- marker is missing (flushed, started empty, evicted) or names another process (restarted, a replica, an older
 -- snapshot), the data may be stale. Then a new generation begins without schedule, queue and permits. Jobs name their
 -- generation; jobs of another generation are ignored.
---
--- INFO costs as much as half a script, so its result is used for CHECKED_FOR. A server needs longer than that to end
--- and start again, so data that were checked within that time were written by this process.
-local function current_generation()
-  local has_queue = redis.call('EXISTS', QUEUE) == 1
-  local since = now - (tonumber(known[3]) or 0)
-  -- The data were checked less than CHECKED_FOR ago, so INFO is not needed.
-  if has_queue and since >= 0 and since < CHECKED_FOR then
-    return tonumber(known[2])
-  end
-  local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-  -- This server process has written the data.
-  if has_queue and known[1] == run_id then
-    redis.call('HSET', GENERATION, 'checked', now)
-    return tonumber(known[2])
-  end
+local known_began = integer_in(known[2], 1, LATEST)
+local caller_generation = integer_in(ARGV[3], 1, LATEST) or 0
+local generation
+
+-- Generations only rise, whatever the clock says and whatever this server has lost: a process ignores the permits of
+-- every generation before the latest one that it knows.
+local function begin_generation(run_id)
   -- Another server may have another clock, so the time continues from the caller's.
   if caller_time > 0 then
     set_time(caller_time)
   end
-  -- Generations only rise, whatever the clock says.
-  local began = math.max(now, (tonumber(known[2]) or 0) + 1)
+  generation = math.max(now, (known_began or 0) + 1, caller_generation + 1)
   -- The jobs stay until they expire. `load_job` ignores them and drops their permits.
   redis.call('DEL', SCHEDULE, QUEUE, BUSY)
   redis.call('XGROUP', 'CREATE', QUEUE, WORKERS, '0', 'MKSTREAM')
-  redis.call('HSET', GENERATION, 'run_id', run_id, 'began', began, 'checked', now)
+  redis.call('HDEL', GENERATION, 'short_since')
+  redis.call('HSET', GENERATION, 'run_id', run_id, 'began', generation, 'checked', now)
   -- Processes learn at once that their permits are not valid any more.
-  notify('generation', NUMBER, began)
-  return began
+  notify('generation', NUMBER, generation)
 end
 
-local generation = current_generation()
+local function server_run_id()
+  return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+end
+
+-- INFO costs as much as half a script, so its result is used for CHECKED_FOR. A server needs longer than that to end
+-- and start again, so data that were checked within that time were written by this process.
+local function find_generation()
+  -- The data are older than what the caller has seen: they were lost, and another process came first.
+  local is_complete = known_began and known_began >= caller_generation and redis.call('TYPE', QUEUE).ok == 'stream'
+  local since = now - (tonumber(known[3]) or 0)
+  -- The data were checked less than CHECKED_FOR ago, so INFO is not needed.
+  if is_complete and since >= 0 and since < CHECKED_FOR then
+    generation = known_began
+    return
+  end
+  local run_id = server_run_id()
+  -- This server process has written the data.
+  if is_complete and known[1] == run_id then
+    generation = known_began
+    redis.call('HSET', GENERATION, 'checked', now)
+  else
+    begin_generation(run_id)
+  end
+end
+
+find_generation()
 
 -- A new job starts its counters at the current time, so that no epoch, version or serial of a lost job is ever used
--- again.
-local function new_job()
+-- again. Earlier permits of its destination get no slots from `known_since` on.
+local function new_job(known_since)
   return {
-    generation = generation, phase = 'idle', epoch = now, version = now, serial = now,
+    generation = generation, known_since = known_since, phase = 'idle', epoch = now, version = now, serial = now,
     terms_version = 0, max_in_flight = 0, preparation = 0, held_until = 0, permits_until = 0,
   }
 end
@@ -137,20 +179,30 @@ local function pull_back(limiter)
   end
 end
 
-local function load_job(id)
-  local packed = redis.call('GET', job_of(id))
-  if packed then
-    local job = cmsgpack.unpack(packed)
-    if job.generation == generation then
-      if job.cursors then
-        pull_back(job.cursors)
-      end
-      return job
-    end
+-- The table that a key holds; nil when the key is missing or holds anything else.
+local function read_packed(key)
+  local packed = redis.pcall('GET', key)
+  if type(packed) ~= 'string' then
+    return nil
   end
-  -- No job of this generation: permits of an earlier one must not count.
+  local is_read, value = pcall(cmsgpack.unpack, packed)
+  return is_read and type(value) == 'table' and value or nil
+end
+
+local function load_job(id)
+  local job = read_packed(job_of(id))
+  if job and job.generation == generation then
+    if job.cursors then
+      pull_back(job.cursors)
+    end
+    return job
+  end
+  -- No job of this generation: permits of an earlier one must not count. The same if the job of this generation was
+  -- deleted.
   redis.call('DEL', queued_of(id), in_flight_of(id))
-  return new_job()
+  -- A job of an earlier generation is still there, so this generation has issued no permit to the destination.
+  -- Otherwise it may have issued some until now.
+  return new_job(job and math.min(generation, now) or now)
 end
 
 -- How long the job must be kept: while it is scheduled, held, or has permits, and until the longest window after its

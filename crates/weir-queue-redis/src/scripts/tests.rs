@@ -57,10 +57,12 @@ fn in_lua(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
     let source = [&constants(), ARGUMENTS, LIMITER, PLAY].join("\n");
     let mut call = Call {
         shard: Shard::of(DestinationId::from_bytes([0; 16])),
+        generation: 0,
         operation: Operation::Begin,
         command: redis::cmd("EVAL"),
     };
-    call.arg(source).arg(0).arg(0).limits(first.as_slice());
+    // No keys, and no time, installation and generation of a caller.
+    call.arg(source).arg(0).arg(0).arg("").arg(0).limits(first.as_slice());
     let mut limits = first;
     for step in steps {
         match step {

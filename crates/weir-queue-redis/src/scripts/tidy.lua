@@ -1,7 +1,8 @@
 -- Drops old entries of the delivery queue, oldest first, one page in each call. Entries whose claims have expired, read
 -- or not, are never sent; the store resolves their claims. Entries that no worker has read for long, because there is
 -- no worker or all are behind, are returned while their claims last: no worker can send them any more, so their claims
--- are released and count as no attempt. Idle readers without entries are removed.
+-- are released and count as no attempt. Idle readers without entries are removed. When entries were deleted that belong
+-- to permits, a new generation begins.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; entries in a page; how long an entry may stay unread, and how long a reader may be idle,
@@ -69,5 +70,31 @@ for _, pairs_of in ipairs(redis.call('XINFO', 'CONSUMERS', QUEUE, WORKERS)) do
   if reader.pending == 0 and reader.idle > idle_ms then
     redis.call('XGROUP', 'DELCONSUMER', QUEUE, WORKERS, reader.name)
   end
+end
+
+-- Every permit has an entry until it has ended. If the permits are more than the entries, somebody else has deleted
+-- entries: no worker will ever ask for slots with their permits, which fill the room of their destinations until their
+-- claims expire. A permit whose entry was dropped above is in its set until its process settles it, so the entries must
+-- be missing for SHORT_FOR.
+local function entries_are_missing()
+  -- The count takes time that slots wait for, so it is not made in a very large shard.
+  if redis.call('SCARD', BUSY) > MOST_COUNTED then
+    return false
+  end
+  local permits = 0
+  for _, id in ipairs(redis.call('SMEMBERS', BUSY)) do
+    permits = permits + redis.call('ZCOUNT', queued_of(id), now, '+inf')
+    permits = permits + redis.call('ZCOUNT', in_flight_of(id), now, '+inf')
+  end
+  return permits > redis.call('XLEN', QUEUE)
+end
+
+local short_since = integer_in(redis.call('HGET', GENERATION, 'short_since'), 0, now)
+if not entries_are_missing() then
+  redis.call('HDEL', GENERATION, 'short_since')
+elseif not short_since then
+  redis.call('HSET', GENERATION, 'short_since', now)
+elseif now - short_since >= SHORT_FOR then
+  begin_generation(server_run_id())
 end
 return { generation, #dropped, unread }

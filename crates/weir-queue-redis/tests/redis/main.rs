@@ -8,7 +8,9 @@
 mod clocks;
 mod conformance;
 mod connecting;
+mod damage;
 mod generations;
+mod installations;
 mod leases;
 mod lost_answers;
 mod pacing;

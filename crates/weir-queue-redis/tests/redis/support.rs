@@ -42,7 +42,7 @@ fn provided(variable: &str) -> String {
 
 /// Separate keys, because tests and test runs share a server at the same time.
 fn with_own_keys(config: RedisConfig) -> RedisConfig {
-    RedisConfig { prefix: format!("test-{:016x}:", rand::random::<u64>()), ..config }
+    RedisConfig { prefix: format!("test-{:016x}", rand::random::<u64>()), ..config }
 }
 
 pub(crate) async fn open(config: RedisConfig) -> RedisQueue {
@@ -128,6 +128,11 @@ impl Server {
     /// Kills the server with SIGKILL and starts a new process, from the snapshot if there is one.
     pub(crate) async fn restart(&mut self) {
         self.kill();
+        self.start_again().await;
+    }
+
+    /// Starts a new process after a kill.
+    pub(crate) async fn start_again(&mut self) {
         self.process = run(&self.arguments, &self.environment);
         self.listening().await;
     }

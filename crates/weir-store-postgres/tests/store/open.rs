@@ -111,6 +111,18 @@ async fn a_schema_that_was_changed_by_hand_is_refused() {
 }
 
 #[tokio::test]
+async fn an_installation_has_one_id_and_each_database_another() {
+    let (one, other) = (Database::create().await, Database::create().await);
+    let url = one.url();
+    let (first, second) = tokio::join!(PostgresStore::installation(&url), PostgresStore::installation(&url));
+    let id = first.unwrap();
+    assert_eq!(second.unwrap(), id);
+    assert_ne!(PostgresStore::installation(&other.url()).await.unwrap(), id);
+    let more = sqlx::query("INSERT INTO installation VALUES (DEFAULT, gen_random_uuid())");
+    assert!(more.execute(&mut one.connect().await).await.is_err(), "there is one row");
+}
+
+#[tokio::test]
 async fn migrate_returns_the_applied_migrations() {
     let database = Database::create().await;
     let applied = PostgresStore::migrate(&database.url()).await.unwrap();
@@ -121,6 +133,7 @@ async fn migrate_returns_the_applied_migrations() {
         (4, "counters and traffic"),
         (5, "process profiles"),
         (6, "operational events"),
+        (7, "installation"),
         (9, "session secret"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));

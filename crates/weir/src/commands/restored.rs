@@ -32,9 +32,11 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
             store.close().await;
             sends_until
         }
-        Backing::Scaled { postgres, redis } => {
+        Backing::Scaled { postgres, redis, redis_prefix } => {
+            let installation = PostgresStore::installation(postgres.as_ref()).await?;
             // Processes that share Redis use its clock.
-            let queue = RedisQueue::open(RedisConfig::from_urls(redis.as_ref())).await?;
+            let config = RedisConfig::from_urls(redis.as_ref(), &redis_prefix, installation);
+            let queue = RedisQueue::open(config).await?;
             let now = queue.clock().now();
             queue.close().await;
             let store = PostgresStore::open(postgres.as_ref(), now).await?;

@@ -21,6 +21,7 @@ pub(crate) enum Key {
     MetricsListen,
     DatabaseUrl,
     RedisUrl,
+    RedisPrefix,
     ApiKeys,
     Hosts,
     PublicUrl,
@@ -46,11 +47,12 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 25] = [
+    pub(crate) const ALL: [Self; 26] = [
         Self::Listen,
         Self::MetricsListen,
         Self::DatabaseUrl,
         Self::RedisUrl,
+        Self::RedisPrefix,
         Self::ApiKeys,
         Self::Hosts,
         Self::PublicUrl,
@@ -82,6 +84,7 @@ impl Key {
             Self::MetricsListen => "metrics_listen",
             Self::DatabaseUrl => "database_url",
             Self::RedisUrl => "redis_url",
+            Self::RedisPrefix => "redis_prefix",
             Self::ApiKeys => "api_keys",
             Self::Hosts => "hosts",
             Self::PublicUrl => "public_url",

@@ -63,6 +63,18 @@ pub(super) fn redis_url(text: &str) -> Parsed<Option<ServerUrl>> {
     }
 }
 
+/// The longest prefix of keys. It is a part of every key.
+const MAX_REDIS_PREFIX: usize = 64;
+
+/// Braces would change the hash tags of the keys, on which a Cluster depends.
+pub(super) fn redis_prefix(text: &str) -> Parsed<String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    if (1..=MAX_REDIS_PREFIX).contains(&text.len()) && text.bytes().all(allowed) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("not a prefix of keys; use 1 to {MAX_REDIS_PREFIX} letters, digits, and the characters - _ . :"))
+}
+
 pub(super) fn api_keys(text: &str) -> Parsed<Vec<ApiKey>> {
     let key = |key: &str| {
         // Only these characters can be sent in the `Authorization` header.
@@ -239,6 +251,16 @@ mod tests {
         assert_eq!(redis_url(""), Ok(None));
         assert!(!redis_url("reddis://:hunter2@cache").unwrap_err().contains("hunter2"));
         assert!(!database_url("postgre://weir:hunter2@db/weir").unwrap_err().contains("hunter2"));
+    }
+
+    #[test]
+    fn a_prefix_of_keys_leaves_the_hash_tags_alone() {
+        for valid in ["weir", "staging:weir", "a.b-c_1"] {
+            assert_eq!(redis_prefix(valid).as_deref(), Ok(valid));
+        }
+        for invalid in ["", "{weir}", "we ir", "wéir", "*", &"x".repeat(65)] {
+            assert!(redis_prefix(invalid).is_err(), "{invalid}");
+        }
     }
 
     #[test]

@@ -53,6 +53,7 @@ fn the_defaults_match_the_documentation() {
         metrics_listen: None,
         database_url: DatabaseUrl::Sqlite("weir.db".into()),
         redis_url: None,
+        redis_prefix: weir_queue_redis::DEFAULT_PREFIX.to_owned(),
         api_keys: Vec::new(),
         allow_http: false,
         hosts: Vec::new(),

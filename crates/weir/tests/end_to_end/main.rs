@@ -42,6 +42,7 @@ mod receivers;
 mod replays;
 mod requests;
 mod retries;
+mod shared_redis;
 mod shutdown;
 mod signatures;
 #[cfg(target_os = "linux")]

@@ -325,7 +325,7 @@ pub(crate) async fn show(visit: Visit, Path(id): Path<String>, Query(range): Que
         Err(_) => range,
     };
     let frame = visit.frame(me, Section::None, format!("Proof of {}", destination.label()));
-    let ranges = ranges(&path, visit.site.clock.wall(), shown.as_ref().ok().map(|shown| &shown.history));
+    let ranges = ranges(&path, visit.site.clock.now(), shown.as_ref().ok().map(|shown| &shown.history));
     let head = Head { base, destination, etag, tab: Tab::Proof, can_operate };
     visit.page_with(status, &ProofPage { frame, head, typed, shown, path, ranges })
 }

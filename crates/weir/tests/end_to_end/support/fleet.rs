@@ -56,7 +56,11 @@ impl Fleet {
 
     /// Like [`Self::launch`], while the servers may be down.
     pub(crate) async fn try_launch(&self, role: &str) -> Result<App, ExitStatus> {
-        App::launch(self.command(role, &[])).await
+        self.try_launch_with(role, &[]).await
+    }
+
+    pub(crate) async fn try_launch_with(&self, role: &str, environment: &[(&str, &str)]) -> Result<App, ExitStatus> {
+        App::launch(self.command(role, environment)).await
     }
 
     /// The address of the database server.
