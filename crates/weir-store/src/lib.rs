@@ -57,7 +57,7 @@ pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
 pub use destinations::{
     BreakerChange, Deletion, DestinationCondition, DestinationCounts, DestinationDeletion, DestinationFilter,
-    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, later_than, paused_by_weir,
+    DestinationPatch, Destinations, EditPlace, EditedDestination, Hold, LimitChange, Pause, later_than,
 };
 pub use directory::{Directory, TenantDestinations};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};

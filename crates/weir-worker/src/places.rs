@@ -6,6 +6,11 @@
 //! at most half of the places. Hundreds of them leave as many places free as each of them holds. A part of the places
 //! is reserved for destinations that have answered quickly in the last minutes, so that thousands of new destinations
 //! that hang do not block them either.
+//!
+//! An ended attempt frees its place at once, so the time of a commit never makes a destination look slow. It counts as
+//! unrecorded until the store has its result. At most as many attempts as there are places may be unrecorded when
+//! another begins, so a store that is slow or down stops the sends: in flight and unrecorded together are at most twice
+//! the places.
 
 use std::{
     collections::HashMap,
@@ -39,6 +44,7 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
+    unrecorded: usize,
     destinations: HashMap<DestinationId, DestinationPlaces>,
 }
 
@@ -62,8 +68,8 @@ impl DestinationPlaces {
 /// Why there is no place for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// Every place is taken, or the destination holds its share and one of its places will soon be free: wait for a
-    /// place.
+    /// Every place is taken, or as many attempts are unrecorded, or the destination holds its share and one of its
+    /// places will soon be free: wait for a place.
     Wait,
     /// The destination holds its share, and its attempts take long.
     Crowded,
@@ -75,6 +81,10 @@ pub(crate) struct Place {
     places: Arc<Places>,
     id: DestinationId,
 }
+
+/// An ended attempt, or an unused permit, that the store does not have yet. Dropping it means that the store has it.
+#[derive(Debug)]
+pub(crate) struct Unrecorded(Arc<Places>);
 
 impl Places {
     pub(crate) fn new(capacity: usize) -> Arc<Self> {
@@ -94,7 +104,7 @@ impl Places {
             state.destinations.retain(|_, held| held.places > 0);
         }
         let free = self.capacity - state.taken;
-        if free == 0 {
+        if free == 0 || state.unrecorded >= self.capacity {
             return Err(NoPlace::Wait);
         }
         // A destination may hold as many places as are free. Places reserved for quick destinations count as free only
@@ -113,16 +123,28 @@ impl Places {
         self.capacity
     }
 
-    /// How many places are free.
+    /// How many attempts may begin now.
     pub(crate) fn free(&self) -> usize {
-        self.capacity - self.state().taken
+        let state = self.state();
+        self.capacity.saturating_sub(state.taken.max(state.unrecorded))
+    }
+
+    /// Counts an unused permit until the store has released its claim.
+    pub(crate) fn unused(self: &Arc<Self>) -> Unrecorded {
+        self.state().unrecorded += 1;
+        Unrecorded(self.clone())
     }
 
     pub(crate) fn taken(&self) -> usize {
         self.state().taken
     }
 
-    /// Waits until a place is free. Returns how many are free.
+    /// Ended attempts and unused permits that the store does not have yet.
+    pub(crate) fn unrecorded(&self) -> usize {
+        self.state().unrecorded
+    }
+
+    /// Waits until an attempt may begin. Returns how many may.
     pub(crate) async fn wait_for_one(&self) -> usize {
         self.wait_until(|places| places.free() > 0).await;
         self.free()
@@ -152,11 +174,24 @@ impl Places {
 }
 
 impl Place {
-    /// Records that the attempt has ended, and whether it was quick.
-    pub(crate) fn ended(&self, began: Timestamp, now: Timestamp) {
+    /// Frees the place of an attempt that has ended, and remembers whether it was quick.
+    pub(crate) fn ended(self, began: Timestamp, now: Timestamp) -> Unrecorded {
         if let Some(held) = self.places.state().destinations.get_mut(&self.id) {
             held.quick_at = (now.since(began) < QUICK).then_some(now);
         }
+        self.unused()
+    }
+
+    /// Frees the place of an attempt that was not made.
+    pub(crate) fn unused(self) -> Unrecorded {
+        self.places.unused()
+    }
+}
+
+impl Drop for Unrecorded {
+    fn drop(&mut self) {
+        self.0.state().unrecorded -= 1;
+        self.0.freed.notify_waiters();
     }
 }
 
@@ -233,6 +268,29 @@ mod tests {
             Some(NoPlace::Crowded),
             "no quick attempt has ended for a second"
         );
+    }
+
+    #[test]
+    fn no_attempt_begins_while_as_many_are_unrecorded_as_there_are_places() {
+        let places = Places::new(8);
+        answer_quickly(&places, 1);
+        let mut unrecorded: Vec<_> =
+            (0..8).map(|_| places.take(id(1), NOW).expect("a place").ended(NOW, NOW)).collect();
+        assert_eq!((places.taken(), places.unrecorded(), places.free()), (0, 8, 0));
+        for of in [1, 2] {
+            assert_eq!(places.take(id(of), NOW + QUICK).err(), Some(NoPlace::Wait), "it is the store that is slow");
+        }
+        unrecorded.pop();
+        assert_eq!(places.free(), 1);
+        places.take(id(1), NOW).expect("a place");
+    }
+
+    #[test]
+    fn unrecorded_attempts_do_not_count_against_the_share_of_a_destination() {
+        let places = Places::new(800);
+        answer_quickly(&places, 1);
+        let _unrecorded: Vec<_> = (0..790).map(|_| places.unused()).collect();
+        assert_eq!(take_all(&places, 1).len(), 400);
     }
 
     #[tokio::test]
