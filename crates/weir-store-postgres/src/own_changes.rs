@@ -1,12 +1,13 @@
 //! Changes that Weir makes to destinations by itself, because of their answers: holds, pauses and breakers.
 //!
 //! Thousands of destinations may refuse at one time, so each call changes many destinations with the same few
-//! statements.
+//! statements. Commits of holds and breakers do not wait for the disk. A power failure may lose a hold (one
+//! `Retry-After` is then ignored) and a change of a breaker (it opens again). Pauses are durable.
 
 use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection, types::Uuid};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
 use weir_core::{
     Destination, DestinationId,
     activity::{Activity, HOLDS_APART},
@@ -15,6 +16,7 @@ use weir_store::{BreakerChange, Hold, Pause, rows};
 
 use crate::{
     activity::{bind_activities, record_all, unnest_activities},
+    counters::RECOVERABLE,
     destinations::{LOCK_ALL_LIVE, unwritable},
     edits::Edit,
     locks::begin_to_edit,
@@ -70,13 +72,14 @@ impl Edit for HoldSome {
         }
         let activities: Vec<_> =
             holds.iter().map(|hold| Activity::of_hold(hold.id, hold.until, &hold.reason, hold.now)).collect();
+        let mut transaction = connection.begin_with(AssertSqlSafe(format!("BEGIN; {RECOVERABLE}"))).await?;
         bind_activities(HOLD, &activities)
             .bind(holds.iter().map(|hold| hold.until.as_nanos()).collect::<Vec<_>>())
             .bind(holds.iter().map(|hold| hold.reason.clone()).collect::<Vec<_>>())
             .bind(holds.iter().map(|hold| hold.now.before(HOLDS_APART).as_nanos()).collect::<Vec<_>>())
-            .execute(connection)
-            .await
-            .map(drop)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await
     }
 }
 
@@ -94,7 +97,7 @@ impl Edit for PauseSome {
             Some((paused, Some(activity)))
         };
         let ids: Vec<_> = self.0.iter().map(|pause| pause.id).collect();
-        change_all(connection, &ids, pause).await
+        change_all(connection, &ids, true, pause).await
     }
 }
 
@@ -112,7 +115,7 @@ impl Edit for ChangeBreakers {
             Some((changed, activity))
         };
         let ids: Vec<_> = self.0.iter().map(|change| change.id).collect();
-        change_all(connection, &ids, change).await
+        change_all(connection, &ids, false, change).await
     }
 }
 
@@ -121,6 +124,7 @@ impl Edit for ChangeBreakers {
 async fn change_all(
     connection: &mut PgConnection,
     ids: &[DestinationId],
+    is_durable: bool,
     change: impl Fn(&Destination) -> Option<(Destination, Option<Activity>)> + Send,
 ) -> Result<Vec<bool>, sqlx::Error> {
     let uuids: Vec<Uuid> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
@@ -129,7 +133,11 @@ async fn change_all(
         return Ok(vec![false; ids.len()]);
     }
     // Under the locks of the tenants no event is fanned out partly before and partly after the change.
-    let mut transaction = connection.begin_with(begin_to_edit(tenants.iter().map(String::as_str))).await?;
+    let AssertSqlSafe(mut begin) = begin_to_edit(tenants.iter().map(String::as_str));
+    if !is_durable {
+        begin = format!("{begin}; {RECOVERABLE}");
+    }
+    let mut transaction = connection.begin_with(AssertSqlSafe(begin)).await?;
     // Apply the changes to the current values of the locked rows, not to those in the cache.
     let current = sqlx::query(LOCK_ALL_LIVE).bind(&uuids).fetch_all(&mut *transaction).await?;
     let current: Vec<Destination> = current.iter().map(rows::destination).collect::<Read<_>>()?;

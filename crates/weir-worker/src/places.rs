@@ -190,8 +190,14 @@ impl Place {
 
 impl Drop for Unrecorded {
     fn drop(&mut self) {
-        self.0.state().unrecorded -= 1;
-        self.0.freed.notify_waiters();
+        let mut state = self.0.state();
+        state.unrecorded -= 1;
+        // Attempts may begin again. One notification, because a commit records many at a time.
+        let frees = state.unrecorded + 1 == self.0.capacity;
+        drop(state);
+        if frees {
+            self.0.freed.notify_waiters();
+        }
     }
 }
 
