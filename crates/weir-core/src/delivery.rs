@@ -168,7 +168,7 @@ pub struct Attempt {
     pub error: Option<String>,
     /// Why there was no usable answer; `None` when there was one.
     pub failure: Option<Failure>,
-    /// The body of the answer, at most 16 KiB.
+    /// The body of the answer, at most 16 KiB; of a 2xx answer at most 1 KiB.
     pub response_body: Option<String>,
     pub details: AttemptDetails,
 }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use weir_core::{Clock as _, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
-use weir_queue::{DueJobs, Edit, Lease, Publication, Published, QueueResult, Schedule, Wake};
+use weir_core::{Clock as _, Destination, DestinationId, claim::ClaimedDelivery};
+use weir_queue::{DueJobs, Edit, Hold, Lease, Publication, Published, QueueResult, Schedule, Wake};
 
 use crate::{
     RedisQueue,
@@ -78,11 +78,16 @@ impl Schedule for RedisQueue {
         Ok(())
     }
 
-    async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()> {
-        let mut call = self.context.new_call(Shard::of(destination_id), Operation::Hold);
-        call.destination(destination_id).not_before(until);
-        self.context.call(call).await?;
-        Ok(())
+    async fn hold(&self, holds: &[Hold]) -> QueueResult<()> {
+        let mut calls = Vec::new();
+        for (shard, holds) in by_shard(holds, |hold| hold.destination_id) {
+            let mut call = self.context.new_call(shard, Operation::Hold);
+            for hold in holds {
+                call.destination(hold.destination_id).not_before(hold.until);
+            }
+            calls.push(call);
+        }
+        self.context.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
     }
 
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {

@@ -35,7 +35,8 @@ use weir_core::{
 
 pub use self::{edits::*, fast_path::*, room::*, schedule::*, slots::*};
 use crate::{
-    DueJobs, Edit, HandedBack, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, SlotRequest, Terms, Wake,
+    DueJobs, Edit, HandedBack, Hold, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, SlotRequest,
+    Terms, Wake,
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -149,6 +150,12 @@ impl Subject {
         self.edits.fetch_add(1, Ordering::Relaxed);
         let terms = Terms { suspended, ..self.terms(limits) };
         self.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
+    }
+
+    /// Holds this destination together with others, in all shards.
+    async fn hold_many(&self, until: Timestamp) {
+        let holds: Vec<_> = (1..=255).map(|number| Hold { destination_id: destination(number), until }).collect();
+        self.queue.hold(&holds).await.expect("hold");
     }
 
     async fn claim_for(&self, lease_for: Duration) -> Vec<Lease> {

@@ -83,6 +83,13 @@ pub struct Wake {
     pub due: Timestamp,
 }
 
+/// No slot of the destination starts before `until`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    pub destination_id: DestinationId,
+    pub until: Timestamp,
+}
+
 /// The settings of a destination that decide whether a slot is granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
@@ -235,8 +242,8 @@ pub trait Schedule {
     /// than the known ones.
     async fn edited(&self, edits: &[Edit]) -> QueueResult<()>;
 
-    /// Holds a destination: none of its slots starts before `until`. A hold is only extended, never shortened.
-    async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()>;
+    /// Holds destinations. A hold is only extended, never shortened.
+    async fn hold(&self, holds: &[Hold]) -> QueueResult<()>;
 
     /// Waits until a job is due and claims up to `max` due jobs, earliest first, each for `lease_for`. If a lease ends
     /// without a publication, its job is due again.

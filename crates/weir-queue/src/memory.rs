@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
-    DueJobs, Edit, HandedBack, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult,
+    DueJobs, Edit, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult,
     Schedule, SlotAnswer, SlotRequest, Wake,
 };
 
@@ -81,8 +81,8 @@ impl Schedule for MemoryQueue {
         Ok(())
     }
 
-    async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()> {
-        self.change(|table, _| table.hold(destination_id, until));
+    async fn hold(&self, holds: &[Hold]) -> QueueResult<()> {
+        self.change(|table, _| holds.iter().for_each(|&hold| table.hold(hold)));
         Ok(())
     }
 

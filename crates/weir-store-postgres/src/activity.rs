@@ -1,12 +1,14 @@
 //! The activity log, and the answers of idempotency keys. Both are written in the transactions of the changes.
 
+use std::borrow::Cow;
+
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{Timestamp, activity::Activity, retention::ANSWERS_KEPT};
 use weir_store::{
     ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer, ListOrder, Page, PageRequest,
     StoreResult, first_id,
-    rows::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
+    rows::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, Value, activity, activity_ids, activity_values, keyed_answer},
 };
 
 use crate::{
@@ -16,9 +18,26 @@ use crate::{
     rows::{Statement, bind, uuid},
 };
 
+/// Activities as rows, from arrays that [`bind_activities`] binds.
+macro_rules! unnest_activities {
+    ($($more:literal)?) => {
+        concat!(
+            "unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[],
+            $9::text[], $10::text[], $11::text[], $12::text[], $13::text[]",
+            $($more,)?
+            ")"
+        )
+    };
+}
+pub(crate) use unnest_activities;
+
 /// The values of [`ACTIVITY_COLUMNS`]. Each step of a purge writes the row of the purge again. No other row changes.
 const RECORD: &str = "INSERT INTO activity VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ON CONFLICT (id) DO UPDATE SET after = excluded.after";
+
+/// [`RECORD`] for many activities.
+const RECORD_ALL: &str =
+    concat!("INSERT INTO activity SELECT * FROM ", unnest_activities!(), " ON CONFLICT (id) DO NOTHING");
 
 /// Stores an answer, unless an answer that is still kept has the same key. An answer from the instant of the last
 /// parameter or earlier is no longer kept, and is replaced. A call waits while another transaction stores the same key.
@@ -94,16 +113,37 @@ pub(crate) fn page_select(filter: &ActivityFilter, page: PageRequest) -> Select 
     select
 }
 
-/// Binds the values of [`ACTIVITY_COLUMNS`], the first parameters of a statement.
-pub(crate) fn bind_activity(sql: &'static str, activity: &Activity) -> Statement {
-    let ids = activity_ids(activity).into_iter();
-    let statement = ids.fold(sqlx::query(sql), |statement, id| statement.bind(id.map(uuid)));
-    activity_values(activity).into_iter().fold(statement, bind)
+/// Binds the arrays of [`unnest_activities!`], the first parameters of a statement.
+pub(crate) fn bind_activities(sql: &'static str, activities: &[Activity]) -> Statement {
+    let mut statement = sqlx::query(sql);
+    for column in 0..3 {
+        let ids = activities.iter().map(|activity| activity_ids(activity)[column].map(uuid));
+        statement = statement.bind(ids.collect::<Vec<_>>());
+    }
+    let mut texts: [Vec<Option<String>>; 9] = Default::default();
+    let mut times = Vec::with_capacity(activities.len());
+    for activity in activities {
+        times.push(activity.at.as_nanos());
+        for (column, value) in texts.iter_mut().zip(activity_values(activity).into_iter().skip(1)) {
+            column.push(if let Value::Text(text) = value { text.map(Cow::into_owned) } else { None });
+        }
+    }
+    texts.into_iter().fold(statement.bind(times), |statement, column| statement.bind(column))
+}
+
+/// Records activities in the transaction of the connection, in one statement.
+pub(crate) async fn record_all(connection: &mut PgConnection, activities: &[Activity]) -> Result<(), sqlx::Error> {
+    if activities.is_empty() {
+        return Ok(());
+    }
+    bind_activities(RECORD_ALL, activities).execute(connection).await.map(drop)
 }
 
 /// Records an activity in the transaction of the connection.
 pub(crate) async fn record(connection: &mut PgConnection, activity: &Activity) -> Result<(), sqlx::Error> {
-    bind_activity(RECORD, activity).execute(connection).await.map(drop)
+    let ids = activity_ids(activity).into_iter();
+    let statement = ids.fold(sqlx::query(RECORD), |statement, id| statement.bind(id.map(uuid)));
+    activity_values(activity).into_iter().fold(statement, bind).execute(connection).await.map(drop)
 }
 
 /// Records a creation in the transaction of the connection. If an earlier request has stored an answer under the same

@@ -56,7 +56,8 @@ const COUNT_BY_SCAN: &str = "SELECT destination_id, state, count(*) FROM deliver
 
 const HAS_CHANGES: &str = "SELECT 1 FROM count_changes UNION ALL SELECT 1 FROM traffic_changes LIMIT 1";
 
-/// A power failure may undo a fold. Then the changes are in their tables again, and the next fold takes them.
+/// A power failure may undo the transaction. After an undone fold the changes are in their tables again, and the next
+/// fold takes them.
 pub(crate) const RECOVERABLE: &str = "SET LOCAL synchronous_commit = off";
 
 /// One process folds at a time.

@@ -7,8 +7,8 @@ use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange,
-    NamedCreation, Page, PageRequest, SCANNED_AT_MOST, StoreResult, destination_columns, edited_columns, first_id,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold, LimitChange,
+    NamedCreation, Page, PageRequest, Pause, SCANNED_AT_MOST, StoreResult, destination_columns, edited_columns, first_id,
     rows::{self, Row as _},
 };
 
@@ -16,7 +16,8 @@ use crate::{
     PostgresStore, Shared,
     cache::Change,
     counters::OLDEST_IN_FLIGHT,
-    edits::{ChangeBreaker, Create, CreateNamed, Delete, Hold, Patch, Pause},
+    edits::{Create, CreateNamed, Delete, Patch},
+    own_changes::{ChangeBreakers, HoldSome, PauseSome},
     rows::{Read, Statement, bind, uuid},
     writer::Operation,
 };
@@ -91,22 +92,16 @@ impl Destinations for PostgresStore {
         self.edit(Patch { patch, creation: edit }).await
     }
 
-    async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool> {
-        self.edit(Pause { id, reason: reason.to_owned(), now }).await
+    async fn pause_destinations(&self, pauses: Vec<Pause>) -> StoreResult<Vec<bool>> {
+        self.edit(PauseSome(pauses)).await
     }
 
-    async fn hold_destination(
-        &self,
-        id: DestinationId,
-        until: Timestamp,
-        reason: &str,
-        now: Timestamp,
-    ) -> StoreResult<()> {
-        self.edit(Hold { id, until, reason: reason.to_owned(), now }).await
+    async fn hold_destinations(&self, holds: Vec<Hold>) -> StoreResult<()> {
+        self.edit(HoldSome(holds)).await
     }
 
-    async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
-        self.edit(ChangeBreaker(change)).await
+    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
+        self.edit(ChangeBreakers(changes)).await
     }
 
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
@@ -205,6 +200,10 @@ pub(crate) const EDITED: &str =
 
 /// Reads and locks a destination for an edit.
 pub(crate) const LOCK_LIVE: &str = select!("FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE");
+
+/// Reads and locks destinations for one edit of all, in the order of their ids, so that two such edits do not deadlock.
+pub(crate) const LOCK_ALL_LIVE: &str =
+    select!("FROM destinations WHERE id = ANY($1) AND deleted_at IS NULL ORDER BY id FOR NO KEY UPDATE");
 
 pub(crate) const INSERT: &str = concat!(
     "INSERT INTO destinations (",

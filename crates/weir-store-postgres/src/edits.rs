@@ -1,24 +1,20 @@
 //! Edits: changes requested by a person, by a destination's answer or by the sweep. Each is one transaction on a pooled
-//! connection. The edits of destinations are in this file and hold the lock of the tenant (locks.rs). Other edits are
-//! in the files of their subjects.
+//! connection. The edits of destinations by people are in this file and hold the lock of the tenant (locks.rs). Other
+//! edits are in the files of their subjects.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
-use weir_core::{
-    Destination, DestinationId, Timestamp,
-    activity::{Activity, HOLDS_APART},
-};
+use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
-    BreakerChange, Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation, StoreResult,
-    paused_by_weir,
+    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation, StoreResult,
     rows::{self, Row as _, limits_json},
 };
 
 use crate::{
     PostgresStore,
-    activity::{bind_activity, record, record_creation},
+    activity::{record, record_creation},
     destinations::{COUNT_OF_TENANT, INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
     errors::{ATTEMPTS, conflicts},
     locks::begin_to_edit,
@@ -70,21 +66,6 @@ const TENANT: &str = "SELECT tenant FROM destinations WHERE id = $1 AND deleted_
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES ($1, $2, $3)";
 
-/// Extends a hold, and records it unless it continues another. The first parameters are the activity; its tenant and
-/// its name come from the destination. One statement, because a receiver may ask for a hold with each of its answers.
-pub(crate) const HOLD: &str = "
-WITH current AS MATERIALIZED (
-    SELECT id, held_until FROM destinations WHERE id = $2 AND deleted_at IS NULL FOR NO KEY UPDATE
-), held AS (
-    UPDATE destinations d SET held_until = $14, held_reason = $15, version = DEFAULT
-    FROM current WHERE d.id = current.id AND (current.held_until IS NULL OR current.held_until < $14)
-    RETURNING d.tenant, d.name, current.held_until AS before
-)
-INSERT INTO activity
-SELECT $1, $2, $3, $4, $5, $6, coalesce($7, tenant), $8, $9, coalesce($10, name), $11, $12, $13
-FROM held WHERE before IS NULL OR before <= $16
-ON CONFLICT (id) DO NOTHING";
-
 /// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
 /// lock. An UPDATE alone takes a weaker lock, which does not conflict.
 const LOCK_TO_DELETE: &str = "SELECT updated_at FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
@@ -123,35 +104,6 @@ async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<O
     sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
 }
 
-/// Replaces a destination with the result of `change`, and records the activity. `None`: there is no such destination,
-/// or `change` returned `None`; then no answer is stored.
-async fn change_destination(
-    connection: &mut PgConnection,
-    id: DestinationId,
-    change: impl Fn(&Destination) -> Option<(Destination, Option<Creation>)> + Send,
-) -> Result<Created<Option<Arc<Destination>>>, sqlx::Error> {
-    let none = Created::New(None);
-    let Some(tenant) = tenant_of(connection, id).await? else { return Ok(none) };
-    // Under the tenant's lock no event is fanned out partly before and partly after the change.
-    let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
-    // Apply the change to the current values of the locked row, not to those in the cache.
-    let current = sqlx::query(LOCK_LIVE).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
-    let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(none) };
-    let Some((changed, creation)) = change(&current) else { return Ok(none) };
-    if let Some(creation) = creation
-        && let Some(before) = record_creation(&mut transaction, &creation).await?
-    {
-        transaction.rollback().await?;
-        return Ok(Created::Before(before));
-    }
-    // The audit judges each send by the limits that applied when it started.
-    if changed.settings.rate_limits != current.settings.rate_limits {
-        record_limits(&mut transaction, &changed, changed.updated_at).await?;
-    }
-    write_destination(UPDATE, &changed)?.execute(&mut *transaction).await?;
-    transaction.commit().await?;
-    Ok(Created::New(Some(Arc::new(changed))))
-}
 
 /// Inserts a new destination in a transaction that has the lock of its tenant.
 async fn insert(connection: &mut PgConnection, destination: &Destination) -> Result<Arc<Destination>, sqlx::Error> {
@@ -188,7 +140,7 @@ impl Edit for Create {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
         let Self { destination, creation, most } = self;
-        let mut transaction = connection.begin_with(begin_to_edit(&destination.settings.tenant)).await?;
+        let mut transaction = connection.begin_with(begin_to_edit([destination.settings.tenant.as_str()])).await?;
         if let Some(before) = record_creation(&mut transaction, creation).await? {
             transaction.rollback().await?;
             return Ok(Created::Before(before));
@@ -217,7 +169,7 @@ impl Edit for CreateNamed {
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
         let Self { destination, activity, most } = self;
         let tenant = &destination.settings.tenant;
-        let mut transaction = connection.begin_with(begin_to_edit(tenant)).await?;
+        let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
         let named = sqlx::query(NAMED).bind(tenant).bind(&destination.settings.name);
         if named.fetch_optional(&mut *transaction).await?.is_some() {
             transaction.rollback().await?;
@@ -245,69 +197,25 @@ impl Edit for Patch {
 
     async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
         let Self { patch, creation } = self;
-        let change = |current: &Destination| Some((patch.applied_to(current)?, Some(creation.clone())));
-        change_destination(connection, patch.id, change).await
-    }
-}
-
-pub(crate) struct Pause {
-    pub(crate) id: DestinationId,
-    pub(crate) reason: String,
-    pub(crate) now: Timestamp,
-}
-
-#[async_trait]
-impl Edit for Pause {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let pause = |current: &Destination| {
-            let paused = paused_by_weir(current, &self.reason, self.now)?;
-            let activity = Activity::of_pause(&paused);
-            Some((paused, Some(activity.into())))
-        };
-        Ok(change_destination(connection, self.id, pause).await?.into_new().flatten().is_some())
-    }
-}
-
-pub(crate) struct ChangeBreaker(pub(crate) BreakerChange);
-
-#[async_trait]
-impl Edit for ChangeBreaker {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let Self(change) = self;
-        let change_breaker = |current: &Destination| {
-            let changed = change.applied_to(current)?;
-            let activity = Activity::of_breaker(current, &changed);
-            Some((changed, activity.map(Creation::from)))
-        };
-        Ok(change_destination(connection, change.id, change_breaker).await?.into_new().flatten().is_some())
-    }
-}
-
-/// A hold does not affect ingest, so it needs no lock of the tenant.
-pub(crate) struct Hold {
-    pub(crate) id: DestinationId,
-    pub(crate) until: Timestamp,
-    pub(crate) reason: String,
-    pub(crate) now: Timestamp,
-}
-
-#[async_trait]
-impl Edit for Hold {
-    type Answer = ();
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let activity = Activity::of_hold(self.id, self.until, &self.reason, self.now);
-        bind_activity(HOLD, &activity)
-            .bind(self.until.as_nanos())
-            .bind(&self.reason)
-            .bind(self.now.before(HOLDS_APART).as_nanos())
-            .execute(connection)
-            .await
-            .map(drop)
+        let none = Created::New(None);
+        let Some(tenant) = tenant_of(connection, patch.id).await? else { return Ok(none) };
+        // Under the tenant's lock no event is fanned out partly before and partly after the change.
+        let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
+        // Apply the patch to the current values of the locked row, not to those in the cache.
+        let current = sqlx::query(LOCK_LIVE).bind(uuid(patch.id.as_bytes())).fetch_optional(&mut *transaction).await?;
+        let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(none) };
+        let Some(changed) = patch.applied_to(&current) else { return Ok(none) };
+        if let Some(before) = record_creation(&mut transaction, creation).await? {
+            transaction.rollback().await?;
+            return Ok(Created::Before(before));
+        }
+        // The audit judges each send by the limits that applied when it started.
+        if changed.settings.rate_limits != current.settings.rate_limits {
+            record_limits(&mut transaction, &changed, changed.updated_at).await?;
+        }
+        write_destination(UPDATE, &changed)?.execute(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(Created::New(Some(Arc::new(changed))))
     }
 }
 
@@ -333,7 +241,7 @@ impl Edit for Delete {
             self.cancel_backlog(connection).await?;
         }
         let id = uuid(id.as_bytes());
-        let mut transaction = connection.begin_with(begin_to_edit(&tenant)).await?;
+        let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
         // The destination is locked before any delivery: an UPDATE keeps a lock even on a row that it finds already
         // changed, and the transaction that settles this row may hold the destination.
         let current = sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?;

@@ -38,6 +38,7 @@ mod locks;
 mod message_groups;
 mod open;
 mod outbox;
+mod own_changes;
 mod partitions;
 #[cfg(test)]
 mod plans;

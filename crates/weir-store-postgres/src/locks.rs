@@ -43,9 +43,12 @@ pub(crate) fn begin_beside_edits<'t>(tenants: impl Iterator<Item = &'t str>) -> 
     AssertSqlSafe(format!("BEGIN{}", take_locks.collect::<String>()))
 }
 
-/// Begins a transaction with the exclusive lock of a tenant: no event of the tenant is fanned out until it ends.
-pub(crate) fn begin_to_edit(tenant: &str) -> AssertSqlSafe<String> {
-    AssertSqlSafe(format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {})", lock_of(tenant)))
+/// Begins a transaction with the exclusive locks of some tenants: no event of these tenants is fanned out until it ends.
+pub(crate) fn begin_to_edit<'t>(tenants: impl IntoIterator<Item = &'t str>) -> AssertSqlSafe<String> {
+    let take_locks = locks_of(tenants.into_iter())
+        .into_iter()
+        .map(|lock| format!("; SELECT pg_advisory_xact_lock({LOCK_SPACE}, {lock})"));
+    AssertSqlSafe(format!("BEGIN{}", take_locks.collect::<String>()))
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange,
-    NamedCreation, Page, PageRequest, StoreResult, destination_columns, edited_columns, first_id, paused_by_weir,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold, LimitChange,
+    NamedCreation, Page, PageRequest, Pause, StoreResult, destination_columns, edited_columns, first_id,
     rows::{self, Row as _, limits_json},
 };
 
@@ -79,22 +79,16 @@ impl Destinations for SqliteStore {
         self.ask((patch, edit), |edit| Edit::operation(Edit::Patch(edit))).await
     }
 
-    async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool> {
-        self.ask((id, reason.to_owned(), now), |edit| Edit::operation(Edit::Pause(edit))).await
+    async fn pause_destinations(&self, pauses: Vec<Pause>) -> StoreResult<Vec<bool>> {
+        self.ask(pauses, |edit| Edit::operation(Edit::Pause(edit))).await
     }
 
-    async fn hold_destination(
-        &self,
-        id: DestinationId,
-        until: Timestamp,
-        reason: &str,
-        now: Timestamp,
-    ) -> StoreResult<()> {
-        self.ask((id, until, reason.to_owned(), now), |edit| Edit::operation(Edit::Hold(edit))).await
+    async fn hold_destinations(&self, holds: Vec<Hold>) -> StoreResult<()> {
+        self.ask(holds, |edit| Edit::operation(Edit::Hold(edit))).await
     }
 
-    async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
-        self.ask(change, |edit| Edit::operation(Edit::ChangeBreaker(edit))).await
+    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
+        self.ask(changes, |edit| Edit::operation(Edit::ChangeBreakers(edit))).await
     }
 
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
@@ -170,6 +164,8 @@ const UPDATE: &str = concat!(
     edited_columns!(),
     ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ? AND deleted_at IS NULL"
 );
+
+const HOLD: &str = "UPDATE destinations SET held_until = ?, held_reason = ? WHERE id = ?";
 
 const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES (?, ?, ?)";
 
@@ -263,31 +259,28 @@ impl Transaction<'_, '_> {
         })
     }
 
-    pub(crate) fn pause_destination(&mut self, id: DestinationId, reason: &str, now: Timestamp) -> Result<bool> {
-        let paused = self.destinations.get(id).and_then(|current| paused_by_weir(&current, reason, now));
+    pub(crate) fn pause_destination(&mut self, pause: &Pause) -> Result<bool> {
+        let paused = self.destinations.get(pause.id).and_then(|current| pause.applied_to(&current));
         let Some(paused) = paused else { return Ok(false) };
         self.record(&Activity::of_pause(&paused))?;
         self.update_destination(paused)?;
         Ok(true)
     }
 
-    pub(crate) fn hold_destination(
-        &mut self,
-        id: DestinationId,
-        until: Timestamp,
-        reason: &str,
-        now: Timestamp,
-    ) -> Result<()> {
+    pub(crate) fn hold_destination(&mut self, hold: &Hold) -> Result<()> {
+        let &Hold { id, until, ref reason, now } = hold;
         // A hold that ends later stays.
         let current = self.destinations.get(id).filter(|current| current.held_until.is_none_or(|held| held < until));
         let Some(current) = current else { return Ok(()) };
         if Activity::is_new_hold(current.held_until, now) {
             self.record(&Activity::of_hold(id, until, reason, now).of_destination(&current))?;
         }
-        let mut held = Destination::clone(&current);
-        held.held_until = Some(until);
-        held.held_reason = Some(reason.to_owned());
-        self.update_destination(held)?;
+        // Not a whole update: thousands of destinations may ask for a hold each second.
+        let mut values = Values::default();
+        values.int(until.as_nanos()).text(reason).blob(id.as_bytes());
+        execute(self.connection, HOLD, &values)?;
+        let held = Destination { held_until: Some(until), held_reason: Some(reason.clone()), ..(*current).clone() };
+        self.destinations.set(id, Some(Arc::new(held)));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use weir_core::{
 };
 use weir_store::{
     ApiKey, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DeliveryAction, DestinationDeletion,
-    DestinationPatch, MessageGroup, NamedCreation, NewReplay, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase,
+    DestinationPatch, Hold, MessageGroup, NamedCreation, NewReplay, Pause, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase,
     ReplayStep, SessionSecret, StoreError,
 };
 
@@ -27,9 +27,9 @@ pub(crate) enum Edit {
     Create(Pending<(Destination, Creation), Created<Arc<Destination>>>),
     CreateNamed(Pending<(Destination, Activity), NamedCreation>),
     Patch(Pending<(DestinationPatch, Creation), Created<Option<Arc<Destination>>>>),
-    Pause(Pending<(DestinationId, String, Timestamp), bool>),
-    Hold(Pending<(DestinationId, Timestamp, String, Timestamp), ()>),
-    ChangeBreaker(Pending<BreakerChange, bool>),
+    Pause(Pending<Vec<Pause>, Vec<bool>>),
+    Hold(Pending<Vec<Hold>, ()>),
+    ChangeBreakers(Pending<Vec<BreakerChange>, Vec<bool>>),
     Delete(Pending<(DestinationDeletion, Activity), Deletion>),
     RetryDelivery(Pending<(DeliveryId, Timestamp, Activity), DeliveryAction>),
     CancelDelivery(Pending<(DeliveryId, Timestamp, Activity), DeliveryAction>),
@@ -99,7 +99,7 @@ impl Edit {
                 | Self::Fold(_)
                 | Self::RollUp(_)
         );
-        !is_repeated && !matches!(self, Self::Hold(_) | Self::ChangeBreaker(_) | Self::Check(_) | Self::Beat(_))
+        !is_repeated && !matches!(self, Self::Hold(_) | Self::ChangeBreakers(_) | Self::Check(_) | Self::Beat(_))
     }
 
     pub(crate) fn run(&mut self, transaction: &mut Transaction<'_, '_>) -> Result<()> {
@@ -119,14 +119,16 @@ impl Edit {
                 edit.answer = Some(transaction.patch_destination(&edit.input.0, &edit.input.1)?);
             }
             Self::Pause(edit) => {
-                let (id, reason, now) = &edit.input;
-                edit.answer = Some(transaction.pause_destination(*id, reason, *now)?);
+                let paused = edit.input.iter().map(|pause| transaction.pause_destination(pause));
+                edit.answer = Some(paused.collect::<Result<_>>()?);
             }
             Self::Hold(edit) => {
-                let (id, until, reason, now) = &edit.input;
-                edit.answer = Some(transaction.hold_destination(*id, *until, reason, *now)?);
+                edit.answer = Some(edit.input.iter().try_for_each(|hold| transaction.hold_destination(hold))?);
             }
-            Self::ChangeBreaker(edit) => edit.answer = Some(transaction.change_breaker(&edit.input)?),
+            Self::ChangeBreakers(edit) => {
+                let changed = edit.input.iter().map(|change| transaction.change_breaker(change));
+                edit.answer = Some(changed.collect::<Result<_>>()?);
+            }
             Self::Delete(edit) => {
                 let deleted = transaction.delete_destination(&edit.input.0)?;
                 let is_deleted = |deletion: &Deletion| *deletion == Deletion::Deleted;
@@ -205,7 +207,7 @@ impl Edit {
             Self::Patch(edit) => edit.finish(failure),
             Self::Pause(edit) => edit.finish(failure),
             Self::Hold(edit) => edit.finish(failure),
-            Self::ChangeBreaker(edit) => edit.finish(failure),
+            Self::ChangeBreakers(edit) => edit.finish(failure),
             Self::Delete(edit) => edit.finish(failure),
             Self::RetryDelivery(edit) | Self::CancelDelivery(edit) => edit.finish(failure),
             Self::Expire(edit) => edit.finish(failure),

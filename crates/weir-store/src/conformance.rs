@@ -61,8 +61,8 @@ pub use self::{
     replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
 };
 use crate::{
-    AttemptResult, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Ingested, NewEvent, PageRequest,
-    Settlement, SharedStore,
+    AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,
+    NewEvent, PageRequest, Pause, Settlement, SharedStore,
 };
 
 /// The database of one test.
@@ -170,8 +170,21 @@ impl Subject {
     }
 
     async fn pause(&self, number: u128) {
-        let paused = self.store.pause_destination(destination_id(number), "gone", NOW + seconds(1)).await;
-        assert!(paused.expect("pause"));
+        assert!(self.pause_at(number, "gone", NOW + seconds(1)).await);
+    }
+
+    async fn pause_at(&self, number: u128, reason: &str, now: Timestamp) -> bool {
+        let pause = Pause { id: destination_id(number), reason: reason.to_owned(), now };
+        self.store.pause_destinations(vec![pause]).await.expect("pause").remove(0)
+    }
+
+    async fn hold(&self, number: u128, until: Timestamp, reason: &str, now: Timestamp) {
+        let hold = Hold { id: destination_id(number), until, reason: reason.to_owned(), now };
+        self.store.hold_destinations(vec![hold]).await.expect("hold");
+    }
+
+    async fn change_breaker(&self, change: BreakerChange) -> bool {
+        self.store.change_breakers(vec![change]).await.expect("change").remove(0)
     }
 
     async fn delete(&self, number: u128) {

@@ -93,22 +93,41 @@ impl BreakerChange {
     }
 }
 
+/// A pause of a destination by Weir itself.
+#[derive(Debug, Clone)]
+pub struct Pause {
+    pub id: DestinationId,
+    pub reason: String,
+    pub now: Timestamp,
+}
+
+impl Pause {
+    /// The paused destination, with the reason; `None` if it is already paused.
+    pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
+        if current.settings.paused {
+            return None;
+        }
+        let mut paused = current.clone();
+        paused.settings.paused = true;
+        paused.paused_reason = Some(self.reason.clone());
+        paused.updated_at = later_than(current, self.now);
+        Some(paused)
+    }
+}
+
+/// A hold of a destination: no send may start before `until`.
+#[derive(Debug, Clone)]
+pub struct Hold {
+    pub id: DestinationId,
+    pub until: Timestamp,
+    pub reason: String,
+    pub now: Timestamp,
+}
+
 /// The `updated_at` of an edit: later than the previous one, even if the clocks of two processes differ. The queue uses
 /// it as the version of a destination's terms.
 pub fn later_than(current: &Destination, now: Timestamp) -> Timestamp {
     now.max(current.updated_at + Duration::from_micros(1))
-}
-
-/// The destination paused by Weir itself, with the reason; `None` if it is already paused.
-pub fn paused_by_weir(current: &Destination, reason: &str, now: Timestamp) -> Option<Destination> {
-    if current.settings.paused {
-        return None;
-    }
-    let mut paused = current.clone();
-    paused.settings.paused = true;
-    paused.paused_reason = Some(reason.to_owned());
-    paused.updated_at = later_than(current, now);
-    Some(paused)
 }
 
 /// The backlog of one destination, by state.
@@ -292,22 +311,18 @@ pub trait Destinations {
         edit: Creation,
     ) -> StoreResult<Created<Option<Arc<Destination>>>>;
 
-    /// Pauses a destination on behalf of Weir itself, with the reason. `false` if it is deleted or already paused.
-    async fn pause_destination(&self, id: DestinationId, reason: &str, now: Timestamp) -> StoreResult<bool>;
+    /// Pauses destinations on behalf of Weir itself. For each: `false` if it is deleted or already paused. A destination
+    /// may be in the list once.
+    async fn pause_destinations(&self, pauses: Vec<Pause>) -> StoreResult<Vec<bool>>;
 
-    /// Records that no send may start before `until`. A hold is only extended, never shortened. Does not touch
-    /// `updated_at`. A hold that continues another one is not recorded in the activity log ([`Activity::is_new_hold`]).
-    async fn hold_destination(
-        &self,
-        id: DestinationId,
-        until: Timestamp,
-        reason: &str,
-        now: Timestamp,
-    ) -> StoreResult<()>;
+    /// Records holds. A hold is only extended, never shortened. Does not touch `updated_at`. A hold that continues
+    /// another one is not recorded in the activity log ([`Activity::is_new_hold`]). A destination may be in the list
+    /// once.
+    async fn hold_destinations(&self, holds: Vec<Hold>) -> StoreResult<()>;
 
-    /// Opens or closes a destination's breaker. `false` if the destination is deleted, or its breaker has another state
-    /// than expected.
-    async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool>;
+    /// Opens or closes the breakers of destinations. For each: `false` if the destination is deleted, or its breaker
+    /// has another state than expected. A destination may be in the list once.
+    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>>;
 
     /// Deletes a destination. Its waiting deliveries become `cancelled`; the history stays. Deliveries in flight end by
     /// themselves, and a failed one is cancelled instead of retried. The version is compared in the same transaction.

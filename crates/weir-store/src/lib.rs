@@ -61,8 +61,7 @@ pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     BreakerChange, Deletion, DestinationCondition, DestinationCounts, DestinationDeletion, DestinationFilter,
-    DestinationPatch, Destinations, EditPlace, EditedDestination, LimitChange, NamedCreation, later_than,
-    paused_by_weir,
+    DestinationPatch, Destinations, EditPlace, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
 };
 pub use directory::{Directory, TenantDestinations};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};

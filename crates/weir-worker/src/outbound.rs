@@ -53,6 +53,9 @@ use pool::{Acquired, Dial, Pool};
 /// The maximum number of bytes that are read of an answer's body: enough for a message of an error, and 8,192 attempts
 /// hold no more than 128 MiB.
 pub const MAX_ANSWER_BODY: usize = 16 * 1024;
+/// The part of a 2xx answer's body that is kept. Nobody looks for the cause of a success, and with thousands of them
+/// unrecorded their bodies would need a hundred megabytes.
+pub const MAX_SUCCESS_BODY: usize = 1024;
 /// The time limit for DNS, TCP and TLS together. Room for a look-up that takes all of its 5 s, and for a SYN that is
 /// lost twice (3 s).
 const CONNECT_BUDGET: Duration = Duration::from_secs(10);

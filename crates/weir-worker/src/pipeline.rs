@@ -84,6 +84,11 @@ impl Load {
         self.places.taken()
     }
 
+    /// Ended attempts that the store does not have yet.
+    pub fn unrecorded(&self) -> usize {
+        self.places.unrecorded()
+    }
+
     /// Connections to destinations: how many are in use, and how many are idle.
     pub fn connections(&self) -> (usize, usize) {
         let (open, idle) = self.outbound.connections();
@@ -144,13 +149,14 @@ impl Worker {
 
         // Permits without a slot go back unsent: those of attempts that wait, and those that the queue has fetched.
         stopping.store(true, Ordering::Relaxed);
-        recorder_handle.unused(self.queue.stop_taking().await.iter().map(UnusedPermit::from));
+        self.give_back(&recorder_handle, self.queue.stop_taking().await.iter().map(UnusedPermit::from));
         // Sends in flight may end within the grace period.
         if tokio::time::timeout(self.grace, self.places.wait_for_all()).await.is_err() {
             let unfinished = self.places.taken();
             tracing::warn!(unfinished, "attempts did not finish within the grace period; their outcome is unknown");
         }
-        // Tasks that exceed the grace period still hold clones of the sender, so the recorder needs an explicit end.
+        // Tasks that exceed the grace period still hold clones of the sender, so the recorder needs an explicit end. It
+        // ends when the store has everything.
         recorder_handle.finish();
         if recorder.await.is_err() {
             tracing::error!("the recorder ended with a panic; unrecorded attempts count as unknown");
@@ -180,7 +186,7 @@ impl Worker {
             let taken = tokio::select! {
                 biased;
                 () = &mut shutdown => {
-                    recorder_handle.unused(without_place.iter().map(|ready| UnusedPermit::from(&ready.permit)));
+                    self.give_back(recorder_handle, without_place.iter().map(|ready| UnusedPermit::from(&ready.permit)));
                     return;
                 }
                 taken = self.queue.take(most), if most > 0 => taken,
@@ -201,7 +207,7 @@ impl Worker {
                 Ok(ready) => without_place.extend(ready),
                 Err((error, permits)) => {
                     tracing::warn!(%error, "could not read destinations; permits go back unsent");
-                    recorder_handle.unused(permits.iter().map(UnusedPermit::from));
+                    self.give_back(recorder_handle, permits.iter().map(UnusedPermit::from));
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -228,7 +234,7 @@ impl Worker {
             match (target, body) {
                 (Some(target), Some(body)) => ready.push(ResolvedPermit { permit, target, body }),
                 // The destination was deleted: the release cancels the delivery.
-                _ => recorder_handle.unused([UnusedPermit::from(&permit)]),
+                _ => self.give_back(recorder_handle, [UnusedPermit::from(&permit)]),
             }
         }
         Ok(ready)
@@ -254,7 +260,8 @@ impl Worker {
                 }
                 Err(NoPlace::Crowded) => {
                     counter!("weir_permits_crowded_out_total").increment(1);
-                    recorder_handle.unused([UnusedPermit { crowded: true, ..UnusedPermit::from(&ready.permit) }]);
+                    let unused = UnusedPermit { crowded: true, ..UnusedPermit::from(&ready.permit) };
+                    self.give_back(recorder_handle, [unused]);
                     continue;
                 }
             };
@@ -265,14 +272,21 @@ impl Worker {
                 match attempter.make(&permit, &body, &target).await {
                     // Whether this attempt was quick decides about the next places of its destination.
                     PermitEnd::Recorded(finished) => {
-                        place.ended(finished.began, finished.result.now);
-                        recorder_handle.finished(finished);
+                        let unrecorded = place.ended(finished.began, finished.result.now);
+                        recorder_handle.finished(finished, unrecorded);
                     }
-                    PermitEnd::Unused(permit) => recorder_handle.unused([permit]),
+                    PermitEnd::Unused(permit) => recorder_handle.unused(permit, place.unused()),
                 }
             });
         }
         without_place
+    }
+
+    /// Hands back permits that got no place.
+    fn give_back(&self, recorder_handle: &RecorderHandle, unused: impl IntoIterator<Item = UnusedPermit>) {
+        for permit in unused {
+            recorder_handle.unused(permit, self.places.unused());
+        }
     }
 
     /// The body of each permit. Most permits contain it; the others are read in one call.

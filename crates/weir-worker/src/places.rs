@@ -10,6 +10,11 @@
 //! A part of the places is reserved for destinations whose attempts are quick, so that thousands of others that hang do
 //! not block them. A quarter of that part is also open to the first attempts of new destinations, of which nothing is
 //! known, and another quarter to tenants beside others, within their thresholds.
+//!
+//! An ended attempt frees its place at once, so the time of a commit never makes a destination look slow. It counts as
+//! unrecorded until the store has its result. At most as many attempts as there are places may be unrecorded when
+//! another begins, so a store that is slow or down stops the sends: in flight and unrecorded together are at most twice
+//! the places.
 
 use std::{
     collections::HashMap,
@@ -51,6 +56,7 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
+    unrecorded: usize,
     tenants: HashMap<Arc<str>, TenantPlaces>,
     destinations: HashMap<DestinationId, DestinationPlaces>,
     /// When inactive tenants were last forgotten.
@@ -80,6 +86,16 @@ impl DestinationPlaces {
     /// Whether nothing is known of it: it has its first attempt before it.
     fn is_new(&self) -> bool {
         self.places == 0 && self.quick_at.is_none() && self.slow_in_a_row == 0
+    }
+
+    /// Remembers whether an attempt that has ended was quick.
+    fn ended(&mut self, began: Timestamp, now: Timestamp) {
+        if now.since(began) < QUICK {
+            (self.quick_at, self.slow_in_a_row) = (Some(now), 0);
+        } else if self.quick_at.is_none_or(|at| at < began) {
+            // No other attempt was quick meanwhile.
+            self.slow_in_a_row = self.slow_in_a_row.saturating_add(1);
+        }
     }
 
     /// Whether a quick attempt ended within the last second: the places of the destination will soon be free again.
@@ -131,8 +147,8 @@ fn free_to(
 /// Why there is no place for an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// Every place is taken, or the destination or its tenant holds its share and one of the destination's places will
-    /// soon be free: wait for a place.
+    /// Every place is taken, or as many attempts are unrecorded, or the destination or its tenant holds its share and one
+    /// of the destination's places will soon be free: wait for a place.
     Wait,
     /// The destination or its tenant holds its share, and its attempts take long.
     Crowded,
@@ -145,6 +161,10 @@ pub(crate) struct Place {
     id: DestinationId,
     tenant: Arc<str>,
 }
+
+/// An ended attempt, or an unused permit, that the store does not have yet. Dropping it means that the store has it.
+#[derive(Debug)]
+pub(crate) struct Unrecorded(Arc<Places>);
 
 impl Places {
     pub(crate) fn new(capacity: usize) -> Arc<Self> {
@@ -159,7 +179,7 @@ impl Places {
     /// Takes a place for an attempt at this destination of a tenant, unless none is free, or one of them holds its share.
     pub(crate) fn take(self: &Arc<Self>, id: DestinationId, tenant: &str, now: Timestamp) -> Result<Place, NoPlace> {
         let mut state = self.state();
-        if state.taken == self.capacity {
+        if state.taken == self.capacity || state.unrecorded >= self.capacity {
             return Err(NoPlace::Wait);
         }
         state.forget(now);
@@ -183,13 +203,25 @@ impl Places {
         self.capacity
     }
 
-    /// How many places are free.
+    /// How many attempts may begin now.
     pub(crate) fn free(&self) -> usize {
-        self.capacity - self.state().taken
+        let state = self.state();
+        self.capacity.saturating_sub(state.taken.max(state.unrecorded))
+    }
+
+    /// Counts an unused permit until the store has released its claim.
+    pub(crate) fn unused(self: &Arc<Self>) -> Unrecorded {
+        self.state().unrecorded += 1;
+        Unrecorded(self.clone())
     }
 
     pub(crate) fn taken(&self) -> usize {
         self.state().taken
+    }
+
+    /// Ended attempts and unused permits that the store does not have yet.
+    pub(crate) fn unrecorded(&self) -> usize {
+        self.state().unrecorded
     }
 
     /// Waits for a place to become free after this call.
@@ -216,15 +248,29 @@ impl Places {
 }
 
 impl Place {
-    /// Records that the attempt has ended, and whether it was quick.
-    pub(crate) fn ended(&self, began: Timestamp, now: Timestamp) {
-        let mut state = self.places.state();
-        let Some(held) = state.destinations.get_mut(&self.id) else { return };
-        if now.since(began) < QUICK {
-            (held.quick_at, held.slow_in_a_row) = (Some(now), 0);
-        } else if held.quick_at.is_none_or(|at| at < began) {
-            // No other attempt was quick meanwhile.
-            held.slow_in_a_row = held.slow_in_a_row.saturating_add(1);
+    /// Frees the place of an attempt that has ended, and remembers whether it was quick.
+    pub(crate) fn ended(self, began: Timestamp, now: Timestamp) -> Unrecorded {
+        if let Some(held) = self.places.state().destinations.get_mut(&self.id) {
+            held.ended(began, now);
+        }
+        self.unused()
+    }
+
+    /// Frees the place of an attempt that was not made.
+    pub(crate) fn unused(self) -> Unrecorded {
+        self.places.unused()
+    }
+}
+
+impl Drop for Unrecorded {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.unrecorded -= 1;
+        // Attempts may begin again. One notification, because a commit records many at a time.
+        let frees = state.unrecorded + 1 == self.0.capacity;
+        drop(state);
+        if frees {
+            self.0.freed.notify_waiters();
         }
     }
 }

@@ -177,6 +177,7 @@ impl GaugeSources {
         if let Some(load) = &self.load {
             let (under_way, capacity) = (load.under_way() as f64, load.capacity() as f64);
             gauge!("weir_attempts_under_way").set(under_way);
+            gauge!("weir_attempts_unrecorded").set(load.unrecorded() as f64);
             gauge!("weir_worker_capacity").set(capacity);
             gauge!("weir_worker_busy_ratio").set((under_way / capacity).max(busy));
             let (in_use, idle) = load.connections();

@@ -210,7 +210,7 @@ pub(crate) struct AttemptView {
     error_kind: Option<String>,
     #[schema(value_type = String, pattern = "^(delivered|retryable|rejected|unknown)$")]
     outcome: &'static str,
-    /// The body of the response, truncated to 16 KiB.
+    /// The body of the response, truncated to 16 KiB; to 1 KiB for a 2xx response.
     response_body: Option<String>,
     /// The time that was signed: the `webhook-timestamp` of the request.
     #[schema(value_type = Option<String>, format = DateTime)]

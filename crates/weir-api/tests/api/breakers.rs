@@ -20,7 +20,7 @@ impl Server {
         let failure = EndedAttempt { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: now, now };
         let open = (0..10).find_map(|_| window.observe(&closed, &BreakerPolicy::default(), &failure)).unwrap();
         let change = BreakerChange { id, expected: closed, changed: open, now };
-        assert!(self.store.change_breaker(change).await.unwrap());
+        assert_eq!(self.store.change_breakers(vec![change]).await.unwrap(), [true]);
     }
 
     /// The rows of the activity log about resumed destinations.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_core::{Clock as _, RateLimits, Slot, Timestamp, limiter::GRANT_AHEAD, plan::NextRun};
-use weir_queue::{Edit, Permit, Publication, Published, Schedule as _, SlotAnswer, Terms, Wake};
+use weir_queue::{Edit, Hold, Permit, Publication, Published, Schedule as _, SlotAnswer, Terms, Wake};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, ask_for_slot, claim, destination, per_second, permits, terms, wake};
@@ -109,7 +109,7 @@ async fn a_hold_in_one_process_moves_slots_in_another() {
     let (one, other) = two().await;
     let permit = permits(&other, 1).await.remove(0);
     let until = one.clock().now() + Duration::from_millis(1_500);
-    one.hold(destination(1), until).await.unwrap();
+    one.hold(&[Hold { destination_id: destination(1), until }]).await.unwrap();
     let SlotAnswer::Later(start) = ask_for_slot(&other, permit.id).await else { panic!("it should be held") };
     assert!(start + Duration::from_millis(4) >= until);
 }

@@ -110,9 +110,11 @@ pub async fn a_hold_moves_the_next_slot_of_outstanding_permits(subject: Subject)
     let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
     subject.slot(&permits[0]).await;
     let until = subject.clock.now() + Duration::from_secs(1);
-    subject.queue.hold(destination(1), until).await.expect("hold");
+    subject.hold_many(until).await;
     let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[1]).await else { panic!("the destination is held") };
     subject.assert_starts(start, until);
-    subject.queue.hold(destination(1), until + Duration::from_secs(60)).await.expect("hold");
+    subject.hold_many(until + Duration::from_secs(60)).await;
     assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
+    subject.hold_many(until).await;
+    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn, "a hold is never shortened");
 }

@@ -16,7 +16,8 @@ use weir_core::{
 
 use super::job::{DuringLease, Job, Phase};
 use crate::{
-    Edit, HandedBack, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, SlotAnswer, SlotRequest, Wake,
+    Edit, HandedBack, Hold, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, SlotAnswer, SlotRequest,
+    Wake,
 };
 
 /// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store. An idle
@@ -116,8 +117,8 @@ impl JobTable {
         }
     }
 
-    pub fn hold(&mut self, destination_id: DestinationId, until: Timestamp) {
-        self.jobs.entry(destination_id).or_insert_with(Job::new).hold(until);
+    pub fn hold(&mut self, hold: Hold) {
+        self.jobs.entry(hold.destination_id).or_insert_with(Job::new).hold(hold.until);
     }
 
     /// Claims due jobs and leases that have ended, earliest first.

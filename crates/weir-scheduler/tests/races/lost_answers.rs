@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_core::{Destination, DestinationId, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, Edit, HandedBack, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult,
-    Schedule, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
+    DueJobs, Edit, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError,
+    QueueResult, Schedule, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
 
 /// The result that the caller gets instead of the answer.
@@ -42,8 +42,8 @@ impl Schedule for LostAnswers {
         self.queue.edited(edits).await
     }
 
-    async fn hold(&self, destination_id: DestinationId, until: Timestamp) -> QueueResult<()> {
-        self.queue.hold(destination_id, until).await
+    async fn hold(&self, holds: &[Hold]) -> QueueResult<()> {
+        self.queue.hold(holds).await
     }
 
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {

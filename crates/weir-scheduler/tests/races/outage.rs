@@ -59,7 +59,7 @@ impl World {
         let policy = known.settings.breaker.unwrap();
         if let Some(changed) = endpoint.window.observe(&known.breaker, &policy, &ending) {
             let change = BreakerChange { id, expected: known.breaker.clone(), changed, now };
-            assert!(self.store.change_breaker(change).await.unwrap());
+            assert_eq!(self.store.change_breakers(vec![change]).await.unwrap(), [true]);
             let known = self.store.destinations(&[id]).await.unwrap().remove(0).unwrap();
             self.queue.edited(&[Edit { destination_id: id, terms: Terms::of(&known, now) }]).await.unwrap();
         }

@@ -19,8 +19,8 @@ use weir_core::{
 use weir_queue::conformance::settings;
 use weir_store::{
     BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination,
-    LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Page, PageRequest,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination, Hold,
+    LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Page, PageRequest, Pause,
     Recovered, SendHistory, StoreResult,
 };
 
@@ -254,20 +254,23 @@ impl Destinations for TestStore {
         not_called()
     }
 
-    async fn pause_destination(&self, _: DestinationId, _: &str, _: Timestamp) -> StoreResult<bool> {
+    async fn pause_destinations(&self, _: Vec<Pause>) -> StoreResult<Vec<bool>> {
         not_called()
     }
 
-    async fn hold_destination(&self, _: DestinationId, _: Timestamp, _: &str, _: Timestamp) -> StoreResult<()> {
+    async fn hold_destinations(&self, _: Vec<Hold>) -> StoreResult<()> {
         not_called()
     }
 
-    async fn change_breaker(&self, change: BreakerChange) -> StoreResult<bool> {
+    async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
         let mut record = self.record();
-        let changed = record.destinations.get(&change.id).and_then(|current| change.applied_to(current));
-        let is_changed = changed.is_some();
-        record.destinations.extend(changed.map(|changed| (change.id, Arc::new(changed))));
-        Ok(is_changed)
+        let mut apply = |change: BreakerChange| {
+            let changed = record.destinations.get(&change.id).and_then(|current| change.applied_to(current));
+            let is_changed = changed.is_some();
+            record.destinations.extend(changed.map(|changed| (change.id, Arc::new(changed))));
+            is_changed
+        };
+        Ok(changes.into_iter().map(&mut apply).collect())
     }
 
     async fn delete_destination(&self, _: DestinationDeletion, _: Activity) -> StoreResult<Deletion> {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use sqlx::AssertSqlSafe;
 use weir_core::outcome::Verdict;
 use weir_store::{
-    Destinations as _, History as _, Ingest as _, Obstacle, Outbox as _, Processes as _, Results as _, Settlement,
+    Destinations as _, History as _, Hold, Ingest as _, Obstacle, Outbox as _, Processes as _, Results as _, Settlement,
     StoreError, StoreResult,
 };
 use weir_store_postgres::PostgresStore;
@@ -73,7 +73,8 @@ async fn the_store_works_again_after_its_connections_were_lost() {
         let results = vec![Arc::new(result(&claims[0].deliveries[0], Verdict::Delivered))];
         let settled = answered(async || store.settle(results.clone()).await).await;
         assert!(matches!(settled[0], Settlement::Settled(_)));
-        answered(async || store.hold_destination(destination_id(1), now, "busy", NOW).await).await;
+        let hold = Hold { id: destination_id(1), until: now, reason: "busy".to_owned(), now: NOW };
+        answered(async || store.hold_destinations(vec![hold.clone()]).await).await;
         answered(async || store.check().await).await;
         assert!(terminate(&database).await > 0);
     }

@@ -4,8 +4,8 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{DeliveryState, outcome::Verdict};
 use weir_store::{
-    Deletion, DeliveryFilter, DestinationPatch, Destinations as _, History as _, Ingest as _, IngestRefusal, NewEvent,
-    Outbox as _, PageRequest, Results as _, Settlement,
+    Deletion, DeliveryFilter, DestinationPatch, Destinations as _, History as _, Hold, Ingest as _, IngestRefusal,
+    NewEvent, Outbox as _, PageRequest, Pause, Results as _, Settlement,
     conformance::{activity, deletion},
 };
 use weir_store_postgres::PostgresStore;
@@ -135,11 +135,13 @@ async fn an_edit_is_seen_by_another_process_at_once() {
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(edited)]);
     assert_eq!(other.ingest(vec![event(2)]).await.unwrap()[0].as_ref().unwrap().deliveries, 0);
 
-    editor.hold_destination(first.id, NOW + Duration::from_secs(60), "busy", NOW).await.unwrap();
+    let hold = Hold { id: first.id, until: NOW + Duration::from_secs(60), reason: "busy".to_owned(), now: NOW };
+    editor.hold_destinations(vec![hold]).await.unwrap();
     let held = other.destination(first.id).await.unwrap().unwrap();
     assert_eq!(held.held_until, Some(NOW + Duration::from_secs(60)));
 
-    assert!(editor.pause_destination(first.id, "gone", NOW + Duration::from_secs(2)).await.unwrap());
+    let pause = Pause { id: first.id, reason: "gone".to_owned(), now: NOW + Duration::from_secs(2) };
+    assert_eq!(editor.pause_destinations(vec![pause]).await.unwrap(), [true]);
     assert!(other.claim(vec![request(1, 9)], NOW + Duration::from_secs(9)).await.unwrap()[0].deliveries.is_empty());
 
     let deleted = editor.delete_destination(deletion(1, Duration::from_secs(3)), activity()).await.unwrap();

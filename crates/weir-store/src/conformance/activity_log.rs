@@ -65,7 +65,7 @@ pub(super) fn in_tenant(number: u128, tenant: &str) -> Destination {
 }
 
 impl Subject {
-    async fn activities(&self, filter: &ActivityFilter) -> Vec<Activity> {
+    pub(super) async fn activities(&self, filter: &ActivityFilter) -> Vec<Activity> {
         self.store.list_activity(filter, page(200)).await.expect("list").rows
     }
 
@@ -186,15 +186,14 @@ pub async fn what_weir_changes_by_itself_is_recorded(subject: Subject) {
     let [once, again] = [1, 2].map(|second| opened(&Breaker::default(), NOW + seconds(second)));
     // The breaker opens, stays open after a failed probe, and closes.
     for change in [change(&first.breaker, &once, 1), change(&once, &again, 2), change(&again, &Breaker::default(), 3)] {
-        assert!(subject.store.change_breaker(change).await.expect("change"));
+        assert!(subject.change_breaker(change).await);
     }
-    assert!(subject.store.pause_destination(first.id, "gone", NOW + seconds(4)).await.expect("pause"));
-    assert!(!subject.store.pause_destination(first.id, "gone", NOW + seconds(5)).await.expect("pause"));
+    assert!(subject.pause_at(1, "gone", NOW + seconds(4)).await);
+    assert!(!subject.pause_at(1, "gone", NOW + seconds(5)).await);
     // The second hold continues the first, the fourth is shorter than the third.
     let apart = HOLDS_APART.as_secs();
     for (now, until) in [(6, 10), (10 + apart - 1, 20 + apart), (20 + 2 * apart, 90 + 2 * apart), (300, 7)] {
-        let held = subject.store.hold_destination(first.id, NOW + seconds(until), "busy", NOW + seconds(now)).await;
-        held.expect("hold");
+        subject.hold(1, NOW + seconds(until), "busy", NOW + seconds(now)).await;
     }
     let all = subject.activities(&ActivityFilter::default()).await;
     let expected = [

@@ -17,6 +17,7 @@ macro_rules! store_conformance {
             changed_limits_are_recorded_and_unchanged_ones_are_not,
             resuming_clears_the_reason_of_the_pause,
             a_breaker_changes_only_from_its_expected_state,
+            many_destinations_are_held_paused_and_broken_at_once,
             an_edit_that_may_fix_a_destination_closes_its_breaker,
             a_destination_is_paused_once,
             a_pause_is_later_than_the_previous_edit,

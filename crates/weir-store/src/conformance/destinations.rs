@@ -1,13 +1,14 @@
 //! Destinations and the effects of their edits.
 
 use weir_core::{
+    activity::Action,
     breaker::{AttemptWindow, EndedAttempt},
     outcome::Effect,
     signing::{KeyKind, SignatureStyle},
 };
 
 use super::*;
-use crate::{BreakerChange, DestinationDeletion, EditPlace};
+use crate::{ActivityFilter, DestinationDeletion, EditPlace};
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
@@ -65,10 +66,10 @@ pub async fn edits_are_read_in_the_order_of_their_times(subject: Subject) {
     subject.create_many(4).await;
     let began = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination").updated_at;
     let later = began + seconds(1);
-    assert!(subject.store.pause_destination(destination_id(3), "it asked for it", later).await.expect("pause"));
+    assert!(subject.pause_at(3, "it asked for it", later).await);
     let second = Duration::from_secs(1);
     subject.store.delete_destination(deletion(1, later.since(NOW) + second), activity()).await.expect("delete");
-    assert!(subject.store.pause_destination(destination_id(2), "so did it", later + seconds(2)).await.expect("pause"));
+    assert!(subject.pause_at(2, "so did it", later + seconds(2)).await);
     let all = subject.store.edited_after(EditPlace::at(began), 9).await.expect("read");
     let seen: Vec<_> = all.iter().map(|edited| (edited.place.id, edited.destination.is_some())).collect();
     let [first, second, third, fourth] = [1, 2, 3, 4].map(destination_id);
@@ -94,8 +95,8 @@ pub async fn a_deleted_destination_cannot_be_edited(subject: Subject) {
     let first = subject.create(destination(1)).await;
     subject.delete(1).await;
     assert_eq!(subject.patch(&first, NOW + seconds(2), |_| ()).await, None);
-    assert!(!subject.store.pause_destination(first.id, "gone", NOW).await.expect("pause"));
-    subject.store.hold_destination(first.id, NOW + seconds(9), "busy", NOW).await.expect("hold");
+    assert!(!subject.pause_at(1, "gone", NOW).await);
+    subject.hold(1, NOW + seconds(9), "busy", NOW).await;
     let again = subject.store.delete_destination(deletion(1, seconds(9)), activity()).await.expect("delete");
     assert_eq!(again, Deletion::Missing);
     assert_eq!(subject.store.destination(first.id).await.expect("read"), None);
@@ -150,18 +151,56 @@ pub async fn a_breaker_changes_only_from_its_expected_state(subject: Subject) {
         changed: changed.clone(),
         now: NOW + seconds(1),
     };
-    assert!(subject.store.change_breaker(change(&first.breaker, &open)).await.expect("change"));
-    assert!(
-        !subject.store.change_breaker(change(&first.breaker, &open)).await.expect("change"),
-        "the state has changed"
-    );
+    assert!(subject.change_breaker(change(&first.breaker, &open)).await);
+    assert!(!subject.change_breaker(change(&first.breaker, &open)).await, "the state has changed");
     let read = subject.store.destination(first.id).await.expect("read").expect("a destination");
     assert_eq!((&read.breaker, read.settings == first.settings), (&open, true));
     assert!(read.updated_at > first.updated_at, "caches must see the change");
     let again = change(&read.breaker, &opened(&Breaker::default(), NOW + seconds(9)));
-    assert!(subject.store.change_breaker(again.clone()).await.expect("change"));
+    assert!(subject.change_breaker(again.clone()).await);
     subject.delete(1).await;
-    assert!(!subject.store.change_breaker(again).await.expect("change"), "it is deleted");
+    assert!(!subject.change_breaker(again).await, "it is deleted");
+}
+
+/// Of each list some destinations change and others do not: one is deleted, one has changed meanwhile.
+pub async fn many_destinations_are_held_paused_and_broken_at_once(subject: Subject) {
+    let mut made = Vec::new();
+    for number in 1..=40 {
+        made.push(subject.create(destination(number)).await);
+    }
+    subject.delete(5).await;
+    subject.pause(6).await;
+    subject.hold(7, NOW + seconds(90), "longer", NOW).await;
+    let all = || made.iter().map(|destination| destination.id);
+    let holds = all().map(|id| Hold { id, until: NOW + seconds(60), reason: "busy".to_owned(), now: NOW });
+    subject.store.hold_destinations(holds.collect()).await.expect("hold");
+    let open = opened(&Breaker::default(), NOW);
+    let change = |id| BreakerChange { id, expected: Breaker::default(), changed: open.clone(), now: NOW + seconds(1) };
+    subject.change_breaker(change(destination_id(8))).await;
+    let changed = subject.store.change_breakers(all().map(change).collect()).await.expect("change");
+    let pause = |id| Pause { id, reason: "all fail".to_owned(), now: NOW + seconds(2) };
+    let paused = subject.store.pause_destinations(all().map(pause).collect()).await.expect("pause");
+    for (index, destination) in made.iter().enumerate() {
+        let number = index + 1;
+        assert_eq!((changed[index], paused[index]), (![5, 8].contains(&number), ![5, 6].contains(&number)), "{number}");
+        let read = subject.store.destination(destination.id).await.expect("read");
+        assert_eq!(read.is_some(), number != 5);
+        let Some(read) = read else { continue };
+        let held_until = NOW + seconds(if number == 7 { 90 } else { 60 });
+        let reason = if number == 6 { "gone" } else { "all fail" };
+        assert_eq!((read.held_until, &read.breaker, read.settings.paused), (Some(held_until), &open, true), "{number}");
+        assert_eq!(read.paused_reason.as_deref(), Some(reason));
+        assert!(read.updated_at > destination.updated_at);
+        let of_it = ActivityFilter { destination_id: Some(destination.id), ..ActivityFilter::default() };
+        let actions: Vec<_> = subject.activities(&of_it).await.iter().map(|activity| activity.action).collect();
+        for action in [Action::DestinationHeld, Action::BreakerOpened, Action::DestinationPaused] {
+            assert_eq!(actions.iter().filter(|seen| **seen == action).count(), 1, "{action} of {number}");
+        }
+    }
+    // Nothing to do is not an error.
+    subject.store.hold_destinations(Vec::new()).await.expect("hold");
+    assert!(subject.store.pause_destinations(Vec::new()).await.expect("pause").is_empty());
+    assert!(subject.store.change_breakers(Vec::new()).await.expect("change").is_empty());
 }
 
 pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subject) {
@@ -179,7 +218,7 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
         let open = opened(&Breaker::default(), at);
         let (id, expected) = (current.id, current.breaker.clone());
         let change = BreakerChange { id, expected, changed: open.clone(), now: at };
-        assert!(subject.store.change_breaker(change).await.expect("change"), "{field}");
+        assert!(subject.change_breaker(change).await, "{field}");
         let read = subject.store.destination(id).await.expect("read").expect("a destination");
         current = subject.patch(&read, at + seconds(5), edit).await.expect("applied");
         assert_eq!(current.breaker, if closes { Breaker::default() } else { open }, "{field}");
@@ -187,7 +226,7 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
     // An edit of a running destination may say that the problem is over.
     let (id, expected, changed) = (current.id, current.breaker.clone(), opened(&Breaker::default(), NOW + seconds(90)));
     let change = BreakerChange { id, expected, changed, now: NOW + seconds(90) };
-    assert!(subject.store.change_breaker(change).await.expect("change"));
+    assert!(subject.change_breaker(change).await);
     let current = subject.store.destination(id).await.expect("read").expect("a destination");
     let (expected_updated_at, settings, now) = (current.updated_at, current.settings.clone(), NOW + seconds(100));
     let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: true, now };
@@ -199,10 +238,10 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
 pub async fn a_destination_is_paused_once(subject: Subject) {
     subject.create_many(1).await;
     subject.pause(1).await;
-    assert!(!subject.store.pause_destination(destination_id(1), "again", NOW + seconds(2)).await.expect("pause"));
+    assert!(!subject.pause_at(1, "again", NOW + seconds(2)).await);
     let paused = subject.store.destination(destination_id(1)).await.expect("read").expect("a destination");
     assert_eq!((paused.paused_reason.as_deref(), paused.updated_at), (Some("gone"), NOW + seconds(1)));
-    assert!(!subject.store.pause_destination(destination_id(2), "gone", NOW).await.expect("pause"));
+    assert!(!subject.pause_at(2, "gone", NOW).await);
 }
 
 /// The queue ignores terms with an older version, and the clock of the process that pauses may be behind.
@@ -210,7 +249,7 @@ pub async fn a_pause_is_later_than_the_previous_edit(subject: Subject) {
     let made = subject.create(destination(1)).await;
     let edited =
         subject.patch(&made, NOW + seconds(5), |settings| settings.name = "b".to_owned()).await.expect("applied");
-    assert!(subject.store.pause_destination(made.id, "gone", NOW + seconds(1)).await.expect("pause"));
+    assert!(subject.pause_at(1, "gone", NOW + seconds(1)).await);
     let paused = subject.store.destination(made.id).await.expect("read").expect("a destination");
     assert!(paused.updated_at > edited.updated_at, "{:?}", paused.updated_at);
 }
@@ -220,7 +259,7 @@ pub async fn a_hold_is_only_ever_extended(subject: Subject) {
     for (until, reason, expected) in
         [(60, "busy", (60, "busy")), (30, "less", (60, "busy")), (90, "more", (90, "more"))]
     {
-        subject.store.hold_destination(made.id, NOW + seconds(until), reason, NOW).await.expect("hold");
+        subject.hold(1, NOW + seconds(until), reason, NOW).await;
         let held = subject.store.destination(made.id).await.expect("read").expect("a destination");
         assert_eq!(held.held_until, Some(NOW + seconds(expected.0)));
         assert_eq!(held.held_reason.as_deref(), Some(expected.1));
@@ -301,7 +340,7 @@ pub async fn destinations_survive_a_restart(mut subject: Subject) {
             settings.rate_limits = per_second(3);
         })
         .await;
-    subject.store.hold_destination(first.id, NOW + seconds(60), "busy", NOW).await.expect("hold");
+    subject.hold(1, NOW + seconds(60), "busy", NOW).await;
     subject.reopen().await;
     let read = subject.store.destination(first.id).await.expect("read").expect("a destination");
     assert_eq!(read.settings, edited.expect("applied").settings);

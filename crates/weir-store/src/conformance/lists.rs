@@ -166,14 +166,14 @@ pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: S
     }
     subject.pause(1).await;
     let until = NOW + seconds(60);
-    subject.store.hold_destination(destination_id(2), until, "Retry-After", NOW).await.expect("hold");
+    subject.hold(2, until, "Retry-After", NOW).await;
     let change = crate::BreakerChange {
         id: destination_id(3),
         expected: Breaker::default(),
         changed: destinations::opened(&Breaker::default(), NOW),
         now: NOW + seconds(1),
     };
-    assert!(subject.store.change_breaker(change).await.expect("change"));
+    assert!(subject.change_breaker(change).await);
     let all = || DestinationFilter { now: NOW + seconds(2), ..DestinationFilter::of(TenantScope::All) };
     let condition = |condition| DestinationFilter { condition: Some(condition), ..all() };
     let text = |text: &str| DestinationFilter { text: Some(text.to_owned()), ..all() };

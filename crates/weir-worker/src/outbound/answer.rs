@@ -17,13 +17,16 @@ use weir_core::{
     quota,
 };
 
-use super::{MAX_ANSWER_BODY, fault::Broken, kept_headers};
+use super::{MAX_ANSWER_BODY, MAX_SUCCESS_BODY, fault::Broken, kept_headers};
 
 /// The part of an answer that has arrived. It outlives the read, so it is still there after a timeout.
 #[derive(Default)]
 pub(super) struct Answer {
     response: Option<ResponseParts>,
+    /// The first bytes of the body: [`MAX_SUCCESS_BODY`] of a 2xx answer, otherwise all that were read.
     kept: Vec<u8>,
+    /// How much of the body was read, at most [`MAX_ANSWER_BODY`].
+    read: usize,
     /// The whole body has been read.
     is_complete: bool,
 }
@@ -52,10 +55,12 @@ impl Answer {
                 Some(Ok(frame)) => {
                     // Trailers are ignored.
                     let Ok(data) = frame.into_data() else { continue };
-                    // Keep what fits. Once more than that has arrived, the rest is not read.
-                    let room = MAX_ANSWER_BODY - self.kept.len();
-                    self.kept.extend_from_slice(&data[..data.len().min(room)]);
-                    if data.len() > room {
+                    // Once more than this has arrived, the rest is not read.
+                    let unread = MAX_ANSWER_BODY - self.read;
+                    let most = if response.status.is_success() { MAX_SUCCESS_BODY } else { MAX_ANSWER_BODY };
+                    self.kept.extend_from_slice(&data[..data.len().min(most - self.kept.len())]);
+                    self.read += data.len().min(unread);
+                    if data.len() > unread {
                         break;
                     }
                 }
@@ -68,7 +73,7 @@ impl Answer {
 
     /// Whether [`MAX_ANSWER_BODY`] bytes have arrived: more are not waited for.
     pub(super) fn is_full(&self) -> bool {
-        self.kept.len() == MAX_ANSWER_BODY
+        self.read == MAX_ANSWER_BODY
     }
 
     /// Whether the answer allows another request on its connection.
@@ -131,6 +136,8 @@ fn text(body: Vec<u8>) -> String {
     }
     // A replacement character is longer than the byte that it replaces.
     text.truncate(text.floor_char_boundary(MAX_ANSWER_BODY));
+    // It may wait for its record beside thousands of others.
+    text.shrink_to_fit();
     text
 }
 

@@ -33,7 +33,7 @@ fn hang(places: &Arc<Places>, tenant: &str, of: std::ops::Range<u32>, each: usiz
 
 /// Ends attempts that have hung for half a minute.
 fn time_out(held: Vec<Place>, began: Timestamp) {
-    held.into_iter().for_each(|place| place.ended(began, began + Duration::from_secs(30)));
+    held.into_iter().for_each(|place| drop(place.ended(began, began + Duration::from_secs(30))));
 }
 
 #[test]
@@ -205,4 +205,27 @@ async fn a_waiter_is_notified_when_a_place_is_free() {
     assert_eq!(take(&places, 1).err(), Some(NoPlace::Wait));
     tokio::join!(places.next_freed(), async { drop(place) });
     places.wait_for_all().await;
+}
+
+#[test]
+fn no_attempt_begins_while_as_many_are_unrecorded_as_there_are_places() {
+    let places = Places::new(8);
+    answer_quickly(&places, 1);
+    let mut unrecorded: Vec<_> =
+        (0..8).map(|_| take(&places, 1).expect("a place").ended(NOW, NOW)).collect();
+    assert_eq!((places.taken(), places.unrecorded(), places.free()), (0, 8, 0));
+    for of in [1, 2] {
+        assert_eq!(places.take(id(of), "acme", NOW + QUICK).err(), Some(NoPlace::Wait), "it is the store that is slow");
+    }
+    unrecorded.pop();
+    assert_eq!(places.free(), 1);
+    take(&places, 1).expect("a place");
+}
+
+#[test]
+fn unrecorded_attempts_do_not_count_against_the_share_of_a_destination() {
+    let places = Places::new(800);
+    answer_quickly(&places, 1);
+    let _unrecorded: Vec<_> = (0..790).map(|_| places.unused()).collect();
+    assert_eq!(take_all(&places, 1).len(), 400);
 }

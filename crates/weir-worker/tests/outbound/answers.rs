@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use weir_core::outcome::{Failure, SendResult};
-use weir_worker::outbound::{MAX_ANSWER_BODY, Sent};
+use weir_worker::outbound::{MAX_ANSWER_BODY, MAX_SUCCESS_BODY, Sent};
 
 use crate::support::*;
 
@@ -161,24 +161,30 @@ async fn a_huge_answer_is_cut_and_judged_by_its_status() {
     let (result, written) = tokio::join!(send(&outbound, &target, connection), receiver);
     let sent = sent(result);
     assert_eq!(status(&sent), 200);
-    assert_eq!(sent.response_body.unwrap().len(), MAX_ANSWER_BODY);
+    assert_eq!(sent.response_body.unwrap().len(), MAX_SUCCESS_BODY);
     assert!(written < 64, "the whole body was read");
     assert!(outbound.checkout(&target).is_none());
 }
 
+/// Also when most of the body of a success is not recorded.
 #[tokio::test]
 async fn a_connection_is_kept_when_the_body_is_within_the_limit() {
-    for (length, kept) in [(MAX_ANSWER_BODY, true), (MAX_ANSWER_BODY + 1, false)] {
+    let lengths = [(MAX_ANSWER_BODY, true), (MAX_ANSWER_BODY + 1, false)];
+    let statuses = [("200 OK", MAX_SUCCESS_BODY), ("500 Oh", MAX_ANSWER_BODY)];
+    for ((status, recorded), (length, kept)) in
+        statuses.into_iter().flat_map(|status| lengths.map(|length| (status, length)))
+    {
         let outbound = outbound();
         let (listener, target) = plain_receiver().await;
         let connection = outbound.connect(&target).await.unwrap().connection;
         let receiver = async {
             let mut wire = Wire::accept(&listener).await;
-            wire.answer(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{}", "x".repeat(length))).await;
+            let body = "x".repeat(length);
+            wire.answer(&format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}")).await;
             wire
         };
         let (result, _wire) = tokio::join!(send(&outbound, &target, connection), receiver);
-        assert_eq!(sent(result).response_body.unwrap().len(), MAX_ANSWER_BODY);
+        assert_eq!(sent(result).response_body.unwrap().len(), recorded);
         assert_eq!(outbound.checkout(&target).is_some(), kept, "{length}");
     }
 }

@@ -81,6 +81,10 @@ pub(super) fn describe() {
         "weir_attempts_under_way",
         "Attempts that the worker has begun and not ended, including those that wait for a slot"
     );
+    describe_gauge!(
+        "weir_attempts_unrecorded",
+        "Ended attempts and unused permits that the store does not have yet; at the worker's capacity no attempt begins"
+    );
     describe_counter!("weir_scheduler_runs_total", "Runs of the destinations' jobs: the work of the scheduler");
     describe_counter!("weir_permits_published_total", "Permits published by runs");
     describe_counter!(

@@ -2,6 +2,8 @@
 //! such tests of theirs.
 
 mod neighbours;
+mod refusing;
 mod rolling;
 mod scaled;
 mod thousand;
+mod unrecorded;

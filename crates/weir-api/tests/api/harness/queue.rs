@@ -5,8 +5,8 @@ use std::{sync::Mutex, time::Duration};
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, Edit, HandedBack, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult,
-    Schedule, SlotAnswer, SlotRequest, Wake,
+    DueJobs, Edit, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError,
+    QueueResult, Schedule, SlotAnswer, SlotRequest, Wake,
 };
 
 /// A queue that records its calls, and fails or hangs if a test demands it.
@@ -80,7 +80,7 @@ impl Schedule for RecordingQueue {
         self.answer().await
     }
 
-    async fn hold(&self, _: DestinationId, _: Timestamp) -> QueueResult<()> {
+    async fn hold(&self, _: &[Hold]) -> QueueResult<()> {
         not_used()
     }
 

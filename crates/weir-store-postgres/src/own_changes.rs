@@ -1,0 +1,167 @@
+//! Changes that Weir makes to destinations by itself, because of their answers: holds, pauses and breakers.
+//!
+//! Thousands of destinations may refuse at one time, so each call changes many destinations with the same few
+//! statements. Commits of holds and breakers do not wait for the disk. A power failure may lose a hold (one
+//! `Retry-After` is then ignored) and a change of a breaker (it opens again). Pauses are durable.
+
+use std::collections::{BTreeSet, HashMap};
+
+use async_trait::async_trait;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
+use weir_core::{
+    Destination, DestinationId,
+    activity::{Activity, HOLDS_APART},
+};
+use weir_store::{BreakerChange, Hold, Pause, rows};
+
+use crate::{
+    activity::{bind_activities, record_all, unnest_activities},
+    counters::RECOVERABLE,
+    destinations::{LOCK_ALL_LIVE, unwritable},
+    edits::Edit,
+    locks::begin_to_edit,
+    rows::{Read, uuid},
+};
+
+/// Extends holds, and records those that continue no other. The first parameters are the activities; their tenants and
+/// their names come from the destinations. One statement, because receivers may ask for a hold with each answer. A hold
+/// does not affect ingest, so it needs no lock of a tenant.
+pub(crate) const HOLD: &str = concat!(
+    "WITH asked AS MATERIALIZED (
+        SELECT * FROM ",
+    unnest_activities!(", $14::bigint[], $15::text[], $16::bigint[]"),
+    " AS a (id, destination_id, key_id, at, action, actor, tenant, subject_kind, subject_id, subject_name, before,
+            after, request_id, until, reason, apart)
+    ), current AS MATERIALIZED (
+        SELECT id, held_until FROM destinations WHERE id = ANY($2) AND deleted_at IS NULL
+        ORDER BY id FOR NO KEY UPDATE
+    ), held AS (
+        UPDATE destinations d SET held_until = a.until, held_reason = a.reason, version = DEFAULT
+        FROM current JOIN asked a ON a.destination_id = current.id
+        WHERE d.id = current.id AND (current.held_until IS NULL OR current.held_until < a.until)
+        RETURNING d.id, d.tenant, d.name, current.held_until AS last
+    )
+    INSERT INTO activity
+    SELECT a.id, a.destination_id, a.key_id, a.at, a.action, a.actor, held.tenant, a.subject_kind, a.subject_id,
+        held.name, a.before, a.after, a.request_id
+    FROM held JOIN asked a ON a.destination_id = held.id WHERE held.last IS NULL OR held.last <= a.apart
+    ON CONFLICT (id) DO NOTHING"
+);
+
+const TENANTS: &str = "SELECT DISTINCT tenant FROM destinations WHERE id = ANY($1) AND deleted_at IS NULL";
+
+/// Writes the columns that a pause and a breaker change.
+pub(crate) const CHANGE: &str = "
+UPDATE destinations d
+SET updated_at = c.updated_at, paused = c.paused, paused_reason = c.paused_reason, breaker_state = c.breaker_state,
+    version = DEFAULT
+FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[])
+    AS c (id, updated_at, paused, paused_reason, breaker_state)
+WHERE d.id = c.id";
+
+pub(crate) struct HoldSome(pub(crate) Vec<Hold>);
+
+#[async_trait]
+impl Edit for HoldSome {
+    type Answer = ();
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let Self(holds) = self;
+        if holds.is_empty() {
+            return Ok(());
+        }
+        let activities: Vec<_> =
+            holds.iter().map(|hold| Activity::of_hold(hold.id, hold.until, &hold.reason, hold.now)).collect();
+        let mut transaction = connection.begin_with(AssertSqlSafe(format!("BEGIN; {RECOVERABLE}"))).await?;
+        bind_activities(HOLD, &activities)
+            .bind(holds.iter().map(|hold| hold.until.as_nanos()).collect::<Vec<_>>())
+            .bind(holds.iter().map(|hold| hold.reason.clone()).collect::<Vec<_>>())
+            .bind(holds.iter().map(|hold| hold.now.before(HOLDS_APART).as_nanos()).collect::<Vec<_>>())
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await
+    }
+}
+
+pub(crate) struct PauseSome(pub(crate) Vec<Pause>);
+
+#[async_trait]
+impl Edit for PauseSome {
+    type Answer = Vec<bool>;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Vec<bool>, sqlx::Error> {
+        let pauses: HashMap<_, _> = self.0.iter().map(|pause| (pause.id, pause)).collect();
+        let pause = |current: &Destination| {
+            let paused = pauses.get(&current.id)?.applied_to(current)?;
+            let activity = Activity::of_pause(&paused);
+            Some((paused, Some(activity)))
+        };
+        let ids: Vec<_> = self.0.iter().map(|pause| pause.id).collect();
+        change_all(connection, &ids, true, pause).await
+    }
+}
+
+pub(crate) struct ChangeBreakers(pub(crate) Vec<BreakerChange>);
+
+#[async_trait]
+impl Edit for ChangeBreakers {
+    type Answer = Vec<bool>;
+
+    async fn run(&self, connection: &mut PgConnection) -> Result<Vec<bool>, sqlx::Error> {
+        let changes: HashMap<_, _> = self.0.iter().map(|change| (change.id, change)).collect();
+        let change = |current: &Destination| {
+            let changed = changes.get(&current.id)?.applied_to(current)?;
+            let activity = Activity::of_breaker(current, &changed);
+            Some((changed, activity))
+        };
+        let ids: Vec<_> = self.0.iter().map(|change| change.id).collect();
+        change_all(connection, &ids, false, change).await
+    }
+}
+
+/// Replaces destinations with the results of `change`, and records the activities. `change` returns `None` for a
+/// destination that stays. Answers which of them have changed.
+async fn change_all(
+    connection: &mut PgConnection,
+    ids: &[DestinationId],
+    is_durable: bool,
+    change: impl Fn(&Destination) -> Option<(Destination, Option<Activity>)> + Send,
+) -> Result<Vec<bool>, sqlx::Error> {
+    let uuids: Vec<Uuid> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
+    let tenants: Vec<String> = sqlx::query_scalar(TENANTS).bind(&uuids).fetch_all(&mut *connection).await?;
+    if tenants.is_empty() {
+        return Ok(vec![false; ids.len()]);
+    }
+    // Under the locks of the tenants no event is fanned out partly before and partly after the change.
+    let AssertSqlSafe(mut begin) = begin_to_edit(tenants.iter().map(String::as_str));
+    if !is_durable {
+        begin = format!("{begin}; {RECOVERABLE}");
+    }
+    let mut transaction = connection.begin_with(AssertSqlSafe(begin)).await?;
+    // Apply the changes to the current values of the locked rows, not to those in the cache.
+    let current = sqlx::query(LOCK_ALL_LIVE).bind(&uuids).fetch_all(&mut *transaction).await?;
+    let current: Vec<Destination> = current.iter().map(rows::destination).collect::<Read<_>>()?;
+    let (changed, activities): (Vec<_>, Vec<_>) = current.iter().filter_map(change).unzip();
+    write(&mut transaction, &changed).await?;
+    let activities: Vec<_> = activities.into_iter().flatten().collect();
+    record_all(&mut transaction, &activities).await?;
+    transaction.commit().await?;
+    let changed: BTreeSet<_> = changed.iter().map(|destination| destination.id).collect();
+    Ok(ids.iter().map(|id| changed.contains(id)).collect())
+}
+
+async fn write(connection: &mut PgConnection, changed: &[Destination]) -> Result<(), sqlx::Error> {
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let breakers = changed.iter().map(|destination| serde_json::to_string(&destination.breaker).map_err(unwritable));
+    sqlx::query(CHANGE)
+        .bind(changed.iter().map(|destination| uuid(destination.id.as_bytes())).collect::<Vec<_>>())
+        .bind(changed.iter().map(|destination| destination.updated_at.as_nanos()).collect::<Vec<_>>())
+        .bind(changed.iter().map(|destination| destination.settings.paused).collect::<Vec<_>>())
+        .bind(changed.iter().map(|destination| destination.paused_reason.clone()).collect::<Vec<_>>())
+        .bind(breakers.collect::<Result<Vec<_>, _>>()?)
+        .execute(connection)
+        .await
+        .map(drop)
+}

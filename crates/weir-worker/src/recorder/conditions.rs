@@ -1,0 +1,159 @@
+//! The conditions of destinations: their holds, pauses and breakers go to the store, all of a batch in one statement
+//! for each kind. Thousands of destinations may refuse at one time, and a commit for each would delay all others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use tokio::sync::mpsc;
+use weir_core::{Clock, DestinationId, outcome::Effect};
+use weir_queue::{Edit, SharedQueue, Terms};
+use weir_store::{BreakerChange, Hold, Pause, SharedStore};
+
+use super::{BATCH, EndedAttempt, Report, latest, persist};
+use crate::{breakers::BreakerUpdate, meters};
+
+/// An ended attempt that changes the condition of its destination.
+pub(super) struct NewCondition {
+    pub(super) ended: EndedAttempt,
+    pub(super) breaker: Option<BreakerUpdate>,
+}
+
+/// Records conditions, and frees the room of attempts that paused a destination or changed its breaker.
+pub(super) struct ConditionStage {
+    store: SharedStore,
+    queue: SharedQueue,
+    clock: Arc<dyn Clock>,
+    conditions: mpsc::UnboundedReceiver<NewCondition>,
+    to_results: mpsc::UnboundedSender<Report>,
+}
+
+impl ConditionStage {
+    pub(super) fn new(
+        store: SharedStore,
+        queue: SharedQueue,
+        clock: Arc<dyn Clock>,
+        conditions: mpsc::UnboundedReceiver<NewCondition>,
+        to_results: mpsc::UnboundedSender<Report>,
+    ) -> Self {
+        Self { store, queue, clock, conditions, to_results }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut batch = Vec::with_capacity(BATCH);
+        // Conditions that come during a commit share the next one.
+        while self.conditions.recv_many(&mut batch, BATCH).await > 0 {
+            self.record_holds(&batch).await;
+            let changed = self.record_breakers_and_pauses(&batch).await;
+            self.announce(changed).await;
+            self.free_room(&batch).await;
+            for condition in batch.drain(..) {
+                // Cannot fail: the stage of the results ends after this one.
+                let _ = self.to_results.send(Report::Finished(condition.ended));
+            }
+        }
+    }
+
+    /// Records holds, which apply in the queue already. If the process dies before, the store does not know of the last
+    /// holds: with an in-process queue, their `Retry-After` is then ignored once.
+    async fn record_holds(&self, batch: &[NewCondition]) {
+        let mut reasons = BTreeMap::new();
+        let held = latest(batch.iter().filter_map(|NewCondition { ended, .. }| {
+            let Effect::HoldUntil(until, _) = ended.attempt.effect else { return None };
+            let id = ended.attempt.result.claim.destination_id;
+            reasons.insert((id, until), ended.attempt.reason.as_str());
+            Some((id, until))
+        }));
+        let now = self.clock.now();
+        let hold = |(id, until)| {
+            let reason = reasons.get(&(id, until)).copied().unwrap_or_default().to_owned();
+            Hold { id, until, reason, now }
+        };
+        let holds: Vec<_> = held.into_iter().map(hold).collect();
+        if !holds.is_empty() {
+            persist("hold destinations", || self.store.hold_destinations(holds.clone())).await;
+        }
+    }
+
+    /// Records changes of breakers, and pauses. Returns the destinations that they concern.
+    async fn record_breakers_and_pauses(&self, batch: &[NewCondition]) -> BTreeSet<DestinationId> {
+        let now = self.clock.now();
+        // The first change and the first pause of each destination. A later change of the same batch expects the state
+        // from before the first one, so it would be refused.
+        let (mut changes, mut pauses) = (BTreeMap::new(), BTreeMap::new());
+        for NewCondition { ended, breaker } in batch {
+            let id = ended.attempt.result.claim.destination_id;
+            if let Some(BreakerUpdate { change, pauses: is_too_long }) = breaker {
+                changes.entry(id).or_insert_with(|| change.clone());
+                if *is_too_long {
+                    let reason = "every attempt has failed for days".to_owned();
+                    pauses.entry(id).or_insert(Pause { id, reason, now });
+                }
+            }
+            if ended.attempt.effect == Effect::Pause {
+                pauses.entry(id).or_insert_with(|| Pause { id, reason: ended.attempt.reason.clone(), now });
+            }
+        }
+        let concerned = changes.keys().chain(pauses.keys()).copied().collect();
+        let (changes, pauses): (Vec<_>, Vec<_>) = (changes.into_values().collect(), pauses.into_values().collect());
+        if !changes.is_empty() {
+            let changed = persist("change breakers", || self.store.change_breakers(changes.clone())).await;
+            // Another worker may have changed a breaker before.
+            changes.iter().zip(changed).filter(|(_, changed)| *changed).for_each(|(change, _)| log_change(change));
+        }
+        if !pauses.is_empty() {
+            let paused = persist("pause destinations", || self.store.pause_destinations(pauses.clone())).await;
+            for (Pause { id, reason, .. }, _) in pauses.iter().zip(paused).filter(|(_, paused)| *paused) {
+                tracing::warn!(destination = %id, reason, "paused a destination");
+            }
+        }
+        concerned
+    }
+
+    /// Sends the current terms of destinations to the queue, so that no slot is granted under older terms.
+    async fn announce(&self, ids: BTreeSet<DestinationId>) {
+        if ids.is_empty() {
+            return;
+        }
+        let ids: Vec<_> = ids.into_iter().collect();
+        let Ok(destinations) = self.store.destinations(&ids).await else {
+            // The next runs read the destinations.
+            return;
+        };
+        let now = self.clock.now();
+        let edits: Vec<_> = destinations
+            .iter()
+            .flatten()
+            .map(|destination| Edit { destination_id: destination.id, terms: Terms::of(destination, now) })
+            .collect();
+        if let Err(error) = self.queue.edited(&edits).await {
+            tracing::warn!(%error, "could not announce changes of destinations to the queue");
+        }
+    }
+
+    /// Frees the room that the first stage has not freed.
+    async fn free_room(&self, batch: &[NewCondition]) {
+        let kept = batch.iter().filter(|condition| condition.ended.ahead.is_none());
+        let ids: Vec<_> = kept.map(|condition| condition.ended.attempt.permit).collect();
+        if ids.is_empty() {
+            return;
+        }
+        if let Err(error) = self.queue.settle(&ids).await {
+            tracing::warn!(%error, "could not settle permits in the queue; they expire by themselves");
+        }
+    }
+}
+
+/// Counts and logs a change of a breaker.
+fn log_change(change: &BreakerChange) {
+    let (id, state) = (change.id, change.changed.state(change.now).as_str());
+    meters::breaker_changes(state).increment(1);
+    match change.changed.reason() {
+        Some(reason) if change.expected.reason().is_none() => {
+            tracing::warn!(destination = %id, reason, "a breaker has opened");
+        }
+        Some(_) => tracing::debug!(destination = %id, "a probe has failed, and the breaker stays open"),
+        None => tracing::info!(destination = %id, "a breaker has closed"),
+    }
+}

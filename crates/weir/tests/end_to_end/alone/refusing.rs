@@ -1,0 +1,80 @@
+//! Hundreds of destinations that refuse do not delay their neighbour.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, App, Fleet, Machine, Receiver, now};
+
+const POSTS: usize = 250;
+
+/// The 99th percentile of the times from a post to the arrival at the healthy destination.
+async fn p99(app: &App, receiver: &Receiver) -> Duration {
+    let before = receiver.count("/healthy");
+    let mut every = tokio::time::interval(Duration::from_millis(20));
+    let mut posted = Vec::new();
+    for _ in 0..POSTS {
+        every.tick().await;
+        let at = now();
+        posted.push((app.event("healthy").await, at));
+    }
+    let arrivals = receiver.wait_for("/healthy", before + POSTS, Duration::from_secs(30)).await;
+    let arrived: HashMap<_, _> = arrivals.iter().map(|arrival| (arrival.header("webhook-id"), arrival.at)).collect();
+    let mut took: Vec<_> = posted.iter().map(|(id, at)| arrived[id.as_str()].saturating_duration_since(*at)).collect();
+    took.sort_unstable();
+    took[POSTS * 99 / 100]
+}
+
+/// Destinations that answer with this status, about one request a second each, all with a backlog.
+async fn refuse(app: &App, receiver: &Receiver, status: u16) {
+    let answer = Answer::status(status);
+    let answer = if status == 429 { answer.header("retry-after", "1") } else { answer };
+    receiver.script(&format!("/{status}"), [answer]);
+    let settings: Value = json!({
+        "url": receiver.url(&format!("/{status}")),
+        "event_types": [format!("refused.{status}")],
+        "max_in_flight": 1,
+        "rate_limits": [{"limit": 2, "period": "second"}],
+        "retry": {"max_attempts": 100, "schedule_ms": [1_000]},
+        "breaker": {"consecutive": 2, "open_ms": 1_000, "open_max_ms": 1_000},
+    });
+    for _ in 0..refusing() {
+        app.destination(settings.clone()).await;
+    }
+    app.events(&format!("refused.{status}"), 10).await;
+}
+
+async fn refusing_destinations_do_not_delay_their_neighbour(app: &App) {
+    let (receiver, machine) = (Receiver::start().await, Machine::watched());
+    app.destination(json!({"url": receiver.url("/healthy"), "event_types": ["healthy"]})).await;
+    p99(app, &receiver).await;
+    let alone = p99(app, &receiver).await;
+    // Holds, breakers with a probe a second, and pauses. The earlier ones go on beside the later ones.
+    for status in [429, 500, 410] {
+        refuse(app, &receiver, status).await;
+        let beside = p99(app, &receiver).await;
+        let seen = format!("{alone:?} alone, {beside:?} beside {} destinations that answer {status}", refusing());
+        println!("{seen}");
+        machine.judge(beside <= alone * 2 + Duration::from_millis(20), &seen);
+    }
+    let gone = receiver.wait_for("/410", refusing(), Duration::from_secs(30)).await;
+    assert_eq!(gone.len(), refusing(), "each destination is paused with its first answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusing_destinations_do_not_delay_their_neighbour_in_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start(folder.path()).await;
+    refusing_destinations_do_not_delay_their_neighbour(&app).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusing_destinations_do_not_delay_their_neighbour_on_servers() {
+    let fleet = Fleet::new().await;
+    let app = fleet.launch("serve").await;
+    refusing_destinations_do_not_delay_their_neighbour(&app).await;
+}
+
+fn refusing() -> usize {
+    std::env::var("H1_REFUSING").map_or(300, |n| n.parse().unwrap())
+}
