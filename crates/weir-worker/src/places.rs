@@ -40,7 +40,7 @@ const SHARE_OF_TENANT: usize = 4;
 const SHARE_OF_QUICK: usize = 8;
 /// A tenant counts as active for this long after it took a place: a tenant whose events are minutes apart finds places.
 const ACTIVE: Duration = Duration::from_secs(300);
-/// Above this number, the half of the destinations that was not used for the longest time is forgotten. What is known of
+/// Above this number, besides those that hold places, the half of the destinations that was not used for the longest time is forgotten. What is known of
 /// a destination is kept until then, whatever the rhythm of its events. An entry takes less than 150 bytes.
 const MOST_KNOWN: usize = 50_000;
 
@@ -112,9 +112,9 @@ impl State {
             self.swept_at = Some(now);
             self.tenants.retain(|_, tenant| tenant.places > 0 || now.since(tenant.used_at) < ACTIVE);
         }
-        if self.destinations.len() > MOST_KNOWN {
+        if self.destinations.len() > MOST_KNOWN + self.taken {
             let mut used: Vec<_> = self.destinations.values().map(|held| held.used_at).collect();
-            let (_, &mut median, _) = used.select_nth_unstable(MOST_KNOWN / 2);
+            let (_, &mut median, _) = used.select_nth_unstable(MOST_KNOWN / 2 + self.taken);
             self.destinations.retain(|_, held| held.places > 0 || held.used_at > median);
         }
     }
