@@ -356,11 +356,7 @@ mod tests {
     fn store_errors_are_not_shown_to_clients() {
         let table = [
             (StoreError::Unavailable("disk /dev/sda1".to_owned()), 503, true),
-            (
-                StoreError::CannotWrite { obstacle: Obstacle::DiskFull, reason: "disk /dev/sda1".to_owned() },
-                503,
-                true,
-            ),
+            (StoreError::CannotWrite { obstacle: Obstacle::DiskFull, reason: "disk /dev/sda1".to_owned() }, 503, true),
             (StoreError::Failed("no such table: secret".to_owned()), 500, false),
         ];
         for (error, status, retry) in table {

@@ -15,8 +15,8 @@ use weir_core::{
     DeliveryState, Destination, DestinationId, EventId, Timestamp, claim::ClaimedDelivery, outcome::Verdict,
 };
 use weir_store::{
-    ClaimRequest, Destinations as _, FastPath, History as _, Ingest as _, Obstacle, Outbox as _, Processes as _, Recovered,
-    Results as _, StoreError,
+    ClaimRequest, Destinations as _, FastPath, History as _, Ingest as _, Obstacle, Outbox as _, Processes as _,
+    Recovered, Results as _, StoreError,
     conformance::{NOW, creation, destination, destination_id, event, matched, request, result},
 };
 
@@ -202,8 +202,7 @@ async fn nothing_is_acknowledged_after_a_failed_sync() {
 async fn a_full_disk_is_reported_though_a_beat_has_room_and_the_store_continues_after_it() {
     let machine = Machine::start().await;
     let store = &machine.store;
-    let is_full =
-        |error: &StoreError| matches!(error, StoreError::CannotWrite { obstacle: Obstacle::DiskFull, .. });
+    let is_full = |error: &StoreError| matches!(error, StoreError::CannotWrite { obstacle: Obstacle::DiskFull, .. });
     machine.disk.fails.store(FULL_DISK, SeqCst);
     assert!(is_full(&store.beat().await.unwrap_err()));
     assert!(is_full(&store.ingest(vec![matched(event(1))]).await.unwrap_err()));

@@ -222,8 +222,7 @@ fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
 /// Migrates the schema of a file, which may be empty. Returns the applied migrations.
 async fn migrate_file(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
     let unopened = |error: sqlx::Error| classify(path, &error.into());
-    let options =
-        options(path).journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full);
+    let options = options(path).journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full);
     let mut connection = options.connect().await.map_err(unopened)?;
     let applied = schema::migrate(&mut connection).await.map_err(|error| match error {
         MigrateError::VersionMissing(found) => {
