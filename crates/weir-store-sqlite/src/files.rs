@@ -100,7 +100,7 @@ impl DatabaseFiles {
         let is_gone = |(path, identity): &&(PathBuf, Identity)| {
             // If the path cannot be read for another reason, the file may be in place; SQLite reports errors of the disk.
             fs::metadata(path).map_or_else(
-                |error| error.kind() == io::ErrorKind::NotFound,
+                |error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
                 |metadata| Identity::of(&metadata) != *identity,
             )
         };
