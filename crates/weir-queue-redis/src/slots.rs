@@ -13,7 +13,7 @@ use weir_core::{
     Clock as _,
     limiter::{GRANT_AHEAD, UNLIMITED_SLOT_WIDTH},
 };
-use weir_queue::{QueueError, QueueResult, SlotAnswer, SlotRequest};
+use weir_queue::{PermitId, QueueError, QueueResult, SlotAnswer, SlotRequest};
 
 use crate::{
     codec::AnswerReader,
@@ -121,17 +121,19 @@ impl ShardContext {
     async fn ask_for_slots(&self, shard: Shard, requests: Vec<PendingRequest>) {
         let mut call = self.new_call(shard, Operation::TakeSlot);
         call.arg(self.slot_requests.answer_time.usable_from(self.clock.lower_bound(shard)));
-        for PendingRequest { request: SlotRequest { id, preparation }, .. } in &requests {
+        for &PendingRequest { request: SlotRequest { id, preparation, missed }, .. } in &requests {
             let micros = preparation.map_or(-1, |took| i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
-            call.destination(id.destination_id).arg(id.serial).arg(micros);
+            // The name of the slot makes sure that a call which Redis runs late gives no later slot back.
+            let missed = if missed { self.registry.slot_start(id) } else { 0 };
+            call.destination(id.destination_id).arg(id.serial).arg(micros).arg(missed);
         }
         // If answers are slow, later requests ask for slots that are still usable when the answer arrives.
         let asked = self.clock.monotonic();
         let mut answered = self.call(call).await;
         self.slot_requests.answer_time.observe(self.clock.monotonic() - asked);
-        for PendingRequest { answer, .. } in requests {
+        for PendingRequest { request, answer } in requests {
             let slot = match &mut answered {
-                Ok(answered) => self.read_slot(shard, &mut answered.values),
+                Ok(answered) => self.read_slot(shard, request.id, &mut answered.values),
                 Err(error) => Err(error.clone()),
             };
             // The attempt may have been cancelled.
@@ -139,7 +141,7 @@ impl ShardContext {
         }
     }
 
-    fn read_slot(&self, shard: Shard, answer: &mut AnswerReader) -> QueueResult<SlotAnswer> {
+    fn read_slot(&self, shard: Shard, id: PermitId, answer: &mut AnswerReader) -> QueueResult<SlotAnswer> {
         let (Some(start), Some(end)) = (answer.next_int(), answer.next_int()) else {
             return Err(unexpected());
         };
@@ -149,6 +151,7 @@ impl ShardContext {
         if end == 0 {
             return Ok(SlotAnswer::Later(self.clock.engine_time(shard, start)));
         }
+        self.registry.set_slot(id, start);
         let mut slot = self.clock.narrowed(shard, (start, end));
         if end - start == UNLIMITED_SLOT_WIDTH.as_micros() as i64 {
             // The destination has no limit, so a send that is a little early exceeds nothing.

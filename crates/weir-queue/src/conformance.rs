@@ -235,7 +235,15 @@ impl Subject {
     }
 
     async fn ask_prepared_in(&self, permit: &Permit, preparation: Option<Duration>) -> SlotAnswer {
-        self.queue.take_slot(SlotRequest { id: permit.id, preparation }).await.expect("take a slot")
+        let request = SlotRequest { preparation, ..SlotRequest::new(permit.id) };
+        self.queue.take_slot(request).await.expect("take a slot")
+    }
+
+    /// Asks for another slot after `missed` is over.
+    async fn ask_after_miss(&self, permit: &Permit, missed: Slot) -> SlotAnswer {
+        self.until(missed.end + self.precision).await;
+        let request = SlotRequest { missed: true, ..SlotRequest::new(permit.id) };
+        self.queue.take_slot(request).await.expect("take a slot")
     }
 
     /// Asks for a slot as workers do: again shortly before the slot, when it is too far ahead.
@@ -284,6 +292,9 @@ macro_rules! queue_conformance {
             a_slot_is_granted_at_most_40_ms_ahead,
             the_first_request_gets_the_first_slot,
             a_missed_slot_is_replaced_by_a_later_one,
+            a_missed_slot_that_is_still_the_last_gives_its_spacing_back,
+            a_missed_slot_gives_nothing_back_after_another_was_granted,
+            a_slot_is_not_given_back_after_an_edit,
             cursors_survive_a_stop,
             unknown_cursors_continue_from_the_recovered_ones,
             an_unlimited_permit_has_a_slot_that_starts_now,

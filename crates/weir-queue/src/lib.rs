@@ -201,6 +201,16 @@ pub struct SlotRequest {
     pub id: PermitId,
     /// How long the worker took to be ready; zero with an open connection. `None` when it was reported before.
     pub preparation: Option<Duration>,
+    /// The last slot that the worker got for the permit is over, and nothing was or will be sent in it. While it is
+    /// still the last slot that was granted, its spacing is given back before another one is granted.
+    pub missed: bool,
+}
+
+impl SlotRequest {
+    /// The first request of a permit whose worker was ready at once.
+    pub fn new(id: PermitId) -> Self {
+        Self { id, preparation: None, missed: false }
+    }
 }
 
 /// The answer to a [`SlotRequest`].

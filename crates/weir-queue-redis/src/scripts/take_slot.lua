@@ -3,8 +3,8 @@
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; then for each permit, each at most
---         once: its destination, its serial, and how long its worker took to be ready, or -1 when that was reported
---         before
+--         once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
+--         before, and the start of its slot, if it was missed and nothing was sent in it, or 0
 -- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
 --         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn
 
@@ -21,16 +21,17 @@ end
 local function read_requests()
   local destinations, by_id, count = {}, {}, 0
   while more() do
-    local id, permit, preparation = text(), permit_named(text()), number()
+    local id, permit, preparation, missed = text(), permit_named(text()), number(), number()
     local requests = by_id[id]
     if not requests then
-      requests = { id = id, permits = {}, preparations = {}, positions = {} }
+      requests = { id = id, permits = {}, preparations = {}, missed = {}, positions = {} }
       by_id[id] = requests
       destinations[#destinations + 1] = requests
     end
     count = count + 1
     local index = #requests.permits + 1
     requests.permits[index], requests.preparations[index], requests.positions[index] = permit, preparation, count
+    requests.missed[index] = missed
   end
   return destinations
 end
@@ -85,6 +86,8 @@ local function grant_all(requests)
       if requests.preparations[index] >= 0 then
         job.preparation = smoothed(job.preparation, requests.preparations[index])
       end
+      -- While the missed slot is the last one, its spacing is given back first.
+      give_back(job.cursors, requests.missed[index], now)
       slot_start, slot_end = take(job)
       -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then

@@ -85,7 +85,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
     let mut asks_at = permit.expected_at.unwrap_or(Timestamp::MIN) - ASK_AHEAD;
     loop {
         tokio::time::sleep(asks_at.since(clock.now())).await;
-        let request = SlotRequest { id: permit.id, preparation: None };
+        let request = SlotRequest::new(permit.id);
         // The clocks of Redis and of this process may differ.
         let Ok(answer) = queue.take_slot(request).await else {
             asks_at = clock.now() + Duration::from_millis(100);

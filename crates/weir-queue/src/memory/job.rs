@@ -8,7 +8,7 @@ use weir_core::{
     plan::{self, SHARES},
 };
 
-use crate::{LONGEST_PREPARATION, SLOT_HORIZON, SlotAnswer, Terms};
+use crate::{LONGEST_PREPARATION, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
 
 /// The phase of a job.
 ///
@@ -46,6 +46,8 @@ pub(super) struct Job {
     pub(super) terms: Option<Terms>,
     /// Where the next slots may begin. Unknown until the first run recovers the cursors from the store.
     pub(super) cursors: Option<Limiter>,
+    /// The permit that got the last slot, and the start of this slot.
+    last_grant: Option<(u64, Timestamp)>,
     /// The end of the latest hold; kept here because the cursors may be unknown.
     pub(super) held_until: Timestamp,
     /// How long workers take to be ready. A longer time counts at once; shorter times reduce the value step by step.
@@ -73,6 +75,7 @@ impl Job {
             during_lease: DuringLease::default(),
             terms: None,
             cursors: None,
+            last_grant: None,
             held_until: Timestamp::MIN,
             preparation: Duration::ZERO,
             max_outstanding: None,
@@ -120,7 +123,8 @@ impl Job {
     }
 
     /// Decides about a slot for one of the job's permits.
-    pub(super) fn take_slot(&mut self, now: Timestamp, serial: u64, preparation: Option<Duration>) -> SlotAnswer {
+    pub(super) fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
+        let SlotRequest { id: PermitId { serial, .. }, preparation, missed } = request;
         // The job must know the permit, and its claim must not have expired. A permit in flight asks again after a
         // missed slot.
         let in_flight = self.in_flight.get(&serial).copied();
@@ -139,9 +143,14 @@ impl Job {
         };
         // Later permits are published earlier by this time.
         self.preparation = preparation.map_or(self.preparation, |new| smoothed(self.preparation, new));
+        // The missed slot is unused. If it is still the last one, its spacing is given back first.
+        if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
+            cursors.give_back(start, now);
+        }
         // Only a granted slot changes the permit.
         match grant(cursors, now) {
             SlotAnswer::Granted(slot) => {
+                self.last_grant = Some((serial, slot.start));
                 self.queued.remove(&serial);
                 self.in_flight.insert(serial, expires);
                 SlotAnswer::Granted(slot)

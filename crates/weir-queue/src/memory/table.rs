@@ -296,9 +296,9 @@ impl JobTable {
         self.ready.drain(..count).collect()
     }
 
-    pub fn take_slot(&mut self, now: Timestamp, SlotRequest { id, preparation }: SlotRequest) -> SlotAnswer {
-        let job = self.jobs.get_mut(&id.destination_id);
-        job.map_or(SlotAnswer::Withdrawn, |job| job.take_slot(now, id.serial, preparation))
+    pub fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
+        let job = self.jobs.get_mut(&request.id.destination_id);
+        job.map_or(SlotAnswer::Withdrawn, |job| job.take_slot(now, request))
     }
 
     /// Removes a permit whose attempt has ended. A job that waits for room becomes due.

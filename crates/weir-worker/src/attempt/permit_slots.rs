@@ -43,6 +43,7 @@ pub(super) struct PermitSlots<'a> {
 
 impl SlotSource for PermitSlots<'_> {
     async fn next(&mut self) -> Option<Slot> {
+        let mut missed = false;
         // A slot that was granted and not used comes first, while it lasts.
         if let Some(slot) = self.slot.take() {
             if !slot.is_over(self.attempter.clock.now()) {
@@ -51,6 +52,7 @@ impl SlotSource for PermitSlots<'_> {
                 self.slot = Some(slot);
                 return Some(slot);
             }
+            missed = true;
             self.attempter.meters.slots_missed.increment(1);
         }
         // Ask until a slot is granted or the permit is to go back unsent.
@@ -61,7 +63,7 @@ impl SlotSource for PermitSlots<'_> {
                 return None;
             }
             // The preparation is reported once. The next permits are published that much earlier.
-            let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
+            let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take(), missed };
             match self.attempter.queue.take_slot(request).await {
                 Ok(SlotAnswer::Granted(slot)) => {
                     // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
