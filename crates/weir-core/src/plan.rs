@@ -32,8 +32,11 @@ pub struct Observed<'a> {
     pub now: Timestamp,
     /// Where the next slots may begin.
     pub cursors: &'a Limiter,
-    /// How long workers take to connect and sign. Permits are published earlier by this time.
+    /// How long workers take from the publication of a permit until they are ready to send. Permits are published
+    /// earlier by this time.
     pub preparation: Duration,
+    /// How long a run takes, from its due time to its publication. Runs begin earlier by this time.
+    pub run_time: Duration,
     /// Permits that are published and have no slot yet.
     pub queued: u32,
     /// Sends started and not yet settled.
@@ -102,8 +105,9 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
         None => u32::MAX,
     };
     let most = room.min(unqueued).min(MAX_PER_RUN).min(max_in_flight.div_ceil(SHARES));
-    // The slots that open before the next run. Outstanding permits take the first of them.
-    let until = observed.now + CADENCE + LEAD + observed.preparation;
+    // The slots that open before the permits of the next run are ready: that run begins once this one has published,
+    // and takes as long. Outstanding permits take the first of these slots.
+    let until = observed.now + CADENCE + LEAD + observed.preparation + 2 * observed.run_time;
     let open = observed.cursors.slots_before(observed.now, until, most.saturating_add(observed.queued));
     let slots = open.saturating_sub(observed.queued);
     // During the slow start after an outage only a share of these slots is used.
@@ -168,10 +172,10 @@ pub fn next_run(allowance: Allowance, exhausted: bool, next_due: Option<Timestam
     }
 }
 
-/// The due time of a paced run at `now`: [`LEAD`] and the workers' preparation time before the first slot that no
-/// outstanding permit will take, and no sooner than [`CADENCE`] from now.
-pub fn paced_due(cursors: &Limiter, queued: u32, preparation: Duration, now: Timestamp) -> Timestamp {
-    (cursors.start_after(queued, now) - LEAD - preparation).max(now + CADENCE)
+/// The due time of a paced run at `now`: [`LEAD`], the time of a run and the workers' preparation before the first slot
+/// that no outstanding permit will take, and no sooner than [`CADENCE`] from now. `ahead`: run and preparation together.
+pub fn paced_due(cursors: &Limiter, queued: u32, ahead: Duration, now: Timestamp) -> Timestamp {
+    (cursors.start_after(queued, now) - LEAD - ahead).max(now + CADENCE)
 }
 
 #[cfg(test)]
@@ -193,6 +197,7 @@ mod tests {
             now: NOW,
             cursors,
             preparation: Duration::ZERO,
+            run_time: Duration::ZERO,
             queued: 0,
             in_flight: 0,
             max_in_flight: 64,
@@ -314,6 +319,16 @@ mod tests {
         assert_eq!([with(0, 500), with(4, 500), with(6, 500)], [6, 2, 0]);
         let due = |queued, preparation| paced_due(&limiter, queued, Duration::from_millis(preparation), NOW).since(NOW);
         assert_eq!([due(1, 0), due(6, 500)].map(|due| due.as_millis()), [81, 86]);
+    }
+
+    #[test]
+    fn slow_runs_publish_the_slots_that_open_before_the_next_run_has_published() {
+        let limiter = per_second(10);
+        let with = |queued, run_time| {
+            let run_time = Duration::from_millis(run_time);
+            allowance(&Observed { queued, run_time, max_queued: Some(10), ..observed(&limiter) }).allow
+        };
+        assert_eq!([with(0, 0), with(0, 100), with(2, 100)], [1, 3, 1]);
     }
 
     #[test]

@@ -262,6 +262,7 @@ impl AnswerReader {
             queued: self.next_int()?.try_into().ok()?,
             in_flight: self.next_int()?.try_into().ok()?,
             preparation: Duration::from_micros(self.next_u64()?),
+            run_time: Duration::from_micros(self.next_u64()?),
             max_outstanding: Some(self.next_int()?.try_into().ok()?).filter(|most| *most > 0),
             cursors: match self.next_answer() {
                 Some(limiter) => Some(limiter.limiter()?),

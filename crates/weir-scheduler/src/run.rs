@@ -63,6 +63,7 @@ impl Run {
             now: self.now,
             cursors: &cursors,
             preparation: self.lease.preparation,
+            run_time: self.lease.run_time,
             queued: self.lease.queued,
             in_flight: self.lease.in_flight,
             // While workers have no places, fewer permits may be outstanding.
@@ -170,6 +171,7 @@ mod tests {
             in_flight: 0,
             cursors: None,
             preparation: Duration::ZERO,
+            run_time: Duration::ZERO,
             max_outstanding: None,
             known_since: NOW,
         }

@@ -7,6 +7,8 @@
 mod postgres;
 mod process;
 mod redis;
+mod slow_link;
 
 pub use postgres::{Postgres, postgres_programs};
 pub use redis::Redis;
+pub use slow_link::SlowLink;

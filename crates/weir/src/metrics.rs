@@ -127,14 +127,24 @@ impl Metrics {
     }
 }
 
+/// Runs a check, and exports how long it took.
+async fn timed<T>(name: &'static str, check: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let checked = check.await;
+    gauge!(name).set(began.elapsed().as_secs_f64());
+    checked
+}
+
 impl GaugeSources {
     /// Checks store and queue periodically until `shutdown` resolves.
     pub(crate) async fn check_backends(self, shutdown: impl Future<Output = ()>) {
         let checks = async {
             let (store, queue) = (self.backends.store(), self.backends.queue());
             loop {
-                let (store, queue) =
-                    tokio::join!(timeout(CHECK_TIMEOUT, store.check()), timeout(CHECK_TIMEOUT, queue.check()));
+                let (store, queue) = tokio::join!(
+                    timed("weir_store_round_trip_seconds", timeout(CHECK_TIMEOUT, store.check())),
+                    timed("weir_queue_round_trip_seconds", timeout(CHECK_TIMEOUT, queue.check()))
+                );
                 set_availability("weir_store_up", matches!(store, Ok(Ok(()))));
                 set_availability("weir_queue_up", matches!(queue, Ok(Ok(()))));
                 sleep(CHECK_EVERY).await;

@@ -33,6 +33,8 @@ local leases = {}
 for index = 1, #due, 2 do
   local id = due[index]
   local job = load_job(id)
+  -- A job without a floor may have been due for long, so it says nothing about the time of a run.
+  job.run_since = job.phase == 'scheduled' and job.floor == job.due and job.due or nil
   -- A leased job stays in the schedule, at the end of its lease, so that it runs again if its scheduler dies.
   move_job(id, job, 'leased', now + lease_for)
   -- The new epoch makes a publication of an earlier lease stale. Wakes and settles from here on are those of this
@@ -43,7 +45,7 @@ for index = 1, #due, 2 do
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
     count_valid(queued_of(id)), count_valid(in_flight_of(id)),
-    job.preparation, job.max_outstanding or 0, cursors_of(job.cursors),
+    job.preparation, job.run_time or 0, job.max_outstanding or 0, cursors_of(job.cursors),
   }
 end
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

@@ -144,8 +144,14 @@ local function give_back(limiter, start, at)
 end
 
 -- When the job of a backlog runs next: shortly before the first slot that no queued permit will take.
-local function paced_due(limiter, queued, preparation, at)
-  return math.max(start_after(limiter, queued, at) - LEAD - preparation, at + CADENCE)
+local function paced_due(job, queued, at)
+  local ahead = LEAD + job.preparation + (job.run_time or 0)
+  return math.max(start_after(job.cursors, queued, at) - ahead, at + CADENCE)
+end
+
+-- A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
+local function smoothed(known, new)
+  return new >= known and new or known - math.floor((known - new) / 8)
 end
 
 -- The cursor under another limit of the same period. The debt, in sends since the last start, stays, but no wait is

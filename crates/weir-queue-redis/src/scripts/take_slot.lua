@@ -11,12 +11,6 @@
 -- Not in the past, and not so late that no slot could be granted.
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
 
--- A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
-local function smoothed(known, new)
-  new = math.min(new, LONGEST_PREPARATION)
-  return new >= known and new or known - math.floor((known - new) / 8)
-end
-
 -- The requests by destination, in their order, so that each set of permits is read and written once.
 local function read_requests()
   local destinations, by_id, count = {}, {}, 0
@@ -84,7 +78,7 @@ local function grant_all(requests)
     -- A permit in flight asks again after a missed slot, and has its room already.
     if expires > now and not job.suspended and job.cursors and not (queued_score and sending >= most) then
       if requests.preparations[index] >= 0 then
-        job.preparation = smoothed(job.preparation, requests.preparations[index])
+        job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end
       -- While the missed slot is the last one, its spacing is given back first.
       give_back(job.cursors, requests.missed[index], now)

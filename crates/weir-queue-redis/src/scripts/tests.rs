@@ -16,7 +16,7 @@ while more() do
     slots[#slots + 1] = slot_start
     slots[#slots + 1] = slot_end
   elseif step == 'give_back' then
-    give_back(limiter, slots[#slots - 1], number())
+    give_back(limiter, slots[#slots - 1] or 0, number())
   elseif step == 'hold' then
     hold_limiter(limiter, number())
   elseif step == 'limits' then

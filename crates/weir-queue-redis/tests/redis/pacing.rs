@@ -51,6 +51,7 @@ fn run(queue: &RedisQueue, lease: Lease) -> Publication {
         now: queue.clock().now(),
         cursors: &cursors,
         preparation: lease.preparation,
+        run_time: lease.run_time,
         queued: lease.queued,
         in_flight: lease.in_flight,
         max_in_flight: 64,

@@ -8,7 +8,7 @@ use weir_core::{
     plan::{self, SHARES},
 };
 
-use crate::{LONGEST_PREPARATION, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
+use crate::{LONGEST_PREPARATION, LONGEST_RUN, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
 
 /// The phase of a job.
 ///
@@ -52,6 +52,10 @@ pub(super) struct Job {
     pub(super) held_until: Timestamp,
     /// How long workers take to be ready. A longer time counts at once; shorter times reduce the value step by step.
     pub(super) preparation: Duration,
+    /// How long runs take, from their due time to their publication. Smoothed in the same way.
+    pub(super) run_time: Duration,
+    /// When the run under way was due, if its job was paced.
+    pub(super) run_since: Option<Timestamp>,
     /// The maximum of outstanding permits while workers have no places for more.
     pub(super) max_outstanding: Option<u32>,
     /// Permits published that have no slot, with the times at which their claims expire.
@@ -78,6 +82,8 @@ impl Job {
             last_grant: None,
             held_until: Timestamp::MIN,
             preparation: Duration::ZERO,
+            run_time: Duration::ZERO,
+            run_since: None,
             max_outstanding: None,
             queued: IdMap::default(),
             in_flight: IdMap::default(),
@@ -142,7 +148,9 @@ impl Job {
             return SlotAnswer::Withdrawn;
         };
         // Later permits are published earlier by this time.
-        self.preparation = preparation.map_or(self.preparation, |new| smoothed(self.preparation, new));
+        if let Some(new) = preparation {
+            self.preparation = smoothed(self.preparation, new.min(LONGEST_PREPARATION));
+        }
         // The missed slot is unused. If it is still the last one, its spacing is given back first.
         if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
             cursors.give_back(start, now);
@@ -212,7 +220,15 @@ impl Job {
 
     /// When a paced job runs.
     pub(super) fn paced_due(&self, now: Timestamp) -> Timestamp {
-        self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), self.preparation, now))
+        let ahead = self.preparation + self.run_time;
+        self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), ahead, now))
+    }
+
+    /// A run of the job has ended. Later runs begin earlier by the time that it took.
+    pub(super) fn run_ended(&mut self, now: Timestamp) {
+        if let Some(due) = self.run_since.take() {
+            self.run_time = smoothed(self.run_time, now.since(due).min(LONGEST_RUN));
+        }
     }
 
     /// Whether the job can be dropped, because its cursors can be recovered from the store.
@@ -246,6 +262,5 @@ fn grant(cursors: &mut Limiter, now: Timestamp) -> SlotAnswer {
 
 /// A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
 fn smoothed(known: Duration, new: Duration) -> Duration {
-    let new = new.min(LONGEST_PREPARATION);
     if new >= known { new } else { known - (known - new) / 8 }
 }

@@ -191,6 +191,7 @@ impl Simulation {
                 now: self.now,
                 cursors: &cursors,
                 preparation: lease.preparation,
+                run_time: lease.run_time,
                 queued: lease.queued,
                 in_flight: lease.in_flight,
                 max_in_flight: self.max_in_flight,

@@ -5,14 +5,14 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use weir_core::{Slot, Timestamp, claim::ClaimedDelivery};
+use weir_core::{Slot, Timestamp, claim::ClaimedDelivery, limiter::GRANT_AHEAD};
 use weir_queue::{Permit, SlotAnswer, SlotRequest};
 
 use super::Attempter;
 use crate::outbound::SlotSource;
 
-/// How long before the expected slot the worker asks for it, so that the answer arrives in time: an exchange with Redis
-/// takes a few milliseconds, and the time is rounded down to [`ASK_EVERY`].
+/// How long before the expected slot the worker has the answer, so that a busy machine is in time too. The time is
+/// rounded down to [`ASK_EVERY`], and the measured time of a request is added.
 const ASK_AHEAD: Duration = Duration::from_millis(15);
 /// The same for a replay's permit. It asks later than a live delivery does, but early enough for a slot of only 10 ms.
 const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
@@ -64,7 +64,11 @@ impl SlotSource for PermitSlots<'_> {
             }
             // The preparation is reported once. The next permits are published that much earlier.
             let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take(), missed };
-            match self.attempter.queue.take_slot(request).await {
+            let asked_at = self.attempter.clock.now();
+            let answer = self.attempter.queue.take_slot(request).await;
+            let took = self.attempter.clock.now().since(asked_at);
+            self.attempter.meters.slot_request.record(took.as_secs_f64());
+            match answer {
                 Ok(SlotAnswer::Granted(slot)) => {
                     // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
                     // Only this wait is excluded from the lag. Delays before the request still count.
@@ -75,7 +79,11 @@ impl SlotSource for PermitSlots<'_> {
                 Ok(SlotAnswer::Later(start)) => {
                     // Until then the limit delays the send, not this process.
                     self.lag_since = self.lag_since.max(start);
-                    self.attempter.sleep_until(ask_time(start, &self.permit.delivery)).await;
+                    let round_trip = self.attempter.queue.slot_round_trip();
+                    let early = ask_time(start, &self.permit.delivery, round_trip);
+                    // If it is time already, this answer was faster than others.
+                    let again = if early > self.attempter.clock.now() { early } else { start - GRANT_AHEAD };
+                    self.attempter.sleep_until(again).await;
                 }
                 Ok(SlotAnswer::Withdrawn) => return None,
                 Err(error) => {
@@ -99,12 +107,14 @@ impl PermitSlots<'_> {
     }
 }
 
-/// When to ask for a slot that starts at `start`. A replay's permit asks shortly before, so that a live delivery that
-/// is ready goes first.
-pub(super) fn ask_time(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
+/// When to ask for a slot that starts at `start`, if a request takes `round_trip`. A replay's permit asks later, so that
+/// a live delivery that is ready goes first.
+pub(super) fn ask_time(start: Timestamp, delivery: &ClaimedDelivery, round_trip: Duration) -> Timestamp {
+    // No slot is granted further ahead than this when the request arrives.
+    let earliest = GRANT_AHEAD - ASK_EVERY + round_trip / 2;
     if delivery.is_replay {
-        return start - REPLAY_ASK_AHEAD;
+        return start - (REPLAY_ASK_AHEAD + round_trip).min(earliest);
     }
-    let early = (start - ASK_AHEAD).as_nanos();
+    let early = (start - (ASK_AHEAD + round_trip).min(earliest)).as_nanos();
     Timestamp::from_nanos(early - early.rem_euclid(ASK_EVERY.as_nanos() as i64))
 }
