@@ -42,6 +42,9 @@ pub struct Observed<'a> {
     /// Sends started and not yet settled.
     pub in_flight: u32,
     pub max_in_flight: u32,
+    /// Permits beyond `max_in_flight` that may wait for room: as many as attempts end until a run has published and its
+    /// permits are ready. Otherwise a fast destination would have nothing to send in this time.
+    pub ahead: u32,
     /// The smallest R + B − 1 of the limits; `None` when unlimited.
     pub max_queued: Option<u64>,
     /// Paused or deleted.
@@ -99,7 +102,10 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
         _ => 1,
     };
     // The bounds that do not depend on slots.
-    let room = max_in_flight.saturating_sub(observed.queued).saturating_sub(observed.in_flight);
+    let ahead =
+        if share < 1.0 || max_in_flight < observed.max_in_flight { 0 } else { observed.ahead.min(max_in_flight) };
+    let outstanding = observed.queued.saturating_add(observed.in_flight);
+    let room = max_in_flight.saturating_add(ahead).saturating_sub(outstanding);
     let unqueued = match observed.max_queued {
         Some(max) => u32::try_from(max.saturating_sub(u64::from(observed.queued))).unwrap_or(u32::MAX),
         None => u32::MAX,
@@ -201,6 +207,7 @@ mod tests {
             queued: 0,
             in_flight: 0,
             max_in_flight: 64,
+            ahead: 0,
             max_queued: None,
             suspended: false,
             breaker: &CLOSED,
@@ -237,6 +244,17 @@ mod tests {
         assert_eq!(next_run(allowed, false, None), NextRun::OnSettle);
         let full = allowance(&Observed { in_flight: 64, ..observed(&limiter) });
         assert_eq!(next_run(full, false, None), NextRun::OnSettle);
+    }
+
+    #[test]
+    fn permits_are_published_ahead_by_the_attempts_that_end_meanwhile() {
+        let limiter = Limiter::new(&RateLimits::UNLIMITED);
+        let with = |ahead, queued| allowance(&Observed { ahead, queued, in_flight: 64, ..observed(&limiter) }).allow;
+        assert_eq!([with(0, 0), with(20, 0), with(20, 15), with(20, 20)], [0, 20, 5, 0]);
+        assert_eq!(with(1_000, 63), 1, "at most `max_in_flight` more");
+        let (breaker, probe_at) = open_breaker();
+        let probing = Observed { now: probe_at, in_flight: 1, ahead: 20, breaker: &breaker, ..observed(&limiter) };
+        assert_eq!(allowance(&probing).allow, 0, "a probe is alone");
     }
 
     #[test]

@@ -137,6 +137,7 @@ mod tests {
             queued: 0,
             in_flight,
             max_in_flight,
+            ahead: 0,
             max_queued: None,
             suspended: false,
             breaker: &CLOSED,

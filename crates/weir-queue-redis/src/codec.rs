@@ -263,6 +263,7 @@ impl AnswerReader {
             in_flight: self.next_int()?.try_into().ok()?,
             preparation: Duration::from_micros(self.next_u64()?),
             run_time: Duration::from_micros(self.next_u64()?),
+            ahead: u32::try_from(self.next_u64()?).ok()?,
             max_outstanding: Some(self.next_int()?.try_into().ok()?).filter(|most| *most > 0),
             cursors: match self.next_answer() {
                 Some(limiter) => Some(limiter.limiter()?),

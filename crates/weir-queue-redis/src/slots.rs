@@ -165,8 +165,10 @@ impl ShardContext {
         let (Some(start), Some(end)) = (answer.next_int(), answer.next_int()) else {
             return Err(unexpected());
         };
-        if start == 0 {
-            return Ok(SlotAnswer::Withdrawn);
+        match start {
+            0 => return Ok(SlotAnswer::Withdrawn),
+            -1 => return Ok(SlotAnswer::NoRoom),
+            _ => {}
         }
         if end == 0 {
             return Ok(SlotAnswer::Later(self.clock.engine_time(shard, start)));

@@ -143,6 +143,9 @@ pub struct Lease {
     pub preparation: Duration,
     /// How long a run of the job takes, from its due time to its publication.
     pub run_time: Duration,
+    /// How many attempts end until a run has published and its permits are ready, as measured since the last lease; at
+    /// most `max_in_flight`.
+    pub ahead: u32,
     /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
     pub max_outstanding: Option<u32>,
     /// When the queue's current data began: at the start of the process, or of Redis. Earlier permits get no slots any
@@ -225,8 +228,10 @@ pub enum SlotAnswer {
     Granted(Slot),
     /// The next slot starts at this instant, which is too far ahead to grant it now. Ask again a little before it.
     Later(Timestamp),
-    /// Release the claim, then hand the permit back: the destination is suspended or has no room, the permit is not
-    /// valid any more, or the next slot is beyond [`SLOT_HORIZON`].
+    /// `max_in_flight` sends are in flight. Ask again in a few milliseconds.
+    NoRoom,
+    /// Release the claim, then hand the permit back: the destination is suspended, the permit is not valid any more, or
+    /// the next slot is beyond [`SLOT_HORIZON`].
     Withdrawn,
 }
 

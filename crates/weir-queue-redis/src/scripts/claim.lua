@@ -14,6 +14,17 @@ local function count_valid(permits)
   return redis.call('ZCARD', permits)
 end
 
+-- How many permits end in the time of a run and of the preparation, as measured since the last claim; at most
+-- `max_in_flight`.
+local function ended_meanwhile(job, outstanding)
+  local ended = job.serial - outstanding
+  local last = job.claimed or { now, ended }
+  job.claimed = { now, ended }
+  local time = job.preparation + (job.run_time or 0)
+  local ahead = math.floor((ended - last[2]) * time / math.max(now - last[1], 1))
+  return math.max(math.min(ahead, job.max_in_flight), 0)
+end
+
 local function cursors_of(limiter)
   if not limiter then
     return false
@@ -41,11 +52,13 @@ for index = 1, #due, 2 do
   -- lease.
   job.epoch = job.epoch + 1
   job.woken, job.settled = nil, nil
+  local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
+  local ahead = ended_meanwhile(job, queued + in_flight)
   save_job(id, job)
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
-    count_valid(queued_of(id)), count_valid(in_flight_of(id)),
-    job.preparation, job.run_time or 0, job.max_outstanding or 0, cursors_of(job.cursors),
+    queued, in_flight,
+    job.preparation, job.run_time or 0, ahead, job.max_outstanding or 0, cursors_of(job.cursors),
   }
 end
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

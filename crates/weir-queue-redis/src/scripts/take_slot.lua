@@ -6,7 +6,7 @@
 --         once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
 --         before, and the start of its slot, if it was missed and nothing was sent in it, or 0
 -- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
---         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn
+--         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room
 
 -- Not in the past, and not so late that no slot could be granted.
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
@@ -76,7 +76,10 @@ local function grant_all(requests)
     local expires = tonumber(queued_score or in_flight[index] or 0)
     local slot_start, slot_end = 0, 0
     -- A permit in flight asks again after a missed slot, and has its room already.
-    if expires > now and not job.suspended and job.cursors and not (queued_score and sending >= most) then
+    local may_send = expires > now and not job.suspended and job.cursors
+    if may_send and queued_score and sending >= most then
+      slot_start = -1
+    elseif may_send then
       if requests.preparations[index] >= 0 then
         job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end

@@ -52,6 +52,7 @@ fn run(queue: &RedisQueue, lease: Lease) -> Publication {
         cursors: &cursors,
         preparation: lease.preparation,
         run_time: lease.run_time,
+        ahead: lease.ahead,
         queued: lease.queued,
         in_flight: lease.in_flight,
         max_in_flight: 64,
@@ -98,7 +99,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
                 asks_at = start - ASK_AHEAD;
                 continue;
             }
-            SlotAnswer::Withdrawn => return hand_back(&queue, &[permit]).await,
+            SlotAnswer::NoRoom | SlotAnswer::Withdrawn => return hand_back(&queue, &[permit]).await,
         };
         tokio::time::sleep(slot.start.since(clock.now())).await;
         let (now, sent_at) = (clock.now(), Instant::now());

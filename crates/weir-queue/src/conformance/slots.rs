@@ -112,7 +112,7 @@ fn start_of(answer: SlotAnswer) -> Timestamp {
     match answer {
         SlotAnswer::Granted(slot) => slot.start,
         SlotAnswer::Later(start) => start,
-        SlotAnswer::Withdrawn => panic!("the next slot is near"),
+        SlotAnswer::NoRoom | SlotAnswer::Withdrawn => panic!("the next slot is near"),
     }
 }
 

@@ -56,6 +56,10 @@ pub(super) struct Job {
     pub(super) run_time: Duration,
     /// When the run under way was due, if its job was paced.
     pub(super) run_since: Option<Timestamp>,
+    /// Permits issued so far.
+    issued: u64,
+    /// The last claim: its time, and the permits that had been issued and were no longer outstanding.
+    claimed: Option<(Timestamp, u64)>,
     /// The maximum of outstanding permits while workers have no places for more.
     pub(super) max_outstanding: Option<u32>,
     /// Permits published that have no slot, with the times at which their claims expire.
@@ -84,6 +88,8 @@ impl Job {
             preparation: Duration::ZERO,
             run_time: Duration::ZERO,
             run_since: None,
+            issued: 0,
+            claimed: None,
             max_outstanding: None,
             queued: IdMap::default(),
             in_flight: IdMap::default(),
@@ -106,6 +112,7 @@ impl Job {
 
     /// Adds a published permit whose claim expires at `expires`.
     pub(super) fn queue(&mut self, serial: u64, expires: Timestamp) {
+        self.issued += 1;
         self.queued.insert(serial, expires);
         self.first_expiry = self.first_expiry.min(expires);
     }
@@ -142,11 +149,12 @@ impl Job {
         let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.allowed_outstanding();
         // No slot while the terms or the cursors are unknown, because the next run finds them; and none while
         // suspended.
-        let (Some(cursors), true, false) =
-            (&mut self.cursors, has_room, self.terms.as_ref().is_none_or(|t| t.suspended))
-        else {
+        let (Some(cursors), false) = (&mut self.cursors, self.terms.as_ref().is_none_or(|t| t.suspended)) else {
             return SlotAnswer::Withdrawn;
         };
+        if !has_room {
+            return SlotAnswer::NoRoom;
+        }
         // Later permits are published earlier by this time.
         if let Some(new) = preparation {
             self.preparation = smoothed(self.preparation, new.min(LONGEST_PREPARATION));
@@ -222,6 +230,17 @@ impl Job {
     pub(super) fn paced_due(&self, now: Timestamp) -> Timestamp {
         let ahead = self.preparation + self.run_time;
         self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), ahead, now))
+    }
+
+    /// How many permits end in the time of a run and of the preparation, as measured since the last claim.
+    pub(super) fn ended_meanwhile(&mut self, now: Timestamp) -> u32 {
+        let ended = self.issued - (self.queued.len() + self.in_flight.len()) as u64;
+        let (since, before) = self.claimed.replace((now, ended)).unwrap_or((now, ended));
+        let of = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let ahead = ended.saturating_sub(before).saturating_mul(of(self.preparation + self.run_time))
+            / of(now.since(since)).max(1);
+        let max_in_flight = self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
+        u32::try_from(ahead).map_or(max_in_flight, |ahead| ahead.min(max_in_flight))
     }
 
     /// A run of the job has ended. Later runs begin earlier by the time that it took.

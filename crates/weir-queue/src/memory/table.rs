@@ -154,6 +154,7 @@ impl JobTable {
                 cursors: job.cursors.clone(),
                 preparation: job.preparation,
                 run_time: job.run_time,
+                ahead: job.ended_meanwhile(now),
                 max_outstanding: job.max_outstanding,
                 known_since: self.known_since,
             });

@@ -23,6 +23,9 @@ pub(crate) const LEASE: Duration = Duration::from_secs(10);
 /// Workers ask for a slot this long before the slot is expected.
 const ASK_AHEAD: Duration = Duration::from_millis(10);
 
+/// When a worker asks again for room.
+const ROOM_WAIT: Duration = Duration::from_millis(5);
+
 /// The timing of the simulated workers.
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerTiming {
@@ -192,6 +195,7 @@ impl Simulation {
                 cursors: &cursors,
                 preparation: lease.preparation,
                 run_time: lease.run_time,
+                ahead: lease.ahead,
                 queued: lease.queued,
                 in_flight: lease.in_flight,
                 max_in_flight: self.max_in_flight,
@@ -237,6 +241,9 @@ impl Simulation {
             SlotAnswer::Granted(slot) => self.wait_for(id, slot),
             SlotAnswer::Later(start) => {
                 self.events.push(Reverse((start - ASK_AHEAD, SimulatedEvent::Asks(id.serial))));
+            }
+            SlotAnswer::NoRoom => {
+                self.events.push(Reverse((self.now + ROOM_WAIT, SimulatedEvent::Asks(id.serial))));
             }
             SlotAnswer::Withdrawn => {
                 self.table.hand_back(self.now, HandedBack { id, crowded: false });

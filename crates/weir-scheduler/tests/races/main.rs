@@ -107,7 +107,7 @@ impl World {
             match self.queue.take_slot(SlotRequest::new(permit.id)).await.unwrap() {
                 SlotAnswer::Granted(slot) => return Some(slot.start),
                 SlotAnswer::Later(start) => tokio::time::sleep((start - GRANT_AHEAD).since(self.clock.now())).await,
-                SlotAnswer::Withdrawn => return None,
+                SlotAnswer::NoRoom | SlotAnswer::Withdrawn => return None,
             }
         }
     }

@@ -6,7 +6,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use weir_core::{Slot, Timestamp, claim::ClaimedDelivery, limiter::GRANT_AHEAD};
-use weir_queue::{Permit, SlotAnswer, SlotRequest};
+use weir_queue::{Permit, SLOT_HORIZON, SlotAnswer, SlotRequest};
 
 use super::Attempter;
 use crate::outbound::SlotSource;
@@ -19,6 +19,10 @@ const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
 /// Requests for slots are made at multiples of this time, so that permits with close slots ask in one call: at 1,000 a
 /// second, five of them.
 const ASK_EVERY: Duration = Duration::from_millis(5);
+/// How long a permit waits before it asks again for room: a destination that answers quickly has room by then. The wait
+/// doubles with each answer, up to the longest, so that permits of a destination that has become slow ask seldom.
+const ROOM_WAIT: Duration = Duration::from_millis(5);
+const LONGEST_ROOM_WAIT: Duration = Duration::from_millis(100);
 /// How often a slot is asked for while the queue does not answer. Three tries take 0.2 s when calls fail at once, and
 /// 6 s when Redis is silent: a tenth of the time that a claim lasts.
 const ASK_TRIES: u32 = 3;
@@ -56,7 +60,7 @@ impl SlotSource for PermitSlots<'_> {
             self.attempter.meters.slots_missed.increment(1);
         }
         // Ask until a slot is granted or the permit is to go back unsent.
-        let mut failures = 0;
+        let (mut failures, mut full_for) = (0, Duration::ZERO);
         loop {
             // A later attempt could outlast its claim. A process that shuts down takes no more slots.
             if self.attempter.clock.now() >= self.start_by || self.attempter.stopping.load(Ordering::Relaxed) {
@@ -85,7 +89,15 @@ impl SlotSource for PermitSlots<'_> {
                     let again = if early > self.attempter.clock.now() { early } else { start - GRANT_AHEAD };
                     self.attempter.sleep_until(again).await;
                 }
-                Ok(SlotAnswer::Withdrawn) => return None,
+                Ok(SlotAnswer::NoRoom) if full_for < SLOT_HORIZON => {
+                    // The destination delays the send, not this process.
+                    let wait = full_for.clamp(ROOM_WAIT, LONGEST_ROOM_WAIT);
+                    full_for += wait;
+                    let since = self.attempter.clock.now();
+                    tokio::time::sleep(wait).await;
+                    self.exclude_from_lag(since, self.attempter.clock.now());
+                }
+                Ok(SlotAnswer::NoRoom | SlotAnswer::Withdrawn) => return None,
                 Err(error) => {
                     // The queue may answer again in a moment: try a few times before the permit goes back.
                     failures += 1;
