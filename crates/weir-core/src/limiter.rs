@@ -143,6 +143,15 @@ pub struct Limiter {
     cursors: Vec<LimitCursor>,
     last_start: Option<Timestamp>,
     held_until: Timestamp,
+    last_take: Option<LastTake>,
+}
+
+/// The state before the last slot was taken, while nothing else has moved the cursors since.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LastTake {
+    start: Timestamp,
+    cursors: Vec<LimitCursor>,
+    last_start: Option<Timestamp>,
 }
 
 /// The fields of a [`Limiter`], for a queue that stores cursors elsewhere.
@@ -156,13 +165,13 @@ pub struct LimiterParts {
 
 impl From<LimiterParts> for Limiter {
     fn from(LimiterParts { cursors, last_start, held_until }: LimiterParts) -> Self {
-        Self { cursors, last_start, held_until }
+        Self { cursors, last_start, held_until, last_take: None }
     }
 }
 
 impl From<&Limiter> for LimiterParts {
     fn from(limiter: &Limiter) -> Self {
-        let Limiter { cursors, last_start, held_until } = limiter.clone();
+        let Limiter { cursors, last_start, held_until, .. } = limiter.clone();
         Self { cursors, last_start, held_until }
     }
 }
@@ -179,7 +188,7 @@ impl Limiter {
     /// been forgotten. Any burst counts as spent.
     pub fn recovered(limits: &RateLimits, last_start: Option<Timestamp>) -> Self {
         let cursors = limits.as_slice().iter().map(|&limit| LimitCursor::after(limit, last_start)).collect();
-        Self { cursors, last_start, held_until: Timestamp::MIN }
+        Self { cursors, last_start, held_until: Timestamp::MIN, last_take: None }
     }
 
     /// Whether the cursors are those of exactly these limits.
@@ -238,11 +247,30 @@ impl Limiter {
     /// Hands out the next slot. It starts at `now` when the destination was idle, and later under backlog.
     pub fn take(&mut self, now: Timestamp) -> Slot {
         let start = self.next_start(now);
+        // Without a limit there is nothing to give back.
+        self.last_take = (!self.cursors.is_empty()).then(|| LastTake {
+            start,
+            cursors: self.cursors.clone(),
+            last_start: self.last_start,
+        });
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }
         self.last_start = self.last_start.max(Some(start));
         Slot { start, end: start + self.slot_width() }
+    }
+
+    /// Gives the slot with this start back, if it was the last that was taken and no limit has changed since: every
+    /// cursor is then as if the slot had never been taken. The caller makes sure that no send has used the slot and none
+    /// will. Not before the start has passed: so the next slot starts later, and no start names two slots.
+    pub fn give_back(&mut self, start: Timestamp, now: Timestamp) -> bool {
+        match self.last_take.take_if(|last| last.start == start && start < now) {
+            Some(LastTake { cursors, last_start, .. }) => {
+                (self.cursors, self.last_start) = (cursors, last_start);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Applies new limits without resetting any window.
@@ -266,7 +294,8 @@ impl Limiter {
                 _ => LimitCursor::after(limit, unmoved),
             }
         };
-        let mut edited = Self { cursors: limits.as_slice().iter().map(cursor).collect(), ..self.clone() };
+        let cursors = limits.as_slice().iter().map(cursor).collect();
+        let mut edited = Self { cursors, last_take: None, ..self.clone() };
         // If the edit makes slots narrower, the last slot may still be used until its old end. So the last start, and
         // the cursors that the edit changed, move later by the difference.
         let later = old_width.saturating_sub(edited.slot_width());

@@ -32,13 +32,19 @@ pub struct Observed<'a> {
     pub now: Timestamp,
     /// Where the next slots may begin.
     pub cursors: &'a Limiter,
-    /// How long workers take to connect and sign. Permits are published earlier by this time.
+    /// How long workers take from the publication of a permit until they are ready to send. Permits are published
+    /// earlier by this time.
     pub preparation: Duration,
+    /// How long a run takes, from its due time to its publication. Runs begin earlier by this time.
+    pub run_time: Duration,
     /// Permits that are published and have no slot yet.
     pub queued: u32,
     /// Sends started and not yet settled.
     pub in_flight: u32,
     pub max_in_flight: u32,
+    /// Permits beyond `max_in_flight` that may wait for room: as many as attempts end until a run has published and its
+    /// permits are ready. Otherwise a fast destination would have nothing to send in this time.
+    pub ahead: u32,
     /// The smallest R + B − 1 of the limits; `None` when unlimited.
     pub max_queued: Option<u64>,
     /// Paused or deleted.
@@ -96,14 +102,18 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
         _ => 1,
     };
     // The bounds that do not depend on slots.
-    let room = max_in_flight.saturating_sub(observed.queued).saturating_sub(observed.in_flight);
+    let ahead =
+        if share < 1.0 || max_in_flight < observed.max_in_flight { 0 } else { observed.ahead.min(max_in_flight) };
+    let outstanding = observed.queued.saturating_add(observed.in_flight);
+    let room = max_in_flight.saturating_add(ahead).saturating_sub(outstanding);
     let unqueued = match observed.max_queued {
         Some(max) => u32::try_from(max.saturating_sub(u64::from(observed.queued))).unwrap_or(u32::MAX),
         None => u32::MAX,
     };
     let most = room.min(unqueued).min(MAX_PER_RUN).min(max_in_flight.div_ceil(SHARES));
-    // The slots that open before the next run. Outstanding permits take the first of them.
-    let until = observed.now + CADENCE + LEAD + observed.preparation;
+    // The slots that open before the permits of the next run are ready: that run begins once this one has published,
+    // and takes as long. Outstanding permits take the first of these slots.
+    let until = observed.now + CADENCE + LEAD + observed.preparation + 2 * observed.run_time;
     let open = observed.cursors.slots_before(observed.now, until, most.saturating_add(observed.queued));
     let slots = open.saturating_sub(observed.queued);
     // During the slow start after an outage only a share of these slots is used.
@@ -168,10 +178,10 @@ pub fn next_run(allowance: Allowance, exhausted: bool, next_due: Option<Timestam
     }
 }
 
-/// The due time of a paced run at `now`: [`LEAD`] and the workers' preparation time before the first slot that no
-/// outstanding permit will take, and no sooner than [`CADENCE`] from now.
-pub fn paced_due(cursors: &Limiter, queued: u32, preparation: Duration, now: Timestamp) -> Timestamp {
-    (cursors.start_after(queued, now) - LEAD - preparation).max(now + CADENCE)
+/// The due time of a paced run at `now`: [`LEAD`], the time of a run and the workers' preparation before the first slot
+/// that no outstanding permit will take, and no sooner than [`CADENCE`] from now. `ahead`: run and preparation together.
+pub fn paced_due(cursors: &Limiter, queued: u32, ahead: Duration, now: Timestamp) -> Timestamp {
+    (cursors.start_after(queued, now) - LEAD - ahead).max(now + CADENCE)
 }
 
 #[cfg(test)]
@@ -193,9 +203,11 @@ mod tests {
             now: NOW,
             cursors,
             preparation: Duration::ZERO,
+            run_time: Duration::ZERO,
             queued: 0,
             in_flight: 0,
             max_in_flight: 64,
+            ahead: 0,
             max_queued: None,
             suspended: false,
             breaker: &CLOSED,
@@ -232,6 +244,17 @@ mod tests {
         assert_eq!(next_run(allowed, false, None), NextRun::OnSettle);
         let full = allowance(&Observed { in_flight: 64, ..observed(&limiter) });
         assert_eq!(next_run(full, false, None), NextRun::OnSettle);
+    }
+
+    #[test]
+    fn permits_are_published_ahead_by_the_attempts_that_end_meanwhile() {
+        let limiter = Limiter::new(&RateLimits::UNLIMITED);
+        let with = |ahead, queued| allowance(&Observed { ahead, queued, in_flight: 64, ..observed(&limiter) }).allow;
+        assert_eq!([with(0, 0), with(20, 0), with(20, 15), with(20, 20)], [0, 20, 5, 0]);
+        assert_eq!(with(1_000, 63), 1, "at most `max_in_flight` more");
+        let (breaker, probe_at) = open_breaker();
+        let probing = Observed { now: probe_at, in_flight: 1, ahead: 20, breaker: &breaker, ..observed(&limiter) };
+        assert_eq!(allowance(&probing).allow, 0, "a probe is alone");
     }
 
     #[test]
@@ -314,6 +337,16 @@ mod tests {
         assert_eq!([with(0, 500), with(4, 500), with(6, 500)], [6, 2, 0]);
         let due = |queued, preparation| paced_due(&limiter, queued, Duration::from_millis(preparation), NOW).since(NOW);
         assert_eq!([due(1, 0), due(6, 500)].map(|due| due.as_millis()), [81, 86]);
+    }
+
+    #[test]
+    fn slow_runs_publish_the_slots_that_open_before_the_next_run_has_published() {
+        let limiter = per_second(10);
+        let with = |queued, run_time| {
+            let run_time = Duration::from_millis(run_time);
+            allowance(&Observed { queued, run_time, max_queued: Some(10), ..observed(&limiter) }).allow
+        };
+        assert_eq!([with(0, 0), with(0, 100), with(2, 100)], [1, 3, 1]);
     }
 
     #[test]

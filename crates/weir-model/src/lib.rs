@@ -23,6 +23,7 @@
 //! | a stale run releases its claims when the job has stopped | `release_wakes` | `a_stale_run_…` |
 //! | a worker dies after sending, before recording | `at_most_once` | `an_entry_of_a_dead_worker_…` |
 //! | a worker stalls just before the write | `slot_gate` | `without_the_gate_…` |
+//! | a slot is missed, and another one is granted meanwhile | `give_back_last` | `a_missed_slot_that_is_given_back_…` |
 //! | the job stops and restarts | `cursor_outlives_stop` | `a_job_that_forgets_its_cursor_…` |
 //! | Redis comes back empty or stale | `generation` | `without_generations_…` (two) |
 //! | Redis comes back, and workers hold slots from before | `last_old_start` | `counting_lost_permits_as_sent_now_…` |

@@ -13,6 +13,8 @@ pub(crate) struct Permit {
     pub(crate) expires: Ticks,
     /// The slot that it was granted.
     pub(crate) slot: Option<Ticks>,
+    /// Its slot is the last one that was granted, and not used.
+    pub(crate) has_last_slot: bool,
     /// When a send started with this permit.
     pub(crate) sent: Option<Ticks>,
     /// The permit's record in the queue.
@@ -96,6 +98,7 @@ impl Permit {
         holds_claim: false,
         expires: 0,
         slot: None,
+        has_last_slot: false,
         sent: None,
         in_queue: QueueView::ABSENT,
         in_snapshot: QueueView::ABSENT,

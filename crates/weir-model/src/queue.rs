@@ -39,7 +39,7 @@ impl State {
             return;
         }
         if scenario.remedies.grant_limits {
-            self.queue.version = version;
+            self.follow(version);
         }
         self.queue.backlog_ended = false;
         match self.queue.phase {
@@ -98,7 +98,7 @@ impl State {
         // Without its remedy a stale publication reaches this line. It is noted here, so that a property finds it.
         self.witness.stale_published |= lease.foreign || !lease.current;
         // The terms of the run are in force from here on, even if their edit is never announced.
-        self.queue.version = plan.version;
+        self.follow(plan.version);
         self.announce_terms(scenario, plan.version);
         // A recovered cursor counts only while the queue has none.
         self.queue.cursor = self.queue.cursor.or(plan.recovered);
@@ -147,15 +147,48 @@ impl State {
         self.queue.backlog_ended && knows && is_free && !scenario.terms(self.queue.version).suspended
     }
 
-    /// Takes a slot, the only way to send. One step checks all conditions, moves the cursor and marks the permit in
-    /// flight.
+    /// Applies the terms of this version. A slot from before an edit is not given back.
+    fn follow(&mut self, version: u8) {
+        if self.queue.version != version {
+            self.queue.version = version;
+            self.keep_last_slot();
+        }
+    }
+
+    /// Takes a slot, the only way to send. One step checks all conditions, gives a missed slot back, moves the cursor
+    /// and marks the permit in flight.
     pub(crate) fn take_slot(&mut self, scenario: &Scenario, permit: usize) -> SlotAnswer {
         let answer = self.slot_answer(scenario, permit);
         if let SlotAnswer::Granted(start) = answer {
-            self.queue.cursor = Some(start);
+            let before = self.cursor_without_missed(scenario, permit);
+            self.keep_last_slot();
+            (self.queue.before_last, self.queue.cursor) = (before, Some(start));
+            self.permits[permit].has_last_slot = true;
             self.permits[permit].in_queue.set = Set::InFlight;
         }
         answer
+    }
+
+    /// The cursor for the next slot of this permit. While the slot that the permit has missed is the last one, the
+    /// cursor is as it was before this slot.
+    fn cursor_without_missed(&self, scenario: &Scenario, permit: usize) -> Option<Ticks> {
+        let Permit { slot, has_last_slot, .. } = self.permits[permit];
+        let missed = slot.is_some_and(|start| start < 0);
+        if missed && has_last_slot {
+            return self.queue.before_last;
+        }
+        // Without the remedy any missed slot gives a spacing back.
+        let spacing = scenario.spacing(scenario.terms(self.queue.version).rate);
+        let given_back = if missed && !scenario.remedies.give_back_last { spacing } else { 0 };
+        self.queue.cursor.map(|last| (last - given_back).max(scenario.long_ago()))
+    }
+
+    /// The last slot was used, or is not given back for another reason.
+    pub(crate) fn keep_last_slot(&mut self) {
+        self.queue.before_last = None;
+        for permit in &mut self.permits {
+            permit.has_last_slot = false;
+        }
     }
 
     /// The answer to a worker that asks for a slot. A worker does not ask when its claim may expire before the result
@@ -166,7 +199,8 @@ impl State {
         let is_good = in_queue.set != Set::None && expires > TIMEOUT;
         let is_open = !terms.suspended || !scenario.remedies.grant_suspension;
         // No slot without a good permit, with suspended terms, or with an unknown cursor.
-        let Some(last) = self.queue.cursor.filter(|_| is_good && is_open) else { return SlotAnswer::Withdrawn };
+        let cursor = self.cursor_without_missed(scenario, permit);
+        let Some(last) = cursor.filter(|_| is_good && is_open) else { return SlotAnswer::Withdrawn };
         let start = next_start(last, scenario.spacing(terms.rate));
         let ahead = if scenario.remedies.grant_ahead { GRANT_AHEAD } else { SLOT_HORIZON };
         if start <= ahead {
@@ -219,8 +253,16 @@ impl State {
             }
         }
         self.snapshot = None;
-        let empty = Queue { phase: Phase::Idle, cursor: None, version: 0, backlog_ended: false, generation_age: 0 };
+        let empty = Queue {
+            phase: Phase::Idle,
+            cursor: None,
+            before_last: None,
+            version: 0,
+            backlog_ended: false,
+            generation_age: 0,
+        };
         self.queue = restored.unwrap_or(empty);
+        self.keep_last_slot();
     }
 }
 

@@ -126,6 +126,8 @@ pub struct Remedies {
     pub grant_ahead: bool,
     /// The slot is checked again when the request is written.
     pub slot_gate: bool,
+    /// A missed slot gives its spacing back only while it is the last one that was granted. Without this, always.
+    pub give_back_last: bool,
     /// The entry of a dead worker is dropped, and no other worker sends it.
     pub at_most_once: bool,
     /// The queue detects that it came back empty or stale: the state of an earlier generation is not valid.
@@ -167,6 +169,7 @@ impl Remedies {
         grant_suspension: true,
         grant_ahead: true,
         slot_gate: true,
+        give_back_last: true,
         at_most_once: true,
         generation: true,
         last_old_start: true,

@@ -68,6 +68,8 @@ pub(crate) struct Queue {
     pub(crate) phase: Phase,
     /// The start of the last slot; the next starts at least one spacing later.
     pub(crate) cursor: Option<Ticks>,
+    /// The cursor before the last slot, while this slot may be given back.
+    pub(crate) before_last: Option<Ticks>,
     /// The version of the terms that the queue applies.
     pub(crate) version: u8,
     /// The last run found fewer due deliveries than it was allowed to claim. Only the fast path uses this.
@@ -154,6 +156,7 @@ impl State {
                 phase: Phase::Idle,
                 // No cursor yet: the first run recovers it from the store.
                 cursor: None,
+                before_last: None,
                 version: 0,
                 backlog_ended: false,
                 // No send of an earlier generation can matter any more.

@@ -111,7 +111,7 @@ impl Queue {
                 woken.iter_mut().for_each(|due| age(due, DUE));
             }
         }
-        self.cursor.iter_mut().for_each(|last| age(last, scenario.long_ago()));
+        self.cursor.iter_mut().chain(&mut self.before_last).for_each(|last| age(last, scenario.long_ago()));
         self.generation_age = (self.generation_age + 1).min(scenario.old_age());
     }
 }

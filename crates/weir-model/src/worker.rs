@@ -68,6 +68,9 @@ impl State {
         self.witness.accepted[usize::from(permit.delivery)] += 1;
         permit.stage = Stage::Sent;
         permit.sent = Some(0);
+        if permit.has_last_slot {
+            self.keep_last_slot();
+        }
         true
     }
 
@@ -138,6 +141,9 @@ impl State {
         if scenario.remedies.at_most_once {
             // The entry is dropped once its worker is known to be dead. No other step depends on the time of this.
             permit.in_queue.entry = Entry::None;
+        }
+        if permit.has_last_slot {
+            self.keep_last_slot();
         }
         true
     }

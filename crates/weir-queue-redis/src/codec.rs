@@ -262,6 +262,8 @@ impl AnswerReader {
             queued: self.next_int()?.try_into().ok()?,
             in_flight: self.next_int()?.try_into().ok()?,
             preparation: Duration::from_micros(self.next_u64()?),
+            run_time: Duration::from_micros(self.next_u64()?),
+            ahead: u32::try_from(self.next_u64()?).ok()?,
             max_outstanding: Some(self.next_int()?.try_into().ok()?).filter(|most| *most > 0),
             known_since: self.next_time()?,
             cursors: match self.next_answer() {

@@ -174,7 +174,7 @@ impl ShardContext {
         let holder = self.lease.process();
         let register = |entry: OrphanedEntry| {
             let OrphanedEntry { entry, generation, id, claim, expires_at, had_slot } = entry;
-            self.registry.register(id, HeldPermit { generation, expires_at, entry, holder });
+            self.registry.register(id, HeldPermit { generation, expires_at, entry, holder, slot_start: 0 });
             OrphanedPermit { id, claim, had_slot }
         };
         Ok(entries.into_iter().map(register).collect())

@@ -28,6 +28,8 @@ pub(crate) struct HeldPermit {
     pub(crate) entry: String,
     /// The process id under which the permit was taken; `None` without a process lease.
     pub(crate) holder: Option<ProcessId>,
+    /// The start of the slot that it got last, by the clock of Redis in microseconds; 0 before the first.
+    pub(crate) slot_start: i64,
 }
 
 #[derive(Default)]
@@ -107,6 +109,18 @@ impl PermitRegistry {
         self.state().permits.get(&id).map(|held| held.generation)
     }
 
+    /// Remembers the slot of a held permit.
+    pub(crate) fn set_slot(&self, id: PermitId, start: i64) {
+        if let Some(held) = self.state().permits.get_mut(&id) {
+            held.slot_start = start;
+        }
+    }
+
+    /// The start of the slot that a permit got last; 0 for none.
+    pub(crate) fn slot_start(&self, id: PermitId) -> i64 {
+        self.state().permits.get(&id).map_or(0, |held| held.slot_start)
+    }
+
     /// Removes a permit, used or not.
     pub(crate) fn remove(&self, id: PermitId) -> Option<HeldPermit> {
         self.state().permits.remove(&id)
@@ -135,7 +149,7 @@ mod tests {
     }
 
     fn held(generation: u64) -> HeldPermit {
-        HeldPermit { generation, expires_at: NOW, entry: "1-0".to_owned(), holder: None }
+        HeldPermit { generation, expires_at: NOW, entry: "1-0".to_owned(), holder: None, slot_start: 0 }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The queue for workers: taking permits, asking for slots, settling.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use weir_queue::{HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, SlotAnswer, SlotRequest};
 
@@ -29,6 +31,10 @@ impl Permits for RedisQueue {
             return Ok(SlotAnswer::Withdrawn);
         }
         self.context.ask_for_slot(request).await
+    }
+
+    fn slot_round_trip(&self) -> Duration {
+        self.context.slot_requests.round_trip()
     }
 
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {

@@ -221,7 +221,8 @@ impl ShardReader {
             }
             for entry in entries {
                 let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;
-                let held_permit = HeldPermit { generation, expires_at: delivery.expires_at, entry, holder };
+                let expires_at = delivery.expires_at;
+                let held_permit = HeldPermit { generation, expires_at, entry, holder, slot_start: 0 };
                 // It was read before, or its generation has ended.
                 if held.contains(&id) || !self.context.registry.register(id, held_permit) {
                     continue;

@@ -15,7 +15,7 @@ use weir_core::{
     plan::{CADENCE, LAG_DEPTH, LEAD, SHARES},
     replay_share::FAST_PATH_AHEAD,
 };
-use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, RUN_FALLBACK, SLOT_HORIZON, Terms};
+use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, RUN_FALLBACK, SLOT_HORIZON, Terms};
 
 use crate::{
     codec,
@@ -135,6 +135,7 @@ fn constants() -> String {
         ("NARROW_SLOT", NARROW_SLOT),
         ("GRANT_AHEAD", GRANT_AHEAD),
         ("LONGEST_PREPARATION", LONGEST_PREPARATION),
+        ("LONGEST_RUN", LONGEST_RUN),
         ("MOST_AHEAD", MOST_AHEAD),
         ("CLOCK_TOLERANCE", CLOCK_TOLERANCE),
         ("LATE_CALL", LATE_CALL),

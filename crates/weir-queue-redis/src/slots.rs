@@ -13,7 +13,7 @@ use weir_core::{
     Clock as _,
     limiter::{GRANT_AHEAD, UNLIMITED_SLOT_WIDTH},
 };
-use weir_queue::{QueueError, QueueResult, SlotAnswer, SlotRequest};
+use weir_queue::{PermitId, QueueError, QueueResult, SlotAnswer, SlotRequest};
 
 use crate::{
     codec::AnswerReader,
@@ -33,6 +33,8 @@ const CLOCK_DOUBT: Duration = Duration::from_millis(50);
 
 struct PendingRequest {
     request: SlotRequest,
+    /// By the monotonic clock.
+    asked_at: i64,
     answer: oneshot::Sender<QueueResult<SlotAnswer>>,
 }
 
@@ -47,7 +49,7 @@ struct WaitQueue {
 #[derive(Default)]
 pub(crate) struct SlotRequests {
     queues: Mutex<[WaitQueue; SHARDS]>,
-    answer_time: AnswerTime,
+    answer_times: AnswerTimes,
 }
 
 impl SlotRequests {
@@ -72,22 +74,37 @@ impl SlotRequests {
     }
 }
 
-/// How long Redis takes to answer, in nanoseconds. A longer time counts at once; a shorter one reduces the value by an
-/// eighth of the difference. A slot that ends before its answer arrives is useless; a worker that got only such slots
-/// would never send.
+/// How long Redis takes to answer requests for slots, in nanoseconds.
 #[derive(Default)]
-struct AnswerTime(AtomicI64);
+struct AnswerTimes {
+    /// The moving average of calls. A slot that ends before its answer arrives is useless; a worker that got only such
+    /// slots would never send. A single slow answer changes little here: it would postpone the slots of many requests.
+    usual: AtomicI64,
+    /// From the request to the answer, with the wait for an earlier call. A longer time counts at once; a shorter one
+    /// reduces the value by an eighth of the difference.
+    slow: AtomicI64,
+}
 
-impl AnswerTime {
-    fn observe(&self, took: i64) {
-        let before = self.0.load(Ordering::Relaxed);
-        self.0.store(if took >= before { took } else { before - (before - took) / 8 }, Ordering::Relaxed);
+impl AnswerTimes {
+    /// A call took `called`, and the first of its requests got its answer after `waited`.
+    fn observe(&self, called: i64, waited: i64) {
+        let usual = self.usual.load(Ordering::Relaxed);
+        self.usual.store(usual + (called - usual) / 8, Ordering::Relaxed);
+        let slow = self.slow.load(Ordering::Relaxed);
+        self.slow.store(if waited >= slow { waited } else { slow - (slow - waited) / 8 }, Ordering::Relaxed);
     }
 
     /// From when a slot that is requested at `now` can be used, in microseconds; 0 while answers are fast.
     fn usable_from(&self, now: i64) -> i64 {
-        let took = self.0.load(Ordering::Relaxed);
-        if took < SLOW_ANSWER.as_nanos() as i64 { 0 } else { now + took / 1_000 }
+        let usual = self.usual.load(Ordering::Relaxed);
+        if usual < SLOW_ANSWER.as_nanos() as i64 { 0 } else { now + usual / 1_000 }
+    }
+}
+
+impl SlotRequests {
+    /// How long requests take at the upper end.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.answer_times.slow.load(Ordering::Relaxed).unsigned_abs())
     }
 }
 
@@ -97,7 +114,8 @@ impl ShardContext {
     pub(crate) async fn ask_for_slot(self: &Arc<Self>, request: SlotRequest) -> QueueResult<SlotAnswer> {
         let shard = Shard::of(request.id.destination_id);
         let (answer, answered) = oneshot::channel();
-        if self.slot_requests.join(shard, PendingRequest { request, answer }) {
+        let asked_at = self.clock.monotonic();
+        if self.slot_requests.join(shard, PendingRequest { request, asked_at, answer }) {
             let context = self.clone();
             tokio::spawn(async move { context.serve(shard).await });
         }
@@ -120,18 +138,22 @@ impl ShardContext {
 impl ShardContext {
     async fn ask_for_slots(&self, shard: Shard, requests: Vec<PendingRequest>) {
         let mut call = self.new_call(shard, Operation::TakeSlot);
-        call.arg(self.slot_requests.answer_time.usable_from(self.clock.lower_bound(shard)));
-        for PendingRequest { request: SlotRequest { id, preparation }, .. } in &requests {
+        call.arg(self.slot_requests.answer_times.usable_from(self.clock.lower_bound(shard)));
+        for &PendingRequest { request: SlotRequest { id, preparation, missed }, .. } in &requests {
             let micros = preparation.map_or(-1, |took| i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
-            call.destination(id.destination_id).arg(id.serial).arg(micros);
+            // The name of the slot makes sure that a call which Redis runs late gives no later slot back.
+            let missed = if missed { self.registry.slot_start(id) } else { 0 };
+            call.destination(id.destination_id).arg(id.serial).arg(micros).arg(missed);
         }
         // If answers are slow, later requests ask for slots that are still usable when the answer arrives.
         let asked = self.clock.monotonic();
         let mut answered = self.call(call).await;
-        self.slot_requests.answer_time.observe(self.clock.monotonic() - asked);
-        for PendingRequest { answer, .. } in requests {
+        let now = self.clock.monotonic();
+        let first = requests.iter().map(|request| request.asked_at).min().unwrap_or(asked);
+        self.slot_requests.answer_times.observe(now - asked, now - first);
+        for PendingRequest { request, answer, .. } in requests {
             let slot = match &mut answered {
-                Ok(answered) => self.read_slot(shard, &mut answered.values),
+                Ok(answered) => self.read_slot(shard, request.id, &mut answered.values),
                 Err(error) => Err(error.clone()),
             };
             // The attempt may have been cancelled.
@@ -139,16 +161,19 @@ impl ShardContext {
         }
     }
 
-    fn read_slot(&self, shard: Shard, answer: &mut AnswerReader) -> QueueResult<SlotAnswer> {
+    fn read_slot(&self, shard: Shard, id: PermitId, answer: &mut AnswerReader) -> QueueResult<SlotAnswer> {
         let (Some(start), Some(end)) = (answer.next_int(), answer.next_int()) else {
             return Err(unexpected());
         };
-        if start == 0 {
-            return Ok(SlotAnswer::Withdrawn);
+        match start {
+            0 => return Ok(SlotAnswer::Withdrawn),
+            -1 => return Ok(SlotAnswer::NoRoom),
+            _ => {}
         }
         if end == 0 {
             return Ok(SlotAnswer::Later(self.clock.engine_time(shard, start)));
         }
+        self.registry.set_slot(id, start);
         let mut slot = self.clock.narrowed(shard, (start, end));
         if end - start == UNLIMITED_SLOT_WIDTH.as_micros() as i64 {
             // The destination has no limit, so a send that is a little early exceeds nothing.
@@ -169,12 +194,22 @@ mod tests {
 
     #[test]
     fn slots_are_requested_from_the_time_they_are_usable() {
-        let time = AnswerTime::default();
-        time.observe(1_000_000);
-        assert_eq!(time.usable_from(5_000_000), 0);
-        time.observe(20_000_000);
-        assert_eq!(time.usable_from(5_000_000), 5_020_000);
-        (0..40).for_each(|_| time.observe(1_000_000));
-        assert_eq!(time.usable_from(5_000_000), 0);
+        let times = AnswerTimes::default();
+        (0..40).for_each(|_| times.observe(1_000_000, 1_000_000));
+        assert_eq!(times.usable_from(5_000_000), 0);
+        times.observe(18_000_000, 18_000_000);
+        assert!(times.usable_from(5_000_000) < 5_004_000, "a single slow answer postpones few slots");
+        (0..80).for_each(|_| times.observe(20_000_000, 20_000_000));
+        assert!((5_019_900..=5_020_000).contains(&times.usable_from(5_000_000)));
+    }
+
+    #[test]
+    fn workers_ask_earlier_by_the_slow_answers() {
+        let requests = SlotRequests::default();
+        requests.answer_times.observe(1_000_000, 1_000_000);
+        requests.answer_times.observe(10_000_000, 25_000_000);
+        assert_eq!(requests.round_trip(), Duration::from_millis(25));
+        (0..80).for_each(|_| requests.answer_times.observe(1_000_000, 1_000_000));
+        assert!(requests.round_trip() <= Duration::from_millis(2));
     }
 }

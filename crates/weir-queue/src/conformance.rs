@@ -242,7 +242,15 @@ impl Subject {
     }
 
     async fn ask_prepared_in(&self, permit: &Permit, preparation: Option<Duration>) -> SlotAnswer {
-        self.queue.take_slot(SlotRequest { id: permit.id, preparation }).await.expect("take a slot")
+        let request = SlotRequest { preparation, ..SlotRequest::new(permit.id) };
+        self.queue.take_slot(request).await.expect("take a slot")
+    }
+
+    /// Asks for another slot after `missed` is over.
+    async fn ask_after_miss(&self, permit: &Permit, missed: Slot) -> SlotAnswer {
+        self.until(missed.end + self.precision).await;
+        let request = SlotRequest { missed: true, ..SlotRequest::new(permit.id) };
+        self.queue.take_slot(request).await.expect("take a slot")
     }
 
     /// Asks for a slot as workers do: again shortly before the slot, when it is too far ahead.
@@ -291,6 +299,9 @@ macro_rules! queue_conformance {
             a_slot_is_granted_at_most_40_ms_ahead,
             the_first_request_gets_the_first_slot,
             a_missed_slot_is_replaced_by_a_later_one,
+            a_missed_slot_that_is_still_the_last_gives_its_spacing_back,
+            a_missed_slot_gives_nothing_back_after_another_was_granted,
+            a_slot_is_not_given_back_after_an_edit,
             cursors_survive_a_stop,
             unknown_cursors_continue_from_the_recovered_ones,
             an_unlimited_permit_has_a_slot_that_starts_now,
@@ -311,6 +322,8 @@ macro_rules! queue_conformance {
             a_lease_counts_what_is_queued_and_in_flight,
             a_settle_runs_a_job_that_waits_for_room,
             a_settle_during_a_run_is_not_missed,
+            a_permit_without_room_waits_for_the_end_of_an_attempt,
+            a_lease_reports_how_many_attempts_end_until_new_permits_are_ready,
             a_crowded_destination_gets_fewer_permits_until_attempts_end,
             a_crowded_permit_starts_no_run,
             a_crowded_paced_permit_starts_no_run,

@@ -48,6 +48,9 @@ pub const LAST_OLD_START: Duration = Duration::from_secs(3);
 /// The longest time that permits are published earlier for workers that take long to be ready, mostly to connect. Below
 /// [`SLOT_HORIZON`]: a permit that asks earlier than that is withdrawn.
 pub const LONGEST_PREPARATION: Duration = Duration::from_millis(1_500);
+/// The longest time that runs begin earlier because they take long: for a store that is 50 ms away and a run that waits
+/// for the previous one. Longer runs are a fault, and permits that are published even earlier would only fill workers.
+pub const LONGEST_RUN: Duration = Duration::from_millis(500);
 /// How long a job waits at most for a settle or a wake, because either may be lost. A lost one costs a second, and a
 /// job that waits for a slow receiver one run a second.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
@@ -145,6 +148,11 @@ pub struct Lease {
     pub cursors: Option<Limiter>,
     /// How long workers take to be ready to send.
     pub preparation: Duration,
+    /// How long a run of the job takes, from its due time to its publication.
+    pub run_time: Duration,
+    /// How many attempts end until a run has published and its permits are ready, as measured since the last lease; at
+    /// most `max_in_flight`.
+    pub ahead: u32,
     /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
     pub max_outstanding: Option<u32>,
     /// When the job's current data began: at the start of the process, with the loss of Redis, or with the loss of this
@@ -207,8 +215,18 @@ pub struct Permit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRequest {
     pub id: PermitId,
-    /// How long the worker took to be ready; zero with an open connection. `None` when it was reported before.
+    /// How long the worker took to be ready, from the publication of the permit. `None` when it was reported before.
     pub preparation: Option<Duration>,
+    /// The last slot that the worker got for the permit is over, and nothing was or will be sent in it. While it is
+    /// still the last slot that was granted, its spacing is given back before another one is granted.
+    pub missed: bool,
+}
+
+impl SlotRequest {
+    /// The first request of a permit whose worker was ready at once.
+    pub fn new(id: PermitId) -> Self {
+        Self { id, preparation: None, missed: false }
+    }
 }
 
 /// The answer to a [`SlotRequest`].
@@ -218,8 +236,10 @@ pub enum SlotAnswer {
     Granted(Slot),
     /// The next slot starts at this instant, which is too far ahead to grant it now. Ask again a little before it.
     Later(Timestamp),
-    /// Release the claim, then hand the permit back: the destination is suspended or has no room, the permit is not
-    /// valid any more, or the next slot is beyond [`SLOT_HORIZON`].
+    /// `max_in_flight` sends are in flight. Ask again in a few milliseconds.
+    NoRoom,
+    /// Release the claim, then hand the permit back: the destination is suspended, the permit is not valid any more, or
+    /// the next slot is beyond [`SLOT_HORIZON`].
     Withdrawn,
 }
 
@@ -284,6 +304,12 @@ pub trait Permits {
 
     /// The only way to send: decides about a slot and grants it in one step, for a worker that is ready.
     async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer>;
+
+    /// How long a request for a slot takes until its answer is here, at the upper end of what was measured lately. Workers
+    /// ask earlier by this time.
+    fn slot_round_trip(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// The attempts of these permits have ended. Their room is free for other permits.
     async fn settle(&self, ids: &[PermitId]) -> QueueResult<()>;

@@ -63,6 +63,9 @@ impl Run {
             now: self.now,
             cursors: &cursors,
             preparation: self.lease.preparation,
+            run_time: self.lease.run_time,
+            // While workers have no places, more permits would only wait.
+            ahead: if self.lease.max_outstanding.is_some() { 0 } else { self.lease.ahead },
             queued: self.lease.queued,
             in_flight: self.lease.in_flight,
             // While workers have no places, fewer permits may be outstanding.
@@ -170,6 +173,8 @@ mod tests {
             in_flight: 0,
             cursors: None,
             preparation: Duration::ZERO,
+            run_time: Duration::ZERO,
+            ahead: 0,
             max_outstanding: None,
             known_since: NOW,
         }

@@ -8,7 +8,9 @@ mod clock;
 mod postgres;
 mod process;
 mod redis;
+mod slow_link;
 
 pub use clock::ServerClock;
 pub use postgres::{Postgres, postgres_programs};
 pub use redis::Redis;
+pub use slow_link::SlowLink;

@@ -36,6 +36,11 @@ const MAX_CLOSED: u32 = 3;
 /// free some.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 
+/// The longest time that a permit is on its way to a worker and counts as preparation: two round trips to a store that
+/// is 50 ms away, and a busy machine. A longer time means that the workers have no places, and permits that were
+/// published even earlier would only wait for them.
+const LONGEST_HANDOVER: Duration = Duration::from_millis(250);
+
 /// Makes attempts.
 pub(crate) struct Attempter {
     pub(crate) queue: SharedQueue,
@@ -120,7 +125,10 @@ impl Attempter {
         let start_by = permit.delivery.expires_at - target.timeout();
         let lag_since = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
         let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, lag_since };
-        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| ask_time(at, &permit.delivery));
+        // How long the permit took to get here, and how long the request for its slot will take.
+        let handover = self.clock.now().since(permit.published_at).min(LONGEST_HANDOVER);
+        let round_trip = self.queue.slot_round_trip();
+        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| ask_time(at, &permit.delivery, round_trip));
         // Leave an idle connection to others until it is needed. If none is idle, dial now.
         if expected_at > self.clock.now() && self.outbound.has_idle_connection(&target.target) {
             self.sleep_until(expected_at).await;
@@ -147,7 +155,7 @@ impl Attempter {
             }
             // An idle connection needs no preparation.
             let took = if warm { Duration::ZERO } else { self.clock.now().since(connecting_since) };
-            slots.preparation = Some(took);
+            slots.preparation = Some(handover + took + round_trip);
 
             // Ready to send: take the slot when it is expected, and send in it.
             self.sleep_until(expected_at).await;

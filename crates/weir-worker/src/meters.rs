@@ -14,6 +14,7 @@ pub(crate) struct Meters {
     start_lag: Histogram,
     slots_used: Counter,
     pub(crate) slots_missed: Counter,
+    pub(crate) slot_request: Histogram,
 }
 
 impl Meters {
@@ -25,6 +26,7 @@ impl Meters {
             start_lag: histogram!("weir_start_lag_seconds"),
             slots_used: counter!("weir_slots_used_total"),
             slots_missed: counter!("weir_slots_missed_total"),
+            slot_request: histogram!("weir_slot_request_seconds"),
         }
     }
 

@@ -135,6 +135,14 @@ impl Metrics {
     }
 }
 
+/// Runs a check, and exports how long it took.
+async fn timed<T>(name: &'static str, check: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let checked = check.await;
+    gauge!(name).set(began.elapsed().as_secs_f64());
+    checked
+}
+
 impl GaugeSources {
     /// Checks store, queue and clock periodically until `shutdown` resolves.
     pub(crate) async fn check_backends(self, readiness: Readiness, shutdown: impl Future<Output = ()>) {
@@ -150,8 +158,10 @@ impl GaugeSources {
                     );
                 }
                 checks_with_offset = if is_large { checks_with_offset + 1 } else { 0 };
-                let (store, queue) =
-                    tokio::join!(timeout(CHECK_TIMEOUT, store.check()), timeout(CHECK_TIMEOUT, queue.check()));
+                let (store, queue) = tokio::join!(
+                    timed("weir_store_round_trip_seconds", timeout(CHECK_TIMEOUT, store.check())),
+                    timed("weir_queue_round_trip_seconds", timeout(CHECK_TIMEOUT, queue.check()))
+                );
                 set_availability("weir_store_up", matches!(store, Ok(Ok(()))));
                 set_availability("weir_queue_up", matches!(queue, Ok(Ok(()))));
                 sleep(CHECK_EVERY).await;

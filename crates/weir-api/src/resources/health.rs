@@ -9,6 +9,7 @@ use axum::{
 };
 use http::header;
 use serde::Serialize;
+use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use crate::{
@@ -19,6 +20,21 @@ use crate::{
 
 /// How long store and queue may take to answer the readiness check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The round trips for which limits are used to nine tenths and more, with a margin for a busy machine. Longer ones are
+/// reported; a process that is slow is more useful than none.
+const STORE_BUDGET: Duration = Duration::from_millis(60);
+const QUEUE_BUDGET: Duration = Duration::from_millis(15);
+
+/// Whether the process is ready, and what an operator should look at.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Readiness {
+    #[schema(value_type = String, example = "ready")]
+    status: &'static str,
+    /// Absent if there is nothing to say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
 
 /// A status in one word.
 #[derive(Serialize, ToSchema)]
@@ -39,23 +55,36 @@ pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<Status>> {
 /// Check that the process is ready for requests
 ///
 /// A process is ready when it has started, is not stopping, its clock and that of Redis agree within 30 seconds, and the
-/// store answers and takes writes. A scheduler or worker also needs the queue.
+/// store answers and takes writes. A scheduler or worker also needs the queue. If the store or the queue answers too
+/// slowly for the limits to be used, `warnings` says so.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "operation",
-    responses((status = 200, description = "The process is ready", body = Status))
+    responses((status = 200, description = "The process is ready", body = Readiness))
 )]
-pub(crate) async fn ready(State(operations): State<Arc<Operations>>, _: Query<()>) -> ApiResult<Json<Status>> {
+pub(crate) async fn ready(State(operations): State<Arc<Operations>>, _: Query<()>) -> ApiResult<Json<Readiness>> {
     if let Some(reason) = operations.readiness.not_ready_reason() {
         return Err(Problem::new(ProblemKind::Unavailable, reason));
     }
+    let mut warnings = Vec::new();
+    let began = Instant::now();
     in_time("store", operations.store.check()).await??;
-    if let Some(queue) = &operations.queue
-        && let Err(error) = in_time("queue", queue.check()).await?
-    {
-        tracing::warn!(%error, "not ready: the queue check failed");
-        return Err(Problem::new(ProblemKind::Unavailable, "the queue cannot be reached"));
+    warnings.extend(slow("store", began.elapsed(), STORE_BUDGET));
+    if let Some(queue) = &operations.queue {
+        let began = Instant::now();
+        if let Err(error) = in_time("queue", queue.check()).await? {
+            tracing::warn!(%error, "not ready: the queue check failed");
+            return Err(Problem::new(ProblemKind::Unavailable, "the queue cannot be reached"));
+        }
+        warnings.extend(slow("queue", began.elapsed(), QUEUE_BUDGET));
     }
-    Ok(Json(Status { status: "ready" }))
+    Ok(Json(Readiness { status: "ready", warnings }))
+}
+
+/// The warning about a backend whose check took longer than its budget.
+fn slow(backend: &str, took: Duration, budget: Duration) -> Option<String> {
+    let (took, budget) = (took.as_millis(), budget.as_millis());
+    (took > budget)
+        .then(|| format!("the {backend} took {took} ms to answer; above {budget} ms, limits are not used in full"))
 }
 
 async fn in_time<T>(backend: &str, check: impl Future<Output = T>) -> ApiResult<T> {
@@ -77,4 +106,16 @@ pub(crate) async fn metrics(State(operations): State<Arc<Operations>>, _: Query<
     };
     let rendered = render().await;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], rendered).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_beyond_its_latency_budget_is_reported() {
+        assert_eq!(slow("queue", QUEUE_BUDGET, QUEUE_BUDGET), None);
+        let warning = slow("queue", Duration::from_millis(42), QUEUE_BUDGET).unwrap();
+        assert_eq!(warning, "the queue took 42 ms to answer; above 15 ms, limits are not used in full");
+    }
 }

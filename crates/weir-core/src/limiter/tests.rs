@@ -140,6 +140,31 @@ fn estimated_slots_and_starts_match_the_slots_that_are_taken() {
 }
 
 #[test]
+fn a_slot_that_is_given_back_leaves_every_cursor_as_before() {
+    for of in [vec![(2, Period::Second, 1)], vec![(10, Period::Second, 3), (20, Period::Minute, 2)]] {
+        let mut limiter = Limiter::new(&limits(&of));
+        limiter.take(at(0));
+        let mut without = limiter.clone();
+        let missed = limiter.take(at(1_000));
+        assert!(!limiter.give_back(missed.start, missed.start), "it has not passed");
+        assert!(limiter.give_back(missed.start, missed.end));
+        assert!(!limiter.give_back(missed.start, missed.end), "a slot is given back once");
+        for now in [1_020, 1_020, 4_000] {
+            assert_eq!(limiter.take(at(now)), without.take(at(now)), "{of:?}");
+        }
+    }
+}
+
+#[test]
+fn only_the_last_slot_is_given_back_and_only_under_its_limits() {
+    let mut limiter = Limiter::new(&limits(&[(100, Period::Second, 1)]));
+    let (first, last) = (limiter.take(at(0)), limiter.take(at(0)));
+    assert!(!limiter.give_back(first.start, at(1_000)));
+    limiter.reconfigure(&limits(&[(200, Period::Second, 1)]));
+    assert!(!limiter.give_back(last.start, at(1_000)));
+}
+
+#[test]
 fn a_hold_moves_the_next_slot_and_later_slots_keep_their_spacing() {
     let mut limiter = Limiter::new(&limits(&[(10, Period::Second, 1)]));
     limiter.hold(at(3_000));
@@ -202,6 +227,51 @@ proptest! {
             sends.retain(|send| *send >= edited_at + Duration::from_millis(100));
             for limit in limits.as_slice() {
                 assert_bounded(&mut sends, limit.period.window(), limit.bound());
+            }
+        }
+    }
+
+    /// Each slot is used at its start, used at its end, or missed. A missed slot is given back at a later time, in any
+    /// order with other slots and edits.
+    #[test]
+    fn slots_that_are_given_back_let_no_window_exceed_its_bound(first in any_limits(), edits in any::<bool>(), steps in prop::collection::vec((0u8..12, 0u64..60, any_limits()), 1..600)) {
+        let mut limiter = Limiter::new(&first);
+        let (mut now, mut sends, mut missed, mut in_force) = (at(0), Vec::new(), Vec::<Slot>::new(), vec![first]);
+        for (kind, gap, new) in steps {
+            now = now + Duration::from_millis(gap);
+            match kind {
+                0 if edits => {
+                    limiter.reconfigure(&new);
+                    in_force.push(new);
+                }
+                0..=4 => {
+                    // The permits of missed slots ask again, the latest of them first or last.
+                    let index = if kind % 2 == 0 { 0 } else { missed.len().saturating_sub(1) };
+                    if missed.get(index).is_some_and(|slot| slot.is_over(now)) {
+                        limiter.give_back(missed.remove(index).start, now);
+                    }
+                }
+                _ => {
+                    // Slots are granted at most 40 ms ahead.
+                    now = now.max(limiter.next_start(now) - GRANT_AHEAD);
+                    let slot = limiter.take(now);
+                    match kind {
+                        5..=7 => missed.push(slot),
+                        8 => sends.push(slot.start),
+                        _ => sends.push(slot.end - Duration::from_nanos(1)),
+                    }
+                }
+            }
+        }
+        for period in [Period::Second, Period::Minute] {
+            // A window that spans edits is bounded by the largest limit, if each of them has one of this period.
+            let bounds = in_force.iter().map(|limits| {
+                let limit = limits.as_slice().iter().find(|limit| limit.period == period);
+                limit.map(|limit| (u64::from(limit.limit.get()), u64::from(limit.burst.get())))
+            });
+            if let Some(bounds) = bounds.collect::<Option<Vec<_>>>() {
+                let most = |of: fn(&(u64, u64)) -> u64| bounds.iter().map(of).max().unwrap_or(0);
+                assert_bounded(&mut sends, period.window(), most(|bound| bound.0) + most(|bound| bound.1) - 1);
             }
         }
     }

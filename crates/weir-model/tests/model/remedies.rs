@@ -88,6 +88,11 @@ fn without_the_gate_a_worker_that_stalls_before_the_write_exceeds_the_rate() {
 }
 
 #[test]
+fn a_missed_slot_that_is_given_back_after_another_was_granted_exceeds_the_rate() {
+    needs(|remedies| remedies.give_back_last = false, TWO_EVENTS, AT_MOST_R_SENDS);
+}
+
+#[test]
 fn an_entry_of_a_dead_worker_that_another_worker_takes_over_is_sent_twice() {
     let scenario = faults(Faults { crashes: 1, stalls: 2, ..Faults::default() });
     needs(|remedies| remedies.at_most_once = false, scenario, USED_ONCE);

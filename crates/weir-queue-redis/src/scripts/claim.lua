@@ -14,6 +14,17 @@ local function count_valid(permits)
   return redis.call('ZCARD', permits)
 end
 
+-- How many permits end in the time of a run and of the preparation, as measured since the last claim; at most
+-- `max_in_flight`.
+local function ended_meanwhile(job, outstanding)
+  local ended = job.serial - outstanding
+  local last = job.claimed or { now, ended }
+  job.claimed = { now, ended }
+  local time = job.preparation + (job.run_time or 0)
+  local ahead = math.floor((ended - last[2]) * time / math.max(now - last[1], 1))
+  return math.max(math.min(ahead, job.max_in_flight), 0)
+end
+
 local function cursors_of(limiter)
   if not limiter then
     return false
@@ -33,17 +44,21 @@ local leases = {}
 for index = 1, #due, 2 do
   local id = due[index]
   local job = load_job(id)
+  -- A job without a floor may have been due for long, so it says nothing about the time of a run.
+  job.run_since = job.phase == 'scheduled' and job.floor == job.due and job.due or nil
   -- A leased job stays in the schedule, at the end of its lease, so that it runs again if its scheduler dies.
   move_job(id, job, 'leased', now + lease_for)
   -- The new epoch makes a publication of an earlier lease stale. Wakes and settles from here on are those of this
   -- lease.
   job.epoch = job.epoch + 1
   job.woken, job.settled = nil, nil
+  local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
+  local ahead = ended_meanwhile(job, queued + in_flight)
   save_job(id, job)
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
-    count_valid(queued_of(id)), count_valid(in_flight_of(id)),
-    job.preparation, job.max_outstanding or 0,
+    queued, in_flight,
+    job.preparation, job.run_time or 0, ahead, job.max_outstanding or 0,
     -- A job of an earlier version does not say it.
     job.known_since or now, cursors_of(job.cursors),
   }

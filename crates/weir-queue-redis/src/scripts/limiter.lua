@@ -1,5 +1,6 @@
 -- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds. A
--- limiter is { cursors = { { limit, period, burst, since, spent }… }, last_start = time or nil, held_until = time }.
+-- limiter is { cursors = { { limit, period, burst, since, spent }… }, last_start = time or nil, held_until = time,
+-- last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil }.
 
 -- Exact: a quotient that is not an integer differs from every integer by at least 1 / limit, far more than a double's
 -- error.
@@ -99,17 +100,58 @@ end
 -- Takes the next slot and returns its start and its end.
 local function take_slot(limiter, at)
   local start = next_start(limiter, at)
+  local before = { start, limiter.last_start or false }
   for _, cursor in ipairs(limiter.cursors) do
+    before[#before + 1], before[#before + 2] = cursor.since, cursor.spent
     cursor.since, cursor.spent = tokens_at(cursor, start)
     cursor.spent = cursor.spent + 1
   end
   limiter.last_start = math.max(limiter.last_start or 0, start)
+  -- Without a limit there is nothing to give back.
+  limiter.last_take = #limiter.cursors > 0 and before or nil
   return start, start + width_of_slots(limiter)
 end
 
+-- The cursors as they were before the last slot was taken, if it has this start; nil when something has moved them
+-- since, which a script of an earlier version does not note.
+local function cursors_before(limiter, start)
+  local last = limiter.last_take
+  if not last or last[1] ~= start or limiter.last_start ~= math.max(last[2] or 0, start)
+    or #last ~= 2 + 2 * #limiter.cursors then
+    return nil
+  end
+  local before = {}
+  for index, cursor in ipairs(limiter.cursors) do
+    before[index] = {
+      limit = cursor.limit, period = cursor.period, burst = cursor.burst,
+      since = last[2 * index + 1], spent = last[2 * index + 2],
+    }
+    local since, spent = tokens_at(before[index], start)
+    if cursor.since ~= since or cursor.spent ~= spent + 1 then
+      return nil
+    end
+  end
+  return before
+end
+
+-- Gives the slot with this start back, if it was the last that was taken. No send has used it, and none will.
+local function give_back(limiter, start, at)
+  local before = start < at and cursors_before(limiter, start)
+  if before then
+    limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
+    limiter.last_take = nil
+  end
+end
+
 -- When the job of a backlog runs next: shortly before the first slot that no queued permit will take.
-local function paced_due(limiter, queued, preparation, at)
-  return math.max(start_after(limiter, queued, at) - LEAD - preparation, at + CADENCE)
+local function paced_due(job, queued, at)
+  local ahead = LEAD + job.preparation + (job.run_time or 0)
+  return math.max(start_after(job.cursors, queued, at) - ahead, at + CADENCE)
+end
+
+-- A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
+local function smoothed(known, new)
+  return new >= known and new or known - math.floor((known - new) / 8)
 end
 
 -- The cursor under another limit of the same period. The debt, in sends since the last start, stays, but no wait is
@@ -164,7 +206,7 @@ local function reconfigure(limiter, limits)
       edited[#edited + 1] = cursors[index]
     end
   end
-  limiter.cursors = cursors
+  limiter.cursors, limiter.last_take = cursors, nil
   -- A kept cursor does not move: the spacing of its limit already allows for slots of the old width.
   local later = old_width - width_of_slots(limiter)
   if last_start and later > 0 then

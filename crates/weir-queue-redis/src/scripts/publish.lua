@@ -55,6 +55,11 @@ local function requeue(job, run)
   if next_run == 'continue' then
     return
   end
+  -- Later runs begin earlier by the time that this one took.
+  if job.run_since then
+    job.run_time = smoothed(job.run_time or 0, math.min(math.max(now - job.run_since, 0), LONGEST_RUN))
+    job.run_since = nil
+  end
   -- Only a run that found no live backlog opens the fast path.
   job.fast_path_ahead = AHEAD_AFTER[next_run]
   -- A wake during the lease counts: a stop would lose it, and a later due time would delay it. A new version is a wake,
@@ -67,7 +72,7 @@ local function requeue(job, run)
     schedule(id, job, math.min(woken or run.next_due, run.next_due), 0, false)
   -- Paced: the permits of this publication are queued by now, so the pace counts them.
   elseif next_run == 'paced' then
-    local due = job.cursors and paced_due(job.cursors, redis.call('ZCARD', queued_of(id)), job.preparation, now) or now
+    local due = job.cursors and paced_due(job, redis.call('ZCARD', queued_of(id)), now) or now
     schedule(id, job, due, due, false)
   elseif next_run == 'on_settle' and not job.settled and has_permits(id) then
     schedule(id, job, now + RUN_FALLBACK, now + RUN_FALLBACK, true)

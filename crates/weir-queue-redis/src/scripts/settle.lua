@@ -48,7 +48,7 @@ local function pull_pace(id, job, queued)
   if job.phase ~= 'scheduled' or job.on_settle or job.due ~= job.floor or not job.cursors then
     return make_room(id, job)
   end
-  local pace = paced_due(job.cursors, redis.call('ZCARD', queued), job.preparation, now)
+  local pace = paced_due(job, redis.call('ZCARD', queued), now)
   if pace < job.due then
     schedule(id, job, pace, pace, false)
     return true

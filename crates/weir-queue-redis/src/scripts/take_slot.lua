@@ -3,34 +3,29 @@
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; then for each permit, each at most
---         once: its destination, its serial, and how long its worker took to be ready, or -1 when that was reported
---         before
+--         once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
+--         before, and the start of its slot, if it was missed and nothing was sent in it, or 0
 -- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
---         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn
+--         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room
 
 -- Not in the past, and not so late that no slot could be granted.
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
-
--- A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
-local function smoothed(known, new)
-  new = math.min(new, LONGEST_PREPARATION)
-  return new >= known and new or known - math.floor((known - new) / 8)
-end
 
 -- The requests by destination, in their order, so that each set of permits is read and written once.
 local function read_requests()
   local destinations, by_id, count = {}, {}, 0
   while more() do
-    local id, permit, preparation = text(), permit_named(text()), number()
+    local id, permit, preparation, missed = text(), permit_named(text()), number(), number()
     local requests = by_id[id]
     if not requests then
-      requests = { id = id, permits = {}, preparations = {}, positions = {} }
+      requests = { id = id, permits = {}, preparations = {}, missed = {}, positions = {} }
       by_id[id] = requests
       destinations[#destinations + 1] = requests
     end
     count = count + 1
     local index = #requests.permits + 1
     requests.permits[index], requests.preparations[index], requests.positions[index] = permit, preparation, count
+    requests.missed[index] = missed
   end
   return destinations
 end
@@ -81,10 +76,15 @@ local function grant_all(requests)
     local expires = tonumber(queued_score or in_flight[index] or 0)
     local slot_start, slot_end = 0, 0
     -- A permit in flight asks again after a missed slot, and has its room already.
-    if expires > now and not job.suspended and job.cursors and not (queued_score and sending >= most) then
+    local may_send = expires > now and not job.suspended and job.cursors
+    if may_send and queued_score and sending >= most then
+      slot_start = -1
+    elseif may_send then
       if requests.preparations[index] >= 0 then
-        job.preparation = smoothed(job.preparation, requests.preparations[index])
+        job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end
+      -- While the missed slot is the last one, its spacing is given back first.
+      give_back(job.cursors, requests.missed[index], now)
       slot_start, slot_end = take(job)
       -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then

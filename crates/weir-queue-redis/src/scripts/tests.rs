@@ -15,6 +15,8 @@ while more() do
     local slot_start, slot_end = take_slot(limiter, number())
     slots[#slots + 1] = slot_start
     slots[#slots + 1] = slot_end
+  elseif step == 'give_back' then
+    give_back(limiter, slots[#slots - 1] or 0, number())
   elseif step == 'hold' then
     hold_limiter(limiter, number())
   elseif step == 'limits' then
@@ -29,6 +31,8 @@ return slots
 #[derive(Debug, Clone)]
 enum Step {
     Take(Timestamp),
+    /// The slot that was granted last was not used.
+    GiveBack,
     Hold(Timestamp),
     Limits(RateLimits),
     /// Only the last start is known.
@@ -42,6 +46,9 @@ fn in_rust(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
     for step in steps {
         match step {
             Step::Take(at) => slots.push(limiter.take(*at)),
+            Step::GiveBack => {
+                limiter.give_back(slots.last().map_or(Timestamp::MAX, |slot| slot.start), late());
+            }
             Step::Hold(until) => limiter.hold(*until),
             Step::Limits(new) => {
                 limits = new.clone();
@@ -67,6 +74,7 @@ fn in_lua(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
     for step in steps {
         match step {
             Step::Take(at) => call.arg("take").not_before(*at),
+            Step::GiveBack => call.arg("give_back").not_before(late()),
             Step::Hold(until) => call.arg("hold").not_before(*until),
             Step::Limits(new) => {
                 limits = new;
@@ -86,6 +94,11 @@ fn connection() -> redis::Connection {
         )
     });
     redis::Client::open(url).unwrap().get_connection().unwrap()
+}
+
+/// After every slot of a test.
+fn late() -> Timestamp {
+    at(1 << 50)
 }
 
 fn at(micros: u64) -> Timestamp {
@@ -118,6 +131,7 @@ fn any_steps(edits: bool) -> impl Strategy<Value = Vec<Step>> {
         let step = |(gap, kind, limits)| {
             now += gap / 16;
             match kind {
+                7 => Step::GiveBack,
                 8 => Step::Hold(at(now + gap)),
                 9 => Step::Recover(at(now)),
                 10.. => Step::Limits(limits),

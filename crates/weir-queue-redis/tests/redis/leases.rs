@@ -58,10 +58,7 @@ async fn permits_of_a_dead_process_are_orphaned_and_those_of_a_living_one_are_no
     assert_eq!(orphaned(&living, &dead).await, expected);
 
     for permit in &taken[2..] {
-        assert_eq!(
-            living.take_slot(weir_queue::SlotRequest { id: permit.id, preparation: None }).await.unwrap(),
-            SlotAnswer::Withdrawn
-        );
+        assert_eq!(living.take_slot(weir_queue::SlotRequest::new(permit.id)).await.unwrap(), SlotAnswer::Withdrawn);
     }
     hand_back(&living, &taken[2..]).await;
     let sent = [taken[0].id, taken[1].id];

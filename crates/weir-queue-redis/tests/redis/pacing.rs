@@ -64,6 +64,8 @@ fn run(queue: &RedisQueue, lease: Lease, recording: &Recording) -> Publication {
         now: queue.clock().now(),
         cursors: &cursors,
         preparation: lease.preparation,
+        run_time: lease.run_time,
+        ahead: lease.ahead,
         queued: lease.queued,
         in_flight: lease.in_flight,
         max_in_flight: 64,
@@ -98,7 +100,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
     let mut asks_at = permit.expected_at.unwrap_or(Timestamp::MIN) - ASK_AHEAD;
     loop {
         tokio::time::sleep(asks_at.since(clock.now())).await;
-        let request = SlotRequest { id: permit.id, preparation: None };
+        let request = SlotRequest::new(permit.id);
         // The clocks of Redis and of this process may differ.
         let Ok(answer) = queue.take_slot(request).await else {
             asks_at = clock.now() + Duration::from_millis(100);
@@ -110,7 +112,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
                 asks_at = start - ASK_AHEAD;
                 continue;
             }
-            SlotAnswer::Withdrawn => return hand_back(&queue, &[permit]).await,
+            SlotAnswer::NoRoom | SlotAnswer::Withdrawn => return hand_back(&queue, &[permit]).await,
         };
         tokio::time::sleep(slot.start.since(clock.now())).await;
         let (now, sent_at) = (clock.now(), Instant::now());

@@ -132,7 +132,7 @@ async fn slot(queue: &RedisQueue, permit: &Permit) -> Slot {
             SlotAnswer::Later(start) => {
                 tokio::time::sleep((start - GRANT_AHEAD / 2).since(queue.clock().now())).await;
             }
-            SlotAnswer::Withdrawn => panic!("the permit should be valid"),
+            SlotAnswer::NoRoom | SlotAnswer::Withdrawn => panic!("the permit should be valid"),
         }
     }
 }

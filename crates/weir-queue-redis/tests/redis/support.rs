@@ -238,7 +238,7 @@ pub(crate) fn terms(limits: RateLimits) -> Terms {
 }
 
 pub(crate) async fn ask_for_slot(queue: &RedisQueue, id: PermitId) -> SlotAnswer {
-    queue.take_slot(SlotRequest { id, preparation: None }).await.unwrap()
+    queue.take_slot(SlotRequest::new(id)).await.unwrap()
 }
 
 pub(crate) async fn hand_back(queue: &RedisQueue, permits: &[Permit]) {

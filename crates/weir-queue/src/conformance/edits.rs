@@ -58,7 +58,7 @@ pub async fn a_lowered_max_in_flight_applies_to_outstanding_permits(subject: Sub
     subject.slot(&permits[0]).await;
     let terms = Terms { max_in_flight: 1, version: LATE_VERSION, ..subject.terms(&limits) };
     subject.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
-    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
+    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::NoRoom);
     subject.settle(&permits[0]).await;
     granted(subject.ask_for_slot(&permits[2]).await);
 }

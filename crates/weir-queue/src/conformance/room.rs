@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use weir_core::{Period, RateLimits, plan::NextRun};
 
-use super::{Subject, per, per_second};
-use crate::SlotAnswer;
+use super::{Subject, granted, per, per_second};
+use crate::{Publication, SlotAnswer, Terms};
 
 pub async fn a_lease_counts_what_is_queued_and_in_flight(subject: Subject) {
     let permits = subject.permits(per_second(10), 3, NextRun::Now).await;
@@ -48,6 +48,34 @@ pub async fn a_permit_handed_back_before_its_slot_costs_no_slot(subject: Subject
     subject.settle(&permit).await;
     let next = subject.permits(limits, 1, NextRun::Stop).await.remove(0);
     assert_eq!(subject.ask_for_slot(&next).await, SlotAnswer::Withdrawn, "the next slot is an hour away");
+}
+
+pub async fn a_permit_without_room_waits_for_the_end_of_an_attempt(subject: Subject) {
+    let limits = RateLimits::UNLIMITED;
+    let permits = subject.permits(limits.clone(), 3, NextRun::Now).await;
+    let lease = subject.claim().await;
+    let terms = Terms { max_in_flight: 2, ..subject.terms(&limits) };
+    let publication =
+        Publication { lease, terms: Some(terms), recovered: None, deliveries: vec![], next: NextRun::Now };
+    subject.queue.publish(vec![publication]).await.expect("publish");
+    subject.slot(&permits[0]).await;
+    subject.slot(&permits[1]).await;
+    assert_eq!(subject.ask_for_slot(&permits[2]).await, SlotAnswer::NoRoom);
+    assert_eq!(subject.claim().await.queued, 1, "it still waits");
+    subject.settle(&permits[0]).await;
+    granted(subject.ask_for_slot(&permits[2]).await);
+}
+
+pub async fn a_lease_reports_how_many_attempts_end_until_new_permits_are_ready(subject: Subject) {
+    let permits = subject.permits(RateLimits::UNLIMITED, 4, NextRun::Now).await;
+    for permit in &permits {
+        granted(subject.ask_prepared_in(permit, Some(Duration::from_millis(1_500))).await);
+        subject.settle(permit).await;
+    }
+    let lease = subject.claim().await;
+    assert!((2..=64).contains(&lease.ahead), "four ended since the run began: {}", lease.ahead);
+    subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::Now).await;
+    assert_eq!(subject.claim().await.ahead, 0, "none has ended since");
 }
 
 pub async fn a_crowded_destination_gets_fewer_permits_until_attempts_end(subject: Subject) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_core::{
-    Limiter, Period, RateLimits,
+    Limiter, Period, RateLimit, RateLimits, Timestamp,
     limiter::{GRANT_AHEAD, UNLIMITED_SLOT_WIDTH},
     plan::NextRun,
 };
@@ -68,6 +68,52 @@ pub async fn a_missed_slot_is_replaced_by_a_later_one(subject: Subject) {
     let first = subject.slot(&permits[0]).await;
     let again = subject.slot(&permits[0]).await;
     subject.assert_starts(again.start, first.start + Duration::from_millis(101));
+}
+
+pub async fn a_missed_slot_that_is_still_the_last_gives_its_spacing_back(subject: Subject) {
+    let both = |limits: [RateLimits; 2]| {
+        let each = limits.iter().flat_map(|limits| limits.as_slice().to_vec()).collect();
+        RateLimits::new(each).expect("two periods")
+    };
+    let permits = subject.permits(both([per_second(2), per_minute(60)]), 2, NextRun::Stop).await;
+    let first = subject.slot(&permits[0]).await;
+    let mut missed = first;
+    for _ in 0..3 {
+        missed = granted(subject.ask_after_miss(&permits[0], missed).await);
+        assert!(missed.start <= subject.clock.now() + subject.precision, "it starts at once, not a spacing later");
+    }
+    // The next slot is one spacing of each limit after the only slot that counts.
+    subject.assert_starts(subject.slot(&permits[1]).await.start, missed.start + spacing(60, Period::Minute));
+}
+
+pub async fn a_missed_slot_gives_nothing_back_after_another_was_granted(subject: Subject) {
+    let permits = subject.permits(per_second(30), 2, NextRun::Stop).await;
+    let missed = subject.slot(&permits[0]).await;
+    let last = subject.slot(&permits[1]).await;
+    let again = start_of(subject.ask_after_miss(&permits[0], missed).await);
+    let earliest = last.start + spacing(30, Period::Second);
+    assert!(again + subject.precision >= earliest, "the last slot may still be used");
+}
+
+pub async fn a_slot_is_not_given_back_after_an_edit(subject: Subject) {
+    let permits = subject.permits(per_second(2), 1, NextRun::Stop).await;
+    let missed = subject.slot(&permits[0]).await;
+    subject.edit(&per_second(4), false).await;
+    let start = start_of(subject.ask_after_miss(&permits[0], missed).await);
+    assert!(start + subject.precision >= missed.start + spacing(4, Period::Second));
+}
+
+fn spacing(limit: u32, period: Period) -> Duration {
+    RateLimit::new(limit, period).expect("a limit").spacing()
+}
+
+/// The start of the next slot, granted or not.
+fn start_of(answer: SlotAnswer) -> Timestamp {
+    match answer {
+        SlotAnswer::Granted(slot) => slot.start,
+        SlotAnswer::Later(start) => start,
+        SlotAnswer::NoRoom | SlotAnswer::Withdrawn => panic!("the next slot is near"),
+    }
 }
 
 pub async fn cursors_survive_a_stop(subject: Subject) {

@@ -8,7 +8,7 @@ use weir_core::{
     plan::{self, SHARES},
 };
 
-use crate::{LONGEST_PREPARATION, SLOT_HORIZON, SlotAnswer, Terms};
+use crate::{LONGEST_PREPARATION, LONGEST_RUN, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
 
 /// The phase of a job.
 ///
@@ -46,10 +46,20 @@ pub(super) struct Job {
     pub(super) terms: Option<Terms>,
     /// Where the next slots may begin. Unknown until the first run recovers the cursors from the store.
     pub(super) cursors: Option<Limiter>,
+    /// The permit that got the last slot, and the start of this slot.
+    last_grant: Option<(u64, Timestamp)>,
     /// The end of the latest hold; kept here because the cursors may be unknown.
     pub(super) held_until: Timestamp,
     /// How long workers take to be ready. A longer time counts at once; shorter times reduce the value step by step.
     pub(super) preparation: Duration,
+    /// How long runs take, from their due time to their publication. Smoothed in the same way.
+    pub(super) run_time: Duration,
+    /// When the run under way was due, if its job was paced.
+    pub(super) run_since: Option<Timestamp>,
+    /// Permits issued so far.
+    issued: u64,
+    /// The last claim: its time, and the permits that had been issued and were no longer outstanding.
+    claimed: Option<(Timestamp, u64)>,
     /// The maximum of outstanding permits while workers have no places for more.
     pub(super) max_outstanding: Option<u32>,
     /// Permits published that have no slot, with the times at which their claims expire.
@@ -73,8 +83,13 @@ impl Job {
             during_lease: DuringLease::default(),
             terms: None,
             cursors: None,
+            last_grant: None,
             held_until: Timestamp::MIN,
             preparation: Duration::ZERO,
+            run_time: Duration::ZERO,
+            run_since: None,
+            issued: 0,
+            claimed: None,
             max_outstanding: None,
             queued: IdMap::default(),
             in_flight: IdMap::default(),
@@ -97,6 +112,7 @@ impl Job {
 
     /// Adds a published permit whose claim expires at `expires`.
     pub(super) fn queue(&mut self, serial: u64, expires: Timestamp) {
+        self.issued += 1;
         self.queued.insert(serial, expires);
         self.first_expiry = self.first_expiry.min(expires);
     }
@@ -120,7 +136,8 @@ impl Job {
     }
 
     /// Decides about a slot for one of the job's permits.
-    pub(super) fn take_slot(&mut self, now: Timestamp, serial: u64, preparation: Option<Duration>) -> SlotAnswer {
+    pub(super) fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
+        let SlotRequest { id: PermitId { serial, .. }, preparation, missed } = request;
         // The job must know the permit, and its claim must not have expired. A permit in flight asks again after a
         // missed slot.
         let in_flight = self.in_flight.get(&serial).copied();
@@ -132,16 +149,24 @@ impl Job {
         let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.allowed_outstanding();
         // No slot while the terms or the cursors are unknown, because the next run finds them; and none while
         // suspended.
-        let (Some(cursors), true, false) =
-            (&mut self.cursors, has_room, self.terms.as_ref().is_none_or(|t| t.suspended))
-        else {
+        let (Some(cursors), false) = (&mut self.cursors, self.terms.as_ref().is_none_or(|t| t.suspended)) else {
             return SlotAnswer::Withdrawn;
         };
+        if !has_room {
+            return SlotAnswer::NoRoom;
+        }
         // Later permits are published earlier by this time.
-        self.preparation = preparation.map_or(self.preparation, |new| smoothed(self.preparation, new));
+        if let Some(new) = preparation {
+            self.preparation = smoothed(self.preparation, new.min(LONGEST_PREPARATION));
+        }
+        // The missed slot is unused. If it is still the last one, its spacing is given back first.
+        if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
+            cursors.give_back(start, now);
+        }
         // Only a granted slot changes the permit.
         match grant(cursors, now) {
             SlotAnswer::Granted(slot) => {
+                self.last_grant = Some((serial, slot.start));
                 self.queued.remove(&serial);
                 self.in_flight.insert(serial, expires);
                 SlotAnswer::Granted(slot)
@@ -203,7 +228,26 @@ impl Job {
 
     /// When a paced job runs.
     pub(super) fn paced_due(&self, now: Timestamp) -> Timestamp {
-        self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), self.preparation, now))
+        let ahead = self.preparation + self.run_time;
+        self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), ahead, now))
+    }
+
+    /// How many permits end in the time of a run and of the preparation, as measured since the last claim.
+    pub(super) fn ended_meanwhile(&mut self, now: Timestamp) -> u32 {
+        let ended = self.issued - (self.queued.len() + self.in_flight.len()) as u64;
+        let (since, before) = self.claimed.replace((now, ended)).unwrap_or((now, ended));
+        let of = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let ahead = ended.saturating_sub(before).saturating_mul(of(self.preparation + self.run_time))
+            / of(now.since(since)).max(1);
+        let max_in_flight = self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
+        u32::try_from(ahead).map_or(max_in_flight, |ahead| ahead.min(max_in_flight))
+    }
+
+    /// A run of the job has ended. Later runs begin earlier by the time that it took.
+    pub(super) fn run_ended(&mut self, now: Timestamp) {
+        if let Some(due) = self.run_since.take() {
+            self.run_time = smoothed(self.run_time, now.since(due).min(LONGEST_RUN));
+        }
     }
 
     /// Whether the job can be dropped, because its cursors can be recovered from the store.
@@ -237,6 +281,5 @@ fn grant(cursors: &mut Limiter, now: Timestamp) -> SlotAnswer {
 
 /// A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.
 fn smoothed(known: Duration, new: Duration) -> Duration {
-    let new = new.min(LONGEST_PREPARATION);
     if new >= known { new } else { known - (known - new) / 8 }
 }

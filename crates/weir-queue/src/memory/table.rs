@@ -133,8 +133,12 @@ impl JobTable {
                 break;
             }
             let expires = now + lease_for;
+            let phase = self.jobs.get(&destination_id).map(|job| job.phase);
             self.move_to(destination_id, Phase::Leased { expires });
             let Some(job) = self.jobs.get_mut(&destination_id) else { continue };
+            // A job without a floor may have been due for long, so it says nothing about the time of a run.
+            let is_paced = matches!(phase, Some(Phase::Scheduled { floor, .. }) if floor == due);
+            job.run_since = is_paced.then_some(due);
             // The new epoch makes a publication of an earlier lease stale. From here on wakes and settles are events of
             // this lease.
             job.epoch += 1;
@@ -150,6 +154,8 @@ impl JobTable {
                 in_flight: job.in_flight.len() as u32,
                 cursors: job.cursors.clone(),
                 preparation: job.preparation,
+                run_time: job.run_time,
+                ahead: job.ended_meanwhile(now),
                 max_outstanding: job.max_outstanding,
                 known_since: self.known_since,
             });
@@ -266,6 +272,7 @@ impl JobTable {
         if next == NextRun::Continue {
             return;
         }
+        job.run_ended(now);
         // Only a run that found no live backlog opens the fast path.
         job.fast_path_ahead = next.fast_path_ahead();
         // A wake during the lease counts: a stop would lose it, and a later due time would delay it.
@@ -297,9 +304,9 @@ impl JobTable {
         self.ready.drain(..count).collect()
     }
 
-    pub fn take_slot(&mut self, now: Timestamp, SlotRequest { id, preparation }: SlotRequest) -> SlotAnswer {
-        let job = self.jobs.get_mut(&id.destination_id);
-        job.map_or(SlotAnswer::Withdrawn, |job| job.take_slot(now, id.serial, preparation))
+    pub fn take_slot(&mut self, now: Timestamp, request: SlotRequest) -> SlotAnswer {
+        let job = self.jobs.get_mut(&request.id.destination_id);
+        job.map_or(SlotAnswer::Withdrawn, |job| job.take_slot(now, request))
     }
 
     /// Removes a permit whose attempt has ended. A job that waits for room becomes due.

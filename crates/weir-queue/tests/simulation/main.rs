@@ -65,6 +65,22 @@ fn workers_that_miss_their_slots_do_not_exceed_the_limit() {
     }
 }
 
+/// With close slots, a slice that is longer than a slot costs the slot: no send may start in its time any more.
+#[test]
+fn workers_that_lose_a_third_of_the_processor_time_use_the_limit() {
+    for (rate, slices) in [(2, &[8, 20, 30][..]), (10, &[8, 12, 20]), (100, &[8])] {
+        for &slice in slices {
+            let busy = WorkerTiming { slice: Duration::from_millis(slice), ..PUNCTUAL };
+            let mut simulation = Simulation::new(limits(&[(rate, Period::Second)]), busy);
+            simulation.add(1_000_000);
+            simulation.run_for(Duration::from_secs(600));
+            simulation.assert_caps();
+            let used = simulation.utilisation();
+            assert!(used >= 0.95, "{rate}/s, slices of {slice} ms: {used}");
+        }
+    }
+}
+
 #[test]
 fn a_process_that_stalls_for_a_second_loses_no_slot_of_an_hourly_limit() {
     let late = WorkerTiming { lateness: Duration::from_secs(2), ..PUNCTUAL };
@@ -154,10 +170,7 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         let publication = Publication { lease, terms, recovered, deliveries: vec![delivery], next };
         assert!(matches!(table.publish(START, publication), Published::Done));
         let permit = table.take(1).remove(0);
-        assert!(matches!(
-            table.take_slot(START, SlotRequest { id: permit.id, preparation: None }),
-            SlotAnswer::Granted(_)
-        ));
+        assert!(matches!(table.take_slot(START, SlotRequest::new(permit.id)), SlotAnswer::Granted(_)));
         table.settle(START, permit.id);
     };
     publish_one(hourly, Period::Hour, NextRun::Stop);

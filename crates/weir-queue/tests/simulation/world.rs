@@ -23,6 +23,9 @@ pub(crate) const LEASE: Duration = Duration::from_secs(10);
 /// Workers ask for a slot this long before the slot is expected.
 const ASK_AHEAD: Duration = Duration::from_millis(10);
 
+/// When a worker asks again for room.
+const ROOM_WAIT: Duration = Duration::from_millis(5);
+
 /// The timing of the simulated workers.
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerTiming {
@@ -32,10 +35,16 @@ pub(crate) struct WorkerTiming {
     pub(crate) connect: Duration,
     /// The time from send to answer.
     pub(crate) answer: Duration,
+    /// The processor is taken from each worker for slices of this length, for a third of the time.
+    pub(crate) slice: Duration,
 }
 
-pub(crate) const PUNCTUAL: WorkerTiming =
-    WorkerTiming { lateness: Duration::from_millis(2), connect: Duration::ZERO, answer: Duration::from_millis(5) };
+pub(crate) const PUNCTUAL: WorkerTiming = WorkerTiming {
+    lateness: Duration::from_millis(2),
+    connect: Duration::ZERO,
+    answer: Duration::from_millis(5),
+    slice: Duration::ZERO,
+};
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 enum SimulatedEvent {
@@ -44,6 +53,15 @@ enum SimulatedEvent {
     Ready(u64, i64, i64),
     Asks(u64),
     Answered(u64),
+}
+
+impl SimulatedEvent {
+    /// Two workers share the permits.
+    fn worker(self) -> u64 {
+        let (Self::SlotOpens(serial, ..) | Self::Ready(serial, ..) | Self::Asks(serial) | Self::Answered(serial)) =
+            self;
+        serial % 2
+    }
 }
 
 pub(crate) struct Simulation {
@@ -155,7 +173,10 @@ impl Simulation {
                     break;
                 }
                 self.events.pop();
-                self.handle(event);
+                match self.runs_again_at(event.worker()) {
+                    Some(later) => self.events.push(Reverse((later, event))),
+                    None => self.handle(event),
+                }
             }
         }
         self.now = end;
@@ -173,6 +194,8 @@ impl Simulation {
                 now: self.now,
                 cursors: &cursors,
                 preparation: lease.preparation,
+                run_time: lease.run_time,
+                ahead: lease.ahead,
                 queued: lease.queued,
                 in_flight: lease.in_flight,
                 max_in_flight: self.max_in_flight,
@@ -192,6 +215,17 @@ impl Simulation {
         }
     }
 
+    /// The end of the slice for which the processor is taken from this worker now, if it is. The slices begin at random
+    /// times.
+    fn runs_again_at(&self, worker: u64) -> Option<Timestamp> {
+        let slice = self.timing.slice.as_nanos() as u64;
+        let now = self.now.as_nanos() as u64;
+        let period = now.checked_div(3 * slice)?;
+        let random = (2 * period + worker).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let begins = period * 3 * slice + random.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (2 * slice);
+        (begins..begins + slice).contains(&now).then(|| Timestamp::from_nanos((begins + slice) as i64))
+    }
+
     fn take_permits(&mut self) {
         for permit in self.table.take(usize::MAX) {
             let expected = permit.expected_at.unwrap_or(self.now).as_nanos();
@@ -201,11 +235,15 @@ impl Simulation {
         }
     }
 
-    fn ask_for_slot(&mut self, id: PermitId, preparation: Option<Duration>) {
-        match self.table.take_slot(self.now, SlotRequest { id, preparation }) {
+    fn ask_for_slot(&mut self, request: SlotRequest) {
+        let id = request.id;
+        match self.table.take_slot(self.now, request) {
             SlotAnswer::Granted(slot) => self.wait_for(id, slot),
             SlotAnswer::Later(start) => {
                 self.events.push(Reverse((start - ASK_AHEAD, SimulatedEvent::Asks(id.serial))));
+            }
+            SlotAnswer::NoRoom => {
+                self.events.push(Reverse((self.now + ROOM_WAIT, SimulatedEvent::Asks(id.serial))));
             }
             SlotAnswer::Withdrawn => {
                 self.table.hand_back(self.now, HandedBack { id, crowded: false });
@@ -230,14 +268,14 @@ impl Simulation {
                 if asks_at > self.now {
                     self.events.push(Reverse((asks_at, SimulatedEvent::Ready(serial, connect, 0))));
                 } else {
-                    self.ask_for_slot(id(serial), preparation);
+                    self.ask_for_slot(SlotRequest { preparation, ..SlotRequest::new(id(serial)) });
                 }
             }
-            SimulatedEvent::Asks(serial) => self.ask_for_slot(id(serial), None),
+            SimulatedEvent::Asks(serial) => self.ask_for_slot(SlotRequest::new(id(serial))),
             SimulatedEvent::SlotOpens(serial, start, end) => {
                 let slot = Slot { start: Timestamp::from_nanos(start), end: Timestamp::from_nanos(end) };
                 if !slot.contains(self.now) {
-                    return self.ask_for_slot(id(serial), None);
+                    return self.ask_for_slot(SlotRequest { missed: true, ..SlotRequest::new(id(serial)) });
                 }
                 self.sends.push(self.now);
                 let answered = self.now + self.timing.answer;

@@ -104,10 +104,10 @@ impl World {
     /// As [`Self::start_of`]; `None` when the permit is withdrawn.
     async fn try_start_of(&self, permit: &Permit) -> Option<Timestamp> {
         loop {
-            match self.queue.take_slot(SlotRequest { id: permit.id, preparation: None }).await.unwrap() {
+            match self.queue.take_slot(SlotRequest::new(permit.id)).await.unwrap() {
                 SlotAnswer::Granted(slot) => return Some(slot.start),
                 SlotAnswer::Later(start) => tokio::time::sleep((start - GRANT_AHEAD).since(self.clock.now())).await,
-                SlotAnswer::Withdrawn => return None,
+                SlotAnswer::NoRoom | SlotAnswer::Withdrawn => return None,
             }
         }
     }

@@ -5,20 +5,24 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use weir_core::{Slot, Timestamp, claim::ClaimedDelivery};
-use weir_queue::{Permit, SlotAnswer, SlotRequest};
+use weir_core::{Slot, Timestamp, claim::ClaimedDelivery, limiter::GRANT_AHEAD};
+use weir_queue::{Permit, SLOT_HORIZON, SlotAnswer, SlotRequest};
 
 use super::Attempter;
 use crate::outbound::SlotSource;
 
-/// How long before the expected slot the worker asks for it, so that the answer arrives in time: an exchange with Redis
-/// takes a few milliseconds, and the time is rounded down to [`ASK_EVERY`].
+/// How long before the expected slot the worker has the answer, so that a busy machine is in time too. The time is
+/// rounded down to [`ASK_EVERY`], and the measured time of a request is added.
 const ASK_AHEAD: Duration = Duration::from_millis(15);
 /// The same for a replay's permit. It asks later than a live delivery does, but early enough for a slot of only 10 ms.
 const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
 /// Requests for slots are made at multiples of this time, so that permits with close slots ask in one call: at 1,000 a
 /// second, five of them.
 const ASK_EVERY: Duration = Duration::from_millis(5);
+/// How long a permit waits before it asks again for room: a destination that answers quickly has room by then. The wait
+/// doubles with each answer, up to the longest, so that permits of a destination that has become slow ask seldom.
+const ROOM_WAIT: Duration = Duration::from_millis(5);
+const LONGEST_ROOM_WAIT: Duration = Duration::from_millis(100);
 /// How often a slot is asked for while the queue does not answer. Three tries take 0.2 s when calls fail at once, and
 /// 6 s when Redis is silent: a tenth of the time that a claim lasts.
 const ASK_TRIES: u32 = 3;
@@ -43,6 +47,7 @@ pub(super) struct PermitSlots<'a> {
 
 impl SlotSource for PermitSlots<'_> {
     async fn next(&mut self) -> Option<Slot> {
+        let mut missed = false;
         // A slot that was granted and not used comes first, while it lasts.
         if let Some(slot) = self.slot.take() {
             if !slot.is_over(self.attempter.clock.now()) {
@@ -51,18 +56,23 @@ impl SlotSource for PermitSlots<'_> {
                 self.slot = Some(slot);
                 return Some(slot);
             }
+            missed = true;
             self.attempter.meters.slots_missed.increment(1);
         }
         // Ask until a slot is granted or the permit is to go back unsent.
-        let mut failures = 0;
+        let (mut failures, mut full_for) = (0, Duration::ZERO);
         loop {
             // A later attempt could outlast its claim. A process that shuts down takes no more slots.
             if self.attempter.clock.now() >= self.start_by || self.attempter.stopping.load(Ordering::Relaxed) {
                 return None;
             }
             // The preparation is reported once. The next permits are published that much earlier.
-            let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take() };
-            match self.attempter.queue.take_slot(request).await {
+            let request = SlotRequest { id: self.permit.id, preparation: self.preparation.take(), missed };
+            let asked_at = self.attempter.clock.now();
+            let answer = self.attempter.queue.take_slot(request).await;
+            let took = self.attempter.clock.now().since(asked_at);
+            self.attempter.meters.slot_request.record(took.as_secs_f64());
+            match answer {
                 Ok(SlotAnswer::Granted(slot)) => {
                     // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
                     // Only this wait is excluded from the lag. Delays before the request still count.
@@ -73,9 +83,21 @@ impl SlotSource for PermitSlots<'_> {
                 Ok(SlotAnswer::Later(start)) => {
                     // Until then the limit delays the send, not this process.
                     self.lag_since = self.lag_since.max(start);
-                    self.attempter.sleep_until(ask_time(start, &self.permit.delivery)).await;
+                    let round_trip = self.attempter.queue.slot_round_trip();
+                    let early = ask_time(start, &self.permit.delivery, round_trip);
+                    // If it is time already, this answer was faster than others.
+                    let again = if early > self.attempter.clock.now() { early } else { start - GRANT_AHEAD };
+                    self.attempter.sleep_until(again).await;
                 }
-                Ok(SlotAnswer::Withdrawn) => return None,
+                Ok(SlotAnswer::NoRoom) if full_for < SLOT_HORIZON => {
+                    // The destination delays the send, not this process.
+                    let wait = full_for.clamp(ROOM_WAIT, LONGEST_ROOM_WAIT);
+                    full_for += wait;
+                    let since = self.attempter.clock.now();
+                    tokio::time::sleep(wait).await;
+                    self.exclude_from_lag(since, self.attempter.clock.now());
+                }
+                Ok(SlotAnswer::NoRoom | SlotAnswer::Withdrawn) => return None,
                 Err(error) => {
                     // The queue may answer again in a moment: try a few times before the permit goes back.
                     failures += 1;
@@ -97,12 +119,14 @@ impl PermitSlots<'_> {
     }
 }
 
-/// When to ask for a slot that starts at `start`. A replay's permit asks shortly before, so that a live delivery that
-/// is ready goes first.
-pub(super) fn ask_time(start: Timestamp, delivery: &ClaimedDelivery) -> Timestamp {
+/// When to ask for a slot that starts at `start`, if a request takes `round_trip`. A replay's permit asks later, so that
+/// a live delivery that is ready goes first.
+pub(super) fn ask_time(start: Timestamp, delivery: &ClaimedDelivery, round_trip: Duration) -> Timestamp {
+    // No slot is granted further ahead than this when the request arrives.
+    let earliest = GRANT_AHEAD - ASK_EVERY + round_trip / 2;
     if delivery.is_replay {
-        return start - REPLAY_ASK_AHEAD;
+        return start - (REPLAY_ASK_AHEAD + round_trip).min(earliest);
     }
-    let early = (start - ASK_AHEAD).as_nanos();
+    let early = (start - (ASK_AHEAD + round_trip).min(earliest)).as_nanos();
     Timestamp::from_nanos(early - early.rem_euclid(ASK_EVERY.as_nanos() as i64))
 }

@@ -105,7 +105,7 @@ async fn an_attempt_that_could_outlast_its_claim_is_not_sent() {
     // The claim expires in ten seconds, and the timeout is fifteen seconds.
     let (ended, queue) = attempt(Duration::from_secs(10)).await;
     let PermitEnd::Unused(unsent) = ended else { panic!("a recovered claim would be sent twice") };
-    let request = SlotRequest { id: unsent.permit, preparation: None };
+    let request = SlotRequest::new(unsent.permit);
     let granted = queue.take_slot(request).await.unwrap();
     assert!(matches!(granted, SlotAnswer::Granted(_)), "the queue alone would grant a slot");
 }
@@ -146,7 +146,7 @@ async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot
     let mut slots =
         PermitSlots { attempter: &attempter, permit: &permit, start_by, preparation: None, slot: None, lag_since };
     tokio::time::advance(Duration::from_secs(2)).await;
-    let first = queue.take_slot(SlotRequest { id: permit.id, preparation: None }).await.unwrap();
+    let first = queue.take_slot(SlotRequest::new(permit.id)).await.unwrap();
     assert!(matches!(first, SlotAnswer::Granted(_)), "its slot is missed, and the next one is 10 ms away");
     let slot = slots.next().await.unwrap();
     assert!(slot.start > attempter.clock.now());

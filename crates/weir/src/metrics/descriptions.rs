@@ -16,6 +16,16 @@ pub(super) fn describe() {
         "How far the clock of Redis is ahead of this machine's; beyond 30 seconds the process is not ready"
     );
     describe_gauge!(
+        "weir_store_round_trip_seconds",
+        Unit::Seconds,
+        "Duration of the last check of the database, one round trip; above 50 ms limits are used less"
+    );
+    describe_gauge!(
+        "weir_queue_round_trip_seconds",
+        Unit::Seconds,
+        "Duration of the last check of the queue, one round trip; above 10 ms limits are used less"
+    );
+    describe_gauge!(
         "weir_runtime_busy_ratio",
         "Share of the last ten seconds in which the threads of this process were busy; near 1 it needs more CPU"
     );
@@ -66,6 +76,11 @@ pub(super) fn describe() {
         Unit::Seconds,
         "Delay from the earliest start that the limits allow to the start of a send, without connecting; add workers when it grows"
     );
+    describe_histogram!(
+        "weir_slot_request_seconds",
+        Unit::Seconds,
+        "Duration of requests for slots; workers ask earlier by it, up to 80 ms, and slower answers cost slots"
+    );
     describe_counter!("weir_slots_used_total", "Sends that started inside their slots");
     describe_counter!(
         "weir_permits_crowded_out_total",
@@ -102,7 +117,7 @@ pub(super) fn describe() {
     );
     describe_counter!(
         "weir_slots_missed_total",
-        "Slots that passed unused; each one delays the next send of its destination by one spacing"
+        "Slots that passed unused; each one delays the next send of its destination by up to one spacing"
     );
     describe_counter!(
         "weir_stale_publishes_total",

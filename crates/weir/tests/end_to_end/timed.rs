@@ -3,6 +3,7 @@
 
 mod caps;
 mod degrade;
+mod distant;
 mod restore;
 mod survival;
 mod tls;
