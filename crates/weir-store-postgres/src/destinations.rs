@@ -7,8 +7,9 @@ use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold, LimitChange,
-    NamedCreation, Page, PageRequest, Pause, SCANNED_AT_MOST, StoreResult, destination_columns, edited_columns, first_id,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold,
+    LimitChange, NamedCreation, Page, PageRequest, Pause, SCANNED_AT_MOST, StoreResult, destination_columns,
+    edited_columns, first_id,
     rows::{self, Row as _},
 };
 

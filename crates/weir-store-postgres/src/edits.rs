@@ -104,7 +104,6 @@ async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<O
     sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
 }
 
-
 /// Inserts a new destination in a transaction that has the lock of its tenant.
 async fn insert(connection: &mut PgConnection, destination: &Destination) -> Result<Arc<Destination>, sqlx::Error> {
     write_destination(INSERT, destination)?

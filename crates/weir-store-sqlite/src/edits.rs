@@ -11,8 +11,8 @@ use weir_core::{
 };
 use weir_store::{
     ApiKey, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DeliveryAction, DestinationDeletion,
-    DestinationPatch, Hold, MessageGroup, NamedCreation, NewReplay, Pause, Pruned, Purge, PurgePlace, PurgeStep, ReplayPhase,
-    ReplayStep, SessionSecret, StoreError,
+    DestinationPatch, Hold, MessageGroup, NamedCreation, NewReplay, Pause, Pruned, Purge, PurgePlace, PurgeStep,
+    ReplayPhase, ReplayStep, SessionSecret, StoreError,
 };
 
 use crate::{

@@ -81,7 +81,7 @@ async fn json_bytes(
     request: Request,
     limit: usize,
 ) -> Result<BudgetedBody, Problem> {
-    let holder = request.extensions().get::<Caller>().and_then(|caller| caller.actor().key_id);
+    let holder = request.extensions().get::<Caller>().and_then(|caller| caller.actor().key_id().copied());
     let (parts, body) = request.into_parts();
     expect_json(&parts.headers)?;
     let mut held = budget.map(|budget| budget.open(holder));

@@ -43,7 +43,8 @@ const DAMAGES: [(&str, &str); 28] = [
 ];
 
 async fn damage(server: &Server, (pattern, script): (&str, &str)) -> i64 {
-    let on_each = format!("local keys = redis.call('KEYS', ARGV[1]) for _, k in ipairs(keys) do {script} end return #keys");
+    let on_each =
+        format!("local keys = redis.call('KEYS', ARGV[1]) for _, k in ipairs(keys) do {script} end return #keys");
     match server.command(&["EVAL", &on_each, "0", pattern]).await {
         redis::Value::Int(count) => count,
         other => panic!("{other:?}"),
@@ -63,7 +64,7 @@ async fn run_once(scheduler: &RedisQueue, worker: &RedisQueue) -> Result<(), Str
     let taken = tokio::time::timeout(within, worker.take(1)).await.map_err(|_| "nothing is published")?;
     let permit = taken.map_err(|error| format!("take: {error}"))?.remove(0);
     loop {
-        match worker.take_slot(SlotRequest { id: permit.id, preparation: None }).await {
+        match worker.take_slot(SlotRequest { id: permit.id, preparation: None, missed: false }).await {
             Ok(SlotAnswer::Granted(_)) => return Ok(()),
             Ok(SlotAnswer::Later(start)) => {
                 tokio::time::sleep((start - GRANT_AHEAD / 2).since(worker.clock().now())).await;
@@ -167,7 +168,7 @@ async fn a_redis_that_comes_back_empty_and_behind_serves_old_and_new_processes()
     let old = support::open(server.config()).await;
     works(&old, &old, "before").await;
     server.kill();
-    clock.set(-3_600);
+    clock.set(-3_600.0).unwrap();
     server.start_again().await;
     let new = support::open(server.config()).await;
     works(&new, &new, "in the process that comes first").await;
@@ -185,7 +186,7 @@ async fn a_redis_that_comes_back_empty_and_behind_serves_old_and_new_processes()
 #[expect(clippy::disallowed_methods, reason = "compares with the clock of the machine")]
 async fn signatures_have_the_wall_clock_of_the_process_whatever_the_clock_of_redis_says() {
     let (server, clock) = Server::start_with_clock().await;
-    clock.set(600);
+    clock.set(600.0).unwrap();
     let queue = support::open(server.config()).await;
     let machine = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let apart = queue.clock().wall().as_secs().abs_diff(machine.as_secs() as _);

@@ -19,9 +19,9 @@ use weir_core::{
 use weir_queue::conformance::settings;
 use weir_store::{
     BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination, Hold,
-    LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Page, PageRequest, Pause,
-    Recovered, SendHistory, StoreResult,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination,
+    Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Page, PageRequest,
+    Pause, Recovered, SendHistory, StoreResult,
 };
 
 use self::not_called::not_called;

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use sqlx::AssertSqlSafe;
 use weir_core::outcome::Verdict;
 use weir_store::{
-    Destinations as _, History as _, Hold, Ingest as _, Obstacle, Outbox as _, Processes as _, Results as _, Settlement,
-    StoreError, StoreResult,
+    Destinations as _, History as _, Hold, Ingest as _, Obstacle, Outbox as _, Processes as _, Results as _,
+    Settlement, StoreError, StoreResult,
 };
 use weir_store_postgres::PostgresStore;
 
