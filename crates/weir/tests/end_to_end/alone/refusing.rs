@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, App, Fleet, Machine, Receiver, now};
 
+const REFUSING: usize = 300;
 const POSTS: usize = 250;
 
 /// The 99th percentile of the times from a post to the arrival at the healthy destination.
@@ -38,7 +39,7 @@ async fn refuse(app: &App, receiver: &Receiver, status: u16) {
         "retry": {"max_attempts": 100, "schedule_ms": [1_000]},
         "breaker": {"consecutive": 2, "open_ms": 1_000, "open_max_ms": 1_000},
     });
-    for _ in 0..refusing() {
+    for _ in 0..REFUSING {
         app.destination(settings.clone()).await;
     }
     app.events(&format!("refused.{status}"), 10).await;
@@ -53,12 +54,12 @@ async fn refusing_destinations_do_not_delay_their_neighbour(app: &App) {
     for status in [429, 500, 410] {
         refuse(app, &receiver, status).await;
         let beside = p99(app, &receiver).await;
-        let seen = format!("{alone:?} alone, {beside:?} beside {} destinations that answer {status}", refusing());
+        let seen = format!("{alone:?} alone, {beside:?} beside {REFUSING} destinations that answer {status}");
         println!("{seen}");
         machine.judge(beside <= alone * 2 + Duration::from_millis(20), &seen);
     }
-    let gone = receiver.wait_for("/410", refusing(), Duration::from_secs(30)).await;
-    assert_eq!(gone.len(), refusing(), "each destination is paused with its first answer");
+    let gone = receiver.wait_for("/410", REFUSING, Duration::from_secs(30)).await;
+    assert_eq!(gone.len(), REFUSING, "each destination is paused with its first answer");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,8 +74,4 @@ async fn refusing_destinations_do_not_delay_their_neighbour_on_servers() {
     let fleet = Fleet::new().await;
     let app = fleet.launch("serve").await;
     refusing_destinations_do_not_delay_their_neighbour(&app).await;
-}
-
-fn refusing() -> usize {
-    std::env::var("H1_REFUSING").map_or(300, |n| n.parse().unwrap())
 }
