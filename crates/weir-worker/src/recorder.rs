@@ -28,7 +28,7 @@ use weir_queue::{Hold, SharedQueue};
 use weir_store::SharedStore;
 
 use self::{
-    conditions::{ConditionStage, NewCondition},
+    conditions::{Changing, ConditionStage, NewCondition},
     results::ResultStage,
 };
 use crate::{
@@ -98,16 +98,25 @@ impl Recorder {
         let (handle, reports) = mpsc::unbounded_channel();
         let (to_conditions, conditions) = mpsc::unbounded_channel();
         let (to_results, results) = mpsc::unbounded_channel();
+        let changing = Arc::<Changing>::default();
         let queue_stage = QueueStage {
             queue: queue.clone(),
             clock: clock.clone(),
             breakers: Breakers::default(),
             ahead: Arc::new(Semaphore::new(AHEAD)),
             waiting: VecDeque::new(),
+            changing: changing.clone(),
             to_conditions,
             to_results: to_results.clone(),
         };
-        let condition_stage = ConditionStage::new(store.clone(), queue.clone(), clock.clone(), conditions, to_results);
+        let condition_stage = ConditionStage {
+            store: store.clone(),
+            queue: queue.clone(),
+            clock: clock.clone(),
+            changing,
+            conditions,
+            to_results,
+        };
         let result_stage = ResultStage::new(store, queue, clock, held_claims, results);
         (RecorderHandle(handle), Self { reports, queue_stage, condition_stage, result_stage })
     }
@@ -127,6 +136,7 @@ struct QueueStage {
     ahead: Arc<Semaphore>,
     /// Ended attempts whose room is not free yet, in the order of their reports.
     waiting: VecDeque<EndedAttempt>,
+    changing: Arc<Changing>,
     to_conditions: mpsc::UnboundedSender<NewCondition>,
     to_results: mpsc::UnboundedSender<Report>,
 }
@@ -170,12 +180,12 @@ impl QueueStage {
             }
             // Attempts that ended because the server closed a reused connection do not count for its breaker.
             let breaker = if attempt.ignored_by_breaker { None } else { self.breakers.observe(attempt) };
-            // The room of these is freed once the store and the queue know of the pause or the breaker. No other room
-            // waits for them.
-            if breaker.is_some() || attempt.effect == Effect::Pause {
-                self.record_condition(NewCondition { ended, breaker });
+            let condition = NewCondition { ended, breaker };
+            if condition.changes_terms() {
+                self.changing.begin(condition.destination_id());
+                self.record_condition(condition);
             } else {
-                self.waiting.push_back(ended);
+                self.waiting.push_back(condition.ended);
             }
         }
         self.breakers.tidy(self.clock.now());
@@ -191,7 +201,18 @@ impl QueueStage {
     /// Frees the room of the first waiting attempts, as many as `ahead` allows, in one call. They are recorded later: if
     /// the process dies before, their claims remain and resolve as unknown.
     async fn free_room(&mut self, mut ahead: OwnedSemaphorePermit) {
-        let freed: Vec<_> = self.waiting.drain(..ahead.num_permits()).collect();
+        // While a destination is about to be paused, or its breaker to change, all its room waits for that: freed room
+        // could start a send that must not be. The room of other destinations does not wait.
+        let (kept, freed): (Vec<_>, Vec<_>) = self
+            .waiting
+            .drain(..ahead.num_permits())
+            .partition(|ended| self.changing.contains(ended.attempt.result.claim.destination_id));
+        for ended in kept {
+            self.record_condition(NewCondition { ended, breaker: None });
+        }
+        if freed.is_empty() {
+            return;
+        }
         let ids: Vec<_> = freed.iter().map(|ended| ended.attempt.permit).collect();
         if let Err(error) = self.queue.settle(&ids).await {
             tracing::warn!(%error, "could not settle permits in the queue; they expire by themselves");

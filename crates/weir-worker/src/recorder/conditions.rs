@@ -2,8 +2,8 @@
 //! for each kind. Thousands of destinations may refuse at one time, and a commit for each would delay all others.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::mpsc;
@@ -14,32 +14,63 @@ use weir_store::{BreakerChange, Hold, Pause, SharedStore};
 use super::{BATCH, EndedAttempt, Report, latest, persist};
 use crate::{breakers::BreakerUpdate, meters};
 
-/// An ended attempt that changes the condition of its destination.
+/// An ended attempt that changes the condition of its destination, or keeps its room until another has changed it.
 pub(super) struct NewCondition {
     pub(super) ended: EndedAttempt,
     pub(super) breaker: Option<BreakerUpdate>,
 }
 
-/// Records conditions, and frees the room of attempts that paused a destination or changed its breaker.
+impl NewCondition {
+    pub(super) fn destination_id(&self) -> DestinationId {
+        self.ended.attempt.result.claim.destination_id
+    }
+
+    /// Whether it pauses the destination or changes its breaker.
+    pub(super) fn changes_terms(&self) -> bool {
+        self.breaker.is_some() || self.ended.attempt.effect == Effect::Pause
+    }
+}
+
+/// The destinations whose pauses and breakers are on their way to the store, with the number of such attempts.
+#[derive(Default)]
+pub(super) struct Changing(Mutex<HashMap<DestinationId, usize>>);
+
+impl Changing {
+    // A panic while the lock is held is a bug already reported; the map is complete between two calls.
+    fn counts(&self) -> MutexGuard<'_, HashMap<DestinationId, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn begin(&self, id: DestinationId) {
+        *self.counts().entry(id).or_default() += 1;
+    }
+
+    pub(super) fn contains(&self, id: DestinationId) -> bool {
+        self.counts().contains_key(&id)
+    }
+
+    fn end(&self, id: DestinationId) {
+        let mut counts = self.counts();
+        if let Some(count) = counts.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&id);
+            }
+        }
+    }
+}
+
+/// Records conditions, and frees the room that waits for pauses and breakers.
 pub(super) struct ConditionStage {
-    store: SharedStore,
-    queue: SharedQueue,
-    clock: Arc<dyn Clock>,
-    conditions: mpsc::UnboundedReceiver<NewCondition>,
-    to_results: mpsc::UnboundedSender<Report>,
+    pub(super) store: SharedStore,
+    pub(super) queue: SharedQueue,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) changing: Arc<Changing>,
+    pub(super) conditions: mpsc::UnboundedReceiver<NewCondition>,
+    pub(super) to_results: mpsc::UnboundedSender<Report>,
 }
 
 impl ConditionStage {
-    pub(super) fn new(
-        store: SharedStore,
-        queue: SharedQueue,
-        clock: Arc<dyn Clock>,
-        conditions: mpsc::UnboundedReceiver<NewCondition>,
-        to_results: mpsc::UnboundedSender<Report>,
-    ) -> Self {
-        Self { store, queue, clock, conditions, to_results }
-    }
-
     pub(super) async fn run(mut self) {
         let mut batch = Vec::with_capacity(BATCH);
         // Conditions that come during a commit share the next one.
@@ -48,6 +79,9 @@ impl ConditionStage {
             let changed = self.record_breakers_and_pauses(&batch).await;
             self.announce(changed).await;
             self.free_room(&batch).await;
+            for condition in batch.iter().filter(|condition| condition.changes_terms()) {
+                self.changing.end(condition.destination_id());
+            }
             for condition in batch.drain(..) {
                 // Cannot fail: the stage of the results ends after this one.
                 let _ = self.to_results.send(Report::Finished(condition.ended));

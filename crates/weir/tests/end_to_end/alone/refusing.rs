@@ -2,10 +2,11 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::{Answer, App, Fleet, Machine, Receiver, now};
 
+const REFUSING: usize = 300;
 const POSTS: usize = 250;
 
 /// The 99th percentile of the times from a post to the arrival at the healthy destination.
@@ -25,23 +26,25 @@ async fn p99(app: &App, receiver: &Receiver) -> Duration {
     took[POSTS * 99 / 100]
 }
 
-/// Destinations that answer with this status, about one request a second each, all with a backlog.
+/// Creates destinations that answer with this status, with a backlog: about one request a second each. Each begins when
+/// it is created, so their requests are not all at the same instant.
 async fn refuse(app: &App, receiver: &Receiver, status: u16) {
     let answer = Answer::status(status);
     let answer = if status == 429 { answer.header("retry-after", "1") } else { answer };
     receiver.script(&format!("/{status}"), [answer]);
-    let settings: Value = json!({
-        "url": receiver.url(&format!("/{status}")),
-        "event_types": [format!("refused.{status}")],
-        "max_in_flight": 1,
-        "rate_limits": [{"limit": 2, "period": "second"}],
-        "retry": {"max_attempts": 100, "schedule_ms": [1_000]},
-        "breaker": {"consecutive": 2, "open_ms": 1_000, "open_max_ms": 1_000},
-    });
-    for _ in 0..refusing() {
-        app.destination(settings.clone()).await;
+    for number in 0..REFUSING {
+        let event_type = format!("refused.{status}.{number}");
+        app.destination(json!({
+            "url": receiver.url(&format!("/{status}")),
+            "event_types": [event_type],
+            "max_in_flight": 1,
+            "rate_limits": [{"limit": 2, "period": "second"}],
+            "retry": {"max_attempts": 100, "schedule_ms": [1_000]},
+            "breaker": {"consecutive": 2, "open_ms": 1_000, "open_max_ms": 1_000},
+        }))
+        .await;
+        app.events(&event_type, 10).await;
     }
-    app.events(&format!("refused.{status}"), 10).await;
 }
 
 async fn refusing_destinations_do_not_delay_their_neighbour(app: &App) {
@@ -49,16 +52,17 @@ async fn refusing_destinations_do_not_delay_their_neighbour(app: &App) {
     app.destination(json!({"url": receiver.url("/healthy"), "event_types": ["healthy"]})).await;
     p99(app, &receiver).await;
     let alone = p99(app, &receiver).await;
-    // Holds, breakers with a probe a second, and pauses. The earlier ones go on beside the later ones.
-    for status in [429, 500, 410] {
+    // Pauses, holds, and breakers with a probe a second.
+    for status in [410, 429, 500] {
         refuse(app, &receiver, status).await;
         let beside = p99(app, &receiver).await;
-        let seen = format!("{alone:?} alone, {beside:?} beside {} destinations that answer {status}", refusing());
+        let seen = format!("{alone:?} alone, {beside:?} beside {REFUSING} destinations that answer {status}");
         println!("{seen}");
         machine.judge(beside <= alone * 2 + Duration::from_millis(20), &seen);
+        receiver.script(&format!("/{status}"), [Answer::status(200)]);
     }
-    let gone = receiver.wait_for("/410", refusing(), Duration::from_secs(30)).await;
-    assert_eq!(gone.len(), refusing(), "each destination is paused with its first answer");
+    let gone = receiver.wait_for("/410", REFUSING, Duration::from_secs(30)).await;
+    assert_eq!(gone.len(), REFUSING, "each destination is paused with its first answer");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,8 +77,4 @@ async fn refusing_destinations_do_not_delay_their_neighbour_on_servers() {
     let fleet = Fleet::new().await;
     let app = fleet.launch("serve").await;
     refusing_destinations_do_not_delay_their_neighbour(&app).await;
-}
-
-fn refusing() -> usize {
-    std::env::var("H1_REFUSING").map_or(300, |n| n.parse().unwrap())
 }
