@@ -10,7 +10,7 @@
 //! ```text
 //! publish ─┬▶ queued ──take_slot: granted──▶ in flight ──settle──▶ settled: its room is free ──recorded──▶ removed
 //! admit ───┘    │ ▲                            │   ▲
-//!               │ └─ take_slot: later          └───┘ take_slot: after a missed slot, another one
+//!               │ └─ take_slot: later, no room └───┘ take_slot: after a missed slot, another one
 //!               └──── hand_back ──▶ removed          not sent; its claim was released; costs no slot
 //! ```
 //!
