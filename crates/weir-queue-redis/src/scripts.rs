@@ -12,7 +12,7 @@ use weir_core::{
     claim::ClaimedDelivery,
     limit::NARROW_SLOT,
     limiter::{GRANT_AHEAD, LimitCursor, LimiterParts, UNLIMITED_SLOT_WIDTH},
-    plan::{CADENCE, LAG_DEPTH, LEAD, SHARES},
+    plan::{self, CADENCE, LAG_DEPTH, LEAD, SHARES},
     replay_share::FAST_PATH_AHEAD,
 };
 use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, RUN_FALLBACK, SLOT_HORIZON, Terms};
@@ -132,7 +132,12 @@ fn constants() -> String {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
     // Plain numbers.
-    for (name, number) in [("SHARES", SHARES as usize), ("LAG_DEPTH", LAG_DEPTH), ("DELIVERY_HEAD", codec::HEAD_LEN)] {
+    for (name, number) in [
+        ("SHARES", SHARES as usize),
+        ("MOST_PERMITS_AHEAD", plan::MOST_AHEAD as usize),
+        ("LAG_DEPTH", LAG_DEPTH),
+        ("DELIVERY_HEAD", codec::HEAD_LEN),
+    ] {
         text += &format!("local {name} = {number}\n");
     }
     // In milliseconds, the unit in which keys expire.

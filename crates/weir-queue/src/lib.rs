@@ -143,8 +143,8 @@ pub struct Lease {
     pub preparation: Duration,
     /// How long a run of the job takes, from its due time to its publication.
     pub run_time: Duration,
-    /// How many attempts end until a run has published and its permits are ready, as measured since the last lease; at
-    /// most `max_in_flight`.
+    /// How many attempts end until this run and the next one have published and their permits are ready, as measured
+    /// since the last lease.
     pub ahead: u32,
     /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
     pub max_outstanding: Option<u32>,
