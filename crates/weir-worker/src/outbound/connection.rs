@@ -29,7 +29,7 @@ use http_body_util::Full;
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{
-    task::{unconstrained, yield_now},
+    task::unconstrained,
     time::{Instant, sleep, timeout},
 };
 use weir_core::{
@@ -61,12 +61,6 @@ const MAX_AGE: Duration = Duration::from_secs(300);
 /// The random part of [`MAX_AGE`]. Connections that were dialled together are replaced within a minute, not all at
 /// once.
 const AGE_JITTER: f64 = 0.2;
-
-/// The resolution of timers: they fire this much after their time, and on a quiet machine no more than once more.
-const TIMER_STEP: Duration = Duration::from_millis(1);
-/// The start of a narrower slot is awaited without a timer in its last millisecond, or many of them would be missed. Only
-/// the uncertainty of a Redis that is far away makes slots as narrow.
-const NARROW_FOR_TIMERS: Duration = Duration::from_millis(4);
 
 /// A connection to one origin.
 pub struct Connection {
@@ -317,15 +311,9 @@ impl Connection {
 async fn next_started_slot(slots: &mut impl SlotSource, clock: &dyn Clock) -> Option<Slot> {
     loop {
         let slot = slots.next().await?;
-        let is_narrow = slot.end.since(slot.start) < NARROW_FOR_TIMERS;
         let mut now = clock.now();
         while now < slot.start {
-            let wait = slot.start.since(now);
-            match wait.checked_sub(TIMER_STEP) {
-                Some(most) if is_narrow && !most.is_zero() => sleep(most).await,
-                _ if is_narrow => yield_now().await,
-                _ => sleep(wait).await,
-            }
+            sleep(slot.start.since(now)).await;
             now = clock.now();
         }
         if !slot.is_over(now) {
