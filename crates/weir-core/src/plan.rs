@@ -22,9 +22,13 @@ pub const MAX_PER_RUN: u32 = 512;
 /// The number equals the places of one worker: with fewer permits, a worker could have free places and no permit.
 pub const LAG_DEPTH: usize = 8_192;
 
-/// A run publishes at most `max_in_flight / SHARES` permits. Permits that are published together end at about the same
-/// time: if a run published all of `max_in_flight`, the workers would be idle during the next claim.
+/// A run publishes at most `max_in_flight / SHARES` permits, and those that it publishes ahead. Permits that are published
+/// together end at about the same time: if a run published all of `max_in_flight`, the workers would be idle during the
+/// next claim.
 pub const SHARES: u32 = 2;
+/// At most `MOST_AHEAD * max_in_flight` permits are published ahead: `max_in_flight` wait for room while as many end
+/// during a run. More would only wait longer in the worker.
+pub const MOST_AHEAD: u32 = 2;
 
 /// The input of a run's decisions.
 #[derive(Debug, Clone, Copy)]
@@ -42,8 +46,9 @@ pub struct Observed<'a> {
     /// Sends started and not yet settled.
     pub in_flight: u32,
     pub max_in_flight: u32,
-    /// Permits beyond `max_in_flight` that may wait for room: as many as attempts end until a run has published and its
-    /// permits are ready. Otherwise a fast destination would have nothing to send in this time.
+    /// Permits beyond `max_in_flight` that may wait for room: as many as attempts end until this run has published, and
+    /// again until the next one has and its permits are ready. Otherwise a fast destination would have nothing to send
+    /// in this time.
     pub ahead: u32,
     /// The smallest R + B − 1 of the limits; `None` when unlimited.
     pub max_queued: Option<u64>,
@@ -102,15 +107,18 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
         _ => 1,
     };
     // The bounds that do not depend on slots.
-    let ahead =
-        if share < 1.0 || max_in_flight < observed.max_in_flight { 0 } else { observed.ahead.min(max_in_flight) };
+    let ahead = if share < 1.0 || max_in_flight < observed.max_in_flight {
+        0
+    } else {
+        observed.ahead.min(MOST_AHEAD * max_in_flight)
+    };
     let outstanding = observed.queued.saturating_add(observed.in_flight);
     let room = max_in_flight.saturating_add(ahead).saturating_sub(outstanding);
     let unqueued = match observed.max_queued {
         Some(max) => u32::try_from(max.saturating_sub(u64::from(observed.queued))).unwrap_or(u32::MAX),
         None => u32::MAX,
     };
-    let most = room.min(unqueued).min(MAX_PER_RUN).min(max_in_flight.div_ceil(SHARES));
+    let most = room.min(unqueued).min(MAX_PER_RUN).min(max_in_flight.div_ceil(SHARES) + ahead);
     // The slots that open before the permits of the next run are ready: that run begins once this one has published,
     // and takes as long. Outstanding permits take the first of these slots.
     let until = observed.now + CADENCE + LEAD + observed.preparation + 2 * observed.run_time;
@@ -251,7 +259,7 @@ mod tests {
         let limiter = Limiter::new(&RateLimits::UNLIMITED);
         let with = |ahead, queued| allowance(&Observed { ahead, queued, in_flight: 64, ..observed(&limiter) }).allow;
         assert_eq!([with(0, 0), with(20, 0), with(20, 15), with(20, 20)], [0, 20, 5, 0]);
-        assert_eq!(with(1_000, 63), 1, "at most `max_in_flight` more");
+        assert_eq!(with(1_000, 127), 1, "at most twice `max_in_flight` more");
         let (breaker, probe_at) = open_breaker();
         let probing = Observed { now: probe_at, in_flight: 1, ahead: 20, breaker: &breaker, ..observed(&limiter) };
         assert_eq!(allowance(&probing).allow, 0, "a probe is alone");

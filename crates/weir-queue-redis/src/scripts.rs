@@ -12,7 +12,7 @@ use weir_core::{
     claim::ClaimedDelivery,
     limit::NARROW_SLOT,
     limiter::{GRANT_AHEAD, LimitCursor, LimiterParts, UNLIMITED_SLOT_WIDTH},
-    plan::{CADENCE, LAG_DEPTH, LEAD, SHARES},
+    plan::{self, CADENCE, LAG_DEPTH, LEAD, SHARES},
     replay_share::FAST_PATH_AHEAD,
 };
 use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, RUN_FALLBACK, SLOT_HORIZON, Terms};
@@ -147,6 +147,7 @@ fn constants() -> String {
     // Plain numbers.
     for (name, number) in [
         ("SHARES", SHARES as usize),
+        ("MOST_PERMITS_AHEAD", plan::MOST_AHEAD as usize),
         ("LAG_DEPTH", LAG_DEPTH),
         ("DELIVERY_HEAD", codec::HEAD_LEN),
         ("MOST_COUNTED", MOST_COUNTED),

@@ -10,7 +10,7 @@
 //! ```text
 //! publish ─┬▶ queued ──take_slot: granted──▶ in flight ──settle──▶ settled: its room is free ──recorded──▶ removed
 //! admit ───┘    │ ▲                            │   ▲
-//!               │ └─ take_slot: later          └───┘ take_slot: after a missed slot, another one
+//!               │ └─ take_slot: later, no room └───┘ take_slot: after a missed slot, another one
 //!               └──── hand_back ──▶ removed          not sent; its claim was released; costs no slot
 //! ```
 //!
@@ -150,8 +150,8 @@ pub struct Lease {
     pub preparation: Duration,
     /// How long a run of the job takes, from its due time to its publication.
     pub run_time: Duration,
-    /// How many attempts end until a run has published and its permits are ready, as measured since the last lease; at
-    /// most `max_in_flight`.
+    /// How many attempts end until this run and the next one have published and their permits are ready, as measured
+    /// since the last lease.
     pub ahead: u32,
     /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
     pub max_outstanding: Option<u32>,

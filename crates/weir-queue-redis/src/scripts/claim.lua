@@ -14,15 +14,14 @@ local function count_valid(permits)
   return redis.call('ZCARD', permits)
 end
 
--- How many permits end in the time of a run and of the preparation, as measured since the last claim; at most
--- `max_in_flight`.
+-- How many permits end in the time of two runs and of the preparation, as measured since the last claim.
 local function ended_meanwhile(job, outstanding)
   local ended = job.serial - outstanding
   local last = job.claimed or { now, ended }
   job.claimed = { now, ended }
-  local time = job.preparation + (job.run_time or 0)
+  local time = job.preparation + 2 * (job.run_time or 0)
   local ahead = math.floor((ended - last[2]) * time / math.max(now - last[1], 1))
-  return math.max(math.min(ahead, job.max_in_flight), 0)
+  return math.max(math.min(ahead, MOST_PERMITS_AHEAD * job.max_in_flight), 0)
 end
 
 local function cursors_of(limiter)

@@ -87,6 +87,41 @@ fn in_lua(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
     times.chunks(2).map(|slot| Slot { start: from_micros(slot[0]), end: from_micros(slot[1]) }).collect()
 }
 
+/// Runs a part of a script that has the limiter.
+fn run_with_limiter(text: &str) -> Vec<i64> {
+    let source = [&constants(), ARGUMENTS, LIMITER, text].join("\n");
+    redis::cmd("EVAL").arg(source).arg(0).query(&mut connection()).unwrap()
+}
+
+#[test]
+fn a_slot_is_not_given_back_once_an_earlier_version_of_the_script_has_moved_the_cursors() {
+    // The earlier version keeps `last_take` as it is.
+    let starts = run_with_limiter(
+        "local limiter = recovered_limiter({ { limit = 10, period = 1, burst = 2 } }, nil)
+         take_slot(limiter, 1000000)
+         local kept = limiter.last_take
+         local second = take_slot(limiter, 1000000)
+         limiter.last_take = kept
+         give_back(limiter, 1000000, 9000000)
+         return { second, next_start(limiter, 1000000) }",
+    );
+    assert_eq!(starts, [1_000_000, 1_101_000]);
+}
+
+#[test]
+fn a_call_that_runs_after_its_repetition_gives_no_later_slot_back() {
+    // The first call for another slot is late. Its repetition has given the missed slot back and got the next one.
+    let starts = run_with_limiter(
+        "local limiter = recovered_limiter({ { limit = 10, period = 1, burst = 1 } }, nil)
+         local missed = take_slot(limiter, 1000000)
+         give_back(limiter, missed, 1020000)
+         local used = take_slot(limiter, 1020000)
+         give_back(limiter, missed, 1030000)
+         return { missed, used, next_start(limiter, 1030000) }",
+    );
+    assert_eq!(starts, [1_000_000, 1_020_000, 1_121_000]);
+}
+
 fn connection() -> redis::Connection {
     let url = std::env::var("WEIR_TEST_REDIS_URL").unwrap_or_else(|_| {
         panic!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::{
     Destination, IdMap, Limiter, Slot, Timestamp,
     limiter::GRANT_AHEAD,
-    plan::{self, SHARES},
+    plan::{self, MOST_AHEAD, SHARES},
 };
 
 use crate::{LONGEST_PREPARATION, LONGEST_RUN, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
@@ -232,15 +232,15 @@ impl Job {
         self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), ahead, now))
     }
 
-    /// How many permits end in the time of a run and of the preparation, as measured since the last claim.
+    /// How many permits end in the time of two runs and of the preparation, as measured since the last claim.
     pub(super) fn ended_meanwhile(&mut self, now: Timestamp) -> u32 {
         let ended = self.issued - (self.queued.len() + self.in_flight.len()) as u64;
         let (since, before) = self.claimed.replace((now, ended)).unwrap_or((now, ended));
         let of = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let ahead = ended.saturating_sub(before).saturating_mul(of(self.preparation + self.run_time))
+        let ahead = ended.saturating_sub(before).saturating_mul(of(self.preparation + 2 * self.run_time))
             / of(now.since(since)).max(1);
-        let max_in_flight = self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
-        u32::try_from(ahead).map_or(max_in_flight, |ahead| ahead.min(max_in_flight))
+        let most = MOST_AHEAD * self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
+        u32::try_from(ahead).map_or(most, |ahead| ahead.min(most))
     }
 
     /// A run of the job has ended. Later runs begin earlier by the time that it took.

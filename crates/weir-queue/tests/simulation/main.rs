@@ -232,6 +232,37 @@ fn a_slow_destination_is_bounded_by_max_in_flight_and_does_not_spin() {
     assert!(simulation.runs < 700, "{} runs", simulation.runs);
 }
 
+/// While a run claims and publishes, attempts end. The next permits are waiting for their room.
+#[test]
+fn a_fast_destination_without_a_limit_is_bounded_by_its_answers_and_not_by_the_runs() {
+    let [answer, run] = [4, 5].map(Duration::from_millis);
+    let timing = WorkerTiming { lateness: Duration::ZERO, answer, run, ..PUNCTUAL };
+    let mut simulation = Simulation::new(RateLimits::UNLIMITED, timing);
+    simulation.max_in_flight = 64;
+    simulation.add(1_000_000);
+    simulation.run_for(Duration::from_secs(1));
+    simulation.sends.clear();
+    simulation.run_for(Duration::from_secs(10));
+    let most = 64.0 / answer.as_secs_f64() * 10.0;
+    let share = simulation.sends.len() as f64 / most;
+    assert!(share >= 0.9, "{share} of what {answer:?} allows");
+}
+
+#[test]
+fn slow_runs_cost_no_slots() {
+    for run in [20, 100, 250] {
+        let slow = WorkerTiming { run: Duration::from_millis(run), ..PUNCTUAL };
+        for rate in [2, 10, 100] {
+            let mut simulation = Simulation::new(limits(&[(rate, Period::Second)]), slow);
+            simulation.add(1_000_000);
+            simulation.run_for(Duration::from_secs(300));
+            simulation.assert_caps();
+            let used = simulation.utilisation();
+            assert!(used >= 0.98, "{rate}/s, runs of {run} ms: {used}");
+        }
+    }
+}
+
 #[test]
 fn an_idle_destination_costs_nothing() {
     let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);

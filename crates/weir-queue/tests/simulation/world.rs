@@ -23,8 +23,8 @@ pub(crate) const LEASE: Duration = Duration::from_secs(10);
 /// Workers ask for a slot this long before the slot is expected.
 const ASK_AHEAD: Duration = Duration::from_millis(10);
 
-/// When a worker asks again for room.
-const ROOM_WAIT: Duration = Duration::from_millis(5);
+/// When a worker asks again for room, on average.
+const ROOM_WAIT: Duration = Duration::from_millis(2);
 
 /// The timing of the simulated workers.
 #[derive(Clone, Copy)]
@@ -35,6 +35,8 @@ pub(crate) struct WorkerTiming {
     pub(crate) connect: Duration,
     /// The time from send to answer.
     pub(crate) answer: Duration,
+    /// The time from the claim of a job to its publication.
+    pub(crate) run: Duration,
     /// The processor is taken from each worker for slices of this length, for a third of the time.
     pub(crate) slice: Duration,
 }
@@ -43,6 +45,7 @@ pub(crate) const PUNCTUAL: WorkerTiming = WorkerTiming {
     lateness: Duration::from_millis(2),
     connect: Duration::ZERO,
     answer: Duration::from_millis(5),
+    run: Duration::ZERO,
     slice: Duration::ZERO,
 };
 
@@ -75,6 +78,8 @@ pub(crate) struct Simulation {
     random: u64,
     pub(crate) now: Timestamp,
     events: BinaryHeap<Reverse<(Timestamp, SimulatedEvent)>>,
+    /// The publications of runs under way, in the order in which the runs end.
+    publications: VecDeque<(Timestamp, Publication)>,
     pub(crate) sends: Vec<Timestamp>,
     pub(crate) runs: u64,
     pub(crate) most_queued: u32,
@@ -115,6 +120,7 @@ impl Simulation {
             random: 0x9e37_79b9_7f4a_7c15,
             now: START,
             events: BinaryHeap::new(),
+            publications: VecDeque::new(),
             sends: Vec::new(),
             runs: 0,
             most_queued: 0,
@@ -152,6 +158,7 @@ impl Simulation {
     pub(crate) fn crash(&mut self) {
         self.table = JobTable::new(self.now);
         self.events.clear();
+        self.publications.clear();
         self.table.wake(Wake { destination_id: destination(), due: self.now });
     }
 
@@ -163,10 +170,12 @@ impl Simulation {
     pub(crate) fn run_for(&mut self, duration: Duration) {
         let end = self.now + duration;
         loop {
-            let next = [self.table.next_due(), self.events.peek().map(|Reverse((at, _))| *at)];
+            let (event, published) = (self.events.peek(), self.publications.front());
+            let next = [self.table.next_due(), event.map(|Reverse((at, _))| *at), published.map(|(at, _)| *at)];
             let Some(next) = next.into_iter().flatten().min().filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
             self.run_due_jobs();
+            self.publish();
             self.take_permits();
             while let Some(Reverse((at, event))) = self.events.peek().copied() {
                 if at > self.now {
@@ -209,6 +218,13 @@ impl Simulation {
             let deliveries = (0..claimed).map(|_| delivery(self.now)).collect();
             let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
             let publication = Publication { lease, terms: Some(self.terms()), recovered, deliveries, next };
+            self.publications.push_back((self.now + self.timing.run, publication));
+        }
+    }
+
+    fn publish(&mut self) {
+        while self.publications.front().is_some_and(|(at, _)| *at <= self.now) {
+            let Some((_, publication)) = self.publications.pop_front() else { return };
             if let Published::Stale(back) = self.table.publish(self.now, publication) {
                 self.backlog += back.len() as u64;
             }
@@ -243,7 +259,8 @@ impl Simulation {
                 self.events.push(Reverse((start - ASK_AHEAD, SimulatedEvent::Asks(id.serial))));
             }
             SlotAnswer::NoRoom => {
-                self.events.push(Reverse((self.now + ROOM_WAIT, SimulatedEvent::Asks(id.serial))));
+                let again = self.now + self.jitter(2 * ROOM_WAIT);
+                self.events.push(Reverse((again, SimulatedEvent::Asks(id.serial))));
             }
             SlotAnswer::Withdrawn => {
                 self.table.hand_back(self.now, HandedBack { id, crowded: false });

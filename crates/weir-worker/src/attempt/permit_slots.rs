@@ -21,7 +21,7 @@ const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
 const ASK_EVERY: Duration = Duration::from_millis(5);
 /// How long a permit waits before it asks again for room: a destination that answers quickly has room by then. The wait
 /// doubles with each answer, up to the longest, so that permits of a destination that has become slow ask seldom.
-const ROOM_WAIT: Duration = Duration::from_millis(5);
+const ROOM_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_ROOM_WAIT: Duration = Duration::from_millis(100);
 /// How often a slot is asked for while the queue does not answer. Three tries take 0.2 s when calls fail at once, and
 /// 6 s when Redis is silent: a tenth of the time that a claim lasts.

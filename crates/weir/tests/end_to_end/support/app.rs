@@ -90,6 +90,17 @@ impl App {
         assert!(status.success());
     }
 
+    /// Takes the processor from the process for 20 ms of every 60 ms, for about this many seconds. It ends when it is
+    /// dropped, perhaps with the process suspended.
+    pub(crate) fn stutter(&self, seconds: u32) -> Child {
+        let pid = self.child.id().expect("it runs");
+        let slices = seconds * 1_000 / 60;
+        let script = format!(
+            "for slice in $(seq {slices}); do kill -STOP {pid}; sleep 0.02; kill -CONT {pid}; sleep 0.04; done"
+        );
+        Command::new("sh").args(["-c", &script]).kill_on_drop(true).spawn().expect("a shell")
+    }
+
     /// Sends a request with a JSON body. Returns the status and the JSON answer.
     pub(crate) async fn request(&self, method: Method, path: &str, body: Option<Value>) -> (u16, Value) {
         let mut request = self.http.request(method, format!("{}{path}", self.url));

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::support::{
-    App, Fleet, Receiver, assert_cap,
+    App, Fleet, Machine, Receiver, assert_cap,
     cases::{self, destination, limit},
-    eventually,
+    eventually, utilisation,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -75,6 +75,29 @@ async fn a_process_stalled_for_two_seconds_sends_no_burst_afterwards() {
     app.drained(&id, Duration::from_secs(5)).await;
     app.assert_audit_clean(&id).await;
     assert_eq!(receiver.count("/stalled"), 600, "a stall duplicates nothing");
+}
+
+/// At these limits a missed slot usually is the last one. It gives its spacing back, so the next slot starts at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_that_lose_a_third_of_the_processor_time_use_the_limits() {
+    let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
+    let api = fleet.launch("api").await;
+    let others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
+    let mut destinations = Vec::new();
+    for rate in [2, 10] {
+        let path = format!("/stuttering-{rate}");
+        destinations.push((rate, destination(&api, &receiver, &path, limit(rate, "second")).await));
+        api.events(path.trim_start_matches('/'), rate as usize * 25).await;
+    }
+    let _stutters = [others[1].stutter(30), others[2].stutter(30)];
+    let machine = Machine::watched();
+    for (rate, id) in destinations {
+        let path = format!("/stuttering-{rate}");
+        let arrivals = receiver.wait_for(&path, rate as usize * 10, Duration::from_secs(25)).await;
+        assert_cap(&arrivals, rate as usize, SECOND);
+        api.assert_audit_clean(&id).await;
+        machine.judge_use(&path, utilisation(&arrivals, f64::from(rate), SECOND), 0.95);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

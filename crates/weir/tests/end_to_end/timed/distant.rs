@@ -7,7 +7,7 @@ use weir_test_support::SlowLink;
 use crate::support::{
     App, Fleet, Machine, Receiver, assert_cap,
     cases::{destination, limit},
-    now, utilisation,
+    eventually, now, utilisation,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,7 +62,6 @@ impl Distant {
             let judged: Vec<_> = arrivals.into_iter().filter(|arrival| arrival.at >= since).collect();
             used += utilisation(&judged, 10.0, SECOND) / paths.len() as f64;
         }
-        println!("{redis:?} to Redis, {database:?} to PostgreSQL: {used}");
         machine.judge_use(&format!("{redis:?} to Redis, {database:?} to PostgreSQL"), used, least);
     }
 }
@@ -80,4 +79,21 @@ async fn a_database_that_is_20_ms_away_costs_no_slots() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_50_ms_away_costs_few_slots() {
     Distant::new().await.judge(Duration::ZERO, Duration::from_millis(50), 0.9).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_beyond_the_latency_budget_are_reported_and_change_nothing_else() {
+    let distant = Distant::new().await;
+    let worker = distant.launch("worker").await;
+    distant.redis.set_round_trip(Duration::from_millis(40));
+    distant.database.set_round_trip(Duration::from_millis(80));
+    eventually("both are reported", Duration::from_secs(20), async || {
+        let ready = worker.get("/readyz").await;
+        assert_eq!(ready["status"], "ready");
+        let warnings = ready["warnings"].as_array().map_or(0, Vec::len);
+        warnings == 2
+            && worker.metric("weir_queue_round_trip_seconds").await >= 0.04
+            && worker.metric("weir_store_round_trip_seconds").await >= 0.08
+    })
+    .await;
 }
