@@ -5,13 +5,7 @@ use redis::RedisResult;
 use weir_core::InstallationId;
 use weir_queue::QueueError;
 
-use crate::{
-    config::OpenError,
-    connect::Shared,
-    connection::FailureCause,
-    keys::Shard,
-    shard_context::ShardContext,
-};
+use crate::{config::OpenError, connect::Shared, connection::FailureCause, keys::Shard, shard_context::ShardContext};
 
 impl ShardContext {
     /// Refuses keys of another installation, and marks keys of nobody.

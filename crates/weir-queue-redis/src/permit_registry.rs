@@ -59,7 +59,9 @@ impl PermitRegistry {
     /// Adds a permit. `false`: it must not be used, because the process holds it already or its generation has ended.
     pub(crate) fn register(&self, id: PermitId, permit: HeldPermit) -> bool {
         let mut state = self.state();
-        if permit.generation != state.generations[Shard::of(id.destination_id).index()] || state.permits.contains_key(&id) {
+        if permit.generation != state.generations[Shard::of(id.destination_id).index()]
+            || state.permits.contains_key(&id)
+        {
             return false;
         }
         state.permits.insert(id, permit);

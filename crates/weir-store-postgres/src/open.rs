@@ -236,10 +236,7 @@ async fn check_version(server: &Server, connection: &mut PgConnection) -> Result
 
 /// Migrates on a connection of its own, which the caller must close: that releases its lock. It has no statement timeout,
 /// because a migration, or the wait for another process that migrates, may take longer than other statements may.
-async fn migrate(
-    server: &Server,
-    options: &PgConnectOptions,
-) -> Result<(PgConnection, Vec<(i64, String)>), OpenError> {
+async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<(PgConnection, Vec<(i64, String)>), OpenError> {
     let without_timeout = options.clone().options([("statement_timeout", "0")]);
     let mut connection = connect(&without_timeout).await.map_err(|error| classify(server, &error))?;
     check_version(server, &mut connection).await?;

@@ -43,7 +43,8 @@ const DAMAGES: [(&str, &str); 28] = [
 ];
 
 async fn damage(server: &Server, (pattern, script): (&str, &str)) -> i64 {
-    let on_each = format!("local keys = redis.call('KEYS', ARGV[1]) for _, k in ipairs(keys) do {script} end return #keys");
+    let on_each =
+        format!("local keys = redis.call('KEYS', ARGV[1]) for _, k in ipairs(keys) do {script} end return #keys");
     match server.command(&["EVAL", &on_each, "0", pattern]).await {
         redis::Value::Int(count) => count,
         other => panic!("{other:?}"),
