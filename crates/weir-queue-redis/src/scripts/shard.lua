@@ -22,7 +22,8 @@ local server_time = clock[1] * 1000000 + clock[2]
 local caller_time = tonumber(ARGV[1])
 local known = redis.call('HMGET', GENERATION, 'run_id', 'began', 'checked', 'shift', 'heard')
 local shift = tonumber(known[4]) or 0
--- A time that a process has stated, at most about a second ago while any process runs: the time was never earlier since.
+-- A time that a process has stated: at most about a second ago while any process runs, and a few milliseconds while the
+-- shard is in use. The time was never earlier since.
 local heard = tonumber(known[5]) or 0
 -- The time of the shard, and the time by which this call acts.
 local shard_time, now
@@ -94,7 +95,7 @@ local function current_generation()
   local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
   -- This server process has written the data.
   if has_queue and known[1] == run_id then
-    redis.call('HSET', GENERATION, 'checked', now)
+    redis.call('HSET', GENERATION, 'checked', now, 'heard', earliest_time)
     return tonumber(known[2])
   end
   -- Another server may have another clock, so the time continues from the caller's.
@@ -165,8 +166,10 @@ local function needed_until(job)
   return needed
 end
 
+-- When a key that is needed until `time` expires, by the server's clock. Counted from now, because the shift may not be
+-- corrected yet: by a wrong one the key would be gone at once.
 local function expiry(time)
-  return math.ceil((time - shift) / 1000) + KEEP_LONGER_MS
+  return math.ceil((server_time + time - now) / 1000) + KEEP_LONGER_MS
 end
 
 local function save_job(id, job)

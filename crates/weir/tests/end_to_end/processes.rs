@@ -116,8 +116,7 @@ async fn requests_under_way_when_redis_is_flushed(end_claimers: impl AsyncFnOnce
     receiver.script("/flushed", [Answer::status(200).after(SECOND * 14)]);
     let (api, scheduler, holder) =
         (fleet.launch("api").await, fleet.launch("scheduler").await, fleet.launch("worker").await);
-    let settings =
-        json!({"url": receiver.url("/flushed"), "timeout_ms": 60_000, "rate_limits": limit(100, "second")});
+    let settings = json!({"url": receiver.url("/flushed"), "timeout_ms": 60_000, "rate_limits": limit(100, "second")});
     let id = api.destination(settings).await;
     let others = [fleet.launch("api").await, fleet.launch("scheduler").await];
     api.events("flushed", 20).await;
