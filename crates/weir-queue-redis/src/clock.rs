@@ -6,9 +6,9 @@
 //! them, so a send inside a narrowed slot is inside the slot by the shard's time. In a Cluster every shard has the clock
 //! of its node, and its slots are moved by the difference.
 //!
-//! The time of a shard is the clock of its server plus a shift, and the offset of that clock is measured too. If both
-//! run ahead of this process, the server's clock was set forward, and the process corrects the shift. If only the time
-//! of the shard does, other processes have moved it, and this process follows them: its machine was suspended.
+//! The time of a shard is the clock of its server plus a shift. If it runs ahead of this process, the server's clock was
+//! set forward, and the process corrects the shift. Only if another process has stated a time that is ahead, too, this
+//! process follows: its machine was suspended.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicI64, Ordering},
@@ -174,16 +174,15 @@ impl RedisClock {
 
     /// Sets the offset of a shard from new exchanges.
     ///
-    /// Slots must not start early when a clock jumps. So if the server's clock was set forward and the time of the shard
-    /// with it, the offset stays, and the answer is `true`: the caller must correct the shard. Whether the server's clock
-    /// was set can be judged again only after [`Self::accept_server`].
+    /// Slots must not start early when a clock jumps. So if the time of the shard is ahead, the offset stays, and the
+    /// answer is `true`: the caller must correct the shard.
     pub(crate) fn set(&self, shard: Shard, measured: Measured) -> bool {
         let now = self.now_for_offsets();
         let ShardClock { time, server } = &self.shards[shard.index()];
-        if time.is_behind(measured.time, STEP, now) && server.is_behind(measured.server, STEP, now) {
+        server.follow(measured.server, now);
+        if time.is_behind(measured.time, STEP, now) {
             return true;
         }
-        server.follow(measured.server, now);
         let error = time.follow(measured.time, now);
         // A large error is reported, but not with every setting of a slow connection.
         if error > LARGE_ERROR.as_nanos() as i64 && self.warn_from.load(Ordering::Relaxed) <= now {
@@ -201,9 +200,16 @@ impl RedisClock {
         self.shards[shard.index()].time.is_behind(measured.time, SHARD_AHEAD, self.now_for_offsets())
     }
 
-    /// The shard was corrected after the server's clock had been set.
-    pub(crate) fn accept_server(&self, shard: Shard, measured: Measured) {
-        self.shards[shard.index()].server.follow(measured.server, self.now_for_offsets());
+    /// Another process has stated a time of the shard, in microseconds, before an answer that came at `answered_at`. If it
+    /// is ahead of this process, this process is behind: its machine was suspended. Then it continues from that time.
+    pub(crate) fn hear(&self, shard: Shard, micros: i64, answered_at: i64) {
+        let now = self.now_for_offsets();
+        let time = &self.shards[shard.index()].time;
+        let stated = Bounds { low: micros.saturating_mul(1_000) - answered_at, high: i64::MAX };
+        if time.is_behind(stated, STEP, now) {
+            time.nanos.store(stated.low + time.error.load(Ordering::Relaxed), Ordering::Relaxed);
+            time.set_at.store(now, Ordering::Relaxed);
+        }
     }
 
     /// At least 1, because 0 stands for "not set yet".
@@ -213,8 +219,14 @@ impl RedisClock {
 
     /// A lower bound of the shard's time, in microseconds; 0 before the first exchange.
     pub(crate) fn lower_bound(&self, shard: Shard) -> i64 {
+        self.bounds(shard).0
+    }
+
+    /// A lower and an upper bound of the shard's time, in microseconds; 0 before the first exchange.
+    pub(crate) fn bounds(&self, shard: Shard) -> (i64, i64) {
         let now = self.monotonic();
-        self.shards[shard.index()].time.bounds(now).map_or(0, |bounds| (now + bounds.low) / 1_000)
+        let known = self.shards[shard.index()].time.bounds(now);
+        known.map_or((0, 0), |bounds| ((now + bounds.low) / 1_000, (now + bounds.high) / 1_000 + 1))
     }
 
     /// The time that calls state: [`Self::lower_bound`], or 0 before [`Self::state_time`].
@@ -299,7 +311,7 @@ mod tests {
     const SECOND: i64 = 1_000_000_000;
 
     #[test]
-    fn a_server_that_is_set_forward_is_not_followed_however_often() {
+    fn a_shard_that_is_set_forward_is_not_followed_however_often() {
         let clock = RedisClock::new();
         let reference = Shard::REFERENCE;
         assert!(!clock.set(reference, ahead(SECOND, SECOND)));
@@ -307,19 +319,22 @@ mod tests {
             let stepped = SECOND + step * 3 * SECOND / 10;
             assert!(clock.set(reference, ahead(stepped, stepped)), "the shard must be corrected");
             assert!(clock.set(reference, ahead(stepped, stepped)), "the correction has failed");
-            clock.accept_server(reference, ahead(stepped, stepped));
             assert!(!clock.set(reference, ahead(SECOND, stepped)), "the shard is corrected");
+            assert!(clock.set(reference, ahead(stepped, SECOND)), "the server was set back, and forward again");
         }
         assert!(clock.now() < Timestamp::from_nanos(3 * SECOND / 2));
     }
 
     #[test]
-    fn other_processes_that_are_ahead_are_followed() {
+    fn other_processes_that_are_ahead_are_followed_and_no_further() {
         let clock = RedisClock::new();
         let reference = Shard::REFERENCE;
         assert!(!clock.set(reference, ahead(SECOND, SECOND)));
-        assert!(!clock.set(reference, ahead(61 * SECOND, SECOND)));
-        assert!(clock.now() > Timestamp::from_secs(60));
+        clock.hear(reference, 61_000_000, 0);
+        assert!(clock.set(reference, ahead(90 * SECOND, SECOND)), "the server was set, too");
+        clock.hear(reference, 50_000_000, 0);
+        let now = clock.now();
+        assert!(now > Timestamp::from_secs(60) && now < Timestamp::from_secs(62), "{now}");
     }
 
     #[test]

@@ -142,7 +142,7 @@ impl ShardReader {
         if recall {
             // A lost queue gets its consumer group with its new generation.
             for &shard in &self.shards {
-                let _ = self.context.call(self.context.begin(shard, 0)).await;
+                let _ = self.context.call(self.context.begin(shard)).await;
             }
             // A permit whose settlement is not sent yet would be read again and used twice. So settlements are sent
             // first, and permits that are held now are skipped even if they end meanwhile.
@@ -217,7 +217,7 @@ impl ShardReader {
             // itself says which generation is the latest: an entry may hold any number.
             let known = self.context.registry.generation(shard);
             if entries.iter().any(|entry| entry.generation != known) {
-                let _ = self.context.call(self.context.begin(shard, 0)).await;
+                let _ = self.context.call(self.context.begin(shard)).await;
             }
             for entry in entries {
                 let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;

@@ -129,7 +129,8 @@ impl ShardContext {
         if self.is_ahead_of_wall() {
             tracing::warn!("the clock of Redis is ahead of this machine's; the time continues by this machine's");
             let shards: Vec<Shard> = Shard::all().collect();
-            self.set_back(&shards, |_| self.clock.wall().as_nanos() / 1_000).await?;
+            let wall = self.clock.wall().as_nanos() / 1_000;
+            self.set_back(&shards, |_| (wall, wall)).await?;
             self.set_clock().await?;
         }
         Ok(())
@@ -140,75 +141,78 @@ impl ShardContext {
     }
 
     /// Sets the offset of every shard's clock, and learns its generation. Corrects the shards of a server whose clock was
-    /// set forward.
-    pub(crate) async fn set_clock(&self) -> QueueResult<()> {
-        // In a Cluster each shard has the clock of its node, and is corrected on its own.
+    /// set forward. Returns whether none was.
+    pub(crate) async fn set_clock(&self) -> QueueResult<bool> {
+        // In a Cluster each shard has the clock of its node.
+        let mut ahead = Vec::new();
         if self.connection.dialer().is_cluster() {
             for measured in join_all(Shard::all().map(|shard| self.measure(shard))).await {
                 let (shard, measured) = measured?;
                 if self.clock.set(shard, measured) {
-                    self.correct(&[shard], measured).await?;
+                    ahead.push(shard);
                 }
             }
-            return Ok(());
+            return self.correct(&ahead).await;
         }
         // Each shard begins, and its generation is learned.
-        let begin: Vec<Call> = Shard::all().map(|shard| self.begin(shard, 0)).collect();
+        let begin: Vec<Call> = Shard::all().map(|shard| self.begin(shard)).collect();
         let asked_at = self.clock.monotonic();
         let answers = self.call_all(&begin).await;
         let answered_at = self.clock.monotonic();
-        // All shards are on one server with one clock, so one of them is measured.
+        let mut begun = Vec::with_capacity(answers.len());
+        for answered in answers {
+            begun.push(Begun::read(&mut answered?.values).ok_or_else(unexpected)?);
+        }
+        // All shards are on one server with one clock, so what was stated to one of them holds for all.
+        let heard = begun.iter().map(|begun| begun.heard).max().unwrap_or_default();
+        Shard::all().for_each(|shard| self.clock.hear(shard, heard, answered_at));
+        // And one of them is measured.
         let (_, measured) = self.measure(Shard::REFERENCE).await?;
-        let mut ahead = Vec::new();
-        for (shard, answered) in Shard::all().zip(answers) {
-            let begun = Begun::read(&mut answered?.values).ok_or_else(unexpected)?;
-            let was_set = self.clock.set(shard, measured);
-            if was_set || self.clock.is_ahead(shard, Measured::of(asked_at, (begun.time, begun.server), answered_at)) {
+        for (shard, begun) in Shard::all().zip(begun) {
+            let own = Measured::of(asked_at, (begun.time, begun.server), answered_at);
+            if self.clock.set(shard, measured) || self.clock.is_ahead(shard, own) {
                 ahead.push(shard);
             }
         }
-        if ahead.is_empty() { Ok(()) } else { self.correct(&ahead, measured).await }
+        self.correct(&ahead).await
     }
 
-    /// Sets the time of the shards to the time of this process. If other processes have stated later times, this one is
-    /// behind, and follows them with the next setting.
-    async fn correct(&self, shards: &[Shard], measured: Measured) -> QueueResult<()> {
-        if self.set_back(shards, |shard| self.clock.lower_bound(shard)).await? {
-            tracing::warn!("the clock of Redis was set forward; Weir keeps the time from before the change");
-        } else {
-            tracing::warn!("the clock of this process was behind, and follows the other processes");
+    /// Sets the time of shards that are ahead to the time of this process. Returns whether none was.
+    async fn correct(&self, ahead: &[Shard]) -> QueueResult<bool> {
+        if ahead.is_empty() {
+            return Ok(true);
         }
-        for &shard in shards {
-            self.clock.accept_server(shard, measured);
-        }
-        Ok(())
+        tracing::warn!("the clock of Redis was set forward; Weir keeps the time from before the change");
+        self.set_back(ahead, |shard| self.clock.bounds(shard)).await?;
+        Ok(false)
     }
 
-    /// Sets the time of shards back. Returns whether one was set back.
-    async fn set_back(&self, shards: &[Shard], right_time: impl Fn(Shard) -> i64) -> QueueResult<bool> {
-        let calls: Vec<Call> = shards.iter().map(|&shard| self.begin(shard, right_time(shard))).collect();
-        let mut was_set_back = false;
-        for answered in self.call_all(&calls).await {
-            was_set_back |= Begun::read(&mut answered?.values).ok_or_else(unexpected)?.was_set_back;
-        }
-        Ok(was_set_back)
+    /// Sets the time of shards back, given as its bounds, unless other processes have stated later times.
+    async fn set_back(&self, shards: &[Shard], time: impl Fn(Shard) -> (i64, i64)) -> QueueResult<()> {
+        let calls: Vec<Call> = shards.iter().map(|&shard| self.begin_at(shard, time(shard))).collect();
+        self.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
     }
 
-    /// `right_time`: the time to which the shard is set back, in microseconds, or 0.
-    pub(crate) fn begin(&self, shard: Shard, right_time: i64) -> Call {
+    pub(crate) fn begin(&self, shard: Shard) -> Call {
+        self.begin_at(shard, (0, 0))
+    }
+
+    /// `time`: the bounds of the time to which the shard is set back, in microseconds, or 0.
+    fn begin_at(&self, shard: Shard, (lower, upper): (i64, i64)) -> Call {
         let mut call = self.new_call(shard, Operation::Begin);
-        call.arg(right_time).arg(0);
+        call.arg(lower).arg(upper).arg(0);
         call
     }
 
     async fn measure(&self, shard: Shard) -> QueueResult<(Shard, Measured)> {
         let mut measured: Option<Measured> = None;
         for _ in 0..EXCHANGES {
-            let call = self.begin(shard, 0);
+            let call = self.begin(shard);
             let asked_at = self.clock.monotonic();
             let mut answered = self.call(call).await?;
             let answered_at = self.clock.monotonic();
-            let Begun { time, server, .. } = Begun::read(&mut answered.values).ok_or_else(unexpected)?;
+            let Begun { time, server, heard } = Begun::read(&mut answered.values).ok_or_else(unexpected)?;
+            self.clock.hear(shard, heard, answered_at);
             let exchange = Measured::of(asked_at, (time, server), answered_at);
             measured = Some(measured.map_or(exchange, |earlier| earlier.and(exchange)));
         }
@@ -222,7 +226,8 @@ impl ShardContext {
             let _ = tokio::time::timeout(CLOCK_EVERY, self.clock_doubt.notified()).await;
             match self.set_clock().await {
                 // Since the start the other processes have corrected a clock that was set forward.
-                Ok(()) => self.clock.state_time(),
+                Ok(true) => self.clock.state_time(),
+                Ok(false) => {}
                 Err(error) => {
                     tracing::debug!(%error, "could not set the clock; it keeps its offset");
                     self.registry.doubt();
@@ -332,12 +337,13 @@ struct Begun {
     /// The time of the shard and the clock of its server, in microseconds.
     time: i64,
     server: i64,
-    was_set_back: bool,
+    /// The latest time that a process had stated, in microseconds; 0 for none.
+    heard: i64,
 }
 
 impl Begun {
     fn read(answer: &mut AnswerReader) -> Option<Self> {
-        Some(Self { time: answer.next_int()?, server: answer.next_int()?, was_set_back: answer.next_int()? == 1 })
+        Some(Self { time: answer.next_int()?, server: answer.next_int()?, heard: answer.next_int()? })
     }
 }
 

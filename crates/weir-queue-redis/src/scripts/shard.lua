@@ -48,7 +48,8 @@ end
 
 local known_shift = integer_in(known[4], -LATEST, LATEST)
 local shift = known_shift or 0
--- A time that a process has stated, at most about a second ago while any process runs: the time was never earlier since.
+-- A time that a process has stated: at most about a second ago while any process runs, and a few milliseconds while the
+-- shard is in use. The time was never earlier since.
 local heard = integer_in(known[6], 1, LATEST) or 0
 -- The time of the shard, and the time by which this call acts.
 local shard_time, now
@@ -115,9 +116,9 @@ local generation
 -- Generations only rise, whatever the clock says and whatever this server has lost: a process ignores the permits of
 -- every generation before the latest one that it knows.
 local function begin_generation(run_id)
-  -- Another server may have another clock, so the time continues from the caller's.
+  -- Another server may have another clock, so the time continues from the latest that a process has stated.
   if caller_time > 0 then
-    set_time(caller_time)
+    set_time(earliest_time)
   end
   generation = math.max(now, (known_began or 0) + 1, caller_generation + 1)
   -- The jobs stay until they expire. `load_job` ignores them and drops their permits.
@@ -148,7 +149,7 @@ local function find_generation()
   -- This server process has written the data.
   if is_complete and known[1] == run_id then
     generation = known_began
-    redis.call('HSET', GENERATION, 'checked', now)
+    redis.call('HSET', GENERATION, 'checked', now, 'heard', earliest_time)
   else
     begin_generation(run_id)
   end
@@ -217,8 +218,10 @@ local function needed_until(job)
   return needed
 end
 
+-- When a key that is needed until `time` expires, by the server's clock. Counted from now, because the shift may not be
+-- corrected yet: by a wrong one the key would be gone at once.
 local function expiry(time)
-  return math.ceil((time - shift) / 1000) + KEEP_LONGER_MS
+  return math.ceil((server_time + time - now) / 1000) + KEEP_LONGER_MS
 end
 
 local function save_job(id, job)
