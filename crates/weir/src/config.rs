@@ -28,7 +28,7 @@ use sources::SourceValues;
 const DEFAULT_DATABASE_URL: &str = "sqlite://weir.db";
 const DEFAULT_MAX_EVENT_BYTES: &str = "1048576";
 const DEFAULT_BODY_BUDGET_BYTES: &str = "268435456";
-/// Far more connections than a few dozen producers open; with buffers of at most 32 KiB they need at most 128 MiB.
+/// Far more connections than a few dozen producers open; with a buffer of 8 KiB each they need at most 32 MiB.
 const DEFAULT_MAX_CONNECTIONS: &str = "4096";
 /// Of a tenant and of an event: one event is then one commit of a fraction of a second.
 const DEFAULT_MAX_DESTINATIONS: &str = "10000";
