@@ -17,7 +17,6 @@ const LONGEST_TIME: Duration = Duration::from_secs(60);
 
 /// How long after its head a body may take for its next byte, when this many bytes have arrived.
 pub fn time_to_arrive(arrived: usize) -> Duration {
-    #[expect(clippy::cast_precision_loss, reason = "a body is far smaller than 2^52 bytes")]
     let more = arrived as f64 / BYTES_PER_SECOND;
     (TIME_OF_ANY_BODY + Duration::from_secs_f64(more)).min(LONGEST_TIME)
 }

@@ -41,7 +41,7 @@ use crate::{
     state::{Api, ApiState},
 };
 
-/// A larger body is parsed on a thread of its own. One of this size takes about 0.1 ms.
+/// A larger body is parsed on a thread of its own.
 const PARSED_AT_ONCE: usize = 64 * 1024;
 /// The largest body of a batch, unless the limit of one event is larger.
 const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
