@@ -47,7 +47,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    pub(crate) const ALL: [Self; 26] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::Listen,
         Self::MetricsListen,
         Self::DatabaseUrl,
