@@ -14,17 +14,14 @@ use http::{HeaderMap, HeaderValue, header, request::Parts};
 use http_body_util::BodyExt;
 use serde_json::{Value, error::Category};
 use tokio::time::{Instant, timeout_at};
-use weir_core::{
-    ApiKeyId,
-    inbound::{ByteBudget, HeldBytes, time_to_arrive},
-};
+use weir_core::inbound::{ByteBudget, HeldBytes, time_to_arrive};
 
 use super::{
     fields::{self, Read},
     texts::Text,
 };
 use crate::{
-    auth::Caller,
+    auth::{Caller, Sharer},
     meters,
     problem::{Problem, ProblemKind},
 };
@@ -40,8 +37,8 @@ const CONFIG_BUDGET_BYTES: usize = 16 * 1024 * 1024;
 /// connection often loses the response.
 const DRAIN_BYTES: usize = 8 * 1024 * 1024;
 
-/// Who shares a budget: the stored key of the request. Requests with other keys, or without one, count together.
-type Holder = Option<ApiKeyId>;
+/// Who shares a budget: the key of the request. `None`: the request needs no key.
+type Holder = Option<Sharer>;
 
 /// The bytes of request bodies that a process may hold at one time. Clones share one budget.
 #[derive(Debug, Clone)]
@@ -81,7 +78,7 @@ async fn json_bytes(
     request: Request,
     limit: usize,
 ) -> Result<BudgetedBody, Problem> {
-    let holder = request.extensions().get::<Caller>().and_then(|caller| caller.actor().key_id().copied());
+    let holder = request.extensions().get::<Caller>().map(Caller::sharer);
     let (parts, body) = request.into_parts();
     expect_json(&parts.headers)?;
     let mut held = budget.map(|budget| budget.open(holder));

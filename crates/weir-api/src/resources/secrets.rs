@@ -122,7 +122,7 @@ pub(crate) async fn rotate(
                 api.announce_edit(id, Terms::of(&rotated, api.clock.now())).await;
                 return Ok((etag_header(&rotated), shown(&rotated.settings.signing, now)).into_response());
             }
-            // Somebody else edited it, or made this very request: the next round sees it. An edit is never one too many.
+            // Somebody else edited it, or made this very request: the next round sees it. No edit adds a destination.
             Created::New(None) | Created::Before(_) | Created::Full => {}
         }
     }

@@ -144,7 +144,7 @@ pub(crate) async fn rotate(visit: Visit, Path(id): Path<String>, fields: Fields)
     let path = ApiPath::of(["destinations", &id, "rotate-secret"]);
     let body = json!({"overlap_s": overlap_s, "secret": secret, "force": fields.has("force")});
     // A second click, or a page that was opened before another rotation, rotates nothing.
-    let call = Call::new(Method::POST, &path).json(&body)?.if_match(&fields.text("etag"))?;
+    let call = Call::new(Method::POST, &path).json(&body)?.if_match(fields.text("etag"))?;
     let answer: Result<Secret, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
     if answer.as_ref().is_err_and(|refusal| refusal.status == StatusCode::PRECONDITION_FAILED) {
         let late =
