@@ -35,8 +35,9 @@ const SHARE_OF_TENANT: usize = 4;
 const SHARE_OF_QUICK: usize = 8;
 /// A tenant counts as active for this long after it took a place: a tenant whose events are minutes apart finds places.
 const ACTIVE: Duration = Duration::from_secs(300);
-/// Above this number, besides those that hold places, the half of the destinations that was not used for the longest time is forgotten. What is known of
-/// a destination is kept until then, whatever the rhythm of its events. An entry takes less than 150 bytes.
+/// Above this number, besides those that hold places, the half of the destinations that was not used for the longest
+/// time is forgotten. What is known of a destination is kept until then, whatever the rhythm of its events. An entry
+/// takes less than 150 bytes.
 const MOST_KNOWN: usize = 50_000;
 
 /// The concurrency slots of a worker, shared by its tenants and their destinations.
