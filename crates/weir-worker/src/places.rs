@@ -1,8 +1,8 @@
 //! The places of a worker: its concurrency slots. Each attempt under way holds one place. (A *slot* is the time
 //! interval of a send, so a concurrency slot is called a place.)
 //!
-//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free to its
-//! tenant, a dynamic threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that
+//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free to
+//! its tenant, a dynamic threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that
 //! hangs takes at most half of the places. Hundreds of them leave as many places free as each of them holds. While
 //! several tenants are active, the same threshold bounds each tenant: thousands of destinations of one tenant leave
 //! places for every other.
@@ -90,8 +90,8 @@ impl DestinationPlaces {
 }
 
 impl State {
-    /// Forgets the tenants that are no longer active, from time to time, and the destinations that were not used for the
-    /// longest time, when there are too many.
+    /// Forgets the tenants that are no longer active, from time to time, and the destinations that were not used for
+    /// the longest time, when there are too many.
     fn forget(&mut self, now: Timestamp) {
         if self.swept_at.is_none_or(|at| now.since(at) >= ACTIVE / 5) {
             self.swept_at = Some(now);
@@ -157,7 +157,8 @@ impl Places {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for an attempt at this destination of a tenant, unless none is free, or one of them holds its share.
+    /// Takes a place for an attempt at this destination of a tenant, unless none is free or one of them holds its
+    /// share.
     pub(crate) fn take(self: &Arc<Self>, id: DestinationId, tenant: &str, now: Timestamp) -> Result<Place, NoPlace> {
         let mut state = self.state();
         if state.taken == self.capacity {
