@@ -123,7 +123,7 @@ impl MostOfTenant {
     async fn is_full(&self, connection: &mut PgConnection, destination: &Destination) -> Result<bool, sqlx::Error> {
         let most = i64::try_from(self.0).unwrap_or(i64::MAX);
         let counted = sqlx::query_scalar(COUNT_OF_TENANT).bind(&destination.settings.tenant).bind(most);
-        Ok(counted.fetch_one(connection).await.map(|count: i64| count >= most)?)
+        counted.fetch_one(connection).await.map(|count: i64| count >= most)
     }
 }
 

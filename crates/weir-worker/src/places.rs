@@ -1,8 +1,8 @@
 //! The places of a worker: its concurrency slots. Each attempt under way holds one place. (A *slot* is the time
 //! interval of a send, so a concurrency slot is called a place.)
 //!
-//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free to its
-//! tenant, a dynamic threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that
+//! Requests that hang must not take the last place. Therefore a destination may hold no more places than are free to
+//! its tenant, a dynamic threshold as in switches with a shared buffer (Choudhury and Hahne, 1998). One destination that
 //! hangs takes at most half of the places. Hundreds of them leave as many places free as each of them holds. While
 //! several tenants are active, the same threshold bounds each tenant: thousands of destinations of one tenant leave
 //! places for every other.
@@ -40,8 +40,9 @@ const SHARE_OF_TENANT: usize = 4;
 const SHARE_OF_QUICK: usize = 8;
 /// A tenant counts as active for this long after it took a place: a tenant whose events are minutes apart finds places.
 const ACTIVE: Duration = Duration::from_secs(300);
-/// Above this number, besides those that hold places, the half of the destinations that was not used for the longest time is forgotten. What is known of
-/// a destination is kept until then, whatever the rhythm of its events. An entry takes less than 150 bytes.
+/// Above this number, besides those that hold places, the half of the destinations that was not used for the longest
+/// time is forgotten. What is known of a destination is kept until then, whatever the rhythm of its events. An entry
+/// takes less than 150 bytes.
 const MOST_KNOWN: usize = 50_000;
 
 /// The concurrency slots of a worker, shared by its tenants and their destinations.
@@ -105,8 +106,8 @@ impl DestinationPlaces {
 }
 
 impl State {
-    /// Forgets the tenants that are no longer active, from time to time, and the destinations that were not used for the
-    /// longest time, when there are too many.
+    /// Forgets the tenants that are no longer active, from time to time, and the destinations that were not used for
+    /// the longest time, when there are too many.
     fn forget(&mut self, now: Timestamp) {
         if self.swept_at.is_none_or(|at| now.since(at) >= ACTIVE / 5) {
             self.swept_at = Some(now);
@@ -176,7 +177,8 @@ impl Places {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for an attempt at this destination of a tenant, unless none is free, or one of them holds its share.
+    /// Takes a place for an attempt at this destination of a tenant, unless none is free or one of them holds its
+    /// share.
     pub(crate) fn take(self: &Arc<Self>, id: DestinationId, tenant: &str, now: Timestamp) -> Result<Place, NoPlace> {
         let mut state = self.state();
         if state.taken == self.capacity || state.unrecorded >= self.capacity {

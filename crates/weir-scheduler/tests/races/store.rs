@@ -223,7 +223,7 @@ impl Destinations for TestStore {
     }
 
     fn limit_destinations(&self, _: DestinationLimits) {
-        not_called()
+        not_called::<()>();
     }
 
     async fn create_destination(&self, _: Destination, _: Creation) -> StoreResult<Created<Arc<Destination>>> {

@@ -100,6 +100,9 @@ pub async fn a_tenant_has_at_most_as_many_destinations_as_its_limit(subject: Sub
 pub async fn a_small_event_beside_huge_batches_waits_for_few_commits(subject: Subject) {
     subject.create_in("acme", 1..=MANY).await;
     subject.create_in("globex", [1_000]).await;
+    // Each tenant has posted before.
+    subject.ingest(posted_to("acme", [2_000_000])).await;
+    subject.ingest(posted_to("globex", [2_000_001])).await;
     // Eight batches that need two commits each, all at once.
     let batches = (0..8u64).map(|batch| {
         let (store, events) = (Arc::clone(&subject.store), posted_to("acme", batch * 1_000 + 1..=batch * 1_000 + 256));

@@ -25,8 +25,8 @@ use super::{connection::MAX_HEAD, fault::Broken, stream::Stream};
 
 /// The most interim answers (1xx) to one request. Servers send one or two.
 const MOST_INTERIM: usize = 8;
-/// The most bytes from the begin of an answer to the end of its final head: 16 KiB of interim answers, and a head. hyper
-/// reads interim answers as long as some arrive, so an endless stream of them would never let go of its thread.
+/// The most bytes from the begin of an answer to the end of its final head: 16 KiB of interim answers, and a head.
+/// hyper reads interim answers as long as some arrive, so an endless stream of them would never let go of its thread.
 const MOST_BEFORE_HEAD: usize = 16 * 1024 + MAX_HEAD;
 
 /// The side of the gate that the holder of the connection uses.

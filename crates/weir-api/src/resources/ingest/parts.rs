@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use crate::problem::{ApiResult, Problem, ProblemKind};
 
-/// How long a batch may take until no further part of it is begun. Common clients wait 30 s for an answer; one that gave
-/// up would not learn which events are stored.
+/// How long a batch may take until no further part of it is begun. Common clients wait 30 s for an answer; one that
+/// gave up would not learn which events are stored.
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// The results of the items of a batch, part by part.
@@ -33,8 +33,8 @@ impl<T> Parts<T> {
         Some(self.results.len()).filter(|next| *next < self.total)
     }
 
-    /// Adds the results of a part. If it failed before anything is stored, so does the batch. Otherwise each item that is
-    /// not stored gets the error, because items before it are stored.
+    /// Adds the results of a part. If it failed before anything is stored, so does the batch. Otherwise each item that
+    /// is not stored gets the error, because items before it are stored.
     pub(super) fn add(&mut self, part: ApiResult<Vec<ApiResult<T>>>) -> ApiResult<()> {
         match part {
             Ok(part) => self.results.extend(part),
