@@ -98,7 +98,7 @@ fn tenants_that_all_hang_get_equal_shares() {
         let now = NOW + Duration::from_secs(3) * round;
         for held in &mut held {
             let ended = held.extract_if(.., |(_, began)| now.since(*began) >= Duration::from_secs(30));
-            ended.for_each(|(place, began)| place.ended(began, now));
+            ended.for_each(|(place, began)| drop(place.ended(began, now)));
         }
         for turn in 0..200 {
             for (tenant, (name, held)) in (0..).zip(names.iter().zip(&mut held)) {
@@ -211,8 +211,7 @@ async fn a_waiter_is_notified_when_a_place_is_free() {
 fn no_attempt_begins_while_as_many_are_unrecorded_as_there_are_places() {
     let places = Places::new(8);
     answer_quickly(&places, 1);
-    let mut unrecorded: Vec<_> =
-        (0..8).map(|_| take(&places, 1).expect("a place").ended(NOW, NOW)).collect();
+    let mut unrecorded: Vec<_> = (0..8).map(|_| take(&places, 1).expect("a place").ended(NOW, NOW)).collect();
     assert_eq!((places.taken(), places.unrecorded(), places.free()), (0, 8, 0));
     for of in [1, 2] {
         assert_eq!(places.take(id(of), "acme", NOW + QUICK).err(), Some(NoPlace::Wait), "it is the store that is slow");
