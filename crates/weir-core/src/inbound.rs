@@ -152,7 +152,8 @@ mod tests {
         held.release();
         held.release();
         drop(held);
-        assert_eq!((budget.used().bytes, budget.used().holders.len()), (0, 0));
+        let left = |used: MutexGuard<'_, Used<char>>| (used.bytes, used.holders.len());
+        assert_eq!(left(budget.used()), (0, 0));
         assert!(budget.open('b').grow_to(5));
     }
 

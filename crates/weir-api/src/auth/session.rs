@@ -33,7 +33,7 @@ const EXPIRY_AT: usize = size_of::<Fingerprint>();
 const SIGNATURE_AT: usize = EXPIRY_AT + size_of::<u64>();
 const LENGTH: usize = SIGNATURE_AT + 32;
 
-/// A session's token. Only [`Self::is_signed_by`] says whether this server made it.
+/// A session's token. Only [`Self::is_signed`] says whether this server made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token([u8; LENGTH]);
 
