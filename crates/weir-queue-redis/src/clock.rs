@@ -31,6 +31,9 @@ const STEP: i64 = 1_000_000;
 /// A shard whose time is this many nanoseconds ahead of the others on its server is corrected. Smaller differences come
 /// from the exchanges by which the shards were set.
 const SHARD_AHEAD: i64 = 20_000_000;
+/// A shard whose time is this many nanoseconds behind has lost it. At its start a process waits until a clock that was set
+/// forward is corrected, so its own time is right by then.
+const BEHIND: i64 = 1_000_000_000;
 /// A larger error is reported, because it is taken from both ends of every slot: two of the 10 ms of a narrow slot at
 /// each end.
 const LARGE_ERROR: Duration = Duration::from_millis(2);
@@ -42,6 +45,8 @@ pub struct RedisClock {
     started: Instant,
     shards: [ShardClock; SHARDS],
     latest: AtomicI64,
+    /// Whether the start of the process is over.
+    is_started: AtomicBool,
     /// Whether calls state the time.
     is_stated: AtomicBool,
     /// When a large error may be reported again, by the monotonic clock.
@@ -81,6 +86,11 @@ impl Offset {
     /// Whether a clock with these bounds is ahead of the known bounds by more than `step`.
     fn is_behind(&self, bounds: Bounds, step: i64, now: i64) -> bool {
         self.bounds(now).is_some_and(|known| bounds.low - known.high > step)
+    }
+
+    /// Whether a clock with these bounds is behind the known bounds by more than `step`.
+    fn is_ahead(&self, bounds: Bounds, step: i64, now: i64) -> bool {
+        self.bounds(now).is_some_and(|known| known.low - bounds.high > step)
     }
 
     /// Sets the offset from the bounds of new exchanges, and returns its error. Earlier bounds still count, so that slow
@@ -143,6 +153,7 @@ impl RedisClock {
             started: Instant::now(),
             shards: Default::default(),
             latest: AtomicI64::new(0),
+            is_started: AtomicBool::new(false),
             is_stated: AtomicBool::new(false),
             warn_from: AtomicI64::new(0),
         }
@@ -175,13 +186,18 @@ impl RedisClock {
     /// Sets the offset of a shard from new exchanges.
     ///
     /// Slots must not start early when a clock jumps. So if the time of the shard is ahead, the offset stays, and the
-    /// answer is `true`: the caller must correct the shard.
+    /// answer is `true`: the caller must correct the shard. The offset also stays if the shard has lost its time, because
+    /// this process would then stand still: from now on its calls state the time, which corrects the shard.
     pub(crate) fn set(&self, shard: Shard, measured: Measured) -> bool {
         let now = self.now_for_offsets();
         let ShardClock { time, server } = &self.shards[shard.index()];
         server.follow(measured.server, now);
         if time.is_behind(measured.time, STEP, now) {
             return true;
+        }
+        if self.is_started.load(Ordering::Relaxed) && time.is_ahead(measured.time, BEHIND, now) {
+            self.state_time();
+            return false;
         }
         let error = time.follow(measured.time, now);
         // A large error is reported, but not with every setting of a slow connection.
@@ -232,6 +248,11 @@ impl RedisClock {
     /// The time that calls state: [`Self::lower_bound`], or 0 before [`Self::state_time`].
     pub(crate) fn stated_time(&self, shard: Shard) -> i64 {
         if self.is_stated.load(Ordering::Relaxed) { self.lower_bound(shard) } else { 0 }
+    }
+
+    /// The start of the process is over: its time is right.
+    pub(crate) fn finish_start(&self) {
+        self.is_started.store(true, Ordering::Relaxed);
     }
 
     /// From now on calls state the time, and every process follows it. A process that has just started must not: it may
@@ -345,6 +366,19 @@ mod tests {
         assert_eq!(clock.stated_time(reference), 0);
         clock.state_time();
         assert!(clock.stated_time(reference) >= 1_000_000);
+    }
+
+    #[test]
+    fn a_shard_that_has_lost_its_time_is_not_followed_and_is_told_the_time() {
+        let clock = RedisClock::new();
+        let reference = Shard::REFERENCE;
+        clock.set(reference, ahead(90 * SECOND, 90 * SECOND));
+        assert!(!clock.set(reference, ahead(60 * SECOND, 60 * SECOND)), "a start follows the others' correction");
+        clock.finish_start();
+        let before = clock.now();
+        assert!(!clock.set(reference, ahead(SECOND, SECOND)));
+        assert!(clock.stated_time(reference) >= 60_000_000);
+        assert!(clock.now() > before);
     }
 
     #[test]

@@ -121,11 +121,10 @@ impl ShardContext {
     /// time continues at the wall clock, but not before the last time that a process has stated.
     pub(crate) async fn start_clock(&self) -> QueueResult<()> {
         self.set_clock().await?;
-        if !self.is_ahead_of_wall() {
-            return Ok(());
+        if self.is_ahead_of_wall() {
+            tokio::time::sleep(CORRECTED_WITHIN).await;
+            self.set_clock().await?;
         }
-        tokio::time::sleep(CORRECTED_WITHIN).await;
-        self.set_clock().await?;
         if self.is_ahead_of_wall() {
             tracing::warn!("the clock of Redis is ahead of this machine's; the time continues by this machine's");
             let shards: Vec<Shard> = Shard::all().collect();
@@ -133,6 +132,7 @@ impl ShardContext {
             self.set_back(&shards, |_| (wall, wall)).await?;
             self.set_clock().await?;
         }
+        self.clock.finish_start();
         Ok(())
     }
 
