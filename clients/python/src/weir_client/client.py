@@ -319,8 +319,9 @@ class Destinations(_Resource):
         """Makes a new secret. The previous one signs too for `overlap_s`, by default a day. Meanwhile another rotation
         needs `force`, and ends the overlap."""
         body = _set({"overlap_s": overlap_s, "secret": secret, "force": force})
-        path = "/v1/destinations/{id}/rotate-secret"
-        return cast(Secret, self._call("POST", path, {"id": id}, body=body, **_once()))
+        return cast(
+            Secret, self._call("POST", "/v1/destinations/{id}/rotate-secret", {"id": id}, body=body, **_once())
+        )
 
 
 class Deliveries(_Resource):
