@@ -38,8 +38,10 @@ const BATCH: usize = 1_024;
 /// The default number of concurrent attempts in one process. Each may hold a connection. The limit of open files lowers
 /// it: three quarters of the files are for attempts.
 pub const DEFAULT_CAPACITY: usize = 8_192;
-/// The most permits that wait for places. Below it the worker takes more: others may find places at once.
-const MOST_WAITING: usize = BATCH;
+/// While fewer permits wait for places than this part of all places, the worker takes more: others may find places at
+/// once. An eighth, so that most of a backlog stays in the delivery queue, where other workers find it and the autoscaler
+/// counts it.
+const WAITING_PART: usize = 8;
 /// How long a permit waits for a place before the worker checks again whether its destination still answers quickly. A
 /// tenth of the time within which an attempt counts as quick.
 const PLACE_WAIT: Duration = Duration::from_millis(100);
@@ -182,7 +184,8 @@ impl Worker {
             without_place = self.start(without_place, attempter, recorder_handle);
             // Take no more permits than there are free places: the others stay in the delivery queue for other workers.
             // A permit that waits for a place of its own destination does not keep those of others waiting.
-            let most = if without_place.len() < MOST_WAITING { self.places.free().min(BATCH) } else { 0 };
+            let takes_more = without_place.len() <= self.places.capacity() / WAITING_PART;
+            let most = if takes_more { self.places.free().min(BATCH) } else { 0 };
             let taken = tokio::select! {
                 biased;
                 () = &mut shutdown => {
