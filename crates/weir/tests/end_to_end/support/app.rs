@@ -90,13 +90,13 @@ impl App {
         assert!(status.success());
     }
 
-    /// Takes the processor from the process for 20 ms of every 60 ms, for about this many seconds. It ends when it is
-    /// dropped, perhaps with the process suspended.
+    /// Takes the processor from the process for 8 ms of every 24 ms, as long as the slices of a busy machine, for about
+    /// this many seconds. It ends when it is dropped, perhaps with the process suspended.
     pub(crate) fn stutter(&self, seconds: u32) -> Child {
         let pid = self.child.id().expect("it runs");
-        let slices = seconds * 1_000 / 60;
+        let slices = seconds * 1_000 / 24;
         let script = format!(
-            "for slice in $(seq {slices}); do kill -STOP {pid}; sleep 0.02; kill -CONT {pid}; sleep 0.04; done"
+            "for slice in $(seq {slices}); do kill -STOP {pid}; sleep 0.008; kill -CONT {pid}; sleep 0.016; done"
         );
         Command::new("sh").args(["-c", &script]).kill_on_drop(true).spawn().expect("a shell")
     }
