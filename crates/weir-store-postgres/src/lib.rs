@@ -13,7 +13,7 @@
 //!   in a power failure; recovery resolves these as unknown outcomes.
 //! - Every write of a delivery names the state that it expects, and for a claimed delivery also the epoch.
 //! - A connection that fails is closed, and the next use opens another. If the answer to a commit is lost, its outcome
-//!   is unknown: the caller gets [`StoreError::Unavailable`](weir_store::StoreError::Unavailable) and repeats the
+//!   is unknown: the caller gets [`StoreError::Unavailable`] and repeats the
 //!   request, a producer with the same idempotency key.
 
 mod activity;
