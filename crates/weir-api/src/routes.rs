@@ -94,7 +94,7 @@ impl Default for Shares {
 enum Work {
     /// Single rows, or counters.
     Light,
-    /// A page of a list, whose filter may examine thousands of rows, or the traffic of a month.
+    /// A page of a list, or the traffic of a month: either may read thousands of rows.
     HeavyRead,
     Audit,
 }

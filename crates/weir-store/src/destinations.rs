@@ -271,7 +271,7 @@ pub trait Destinations {
     /// Sets the limits of destinations for later creations and events.
     fn limit_destinations(&self, limits: DestinationLimits);
 
-    /// Stores a new destination and its initial limits, unless its tenant has as many as it may.
+    /// Stores a new destination and its initial limits, unless its tenant has reached its limit of destinations.
     async fn create_destination(
         &self,
         destination: Destination,
