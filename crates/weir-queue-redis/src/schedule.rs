@@ -50,7 +50,7 @@ pub(crate) fn by_destination<T>(
 #[async_trait]
 impl Schedule for RedisQueue {
     async fn check(&self) -> QueueResult<()> {
-        let calls: Vec<Call> = Shard::all().map(|shard| self.context.begin(shard)).collect();
+        let calls: Vec<Call> = Shard::all().map(|shard| self.context.begin_shard(shard)).collect();
         self.context.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         Ok(())
     }
