@@ -186,10 +186,15 @@ pub fn next_run(allowance: Allowance, exhausted: bool, next_due: Option<Timestam
     }
 }
 
-/// The due time of a paced run at `now`: [`LEAD`], the time of a run and the workers' preparation before the first slot
-/// that no outstanding permit will take, and no sooner than [`CADENCE`] from now. `ahead`: run and preparation together.
+/// When a run begins for the first slot that no outstanding permit will take: [`LEAD`], the time of a run and the workers'
+/// preparation before it, and no sooner than now. `ahead`: run and preparation together.
+pub fn due_for_next_slot(cursors: &Limiter, queued: u32, ahead: Duration, now: Timestamp) -> Timestamp {
+    (cursors.start_after(queued, now) - LEAD - ahead).max(now)
+}
+
+/// The due time of a paced run at `now`: the run for the next slot, no sooner than [`CADENCE`] from now.
 pub fn paced_due(cursors: &Limiter, queued: u32, ahead: Duration, now: Timestamp) -> Timestamp {
-    (cursors.start_after(queued, now) - LEAD - ahead).max(now + CADENCE)
+    due_for_next_slot(cursors, queued, ahead, now).max(now + CADENCE)
 }
 
 #[cfg(test)]

@@ -321,6 +321,7 @@ macro_rules! queue_conformance {
             a_permit_handed_back_before_its_slot_costs_no_slot,
             a_lease_counts_what_is_queued_and_in_flight,
             a_settle_runs_a_job_that_waits_for_room,
+            a_settle_runs_a_job_when_its_next_slot_opens,
             a_settle_during_a_run_is_not_missed,
             a_permit_without_room_waits_for_the_end_of_an_attempt,
             a_lease_reports_how_many_attempts_end_until_new_permits_are_ready,

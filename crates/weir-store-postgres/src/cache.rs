@@ -4,16 +4,16 @@
 //! version, stores them in the cache, and then reads the cache. This costs one index lookup, which usually returns no
 //! row.
 //!
-//! There are two kinds of readers. A lookup names destinations and compares the version of each. Ingest needs every
-//! destination of a tenant and asks for versions above the highest cached one. This finds every change, because edits
-//! that affect ingest hold the tenant's lock, so their versions become visible in order (locks.rs).
+//! There are two kinds of readers. A lookup names destinations and compares the version and the hold of each. Ingest needs
+//! every destination of a tenant and asks for versions above the highest cached one. This finds every change, because
+//! edits that affect ingest hold the tenant's lock, so their versions become visible in order (locks.rs).
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use weir_core::{Destination, DestinationId};
+use weir_core::{Destination, DestinationId, Timestamp};
 use weir_store::{Directory, NewEvent, TenantDestinations};
 
 /// A destination at one version; `None` if that version deleted it.
@@ -25,6 +25,13 @@ pub(crate) struct Change {
     pub(crate) destination: Option<Arc<Destination>>,
 }
 
+impl Change {
+    /// In the order of changes: a hold keeps the version and is only extended.
+    fn version_and_hold(&self) -> (i64, Option<Timestamp>) {
+        (self.version, self.destination.as_ref().and_then(|destination| destination.held_until))
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct DestinationCache {
     looked_up: Mutex<HashMap<DestinationId, Change>>,
@@ -32,17 +39,19 @@ pub(crate) struct DestinationCache {
 }
 
 impl DestinationCache {
-    /// The cached version of each destination; 0, which no destination has, if it is not cached.
-    pub(crate) fn versions(&self, ids: &[DestinationId]) -> Vec<i64> {
+    /// The cached version of each destination, and the end of its hold; version 0, which no destination has, if it is not
+    /// cached.
+    pub(crate) fn versions(&self, ids: &[DestinationId]) -> (Vec<i64>, Vec<Option<i64>>) {
         let looked_up = lock(&self.looked_up);
-        ids.iter().map(|id| looked_up.get(id).map_or(0, |known| known.version)).collect()
+        let known = |id| looked_up.get(id).map_or((0, None), Change::version_and_hold);
+        ids.iter().map(known).map(|(version, held)| (version, held.map(Timestamp::as_nanos))).unzip()
     }
 
     /// Stores changes that were read by id.
     pub(crate) fn learn(&self, changes: Vec<Change>) {
         let mut looked_up = lock(&self.looked_up);
         for change in changes {
-            if looked_up.get(&change.id).is_none_or(|known| known.version < change.version) {
+            if looked_up.get(&change.id).is_none_or(|known| known.version_and_hold() < change.version_and_hold()) {
                 looked_up.insert(change.id, change);
             }
         }

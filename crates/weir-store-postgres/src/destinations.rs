@@ -167,10 +167,10 @@ macro_rules! select {
     };
 }
 
-/// The named destinations whose versions differ from the cached versions.
+/// The named destinations whose versions or holds differ from the cached ones.
 const LOOK_UP: &str = select!(
-    "FROM unnest($1::uuid[], $2::bigint[]) AS r (named, cached)
-    JOIN destinations ON id = r.named AND version <> r.cached"
+    "FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS r (named, cached, held)
+    JOIN destinations ON id = r.named AND (version <> r.cached OR held_until IS DISTINCT FROM r.held)"
 );
 
 /// The destinations of some tenants that have changed since the cached versions. For a tenant that is not cached,
@@ -264,9 +264,9 @@ impl Operation for Lookup {
         ids.sort_unstable();
         ids.dedup();
         // With the cached versions the statement returns only the destinations that have changed.
-        let versions = shared.destinations.versions(&ids);
+        let (versions, holds) = shared.destinations.versions(&ids);
         let ids: Vec<_> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
-        let changed = sqlx::query(LOOK_UP).bind(ids).bind(versions).fetch_all(connection).await?;
+        let changed = sqlx::query(LOOK_UP).bind(ids).bind(versions).bind(holds).fetch_all(connection).await?;
         shared.destinations.learn(changed.iter().map(read_change).collect::<Read<_>>()?);
         Ok(group.iter().map(|lookup| shared.destinations.get_many(&lookup.0)).collect())
     }

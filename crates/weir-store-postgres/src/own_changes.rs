@@ -25,7 +25,8 @@ use crate::{
 
 /// Extends holds, and records those that continue no other. The first parameters are the activities; their tenants and
 /// their names come from the destinations. One statement, because receivers may ask for a hold with each answer. A hold
-/// does not affect ingest, so it needs no lock of a tenant.
+/// does not affect ingest, so it needs no lock of a tenant, and keeps the version: events would wait until their process
+/// has read each of thousands of holds again.
 pub(crate) const HOLD: &str = concat!(
     "WITH asked AS MATERIALIZED (
         SELECT * FROM ",
@@ -36,7 +37,7 @@ pub(crate) const HOLD: &str = concat!(
         SELECT id, held_until FROM destinations WHERE id = ANY($2) AND deleted_at IS NULL
         ORDER BY id FOR NO KEY UPDATE
     ), held AS (
-        UPDATE destinations d SET held_until = a.until, held_reason = a.reason, version = DEFAULT
+        UPDATE destinations d SET held_until = a.until, held_reason = a.reason
         FROM current JOIN asked a ON a.destination_id = current.id
         WHERE d.id = current.id AND (current.held_until IS NULL OR current.held_until < a.until)
         RETURNING d.id, d.tenant, d.name, current.held_until AS last

@@ -93,8 +93,9 @@ impl DestinationCache {
     fn apply(&self, changes: impl IntoIterator<Item = (DestinationId, Option<Arc<Destination>>)>) {
         let mut cached = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         for (id, destination) in changes {
-            // Remove the old version, and its tenant if it has no other destination.
-            if let Some(old) = cached.by_id.remove(&id)
+            // Remove a deleted destination, and its tenant if it has no other. No destination changes its tenant.
+            if destination.is_none()
+                && let Some(old) = cached.by_id.remove(&id)
                 && let Some(tenant) = cached.tenants.get_mut(&old.settings.tenant)
             {
                 tenant.set(id, None);
@@ -168,5 +169,30 @@ impl Directory for StagedDestinations<'_> {
         let unchanged = committed.iter().filter(|id| !self.changes.contains_key(id)).copied();
         let accepting = |destination: &&Arc<Destination>| destination.accepts(tenant, event_type);
         unchanged.chain(self.changes.values().flatten().filter(accepting).map(|destination| destination.id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_store::conformance::{NOW, destination};
+
+    use super::*;
+
+    #[test]
+    fn matches_are_forgotten_only_when_patterns_change() {
+        let cache = DestinationCache::new(vec![destination(1), destination(2)]);
+        let set = |changed: Destination| cache.apply([(changed.id, Some(Arc::new(changed)))]);
+        let remembered = || cache.read().tenants["acme"].remembered("order.paid").map(|matches| matches.len());
+        assert_eq!(cache.matching("acme", "order.paid").len(), 2);
+        set(Destination { held_until: Some(NOW), ..destination(1) });
+        assert_eq!(remembered(), Some(2), "a hold changes no match");
+        let mut edited = destination(1);
+        edited.settings.event_types = vec!["invoice.*".parse().unwrap()];
+        set(edited);
+        assert_eq!(remembered(), None);
+        assert_eq!(*cache.matching("acme", "order.paid"), [destination(2).id]);
+        cache.apply([(destination(2).id, None)]);
+        assert_eq!(*cache.matching("acme", "order.paid"), []);
+        assert!(cache.get(destination(2).id).is_none());
     }
 }

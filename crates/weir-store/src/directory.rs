@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use weir_core::{Destination, DestinationId};
+use weir_core::{Destination, DestinationId, pattern::EventPattern};
 
 /// The destinations of the tenants, without deleted ones.
 pub trait Directory {
@@ -13,6 +13,10 @@ pub trait Directory {
 
     /// The destinations of a tenant whose patterns match an event type.
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]>;
+}
+
+fn patterns(destination: &Arc<Destination>) -> &[EventPattern] {
+    &destination.settings.event_types
 }
 
 /// The most event types for which the matches of a tenant are remembered. Above this number all are forgotten.
@@ -23,7 +27,7 @@ const MAX_REMEMBERED: usize = 1_024;
 #[derive(Debug, Default)]
 pub struct TenantDestinations {
     by_id: BTreeMap<DestinationId, Arc<Destination>>,
-    /// Forgotten when a destination changes.
+    /// Forgotten when a destination is added or removed, or its patterns change.
     matches: HashMap<String, Arc<[DestinationId]>>,
 }
 
@@ -34,11 +38,15 @@ impl TenantDestinations {
 
     /// Adds, replaces or (`None`) removes a destination.
     pub fn set(&mut self, id: DestinationId, destination: Option<Arc<Destination>>) {
-        self.matches.clear();
-        match destination {
-            Some(destination) => self.by_id.insert(id, destination),
+        let before = match &destination {
+            Some(destination) => self.by_id.insert(id, Arc::clone(destination)),
             None => self.by_id.remove(&id),
         };
+        // Thousands of holds and breakers may change in a second, and none of them changes what matches.
+        let (before, after) = (before.as_ref().map(patterns), destination.as_ref().map(patterns));
+        if before != after {
+            self.matches.clear();
+        }
     }
 
     /// The matches of an event type, if they are remembered.

@@ -143,10 +143,15 @@ local function give_back(limiter, start, at)
   end
 end
 
--- When the job of a backlog runs next: shortly before the first slot that no queued permit will take.
-local function paced_due(job, queued, at)
+-- When a run begins for the first slot that no queued permit will take: at once, unless that slot opens later.
+local function due_for_next_slot(job, queued, at)
   local ahead = LEAD + job.preparation + (job.run_time or 0)
-  return math.max(start_after(job.cursors, queued, at) - ahead, at + CADENCE)
+  return math.max(start_after(job.cursors, queued, at) - ahead, at)
+end
+
+-- When the job of a backlog runs next.
+local function paced_due(job, queued, at)
+  return math.max(due_for_next_slot(job, queued, at), at + CADENCE)
 end
 
 -- A longer time counts at once; a shorter one reduces the known time by an eighth of the difference.

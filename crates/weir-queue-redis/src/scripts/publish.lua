@@ -76,8 +76,11 @@ local function requeue(job, run)
     schedule(id, job, due, due, false)
   elseif next_run == 'on_settle' and not job.settled and has_permits(id) then
     schedule(id, job, now + RUN_FALLBACK, now + RUN_FALLBACK, true)
+  -- A permit has ended since the lease was claimed, so there may be room.
+  elseif next_run == 'on_settle' and job.cursors then
+    local due = due_for_next_slot(job, redis.call('ZCARD', queued_of(id)), now)
+    schedule(id, job, due, due, false)
   else
-    -- Run at once: `now`, or a permit has ended since the lease was claimed, so there may be room.
     schedule(id, job, now, now, false)
   end
 end

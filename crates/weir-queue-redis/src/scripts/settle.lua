@@ -1,5 +1,5 @@
--- Settles permits: their attempts have ended, or they were not used. A job that waits for room becomes due. A paced job
--- becomes due for the slots that unused permits leave free. A permit that found no place in its worker makes no job
+-- Settles permits: their attempts have ended, or they were not used. A job that waits for room becomes due, for the next
+-- slot. A paced job becomes due for the slots that unused permits leave free. A permit that found no place in its worker makes no job
 -- due: the run would find no place either, and would be repeated without end. Entries of recorded attempts are removed
 -- from the delivery queue. Repeating the call changes nothing.
 --
@@ -31,9 +31,10 @@ local function raise_max_outstanding(job, ended)
   end
 end
 
-local function make_room(id, job)
+local function make_room(id, job, queued)
   if job.phase == 'scheduled' and job.on_settle then
-    schedule(id, job, now, now, false)
+    local due = job.cursors and due_for_next_slot(job, redis.call('ZCARD', queued), now) or now
+    schedule(id, job, due, due, false)
     return true
   -- A run under way learns at its end that there is room. Otherwise it would wait for a settle that has come already.
   elseif job.phase == 'leased' and not job.settled then
@@ -46,7 +47,7 @@ end
 local function pull_pace(id, job, queued)
   -- A job that is not paced is not made due earlier. It only gets the room.
   if job.phase ~= 'scheduled' or job.on_settle or job.due ~= job.floor or not job.cursors then
-    return make_room(id, job)
+    return make_room(id, job, queued)
   end
   local pace = paced_due(job, redis.call('ZCARD', queued), now)
   if pace < job.due then
@@ -72,7 +73,7 @@ local function settle(id, ended, unused, crowded)
   if removed_unused > crowded then
     changed = pull_pace(id, job, queued) or changed
   elseif removed_ended > 0 then
-    changed = make_room(id, job) or changed
+    changed = make_room(id, job, queued) or changed
   end
   if changed then
     save_job(id, job)

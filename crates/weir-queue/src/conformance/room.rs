@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use weir_core::{Period, RateLimits, plan::NextRun};
+use weir_core::{
+    Period, RateLimits,
+    plan::{LEAD, NextRun},
+};
 
 use super::{Subject, granted, per, per_second};
 use crate::{Publication, SlotAnswer, Terms};
@@ -33,6 +36,31 @@ pub async fn a_settle_during_a_run_is_not_missed(subject: Subject) {
     subject.settle(&permits[0]).await;
     subject.publish(lease, RateLimits::UNLIMITED, 0, NextRun::OnSettle).await;
     subject.claim().await;
+}
+
+/// At a limit whose next slot opens later a run for the freed room would find nothing that it may publish. Thousands of
+/// destinations with one request at a time, each at its limit or held, would need a second run for each request.
+pub async fn a_settle_runs_a_job_when_its_next_slot_opens(subject: Subject) {
+    let limits = per_second(1);
+    let permits = subject.permits(limits.clone(), 1, NextRun::OnSettle).await;
+    let slot = subject.slot(&permits[0]).await;
+    subject.settle(&permits[0]).await;
+    subject.assert_nothing_due().await;
+    let lease = subject.claim().await;
+    let next = slot.start + limits.as_slice()[0].spacing();
+    let early = next.since(lease.due);
+    assert!(early >= LEAD && early < Duration::from_millis(500), "shortly before the next slot: {early:?}");
+    // The same when the attempt ends during the run, and the destination is held meanwhile.
+    subject.publish(lease, limits.clone(), 1, NextRun::Now).await;
+    let permit = subject.take(1).await.remove(0);
+    subject.slot(&permit).await;
+    let lease = subject.claim().await;
+    let until = subject.clock.now() + Duration::from_secs(2);
+    subject.hold_many(until).await;
+    subject.settle(&permit).await;
+    subject.publish(lease, limits, 0, NextRun::OnSettle).await;
+    subject.assert_nothing_due().await;
+    assert!(until.since(subject.claim().await.due) < Duration::from_millis(500), "shortly before the end of the hold");
 }
 
 /// A worker that stops hands its permits back. With a limit of one per hour this must not cost an hour.

@@ -228,8 +228,18 @@ impl Job {
 
     /// When a paced job runs.
     pub(super) fn paced_due(&self, now: Timestamp) -> Timestamp {
+        self.due_by(plan::paced_due, now)
+    }
+
+    /// When a job that has waited for room runs: at once, unless the next slot opens later. An earlier run would find
+    /// nothing that it may publish.
+    pub(super) fn due_with_room(&self, now: Timestamp) -> Timestamp {
+        self.due_by(plan::due_for_next_slot, now)
+    }
+
+    fn due_by(&self, due: fn(&Limiter, u32, Duration, Timestamp) -> Timestamp, now: Timestamp) -> Timestamp {
         let ahead = self.preparation + self.run_time;
-        self.cursors.as_ref().map_or(now, |cursors| plan::paced_due(cursors, self.queued(), ahead, now))
+        self.cursors.as_ref().map_or(now, |cursors| due(cursors, self.queued(), ahead, now))
     }
 
     /// How many permits end in the time of two runs and of the preparation, as measured since the last claim.

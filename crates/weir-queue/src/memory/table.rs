@@ -290,7 +290,10 @@ impl JobTable {
                 self.schedule(id, due, due, false);
             }
             // There may be room, because a permit has ended since the lease was claimed.
-            (NextRun::OnSettle, _) if during_lease.settled || !job.has_permits() => self.schedule(id, now, now, false),
+            (NextRun::OnSettle, _) if during_lease.settled || !job.has_permits() => {
+                let due = job.due_with_room(now);
+                self.schedule(id, due, due, false);
+            }
             (NextRun::OnSettle, _) => {
                 let fallback = now + RUN_FALLBACK;
                 self.schedule(id, fallback, fallback, true);
@@ -343,7 +346,10 @@ impl JobTable {
     fn room_freed(&mut self, now: Timestamp, id: DestinationId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.phase {
-            Phase::Scheduled { on_settle: true, .. } => self.schedule(id, now, now, false),
+            Phase::Scheduled { on_settle: true, .. } => {
+                let due = job.due_with_room(now);
+                self.schedule(id, due, due, false);
+            }
             Phase::Leased { .. } => job.during_lease.settled = true,
             Phase::Idle | Phase::Scheduled { .. } => {}
         }

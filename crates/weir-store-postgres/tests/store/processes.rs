@@ -117,7 +117,7 @@ async fn one_coalesce_key_posted_to_two_processes_leaves_one_waiting_delivery() 
 
 #[tokio::test]
 async fn an_edit_is_seen_by_another_process_at_once() {
-    let (_database, [editor, other]) = two_processes().await;
+    let (database, [editor, other]) = two_processes().await;
     let first = editor.create_destination(destination(1), creation()).await.unwrap().into_new().unwrap();
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(Arc::clone(&first))]);
     assert_eq!(other.ingest(vec![event(1)]).await.unwrap()[0].as_ref().unwrap().deliveries, 1);
@@ -135,10 +135,19 @@ async fn an_edit_is_seen_by_another_process_at_once() {
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(edited)]);
     assert_eq!(other.ingest(vec![event(2)]).await.unwrap()[0].as_ref().unwrap().deliveries, 0);
 
-    let hold = Hold { id: first.id, until: NOW + Duration::from_secs(60), reason: "busy".to_owned(), now: NOW };
-    editor.hold_destinations(vec![hold]).await.unwrap();
-    let held = other.destination(first.id).await.unwrap().unwrap();
-    assert_eq!(held.held_until, Some(NOW + Duration::from_secs(60)));
+    // The version stays: otherwise events would wait until their process has read the destination again.
+    let version = async || -> i64 {
+        sqlx::query_scalar("SELECT version FROM destinations").fetch_one(&mut database.connect().await).await.unwrap()
+    };
+    let before = version().await;
+    for until in [60, 90] {
+        let until = NOW + Duration::from_secs(until);
+        let hold = Hold { id: first.id, until, reason: "busy".to_owned(), now: NOW };
+        editor.hold_destinations(vec![hold]).await.unwrap();
+        let held = other.destination(first.id).await.unwrap().unwrap();
+        assert_eq!(held.held_until, Some(until));
+    }
+    assert_eq!(version().await, before);
 
     let pause = Pause { id: first.id, reason: "gone".to_owned(), now: NOW + Duration::from_secs(2) };
     assert_eq!(editor.pause_destinations(vec![pause]).await.unwrap(), [true]);

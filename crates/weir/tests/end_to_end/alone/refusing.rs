@@ -2,12 +2,15 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
 use crate::support::{Answer, App, Fleet, Machine, Receiver, now};
 
 const REFUSING: usize = 300;
 const POSTS: usize = 250;
+/// Requests to the API at one time.
+const AT_ONCE: usize = 4;
 
 /// The 99th percentile of the times from a post to the arrival at the healthy destination.
 async fn p99(app: &App, receiver: &Receiver) -> Duration {
@@ -32,10 +35,11 @@ async fn refuse(app: &App, receiver: &Receiver, status: u16) {
     let answer = Answer::status(status);
     let answer = if status == 429 { answer.header("retry-after", "1") } else { answer };
     receiver.script(&format!("/{status}"), [answer]);
-    for number in 0..REFUSING {
+    let url = receiver.url(&format!("/{status}"));
+    let create = async |number: usize| {
         let event_type = format!("refused.{status}.{number}");
         app.destination(json!({
-            "url": receiver.url(&format!("/{status}")),
+            "url": url,
             "event_types": [event_type],
             "max_in_flight": 1,
             "rate_limits": [{"limit": 2, "period": "second"}],
@@ -44,7 +48,8 @@ async fn refuse(app: &App, receiver: &Receiver, status: u16) {
         }))
         .await;
         app.events(&event_type, 10).await;
-    }
+    };
+    stream::iter(0..REFUSING).map(create).buffer_unordered(AT_ONCE).for_each(async |()| ()).await;
 }
 
 async fn refusing_destinations_do_not_delay_their_neighbour(app: &App) {

@@ -1,6 +1,12 @@
 //! Limits on real sockets: every limit holds in every sliding window, and is used.
 
 use std::time::Duration;
+#[cfg(target_os = "linux")]
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command},
+};
 
 use serde_json::json;
 
@@ -77,26 +83,98 @@ async fn a_process_stalled_for_two_seconds_sends_no_burst_afterwards() {
     assert_eq!(receiver.count("/stalled"), 600, "a stall duplicates nothing");
 }
 
-/// At these limits a missed slot usually is the last one. It gives its spacing back, so the next slot starts at once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_that_lose_a_third_of_the_processor_time_use_the_limits() {
+/// Two workers use these limits, in sends a second, after `disturb`.
+async fn workers_use_the_limits_while<T>(rates: &[u32], disturb: impl Fn(&App) -> T) {
     let (fleet, receiver) = (Fleet::new().await, Receiver::start().await);
     let api = fleet.launch("api").await;
-    let others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
+    let _scheduler = fleet.launch("scheduler").await;
+    let workers = [fleet.launch("worker").await, fleet.launch("worker").await];
     let mut destinations = Vec::new();
-    for rate in [2, 10] {
-        let path = format!("/stuttering-{rate}");
+    for &rate in rates {
+        let path = format!("/disturbed-{rate}");
         destinations.push((rate, destination(&api, &receiver, &path, limit(rate, "second")).await));
         api.events(path.trim_start_matches('/'), rate as usize * 25).await;
     }
-    let _stutters = [others[1].stutter(30), others[2].stutter(30)];
+    let _disturbances = workers.each_ref().map(disturb);
     let machine = Machine::watched();
     for (rate, id) in destinations {
-        let path = format!("/stuttering-{rate}");
+        let path = format!("/disturbed-{rate}");
         let arrivals = receiver.wait_for(&path, rate as usize * 10, Duration::from_secs(25)).await;
         assert_cap(&arrivals, rate as usize, SECOND);
         api.assert_audit_clean(&id).await;
         machine.judge_use(&path, utilisation(&arrivals, f64::from(rate), SECOND), 0.95);
+    }
+}
+
+/// At low limits a missed slot usually is the last one. It gives its spacing back, so the next slot starts at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_that_are_suspended_for_a_third_of_the_time_use_the_limits() {
+    workers_use_the_limits_while(&[2, 10], |worker| worker.stutter(30)).await;
+}
+
+/// A container has a quota of processor time, which a busy neighbour in the same container uses up in each period.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_in_groups_with_two_thirds_of_a_processor_use_the_limits() {
+    if Quota::parent().is_none() {
+        println!("not judged, because this user may make no control group");
+        return;
+    }
+    workers_use_the_limits_while(&[2, 10, 100], Quota::on).await;
+}
+
+/// A control group with two thirds of a processor, and a process that uses all that is left of it.
+#[cfg(target_os = "linux")]
+struct Quota {
+    group: PathBuf,
+    busy: Child,
+}
+
+#[cfg(target_os = "linux")]
+impl Quota {
+    /// The group that holds the groups of the tests: of the second version of control groups, or of the first.
+    fn parent() -> Option<PathBuf> {
+        let parents = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu"].map(PathBuf::from);
+        parents.into_iter().find(|parent| {
+            let probe = parent.join(format!("weir-probe-{}", std::process::id()));
+            let is_made = fs::create_dir(&probe).is_ok();
+            let has_quota = ["cpu.max", "cpu.cfs_quota_us"].iter().any(|file| probe.join(file).exists());
+            let _ = fs::remove_dir(&probe);
+            is_made && has_quota
+        })
+    }
+
+    /// Moves a process into a new group. It is stopped for up to 7 ms of every 20 ms.
+    fn on(app: &App) -> Self {
+        let group = Self::parent().unwrap().join(format!("weir-{}", app.pid()));
+        fs::create_dir(&group).unwrap();
+        let write = |file: &str, value: &str| fs::write(group.join(file), value).unwrap();
+        if group.join("cpu.max").exists() {
+            write("cpu.max", "13333 20000");
+        } else {
+            write("cpu.cfs_period_us", "20000");
+            write("cpu.cfs_quota_us", "13333");
+        }
+        write("cgroup.procs", &app.pid().to_string());
+        // It ends by itself, even if the test is killed.
+        let script = "echo $$ > cgroup.procs; exec timeout 40 sh -c 'while :; do :; done'";
+        let busy = Command::new("sh").args(["-c", script]).current_dir(&group).spawn().unwrap();
+        Self { group, busy }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Quota {
+    fn drop(&mut self) {
+        // `timeout` passes the signal on.
+        let _ = Command::new("kill").arg(self.busy.id().to_string()).status();
+        let _ = self.busy.wait();
+        // The worker leaves the group before the group is removed.
+        let parent = self.group.parent().map(|parent| parent.join("cgroup.procs"));
+        for process in fs::read_to_string(self.group.join("cgroup.procs")).unwrap_or_default().lines() {
+            let _ = parent.as_ref().map(|parent| fs::write(parent, process));
+        }
+        let _ = fs::remove_dir(&self.group);
     }
 }
 
