@@ -188,6 +188,7 @@ fn new_destination(settings: Settings, now: Timestamp) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     }
 }
