@@ -266,15 +266,7 @@ local function follow_hold(job, terms)
   end
 end
 
--- The maximum of outstanding permits where workers have no places for more, or where a hold has ended a moment ago; nil
--- when only `max_in_flight` counts.
-local function lowered_maximum(job)
-  if job.max_outstanding and job.slow_start then
-    return math.min(job.max_outstanding, job.slow_start)
-  end
-  return job.max_outstanding or job.slow_start
-end
-
+-- The maximum of outstanding permits.
 local function most_outstanding(job)
   return math.min(job.max_in_flight, lowered_maximum(job) or job.max_in_flight)
 end
