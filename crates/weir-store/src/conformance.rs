@@ -165,7 +165,15 @@ impl Subject {
         let mut settings = current.settings.clone();
         edit(&mut settings);
         let (id, expected_updated_at) = (current.id, current.updated_at);
-        let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: false, lifts_hold: false, now, made_at: now };
+        let patch = crate::DestinationPatch {
+            id,
+            expected_updated_at,
+            settings,
+            closes_breaker: false,
+            lifts_hold: false,
+            now,
+            made_at: now,
+        };
         self.store.patch_destination(patch, creation()).await.expect("patch").into_new().flatten()
     }
 

@@ -11,7 +11,9 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
-use weir_core::{DeliveryState, Destination, DestinationId, ReplayId, Timestamp, access::TenantScope, activity::Action};
+use weir_core::{
+    DeliveryState, Destination, DestinationId, ReplayId, Timestamp, access::TenantScope, activity::Action,
+};
 use weir_store::{
     Created, DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase,
 };
@@ -207,7 +209,8 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<List<ReplayView>>> {
     let page = visible_page(&api, &caller, page.request).await?;
     let found =
-        destinations::by_id(&api, page.rows.iter().filter_map(|replay| replay.filter.deliveries.destination_id)).await?;
+        destinations::by_id(&api, page.rows.iter().filter_map(|replay| replay.filter.deliveries.destination_id))
+            .await?;
     let now = api.clock.now();
     let view = |replay: Replay| {
         let destination = replay.filter.deliveries.destination_id.and_then(|id| found.get(&id));

@@ -172,7 +172,8 @@ pub async fn many_destinations_are_held_paused_and_broken_at_once(subject: Subje
     subject.pause(6).await;
     subject.hold(7, NOW + seconds(90), "longer", NOW).await;
     let all = || made.iter().map(|destination| destination.id);
-    let holds = all().map(|id| Hold { id, until: NOW + seconds(60), reason: "busy".to_owned(), sent_at: NOW, now: NOW });
+    let holds =
+        all().map(|id| Hold { id, until: NOW + seconds(60), reason: "busy".to_owned(), sent_at: NOW, now: NOW });
     subject.store.hold_destinations(holds.collect()).await.expect("hold");
     let open = opened(&Breaker::default(), NOW);
     let change = |id| BreakerChange { id, expected: Breaker::default(), changed: open.clone(), now: NOW + seconds(1) };
@@ -229,7 +230,15 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
     assert!(subject.change_breaker(change).await);
     let current = subject.store.destination(id).await.expect("read").expect("a destination");
     let (expected_updated_at, settings, now) = (current.updated_at, current.settings.clone(), NOW + seconds(100));
-    let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: true, lifts_hold: false, now, made_at: now };
+    let patch = crate::DestinationPatch {
+        id,
+        expected_updated_at,
+        settings,
+        closes_breaker: true,
+        lifts_hold: false,
+        now,
+        made_at: now,
+    };
     let edited = subject.store.patch_destination(patch, creation()).await.expect("patch");
     let edited = edited.into_new().flatten().expect("applied");
     assert_eq!(edited.breaker, Breaker::default());
@@ -305,7 +314,14 @@ pub async fn a_release_lifts_the_hold_and_ignores_those_of_earlier_sends(subject
             now,
             made_at,
         };
-        subject.store.patch_destination(patch, creation()).await.expect("patch").into_new().expect("new").expect("applied");
+        subject
+            .store
+            .patch_destination(patch, creation())
+            .await
+            .expect("patch")
+            .into_new()
+            .expect("new")
+            .expect("applied");
         // A send from before the edit is answered after it.
         hold(until + seconds(1), at + seconds(4), at + seconds(6)).await;
         let edited = read().await;

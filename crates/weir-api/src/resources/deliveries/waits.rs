@@ -2,11 +2,7 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::{
-    Destination, Timestamp,
-    breaker::BreakerState,
-    delivery::Delivery,
-};
+use weir_core::{Destination, Timestamp, breaker::BreakerState, delivery::Delivery};
 
 /// Why nothing is sent to a destination.
 #[derive(Debug, Clone, Serialize, ToSchema)]
