@@ -65,6 +65,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "minimum interval",
         sql: include_str!("../../../migrations/postgres/0013_minimum_interval.sql"),
     },
+    Migration {
+        version: 15,
+        description: "released holds",
+        sql: include_str!("../../../migrations/postgres/0015_released_holds.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -211,6 +216,10 @@ mod tests {
         SELECT id, 1800000001000000000, rate_limits FROM destinations;
         UPDATE limit_changes SET min_interval_ms = 100 WHERE at = 1800000000000000000;
         "#,
+        ),
+        (
+            15,
+            "UPDATE destinations SET held_until = 1800000060000000000, held_reason = 'busy', released_at = 1800000000000000000",
         ),
     ];
 

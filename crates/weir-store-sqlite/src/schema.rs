@@ -41,6 +41,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "minimum interval",
         sql: include_str!("../../../migrations/sqlite/0013_minimum_interval.sql"),
     },
+    Migration {
+        version: 15,
+        description: "released holds",
+        sql: include_str!("../../../migrations/sqlite/0015_released_holds.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

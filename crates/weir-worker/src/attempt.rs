@@ -16,9 +16,9 @@ use weir_core::{
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
-    outcome::{self, Effect, Failure, HoldReason, SendResult, Verdict},
+    outcome::{self, Effect, Failure, HoldReason, RequestedHold, SendResult, Verdict},
 };
-use weir_queue::{Permit, PermitId, SharedQueue};
+use weir_queue::{Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
 
 use self::permit_slots::{PermitSlots, ask_time};
@@ -75,6 +75,22 @@ pub(crate) struct FinishedAttempt {
     pub(crate) reason: String,
     /// The failure says nothing about the destination's health: the server closed a reused connection.
     pub(crate) ignored_by_breaker: bool,
+}
+
+impl FinishedAttempt {
+    /// What the queue is told of its end. An answer that asks for a hold, and every 429, is a refusal.
+    pub(crate) fn settled(&self) -> Settled {
+        let attempt = &self.result.attempt;
+        let is_refused = matches!(self.effect, Effect::Hold(_)) || attempt.status_code == Some(429);
+        let is_answered = attempt.status_code.is_some() && !is_refused;
+        Settled { id: self.permit, answered: attempt.sent_at.filter(|_| is_answered) }
+    }
+
+    /// The hold that its answer asks for: until when, and when the send started. Of two the later one counts.
+    pub(crate) fn hold(&self) -> Option<(Timestamp, Timestamp)> {
+        let Effect::Hold(RequestedHold { until, .. }) = self.effect else { return None };
+        Some((until, self.result.attempt.sent_at.unwrap_or(self.began)))
+    }
 }
 
 /// A permit that was not used.
@@ -237,6 +253,12 @@ impl Attempter {
         // Decide about the delivery and the destination.
         let mut decision =
             outcome::judge(&sent.result, policy, number_in_series, event_created_at, now, rand::random());
+        // A delivery that waits only for the end of the hold is due now: the hold keeps it, and a release sends it.
+        if let (Verdict::Retry { at }, Effect::Hold(hold)) = (&mut decision.verdict, &decision.effect)
+            && *at == hold.until
+        {
+            *at = now;
+        }
         if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
             // Most likely the server had closed the reused connection. Retry in the next slot, and close the idle
             // connections: with a new connection this cannot happen again.
@@ -264,13 +286,13 @@ impl Attempter {
         let kind = failure.map_or("answer", Failure::as_str);
         self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
         // The reason for a hold or a pause, as the API will show it.
-        let reason = match decision.effect {
+        let reason = match &decision.effect {
             Effect::None => String::new(),
-            Effect::HoldUntil(_, HoldReason::RetryAfter) => {
-                format!("the destination answered {} with Retry-After", status_code.unwrap_or(0))
+            Effect::Hold(RequestedHold { reason: HoldReason::RetryAfter, header, .. }) => {
+                format!("the destination answered {} with {header}", status_code.unwrap_or(0))
             }
-            Effect::HoldUntil(_, HoldReason::QuotaUsedUp) => {
-                "the destination said that its rate limit is used up".to_owned()
+            Effect::Hold(RequestedHold { reason: HoldReason::QuotaUsedUp, header, .. }) => {
+                format!("the destination said that its rate limit is used up: {header}")
             }
             Effect::Pause => "the destination answered 410 Gone".to_owned(),
         };

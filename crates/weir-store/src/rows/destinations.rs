@@ -18,7 +18,8 @@ use crate::LimitChange;
 macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
-        paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts, min_interval_ms"
+        paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
+        min_interval_ms, released_at"
     };
 }
 
@@ -56,6 +57,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         paused_reason: row.optional_text(14)?,
         held_until: row.optional_time(15)?,
         held_reason: row.optional_text(16)?,
+        released_at: row.optional_time(23)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
     })
 }
@@ -92,7 +94,7 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 20], serde_json::Error> {
+pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 21], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -125,6 +127,7 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 20], 
         Value::Flag(settings.order.is_by_key()),
         Value::Int(settings.order.skip_after_attempts().map(|attempts| attempts.get().into())),
         Value::Int(interval_code(&settings.rate_limits)),
+        optional_time(destination.released_at),
     ])
 }
 
