@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::{
         delivery::AttemptOutcome,
-        outcome::{Effect, HoldReason},
+        outcome::{Effect, HoldReason, RequestedHold},
     };
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
@@ -318,10 +318,14 @@ mod tests {
     #[test]
     fn attempts_of_a_destination_that_asks_for_a_delay_do_not_open_the_breaker() {
         let held = EndedAttempt {
-            effect: Effect::HoldUntil(NOW + Duration::from_secs(60), HoldReason::RetryAfter),
+            effect: Effect::Hold(RequestedHold {
+                until: NOW + Duration::from_secs(60),
+                reason: HoldReason::RetryAfter,
+                header: String::new(),
+            }),
             ..failure(0.0)
         };
-        assert!(breaker_after(&[held; 100]).1.is_empty());
+        assert!(breaker_after(&vec![held; 100]).1.is_empty());
     }
 
     proptest! {

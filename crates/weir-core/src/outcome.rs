@@ -78,14 +78,27 @@ pub enum Verdict {
 }
 
 /// The consequence for the destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     None,
-    /// No send starts before this instant.
-    HoldUntil(Timestamp, HoldReason),
+    /// No send starts for a time.
+    Hold(RequestedHold),
     /// The endpoint is gone (410).
     Pause,
 }
+
+/// A hold that a destination asked for by its answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestedHold {
+    /// No send starts before this instant.
+    pub until: Timestamp,
+    pub reason: HoldReason,
+    /// The header that asked for it, such as `retry-after: 120`: one line of at most [`MAX_HEADER_TEXT`] bytes.
+    pub header: String,
+}
+
+/// The most bytes of a header that are shown with a hold. Every known form of these headers is shorter.
+pub const MAX_HEADER_TEXT: usize = 200;
 
 /// Why a destination is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +108,7 @@ pub enum HoldReason {
 }
 
 /// All consequences of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     pub outcome: AttemptOutcome,
     pub verdict: Verdict,
@@ -118,7 +131,9 @@ pub fn judge(
     };
     // A delay that the destination asks for holds all its deliveries, for an hour at most. A retry waits for its end.
     let hold = hold_for(result).map(|(delay, reason)| (now + delay.min(MAX_HOLD), reason));
-    let effect = hold.map_or(Effect::None, |(until, reason)| Effect::HoldUntil(until, reason));
+    let effect = hold.map_or(Effect::None, |(until, reason)| {
+        Effect::Hold(RequestedHold { until, reason, header: header_of(reason) })
+    });
     let not_before = hold.map(|(until, _)| until);
     // The status decides about the delivery, and about the destination only when it is gone (410).
     let (outcome, verdict, effect) = match *result {
@@ -138,6 +153,14 @@ fn hold_for(result: &SendResult) -> Option<(Duration, HoldReason)> {
     let asked = retry_after.filter(|_| matches!(status, 429 | 503)).map(|delay| (delay, HoldReason::RetryAfter));
     let used_up = used_up_for.map(|delay| (delay, HoldReason::QuotaUsedUp));
     [used_up, asked].into_iter().flatten().max_by_key(|(delay, _)| *delay)
+}
+
+fn header_of(reason: HoldReason) -> String {
+    match reason {
+        HoldReason::RetryAfter => "retry-after",
+        HoldReason::QuotaUsedUp => "ratelimit",
+    }
+    .to_owned()
 }
 
 /// Reads a `Retry-After` value: seconds, or an HTTP date compared with the wall clock. Source: RFC 9110, section
@@ -160,6 +183,10 @@ mod tests {
 
     fn judged(result: SendResult) -> Decision {
         judge(&result, &RetryPolicy::default(), 1, NOW, NOW, 0.5)
+    }
+
+    fn held(until: Timestamp, reason: HoldReason) -> Effect {
+        Effect::Hold(RequestedHold { until, reason, header: header_of(reason) })
     }
 
     fn answer(status: u16) -> SendResult {
@@ -198,9 +225,9 @@ mod tests {
         };
         let in_a_minute = NOW + Duration::from_secs(60);
         for status in [429, 503] {
-            assert_eq!(asked(status, 60).effect, Effect::HoldUntil(in_a_minute, HoldReason::RetryAfter));
+            assert_eq!(asked(status, 60).effect, held(in_a_minute, HoldReason::RetryAfter));
             assert_eq!(asked(status, 60).verdict, Verdict::Retry { at: in_a_minute });
-            assert_eq!(asked(status, 1_000_000).effect, Effect::HoldUntil(NOW + MAX_HOLD, HoldReason::RetryAfter));
+            assert_eq!(asked(status, 1_000_000).effect, held(NOW + MAX_HOLD, HoldReason::RetryAfter));
         }
         assert_eq!(asked(500, 60).effect, Effect::None);
     }
@@ -210,7 +237,8 @@ mod tests {
         let minute = Duration::from_secs(60);
         let used_up =
             |status, retry_after| judged(SendResult::Answer { status, retry_after, used_up_for: Some(minute) });
-        let held = Effect::HoldUntil(NOW + minute, HoldReason::QuotaUsedUp);
+        let held_for = |delay, reason| held(NOW + delay, reason);
+        let held = held_for(minute, HoldReason::QuotaUsedUp);
         assert_eq!((used_up(200, None).verdict, used_up(200, None).effect), (Verdict::Delivered, held));
         assert_eq!(
             (used_up(500, None).verdict, used_up(500, None).effect),
@@ -218,7 +246,7 @@ mod tests {
         );
         assert_eq!(used_up(410, None).effect, Effect::Pause);
         assert_eq!(used_up(429, Some(minute / 2)).effect, held);
-        assert_eq!(used_up(429, Some(minute * 2)).effect, Effect::HoldUntil(NOW + minute * 2, HoldReason::RetryAfter));
+        assert_eq!(used_up(429, Some(minute * 2)).effect, held_for(minute * 2, HoldReason::RetryAfter));
     }
 
     #[test]
@@ -227,7 +255,7 @@ mod tests {
         let result = SendResult::Answer { status: 429, retry_after: Some(Duration::from_secs(1)), used_up_for: None };
         let decision = judge(&result, &policy, 1, NOW, NOW, 0.5);
         assert_eq!(decision.verdict, Verdict::Dead);
-        assert_eq!(decision.effect, Effect::HoldUntil(NOW + Duration::from_secs(1), HoldReason::RetryAfter));
+        assert_eq!(decision.effect, held(NOW + Duration::from_secs(1), HoldReason::RetryAfter));
     }
 
     #[test]

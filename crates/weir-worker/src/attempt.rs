@@ -16,7 +16,7 @@ use weir_core::{
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
-    outcome::{self, Effect, Failure, HoldReason, SendResult, Verdict},
+    outcome::{self, Effect, Failure, HoldReason, RequestedHold, SendResult, Verdict},
 };
 use weir_queue::{Permit, PermitId, SharedQueue};
 use weir_store::AttemptResult;
@@ -264,13 +264,13 @@ impl Attempter {
         let kind = failure.map_or("answer", Failure::as_str);
         self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
         // The reason for a hold or a pause, as the API will show it.
-        let reason = match decision.effect {
+        let reason = match &decision.effect {
             Effect::None => String::new(),
-            Effect::HoldUntil(_, HoldReason::RetryAfter) => {
-                format!("the destination answered {} with Retry-After", status_code.unwrap_or(0))
+            Effect::Hold(RequestedHold { reason: HoldReason::RetryAfter, header, .. }) => {
+                format!("the destination answered {} with {header}", status_code.unwrap_or(0))
             }
-            Effect::HoldUntil(_, HoldReason::QuotaUsedUp) => {
-                "the destination said that its rate limit is used up".to_owned()
+            Effect::Hold(RequestedHold { reason: HoldReason::QuotaUsedUp, header, .. }) => {
+                format!("the destination said that its rate limit is used up: {header}")
             }
             Effect::Pause => "the destination answered 410 Gone".to_owned(),
         };

@@ -175,8 +175,8 @@ impl QueueStage {
                 }
             };
             let attempt = &ended.attempt;
-            if let Effect::HoldUntil(until, _) = attempt.effect {
-                held.push((attempt.result.claim.destination_id, until));
+            if let Effect::Hold(hold) = &attempt.effect {
+                held.push((attempt.result.claim.destination_id, hold.until));
             }
             // Attempts that ended because the server closed a reused connection do not count for its breaker.
             let breaker = if attempt.ignored_by_breaker { None } else { self.breakers.observe(attempt) };
@@ -219,7 +219,7 @@ impl QueueStage {
         }
         for mut ended in freed {
             ended.ahead = ahead.split(1);
-            if let Effect::HoldUntil(..) = ended.attempt.effect {
+            if let Effect::Hold(_) = ended.attempt.effect {
                 self.record_condition(NewCondition { ended, breaker: None });
             } else {
                 self.pass_on(Report::Finished(ended));

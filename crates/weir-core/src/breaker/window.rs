@@ -6,7 +6,7 @@ use super::{Breaker, BreakerPolicy, Signal};
 use crate::{delivery::AttemptOutcome, outcome::Effect, time::Timestamp};
 
 /// The parts of an ended attempt that matter to a breaker.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct EndedAttempt {
     pub outcome: AttemptOutcome,
     pub effect: Effect,
@@ -19,9 +19,9 @@ impl EndedAttempt {
     /// Whether the attempt failed. `None`: it counts neither as a success nor as a failure. A destination that asks for
     /// a delay is held and counts as healthy. A destination that is gone (410) is paused.
     fn failed(&self) -> Option<bool> {
-        match (self.outcome, self.effect) {
+        match (self.outcome, &self.effect) {
             (AttemptOutcome::Delivered, _) => Some(false),
-            (AttemptOutcome::Unknown, _) | (_, Effect::HoldUntil(..) | Effect::Pause) => None,
+            (AttemptOutcome::Unknown, _) | (_, Effect::Hold(_) | Effect::Pause) => None,
             (AttemptOutcome::Retryable | AttemptOutcome::Rejected, Effect::None) => Some(true),
         }
     }

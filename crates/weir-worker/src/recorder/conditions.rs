@@ -7,7 +7,10 @@ use std::{
 };
 
 use tokio::sync::mpsc;
-use weir_core::{Clock, DestinationId, outcome::Effect};
+use weir_core::{
+    Clock, DestinationId,
+    outcome::{Effect, RequestedHold},
+};
 use weir_queue::{Edit, SharedQueue, Terms};
 use weir_store::{BreakerChange, Hold, Pause, SharedStore};
 
@@ -94,7 +97,7 @@ impl ConditionStage {
     async fn record_holds(&self, batch: &[NewCondition]) {
         let mut reasons = BTreeMap::new();
         let held = latest(batch.iter().filter_map(|NewCondition { ended, .. }| {
-            let Effect::HoldUntil(until, _) = ended.attempt.effect else { return None };
+            let Effect::Hold(RequestedHold { until, .. }) = ended.attempt.effect else { return None };
             let id = ended.attempt.result.claim.destination_id;
             reasons.insert((id, until), ended.attempt.reason.as_str());
             Some((id, until))
