@@ -72,6 +72,7 @@ class DestinationChanges(TypedDict, total=False):
     max_in_flight: int | None
     timeout_ms: int | None
     retry: Retry | None
+    refusals_count: bool
     breaker: Breaker | None
     alerts: Alerts | None
     ordered: bool
@@ -98,6 +99,7 @@ class Destination(TypedDict):
     max_in_flight: int
     timeout_ms: int
     retry: Retry
+    refusals_count: bool
     breaker: Breaker | None
     alerts: Alerts
     ordered: bool

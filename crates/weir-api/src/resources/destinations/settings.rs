@@ -94,7 +94,10 @@ impl Context<'_> {
             rate_limits: request.rate_limits.unwrap_or_default().into(),
             max_in_flight: request.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT),
             timeout_ms: request.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
-            retry: request.retry.map(Into::into).unwrap_or_default(),
+            retry: RetryPolicy {
+                refusals_count: request.refusals_count.unwrap_or(false),
+                ..request.retry.map(Into::into).unwrap_or_default()
+            },
             breaker: request.breaker.map_or_else(|| Some(BreakerPolicy::default()), |breaker| breaker.map(Into::into)),
             alerts: request.alerts.map(Into::into).unwrap_or_default(),
             order: DeliveryOrder::new(request.ordered.unwrap_or(false), skip_after_attempts),
