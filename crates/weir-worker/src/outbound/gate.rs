@@ -59,6 +59,8 @@ impl AnswerStart {
         let is_too_large = !self.has_head && self.bytes > MOST_BEFORE_HEAD;
         match self.interim {
             0 => is_too_large.then_some(Broken::TooLarge),
+            // The final answer has begun, and its head is too large.
+            1..=MOST_INTERIM if self.status.status().is_some() => is_too_large.then_some(Broken::TooLarge),
             1..=MOST_INTERIM => is_too_large.then_some(Broken::Endless),
             _ => Some(Broken::Endless),
         }

@@ -39,6 +39,7 @@ mod prometheus;
 mod proofs;
 mod readme;
 mod receivers;
+mod refusals;
 mod replays;
 mod requests;
 mod retries;

@@ -9,12 +9,15 @@ use tokio::{
 };
 use weir_core::Timestamp;
 
-use crate::support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody};
+use crate::{
+    refusals,
+    support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody},
+};
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// Settings of a destination with fast retries.
-fn settings(receiver: &Receiver, path: &str) -> Value {
+pub(crate) fn settings(receiver: &Receiver, path: &str) -> Value {
     json!({
         "url": receiver.url(path),
         "event_types": [path.trim_start_matches('/')],
@@ -24,7 +27,7 @@ fn settings(receiver: &Receiver, path: &str) -> Value {
 }
 
 /// Waits until the only delivery of a destination has ended, and returns it with its attempts.
-async fn ended(app: &App, destination: &str) -> Value {
+pub(crate) async fn ended(app: &App, destination: &str) -> Value {
     let mut id = String::new();
     eventually("the delivery ends", Duration::from_secs(15), async || {
         let page = app.get(&format!("/v1/deliveries?destination={destination}")).await;
@@ -83,15 +86,6 @@ async fn each_status_leads_to_its_state(app: &App) {
 async fn each_status_leads_to_the_state_of_the_retry_table() {
     let folder = tempfile::tempdir().unwrap();
     each_status_leads_to_its_state(&App::start(folder.path()).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_are_no_failures_and_are_not_given_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let app = App::start(folder.path()).await;
-    refusals_count_only_if_the_destination_says_so(&app).await;
-    refusals_in_a_row_do_not_open_the_breaker(&app).await;
-    a_malformed_header_is_noted(&app).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -263,72 +257,6 @@ async fn closes_after_three_seconds() -> SocketAddr {
     address
 }
 
-/// What a receiver refuses is not given up.
-async fn refusals_count_only_if_the_destination_says_so(app: &App) {
-    let receiver = Receiver::start().await;
-    let soon = |status| Answer::status(status).header("retry-after", "0.02");
-    for (path, refusals_count, state, attempts) in [("/refused", false, "delivered", 9), ("/counted-out", true, "dead", 3)] {
-        // GitHub answers 403, with the quota or with a time.
-        let quota = Answer::status(403).header("x-ratelimit-remaining", "0").header("x-ratelimit-reset-after", "0.02");
-        let refusals = (0..7).map(|turn| soon(if turn % 2 == 0 { 429 } else { 403 }));
-        receiver.script(path, refusals.chain([quota, Answer::status(200)]));
-        let mut settings = settings(&receiver, path);
-        settings["refusals_count"] = json!(refusals_count);
-        let id = app.destination(settings).await;
-        app.event(path.trim_start_matches('/')).await;
-        let delivery = ended(app, &id).await;
-        let numbers: Vec<_> =
-            delivery["attempts"].as_array().unwrap().iter().map(|attempt| attempt["number"].as_u64().unwrap()).collect();
-        assert_eq!(delivery["state"], state, "{delivery}");
-        assert_eq!(numbers, (1..=attempts).collect::<Vec<u64>>(), "{delivery}");
-        let shown = app.get(&format!("/v1/destinations/{id}")).await;
-        assert_eq!(shown["refusals_count"], refusals_count, "{shown}");
-    }
-}
-
-/// A plain 403 is final, and the delivery says which header was ignored.
-async fn a_malformed_header_is_noted(app: &App) {
-    let receiver = Receiver::start().await;
-    receiver.script("/malformed", [Answer::status(403).header("retry-after", "soon")]);
-    let id = app.destination(settings(&receiver, "/malformed")).await;
-    app.event("malformed").await;
-    let delivery = ended(app, &id).await;
-    assert_eq!(delivery["state"], "failed", "{delivery}");
-    assert_eq!(delivery["attempts"][0]["error"], "ignored malformed headers: retry-after: soon", "{delivery}");
-}
-
-/// A receiver that refuses everything for a while lives: no breaker opens, and nothing is given up.
-async fn refusals_in_a_row_do_not_open_the_breaker(app: &App) {
-    let receiver = Receiver::start().await;
-    receiver.script("/row", (0..40).map(|_| Answer::status(429)).chain([Answer::status(200)]));
-    let mut row = settings(&receiver, "/row");
-    row["rate_limits"] = json!([{"limit": 100, "period": "second"}]);
-    let id = app.destination(row).await;
-    app.events("row", 50).await;
-    // An open breaker would wait for half a minute.
-    app.drained(&id, Duration::from_secs(15)).await;
-    assert_eq!(receiver.count("/row"), 90, "50 deliveries and 40 refusals");
-    let shown = app.get(&format!("/v1/destinations/{id}")).await;
-    assert_eq!((&shown["breaker_state"], &shown["held_until"]), (&json!("closed"), &Value::Null), "{shown}");
-}
-
-/// The receiver has the same limit as the destination, and says with each answer that it is used up, in whole seconds.
-async fn an_announcement_of_our_own_limit_costs_nothing(app: &App) {
-    const EVENTS: usize = 40;
-    let receiver = Receiver::start().await;
-    let used_up = |quota, reset| Answer::status(200).header("ratelimit-policy", quota).header("ratelimit", reset);
-    receiver.script("/announced", [used_up("20;w=1", "limit=20, remaining=0, reset=1")]);
-    let mut announced = settings(&receiver, "/announced");
-    announced["rate_limits"] = json!([{"limit": 20, "period": "second"}]);
-    let id = app.destination(announced).await;
-    app.events("announced", EVENTS).await;
-    let arrivals = receiver.wait_for("/announced", EVENTS, Duration::from_secs(30)).await;
-    let took = arrivals[EVENTS - 1].at - arrivals[0].at;
-    assert!(took < Duration::from_millis(2_500), "{EVENTS} sends at 20/s took {took:?}");
-    assert_cap(&arrivals, 20, SECOND);
-    app.drained(&id, Duration::from_secs(5)).await;
-}
-
 /// These tests judge times.
 mod timed {
     use super::*;
@@ -343,12 +271,6 @@ mod timed {
     async fn a_rate_limit_that_is_used_up_holds_the_whole_destination() {
         let folder = tempfile::tempdir().unwrap();
         a_used_up_rate_limit_holds(&App::start(folder.path()).await).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn an_announcement_of_the_same_limit_does_not_slow_a_destination() {
-        let folder = tempfile::tempdir().unwrap();
-        an_announcement_of_our_own_limit_costs_nothing(&App::start(folder.path()).await).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -389,9 +311,9 @@ mod timed {
         retry_after_holds(&api).await;
         a_used_up_rate_limit_holds(&api).await;
         retry_after_as_a_date_holds(&api).await;
-        refusals_count_only_if_the_destination_says_so(&api).await;
-        refusals_in_a_row_do_not_open_the_breaker(&api).await;
-        an_announcement_of_our_own_limit_costs_nothing(&api).await;
+        refusals::refusals_count_only_if_the_destination_says_so(&api).await;
+        refusals::refusals_in_a_row_do_not_open_the_breaker(&api).await;
+        refusals::an_announcement_of_our_own_limit_costs_nothing(&api).await;
     }
 
     /// At 20 a minute, each request comes when the server is closing the connection of the previous one.
