@@ -33,18 +33,18 @@ const WINDOWS: [&str; 5] = ["interval-ms", "interval-milliseconds", "interval-se
 const NAMED_WINDOWS: [(&str, u64); 6] =
     [("second", 1), ("secondly", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400), ("daily", 86_400)];
 
-/// The quotas of an answer that are used up.
-pub(super) fn used_up(lines: &[Line<'_>], clock: &ServerClock, malformed: &mut Malformed) -> Vec<UsedUp> {
+/// The quotas of an answer that are used up, and the resets of quotas of which it does not say what remains.
+pub(super) fn read(lines: &[Line<'_>], clock: &ServerClock, malformed: &mut Malformed) -> (Vec<UsedUp>, Vec<Wait>) {
     let lines: Vec<&Line<'_>> = lines.iter().filter(|line| line.kind == Kind::Quota).collect();
     if lines.is_empty() {
-        return Vec::new();
+        return Default::default();
     }
     let policies = policies(&lines, malformed);
     let mut reader = Reader { lines, policies, clock, malformed, found: Vec::new() };
-    reader.check_resets();
+    let resets = reader.read_resets();
     reader.read_wholes();
     reader.read_pairs();
-    reader.found
+    (reader.found, resets)
 }
 
 /// A policy: how much quota there is per window.
@@ -57,7 +57,7 @@ struct Policy<'h> {
 fn policies<'h>(lines: &[&Line<'h>], malformed: &mut Malformed) -> Vec<Policy<'h>> {
     let mut policies = Vec::new();
     for line in lines.iter().filter(|line| line.name.ends_with("-policy")) {
-        for item in split(line.value, ',').filter(|item| !item.is_empty()) {
+        for item in split(line.value, ',').filter(|item| !item.is_empty()).take(MAX_QUOTAS) {
             match policy(item) {
                 Some(policy) if policies.len() < MAX_QUOTAS => policies.push(policy),
                 Some(_) => {}
@@ -85,14 +85,24 @@ struct Reader<'h, 'm> {
 }
 
 impl<'h> Reader<'h, '_> {
-    /// Notes resets that are no times, also while some quota is left.
-    fn check_resets(&mut self) {
+    /// Notes resets that are no times, also while some quota is left. Returns those without a header of what remains.
+    fn read_resets(&mut self) -> Vec<Wait> {
+        let mut alone = Vec::new();
         for line in self.lines.iter().filter(|line| line.name.contains("reset")) {
             let unit = Unit::of_name(line.name);
-            if times::items(line.value).any(|item| times::wait(item, unit, self.clock).is_none()) {
-                self.malformed.note(line.name, line.value);
+            let names = RESETS.iter().map(|reset| line.name.replacen(reset, REMAINING, 1));
+            let is_alone = !names.into_iter().any(|name| name != line.name && self.line(&name).is_some());
+            for item in times::items(line.value) {
+                match times::wait(item, unit, self.clock) {
+                    Some((delay, rounding)) if is_alone && alone.len() < MAX_QUOTAS => {
+                        alone.push(Wait { delay, rounding, header: shown(line.name, line.value) });
+                    }
+                    Some(_) => {}
+                    None => self.malformed.note(line.name, line.value),
+                }
             }
         }
+        alone
     }
 
     fn read_wholes(&mut self) {
@@ -103,7 +113,8 @@ impl<'h> Reader<'h, '_> {
             }
             // One quota as a dictionary, or a list of quotas.
             let is_dictionary = parameter(line.value, REMAINING).is_some();
-            let items: Vec<&str> = if is_dictionary { vec![line.value] } else { split(line.value, ',').collect() };
+            let items: Vec<&str> =
+                if is_dictionary { vec![line.value] } else { split(line.value, ',').take(MAX_QUOTAS).collect() };
             for item in items.into_iter().filter(|item| !item.is_empty()) {
                 self.read_item(line, item);
             }

@@ -20,6 +20,8 @@ const AGREES_AFTER: Duration = Duration::from_millis(100);
 const SANE_SKEW: Duration = Duration::from_secs(86_400);
 /// The longest wait that is plausible with a `Date` that is far away.
 const PLAUSIBLE: Duration = Duration::from_secs(3_600);
+/// The most items of a list that are read; real ones have one to four.
+const MAX_ITEMS: usize = 16;
 /// The longest number. A longer one is no time.
 const MAX_DIGITS: usize = 40;
 
@@ -137,7 +139,7 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
     Duration::try_from(duration).ok()
 }
 
-/// The items of a list. The comma of a date separates nothing: it follows the name of a weekday.
+/// The items of a list, the first [`MAX_ITEMS`] of them. The comma of a date separates nothing: it follows the name of a weekday.
 pub(super) fn items(list: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(list);
     std::iter::from_fn(move || {
@@ -155,6 +157,7 @@ pub(super) fn items(list: &str) -> impl Iterator<Item = &str> {
     })
     // `5,` is a list of one, and an empty value is a list of one empty item.
     .filter(move |item| !item.is_empty() || list.trim().is_empty())
+    .take(MAX_ITEMS)
 }
 
 fn is_weekday(text: &str) -> bool {

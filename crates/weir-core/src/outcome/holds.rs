@@ -63,7 +63,11 @@ fn longest(hints: &Hints) -> Option<(&Wait, HoldReason)> {
     let retry_after = hints.retry_after.iter().map(|wait| (wait, HoldReason::RetryAfter));
     // A wait that is only derived from a window does not count beside one that the receiver has named.
     let quotas = hints.used_up.iter().filter(|used_up| !used_up.is_guess || hints.retry_after.is_empty());
-    let waits = || retry_after.clone().chain(quotas.clone().map(|used_up| (&used_up.wait, HoldReason::QuotaUsedUp)));
+    // A reset alone does not say that it is the cause of the refusal: it counts if nothing else does.
+    let is_alone = hints.retry_after.is_empty() && hints.used_up.is_empty();
+    let resets = hints.resets.iter().filter(|_| is_alone);
+    let quotas = quotas.map(|used_up| &used_up.wait).chain(resets).map(|wait| (wait, HoldReason::QuotaUsedUp));
+    let waits = || retry_after.clone().chain(quotas.clone());
     let (longest, reason) = waits().max_by_key(|(wait, reason)| (wait.delay, *reason == HoldReason::RetryAfter))?;
     let is_finer = |wait: &Wait| {
         wait.rounding < longest.rounding && wait.delay <= longest.delay && wait.delay > longest.at_least()

@@ -120,6 +120,17 @@ fn a_refusal_holds_for_the_longer_of_retry_after_and_quota() {
 }
 
 #[test]
+fn a_reset_alone_counts_only_on_a_refusal_without_another_hint() {
+    let reset = ("x-ratelimit-reset-after", "5.5");
+    let refused = judged(&answer(429, &[reset]));
+    assert_eq!(hold(&refused.effect), Some((Duration::from_millis(5_500), "x-ratelimit-reset-after: 5.5")));
+    assert_eq!(held_ms(&judged(&answer(429, &[reset, ("retry-after", "2")])).effect), Some(2_000));
+    assert_eq!(held_ms(&judged(&answer(429, &[reset, ("x-ratelimit-remaining", "3")])).effect), Some(1_000));
+    assert_eq!(judged(&answer(200, &[reset])).effect, Effect::None);
+    assert_eq!(judged(&answer(403, &[reset])).verdict, Verdict::Failed);
+}
+
+#[test]
 fn a_finer_hint_wins_over_one_that_is_the_same_rounded_up() {
     let table = [
         ("1", ("x-retry-in", "7.8ms"), 7),
@@ -280,7 +291,12 @@ fn no_hint_causes_a_panic() {
                 [(None, None), (Some(0), Some(Duration::ZERO)), (Some(u64::MAX), Some(Duration::MAX))]
             {
                 let used_up = UsedUp { wait: wait.clone(), quota, window, is_guess: false };
-                let hints = Hints { retry_after: vec![wait.clone()], used_up: vec![used_up], malformed: None };
+                let hints = Hints {
+                    retry_after: vec![wait.clone()],
+                    used_up: vec![used_up],
+                    resets: vec![wait.clone()],
+                    malformed: None,
+                };
                 for status in [200, 403, 429, 503] {
                     let result = SendResult::Answer { status, hints: hints.clone() };
                     for limits in [RateLimits::UNLIMITED, limit(1, Period::Day), limit(1_000_000, Period::Second)] {

@@ -14,6 +14,7 @@ use weir_core::{
     destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
     order::DeliveryOrder,
     pattern::EventPattern,
+    retry::RetryPolicy,
     signing::{KeyKind, Secret, SignatureStyle, Signing},
 };
 
