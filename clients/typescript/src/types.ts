@@ -65,6 +65,7 @@ export interface DestinationChanges {
   max_in_flight?: number | null;
   timeout_ms?: number | null;
   retry?: Retry | null;
+  refusals_count?: boolean;
   breaker?: Breaker | null;
   alerts?: Alerts | null;
   ordered?: boolean;
@@ -92,6 +93,7 @@ export interface Destination {
   max_in_flight: number;
   timeout_ms: number;
   retry: Retry;
+  refusals_count: boolean;
   breaker: Breaker | null;
   alerts: Alerts;
   ordered: boolean;

@@ -16,7 +16,7 @@ use weir_core::{
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
-    outcome::{self, Effect, Failure, HoldReason, RequestedHold, SendResult, Verdict},
+    outcome::{self, Circumstances, Effect, Failure, HoldReason, Refusal, RequestedHold, SendResult, Verdict},
 };
 use weir_queue::{Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
@@ -67,6 +67,7 @@ pub(crate) struct FinishedAttempt {
     /// Shared with the call of the store, which is repeated with it after a failure.
     pub(crate) result: Arc<AttemptResult>,
     pub(crate) effect: Effect,
+    pub(crate) refusal: Option<Refusal>,
     /// The destination at the time when the permit was taken.
     pub(crate) destination: Arc<Destination>,
     /// When the work on the attempt began.
@@ -244,15 +245,22 @@ impl Attempter {
         began: Timestamp,
         span: Option<StartedSpan>,
     ) -> PermitEnd {
-        // A replay begins a new series of attempts. Their numbers continue, but retries are counted within the series.
+        // A replay begins a new series of attempts, and refusals do not count. The numbers of the attempts continue.
         let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
         let number = attempts + 1;
-        let number_in_series = number.saturating_sub(attempts_before);
         let now = sent.ended_at;
-        let policy = &target.destination.settings.retry;
+        let settings = &target.destination.settings;
         // Decide about the delivery and the destination.
-        let mut decision =
-            outcome::judge(&sent.result, policy, number_in_series, event_created_at, now, rand::random());
+        let circumstances = Circumstances {
+            policy: &settings.retry,
+            limits: &settings.rate_limits,
+            attempt: number.saturating_sub(attempts_before),
+            created_at: event_created_at,
+            now,
+            jitter: rand::random(),
+            refusals: target.record(&sent.result, now),
+        };
+        let mut decision = outcome::judge(&sent.result, &circumstances);
         // A delivery that waits only for the end of the hold is due now: the hold keeps it, and a release sends it.
         if let (Verdict::Retry { at }, Effect::Hold(hold)) = (&mut decision.verdict, &decision.effect)
             && *at == hold.until
@@ -294,6 +302,9 @@ impl Attempter {
             Effect::Hold(RequestedHold { reason: HoldReason::QuotaUsedUp, header, .. }) => {
                 format!("the destination said that its rate limit is used up: {header}")
             }
+            Effect::Hold(RequestedHold { reason: HoldReason::Refused, .. }) => {
+                format!("the destination answered {} and did not say until when", status_code.unwrap_or(0))
+            }
             Effect::Pause => "the destination answered 410 Gone".to_owned(),
         };
         // The record of the attempt, and what the recorder needs to apply its effect.
@@ -305,23 +316,32 @@ impl Attempter {
             duration_ms: sent.sent_at.map_or(0, |sent_at| now.since(sent_at).as_millis() as u32),
             outcome: decision.outcome,
             status_code,
-            error: sent.error,
+            error: with_note(sent.error, sent.result.malformed_headers()),
             failure,
             response_body: sent.response_body,
             details: sent.details,
         };
-        let result = Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, now });
+        let result =
+            Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, is_counted: decision.is_counted, now });
         let destination = target.destination.clone();
         PermitEnd::Recorded(FinishedAttempt {
             permit: permit.id,
             result,
             effect: decision.effect,
+            refusal: decision.refusal,
             destination,
             began,
             reason,
             ignored_by_breaker: sent.cut_on_reuse,
         })
     }
+}
+
+/// The error of an attempt, and what was ignored of the answer's headers.
+fn with_note(error: Option<String>, malformed: Option<&str>) -> Option<String> {
+    let Some(headers) = malformed else { return error };
+    let note = format!("ignored malformed headers: {headers}");
+    Some(error.map_or_else(|| note.clone(), |error| format!("{error}; {note}")))
 }
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ impl Breakers {
         let destination = &ended.destination;
         let policy = destination.settings.breaker.as_ref()?;
         let (outcome, now) = (ended.result.attempt.outcome, ended.result.now);
-        let ending = EndedAttempt { outcome, effect: ended.effect.clone(), began: ended.began, now };
+        let ending =
+            EndedAttempt { outcome, effect: ended.effect.clone(), refusal: ended.refusal, began: ended.began, now };
         let window = self.windows.entry(destination.id).or_default();
         let changed = window.observe(&destination.breaker, policy, &ending)?;
         Some(BreakerUpdate {

@@ -26,6 +26,7 @@ mod kept_headers;
 mod names;
 mod pool;
 mod slot_timer;
+mod status_line;
 mod stream;
 mod target;
 mod tls;
@@ -94,7 +95,7 @@ pub struct Sent {
     pub response_body: Option<String>,
     /// What else is recorded of it. The caller adds the time that it signed.
     pub details: AttemptDetails,
-    /// The error, for the destination's owner. With an answer: how its body was cut off, which changes no verdict.
+    /// The error, for the destination's owner. With an answer: how it was cut off, which changes no verdict.
     pub error: Option<String>,
     /// The connection had been used before and ended without one byte of answer: most likely the server closed it just
     /// before the request arrived and never read the request. The caller may send the request again in the next slot,

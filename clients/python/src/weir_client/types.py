@@ -77,6 +77,7 @@ class DestinationChanges(TypedDict, total=False):
     max_in_flight: int | None
     timeout_ms: int | None
     retry: Retry | None
+    refusals_count: bool
     breaker: Breaker | None
     alerts: Alerts | None
     ordered: bool
@@ -105,6 +106,7 @@ class Destination(TypedDict):
     max_in_flight: int
     timeout_ms: int
     retry: Retry
+    refusals_count: bool
     breaker: Breaker | None
     alerts: Alerts
     ordered: bool

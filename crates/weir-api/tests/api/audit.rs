@@ -64,7 +64,8 @@ impl Server {
                 details: AttemptDetails::default(),
             };
             let now = now + Duration::from_millis(12);
-            results.push(Arc::new(AttemptResult { claim: delivery.claim, attempt, verdict: Verdict::Delivered, now }));
+            let (claim, verdict) = (delivery.claim, Verdict::Delivered);
+            results.push(Arc::new(AttemptResult { claim, attempt, verdict, is_counted: true, now }));
             self.clock.advance(interval);
         }
         self.store.settle(results).await.unwrap();

@@ -28,7 +28,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
         "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30000, "open_max_ms": 1_800_000,
             "pause_after_s": 432_000},
         "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null, "previous_secret_valid_until": null,
-        "ordered": false, "skip_after_attempts": null, "alerts": {},
+        "ordered": false, "skip_after_attempts": null, "alerts": {}, "refusals_count": false,
     });
     assert_eq!(created, expected);
     assert!(created["secret"].as_str().unwrap().starts_with("whsec_"));
@@ -86,13 +86,15 @@ async fn every_field_is_kept_and_only_two_routes_show_the_secret() {
         "url": URL, "name": "Acme production", "tenant": "acme", "event_types": ["video.*", "order.paid"],
         "rate_limits": [{"limit": 300, "period": "minute", "burst": 5}, {"limit": 10, "period": "second"}],
         "max_in_flight": 8, "timeout_ms": 500, "retry": {"max_attempts": 3, "max_age_s": 60, "schedule_ms": [0, 100]},
-        "headers": {"X-Api-Key": "hush"}, "secret": secret, "paused": true,
+        "headers": {"X-Api-Key": "hush"}, "secret": secret, "paused": true, "refusals_count": true,
     });
     let created = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
     assert_eq!(created["secret"], secret);
     let path = format!("/v1/destinations/{}", created["id"].as_str().unwrap());
     let shown = server.get(&path).await.expect(StatusCode::OK);
-    for field in ["url", "name", "tenant", "event_types", "max_in_flight", "timeout_ms", "retry", "paused"] {
+    for field in
+        ["url", "name", "tenant", "event_types", "max_in_flight", "timeout_ms", "retry", "refusals_count", "paused"]
+    {
         assert_eq!(shown[field], body[field], "{field}");
     }
     let limits = json!([

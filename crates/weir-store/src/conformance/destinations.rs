@@ -147,7 +147,8 @@ pub async fn resuming_clears_the_reason_of_the_pause(subject: Subject) {
 /// The state of a breaker after ten failures in a row.
 pub(super) fn opened(breaker: &Breaker, at: Timestamp) -> Breaker {
     let (policy, mut window) = (BreakerPolicy::default(), AttemptWindow::default());
-    let failure = EndedAttempt { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: at, now: at };
+    let outcome = AttemptOutcome::Retryable;
+    let failure = EndedAttempt { outcome, effect: Effect::None, refusal: None, began: at, now: at };
     (0..10).find_map(|_| window.observe(breaker, &policy, &failure)).expect("it opens")
 }
 

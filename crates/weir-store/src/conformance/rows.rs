@@ -150,7 +150,7 @@ pub fn result(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
         Verdict::Failed => AttemptOutcome::Rejected,
     };
     let now = NOW + Duration::from_millis(1_020);
-    AttemptResult { claim: claimed.claim, attempt: attempt(claimed, outcome), verdict, now }
+    AttemptResult { claim: claimed.claim, attempt: attempt(claimed, outcome), verdict, is_counted: true, now }
 }
 
 pub(super) fn page(limit: u32) -> PageRequest {

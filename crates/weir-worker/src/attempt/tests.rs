@@ -85,7 +85,7 @@ impl Rig {
         assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
         let permit = queue.take(1).await.unwrap().remove(0);
         let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
-        let target = DestinationTarget { destination: Arc::new(destination), target };
+        let target = DestinationTarget::new(Arc::new(destination), target);
         Self { attempter, queue, permit, body, target }
     }
 

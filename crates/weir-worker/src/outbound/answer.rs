@@ -1,7 +1,8 @@
 //! The answer to a request: its status, the headers that Weir acts on, and the first bytes of its body.
 //!
 //! The status decides as soon as the head has arrived. The body is kept for the destination's owner. A body that is cut
-//! off or does not end in time is noted as an error and changes no verdict.
+//! off or does not end in time is noted as an error and changes no verdict. Neither does a head that is too large: its
+//! status has arrived.
 
 use std::{
     pin::Pin,
@@ -13,8 +14,8 @@ use http::{HeaderMap, Response, StatusCode, header};
 use hyper::body::{Body as _, Incoming};
 use weir_core::{
     Timestamp,
-    outcome::{self, Failure, SendResult},
-    quota,
+    hints::Hints,
+    outcome::{Failure, SendResult},
 };
 
 use super::{MAX_ANSWER_BODY, MAX_SUCCESS_BODY, fault::Broken, kept_headers};
@@ -23,6 +24,8 @@ use super::{MAX_ANSWER_BODY, MAX_SUCCESS_BODY, fault::Broken, kept_headers};
 #[derive(Default)]
 pub(super) struct Answer {
     response: Option<ResponseParts>,
+    /// The status of a head that is too large.
+    status_alone: Option<u16>,
     /// The first bytes of the body: [`MAX_SUCCESS_BODY`] of a 2xx answer, otherwise all that were read.
     kept: Vec<u8>,
     /// How much of the body was read, at most [`MAX_ANSWER_BODY`].
@@ -45,6 +48,11 @@ impl Answer {
     pub(super) fn set_head(&mut self, response: Response<Incoming>) {
         let (head, body) = response.into_parts();
         self.response = Some(ResponseParts { status: head.status, headers: head.headers, body });
+    }
+
+    /// Only this of the head is known, because the rest is too large.
+    pub(super) fn set_status_alone(&mut self, status: Option<u16>) {
+        self.status_alone = status;
     }
 
     /// Reads the body until it ends or is longer than [`MAX_ANSWER_BODY`].
@@ -98,12 +106,13 @@ impl Answer {
 
     /// The result of the send: an answer if its head has arrived, even when the rest of it failed.
     pub(super) fn send_result(&self, failure: Failure, wall: Timestamp) -> SendResult {
-        let Some(ResponseParts { status, headers, .. }) = &self.response else { return SendResult::Failure(failure) };
-        let first = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        SendResult::Answer {
-            status: status.as_u16(),
-            retry_after: first("retry-after").and_then(|value| outcome::retry_after(value, wall)),
-            used_up_for: quota::used_up_for(first, wall),
+        match (&self.response, self.status_alone) {
+            (Some(ResponseParts { status, headers, .. }), _) => {
+                let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+                SendResult::Answer { status: status.as_u16(), hints: Hints::read(headers, wall) }
+            }
+            (None, Some(status)) => SendResult::Answer { status, hints: Hints::default() },
+            (None, None) => SendResult::Failure(failure),
         }
     }
 

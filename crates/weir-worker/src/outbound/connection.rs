@@ -212,7 +212,12 @@ impl Connection {
         let reused = std::mem::replace(&mut self.used, true);
         let end = match timeout(limit, self.read_answer(response.as_mut(), &mut answer)).await {
             Ok(Ok(())) => None,
-            Ok(Err(broken)) => Some((Failure::Broken, broken.to_string())),
+            Ok(Err(broken)) => {
+                if broken == Broken::TooLarge {
+                    answer.set_status_alone(self.gate.status());
+                }
+                Some((Failure::Broken, broken.to_string()))
+            }
             Err(_) => Some((Failure::Timeout, answer.timeout_error(limit))),
         };
         // Decide whether the connection can carry another request, and for how long it may be idle.

@@ -155,6 +155,9 @@ pub(crate) struct Fields {
     /// Let later events pass one that has failed this often
     #[arg(long, value_name = "N")]
     skip_after_attempts: Option<u32>,
+    /// Count refusals (429, a used-up quota) against the most attempts
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    refusals_count: Option<bool>,
     /// A header of every request; may be repeated. Others can see it in the list of processes: prefer --file
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     #[serde(serialize_with = "as_object", skip_serializing_if = "Vec::is_empty")]

@@ -40,6 +40,7 @@ mod prometheus;
 mod proofs;
 mod readme;
 mod receivers;
+mod refusals;
 mod replays;
 mod requests;
 mod retries;

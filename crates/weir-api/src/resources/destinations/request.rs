@@ -81,6 +81,10 @@ object! {
         #[schema(minimum = 100, maximum = 120_000, default = json!(DEFAULT_TIMEOUT_MS))]
         pub(super) timeout_ms: Option<u32>,
         pub(super) retry: Option<RetryRequest>,
+        /// Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. If not, only
+        /// the age of a delivery bounds how often it is refused.
+        #[schema(default = false)]
+        pub(super) refusals_count: Option<bool>,
         /// `null` disables the breaker. If absent, the defaults apply.
         #[schema(value_type = Option<BreakerRequest>)]
         pub(super) breaker: Option<Option<BreakerRequest>>,

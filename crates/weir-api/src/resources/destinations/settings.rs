@@ -15,6 +15,7 @@ use weir_core::{
     destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
     order::DeliveryOrder,
     pattern::EventPattern,
+    retry::RetryPolicy,
     signing::{KeyKind, Secret, SignatureStyle, Signing},
 };
 
@@ -97,7 +98,10 @@ impl Context<'_> {
                 .with_min_interval(rates::min_interval(request.min_interval_ms)),
             max_in_flight: request.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT),
             timeout_ms: request.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
-            retry: request.retry.map(Into::into).unwrap_or_default(),
+            retry: RetryPolicy {
+                refusals_count: request.refusals_count.unwrap_or(false),
+                ..request.retry.map(Into::into).unwrap_or_default()
+            },
             breaker: request.breaker.map_or_else(|| Some(BreakerPolicy::default()), |breaker| breaker.map(Into::into)),
             alerts: request.alerts.map(Into::into).unwrap_or_default(),
             order: DeliveryOrder::new(request.ordered.unwrap_or(false), skip_after_attempts),

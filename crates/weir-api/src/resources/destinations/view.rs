@@ -84,6 +84,8 @@ pub(crate) struct SettingsView {
     max_in_flight: u32,
     timeout_ms: u32,
     retry: RetryView,
+    /// Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`.
+    refusals_count: bool,
     /// Null: the breaker is disabled.
     breaker: Option<BreakerView>,
     /// The thresholds that override the thresholds of all destinations.
@@ -143,6 +145,7 @@ impl From<&Settings> for SettingsView {
             max_in_flight: settings.max_in_flight,
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),
+            refusals_count: settings.retry.refusals_count,
             breaker: settings.breaker.as_ref().map(BreakerView::from),
             alerts: settings.alerts,
             ordered: settings.order.is_by_key(),

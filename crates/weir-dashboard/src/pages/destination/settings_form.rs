@@ -15,6 +15,8 @@ pub(crate) struct Settings {
     event_types: Vec<String>,
     timeout_ms: u64,
     retry: Retry,
+    #[serde(default)]
+    refusals_count: bool,
     breaker: Option<Breaker>,
     #[serde(default)]
     alerts: Alerts,
@@ -131,6 +133,12 @@ pub(crate) const GROUPS: [Group; 6] = [
                 Kind::Text,
                 "Such as 1000, 60000. They replace the two delays above",
             ),
+            field(
+                "refusals_count",
+                "Refusals count as attempts",
+                Kind::Tick,
+                "429, or a used-up quota. Otherwise only the age of a delivery bounds how often it is refused",
+            ),
         ],
     },
     Group {
@@ -212,6 +220,7 @@ impl Settings {
             ("base_ms", number(retry.base_ms)),
             ("cap_ms", number(retry.cap_ms)),
             ("schedule_ms", schedule),
+            ("refusals_count", tick(self.refusals_count)),
             ("headers", headers.join("\n")),
             ("style", signature.style.clone()),
             ("signature_header", signature.header.clone().unwrap_or_default()),
@@ -249,6 +258,7 @@ impl Settings {
             "event_types": lines("event_types"),
             "ordered": typed.is_ticked("ordered"),
             "retry": {"max_attempts": number("max_attempts"), "max_age_s": number("max_age_s")},
+            "refusals_count": typed.is_ticked("refusals_count"),
             "breaker": null,
             "headers": self.header_patch(&lines("headers")),
             "signature": {"style": typed.text("style")},
@@ -325,6 +335,7 @@ mod tests {
         serde_json::from_value(json!({
             "name": "Acme", "url": "https://example.com/", "event_types": ["video.*", "a.b"], "timeout_ms": 15_000,
             "retry": {"max_attempts": 16, "max_age_s": 259_200, "base_ms": 10_000, "cap_ms": 3_600_000},
+            "refusals_count": true,
             "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30_000,
                 "open_max_ms": 1_800_000, "pause_after_s": null},
             "alerts": {"dead_letters": null}, "ordered": true, "skip_after_attempts": 3,
@@ -341,6 +352,7 @@ mod tests {
             json!({
                 "name": "Acme", "url": "https://example.com/", "event_types": ["video.*", "a.b"], "timeout_ms": 15_000,
                 "retry": {"max_attempts": 16, "max_age_s": 259_200, "base_ms": 10_000, "cap_ms": 3_600_000},
+                "refusals_count": true,
                 "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30_000,
                     "open_max_ms": 1_800_000, "pause_after_s": null},
                 "alerts": {"backlog_depth": null, "oldest_age_s": null, "dead_letters": null, "drain_beyond_ttl": true},
@@ -361,6 +373,7 @@ mod tests {
             (&patch["breaker"], &patch["alerts"], &patch["ordered"]),
             (&Value::Null, &Value::Null, &json!(false))
         );
+        assert_eq!(patch["refusals_count"], json!(false));
         assert_eq!(patch["headers"], json!({"x-a": "n", "x-b": null}));
         assert_eq!(patch["retry"], json!({"max_attempts": 2, "max_age_s": 9, "schedule_ms": [1_000, 2_000]}));
         assert_eq!(patch["signature"], json!({"style": "prefixed", "header": null, "timestamp_header": "x-t"}));

@@ -35,7 +35,11 @@ pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
             Some(schedule) => format!("after {} fixed delays", schedule.len()),
             None => format!("after {} to {}", seconds("retry/base_ms"), seconds("retry/cap_ms")),
         };
-        lines.push(("retries", format!("{attempts} attempts within {}, {delays}", span_s(age_s))));
+        let refusals = match value(destination, "refusals_count") {
+            Some(Value::Bool(false)) => "; refusals do not count",
+            _ => "",
+        };
+        lines.push(("retries", format!("{attempts} attempts within {}, {delays}{refusals}", span_s(age_s))));
     }
     let breaker = match value(destination, "breaker") {
         Some(Value::Object(_)) => format!(
