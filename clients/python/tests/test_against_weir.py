@@ -74,7 +74,7 @@ class AgainstWeir(unittest.TestCase):
         id = created["id"]
         self.assertEqual(self.weir.destinations.secret(id)["secret"], created["secret"])
         destination, version = self.weir.destinations.get_version(id)
-        self.assertEqual(destination["rate_limits"], [{"limit": 10, "period": "second", "burst": 1}])
+        self.assertEqual(destination["rate_limits"], [{"limit": 10, "period": "second", "burst": 1, "margin_ms": 0}])
         edited = self.weir.destinations.edit(id, {"paused": True}, if_match=version)
         self.assertTrue(edited["paused"])
         with self.assertRaises(PreconditionFailed):

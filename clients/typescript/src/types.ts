@@ -13,11 +13,15 @@ export type DeliveryState =
   | "superseded"
   | "expired";
 
-/** At most `limit` sends in every window of one `period`. `burst` is 1 by default. */
+/**
+ * At most `limit` sends in every window of one `period`. `burst` is 1 by default, `margin_ms` is 0. With a margin the
+ * sends fit into a period that is longer by it.
+ */
 export interface RateLimit {
   limit: number;
   period: Period;
   burst?: number;
+  margin_ms?: number;
 }
 
 export interface Retry {
@@ -57,6 +61,7 @@ export interface DestinationChanges {
   name?: string | null;
   event_types?: string[] | null;
   rate_limits?: RateLimit[] | null;
+  min_interval_ms?: number | null;
   max_in_flight?: number | null;
   timeout_ms?: number | null;
   retry?: Retry | null;
@@ -82,6 +87,8 @@ export interface Destination {
   tenant: string;
   event_types: string[];
   rate_limits: Required<RateLimit>[];
+  /** The least time between the starts of two sends; null: none. */
+  min_interval_ms: number | null;
   max_in_flight: number;
   timeout_ms: number;
   retry: Retry;
@@ -143,7 +150,7 @@ export interface DestinationHistory {
   to: string;
   data: HistoryBucket[];
   windows_left_out: Period[];
-  limit_changes: { at: string; rate_limits: Required<RateLimit>[] }[];
+  limit_changes: { at: string; rate_limits: Required<RateLimit>[]; min_interval_ms: number | null }[];
 }
 
 export interface DestinationHealth {
@@ -401,6 +408,12 @@ export interface LimitAudit extends Required<RateLimit> {
 export interface Audit {
   sends: number;
   rate_limits: LimitAudit[];
+  min_intervals: {
+    min_interval_ms: number;
+    least_gap_ms: number | null;
+    violations: number;
+    possible_violations: number;
+  }[];
   unknown_sends: { delivery_id: string; number: number; latest_at: string }[];
   delivery_latency_ms: { p50: number | null; p95: number | null; p99: number | null; max: number | null };
 }
@@ -428,6 +441,7 @@ export interface OverviewRow {
     | "url"
     | "tenant"
     | "rate_limits"
+    | "min_interval_ms"
     | "max_in_flight"
     | "ordered"
     | "paused"
@@ -449,7 +463,7 @@ export interface OverviewRow {
   achieved_per_s: number;
   arrivals_per_s: number;
   use: number | null;
-  binding: Binding | null;
+  binding: Binding | "min_interval" | null;
   drain_eta_s: number | null;
   drains: boolean | null;
   /** Why it is not faster; null: nothing waits. */
@@ -458,7 +472,10 @@ export interface OverviewRow {
 
 export interface Estimate {
   effective_per_s: number | null;
-  binding: Binding | "max_in_flight" | null;
+  binding: Binding | "max_in_flight" | "min_interval" | null;
+  /** What both take from the rate; null: nothing else bounds it. */
+  margins_cost_per_s: number | null;
+  min_interval_costs_per_s: number | null;
   drain_eta_s: number | null;
   drains: boolean | null;
   would_expire: boolean;

@@ -54,7 +54,7 @@ test("a destination is created, edited and deleted", async () => {
   const { id, secret } = await weir.destinations.create({ url: receiver, tenant: "edits", rate_limits: limits });
   assert.equal((await weir.destinations.secret(id)).secret, secret);
   const { destination, version } = await weir.destinations.getVersion(id);
-  assert.deepEqual(destination.rate_limits, [{ limit: 10, period: "second", burst: 1 }]);
+  assert.deepEqual(destination.rate_limits, [{ limit: 10, period: "second", burst: 1, margin_ms: 0 }]);
   assert.equal((await weir.destinations.edit(id, { paused: true }, { ifMatch: version })).paused, true);
   await assert.rejects(weir.destinations.edit(id, { paused: false }, { ifMatch: version }), PreconditionFailed);
   assert.notEqual((await weir.destinations.rotateSecret(id)).secret, secret);

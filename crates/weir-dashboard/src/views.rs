@@ -21,10 +21,12 @@ pub(crate) struct RateLimit {
     pub(crate) period: String,
     #[serde(default)]
     pub(crate) burst: Option<u32>,
+    #[serde(default)]
+    pub(crate) margin_ms: Option<u32>,
 }
 
 impl RateLimit {
-    /// `10/s`, `600/min`, `10/s burst 5`.
+    /// `10/s`, `600/min`, `10/s burst 5`, `10/s + 50 ms`.
     pub(crate) fn short(&self) -> String {
         let unit = match self.period.as_str() {
             "second" => "s",
@@ -33,10 +35,41 @@ impl RateLimit {
             "day" => "d",
             other => other,
         };
-        match self.burst {
-            Some(burst) if burst > 1 => format!("{}/{unit} burst {burst}", self.limit),
-            _ => format!("{}/{unit}", self.limit),
+        let burst = self.burst.filter(|burst| *burst > 1).map(|burst| format!(" burst {burst}"));
+        let margin = self.margin_ms.filter(|margin| *margin > 0).map(|margin| format!(" + {margin} ms"));
+        format!("{}/{unit}{}{}", self.limit, burst.unwrap_or_default(), margin.unwrap_or_default())
+    }
+}
+
+/// A minimum interval: `100 ms apart`.
+pub(crate) fn apart(millis: u32) -> String {
+    format!("{millis} ms apart")
+}
+
+/// What keeps the destination from sending faster.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Binding {
+    Limit(RateLimit),
+    /// `min_interval` or `max_in_flight`
+    Other(String),
+}
+
+impl Binding {
+    pub(crate) fn short(&self) -> String {
+        match self {
+            Self::Limit(limit) => limit.short(),
+            Self::Other(name) if name == "min_interval" => "its minimum interval".to_owned(),
+            Self::Other(name) => name.clone(),
         }
+    }
+
+    pub(crate) fn is_limit_of(&self, period: &str) -> bool {
+        matches!(self, Self::Limit(limit) if limit.period == period)
+    }
+
+    pub(crate) fn is_min_interval(&self) -> bool {
+        matches!(self, Self::Other(name) if name == "min_interval")
     }
 }
 
@@ -57,7 +90,7 @@ pub(crate) struct OverviewRow {
     /// Of the binding limit.
     #[serde(rename = "use")]
     pub(crate) usage: Option<Share>,
-    pub(crate) binding: Option<RateLimit>,
+    pub(crate) binding: Option<Binding>,
     pub(crate) drain_eta_s: Option<Seconds>,
     pub(crate) drains: Option<bool>,
     /// Why it does not send faster.
@@ -72,9 +105,16 @@ pub(crate) struct DestinationState {
     pub(crate) url: String,
     pub(crate) tenant: String,
     pub(crate) rate_limits: Vec<RateLimit>,
+    #[serde(default)]
+    pub(crate) min_interval_ms: Option<u32>,
 }
 
 impl DestinationState {
+    /// Its minimum interval.
+    pub(crate) fn apart(&self) -> Option<String> {
+        self.min_interval_ms.map(apart)
+    }
+
     pub(crate) fn label(&self) -> &str {
         label(&self.name, &self.url)
     }
@@ -144,8 +184,17 @@ mod tests {
 
     #[test]
     fn a_limit_is_written_as_people_say_it() {
-        let limit = |limit, period: &str, burst| RateLimit { limit: Count(limit), period: period.to_owned(), burst };
-        let shown = [limit(10, "second", Some(1)), limit(1_200, "minute", None), limit(5, "day", Some(3))];
-        assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min", "5/d burst 3"]);
+        let limit = |limit, period: &str, burst, margin_ms| RateLimit {
+            limit: Count(limit),
+            period: period.to_owned(),
+            burst,
+            margin_ms,
+        };
+        let shown = [
+            limit(10, "second", Some(1), Some(0)),
+            limit(1_200, "minute", None, Some(50)),
+            limit(5, "day", Some(3), None),
+        ];
+        assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min + 50 ms", "5/d burst 3"]);
     }
 }

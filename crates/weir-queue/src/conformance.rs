@@ -9,6 +9,7 @@ mod fast_path;
 mod room;
 mod schedule;
 mod slots;
+mod spacing;
 
 use std::{
     sync::{
@@ -33,7 +34,7 @@ use weir_core::{
     signing::{Secret, Signing},
 };
 
-pub use self::{edits::*, fast_path::*, room::*, schedule::*, slots::*};
+pub use self::{edits::*, fast_path::*, room::*, schedule::*, slots::*, spacing::*};
 use crate::{
     DueJobs, Edit, HandedBack, Hold, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, SlotRequest,
     Terms, Wake,
@@ -307,6 +308,14 @@ macro_rules! queue_conformance {
             an_unlimited_permit_has_a_slot_that_starts_now,
             a_slot_of_a_long_window_is_wide,
             a_lease_reports_how_long_workers_prepare,
+            slots_of_a_minimum_interval_are_never_closer_than_it,
+            permits_of_a_minimum_interval_carry_the_times_of_its_slots,
+            a_minimum_interval_counts_from_the_last_slot_across_edits,
+            a_missed_slot_of_a_minimum_interval_gives_its_time_back,
+            a_minimum_interval_counts_after_a_recovered_send_and_after_a_hold,
+            a_minimum_interval_survives_a_stop,
+            a_lease_has_the_margins_and_the_minimum_interval,
+            a_margin_makes_the_spacing_longer,
             an_edit_runs_a_parked_job_at_once,
             an_edit_during_a_run_causes_another_run,
             an_edit_with_older_terms_changes_nothing,
@@ -337,6 +346,7 @@ macro_rules! queue_conformance {
             nothing_is_admitted_while_there_is_a_backlog,
             a_live_delivery_is_admitted_during_a_replay_and_goes_first,
             a_delivery_admitted_after_a_suspension_is_declined,
+            deliveries_are_admitted_one_at_a_time_within_a_minimum_interval,
             released_room_can_be_reserved_again,
             nothing_is_admitted_under_terms_that_the_job_does_not_know,
         );

@@ -36,6 +36,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "session secret",
         sql: include_str!("../../../migrations/sqlite/0009_session_secret.sql"),
     },
+    Migration {
+        version: 13,
+        description: "minimum interval",
+        sql: include_str!("../../../migrations/sqlite/0013_minimum_interval.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

@@ -25,9 +25,13 @@ class _Limit(TypedDict):
 
 
 class RateLimit(_Limit, total=False):
-    """At most `limit` sends in every window of one `period`. `burst` is 1 by default."""
+    """At most `limit` sends in every window of one `period`. `burst` is 1 by default, `margin_ms` is 0.
+
+    With a margin the sends fit into a period that is longer by it.
+    """
 
     burst: int
+    margin_ms: int
 
 
 class Retry(TypedDict, total=False):
@@ -69,6 +73,7 @@ class DestinationChanges(TypedDict, total=False):
     name: str | None
     event_types: list[str] | None
     rate_limits: list[RateLimit] | None
+    min_interval_ms: int | None
     max_in_flight: int | None
     timeout_ms: int | None
     retry: Retry | None
@@ -95,6 +100,8 @@ class Destination(TypedDict):
     tenant: str
     event_types: list[str]
     rate_limits: list[RateLimit]
+    # The least time between the starts of two sends. None: none.
+    min_interval_ms: int | None
     max_in_flight: int
     timeout_ms: int
     retry: Retry
@@ -160,6 +167,7 @@ class HistoryBucket(TypedDict):
 class LimitChange(TypedDict):
     at: str
     rate_limits: list[RateLimit]
+    min_interval_ms: int | None
 
 
 class DestinationHistory(TypedDict):
@@ -400,6 +408,13 @@ class LimitAudit(TypedDict):
     utilisation: float | None
 
 
+class MinIntervalAudit(TypedDict):
+    min_interval_ms: int
+    least_gap_ms: float | None
+    violations: int
+    possible_violations: int
+
+
 class Percentiles(TypedDict):
     p50: float | None
     p95: float | None
@@ -410,6 +425,7 @@ class Percentiles(TypedDict):
 class Audit(TypedDict):
     sends: int
     rate_limits: list[LimitAudit]
+    min_intervals: list[MinIntervalAudit]
     unknown_sends: list[dict[str, Any]]
     delivery_latency_ms: Percentiles
 
@@ -438,6 +454,7 @@ class OverviewDestination(TypedDict):
     url: str
     tenant: str
     rate_limits: list[RateLimit]
+    min_interval_ms: int | None
     max_in_flight: int
     ordered: bool
     paused: bool
@@ -462,7 +479,7 @@ class OverviewRow(TypedDict):
     achieved_per_s: float
     arrivals_per_s: float
     use: float | None
-    binding: Binding | None
+    binding: Binding | Literal["min_interval"] | None
     drain_eta_s: float | None
     drains: bool | None
     # Why it is not faster: limit, slow, held, breaker, paused or ordered. None: nothing waits.
@@ -471,7 +488,10 @@ class OverviewRow(TypedDict):
 
 class Estimate(TypedDict):
     effective_per_s: float | None
-    binding: Binding | Literal["max_in_flight"] | None
+    binding: Binding | Literal["max_in_flight", "min_interval"] | None
+    # What both take from the rate. None: nothing else bounds it.
+    margins_cost_per_s: float | None
+    min_interval_costs_per_s: float | None
     drain_eta_s: float | None
     drains: bool | None
     would_expire: bool

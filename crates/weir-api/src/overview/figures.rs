@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use weir_core::{
-    DeliveryState, Destination, Limiter, RateLimit, Timestamp,
+    DeliveryState, Destination, Limiter, Timestamp,
     breaker::BreakerState,
-    preview::{Answers, Drain, Forecast, steady_inflow},
+    preview::{Answers, Bound, Drain, Forecast, steady_inflow},
 };
 use weir_store::StateCounts;
 
@@ -37,8 +37,8 @@ pub(crate) struct Figures {
     pub(crate) effective_per_s: Option<f64>,
     pub(crate) achieved_per_s: f64,
     pub(crate) arrivals_per_s: f64,
-    /// The strictest limit, and the share of it that is used.
-    pub(crate) binding: Option<RateLimit>,
+    /// The strictest limit or the minimum interval, and the share of it that is used.
+    pub(crate) binding: Option<Bound>,
     pub(crate) usage: Option<f64>,
     pub(crate) drain_eta: Option<Duration>,
     /// `None`: unknown, or nothing is sent at present.
@@ -78,8 +78,7 @@ impl Figures {
         let &Measured { counts, oldest_at, achieved_per_s, arrivals_per_s, .. } = measured;
         let settings = &destination.settings;
         let limits = &settings.rate_limits;
-        let binding = limits.as_slice().iter().copied().min_by(|a, b| a.per_second().total_cmp(&b.per_second()));
-        let configured_per_s = limits.per_second();
+        let (configured_per_s, binding) = limits.strictest().unzip();
         let usage = configured_per_s.map(|rate| (achieved_per_s / rate).min(1.0));
         let is_stopped = settings.paused || destination.breaker.state(now) != BreakerState::Closed;
         let is_held = destination.held_until.is_some_and(|until| until > now);

@@ -86,7 +86,7 @@ async fn every_change_of_a_destination_has_its_row() {
     assert_eq!((&row["before"], &row["after"]["url"]), (&Value::Null, &json!("https://example.com/hooks")));
     assert_eq!((&row["after"]["secret"], &row["after"]["headers"]), (&json!(MASK), &json!({"x-key": MASK})));
 
-    let limits = json!([{"limit": 5, "period": "second", "burst": 1}]);
+    let limits = json!([{"limit": 5, "period": "second", "burst": 1, "margin_ms": 0}]);
     let edit = Some(json!({"rate_limits": limits, "headers": {"x-key": "hidden-header-2"}}));
     let (_, row) = root.one("destination.edited", "PATCH", &path, edit).await;
     assert_eq!(row["before"], json!({"rate_limits": [], "headers": {"x-key": MASK}}));

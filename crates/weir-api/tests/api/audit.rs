@@ -106,6 +106,29 @@ async fn the_audit_judges_the_recorded_sends() {
 }
 
 #[tokio::test]
+async fn the_audit_judges_the_gaps_between_sends_by_the_minimum_interval() {
+    let server = Server::start().await;
+    let (id, claimed) = server.claimed(json!([]), 6).await;
+    assert_eq!(server.audit(&id, "").await["min_intervals"], json!([]));
+    let path = format!("/v1/destinations/{id}");
+    let edit = async |millis: u32| {
+        server.patch(&path, json!({"min_interval_ms": millis})).await.expect(StatusCode::OK);
+    };
+    edit(500).await;
+    server.clock.advance(Duration::from_secs(1));
+    server.record_sends(&claimed[..3], Duration::from_millis(499)).await;
+    server.clock.advance(Duration::from_secs(1));
+    edit(100).await;
+    server.clock.advance(Duration::from_secs(1));
+    server.record_sends(&claimed[3..], Duration::from_millis(100)).await;
+    let expected = json!([
+        {"min_interval_ms": 100, "least_gap_ms": 100.0, "violations": 0, "possible_violations": 0},
+        {"min_interval_ms": 500, "least_gap_ms": 499.0, "violations": 2, "possible_violations": 0},
+    ]);
+    assert_eq!(server.audit(&id, "").await["min_intervals"], expected);
+}
+
+#[tokio::test]
 async fn a_removed_limit_still_has_its_row() {
     let server = Server::start().await;
     let (id, claimed) = server.claimed(limits(&[(2, "second"), (100, "minute")]), 6).await;

@@ -63,9 +63,10 @@ async fn a_row_has_the_figures_of_its_destination() {
         "destination": {
             "id": id, "name": "acme", "url": "https://acme.example/hooks", "tenant": "acme",
             "rate_limits": [
-                {"limit": 10, "period": "second", "burst": 1}, {"limit": 300, "period": "minute", "burst": 1},
+                {"limit": 10, "period": "second", "burst": 1, "margin_ms": 0},
+                {"limit": 300, "period": "minute", "burst": 1, "margin_ms": 0},
             ],
-            "max_in_flight": 64, "ordered": false, "paused": false, "paused_reason": null,
+            "min_interval_ms": null, "max_in_flight": 64, "ordered": false, "paused": false, "paused_reason": null,
             "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
             "held_until": null, "held_reason": null,
         },

@@ -55,6 +55,8 @@ pub(crate) struct Destination {
     pub(crate) name: String,
     pub(crate) tenant: String,
     pub(crate) rate_limits: Vec<RateLimit>,
+    #[serde(default)]
+    pub(crate) min_interval_ms: Option<u32>,
     pub(crate) max_in_flight: Count,
     pub(crate) paused: bool,
     pub(crate) paused_reason: Option<String>,

@@ -50,7 +50,8 @@ local function most_at_once(id, job, room)
   if admits_from(id, job) > now then
     return 0
   end
-  return #job.cursors.cursors == 0 and room or math.min(room, 1)
+  local is_unlimited = #job.cursors.cursors == 0 and not job.cursors.interval
+  return is_unlimited and room or math.min(room, 1)
 end
 
 local function admit(id, version, batch)

@@ -5,7 +5,7 @@
 -- Answer  the generation, the earliest remaining due time or nil, permits that no worker has read, the leases; each:
 --         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the
 --         maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last start
---         or nil, held until, and for each limit: limit, period, burst, since, spent)
+--         or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since, spent)
 
 -- Drops permits whose claims have expired and counts the others. Expired permits would use up the destination's room
 -- permanently.
@@ -28,9 +28,10 @@ local function cursors_of(limiter)
   if not limiter then
     return false
   end
-  local parts = { limiter.last_start or false, limiter.held_until }
+  local parts = { limiter.last_start or false, limiter.held_until, limiter.interval or 0 }
   for _, cursor in ipairs(limiter.cursors) do
-    for _, part in ipairs({ cursor.limit, cursor.period, cursor.burst, cursor.since, cursor.spent }) do
+    local margin = cursor.margin or 0
+    for _, part in ipairs({ cursor.limit, cursor.period, cursor.burst, margin, cursor.since, cursor.spent }) do
       parts[#parts + 1] = part
     end
   end

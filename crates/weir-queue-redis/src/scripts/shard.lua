@@ -171,12 +171,15 @@ end
 local function pull_back(limiter)
   local latest = shard_time + MOST_AHEAD
   for _, cursor in ipairs(limiter.cursors) do
-    if cursor.since > latest + SPAN[cursor.period] then
+    if cursor.since > latest + SPAN[cursor.period] + (cursor.margin or 0) then
       cursor.since, cursor.spent = latest, cursor.burst
     end
   end
   if limiter.last_start then
     limiter.last_start = math.min(limiter.last_start, latest)
+  end
+  if limiter.wide_end then
+    limiter.wide_end = math.min(limiter.wide_end, latest)
   end
 end
 
@@ -211,9 +214,12 @@ end
 local function needed_until(job)
   local needed = math.max(now, job.due or 0, job.held_until, job.permits_until)
   if job.cursors then
+    local last_start = job.cursors.last_start or 0
     for _, cursor in ipairs(job.cursors.cursors) do
-      needed = math.max(needed, (job.cursors.last_start or 0) + SPAN[cursor.period])
+      needed = math.max(needed, last_start + SPAN[cursor.period] + (cursor.margin or 0))
     end
+    -- No slot is wider than this.
+    needed = math.max(needed, last_start + (job.cursors.interval or 0) + WIDEST_SLOT[#WIDEST_SLOT])
   end
   return needed
 end

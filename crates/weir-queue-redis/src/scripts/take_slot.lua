@@ -2,14 +2,15 @@
 -- cursors, and marks the permit in flight.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; then for each permit, each at most
---         once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
+-- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; how wide a slot must be for the
+--         caller's clock; then for each permit, each at most once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
 --         before, and the start of its slot, if it was missed and nothing was sent in it, or 0
 -- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
 --         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room
 
 -- Not in the past, and not so late that no slot could be granted.
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
+local needed_width = number()
 
 -- The requests by destination, in their order, so that each set of permits is read and written once.
 local function read_requests()
@@ -57,7 +58,7 @@ local function take(job)
   elseif start > now + GRANT_AHEAD then
     return start, 0
   end
-  return take_slot(job.cursors, usable_from)
+  return take_slot(job.cursors, usable_from, needed_width)
 end
 
 local answer = { generation }

@@ -3,6 +3,7 @@
 use weir_core::{
     activity::Action,
     breaker::{AttemptWindow, EndedAttempt},
+    limit::MinInterval,
     outcome::Effect,
     signing::{KeyKind, SignatureStyle},
 };
@@ -13,9 +14,10 @@ use crate::{ActivityFilter, DestinationDeletion, EditPlace};
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
     made.settings.event_types = ["video.*", "order.paid"].map(|pattern| pattern.parse().expect("a pattern")).to_vec();
-    let minute = RateLimit { limit: non_zero(300), period: Period::Minute, burst: non_zero(3) };
-    let second = RateLimit::new(10, Period::Second).expect("a limit");
-    made.settings.rate_limits = RateLimits::new(vec![second, minute]).expect("limits");
+    let minute = RateLimit::with_burst(300, Period::Minute, 3).expect("a limit");
+    let second = RateLimit::new(10, Period::Second).and_then(|limit| limit.with_margin(50)).expect("a limit");
+    let limits = RateLimits::new(vec![second, minute]).expect("limits");
+    made.settings.rate_limits = limits.with_min_interval(MinInterval::from_millis(100));
     made.settings.headers = vec![("x-key".to_owned(), "value \"quoted\"".to_owned())];
     made.settings.retry.delays = weir_core::retry::RetryDelays::Schedule(vec![100, 2_000]);
     assert_eq!(*subject.create(made.clone()).await, made);
@@ -112,13 +114,20 @@ pub async fn changed_limits_are_recorded_and_unchanged_ones_are_not(subject: Sub
         })
         .await;
     let third = third.expect("applied");
+    let with_interval = |limits: RateLimits| limits.with_min_interval(MinInterval::from_millis(60_000));
     let unlimited = |settings: &mut Settings| settings.rate_limits = RateLimits::UNLIMITED;
-    subject.patch(&third, NOW + seconds(3), unlimited).await.expect("applied");
+    let fourth = subject.patch(&third, NOW + seconds(3), unlimited).await.expect("applied");
+    let add_interval = |settings: &mut Settings| settings.rate_limits = with_interval(settings.rate_limits.clone());
+    subject.patch(&fourth, NOW + seconds(4), add_interval).await.expect("applied");
     subject.delete(1).await;
     let changes = subject.store.limit_changes(first.id).await.expect("read");
     let changes: Vec<_> = changes.into_iter().map(|change| (change.at, change.limits)).collect();
-    let expected =
-        [(NOW, per_second(10)), (NOW + seconds(2), per_second(99)), (NOW + seconds(3), RateLimits::UNLIMITED)];
+    let expected = [
+        (NOW, per_second(10)),
+        (NOW + seconds(2), per_second(99)),
+        (NOW + seconds(3), RateLimits::UNLIMITED),
+        (NOW + seconds(4), with_interval(RateLimits::UNLIMITED)),
+    ];
     assert_eq!(changes, expected);
 }
 

@@ -110,9 +110,12 @@ pub(crate) struct Several {
 pub(crate) struct Changes {
     #[command(flatten)]
     pub(crate) fields: Fields,
-    /// Remove all limits
-    #[arg(long, conflicts_with = "rate_limits")]
+    /// Remove all limits, and the minimum interval
+    #[arg(long, conflicts_with_all = ["rate_limits", "min_interval_ms"])]
     pub(crate) unlimited: bool,
+    /// Remove the minimum interval
+    #[arg(long, conflicts_with = "min_interval_ms")]
+    pub(crate) no_min_interval: bool,
     /// Read the secret from this file; - is standard input [default: `create` makes one]
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
@@ -130,10 +133,14 @@ pub(crate) struct Fields {
     #[arg(long = "event-type", value_name = "PATTERN")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     event_types: Vec<String>,
-    /// A limit, such as 10/second, or 300/minute:5 with a burst; one for each period
-    #[arg(long = "limit", value_name = "N/PERIOD[:BURST]")]
+    /// A limit, such as 10/second, or 300/minute:5 with a burst, or 10/second+50ms with a margin for a network with
+    /// jitter; one for each period
+    #[arg(long = "limit", value_name = "N/PERIOD[:BURST][+MARGIN]")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rate_limits: Vec<LimitText>,
+    /// The least time between two sends, for receivers that refuse a request too soon after another
+    #[arg(long, value_name = "MS")]
+    min_interval_ms: Option<u32>,
     /// Most sends that are under way at one time
     #[arg(long, value_name = "N")]
     max_in_flight: Option<u32>,

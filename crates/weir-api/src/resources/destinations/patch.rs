@@ -24,10 +24,11 @@ use crate::{
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
-const PATCH_NOTES: [(&str, &str); 11] = [
+const PATCH_NOTES: [(&str, &str); 12] = [
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
     ("rate_limits", "Replaces the whole array. Takes effect within 100 ms and does not reset the windows."),
+    ("min_interval_ms", "`null` removes it. Takes effect within 100 ms, and counts from the last send."),
     ("retry", "Merged member by member. `schedule_ms` replaces `base_ms` and `cap_ms`, and the other way round."),
     (
         "breaker",

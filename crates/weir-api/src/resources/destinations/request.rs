@@ -70,6 +70,10 @@ object! {
         /// At most one limit per period; `[]` means unlimited.
         #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4, default = json!([]))]
         pub(super) rate_limits: Option<Limits>,
+        /// The least time between the starts of two sends, exact, beside all limits: for receivers that refuse a
+        /// request that comes too soon after another. `null` is none.
+        #[schema(minimum = 1, maximum = 60_000)]
+        pub(super) min_interval_ms: Option<u32>,
         /// The maximum number of sends that are started and not yet settled at one time.
         #[schema(minimum = 1, maximum = 10_000, default = json!(DEFAULT_MAX_IN_FLIGHT))]
         pub(super) max_in_flight: Option<u32>,
@@ -149,7 +153,7 @@ mod tests {
         alert::{AGE_S, COUNTS},
         breaker::{MAX_COUNT, OPEN_MS, PAUSE_AFTER_S},
         destination::{MAX_IN_FLIGHT, TIMEOUT_MS},
-        limit::{MAX_LIMIT, MAX_LIMITS},
+        limit::{MAX_LIMIT, MAX_LIMITS, MAX_MARGIN_MS, MIN_INTERVAL_MS},
     };
 
     use super::*;
@@ -184,7 +188,9 @@ mod tests {
         let request = object_schema::<DestinationRequest>();
         let (breaker, alerts) = (object_schema::<BreakerRequest>(), object_schema::<Alerts>());
         let limit = object_schema::<RateLimitRequest>();
-        let table: [(&Object, &str, RangeInclusive<u32>); 11] = [
+        let table: [(&Object, &str, RangeInclusive<u32>); 13] = [
+            (&request, "min_interval_ms", MIN_INTERVAL_MS),
+            (&limit, "margin_ms", 0..=MAX_MARGIN_MS),
             (&request, "max_in_flight", 1..=MAX_IN_FLIGHT),
             (&request, "timeout_ms", TIMEOUT_MS),
             (&breaker, "min_attempts", 1..=MAX_COUNT),

@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use serde_json::Value;
 use url::Url;
 use weir_core::{
+    RateLimits,
     address::AddressPolicy,
     breaker::BreakerPolicy,
     destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
@@ -20,6 +21,7 @@ use weir_core::{
 use super::{
     headers::{Header, Headers, MASK},
     patch::DestinationPatch,
+    rates,
     request::DestinationRequest,
 };
 use crate::{
@@ -91,7 +93,8 @@ impl Context<'_> {
                 || vec![EventPattern::Any],
                 |patterns| distinct(patterns.into_iter().map(|pattern| pattern.0)),
             ),
-            rate_limits: request.rate_limits.unwrap_or_default().into(),
+            rate_limits: RateLimits::from(request.rate_limits.unwrap_or_default())
+                .with_min_interval(rates::min_interval(request.min_interval_ms)),
             max_in_flight: request.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT),
             timeout_ms: request.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
             retry: request.retry.map(Into::into).unwrap_or_default(),

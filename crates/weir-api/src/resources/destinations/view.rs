@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, num::NonZeroU32};
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::{Destination, DestinationId, Timestamp, alert::AlertOverrides, destination::Settings};
+use weir_core::{
+    Destination, DestinationId, Timestamp, alert::AlertOverrides, destination::Settings, limit::MinInterval,
+};
 
 use super::{breaker::BreakerView, headers::MASK, rates::RateLimitView, retry::RetryView, signature::SignatureView};
 use crate::resources::alerts::Alerts;
@@ -76,6 +78,9 @@ pub(crate) struct SettingsView {
     tenant: String,
     event_types: Vec<String>,
     rate_limits: Vec<RateLimitView>,
+    /// The least time between the starts of two sends; null: none.
+    #[schema(minimum = 1, maximum = 60_000)]
+    min_interval_ms: Option<u32>,
     max_in_flight: u32,
     timeout_ms: u32,
     retry: RetryView,
@@ -134,6 +139,7 @@ impl From<&Settings> for SettingsView {
             tenant: settings.tenant.clone(),
             event_types: settings.event_types.iter().map(ToString::to_string).collect(),
             rate_limits: settings.rate_limits.as_slice().iter().map(RateLimitView::from).collect(),
+            min_interval_ms: settings.rate_limits.min_interval().map(MinInterval::as_millis),
             max_in_flight: settings.max_in_flight,
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),

@@ -8,14 +8,14 @@ use weir_core::access::Role;
 
 use super::{
     Head, Tab,
-    limits::{Binding, Editor, Preview},
+    limits::{Editor, Preview},
 };
 use crate::{
     client::ApiPath,
     frame::{Frame, Me, Section},
     refusal::Refusal,
     units::{At, Count, Seconds, Share},
-    views::{Drain, OverviewRow},
+    views::{Binding, Drain, OverviewRow},
     visit::{Answered, Visit},
 };
 
@@ -113,7 +113,8 @@ impl Live {
         let row = &self.state.row;
         match row.reason.as_deref() {
             Some("limit") => match &row.binding {
-                Some(binding) => format!("It sends as fast as its limit of {} allows.", binding.short()),
+                Some(Binding::Limit(limit)) => format!("It sends as fast as its limit of {} allows.", limit.short()),
+                Some(binding) => format!("It sends as fast as {} allows.", binding.short()),
                 None => "It sends as fast as its limit allows.".to_owned(),
             },
             Some("slow") => format!(

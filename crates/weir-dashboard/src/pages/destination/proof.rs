@@ -20,7 +20,7 @@ use crate::{
     frame::{Frame, Me, Section},
     refusal::Refusal,
     units::{At, Count, Share},
-    views::RateLimit,
+    views::{RateLimit, apart},
     visit::{Answered, Visit},
 };
 
@@ -98,6 +98,26 @@ struct LimitChange {
 struct Audit {
     sends: Count,
     rate_limits: Vec<LimitAudit>,
+    #[serde(default)]
+    min_intervals: Vec<MinIntervalAudit>,
+}
+
+#[derive(Debug, Deserialize)]
+struct MinIntervalAudit {
+    min_interval_ms: u32,
+    least_gap_ms: Option<f64>,
+    violations: Count,
+}
+
+impl MinIntervalAudit {
+    fn apart(&self) -> String {
+        apart(self.min_interval_ms)
+    }
+
+    /// The shortest gap between two sends.
+    fn least(&self) -> String {
+        self.least_gap_ms.map_or_else(|| "–".to_owned(), |gap| format!("{gap:.1} ms"))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -117,7 +137,12 @@ struct Worst {
 
 impl Audit {
     fn violations(&self) -> Count {
-        Count(self.rate_limits.iter().map(|limit| limit.violations.0).sum())
+        let gaps: u64 = self.min_intervals.iter().map(|interval| interval.violations.0).sum();
+        Count(gaps + self.rate_limits.iter().map(|limit| limit.violations.0).sum::<u64>())
+    }
+
+    fn has_limits(&self) -> bool {
+        !self.rate_limits.is_empty() || !self.min_intervals.is_empty()
     }
 }
 

@@ -187,6 +187,9 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
     if changes.unlimited {
         body.insert("rate_limits".to_owned(), Value::Array(Vec::new()));
     }
+    if changes.unlimited || changes.no_min_interval {
+        body.insert("min_interval_ms".to_owned(), Value::Null);
+    }
     if let Some(file) = &changes.secret_file {
         body.insert("secret".to_owned(), read_file(file, "--secret-file")?.trim().into());
     }

@@ -14,6 +14,8 @@ pub(in crate::commands) struct Destination {
     pub(super) tenant: String,
     pub(super) event_types: Vec<String>,
     pub(super) rate_limits: Vec<LimitText>,
+    #[serde(default)]
+    pub(super) min_interval_ms: Option<u32>,
     pub(super) paused: bool,
     pub(super) paused_reason: Option<String>,
     pub(super) held_until: Option<Timestamp>,
@@ -37,9 +39,10 @@ impl Destination {
         if self.name.is_empty() { self.id.clone() } else { format!("{} ({})", self.name, self.id) }
     }
 
-    /// The limits; a destination without limits is unlimited.
+    /// The limits and the minimum interval; a destination without any is unlimited.
     pub(super) fn limits(&self) -> String {
-        let limits: Vec<_> = self.rate_limits.iter().map(ToString::to_string).collect();
+        let interval = self.min_interval_ms.map(|millis| format!("{millis} ms apart"));
+        let limits: Vec<_> = self.rate_limits.iter().map(ToString::to_string).chain(interval).collect();
         if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
     }
 
