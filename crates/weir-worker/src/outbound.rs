@@ -25,6 +25,7 @@ mod idle_times;
 mod kept_headers;
 mod names;
 mod pool;
+mod slot_timer;
 mod stream;
 mod target;
 mod tls;
@@ -48,7 +49,9 @@ pub use tls::TlsRoots;
 
 use dial::Dialer;
 use names::{NameServers, Names};
+use connection::Waits;
 use pool::{Acquired, Dial, Pool};
+use slot_timer::SlotTimer;
 
 /// The maximum number of bytes that are read of an answer's body: enough for a message of an error, and 8,192 attempts
 /// hold no more than 128 MiB.
@@ -65,6 +68,7 @@ pub struct Outbound {
     dialer: Arc<Dialer>,
     pool: Arc<Pool>,
     clock: Arc<dyn Clock>,
+    slot_timer: SlotTimer,
 }
 
 /// The result of [`Outbound::send`].
@@ -123,7 +127,8 @@ pub trait SlotSource: Send {
 
 impl Outbound {
     pub fn new(policy: AddressPolicy, roots: TlsRoots, clock: Arc<dyn Clock>) -> Self {
-        Self { dialer: Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET)), pool: Pool::new(), clock }
+        let dialer = Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET));
+        Self { dialer, pool: Pool::new(), clock, slot_timer: SlotTimer::default() }
     }
 
     /// Uses these name servers instead of those in the system's files.
@@ -204,7 +209,8 @@ impl Outbound {
     ) -> ExchangeResult {
         debug_assert_eq!(target.origin(), connection.origin());
         let taken = Instant::now();
-        let result = connection.exchange(head.with_body(body), slots, timeout, &*self.clock).await;
+        let waits = Waits { clock: &*self.clock, timer: &self.slot_timer };
+        let result = connection.exchange(head.with_body(body), slots, timeout, waits).await;
         // The server closed the connection before the request: learn how long it keeps idle connections.
         if matches!(result, ExchangeResult::NotSent(_)) {
             self.pool.closed_by_server(&connection, taken);

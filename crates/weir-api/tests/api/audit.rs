@@ -125,7 +125,12 @@ async fn the_audit_judges_the_gaps_between_sends_by_the_minimum_interval() {
         {"min_interval_ms": 100, "least_gap_ms": 100.0, "violations": 0, "possible_violations": 0},
         {"min_interval_ms": 500, "least_gap_ms": 499.0, "violations": 2, "possible_violations": 0},
     ]);
-    assert_eq!(server.audit(&id, "").await["min_intervals"], expected);
+    let mut intervals = server.audit(&id, "").await["min_intervals"].take();
+    // The clock of the test moves with each reading.
+    for interval in intervals.as_array_mut().unwrap() {
+        interval["least_gap_ms"] = interval["least_gap_ms"].as_f64().unwrap().floor().into();
+    }
+    assert_eq!(intervals, expected);
 }
 
 #[tokio::test]

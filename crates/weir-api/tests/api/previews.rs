@@ -70,7 +70,7 @@ async fn a_preview_shows_what_a_margin_and_a_minimum_interval_cost() {
     assert_eq!(costs(&both), [json!(7.529), json!(0.467), json!(1.905)]);
     assert_eq!(both["binding"], "min_interval");
     // The first is sent at once.
-    assert_eq!(both["drain_eta_s"], json!(13.149));
+    assert_eq!(both["drain_eta_s"], json!(13.148));
     let alone = server.preview(&id, json!({"rate_limits": [], "min_interval_ms": 125})).await;
     assert_eq!(costs(&alone), [json!(7.529), json!(null), json!(null)], "nothing else bounds the rate");
 

@@ -43,6 +43,7 @@ use super::{
     answer::Answer,
     fault::{Broken, Unreachable},
     gate::{Gate, GateState, GatedStream},
+    slot_timer::{self, SlotTimer},
     stream::Dialled,
     target::Origin,
 };
@@ -182,13 +183,13 @@ impl Connection {
         mut request: Request<Full<Bytes>>,
         slots: &mut impl SlotSource,
         limit: Duration,
-        clock: &dyn Clock,
+        waits: Waits<'_>,
     ) -> ExchangeResult {
         // A closed connection is found before it costs a slot.
         if !self.is_open() {
             return ExchangeResult::NotSent(Unreachable::closed_before_send());
         }
-        let Some(mut slot) = next_started_slot(slots, clock).await else { return ExchangeResult::Withdrawn };
+        let Some(mut slot) = waits.next_started_slot(slots).await else { return ExchangeResult::Withdrawn };
         // From here on the request is in hyper's buffer and cannot be removed: a withdrawal after a missed slot closes
         // the connection.
         self.between_requests = false;
@@ -200,7 +201,7 @@ impl Connection {
             match self.write_in_slot(slot).await {
                 WriteResult::Started(sent_at) => break sent_at,
                 WriteResult::Dead => return ExchangeResult::NotSent(Unreachable::closed_before_send()),
-                WriteResult::Missed => match next_started_slot(slots, clock).await {
+                WriteResult::Missed => match waits.next_started_slot(slots).await {
                     Some(next) => slot = next,
                     None => return ExchangeResult::Withdrawn,
                 },
@@ -228,8 +229,8 @@ impl Connection {
         let (failure, error) = end.map_or((Failure::Broken, None), |(failure, error)| (failure, Some(error)));
         ExchangeResult::Sent(Sent {
             sent_at: Some(sent_at),
-            ended_at: clock.now(),
-            result: answer.send_result(failure, clock.wall()),
+            ended_at: waits.clock.now(),
+            result: answer.send_result(failure, waits.clock.wall()),
             details: AttemptDetails {
                 signed_at: None,
                 connection: Some(self.details_of_attempt(reused)),
@@ -316,17 +317,30 @@ impl Connection {
     }
 }
 
-/// Waits for the start of the next slot. Skips slots that are over.
-async fn next_started_slot(slots: &mut impl SlotSource, clock: &dyn Clock) -> Option<Slot> {
-    loop {
-        let slot = slots.next().await?;
-        let mut now = clock.now();
-        while now < slot.start {
-            sleep(slot.start.since(now)).await;
-            now = clock.now();
-        }
-        if !slot.is_over(now) {
-            return Some(slot);
+/// How an exchange waits for its slot.
+#[derive(Clone, Copy)]
+pub(super) struct Waits<'a> {
+    pub(super) clock: &'a dyn Clock,
+    pub(super) timer: &'a SlotTimer,
+}
+
+impl Waits<'_> {
+    /// Waits for the start of the next slot. Skips slots that are over.
+    async fn next_started_slot(self, slots: &mut impl SlotSource) -> Option<Slot> {
+        loop {
+            let slot = slots.next().await?;
+            let mut now = self.clock.now();
+            while now < slot.start {
+                let wait = slot.start.since(now);
+                match slot.end.since(slot.start) < slot_timer::NARROW {
+                    true => self.timer.wait_until(Instant::now() + wait).await,
+                    false => sleep(wait).await,
+                }
+                now = self.clock.now();
+            }
+            if !slot.is_over(now) {
+                return Some(slot);
+            }
         }
     }
 }
