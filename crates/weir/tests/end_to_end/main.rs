@@ -45,6 +45,7 @@ mod retries;
 mod shared_redis;
 mod shutdown;
 mod signatures;
+mod spacing;
 #[cfg(target_os = "linux")]
 mod store_faults;
 mod timed;
