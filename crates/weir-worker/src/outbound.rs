@@ -47,9 +47,9 @@ pub use pool::Checkout;
 pub use target::{RequestHead, Target};
 pub use tls::TlsRoots;
 
+use connection::Waits;
 use dial::Dialer;
 use names::{NameServers, Names};
-use connection::Waits;
 use pool::{Acquired, Dial, Pool};
 use slot_timer::SlotTimer;
 

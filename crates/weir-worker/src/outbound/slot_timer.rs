@@ -99,7 +99,10 @@ fn start(wakes: Arc<Wakes>) -> Option<Thread> {
         }
     };
     let started = thread::Builder::new().name("weir-slots".to_owned()).spawn(run);
-    started.map(|handle| handle.thread().clone()).inspect_err(|error| tracing::warn!(%error, "no thread for slots")).ok()
+    started
+        .map(|handle| handle.thread().clone())
+        .inspect_err(|error| tracing::warn!(%error, "no thread for slots"))
+        .ok()
 }
 
 #[cfg(test)]

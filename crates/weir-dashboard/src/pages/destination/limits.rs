@@ -242,13 +242,14 @@ impl Outlook {
         matches!(&self.binding, Some(Binding::Other(name)) if name == "max_in_flight")
     }
 
-    /// What the margins and the minimum interval take from the rate.
-    pub(super) fn cost(&self) -> Option<String> {
-        let cost = |name: &str, cost: Option<PerSecond>| Some(format!("{name} {}", cost.filter(|cost| cost.0 > 0.0)?));
-        let costs =
-            [cost("margins", self.margins_cost_per_s), cost("the minimum interval", self.min_interval_costs_per_s)];
-        let costs: Vec<String> = costs.into_iter().flatten().collect();
-        (!costs.is_empty()).then(|| costs.join(", "))
+    /// What the margins and the minimum interval take from the rate; empty if they take nothing.
+    pub(super) fn cost(&self) -> String {
+        let costs = [("margins", self.margins_cost_per_s), ("the minimum interval", self.min_interval_costs_per_s)];
+        let cost = |(name, cost): (&str, Option<PerSecond>)| {
+            let PerSecond(per_second) = cost.filter(|PerSecond(per_second)| *per_second > 0.0)?;
+            Some(format!("{name} {}", PerSecond(per_second)))
+        };
+        costs.into_iter().filter_map(cost).collect::<Vec<_>>().join(", ")
     }
 
     /// Whether deliveries expire before they are sent.
