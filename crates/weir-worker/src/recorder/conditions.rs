@@ -9,7 +9,7 @@ use std::{
 use tokio::sync::mpsc;
 use weir_core::{
     Clock, DestinationId,
-    outcome::{Effect, RequestedHold},
+    outcome::Effect,
 };
 use weir_queue::{Edit, SharedQueue, Terms};
 use weir_store::{BreakerChange, Hold, Pause, SharedStore};
