@@ -85,10 +85,12 @@ pub async fn a_minimum_interval_counts_after_a_recovered_send_and_after_a_hold(s
     let permits = subject.take(3).await;
     let first = subject.slot(&permits[0]).await;
     assert!(first.start + subject.precision >= last_send + Duration::from_millis(200));
-    // A hold that ends within the interval, and one that ends after it.
+    // A hold that ends within the interval, and one that ends after it. One send at a time follows a hold.
+    subject.settle(&permits[0]).await;
     subject.hold_many(first.end + Duration::from_millis(100)).await;
     let second = subject.slot(&permits[1]).await;
     assert_apart(first, second, 200);
+    subject.settle(&permits[1]).await;
     let until = second.end + Duration::from_millis(400);
     subject.hold_many(until).await;
     subject.assert_starts(subject.slot(&permits[2]).await.start, until);
