@@ -37,7 +37,7 @@ const ROLES: Roles = Roles { scheduler: 1, worker: 1 };
 pub(crate) struct ReceiversArgs {
     /// Receivers by name, such as nginx or haproxy [default: all]
     receivers: Vec<String>,
-    /// Play each case for a shorter time: two minutes instead of eight
+    /// Play each case for a shorter time: two minutes instead of eleven
     #[arg(long)]
     quick: bool,
     /// Start Weir as one process, or as one for each role

@@ -86,8 +86,8 @@ enum Command {
         /// Check the autoscaling of workers with the settings of k8s/, real processes and a real Prometheus.
         #[arg(long, conflicts_with = "scaled")]
         autoscale: bool,
-        /// Send to real rate limiters (nginx, HAProxy, libraries of npm and PyPI) at their limits; takes eight minutes, or
-        /// two with `--quick`.
+        /// Send to real rate limiters (nginx, HAProxy, libraries of npm and PyPI) at their limits; takes eleven minutes,
+        /// or two with `--quick`.
         #[arg(long, conflicts_with = "autoscale")]
         receivers: bool,
         /// Passed on to `weir-load-tests run`; `-- --help` lists them.

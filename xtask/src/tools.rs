@@ -309,8 +309,7 @@ mod tests {
                 assert!(hash.starts_with("sha512-") && package["resolved"].is_null(), "{name}");
             }
         }
-        let wanted =
-            [include_str!("../tools/requirements.in"), include_str!("../tools/limiters/requirements.in")];
+        let wanted = [include_str!("../tools/requirements.in"), include_str!("../tools/limiters/requirements.in")];
         for (wanted, PythonLock { name, requirements }) in wanted.into_iter().zip([TOOLS_OF_PYPI, LIMITERS_OF_PYPI]) {
             let is_there = |line: &str| requirements.contains(&format!("{line} \\\n"));
             assert!(wanted.lines().all(is_there), "{name} is not compiled again");
