@@ -90,8 +90,8 @@ impl<'h> Reader<'h, '_> {
         let mut alone = Vec::new();
         for line in self.lines.iter().filter(|line| line.name.contains("reset")) {
             let unit = Unit::of_name(line.name);
-            let names = RESETS.iter().map(|reset| line.name.replacen(reset, REMAINING, 1));
-            let is_alone = !names.into_iter().any(|name| name != line.name && self.line(&name).is_some());
+            let mut names = RESETS.iter().map(|reset| line.name.replacen(reset, REMAINING, 1));
+            let is_alone = !names.any(|name| name != line.name && self.line(&name).is_some());
             for item in times::items(line.value) {
                 match times::wait(item, unit, self.clock) {
                     Some((delay, rounding)) if is_alone && alone.len() < MAX_QUOTAS => {
@@ -263,8 +263,8 @@ fn name(item: &str) -> &str {
 /// A parameter of an item, or a member of a dictionary: `name=value` between semicolons or commas.
 fn parameter<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let parts = split(text, ';').flat_map(|part| split(part, ','));
-    let pairs = parts.filter_map(|part| part.split_once('='));
-    pairs.into_iter().find(|(known, _)| known.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    let mut pairs = parts.filter_map(|part| part.split_once('='));
+    pairs.find(|(known, _)| known.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }
 
 /// Splits text at a character outside of quotes.

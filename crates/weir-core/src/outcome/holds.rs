@@ -72,7 +72,6 @@ fn longest(hints: &Hints) -> Option<(&Wait, HoldReason)> {
     let is_finer = |wait: &Wait| {
         wait.rounding < longest.rounding && wait.delay <= longest.delay && wait.delay > longest.at_least()
     };
-    // The real wait may be shorter than the shortest value of the longest hint only if that is not rounded.
     let finest = waits().filter(|(wait, _)| is_finer(wait)).max_by_key(|(wait, _)| wait.delay);
     Some(finest.unwrap_or((longest, reason)))
 }
