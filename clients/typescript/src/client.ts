@@ -251,6 +251,11 @@ class Destinations extends Resource {
     return this.call("POST", "/v1/destinations/{id}/preview", { id }, { body: limits, repeatable: true });
   }
 
+  /** Ends the wait that the receiver has asked for. */
+  release(id: string): Promise<Destination> {
+    return this.call("POST", "/v1/destinations/{id}/release", { id }, { repeatable: true });
+  }
+
   /** Sends a test event, and returns its delivery. */
   test(id: string): Promise<DeliveryDetail> {
     return this.call("POST", "/v1/destinations/{id}/test", { id }, once());

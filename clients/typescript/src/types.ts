@@ -202,6 +202,13 @@ export interface EventDetail extends Event {
   deliveries: Delivery[];
 }
 
+/** What keeps a due delivery from being sent; `until` is null for a pause. */
+export interface WaitsFor {
+  reason: "pause" | "hold" | "breaker";
+  until: string | null;
+  detail: string | null;
+}
+
 export interface Delivery {
   id: string;
   event_id: string;
@@ -210,6 +217,7 @@ export interface Delivery {
   state: DeliveryState;
   attempt_count: number;
   next_attempt_at: string | null;
+  waits_for: WaitsFor | null;
   expires_at: string | null;
   created_at: string;
   updated_at: string;
@@ -335,6 +343,7 @@ export interface Replay {
   cancelled: number;
   remaining: number;
   eta_s: number | null;
+  waits_for: WaitsFor | null;
   created_at: string;
   ended_at: string | null;
 }

@@ -56,6 +56,8 @@ pub struct Destination {
     /// No send starts before this instant (`Retry-After`, or a used-up quota).
     pub held_until: Option<Timestamp>,
     pub held_reason: Option<String>,
+    /// The last release of a hold. Holds that were asked for by earlier sends do not count.
+    pub released_at: Option<Timestamp>,
     pub breaker: Breaker,
 }
 

@@ -201,9 +201,15 @@ impl Limiter {
         self.held_until <= now && self.cursors.iter().all(|cursor| cursor.at(now).spent == 0)
     }
 
-    /// Holds the destination: no slot starts before `until`. A hold can be extended and never shortened.
+    /// Holds the destination: no slot starts before `until`. A hold can be extended, and only [`Self::lift_hold`] ends
+    /// it earlier.
     pub fn hold(&mut self, until: Timestamp) {
         self.held_until = self.held_until.max(until);
+    }
+
+    /// Ends a hold at this instant, if it would end later.
+    pub fn lift_hold(&mut self, at: Timestamp) {
+        self.held_until = self.held_until.min(at);
     }
 
     /// The end of the destination's hold.

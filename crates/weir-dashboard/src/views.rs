@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::{
     names::label,
-    units::{Count, PerSecond, Seconds, Share},
+    units::{At, Count, PerSecond, Seconds, Share},
 };
 
 /// A page of a list.
@@ -134,6 +134,45 @@ impl OverviewRow {
         match self.usage {
             Some(Share(usage)) if usage >= 0.9 => "full",
             _ => "part",
+        }
+    }
+}
+
+/// What keeps a due delivery from being sent.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct WaitsFor {
+    reason: String,
+    until: Option<At>,
+}
+
+impl WaitsFor {
+    /// After the sentence that something was accepted.
+    pub(crate) fn sentence(&self) -> String {
+        let until = self.until.map(|until| format!(" until {} UTC", until.plain())).unwrap_or_default();
+        match &*self.reason {
+            "hold" => {
+                format!("It waits for the end of the hold{until}; “Release” on the page of the destination ends it.")
+            }
+            "breaker" => format!("It waits for the breaker{until}."),
+            _ => "It waits: the destination is paused.".to_owned(),
+        }
+    }
+}
+
+/// What was accepted, and what it waits for.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Accepted {
+    pub(crate) id: String,
+    #[serde(default)]
+    waits_for: Option<WaitsFor>,
+}
+
+impl Accepted {
+    /// `done`, and what it waits for; `unless_waiting` if it waits for nothing.
+    pub(crate) fn text(&self, done: &str, unless_waiting: &str) -> String {
+        match &self.waits_for {
+            Some(waits_for) => format!("{done} {}", waits_for.sentence()),
+            None => format!("{done} {unless_waiting}").trim_end().to_owned(),
         }
     }
 }

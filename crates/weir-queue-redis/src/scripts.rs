@@ -215,8 +215,9 @@ impl Call {
     }
 
     pub(crate) fn terms(&mut self, terms: &Terms) -> &mut Self {
-        let &Terms { version, suspended, max_in_flight, ref limits } = terms;
-        self.version(version).arg(u8::from(suspended)).arg(max_in_flight).limits(limits.as_slice())
+        let &Terms { version, suspended, max_in_flight, held_until, released_at, ref limits } = terms;
+        self.version(version).arg(u8::from(suspended)).arg(max_in_flight);
+        self.not_before(held_until).not_before(released_at).limits(limits.as_slice())
     }
 
     /// The version of a destination's terms.

@@ -156,13 +156,13 @@ const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE des
 const INSERT: &str = concat!(
     "INSERT INTO destinations (",
     edited_columns!(),
-    ", tenant, created_at, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    ", tenant, created_at, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 );
 
 const UPDATE: &str = concat!(
     "UPDATE destinations SET (",
     edited_columns!(),
-    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ? AND deleted_at IS NULL"
+    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ? AND deleted_at IS NULL"
 );
 
 const HOLD: &str = "UPDATE destinations SET held_until = ?, held_reason = ? WHERE id = ?";
@@ -268,10 +268,8 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) fn hold_destination(&mut self, hold: &Hold) -> Result<()> {
-        let &Hold { id, until, ref reason, now } = hold;
-        // A hold that ends later stays.
-        let current = self.destinations.get(id).filter(|current| current.held_until.is_none_or(|held| held < until));
-        let Some(current) = current else { return Ok(()) };
+        let &Hold { id, until, ref reason, now, .. } = hold;
+        let Some(current) = self.destinations.get(id).filter(|current| hold.extends(current)) else { return Ok(()) };
         if Activity::is_new_hold(current.held_until, now) {
             self.record(&Activity::of_hold(id, until, reason, now).of_destination(&current))?;
         }

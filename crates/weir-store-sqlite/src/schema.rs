@@ -36,6 +36,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "session secret",
         sql: include_str!("../../../migrations/sqlite/0009_session_secret.sql"),
     },
+    Migration {
+        version: 15,
+        description: "released holds",
+        sql: include_str!("../../../migrations/sqlite/0015_released_holds.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

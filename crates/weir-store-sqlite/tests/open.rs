@@ -145,6 +145,7 @@ async fn migrate_returns_the_applied_migrations() {
         (4, "counters and traffic"),
         (6, "operational events"),
         (9, "session secret"),
+        (15, "released holds"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(SqliteStore::migrate(&path).await.unwrap().is_empty());

@@ -18,7 +18,7 @@ use weir_core::{
     event::EventBody,
     outcome::{self, Circumstances, Effect, Failure, HoldReason, Refusal, RequestedHold, SendResult, Verdict},
 };
-use weir_queue::{Permit, PermitId, SharedQueue};
+use weir_queue::{Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
 
 use self::permit_slots::{PermitSlots, ask_time};
@@ -76,6 +76,22 @@ pub(crate) struct FinishedAttempt {
     pub(crate) reason: String,
     /// The failure says nothing about the destination's health: the server closed a reused connection.
     pub(crate) ignored_by_breaker: bool,
+}
+
+impl FinishedAttempt {
+    /// What the queue is told of its end. An answer that asks for a hold says nothing about the time after it.
+    pub(crate) fn settled(&self) -> Settled {
+        let attempt = &self.result.attempt;
+        let is_refused = self.refusal.is_some() || matches!(self.effect, Effect::Hold(_));
+        let is_answered = attempt.status_code.is_some() && !is_refused;
+        Settled { id: self.permit, answered: attempt.sent_at.filter(|_| is_answered) }
+    }
+
+    /// The hold that its answer asks for: until when, and when the send started. Of two the later one counts.
+    pub(crate) fn hold(&self) -> Option<(Timestamp, Timestamp)> {
+        let Effect::Hold(RequestedHold { until, .. }) = self.effect else { return None };
+        Some((until, self.result.attempt.sent_at.unwrap_or(self.began)))
+    }
 }
 
 /// A permit that was not used.
@@ -245,6 +261,12 @@ impl Attempter {
             refusals: target.record(&sent.result, now),
         };
         let mut decision = outcome::judge(&sent.result, &circumstances);
+        // A delivery that waits only for the end of the hold is due now: the hold keeps it, and a release sends it.
+        if let (Verdict::Retry { at }, Effect::Hold(hold)) = (&mut decision.verdict, &decision.effect)
+            && *at == hold.until
+        {
+            *at = now;
+        }
         if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
             // Most likely the server had closed the reused connection. Retry in the next slot, and close the idle
             // connections: with a new connection this cannot happen again.

@@ -290,6 +290,11 @@ class Destinations(_Resource):
         answer = self._call("POST", "/v1/destinations/{id}/preview", {"id": id}, body=body, repeatable=True)
         return cast(Preview, answer)
 
+    def release(self, id: str) -> Destination:
+        """Ends the wait that the receiver has asked for."""
+        answer = self._call("POST", "/v1/destinations/{id}/release", {"id": id}, repeatable=True)
+        return cast(Destination, answer)
+
     def test(self, id: str) -> DeliveryDetail:
         """Sends a test event, and returns its delivery."""
         return cast(DeliveryDetail, self._call("POST", "/v1/destinations/{id}/test", {"id": id}, **_once()))

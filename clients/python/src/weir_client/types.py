@@ -220,6 +220,14 @@ class AcceptedEvent(TypedDict):
     duplicate: bool
 
 
+class WaitsFor(TypedDict):
+    """What keeps a due delivery from being sent; `until` is None for a pause."""
+
+    reason: Literal["pause", "hold", "breaker"]
+    until: str | None
+    detail: str | None
+
+
 class Delivery(TypedDict):
     id: str
     event_id: str
@@ -228,6 +236,7 @@ class Delivery(TypedDict):
     state: DeliveryState
     attempt_count: int
     next_attempt_at: str | None
+    waits_for: WaitsFor | None
     expires_at: str | None
     created_at: str
     updated_at: str
@@ -329,6 +338,7 @@ class Replay(TypedDict):
     cancelled: int
     remaining: int
     eta_s: int | None
+    waits_for: WaitsFor | None
     created_at: str
     ended_at: str | None
 

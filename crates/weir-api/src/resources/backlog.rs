@@ -125,6 +125,7 @@ mod tests {
             paused_reason: None,
             held_until: None,
             held_reason: None,
+            released_at: None,
             breaker: Breaker::default(),
         }
     }

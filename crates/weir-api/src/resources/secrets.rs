@@ -114,7 +114,7 @@ pub(crate) async fn rotate(
         let overlap = Duration::from_secs(overlap_s.unwrap_or(DEFAULT_OVERLAP_S).into());
         let previous_until = (!overlap.is_zero()).then(|| now + overlap);
         let signing = signing.rotated(successor(signing, secret.as_ref())?, previous_until);
-        let change = Change { settings: Settings { signing, ..current.settings.clone() }, closes_breaker: false };
+        let change = Change::from(Settings { signing, ..current.settings.clone() });
         let recorded =
             |activity, rotated: &Destination| idempotency.creation(activity, &first_answer(rotated, now)?, now);
         match commit(&api, &caller, &current, change, &author, recorded).await? {

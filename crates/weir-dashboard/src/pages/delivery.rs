@@ -16,6 +16,7 @@ use crate::{
     names::label,
     refusal::Refusal,
     units::{At, Count},
+    views::{Accepted, WaitsFor},
     visit::{Answered, Visit},
 };
 
@@ -28,6 +29,8 @@ struct Delivery {
     state: String,
     attempt_count: Count,
     next_attempt_at: Option<At>,
+    #[serde(default)]
+    waits_for: Option<WaitsFor>,
     expires_at: Option<At>,
     created_at: At,
     updated_at: At,
@@ -255,15 +258,14 @@ pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { 
 }
 
 pub(crate) async fn retry(visit: Visit, Path(id): Path<String>) -> Answered {
-    act(visit, &id, "retry", "It is due now, under the limit of its destination.").await
+    let path = ApiPath::of(["deliveries", &id, "retry"]);
+    let answer = visit.api.post::<Accepted>(&path, &json!({})).await;
+    let text = |retried: Accepted| retried.text("It is due now.", "It is sent under the limit of its destination.");
+    visit.after(&format!("/deliveries/{id}"), answer, text)
 }
 
 pub(crate) async fn cancel(visit: Visit, Path(id): Path<String>) -> Answered {
-    act(visit, &id, "cancel", "The delivery is cancelled.").await
-}
-
-async fn act(visit: Visit, id: &str, action: &str, done: &str) -> Answered {
-    let path = ApiPath::of(["deliveries", id, action]);
+    let path = ApiPath::of(["deliveries", &id, "cancel"]);
     let answer = visit.api.post::<serde_json::Value>(&path, &json!({})).await;
-    visit.after(&format!("/deliveries/{id}"), answer, |_| done.to_owned())
+    visit.after(&format!("/deliveries/{id}"), answer, |_| "The delivery is cancelled.".to_owned())
 }

@@ -112,7 +112,7 @@ pub(crate) async fn read(visit: &Visit, id: &str) -> Result<(Destination, String
     Ok((answer.read()?, answer.etag().unwrap_or_default()))
 }
 
-/// Pauses or resumes. To resume also closes an open breaker.
+/// Pauses or resumes. To resume also closes an open breaker and lifts a hold.
 pub(crate) async fn pause(
     visit: Visit,
     axum::extract::Path(id): axum::extract::Path<String>,
@@ -122,4 +122,15 @@ pub(crate) async fn pause(
     let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&json!({ "paused": paused }))?;
     let text = if paused { "Paused. Its deliveries wait." } else { "Sending again." };
     visit.after(local_path(fields.raw("next")), visit.api.send(&edit).await, |_| text.to_owned())
+}
+
+/// Lifts a hold.
+pub(crate) async fn release(
+    visit: Visit,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    fields: Fields,
+) -> Answered {
+    let release = Call::new(Method::POST, &ApiPath::of(["destinations", &id, "release"]));
+    let text = "Released. One send goes first, and more once it is answered.";
+    visit.after(local_path(fields.raw("next")), visit.api.send(&release).await, |_| text.to_owned())
 }

@@ -28,7 +28,7 @@ end
 
 -- How many more permits may be issued. A run that is under way may publish its share of `max_in_flight`.
 local function room_of(id, job)
-  local most = math.min(job.max_in_flight, job.max_outstanding or job.max_in_flight)
+  local most = most_outstanding(job)
   local outstanding = redis.call('ZCARD', queued_of(id)) + redis.call('ZCARD', in_flight_of(id))
   if job.phase == 'leased' then
     outstanding = outstanding + math.ceil(job.max_in_flight / SHARES)

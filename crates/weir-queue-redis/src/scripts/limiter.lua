@@ -54,6 +54,11 @@ local function hold_limiter(limiter, hold_until)
   limiter.held_until = math.max(limiter.held_until, hold_until)
 end
 
+-- Ends a hold at this time, if it would end later.
+local function lift_hold(limiter, at)
+  limiter.held_until = math.min(limiter.held_until, at)
+end
+
 -- `since` and `spent` after the tokens that were returned by `at`.
 local function tokens_at(cursor, at)
   local every = spacing(cursor)
@@ -223,7 +228,10 @@ end
 
 -- The terms of a destination: the settings that decide whether a slot is granted.
 local function read_terms()
-  return { version = number(), suspended = number() == 1, max_in_flight = number(), limits = list(read_limit) }
+  return {
+    version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
+    released_at = number(), limits = list(read_limit),
+  }
 end
 
 -- Whether the job has newer terms than these.
@@ -231,9 +239,42 @@ local function is_newer(job, terms)
   return job.terms_version > terms.version
 end
 
+-- Extends the hold of a job, and begins the slow start again: one send in flight after the hold. The job keeps the hold
+-- too, because its cursors may be unknown.
+local function hold_job(job, hold_until)
+  if hold_until > job.held_until then
+    job.held_until, job.slow_start = hold_until, 1
+  end
+  if job.cursors then
+    hold_limiter(job.cursors, job.held_until)
+  end
+end
+
+-- A later release replaces what the job knows of holds with what the store knows. Terms from before a release may name a
+-- hold that it has lifted.
+local function follow_hold(job, terms)
+  local released_at = job.released_at or 0
+  if terms.released_at > released_at then
+    released_at = terms.released_at
+    job.released_at, job.held_until = released_at, math.min(job.held_until, released_at)
+    if job.cursors then
+      lift_hold(job.cursors, released_at)
+    end
+  end
+  if terms.released_at == released_at and terms.held_until > now then
+    hold_job(job, terms.held_until)
+  end
+end
+
+-- The maximum of outstanding permits.
+local function most_outstanding(job)
+  return math.min(job.max_in_flight, lowered_maximum(job) or job.max_in_flight)
+end
+
 local function follow_terms(job, terms)
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
   if job.cursors then
     reconfigure(job.cursors, terms.limits)
   end
+  follow_hold(job, terms)
 end

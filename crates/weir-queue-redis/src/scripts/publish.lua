@@ -6,7 +6,7 @@
 -- ARGV    the caller's time; then for each publication:
 --           the destination, the lease's epoch and version, a unique name of the publication
 --           the terms that the run read, as a list of none or one: version, 1 when suspended, else 0, max_in_flight,
---             limits as a list of: limit, period, burst
+--             held until, released at, limits as a list of: limit, period, burst
 --           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period,
 --             burst, since, spent
 --           the next run: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0

@@ -206,6 +206,15 @@ local function load_job(id)
   return new_job(job and math.min(generation, now) or now)
 end
 
+-- The maximum of outstanding permits where workers have no places for more, or where a hold has ended a moment ago; nil
+-- when only `max_in_flight` counts.
+local function lowered_maximum(job)
+  if job.max_outstanding and job.slow_start then
+    return math.min(job.max_outstanding, job.slow_start)
+  end
+  return job.max_outstanding or job.slow_start
+end
+
 -- How long the job must be kept: while it is scheduled, held, or has permits, and until the longest window after its
 -- last slot has passed. After that its cursors can be recovered from the store.
 local function needed_until(job)

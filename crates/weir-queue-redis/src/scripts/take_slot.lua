@@ -67,7 +67,11 @@ local function grant_all(requests)
   local job = load_job(id)
   local queued, in_flight = expiries(requests)
   -- The room below the maximum. Every grant of this call takes a part of it.
-  local most = math.min(job.max_in_flight, job.max_outstanding or job.max_in_flight)
+  local most = most_outstanding(job)
+  -- During a hold a permit waits for its slot, not for room, and nothing can be granted.
+  if job.held_until > now + GRANT_AHEAD then
+    most = math.huge
+  end
   local sending = redis.call('ZCARD', in_flight_of(id))
   local granted, scored = {}, {}
   for index, permit in ipairs(requests.permits) do

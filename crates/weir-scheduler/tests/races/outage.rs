@@ -63,7 +63,7 @@ impl World {
             let known = self.store.destinations(&[id]).await.unwrap().remove(0).unwrap();
             self.queue.edited(&[Edit { destination_id: id, terms: Terms::of(&known, now) }]).await.unwrap();
         }
-        self.queue.settle(&[permit.id]).await.unwrap();
+        self.queue.settle(&[permit.id.into()]).await.unwrap();
         if outcome == AttemptOutcome::Delivered {
             endpoint.delivered += 1;
             self.store.end(claim);

@@ -135,6 +135,7 @@ async fn migrate_returns_the_applied_migrations() {
         (6, "operational events"),
         (7, "installation"),
         (9, "session secret"),
+        (15, "released holds"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

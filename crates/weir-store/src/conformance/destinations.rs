@@ -8,7 +8,7 @@ use weir_core::{
 };
 
 use super::*;
-use crate::{ActivityFilter, DestinationDeletion, EditPlace};
+use crate::{ActivityFilter, DestinationDeletion, DestinationPatch, EditPlace};
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
@@ -173,7 +173,8 @@ pub async fn many_destinations_are_held_paused_and_broken_at_once(subject: Subje
     subject.pause(6).await;
     subject.hold(7, NOW + seconds(90), "longer", NOW).await;
     let all = || made.iter().map(|destination| destination.id);
-    let holds = all().map(|id| Hold { id, until: NOW + seconds(60), reason: "busy".to_owned(), now: NOW });
+    let holds =
+        all().map(|id| Hold { id, until: NOW + seconds(60), reason: "busy".to_owned(), sent_at: NOW, now: NOW });
     subject.store.hold_destinations(holds.collect()).await.expect("hold");
     let open = opened(&Breaker::default(), NOW);
     let change = |id| BreakerChange { id, expected: Breaker::default(), changed: open.clone(), now: NOW + seconds(1) };
@@ -230,7 +231,15 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
     assert!(subject.change_breaker(change).await);
     let current = subject.store.destination(id).await.expect("read").expect("a destination");
     let (expected_updated_at, settings, now) = (current.updated_at, current.settings.clone(), NOW + seconds(100));
-    let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: true, now };
+    let patch = crate::DestinationPatch {
+        id,
+        expected_updated_at,
+        settings,
+        closes_breaker: true,
+        lifts_hold: false,
+        now,
+        made_at: now,
+    };
     let edited = subject.store.patch_destination(patch, creation()).await.expect("patch");
     let edited = edited.into_new().flatten().expect("applied");
     assert_eq!(edited.breaker, Breaker::default());
@@ -266,6 +275,64 @@ pub async fn a_hold_is_only_ever_extended(subject: Subject) {
         assert_eq!(held.held_reason.as_deref(), Some(expected.1));
         assert_eq!(held.updated_at, made.updated_at);
     }
+}
+
+/// Another URL, a resume, and an edit that says so. The hold ends with the edit, and holds of earlier sends do not count,
+/// whenever they are recorded.
+pub async fn a_release_lifts_the_hold_and_ignores_those_of_earlier_sends(subject: Subject) {
+    type Edit = fn(&mut Settings);
+    let edits: [(&str, bool, bool, Edit); 6] = [
+        ("name", false, false, |settings| settings.name = "b".to_owned()),
+        ("breaker", false, false, |settings| settings.breaker = None),
+        ("url", false, true, |settings| settings.url = "https://example.com/other".parse().expect("a URL")),
+        ("pause", false, false, |settings| settings.paused = true),
+        ("resume", false, true, |settings| settings.paused = false),
+        ("release", true, true, |_| {}),
+    ];
+    let id = subject.create(destination(1)).await.id;
+    let read = async || subject.store.destination(id).await.expect("read").expect("a destination");
+    let hold = async |until, sent_at, now| {
+        let hold = Hold { id, until, reason: "busy".to_owned(), sent_at, now };
+        subject.store.hold_destinations(vec![hold]).await.expect("hold");
+    };
+    let mut released_at = None;
+    for (index, (field, lifts_hold, lifts, edit)) in edits.into_iter().enumerate() {
+        let at = NOW + seconds(100 * (index as u64 + 1));
+        let until = at + seconds(1_000);
+        hold(until, at, at).await;
+        let current = read().await;
+        assert_eq!(current.held_until, Some(until), "{field}");
+        let mut settings = current.settings.clone();
+        edit(&mut settings);
+        // The previous edit was made by a clock that was ahead.
+        let (now, made_at) = (at + seconds(60), at + seconds(5));
+        let patch = DestinationPatch {
+            id,
+            expected_updated_at: current.updated_at,
+            settings,
+            closes_breaker: false,
+            lifts_hold,
+            now,
+            made_at,
+        };
+        subject
+            .store
+            .patch_destination(patch, creation())
+            .await
+            .expect("patch")
+            .into_new()
+            .expect("new")
+            .expect("applied");
+        // A send from before the edit is answered after it.
+        hold(until + seconds(1), at + seconds(4), at + seconds(6)).await;
+        let edited = read().await;
+        released_at = if lifts { Some(made_at) } else { released_at };
+        let held = (!lifts).then(|| (until + seconds(1), "busy"));
+        let shown = edited.held_until.zip(edited.held_reason.as_deref());
+        assert_eq!((shown, edited.released_at), (held, released_at), "{field}");
+    }
+    hold(NOW + seconds(900), released_at.expect("released"), NOW + seconds(700)).await;
+    assert_eq!(read().await.held_until, Some(NOW + seconds(900)), "a send from after the release");
 }
 
 pub async fn deleting_a_destination_cancels_its_waiting_deliveries_and_keeps_its_history(subject: Subject) {

@@ -45,6 +45,7 @@ pub fn destination(number: u128) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     }
 }

@@ -17,7 +17,8 @@ use crate::LimitChange;
 macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
-        paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts"
+        paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
+        released_at"
     };
 }
 
@@ -55,6 +56,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         paused_reason: row.optional_text(14)?,
         held_until: row.optional_time(15)?,
         held_reason: row.optional_text(16)?,
+        released_at: row.optional_time(22)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
     })
 }
@@ -79,7 +81,7 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 19], serde_json::Error> {
+pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 20], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -111,6 +113,7 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 19], 
         text(serde_json::to_string(&settings.alerts)?),
         Value::Flag(settings.order.is_by_key()),
         Value::Int(settings.order.skip_after_attempts().map(|attempts| attempts.get().into())),
+        optional_time(destination.released_at),
     ])
 }
 

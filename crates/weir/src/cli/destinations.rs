@@ -48,8 +48,10 @@ pub(crate) enum DestinationCommand {
     },
     /// Send nothing until `resume`; deliveries wait
     Pause(Several),
-    /// Send again
+    /// Send again, also after an open breaker or during a hold
     Resume(Several),
+    /// End the wait that a receiver has asked for (Retry-After, a used-up quota)
+    Release(Several),
     /// Delete destinations: what waits is cancelled, the history stays
     Delete {
         #[command(flatten)]

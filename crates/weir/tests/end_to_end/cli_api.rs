@@ -109,6 +109,8 @@ async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
     assert_eq!(user.json(&["destinations", "list", "--state", "active"]).await, json!([]));
 
     user.says(&["destinations", "resume", id]).await;
+    let released = user.says(&["destinations", "release", "Acme"]).await;
+    assert!(released.contains("Released"), "{released}");
     let edited = user.json(&["destinations", "edit", "Acme", "--unlimited", "--ordered=false"]).await;
     assert_eq!(
         (&edited["rate_limits"], &edited["paused"], &edited["ordered"]),

@@ -25,6 +25,7 @@ mod dashboard;
 mod edges;
 mod floods;
 mod folds;
+mod holds;
 mod journeys;
 mod keys;
 mod logs;

@@ -18,6 +18,7 @@ fn destination(edit: impl FnOnce(&mut Destination)) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     };
     edit(&mut destination);

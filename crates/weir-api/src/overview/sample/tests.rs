@@ -17,6 +17,7 @@ fn row(name: &str, pending: u64) -> Row {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     };
     let mut counts = StateCounts::default();

@@ -21,6 +21,7 @@ use crate::{
     frame::{Frame, Section},
     refusal::Refusal,
     units::{At, Seconds},
+    views::Accepted,
     visit::{Answered, Visit},
 };
 
@@ -160,19 +161,14 @@ pub(crate) async fn rotate(visit: Visit, Path(id): Path<String>, fields: Fields)
     })
 }
 
-#[derive(Deserialize)]
-struct Sent {
-    id: String,
-}
-
 /// Sends a test event, and leads to its delivery.
 pub(crate) async fn test(visit: Visit, Path(id): Path<String>) -> Answered {
     let call = Call::new(Method::POST, &ApiPath::of(["destinations", &id, "test"]));
-    let sent: Result<Sent, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
+    let sent: Result<Accepted, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
     match sent {
-        Ok(Sent { id: delivery }) => {
-            let text = "A test event was accepted. It is sent in its turn, within the limits.";
-            visit.redirect(&format!("/deliveries/{delivery}"), Some(Flash::done(text)))
+        Ok(sent) => {
+            let text = sent.text("A test event was accepted.", "It is sent in its turn, within the limits.");
+            visit.redirect(&format!("/deliveries/{}", sent.id), Some(Flash::done(text)))
         }
         Err(refusal) => visit.after(&format!("/destinations/{id}/settings"), Err::<(), _>(refusal), |()| String::new()),
     }

@@ -57,6 +57,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::Pause(several) => set_paused(call, &several.destinations, true).await,
         Command::Resume(several) => set_paused(call, &several.destinations, false).await,
+        Command::Release(several) => release(call, &several.destinations).await,
         Command::Delete { several, consent } => {
             for named in &several.destinations {
                 let (destination, answer) = find(call, named).await?;
@@ -74,7 +75,11 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let id = call.client.destination_id(&one.destination).await?;
             let answer = call.client.post(&["v1", "destinations", &id, "test"], None).await?;
             call.print(&answer, |delivery: Delivery| {
-                format!("The delivery of the test event is {}: weir deliveries show {}", delivery.state, delivery.id)
+                let waits = delivery.waits();
+                format!(
+                    "The delivery of the test event is {}: weir deliveries show {}{waits}",
+                    delivery.state, delivery.id
+                )
             })
         }
         Command::Purge { one, filter, dry_run, consent } => {
@@ -208,6 +213,15 @@ async fn set_paused(call: &Call, named: &[String], paused: bool) -> anyhow::Resu
         call.print(&edited, |destination: Destination| {
             format!("{} {}.", if paused { "Paused" } else { "Resumed" }, destination.label())
         })?;
+    }
+    Ok(())
+}
+
+async fn release(call: &Call, named: &[String]) -> anyhow::Result<()> {
+    for named in named {
+        let id = call.client.destination_id(named).await?;
+        let released = call.client.post(&["v1", "destinations", &id, "release"], None).await?;
+        call.print(&released, |destination: Destination| format!("Released {}.", destination.label()))?;
     }
     Ok(())
 }
