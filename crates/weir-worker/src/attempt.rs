@@ -79,10 +79,10 @@ pub(crate) struct FinishedAttempt {
 }
 
 impl FinishedAttempt {
-    /// What the queue is told of its end. An answer that asks for a hold, and every 429, is a refusal.
+    /// What the queue is told of its end. An answer that asks for a hold says nothing about the time after it.
     pub(crate) fn settled(&self) -> Settled {
         let attempt = &self.result.attempt;
-        let is_refused = matches!(self.effect, Effect::Hold(_)) || attempt.status_code == Some(429);
+        let is_refused = self.refusal.is_some() || matches!(self.effect, Effect::Hold(_));
         let is_answered = attempt.status_code.is_some() && !is_refused;
         Settled { id: self.permit, answered: attempt.sent_at.filter(|_| is_answered) }
     }

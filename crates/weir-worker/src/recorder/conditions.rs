@@ -7,10 +7,7 @@ use std::{
 };
 
 use tokio::sync::mpsc;
-use weir_core::{
-    Clock, DestinationId,
-    outcome::Effect,
-};
+use weir_core::{Clock, DestinationId, outcome::Effect};
 use weir_queue::{Edit, SharedQueue, Terms};
 use weir_store::{BreakerChange, Hold, Pause, SharedStore};
 

@@ -7,7 +7,12 @@ use std::{
 };
 
 use http_body_util::Empty;
-use hyper::{Response, body::Bytes, server::conn::http1, service::service_fn};
+use hyper::{
+    Request, Response,
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -55,7 +60,7 @@ impl TokenBucket {
             while let Ok((stream, _)) = listener.accept().await {
                 let serving = serving.clone();
                 tokio::spawn(async move {
-                    let service = service_fn(|_| serving.answer());
+                    let service = service_fn(|_: Request<Incoming>| serving.answer());
                     // The receiver ignores peers that disconnect.
                     let connection = http1::Builder::new().timer(TokioTimer::new());
                     let _ = connection.serve_connection(TokioIo::new(stream), service).await;
