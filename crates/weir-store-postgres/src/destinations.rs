@@ -210,22 +210,22 @@ pub(crate) const INSERT: &str = concat!(
     "INSERT INTO destinations (",
     edited_columns!(),
     ", takes_alerts, id, tenant, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)"
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)"
 );
 
 pub(crate) const UPDATE: &str = concat!(
     "UPDATE destinations SET (",
     edited_columns!(),
     ", takes_alerts, version)
-    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, DEFAULT)
-    WHERE id = $21"
+    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, DEFAULT)
+    WHERE id = $22"
 );
 
 pub(crate) fn unwritable(error: serde_json::Error) -> sqlx::Error {
     sqlx::Error::Encode(error.into())
 }
 
-/// The first 21 parameters of [`INSERT`] and [`UPDATE`].
+/// The first 22 parameters of [`INSERT`] and [`UPDATE`].
 pub(crate) fn write_destination(sql: &'static str, destination: &Destination) -> Result<Statement, sqlx::Error> {
     let values = rows::destination_values(destination).map_err(unwritable)?;
     let statement = values.into_iter().fold(sqlx::query(sql), bind);
@@ -233,11 +233,11 @@ pub(crate) fn write_destination(sql: &'static str, destination: &Destination) ->
 }
 
 pub(crate) fn read_change(row: &PgRow) -> Read<Change> {
-    let is_deleted = row.optional_int(23)?.is_some();
+    let is_deleted = row.optional_int(24)?.is_some();
     Ok(Change {
         id: row.destination_id(0)?,
         tenant: row.text(1)?,
-        version: row.int(22)?,
+        version: row.int(23)?,
         destination: if is_deleted { None } else { Some(Arc::new(rows::destination(row)?)) },
     })
 }

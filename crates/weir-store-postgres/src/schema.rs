@@ -60,6 +60,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "session secret",
         sql: include_str!("../../../migrations/postgres/0009_session_secret.sql"),
     },
+    Migration {
+        version: 16,
+        description: "bodies",
+        sql: include_str!("../../../migrations/postgres/0016_bodies.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -124,7 +129,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 8] = [
+    const LEFT_BEHIND: [(i64, &str); 9] = [
         (
             1,
             r#"
@@ -197,6 +202,7 @@ mod tests {
         ),
         (7, "UPDATE installation SET id = '01a3185c-5000-7000-8000-00000000000a'"),
         (9, r"INSERT INTO session_secret VALUES (true, decode(repeat('09', 32), 'hex'));"),
+        (16, r#"UPDATE destinations SET body = '{"format":"data","content_type":"text/plain","source":null}'"#),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

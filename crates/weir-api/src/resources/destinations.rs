@@ -1,5 +1,6 @@
 //! Destinations: create, list, show, edit and delete. The settings have a file each, with their request and their view.
 
+mod body;
 mod breaker;
 mod by_name;
 mod edits;
@@ -10,7 +11,7 @@ pub(crate) mod rates;
 mod request;
 mod retry;
 pub(crate) mod settings;
-mod signature;
+pub(crate) mod signature;
 mod view;
 
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub(crate) use self::{
     edits::{Change, EDIT_ROUNDS, change, commit, crowded},
 };
 use self::{
+    body::BodyRequest,
     edits::later,
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
@@ -60,13 +62,14 @@ use crate::{
 };
 
 /// Rules between fields that the document states with further keywords of JSON Schema.
-pub(crate) fn keywords() -> [(&'static str, Value); 6] {
+pub(crate) fn keywords() -> [(&'static str, Value); 7] {
     [
         ("DestinationRequest", DestinationRequest::keywords()),
         ("DestinationPatch", DestinationRequest::keywords()),
         ("DestinationReplacement", DestinationRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
+        ("BodyRequest", BodyRequest::keywords()),
         ("PreviewRequest", super::preview::PreviewRequest::keywords()),
     ]
 }

@@ -17,7 +17,7 @@ use crate::LimitChange;
 macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
-        paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts"
+        paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts, body"
     };
 }
 
@@ -46,6 +46,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         breaker: row.parsed(17, "a breaker policy", |text| serde_json::from_str(text).ok())?,
         alerts: row.parsed(19, "alerts", |text| serde_json::from_str(text).ok())?,
         order: DeliveryOrder::new(row.flag(20)?, skip_after_attempts(row, 21)?),
+        body: row.parsed(22, "the form of a body", |text| serde_json::from_str(text).ok())?,
     };
     Ok(Destination {
         id: row.destination_id(0)?,
@@ -79,7 +80,7 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 19], serde_json::Error> {
+pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 20], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -111,6 +112,7 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 19], 
         text(serde_json::to_string(&settings.alerts)?),
         Value::Flag(settings.order.is_by_key()),
         Value::Int(settings.order.skip_after_attempts().map(|attempts| attempts.get().into())),
+        text(serde_json::to_string(&settings.body)?),
     ])
 }
 
