@@ -123,7 +123,8 @@ fn cloudevent(body: &EventBody, source: &str) -> Bytes {
 
 /// Whether a text is a content type: `type/subtype`, with parameters or without.
 pub fn valid_content_type(text: &str) -> bool {
-    let is_token = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&b));
+    let is_token =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$&^_.+-".contains(&b));
     let (essence, parameters) = text.split_once(';').unwrap_or((text, ""));
     let essence = essence.split_once('/');
     essence.is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype.trim_end_matches(' ')))
@@ -173,8 +174,12 @@ mod tests {
         let text = std::str::from_utf8(&sent).unwrap();
         assert!(text.ends_with(&format!(r#""data":{DATA}}}"#)), "{text}");
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
-        let attributes = ["specversion", "id", "source", "type", "time", "datacontenttype"].map(|name| json[name].as_str().unwrap());
-        assert_eq!(attributes, ["1.0", &id, "/weir/acme", "video.created", "1970-01-01T00:00:01.000Z", "application/json"]);
+        let attributes =
+            ["specversion", "id", "source", "type", "time", "datacontenttype"].map(|name| json[name].as_str().unwrap());
+        assert_eq!(
+            attributes,
+            ["1.0", &id, "/weir/acme", "video.created", "1970-01-01T00:00:01.000Z", "application/json"]
+        );
         let own = BodySettings { source: Some("https://a.example/x".to_owned()), ..settings(BodyFormat::Cloudevents) };
         let json: serde_json::Value = serde_json::from_slice(&own.of(&body, "acme")).unwrap();
         assert_eq!(json["source"], "https://a.example/x");

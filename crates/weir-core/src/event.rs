@@ -139,7 +139,8 @@ mod tests {
         let sent: serde_json::Value = serde_json::from_slice(body.bytes()).unwrap();
         assert_eq!(sent["timestamp"], "1970-01-01T00:00:01.000Z");
         assert_eq!(sent["id"], id.to_string());
-        let head = EventHead { id: &id.to_string(), event_type: "video.created", timestamp: "1970-01-01T00:00:01.000Z" };
+        let head =
+            EventHead { id: &id.to_string(), event_type: "video.created", timestamp: "1970-01-01T00:00:01.000Z" };
         assert_eq!(body.head(), head);
         assert_eq!(EventBody::stored(Bytes::from_static(b"{}"), 9).head().id, "");
         assert_eq!(EventBody::stored(body.bytes().clone(), body.data_offset()), body);

@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn stored_signing_is_parsed_back_and_debug_shows_no_secret() {
         let mut signing = Signing::new(secret(1)).rotated(secret(2), Some(NOW));
-        signing.style = StyleSpec { header: Some("x-signature".to_owned()), ..StyleSpec::named("prefixed") }.resolve().unwrap();
+        signing.style =
+            StyleSpec { header: Some("x-signature".to_owned()), ..StyleSpec::named("prefixed") }.resolve().unwrap();
         let stored = signing.to_stored().unwrap();
         assert_eq!(Signing::from_stored(&stored), Some(signing.clone()));
         for broken in ["", "{}", &stored.replace("whsec_", "é"), &stored.replace("prefixed", "suffixed")] {

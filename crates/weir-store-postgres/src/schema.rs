@@ -60,11 +60,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "session secret",
         sql: include_str!("../../../migrations/postgres/0009_session_secret.sql"),
     },
-    Migration {
-        version: 16,
-        description: "bodies",
-        sql: include_str!("../../../migrations/postgres/0016_bodies.sql"),
-    },
+    Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/postgres/0016_bodies.sql") },
 ]);
 
 fn migrator() -> Migrator {

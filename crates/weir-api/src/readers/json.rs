@@ -86,7 +86,8 @@ mod tests {
     fn every_value_is_read_and_a_field_that_is_named_twice_is_refused() {
         let text = r#"{"a": [null, true, -1, 18446744073709551615, 1.5e3, "\u00e9", {"a": {}}], "b": "x"}"#;
         assert_eq!(from_slice(text.as_bytes()).unwrap(), serde_json::from_str::<Value>(text).unwrap());
-        for twice in [r#"{"a": 1, "a": 1}"#, r#"[{"h": {"x-a": "1", "x-b": "", "x-a": "2"}}]"#, r#"{"a":1,"\u0061":2}"#] {
+        for twice in [r#"{"a": 1, "a": 1}"#, r#"[{"h": {"x-a": "1", "x-b": "", "x-a": "2"}}]"#, r#"{"a":1,"\u0061":2}"#]
+        {
             let error = from_slice(twice.as_bytes()).unwrap_err();
             assert!(error.is_data() && error.to_string().contains("duplicate field `"), "{twice}: {error}");
         }

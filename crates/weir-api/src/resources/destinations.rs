@@ -33,10 +33,6 @@ use weir_core::{
 use weir_queue::Terms;
 use weir_store::{Created, Deletion, DestinationDeletion};
 
-pub(crate) use self::{
-    by_name::{__path_put, put},
-    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
-};
 use self::{
     body::BodyRequest,
     edits::later,
@@ -45,6 +41,10 @@ use self::{
     retry::RetryRequest,
     signature::SignatureRequest,
     view::{CreatedView, DestinationView, SettingsView},
+};
+pub(crate) use self::{
+    by_name::{__path_put, put},
+    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
 };
 use crate::{
     auth::Caller,

@@ -184,7 +184,8 @@ pub(crate) async fn verify(
         }
     };
     let tolerance = request.tolerance_s.map_or(ANY_AGE, |seconds| Duration::from_secs(seconds.into()));
-    let received = Request { headers: &request.headers, url: url.as_deref().unwrap_or_default(), body: &request.body.0 };
+    let received =
+        Request { headers: &request.headers, url: url.as_deref().unwrap_or_default(), body: &request.body.0 };
     Ok(Json(verified(&style, &secrets, &received, now, tolerance)))
 }
 

@@ -109,7 +109,7 @@ async fn every_field_is_kept_and_only_two_routes_show_the_secret() {
     let reply = server.get(&format!("{path}/secret")).await;
     assert_eq!(
         reply.expect(StatusCode::OK),
-        json!({"secret": secret, "public_key": null, "previous_valid_until": null})
+        json!({"secret": secret, "public_key": null, "public_key_hex": null, "previous_valid_until": null})
     );
     assert_eq!(reply.header("cache-control"), "no-store");
     for answer in [server.get("/v1/destinations").await, server.patch(&path, json!({"name": "x"})).await] {

@@ -56,10 +56,7 @@ async fn a_request_is_verified_in_the_style_of_another_sender() {
             "X-Hub-Signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17",
         },
     });
-    assert_eq!(
-        server.verified(github).await,
-        json!({"valid": true, "reason": null, "signed_at": null, "age_s": null})
-    );
+    assert_eq!(server.verified(github).await, json!({"valid": true, "reason": null, "signed_at": null, "age_s": null}));
     let square = json!({
         "secret": "a text key of these tests", "signature": {"style": "square"}, "body": BODY,
         "url": "https://example.com/hooks",

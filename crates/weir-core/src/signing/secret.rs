@@ -4,8 +4,7 @@
 use std::{fmt, fmt::Write as _, str::FromStr};
 
 use base64::{
-    Engine as _,
-    alphabet,
+    Engine as _, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose::STANDARD},
 };
 use ed25519_dalek::{SIGNATURE_LENGTH, Signer as _, SigningKey, VerifyingKey};

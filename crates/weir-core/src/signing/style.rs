@@ -311,7 +311,8 @@ impl StyleSpec {
         let algorithm = errors.choice("algorithm", &self.algorithm, Algorithm::parse, Algorithm::ALL);
         let key = errors.choice("key", &self.key, KeyForm::parse, KeyForm::ALL);
         let encoding = errors.choice("encoding", &self.encoding, Encoding::parse, Encoding::ALL);
-        let time = errors.choice("timestamp_format", &self.timestamp_format, TimestampFormat::parse, TimestampFormat::ALL);
+        let time =
+            errors.choice("timestamp_format", &self.timestamp_format, TimestampFormat::parse, TimestampFormat::ALL);
         let lower = |name: &Option<String>| name.as_deref().map(str::to_ascii_lowercase);
         Some(Format {
             algorithm: algorithm.unwrap_or(Algorithm::HmacSha256),
@@ -409,8 +410,7 @@ fn parts(value: &str, separator: Option<&str>, errors: &mut Invalid) -> Option<V
 /// No header has two values, and the receiver finds every value that is signed.
 fn check_headers(format: &Format, errors: &mut Invalid) {
     let differ = |other: &str| format!("must differ from {other}");
-    let (header, time, id) =
-        (Some(&format.header), format.timestamp_header.as_ref(), format.id_header.as_ref());
+    let (header, time, id) = (Some(&format.header), format.timestamp_header.as_ref(), format.id_header.as_ref());
     if time.is_some() && time == header {
         errors.add("timestamp_header", differ("the header of the signature"));
     }

@@ -24,7 +24,9 @@ pub enum Key {
 
 /// The text is neither a secret nor a public key. The error does not name the text, which may be most of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be a `whsec_…` or `whsk_…` secret, or a `whpk_…` public key; for a style with a text key, 16 to 128 characters")]
+#[error(
+    "must be a `whsec_…` or `whsk_…` secret, or a `whpk_…` public key; for a style with a text key, 16 to 128 characters"
+)]
 pub struct InvalidKey;
 
 impl Key {
@@ -265,10 +267,14 @@ mod tests {
     fn malformed_input_is_rejected_without_a_panic() {
         for style in styles() {
             let key = Key::Secret(secret(&style, 1));
-            for signature in ["", ",", "v1", "v1,é", "t=,v1=", "t=x,v1=00", "t=1,v1=0", "sha256=é", "sha256=0g", "ts=;"] {
+            for signature in ["", ",", "v1", "v1,é", "t=,v1=", "t=x,v1=00", "t=1,v1=0", "sha256=é", "sha256=0g", "ts=;"]
+            {
                 for timestamp in [None, Some("x"), Some("-9223372036854775808"), Some("9999-99-99T00:00:00Z")] {
                     let received = Received { timestamp, signature, ..Received::default() };
-                    assert!(verify(&key, &style, &received, Timestamp::from_secs(NOW), MINUTES).is_err(), "{signature}");
+                    assert!(
+                        verify(&key, &style, &received, Timestamp::from_secs(NOW), MINUTES).is_err(),
+                        "{signature}"
+                    );
                 }
             }
         }

@@ -12,7 +12,10 @@ use weir_core::{
     signing::{self, TimestampFormat},
 };
 
-use super::{deliveries::state_tone, events::{EventView, SentBody}};
+use super::{
+    deliveries::state_tone,
+    events::{EventView, SentBody},
+};
 use crate::{
     client::{ApiPath, append},
     example::quoted,

@@ -120,7 +120,6 @@ impl EventView {
         let Self { id, event_type, created_at, .. } = self;
         format!(r#"{{"id":"{id}","type":"{event_type}","timestamp":"{}","data":{data}}}"#, created_at.0)
     }
-
 }
 
 /// A body, as a page shows it.

@@ -6,8 +6,7 @@ use bytes::Bytes;
 use tokio::{net::TcpListener, time::Instant};
 use weir_core::{
     DeliveryId, Destination, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy,
-    body::BodySettings,
-    claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
+    body::BodySettings, claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
 };
 use weir_queue::{
     Permits as _, Publication, Published, Schedule as _, SlotAnswer, SlotRequest, Terms, Wake, conformance::settings,

@@ -16,7 +16,9 @@ use tokio::{
     time::Instant,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, body::BodySettings, outcome::SendResult, signing::SignatureStyle};
+use weir_core::{
+    Clock, Slot, Timestamp, address::AddressPolicy, body::BodySettings, outcome::SendResult, signing::SignatureStyle,
+};
 use weir_worker::outbound::{
     Checkout, Connection, ExchangeResult, NoConnection, Outbound, RequestHead, Sent, SlotSource, Target, TlsRoots,
     Unreachable,

@@ -202,8 +202,21 @@ async fn the_verifiers_of_the_senders_accept_what_weir_signs_and_nothing_else() 
     let node = std::env::var_os("WEIR_TEST_NODE").unwrap_or_else(|| "node".into());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/verifiers.mjs");
     let names = [
-        "stripe", "github", "slack", "zoom", "shopify", "zendesk", "square", "razorpay", "linear", "lemon-squeezy",
-        "pagerduty", "paddle", "discord", "svix", "twitch",
+        "stripe",
+        "github",
+        "slack",
+        "zoom",
+        "shopify",
+        "zendesk",
+        "square",
+        "razorpay",
+        "linear",
+        "lemon-squeezy",
+        "pagerduty",
+        "paddle",
+        "discord",
+        "svix",
+        "twitch",
     ];
     let mut requests = Vec::new();
     for name in names {
@@ -231,7 +244,8 @@ async fn the_verifiers_of_the_senders_accept_what_weir_signs_and_nothing_else() 
     command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(json!(requests).to_string().as_bytes()).await.unwrap();
-    let output = tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await.expect("it ends").unwrap();
+    let output =
+        tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await.expect("it ends").unwrap();
     let verdicts: Value = serde_json::from_slice(&output.stdout).unwrap();
     for name in names {
         assert_eq!(verdicts[name], json!({"accepted": true, "tampered": false}), "{name}: {verdicts}");

@@ -160,9 +160,7 @@ impl Context<'_> {
             (Some(secret), Some(current)) if secret == current.secret => current.clone(),
             (Some(secret), _) => Signing::new(secret),
             (None, Some(current)) if !self.renews_secret => current.clone(),
-            (None, current) => {
-                Signing::new(style.new_secret(current.map(|current| &current.secret), rand::random()))
-            }
+            (None, current) => Signing::new(style.new_secret(current.map(|current| &current.secret), rand::random())),
         };
         if let Some(unfit) = style.refusal_of(&signing.secret).filter(|_| !errors.has("/signature")) {
             let name = style.as_str();

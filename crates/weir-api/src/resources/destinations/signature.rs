@@ -156,8 +156,7 @@ impl SignatureRequest {
         let absent = |names: &[&str]| -> Value {
             names.iter().map(|name| ((*name).to_owned(), json!({"type": "null"}))).collect()
         };
-        const FORMAT: [&str; 7] =
-            ["signed", "value", "separator", "encoding", "algorithm", "key", "timestamp_format"];
+        const FORMAT: [&str; 7] = ["signed", "value", "separator", "encoding", "algorithm", "key", "timestamp_format"];
         let styled = |style: Value, names: &[&str]| {
             let mut properties = absent(&[&FORMAT[..], names].concat());
             properties["style"] = style;

@@ -115,10 +115,7 @@ fn the_styles_timestamped_and_prefixed_have_the_format_that_their_receivers_veri
     let expected = |one: String, both: String| (one, both);
     assert_eq!(
         rotated(&spec("timestamped", Some("x-signature"), None)),
-        expected(
-            format!("t=1700000000,v1={OLD_TIMED}"),
-            format!("t=1700000000,v1={NEW_TIMED},v1={OLD_TIMED}")
-        )
+        expected(format!("t=1700000000,v1={OLD_TIMED}"), format!("t=1700000000,v1={NEW_TIMED},v1={OLD_TIMED}"))
     );
     assert_eq!(
         rotated(&spec("prefixed", None, None)),

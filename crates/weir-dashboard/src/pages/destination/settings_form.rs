@@ -276,7 +276,12 @@ pub(crate) const GROUPS: [Group; 7] = [
         fields: &[
             field("style", "Style", Kind::Choice(&STYLES), ""),
             field("signature_header", "Signature header", Kind::Text, "Empty: that of the style. Not with standard"),
-            field("timestamp_header", "Timestamp header", Kind::Text, "Only where the style has one, as prefixed and slack"),
+            field(
+                "timestamp_header",
+                "Timestamp header",
+                Kind::Text,
+                "Only where the style has one, as prefixed and slack",
+            ),
             field("id_header", "Id header", Kind::Text, "Only where the style has one, as svix and custom"),
             field("signed", "Signed text", Kind::Text, "Custom: such as {timestamp}.{body}; also {id} and {url}"),
             field("value", "Header value", Kind::Text, "Custom: such as t={timestamp},v1={signature}"),
@@ -525,10 +530,16 @@ mod tests {
         let kept = "signature_header=x-own&timestamp_header=x-slack-request-timestamp";
         let with = |style: &str, header: Value, time: Value| json!({"style": style, "header": header, "timestamp_header": time, "id_header": null});
         assert_eq!(patch(&format!("style=stripe&{kept}")), with("stripe", Value::Null, Value::Null));
-        assert_eq!(patch(&format!("style=slack&{kept}")), with("slack", json!("x-own"), json!("x-slack-request-timestamp")));
+        assert_eq!(
+            patch(&format!("style=slack&{kept}")),
+            with("slack", json!("x-own"), json!("x-slack-request-timestamp"))
+        );
         assert_eq!(patch("style=zoom&signature_header=x-new"), with("zoom", json!("x-new"), Value::Null));
         let custom = patch("style=custom&signed=%7Bbody%7D&value=&separator=+&encoding=hex&key=text");
-        assert_eq!((&custom["signed"], &custom["value"], &custom["separator"]), (&json!("{body}"), &Value::Null, &json!(" ")));
+        assert_eq!(
+            (&custom["signed"], &custom["value"], &custom["separator"]),
+            (&json!("{body}"), &Value::Null, &json!(" "))
+        );
     }
 
     #[test]
