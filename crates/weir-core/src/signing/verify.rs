@@ -250,7 +250,7 @@ mod tests {
         let public = private.public_key().unwrap();
         for text in [private.reveal(), public.to_string(), public.to_hex()] {
             let key = Key::parse(&text, &discord).unwrap();
-            assert_eq!(check(&discord, &key, b"{}", NOW).is_ok(), false, "another key");
+            assert!(check(&discord, &key, b"{}", NOW).is_err(), "another key");
         }
         let own = secret(&discord, 2).public_key().unwrap();
         for text in [own.to_string(), own.to_hex()] {

@@ -179,7 +179,8 @@ async fn a_delivery_shows_the_headers_of_its_style_and_the_body_in_its_form() {
     ]);
     api.on("GET", "/v1/destinations/dst_1", 200, shown("cloudevents", "application/cloudevents+json"));
     let page = api.dashboard().get("/deliveries/dlv_1").await;
-    page.has(&["&#34;specversion&#34;:&#34;1.0&#34;", "content-type: application/cloudevents+json"]).has_not(&["ce-id"]);
+    page.has(&["&#34;specversion&#34;:&#34;1.0&#34;", "content-type: application/cloudevents+json"])
+        .has_not(&["ce-id"]);
 }
 
 #[tokio::test]
