@@ -41,10 +41,59 @@ export interface Breaker {
   pause_after_s?: number | null;
 }
 
+/** A style of Standard Webhooks, of a well-known sender, or `custom` with a format of its own. */
 export interface Signature {
-  style?: "standard" | "timestamped" | "prefixed";
-  header?: string;
+  style?:
+    | "standard"
+    | "timestamped"
+    | "prefixed"
+    | "stripe"
+    | "github"
+    | "slack"
+    | "zoom"
+    | "shopify"
+    | "zendesk"
+    | "square"
+    | "razorpay"
+    | "linear"
+    | "lemon-squeezy"
+    | "pagerduty"
+    | "paddle"
+    | "discord"
+    | "svix"
+    | "twitch"
+    | "custom";
+  header?: string | null;
   timestamp_header?: string | null;
+  id_header?: string | null;
+  signed?: string | null;
+  value?: string | null;
+  separator?: string | null;
+  encoding?: "hex" | "base64" | null;
+  algorithm?: "hmac-sha256" | "hmac-sha512" | "ed25519" | null;
+  key?: "text" | "decoded" | null;
+  timestamp_format?: "unix" | "unix_ms" | "rfc3339" | null;
+}
+
+/** What a signature style means. */
+export interface SignatureFormat {
+  signed: string;
+  value: string;
+  separator: string | null;
+  encoding: "hex" | "base64";
+  algorithm: "hmac-sha256" | "hmac-sha512" | "ed25519";
+  key: "text" | "decoded";
+  timestamp_format: "unix" | "unix_ms" | "rfc3339";
+  header: string;
+  timestamp_header: string | null;
+  id_header: string | null;
+}
+
+/** What the body of a request is. */
+export interface Body {
+  format?: "envelope" | "data" | "cloudevents" | "cloudevents-binary";
+  content_type?: string | null;
+  source?: string | null;
 }
 
 /** Thresholds; null disables one. */
@@ -71,8 +120,9 @@ export interface DestinationChanges {
   ordered?: boolean;
   skip_after_attempts?: number | null;
   headers?: Record<string, string | null> | null;
-  secret?: string;
+  secret?: string | null;
   signature?: Signature | null;
+  body?: Body | null;
   paused?: boolean;
 }
 
@@ -100,6 +150,7 @@ export interface Destination {
   skip_after_attempts: number | null;
   headers: Record<string, string>;
   signature: Signature;
+  body: Body;
   paused: boolean;
   paused_reason: string | null;
   held_until: string | null;
@@ -108,6 +159,9 @@ export interface Destination {
   breaker_reason: string | null;
   next_probe_at: string | null;
   previous_secret_valid_until: string | null;
+  signature_format: SignatureFormat;
+  public_key: string | null;
+  public_key_hex: string | null;
   created_at: string;
   updated_at: string;
 }
@@ -119,6 +173,7 @@ export interface CreatedDestination extends Destination {
 export interface Secret {
   secret: string;
   public_key: string | null;
+  public_key_hex: string | null;
   previous_valid_until: string | null;
 }
 
@@ -274,6 +329,8 @@ export interface DeliveryGroups {
 export interface ReceivedRequest {
   destination?: string;
   secret?: string;
+  signature?: Signature;
+  url?: string;
   headers: Record<string, string>;
   body: string;
   tolerance_s?: number;

@@ -4,6 +4,7 @@ use url::Url;
 
 use crate::{
     alert::AlertOverrides,
+    body::BodySettings,
     breaker::{Breaker, BreakerPolicy},
     id::DestinationId,
     limit::RateLimits,
@@ -81,6 +82,8 @@ pub struct Settings {
     pub order: DeliveryOrder,
     /// Headers that are added to every request. Names are in lower case; values are write-only in the API.
     pub headers: Vec<(String, String)>,
+    /// What the body of a request is.
+    pub body: BodySettings,
     /// The secrets and the style of the signatures.
     pub signing: Signing,
     pub paused: bool,

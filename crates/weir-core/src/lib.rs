@@ -9,6 +9,7 @@ pub mod address;
 pub mod alert;
 pub mod audit;
 mod backoff;
+pub mod body;
 pub mod breaker;
 pub mod claim;
 pub mod delivery;

@@ -24,6 +24,7 @@ use bytes::Bytes;
 use weir_core::{
     Clock, DeliveryId, Destination, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
     alert::AlertOverrides,
+    body::BodySettings,
     breaker::{Breaker, BreakerPolicy},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     destination::Settings,
@@ -93,6 +94,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             alerts: AlertOverrides::default(),
             order: DeliveryOrder::Any,
             headers: Vec::new(),
+            body: BodySettings::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },

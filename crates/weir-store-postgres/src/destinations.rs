@@ -212,16 +212,16 @@ pub(crate) const INSERT: &str = concat!(
     edited_columns!(),
     ", takes_alerts, id, tenant, created_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25)"
+        $24, $25, $26)"
 );
 
 pub(crate) const UPDATE: &str = concat!(
     "UPDATE destinations SET (",
     edited_columns!(),
     ", takes_alerts, version)
-    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
         DEFAULT)
-    WHERE id = $23"
+    WHERE id = $24"
 );
 
 pub(crate) fn unwritable(error: serde_json::Error) -> sqlx::Error {
@@ -236,11 +236,11 @@ pub(crate) fn write_destination(sql: &'static str, destination: &Destination) ->
 }
 
 pub(crate) fn read_change(row: &PgRow) -> Read<Change> {
-    let is_deleted = row.optional_int(25)?.is_some();
+    let is_deleted = row.optional_int(26)?.is_some();
     Ok(Change {
         id: row.destination_id(0)?,
         tenant: row.text(1)?,
-        version: row.int(24)?,
+        version: row.int(25)?,
         destination: if is_deleted { None } else { Some(Arc::new(rows::destination(row)?)) },
     })
 }

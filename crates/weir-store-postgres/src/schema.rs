@@ -70,6 +70,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "released holds",
         sql: include_str!("../../../migrations/postgres/0015_released_holds.sql"),
     },
+    Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/postgres/0016_bodies.sql") },
 ]);
 
 fn migrator() -> Migrator {
@@ -221,6 +222,7 @@ mod tests {
             15,
             "UPDATE destinations SET held_until = 1800000060000000000, held_reason = 'busy', released_at = 1800000000000000000",
         ),
+        (16, r#"UPDATE destinations SET body = '{"format":"data","content_type":"text/plain","source":null}'"#),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

@@ -46,6 +46,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "released holds",
         sql: include_str!("../../../migrations/sqlite/0015_released_holds.sql"),
     },
+    Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/sqlite/0016_bodies.sql") },
 ]);
 
 fn migrator() -> Migrator {

@@ -42,6 +42,7 @@ use weir_core::{
     Timestamp, TraceParent,
     access::TenantScope,
     alert::AlertOverrides,
+    body::{BodyFormat, BodySettings},
     breaker::{Breaker, BreakerPolicy},
     claim::{ClaimedBody, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome, Delivery},

@@ -17,6 +17,7 @@ use weir_core::{
     delivery::Attempt,
     event::EventBody,
     outcome::{self, Circumstances, Effect, Failure, HoldReason, Refusal, RequestedHold, SendResult, Verdict},
+    signing::Message,
 };
 use weir_queue::{Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
@@ -215,12 +216,15 @@ impl Attempter {
         slots: &mut PermitSlots<'_>,
     ) -> ExchangeResult {
         let delivery = &permit.delivery;
-        let (trace, body) = (body.trace(), body.bytes().clone());
+        let settings = &target.destination.settings;
+        let binary = settings.body.binary_headers(body, &settings.tenant);
+        let (trace, body) = (body.trace(), settings.body.of(body, &settings.tenant));
         let unix_seconds = self.clock.wall().as_secs();
         let id = delivery.event_id.to_string();
-        let signing = &target.destination.settings.signing;
-        let signature = signing.sign(&id, unix_seconds, &body, self.clock.now());
-        let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1, trace);
+        let message = Message { id: &id, unix_seconds, url: settings.url.as_str(), body: &body };
+        let signature = settings.signing.sign(&message, self.clock.now());
+        let number = delivery.attempts + 1;
+        let head = target.target.request_head(&id, unix_seconds, &signature, number, trace, binary.as_ref());
         let mut result = self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await;
         if let ExchangeResult::Sent(sent) = &mut result {
             sent.details.signed_at = Some(Timestamp::from_secs(unix_seconds));

@@ -95,7 +95,7 @@ impl Targets {
         let known = self.compiled.get(&destination.id).map(edited_at);
         if known.is_none_or(|known| replaces(known, destination.updated_at)) {
             let settings = &destination.settings;
-            let target = Target::new(&settings.url, &settings.headers, &settings.signing.style);
+            let target = Target::new(&settings.url, &settings.headers, &settings.signing.style, &settings.body);
             let compiled = DestinationTarget::new(destination.clone(), target);
             self.compiled.insert(destination.id, Arc::new(compiled));
         }

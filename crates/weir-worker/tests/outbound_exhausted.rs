@@ -9,14 +9,14 @@ use std::{fs::File, iter, sync::Arc};
 use fixed_clock::FixedClock;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use weir_core::{address::AddressPolicy, signing::SignatureStyle};
+use weir_core::{address::AddressPolicy, body::BodySettings, signing::SignatureStyle};
 use weir_worker::outbound::{NoConnection, Outbound, Target, TlsRoots};
 
 #[tokio::test]
 async fn a_lack_of_files_is_no_failure_of_the_destination() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
-    let target = Target::new(&url, &[], &SignatureStyle::Standard);
+    let target = Target::new(&url, &[], &SignatureStyle::standard(), &BodySettings::default());
     let policy = AddressPolicy {
         allow_http: true,
         allow_networks: vec!["127.0.0.0/8".parse().unwrap()],

@@ -52,9 +52,62 @@ class Breaker(TypedDict, total=False):
 
 
 class Signature(TypedDict, total=False):
-    style: Literal["standard", "timestamped", "prefixed"]
+    """A style of Standard Webhooks, of a well-known sender, or `custom` with a format of its own."""
+
+    style: Literal[
+        "standard",
+        "timestamped",
+        "prefixed",
+        "stripe",
+        "github",
+        "slack",
+        "zoom",
+        "shopify",
+        "zendesk",
+        "square",
+        "razorpay",
+        "linear",
+        "lemon-squeezy",
+        "pagerduty",
+        "paddle",
+        "discord",
+        "svix",
+        "twitch",
+        "custom",
+    ]
+    header: str | None
+    timestamp_header: str | None
+    id_header: str | None
+    signed: str | None
+    value: str | None
+    separator: str | None
+    encoding: Literal["hex", "base64"] | None
+    algorithm: Literal["hmac-sha256", "hmac-sha512", "ed25519"] | None
+    key: Literal["text", "decoded"] | None
+    timestamp_format: Literal["unix", "unix_ms", "rfc3339"] | None
+
+
+class SignatureFormat(TypedDict):
+    """What a signature style means."""
+
+    signed: str
+    value: str
+    separator: str | None
+    encoding: Literal["hex", "base64"]
+    algorithm: Literal["hmac-sha256", "hmac-sha512", "ed25519"]
+    key: Literal["text", "decoded"]
+    timestamp_format: Literal["unix", "unix_ms", "rfc3339"]
     header: str
     timestamp_header: str | None
+    id_header: str | None
+
+
+class Body(TypedDict, total=False):
+    """What the body of a request is."""
+
+    format: Literal["envelope", "data", "cloudevents", "cloudevents-binary"]
+    content_type: str | None
+    source: str | None
 
 
 class Alerts(TypedDict, total=False):
@@ -83,8 +136,9 @@ class DestinationChanges(TypedDict, total=False):
     ordered: bool
     skip_after_attempts: int | None
     headers: dict[str, str | None] | None
-    secret: str
+    secret: str | None
     signature: Signature | None
+    body: Body | None
     paused: bool
 
 
@@ -113,6 +167,7 @@ class Destination(TypedDict):
     skip_after_attempts: int | None
     headers: dict[str, str]
     signature: Signature
+    body: Body
     paused: bool
     paused_reason: str | None
     held_until: str | None
@@ -121,6 +176,9 @@ class Destination(TypedDict):
     breaker_reason: str | None
     next_probe_at: str | None
     previous_secret_valid_until: str | None
+    signature_format: SignatureFormat
+    public_key: str | None
+    public_key_hex: str | None
     created_at: str
     updated_at: str
 
@@ -132,6 +190,7 @@ class CreatedDestination(Destination):
 class Secret(TypedDict):
     secret: str
     public_key: str | None
+    public_key_hex: str | None
     previous_valid_until: str | None
 
 

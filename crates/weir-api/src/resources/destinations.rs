@@ -1,5 +1,6 @@
 //! Destinations: create, list, show, edit and delete. The settings have a file each, with their request and their view.
 
+mod body;
 mod breaker;
 mod by_name;
 mod edits;
@@ -11,7 +12,7 @@ mod release;
 mod request;
 mod retry;
 pub(crate) mod settings;
-mod signature;
+pub(crate) mod signature;
 mod view;
 
 use std::{
@@ -42,12 +43,17 @@ pub(crate) use self::{
     release::{__path_release, release},
 };
 use self::{
+    body::BodyRequest,
     edits::{Ends, later},
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
     retry::RetryRequest,
     signature::SignatureRequest,
     view::{CreatedView, DestinationView, SettingsView},
+};
+pub(crate) use self::{
+    by_name::{__path_put, put},
+    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
 };
 use crate::{
     auth::Caller,
@@ -65,13 +71,14 @@ use crate::{
 };
 
 /// Rules between fields that the document states with further keywords of JSON Schema.
-pub(crate) fn keywords() -> [(&'static str, Value); 6] {
+pub(crate) fn keywords() -> [(&'static str, Value); 7] {
     [
         ("DestinationRequest", DestinationRequest::keywords()),
         ("DestinationPatch", DestinationRequest::keywords()),
         ("DestinationReplacement", DestinationRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
+        ("BodyRequest", BodyRequest::keywords()),
         ("PreviewRequest", super::preview::PreviewRequest::keywords()),
     ]
 }

@@ -29,6 +29,13 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
             "pause_after_s": 432_000},
         "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null, "previous_secret_valid_until": null,
         "ordered": false, "skip_after_attempts": null, "alerts": {}, "refusals_count": false,
+        "body": {"format": "envelope", "content_type": "application/json"},
+        "signature_format": {
+            "signed": "{id}.{timestamp}.{body}", "value": "v1,{signature}", "separator": " ", "encoding": "base64",
+            "algorithm": "hmac-sha256", "key": "decoded", "timestamp_format": "unix", "header": "webhook-signature",
+            "timestamp_header": "webhook-timestamp", "id_header": "webhook-id",
+        },
+        "public_key": null, "public_key_hex": null,
     });
     assert_eq!(created, expected);
     assert!(created["secret"].as_str().unwrap().starts_with("whsec_"));
@@ -107,7 +114,7 @@ async fn every_field_is_kept_and_only_two_routes_show_the_secret() {
     let reply = server.get(&format!("{path}/secret")).await;
     assert_eq!(
         reply.expect(StatusCode::OK),
-        json!({"secret": secret, "public_key": null, "previous_valid_until": null})
+        json!({"secret": secret, "public_key": null, "public_key_hex": null, "previous_valid_until": null})
     );
     assert_eq!(reply.header("cache-control"), "no-store");
     for answer in [server.get("/v1/destinations").await, server.patch(&path, json!({"name": "x"})).await] {

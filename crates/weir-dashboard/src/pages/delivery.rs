@@ -7,8 +7,15 @@ use axum::extract::{Path, Query};
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
+use weir_core::{
+    body::{BINARY_HEADERS, BodyFormat, BodySettings},
+    signing::{self, TimestampFormat},
+};
 
-use super::{deliveries::state_tone, events::EventView};
+use super::{
+    deliveries::state_tone,
+    events::{EventView, SentBody},
+};
 use crate::{
     client::{ApiPath, append},
     example::quoted,
@@ -94,12 +101,26 @@ struct Destination {
     name: String,
     url: String,
     headers: BTreeMap<String, String>,
-    signature: Signature,
+    #[serde(default)]
+    signature_format: SignatureFormat,
+    #[serde(default)]
+    body: BodySettings,
 }
 
+/// The headers of a signature.
 #[derive(Debug, Deserialize)]
-struct Signature {
-    header: Option<String>,
+struct SignatureFormat {
+    header: String,
+    timestamp_header: Option<String>,
+    timestamp_format: String,
+    id_header: Option<String>,
+}
+
+impl Default for SignatureFormat {
+    fn default() -> Self {
+        let header = signing::DEFAULT_HEADER.to_owned();
+        Self { header, timestamp_header: None, timestamp_format: String::new(), id_header: None }
+    }
 }
 
 #[derive(Template)]
@@ -177,29 +198,54 @@ impl DeliveryPage {
     /// The headers as they were sent. Values that the API never shows are masked.
     fn request_headers(&self, attempt: &Attempt) -> Vec<(String, String)> {
         let fixed = |name: &str, value: String| (name.to_owned(), value);
-        let mut headers = vec![
-            fixed("content-type", "application/json".to_owned()),
-            fixed("webhook-id", self.delivery.event_id.clone()),
-        ];
-        if let Some(At(at)) = attempt.signed_at.or(attempt.sent_at) {
-            headers.push(fixed("webhook-timestamp", (at.as_nanos() / 1_000_000_000).to_string()));
-        }
+        let id = || self.delivery.event_id.clone();
+        let seconds = attempt.signed_at.or(attempt.sent_at).map(|At(at)| at.as_secs());
+        let mut headers = self.body_headers();
+        headers.push(fixed(signing::ID_HEADER, id()));
+        headers.extend(seconds.map(|seconds| fixed(signing::TIMESTAMP_HEADER, seconds.to_string())));
         headers.push(fixed("weir-attempt", attempt.number.to_string()));
         if let Some(destination) = &self.destination {
-            let signature = destination.signature.header.as_deref().unwrap_or("webhook-signature");
-            headers.push(fixed(signature, "•••".to_owned()));
+            let format = &destination.signature_format;
+            let is_known = |name: &&String| *name != signing::ID_HEADER && *name != signing::TIMESTAMP_HEADER;
+            headers.extend(format.id_header.iter().filter(is_known).map(|name| fixed(name, id())));
+            let time = TimestampFormat::parse(&format.timestamp_format).zip(seconds);
+            let time = format.timestamp_header.iter().filter(is_known).zip(time);
+            headers.extend(time.map(|(name, (format, seconds))| fixed(name, format.write(seconds))));
+            headers.push(fixed(&format.header, "•••".to_owned()));
             headers.extend(destination.headers.keys().map(|name| fixed(name, "•••".to_owned())));
         }
         headers
     }
 
+    /// The settings of the body; those of a deleted destination are unknown.
+    fn body_settings(&self) -> BodySettings {
+        self.destination.as_ref().map(|destination| destination.body.clone()).unwrap_or_default()
+    }
+
+    fn body(&self, event: &EventView) -> SentBody {
+        event.body_for(&self.body_settings())
+    }
+
+    /// The headers that depend on the form of the body.
+    fn body_headers(&self) -> Vec<(String, String)> {
+        let settings = self.body_settings();
+        let mut headers = vec![("content-type".to_owned(), settings.content_type().to_owned())];
+        if settings.format == BodyFormat::CloudeventsBinary
+            && let Some(event) = &self.event
+        {
+            let created_at = event.created_at.0.to_string();
+            let source = settings.source(&event.tenant);
+            let values = ["1.0".to_owned(), event.id.clone(), source, event.event_type.clone(), created_at];
+            headers.extend(BINARY_HEADERS.iter().map(|name| (*name).to_owned()).zip(values));
+        }
+        headers
+    }
+
     fn curl(&self, event: &EventView) -> String {
-        let lines = [
-            format!("curl {}", quoted(self.target())),
-            "-H 'content-type: application/json'".to_owned(),
-            format!("-H {}", quoted(&format!("webhook-id: {}", event.id))),
-            format!("--data-binary {}", quoted(&event.sent_body())),
-        ];
+        let mut lines = vec![format!("curl {}", quoted(self.target()))];
+        let headers = self.body_headers().into_iter().chain([(signing::ID_HEADER.to_owned(), event.id.clone())]);
+        lines.extend(headers.map(|(name, value)| format!("-H {}", quoted(&format!("{name}: {value}")))));
+        lines.push(format!("--data-binary {}", quoted(self.body(event).raw())));
         lines.join(" \\\n  ")
     }
 }

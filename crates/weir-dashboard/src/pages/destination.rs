@@ -68,6 +68,24 @@ pub(crate) struct Destination {
     /// While the secret before the last rotation also signs.
     #[serde(default)]
     pub(crate) previous_secret_valid_until: Option<At>,
+    #[serde(default)]
+    pub(crate) signature_format: Option<SignatureFormat>,
+    #[serde(default)]
+    pub(crate) public_key: Option<String>,
+    #[serde(default)]
+    pub(crate) public_key_hex: Option<String>,
+}
+
+/// How requests are signed.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct SignatureFormat {
+    pub(crate) signed: String,
+    pub(crate) value: String,
+    pub(crate) header: String,
+    pub(crate) algorithm: String,
+    pub(crate) encoding: String,
+    pub(crate) key: String,
+    pub(crate) separator: Option<String>,
 }
 
 impl Destination {

@@ -5,7 +5,7 @@ use weir_core::{
     breaker::{AttemptWindow, EndedAttempt},
     limit::MinInterval,
     outcome::Effect,
-    signing::{KeyKind, SignatureStyle},
+    signing::{CUSTOM, KeyKind, StyleSpec, style_names},
 };
 
 use super::*;
@@ -463,22 +463,47 @@ pub async fn a_rotation_of_a_changed_destination_is_refused(subject: Subject) {
 }
 
 pub async fn every_signature_style_is_read_back(mut subject: Subject) {
-    let header = || "x-signature".to_owned();
-    let ways = [
-        SignatureStyle::Standard,
-        SignatureStyle::Timestamped { header: header() },
-        SignatureStyle::Prefixed { header: header(), timestamp_header: None },
-        SignatureStyle::Prefixed { header: header(), timestamp_header: Some("x-time".to_owned()) },
+    let named = style_names().filter(|name| *name != CUSTOM).map(StyleSpec::named);
+    let own = |text: &str| Some(text.to_owned());
+    let others = [
+        StyleSpec { header: own("x-s"), timestamp_header: own("x-time"), ..StyleSpec::named("prefixed") },
+        StyleSpec { header: own("x-own"), ..StyleSpec::named("slack") },
+        StyleSpec {
+            signed: own("{id}\n{timestamp}.{body}"),
+            value: own("t={timestamp};s={signature}"),
+            separator: own(";"),
+            encoding: own("base64"),
+            ..StyleSpec::named(CUSTOM)
+        },
     ];
     let mut made = Vec::new();
-    for (number, style) in (1..).zip(ways) {
+    for (number, spec) in (1..).zip(named.chain(others)) {
         let mut styled = destination(number);
-        styled.settings.signing.style = style;
+        let style = spec.resolve().expect("a style");
+        styled.settings.signing = Signing { style: style.clone(), ..Signing::new(style.new_secret(None, [5; 32])) };
         made.push(subject.create(styled).await);
     }
-    let mut private = destination(9);
+    let mut private = destination(99);
     private.settings.signing = Signing::new(Secret::from_random(KeyKind::Ed25519, [5; 32]));
     made.push(subject.create(private).await);
+    subject.reopen().await;
+    for made in made {
+        assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made));
+    }
+}
+
+pub async fn the_form_of_a_body_is_read_back_and_edited(mut subject: Subject) {
+    let text = |text: &str| Some(text.to_owned());
+    let mut made = Vec::new();
+    for (number, format) in (1..).zip(BodyFormat::ALL) {
+        let mut formed = destination(number);
+        formed.settings.body = BodySettings { format, content_type: text("text/plain"), source: text("urn:acme") };
+        made.push(subject.create(formed).await);
+    }
+    let plain = BodySettings::default();
+    let edit = |settings: &mut Settings| settings.body = plain.clone();
+    made[1] = subject.patch(&made[1], NOW + seconds(1), edit).await.expect("applied");
+    assert_eq!(made[1].settings.body, plain);
     subject.reopen().await;
     for made in made {
         assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made));

@@ -39,6 +39,7 @@ pub fn destination(number: u128) -> Destination {
             alerts: AlertOverrides::default(),
             order: DeliveryOrder::Any,
             headers: Vec::new(),
+            body: BodySettings::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },

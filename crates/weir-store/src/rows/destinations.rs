@@ -19,7 +19,7 @@ macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
         paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
-        min_interval_ms, released_at"
+        min_interval_ms, released_at, body"
     };
 }
 
@@ -48,6 +48,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         breaker: row.parsed(17, "a breaker policy", |text| serde_json::from_str(text).ok())?,
         alerts: row.parsed(19, "alerts", |text| serde_json::from_str(text).ok())?,
         order: DeliveryOrder::new(row.flag(20)?, skip_after_attempts(row, 21)?),
+        body: row.parsed(24, "the form of a body", |text| serde_json::from_str(text).ok())?,
     };
     Ok(Destination {
         id: row.destination_id(0)?,
@@ -94,7 +95,7 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 21], serde_json::Error> {
+pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -128,6 +129,7 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 21], 
         Value::Int(settings.order.skip_after_attempts().map(|attempts| attempts.get().into())),
         Value::Int(interval_code(&settings.rate_limits)),
         optional_time(destination.released_at),
+        text(serde_json::to_string(&settings.body)?),
     ])
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::{net::TcpListener, time::Instant};
 use weir_core::{
     DeliveryId, Destination, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy,
-    claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
+    body::BodySettings, claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
 };
 use weir_queue::{
     Permits as _, Publication, Published, Schedule as _, SlotAnswer, SlotRequest, Terms, Wake, conformance::settings,
@@ -84,7 +84,7 @@ impl Rig {
         let publication = Publication { lease, terms, recovered, deliveries: vec![delivery], next: NextRun::Stop };
         assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
         let permit = queue.take(1).await.unwrap().remove(0);
-        let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
+        let target = Target::new(&destination.settings.url, &[], &SignatureStyle::standard(), &BodySettings::default());
         let target = DestinationTarget::new(Arc::new(destination), target);
         Self { attempter, queue, permit, body, target }
     }

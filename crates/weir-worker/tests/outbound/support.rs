@@ -16,7 +16,9 @@ use tokio::{
     time::Instant,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::SendResult, signing::SignatureStyle};
+use weir_core::{
+    Clock, Slot, Timestamp, address::AddressPolicy, body::BodySettings, outcome::SendResult, signing::SignatureStyle,
+};
 use weir_worker::outbound::{
     Checkout, Connection, ExchangeResult, NoConnection, Outbound, RequestHead, Sent, SlotSource, Target, TlsRoots,
     Unreachable,
@@ -93,11 +95,11 @@ pub(crate) fn target(url: &str) -> Target {
 
 /// A target with custom headers.
 pub(crate) fn target_with(url: &str, headers: &[(String, String)]) -> Target {
-    Target::new(&url.parse().unwrap(), headers, &SignatureStyle::Standard)
+    Target::new(&url.parse().unwrap(), headers, &SignatureStyle::standard(), &BodySettings::default())
 }
 
 pub(crate) fn head(target: &Target) -> RequestHead {
-    target.request_head("evt_1", 1_700_000_000, "v1,c2ln", 1, None)
+    target.request_head("evt_1", 1_700_000_000, "v1,c2ln", 1, None, None)
 }
 
 pub(crate) async fn plain_receiver() -> (TcpListener, Target) {

@@ -162,6 +162,23 @@ pub(crate) struct Fields {
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     #[serde(serialize_with = "as_object", skip_serializing_if = "Vec::is_empty")]
     headers: Vec<(String, String)>,
+    /// Sign as the receivers of this sender verify: standard, stripe, github, slack, …; a custom style comes with --file
+    #[arg(long, value_name = "STYLE")]
+    #[serde(serialize_with = "as_style", skip_serializing_if = "Option::is_none")]
+    signature: Option<String>,
+    /// The form of the body: envelope, data, cloudevents or cloudevents-binary
+    #[arg(long, value_name = "FORMAT")]
+    #[serde(serialize_with = "as_format", skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+}
+
+impl Fields {
+    /// The header that two flags name. One of them would be lost.
+    pub(crate) fn header_given_twice(&self) -> Option<&str> {
+        let names = self.headers.iter().map(|(name, _)| name);
+        let twice = |(index, name): &(usize, &String)| self.headers[..*index].iter().any(|(other, _)| other == *name);
+        names.enumerate().find(twice).map(|(_, name)| name.as_str())
+    }
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -171,6 +188,14 @@ fn header(text: &str) -> Result<(String, String), String> {
 
 fn as_object<S: serde::Serializer>(headers: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
     headers.iter().map(|(name, value)| (name, value)).collect::<BTreeMap<_, _>>().serialize(serializer)
+}
+
+fn as_style<S: serde::Serializer>(style: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    BTreeMap::from([("style", style)]).serialize(serializer)
+}
+
+fn as_format<S: serde::Serializer>(format: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    BTreeMap::from([("format", format)]).serialize(serializer)
 }
 
 #[derive(Debug, Clone, Args, Serialize)]

@@ -113,6 +113,13 @@ async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
     }
     assert_eq!(user.json(&["destinations", "list", "--state", "active"]).await, json!([]));
 
+    user.says(&["destinations", "edit", "Acme", "--signature", "slack", "--body", "data"]).await;
+    let shown = user.says(&["destinations", "show", "Acme"]).await;
+    assert!(shown.contains("slack, in x-slack-signature") && shown.contains("data, as application/json"), "{shown}");
+    let twice = ["destinations", "edit", "Acme", "--header", "X-A:1", "--header", "x-a: 2"];
+    let (code, error) = user.fails(&twice).await;
+    assert!(code == 2 && error.contains("x-a twice"), "{error}");
+
     user.says(&["destinations", "resume", id]).await;
     let released = user.says(&["destinations", "release", "Acme"]).await;
     assert!(released.contains("Released"), "{released}");

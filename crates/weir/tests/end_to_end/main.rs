@@ -16,6 +16,7 @@ mod support;
 mod alerts;
 mod alone;
 mod backlog;
+mod bodies;
 mod breaker;
 mod cli;
 mod cli_api;

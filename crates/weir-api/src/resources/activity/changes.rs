@@ -158,6 +158,7 @@ mod tests {
             alerts: Default::default(),
             order: DeliveryOrder::new(false, None),
             headers: vec![("x-key".to_owned(), "hidden-1".to_owned()), ("x-same".to_owned(), "hidden-2".to_owned())],
+            body: Default::default(),
             signing: Signing::new(Secret::from_random(KeyKind::Shared, [7; 32])),
             paused: false,
         };

@@ -2,9 +2,13 @@
 
 use serde_json::{Value, json};
 use url::Url;
-use weir_core::destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS};
+use weir_core::{
+    body::{BINARY_HEADERS, BodyFormat},
+    destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS},
+};
 
 use super::{
+    body::BodyRequest,
     breaker::BreakerRequest,
     headers::Headers,
     rates::{Limits, RateLimitRequest},
@@ -102,11 +106,12 @@ object! {
         /// Headers added to every request. Values are write-only. Names that Weir sets itself are refused.
         #[schema(default = json!({}))]
         pub(super) headers: Option<Headers>,
-        /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32
-        /// bytes, optionally followed by the public key). If absent, a `whsec_` secret is generated.
+        /// `whsec_` and the base64 of 16 to 128 bytes, padded or not; for styles whose key is a text, any 16 to 128
+        /// printable ASCII characters; for `standard` and `ed25519`, `whsk_` and the base64 of an Ed25519 private key
+        /// (its 32 bytes, optionally followed by the public key). If absent, a secret that fits the style is generated.
         pub(super) secret: Option<SecretText>,
-        /// Styles other than `standard` need a `whsec_` secret.
         pub(super) signature: Option<SignatureRequest>,
+        pub(super) body: Option<BodyRequest>,
         /// Nothing is sent while the destination is paused; its deliveries wait.
         #[schema(default = false)]
         pub(super) paused: Option<bool>,
@@ -116,8 +121,7 @@ object! {
 }
 
 impl DestinationRequest {
-    /// Each period has at most one limit, `skip_after_attempts` needs an order, and only the standard style supports
-    /// private keys.
+    /// Each period has at most one limit, `skip_after_attempts` needs an order, and styles need their kind of secret.
     pub(crate) fn keywords() -> Value {
         json!({"allOf": [
             {"properties": {"rate_limits": Limits::keywords()}},
@@ -126,7 +130,11 @@ impl DestinationRequest {
                 {"properties": {"ordered": {"const": true}}, "required": ["ordered"]},
             ]},
             {"anyOf": [
-                {"properties": {"secret": {"pattern": "^whsec_"}}},
+                {"properties": {"secret": {"type": "null"}}},
+                {"properties": {
+                    "secret": {"pattern": "^whsec_"},
+                    "signature": {"properties": {"style": {"not": {"const": "discord"}}}},
+                }},
                 {"properties": {"signature": {"properties": {"style": {"enum": ["standard", null]}}}}},
             ]},
         ]})
@@ -137,8 +145,14 @@ impl DestinationRequest {
             let detail = "needs `ordered: true`: set it too, or omit `skip_after_attempts`";
             errors.add(format!("{at}/skip_after_attempts"), detail);
         }
-        if let (Some(signature), Some(Headers(headers))) = (&self.signature, &self.headers) {
-            let is_own = |name: &str| headers.iter().any(|header| header.name == name);
+        let headers = self.headers.as_ref().map_or(&[][..], |Headers(headers)| headers);
+        let is_binary = self.body.as_ref().is_some_and(|body| body.format() == BodyFormat::CloudeventsBinary);
+        let is_of_body = |name: &str| is_binary && BINARY_HEADERS.contains(&name);
+        for header in headers.iter().filter(|header| is_of_body(&header.name)) {
+            errors.add(header.pointer.clone(), "is set by the format `cloudevents-binary` of the `body`: remove it");
+        }
+        if let Some(signature) = &self.signature {
+            let is_own = |name: &str| is_of_body(name) || headers.iter().any(|header| header.name == name);
             signature.check_own(&format!("{at}/signature"), is_own, errors);
         }
     }

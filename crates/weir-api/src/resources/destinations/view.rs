@@ -8,11 +8,18 @@ use weir_core::{
     Destination, DestinationId, Timestamp, alert::AlertOverrides, destination::Settings, limit::MinInterval,
 };
 
-use super::{breaker::BreakerView, headers::MASK, rates::RateLimitView, retry::RetryView, signature::SignatureView};
+use super::{
+    body::BodyView,
+    breaker::BreakerView,
+    headers::MASK,
+    rates::RateLimitView,
+    retry::RetryView,
+    signature::{FormatView, SignatureView},
+};
 use crate::resources::alerts::Alerts;
 
 /// Fields of a destination that are shown but cannot be set.
-pub(crate) const READ_ONLY: [&str; 10] = [
+pub(crate) const READ_ONLY: [&str; 13] = [
     "id",
     "created_at",
     "updated_at",
@@ -23,6 +30,9 @@ pub(crate) const READ_ONLY: [&str; 10] = [
     "breaker_reason",
     "next_probe_at",
     "previous_secret_valid_until",
+    "signature_format",
+    "public_key",
+    "public_key_hex",
 ];
 
 /// A destination.
@@ -55,6 +65,12 @@ pub(crate) struct DestinationView {
     /// Until when the secret before the last rotation also signs; null if only one secret signs.
     #[schema(value_type = Option<String>, format = DateTime)]
     previous_secret_valid_until: Option<Timestamp>,
+    signature_format: FormatView,
+    /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
+    #[schema(example = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")]
+    public_key: Option<String>,
+    /// The same key as the hex of its 32 bytes, as receivers of `discord` configure it.
+    public_key_hex: Option<String>,
 }
 
 /// A newly created destination. Only this view of a destination shows the secret.
@@ -100,6 +116,7 @@ pub(crate) struct SettingsView {
     /// The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value.
     headers: BTreeMap<String, &'static str>,
     signature: SignatureView,
+    body: BodyView,
     paused: bool,
 }
 
@@ -108,6 +125,7 @@ impl DestinationView {
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
         let settings = &destination.settings;
         let held_until = destination.held_until.filter(|until| *until > now);
+        let public_key = settings.signing.secret.public_key();
         Self {
             id: destination.id,
             settings: SettingsView::from(settings),
@@ -120,6 +138,9 @@ impl DestinationView {
             breaker_reason: destination.breaker.reason().map(str::to_owned),
             next_probe_at: destination.breaker.next_probe_at(),
             previous_secret_valid_until: settings.signing.previous_at(now).map(|previous| previous.valid_until),
+            signature_format: FormatView::from(&settings.signing.style),
+            public_key: public_key.map(|key| key.to_string()),
+            public_key_hex: public_key.map(|key| key.to_hex()),
         }
     }
 }
@@ -152,6 +173,7 @@ impl From<&Settings> for SettingsView {
             skip_after_attempts: settings.order.skip_after_attempts(),
             headers: settings.headers.iter().map(|(name, _)| (name.clone(), MASK)).collect(),
             signature: SignatureView::from(&settings.signing.style),
+            body: BodyView::from(settings),
             paused: settings.paused,
         }
     }

@@ -34,6 +34,8 @@ const OVERLAPS: [(u32, &str); 5] =
 struct Secret {
     secret: String,
     public_key: Option<String>,
+    #[serde(default)]
+    public_key_hex: Option<String>,
     previous_valid_until: Option<At>,
 }
 
@@ -73,8 +75,11 @@ impl SettingsPage {
         &GROUPS
     }
 
-    fn overlaps(&self) -> [(u32, &'static str); 5] {
-        OVERLAPS
+    /// A header that holds one signature has no overlap.
+    fn overlaps(&self) -> Vec<(u32, &'static str)> {
+        let format = self.head.destination.signature_format.as_ref();
+        let takes_several = format.is_none_or(|format| format.separator.is_some());
+        OVERLAPS.into_iter().filter(|(seconds, _)| takes_several || *seconds == 0).collect()
     }
 
     fn value(&self, field: &Field) -> &str {

@@ -188,6 +188,10 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
             serde_json::from_str(&text).map_err(wrong).with_context(|| format!("cannot {command} the destination"))?
         }
     };
+    if let Some(name) = changes.fields.header_given_twice() {
+        let twice = Misuse(format!("--header names {name} twice: give it once"));
+        return Err(twice).with_context(|| format!("cannot {command} the destination"));
+    }
     body.extend(fields(&changes.fields)?);
     if changes.unlimited {
         body.insert("rate_limits".to_owned(), Value::Array(Vec::new()));
@@ -239,6 +243,7 @@ async fn purge(call: &Call, destination: &Destination, body: &str, dry_run: bool
 fn secret_text(secret: Secret) -> String {
     let mut lines = vec![secret.secret];
     lines.extend(secret.public_key.map(|key| format!("Receivers verify with its public key: {key}")));
+    lines.extend(secret.public_key_hex.map(|key| format!("The same key in hex: {key}")));
     lines.extend(secret.previous_valid_until.map(|until| format!("The previous secret signs too until {until}.")));
     lines.join("\n")
 }

@@ -86,6 +86,7 @@ pub(super) struct Created {
 pub(super) struct Secret {
     pub(super) secret: String,
     pub(super) public_key: Option<String>,
+    pub(super) public_key_hex: Option<String>,
     pub(super) previous_valid_until: Option<Timestamp>,
 }
 
