@@ -25,6 +25,7 @@ pub mod pattern;
 pub mod plan;
 pub mod preview;
 pub mod quota;
+pub mod refusals;
 pub mod replay_share;
 pub mod retention;
 pub mod retry;

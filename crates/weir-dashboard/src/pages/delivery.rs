@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
@@ -14,6 +14,7 @@ use crate::{
     example::quoted,
     frame::{Frame, Section},
     names::label,
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count},
     visit::{Answered, Visit},
@@ -231,7 +232,7 @@ async fn page_of(visit: &Visit, delivery: Delivery) -> Result<DeliveryPage, Refu
     Ok(DeliveryPage { frame, delivery, event, destination })
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let page = page_of(&visit, find(&visit, &id).await?).await?;
     visit.page(&page)
 }
@@ -245,7 +246,7 @@ pub(crate) struct Seen {
 
 /// The delivery for live updates. Without a change there is no content: so what the reader has unfolded or selected
 /// stays.
-pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { seen }): Query<Seen>) -> Answered {
+pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(Seen { seen }): Query<Seen>) -> Answered {
     let delivery = find(&visit, &id).await?;
     if delivery.version() == seen {
         return visit.unchanged();
@@ -254,11 +255,11 @@ pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { 
     visit.fragment(&DeliveryLive(page))
 }
 
-pub(crate) async fn retry(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn retry(visit: Visit, PathId(id): PathId) -> Answered {
     act(visit, &id, "retry", "It is due now, under the limit of its destination.").await
 }
 
-pub(crate) async fn cancel(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn cancel(visit: Visit, PathId(id): PathId) -> Answered {
     act(visit, &id, "cancel", "The delivery is cancelled.").await
 }
 

@@ -1,7 +1,7 @@
 //! Events: the list, and one event with its deliveries and its body.
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -14,6 +14,7 @@ use crate::{
     json_text::indented,
     live_region::LiveRegion,
     names::Names,
+    path_id::PathId,
     refusal::Refusal,
     units::At,
     views::List,
@@ -199,7 +200,7 @@ pub(crate) async fn list_fragment(visit: Visit, Query(filter): Query<Filter>) ->
     visit.fragment(&EventsList { list: EventList::new(&visit, &me, filter, read) })
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let (me, event) = tokio::try_join!(visit.me(), EventView::read(&visit, &id))?;
     let names = Names::read(&visit, event.deliveries.iter().map(|row| &*row.destination_id)).await;
     let frame = visit.frame(me, Section::Events, event.event_type.clone());

@@ -85,7 +85,7 @@ fn acquire(
     origin: &Arc<Origin>,
     times: usize,
 ) -> (Vec<oneshot::Receiver<CheckoutResult>>, Vec<Dial>) {
-    let acquired = (0..times).map(|_| match pool.acquire(origin) {
+    let acquired = (0..times).map(|_| match pool.acquire(origin, Instant::now() + Duration::from_secs(10)) {
         Acquired::Idle(_) => panic!("no connection was made"),
         Acquired::Queued(receiver, dial) => (receiver, dial),
     });
@@ -102,13 +102,37 @@ fn dials_to_one_origin_are_bounded_and_an_ended_dial_allows_another() {
     let pool = Pool::new();
     let (mut receivers, mut dials) = acquire(&pool, &origin(1), 400);
     assert_eq!(dials.len(), MAX_DIALS_PER_ORIGIN);
-    let next = dials.pop().unwrap().end(Err(refused()));
+    let next = dials.pop().unwrap().end(Err(Some(refused())));
     assert_eq!(next.len(), 1);
     dials.extend(next);
     assert!(receivers[0].try_recv().unwrap().is_err(), "the first waiter gets the error");
     // Waiters that gave up need no dial.
     receivers.drain(..300);
-    assert!(dials.pop().unwrap().end(Err(refused())).is_empty());
+    assert!(dials.pop().unwrap().end(Err(Some(refused()))).is_empty());
+}
+
+#[test]
+fn a_dial_that_its_waiters_no_longer_wait_for_fails_no_other_waiter() {
+    let (pool, origin, now) = (Pool::new(), origin(1), Instant::now());
+    let wait = |until| match pool.acquire(&origin, until) {
+        Acquired::Idle(_) => panic!("no connection was made"),
+        Acquired::Queued(receiver, dial) => (receiver, dial),
+    };
+    let (mut patient, first) = wait(now + Duration::from_secs(10));
+    let (short, second) = wait(now + Duration::from_millis(1));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!((first.until() - now, second.until() - now), (Duration::from_secs(10), Duration::from_millis(1)));
+    // The attempt with the short limit gives up, and so does its dial.
+    drop(short);
+    assert!(second.end(Err(None)).is_empty());
+    assert!(patient.try_recv().is_err(), "it still waits for its own dial");
+    // A dial without anybody who waits leaves nothing behind, and one with somebody is followed by another.
+    let [next] = &mut first.end(Err(None))[..] else { panic!("one waits") };
+    assert_eq!(next.until() - now, Duration::from_secs(10));
+    drop(patient);
+    let (over, dial) = wait(now);
+    assert!(dial.is_none() && drop(over) == ());
+    assert_eq!(pool.lock().by_origin.len(), 0);
 }
 
 #[test]
@@ -123,7 +147,7 @@ fn origins_that_hang_leave_dials_for_every_other_origin() {
     assert_eq!(dials.len(), DIALS_RESERVED);
     let (mut dials, mut made) = (dials, 0);
     while let Some(dial) = dials.pop() {
-        dials.extend(dial.end(Err(refused())));
+        dials.extend(dial.end(Err(Some(refused()))));
         made += 1;
     }
     assert_eq!(made, 10);
