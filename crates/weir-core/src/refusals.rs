@@ -25,8 +25,10 @@ const SMALLEST_SHARE: f64 = 0.005;
 /// A receiver that admits fewer sends than this share of the limit has a lower limit. With one that counts exactly, a
 /// refused send may leave the count before the next refusal a little short.
 const FULL: f64 = 0.8;
-/// A larger share of refused sends is not jitter: most sends keep their distance.
+/// A larger share of refused sends is not jitter: most sends keep their distance. With one send in a window, every send
+/// that overtakes the delay of the last one is refused, which is nearly half of them.
 const LARGEST_JITTER_SHARE: f64 = 0.25;
+const LARGEST_JITTER_SHARE_OF_ONE: f64 = 0.45;
 /// The share of sends after a short gap that a receiver with spacing refuses at least, and how many times the share after
 /// a long gap that is. The network moves some gaps to the other side.
 const SHORT_GAPS_REFUSED: f64 = 0.4;
@@ -178,7 +180,8 @@ fn interval_that_helps(limit: &RateLimit, sends: &[JudgedSend]) -> Option<u32> {
 fn of_counts(limit: &RateLimit, share: f64, sends: &[JudgedSend]) -> Option<(Cause, Remedy)> {
     let full = FULL * f64::from(limit.limit.get());
     let admitted = admitted_before_refusals(limit.period.window() + NETWORK, sends);
-    if f64::from(admitted) >= full && share < LARGEST_JITTER_SHARE {
+    let largest_share = if limit.limit.get() == 1 { LARGEST_JITTER_SHARE_OF_ONE } else { LARGEST_JITTER_SHARE };
+    if f64::from(admitted) >= full && share < largest_share {
         let period = limit.period;
         let margin_ms = (period.window().as_secs_f64() * 1_000.0 * MARGIN) as u32;
         return Some((Cause::Jitter, Remedy::Margin { period, margin_ms: margin_ms.min(MAX_MARGIN_MS) }));

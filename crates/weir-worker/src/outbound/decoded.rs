@@ -16,10 +16,17 @@ pub(super) fn of(headers: &HeaderMap, body: &[u8], most: usize) -> Option<Vec<u8
     let (Some(encoding), None) = (encodings.next(), encodings.next()) else { return None };
     match encoding.to_str().ok()?.trim().to_ascii_lowercase().as_str() {
         "gzip" | "x-gzip" => first(GzDecoder::new(body), most),
-        // Servers send it with the frame of zlib, as RFC 9110 says, and without.
-        "deflate" => first(ZlibDecoder::new(body), most).or_else(|| first(DeflateDecoder::new(body), most)),
+        // Servers send it with the frame of zlib, as RFC 9110 says, and without. Without a frame nothing says that the body
+        // is encoded at all, and part of a plain text may decode to something.
+        "deflate" => first(ZlibDecoder::new(body), most)
+            .or_else(|| first(DeflateDecoder::new(body), most).filter(|decoded| is_text(decoded))),
         _ => None,
     }
+}
+
+/// Whether the bytes are UTF-8, except for a last character that is cut off.
+fn is_text(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).err().is_none_or(|error| error.error_len().is_none())
 }
 
 /// What can be decoded before the end or the limit. `None` if that is nothing, or not of this encoding.

@@ -126,12 +126,14 @@ fn a_dial_that_its_waiters_no_longer_wait_for_fails_no_other_waiter() {
     drop(short);
     assert!(second.end(Err(None)).is_empty());
     assert!(patient.try_recv().is_err(), "it still waits for its own dial");
-    // A dial without anybody who waits leaves nothing behind, and one with somebody is followed by another.
-    let [next] = &mut first.end(Err(None))[..] else { panic!("one waits") };
-    assert_eq!(next.until() - now, Duration::from_secs(10));
+    // A dial with somebody who waits is followed by another, and one without leaves nothing behind.
+    let mut next = first.end(Err(None));
+    assert_eq!((next.len(), next[0].until() - now), (1, Duration::from_secs(10)));
     drop(patient);
-    let (over, dial) = wait(now);
-    assert!(dial.is_none() && drop(over) == ());
+    assert!(next.remove(0).end(Err(None)).is_empty());
+    assert_eq!(pool.lock().by_origin.len(), 0);
+    let (mut over, dial) = wait(now);
+    assert!(dial.is_none() && over.try_recv().is_err(), "no time is left for a dial");
     assert_eq!(pool.lock().by_origin.len(), 0);
 }
 
