@@ -220,11 +220,13 @@ export interface DestinationHealth {
   failed: number;
   dead: number;
   last_success_at: string | null;
+  refused_within_limit: RefusedWithinLimit | null;
 }
 
 /** Times are RFC 3339. */
 export interface NewEvent {
   type: string;
+  /** Integers beyond 2^53 are `bigint`. */
   data: unknown;
   tenant?: string;
   /** Made by the client if absent, so that retries store the event once. */
@@ -257,6 +259,7 @@ export interface Event {
   expires_at?: string;
   coalesce_key?: string;
   ordering_key?: string;
+  /** Integers beyond 2^53 are `bigint`. */
   data?: unknown;
 }
 
@@ -535,7 +538,19 @@ export interface OverviewRow {
   drain_eta_s: number | null;
   drains: boolean | null;
   /** Why it is not faster; null: nothing waits. */
-  reason: "limit" | "slow" | "held" | "breaker" | "paused" | "ordered" | null;
+  reason: "limit" | "slow" | "held" | "breaker" | "paused" | "ordered" | "refused_within_limit" | null;
+  refused_within_limit: RefusedWithinLimit | null;
+}
+
+/** The receiver refuses sends that keep the limits; `setting` of `value` helps. */
+export interface RefusedWithinLimit {
+  cause: "jitter" | "spacing" | "lower_limit";
+  sends: number;
+  refused: number;
+  setting: "margin_ms" | "min_interval_ms" | "limit";
+  value: number;
+  period: Period | null;
+  text: string;
 }
 
 export interface Estimate {

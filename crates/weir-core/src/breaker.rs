@@ -138,10 +138,11 @@ impl Breaker {
         self.open.as_ref().map(|open| open.next_probe_at)
     }
 
-    /// Whether the breaker has been open for so long that the destination is to be paused.
-    pub fn should_pause(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
-        let longest = policy.pause_after_s.map(|secs| Duration::from_secs(secs.into()));
-        self.open.as_ref().zip(longest).is_some_and(|(open, longest)| now.since(open.since) >= longest)
+    /// How long the breaker has been open, if that is so long that the destination is to be paused.
+    pub fn pauses_after(&self, policy: &BreakerPolicy, now: Timestamp) -> Option<Duration> {
+        let longest = Duration::from_secs(policy.pause_after_s?.into());
+        let open_for = now.since(self.open.as_ref()?.since);
+        (open_for >= longest).then_some(open_for)
     }
 
     /// The fraction of its limit that the destination may use: above 0, and 1 after the slow start.
@@ -281,15 +282,16 @@ mod tests {
         }
         let mut probes = 0;
         let mut now = NOW;
-        while !breaker.should_pause(&policy, now) {
+        while breaker.pauses_after(&policy, now).is_none() {
             now = breaker.next_probe_at().unwrap();
             breaker = window.observe(&breaker, &policy, &EndedAttempt { began: now, now, ..failure(0.0) }).unwrap();
             probes += 1;
         }
         assert!(now.since(NOW) >= Duration::from_secs(86_400) && now.since(NOW) < Duration::from_secs(86_400 + 1_800));
         assert_eq!(probes, 53, "only the probes are sent within a day");
+        assert_eq!(breaker.pauses_after(&policy, now), Some(now.since(NOW)));
         let policy = BreakerPolicy { pause_after_s: None, ..policy };
-        assert!(!breaker.should_pause(&policy, now + Duration::from_secs(1 << 30)));
+        assert_eq!(breaker.pauses_after(&policy, now + Duration::from_secs(1 << 30)), None);
     }
 
     #[test]

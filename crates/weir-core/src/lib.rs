@@ -7,6 +7,7 @@ pub mod access;
 pub mod activity;
 pub mod address;
 pub mod alert;
+pub mod answer_history;
 pub mod audit;
 mod backoff;
 pub mod body;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 pub use crate::hints::MAX_HEADER_TEXT;
 use crate::{
+    answer_history::RefusalTrend,
     delivery::AttemptOutcome,
     hints::Hints,
     limit::RateLimits,
-    refusals::RefusalTrend,
     retry::{Next, RetryPolicy},
     time::Timestamp,
 };

@@ -95,6 +95,15 @@ pub(crate) struct OverviewRow {
     pub(crate) drains: Option<bool>,
     /// Why it does not send faster.
     pub(crate) reason: Option<String>,
+    #[serde(default)]
+    pub(crate) refused_within_limit: Option<Refused>,
+}
+
+/// Refusals of sends that keep the limit.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Refused {
+    /// What was seen, why, and the setting that helps.
+    pub(crate) text: String,
 }
 
 /// What the overview shows of a destination.
@@ -148,7 +157,10 @@ impl OverviewRow {
     }
 
     /// The reason in words, for tooltips.
-    pub(crate) fn reason_text(&self) -> &'static str {
+    pub(crate) fn reason_text(&self) -> &str {
+        if let (Some("refused_within_limit"), Some(refused)) = (self.reason.as_deref(), &self.refused_within_limit) {
+            return &refused.text;
+        }
         match self.reason.as_deref() {
             Some("limit") => "It sends as fast as its limit allows",
             Some("slow") => "The receiver answers slowly, so max_in_flight is reached before the limit",
@@ -164,7 +176,7 @@ impl OverviewRow {
     pub(crate) fn reason_tone(&self) -> &'static str {
         match self.reason.as_deref() {
             Some("breaker") => "bad",
-            Some("held" | "paused" | "slow") => "warn",
+            Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",
             _ => "calm",
         }
     }

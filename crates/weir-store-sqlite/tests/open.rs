@@ -147,6 +147,7 @@ async fn migrate_returns_the_applied_migrations() {
         (9, "session secret"),
         (13, "minimum interval"),
         (15, "released holds"),
+        (16, "bodies"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(SqliteStore::migrate(&path).await.unwrap().is_empty());

@@ -25,7 +25,9 @@ use weir_store::AttemptResult;
 use self::permit_slots::{PermitSlots, ask_time};
 use crate::{
     meters::Meters,
-    outbound::{Checkout, Connection, ExchangeResult, NoConnection, Outbound, Sent, SlotSource, Unreachable},
+    outbound::{
+        Checkout, Connection, ExchangeResult, NoConnection, Outbound, Sent, SlotSource, TimeLimit, Unreachable,
+    },
     spans::{AttemptSpan, AttemptSpans, StartedSpan},
     targets::DestinationTarget,
 };
@@ -113,7 +115,8 @@ impl From<&Permit> for UnusedPermit {
 enum TransportResult {
     Sent(Sent),
     /// No connection could be made, or each was closed before the request was sent. A slot was taken.
-    Unreachable(Unreachable),
+    /// With how long it was tried.
+    Unreachable(Unreachable, Duration),
     /// Withdrawn, held, expired, or shutting down.
     Withdrawn,
 }
@@ -128,8 +131,8 @@ impl Attempter {
         match self.send(permit, traced_body.as_ref().unwrap_or(body), target).await {
             TransportResult::Sent(sent) => self.judge(permit, target, sent, began, span),
             // An attempt without a connection has no send start, and is judged and recorded like any other.
-            TransportResult::Unreachable(Unreachable { failure, error }) => {
-                self.judge(permit, target, Sent::nothing(failure, error, self.clock.now()), began, span)
+            TransportResult::Unreachable(unreachable, tried_for) => {
+                self.judge(permit, target, Sent::nothing(unreachable, tried_for, self.clock.now()), began, span)
             }
             TransportResult::Withdrawn => {
                 counter!("weir_permits_unused_total").increment(1);
@@ -151,14 +154,17 @@ impl Attempter {
         if expected_at > self.clock.now() && self.outbound.has_idle_connection(&target.target) {
             self.sleep_until(expected_at).await;
         }
+        // Connecting and the request share one limit: a destination that hangs in the handshake is not waited for longer
+        // than one that hangs before its answer.
+        let mut limit = TimeLimit::new(target.timeout());
         let mut closed = 0;
         loop {
             // Get an open connection.
             let connecting_since = self.clock.now();
-            let Checkout { connection, warm } = match self.outbound.connect(&target.target).await {
+            let Checkout { connection, warm } = match self.outbound.connect(&target.target, &mut limit).await {
                 Ok(found) => found,
                 Err(NoConnection::Unreachable(unreachable)) => {
-                    return self.take_slot_for_failure(unreachable, &mut slots).await;
+                    return self.take_slot_for_failure(unreachable, limit.connecting(), &mut slots).await;
                 }
                 Err(NoConnection::Exhausted(what)) => {
                     tracing::warn!(what, "could not connect; the permit goes back unsent");
@@ -177,7 +183,7 @@ impl Attempter {
 
             // Ready to send: take the slot when it is expected, and send in it.
             self.sleep_until(expected_at).await;
-            match self.send_on(connection, permit, body, target, &mut slots).await {
+            match self.send_on(connection, permit, body, target, &mut slots, limit).await {
                 ExchangeResult::Sent(sent) => {
                     if let Some(sent_at) = sent.sent_at {
                         self.meters.sent(slots.lag_since, sent_at);
@@ -191,7 +197,8 @@ impl Attempter {
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
                         let error = "each connection was closed before the request could be sent".to_owned();
-                        return self.take_slot_for_failure(Unreachable { error, ..unreachable }, &mut slots).await;
+                        let unreachable = Unreachable { error, ..unreachable };
+                        return self.take_slot_for_failure(unreachable, limit.connecting(), &mut slots).await;
                     }
                 }
             }
@@ -200,9 +207,14 @@ impl Attempter {
 
     /// Takes a slot for an attempt without a connection: an unreachable destination is not tried more often than its
     /// limit allows.
-    async fn take_slot_for_failure(&self, unreachable: Unreachable, slots: &mut PermitSlots<'_>) -> TransportResult {
+    async fn take_slot_for_failure(
+        &self,
+        unreachable: Unreachable,
+        tried_for: Duration,
+        slots: &mut PermitSlots<'_>,
+    ) -> TransportResult {
         match slots.next().await {
-            Some(_) => TransportResult::Unreachable(unreachable),
+            Some(_) => TransportResult::Unreachable(unreachable, tried_for),
             None => TransportResult::Withdrawn,
         }
     }
@@ -214,6 +226,7 @@ impl Attempter {
         body: &EventBody,
         target: &DestinationTarget,
         slots: &mut PermitSlots<'_>,
+        limit: TimeLimit,
     ) -> ExchangeResult {
         let delivery = &permit.delivery;
         let settings = &target.destination.settings;
@@ -225,7 +238,7 @@ impl Attempter {
         let signature = settings.signing.sign(&message, self.clock.now());
         let number = delivery.attempts + 1;
         let head = target.target.request_head(&id, unix_seconds, &signature, number, trace, binary.as_ref());
-        let mut result = self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await;
+        let mut result = self.outbound.send(&target.target, connection, head, body, slots, limit).await;
         if let ExchangeResult::Sent(sent) = &mut result {
             sent.details.signed_at = Some(Timestamp::from_secs(unix_seconds));
         }
@@ -317,7 +330,7 @@ impl Attempter {
             delivery_id: claim.delivery_id,
             number,
             sent_at: sent.sent_at,
-            duration_ms: sent.sent_at.map_or(0, |sent_at| now.since(sent_at).as_millis() as u32),
+            duration_ms: sent.took.as_millis() as u32,
             outcome: decision.outcome,
             status_code,
             error: with_note(sent.error, sent.result.malformed_headers()),

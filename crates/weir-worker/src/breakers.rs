@@ -25,8 +25,8 @@ pub(crate) struct Breakers {
 /// A change of a breaker.
 pub(crate) struct BreakerUpdate {
     pub(crate) change: BreakerChange,
-    /// The destination has failed for so long that it must be paused.
-    pub(crate) pauses: bool,
+    /// How long the destination has failed, if it must be paused for that.
+    pub(crate) failed_for: Option<Duration>,
 }
 
 impl Breakers {
@@ -40,7 +40,7 @@ impl Breakers {
         let window = self.windows.entry(destination.id).or_default();
         let changed = window.observe(&destination.breaker, policy, &ending)?;
         Some(BreakerUpdate {
-            pauses: changed.should_pause(policy, now),
+            failed_for: changed.pauses_after(policy, now),
             change: BreakerChange { id: destination.id, expected: destination.breaker.clone(), changed, now },
         })
     }

@@ -8,8 +8,8 @@ use std::{
 
 use weir_core::{
     Destination, DestinationId, Timestamp,
+    answer_history::{AnswerHistory, RefusalTrend},
     outcome::SendResult,
-    refusals::{AnswerHistory, RefusalTrend},
 };
 use weir_queue::Permit;
 use weir_store::{SharedStore, StoreError};

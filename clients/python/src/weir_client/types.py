@@ -252,6 +252,18 @@ class HealthAttempts(TypedDict):
     deliveries: int
 
 
+class RefusedWithinLimit(TypedDict):
+    """The receiver refuses sends that keep the limits; `setting` of `value` helps."""
+
+    cause: Literal["jitter", "spacing", "lower_limit"]
+    sends: int
+    refused: int
+    setting: Literal["margin_ms", "min_interval_ms", "limit"]
+    value: int
+    period: str | None
+    text: str
+
+
 class DestinationHealth(TypedDict):
     window: str
     success_ratio: float | None
@@ -262,6 +274,7 @@ class DestinationHealth(TypedDict):
     failed: int
     dead: int
     last_success_at: str | None
+    refused_within_limit: RefusedWithinLimit | None
 
 
 class NewEvent(TypedDict, total=False):
@@ -553,8 +566,9 @@ class OverviewRow(TypedDict):
     binding: Binding | Literal["min_interval"] | None
     drain_eta_s: float | None
     drains: bool | None
-    # Why it is not faster: limit, slow, held, breaker, paused or ordered. None: nothing waits.
+    # Why it is not faster: limit, slow, held, breaker, paused, ordered or refused_within_limit. None: nothing waits.
     reason: str | None
+    refused_within_limit: RefusedWithinLimit | None
 
 
 class Estimate(TypedDict):

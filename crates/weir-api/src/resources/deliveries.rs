@@ -224,6 +224,7 @@ pub(crate) struct AttemptView {
     #[schema(value_type = Option<String>, format = DateTime)]
     sent_at: Option<Timestamp>,
     status_code: Option<u16>,
+    /// From the send start to the end of the answer; if no send started, how long Weir tried to connect.
     duration_ms: u32,
     error: Option<String>,
     /// The error in one word, or the class of a status that is not 2xx.
@@ -231,7 +232,8 @@ pub(crate) struct AttemptView {
     error_kind: Option<String>,
     #[schema(value_type = String, pattern = "^(delivered|retryable|rejected|unknown)$")]
     outcome: &'static str,
-    /// The body of the response, truncated to 16 KiB; to 1 KiB for a 2xx response.
+    /// The body of the response, truncated to 16 KiB; to 1 KiB for a 2xx response. A compressed one (`gzip`, `deflate`) is
+    /// decoded.
     response_body: Option<String>,
     /// The time that was signed: the `webhook-timestamp` of the request.
     #[schema(value_type = Option<String>, format = DateTime)]

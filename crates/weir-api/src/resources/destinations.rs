@@ -37,11 +37,6 @@ use weir_core::{
 use weir_queue::Terms;
 use weir_store::{Created, Deletion, DestinationDeletion};
 
-pub(crate) use self::{
-    by_name::{__path_put, put},
-    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
-    release::{__path_release, release},
-};
 use self::{
     body::BodyRequest,
     edits::{Ends, later},
@@ -54,6 +49,7 @@ use self::{
 pub(crate) use self::{
     by_name::{__path_put, put},
     edits::{Change, EDIT_ROUNDS, change, commit, crowded},
+    release::{__path_release, release},
 };
 use crate::{
     auth::Caller,

@@ -16,7 +16,7 @@ use crate::{
         query::{Query, parameters},
         texts::{DestinationIdText, TenantText, text},
     },
-    resources::preview::BindingView,
+    resources::{preview::BindingView, refusals::RefusalsView},
     state::Api,
 };
 
@@ -209,11 +209,14 @@ pub(crate) struct RowView {
     drain_eta_s: Option<f64>,
     /// Whether the backlog gets empty at the current inflow; null if unknown, or while nothing is sent.
     drains: Option<bool>,
-    /// Why the backlog is not sent faster: it is paused, its breaker is not closed, it is held, deliveries wait for
+    /// Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
+    /// the limit, it is held, deliveries wait for
     /// earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Null: nothing waits, or only for
     /// its retry.
-    #[schema(value_type = Option<String>, pattern = "^(paused|breaker|held|ordered|slow|limit)$", example = "limit")]
+    #[schema(value_type = Option<String>, pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|limit)$", example = "limit")]
     reason: Option<&'static str>,
+    /// Refusals within the limit, also while nothing waits; null if none are known.
+    refused_within_limit: Option<RefusalsView>,
 }
 
 /// The row of one destination.
@@ -299,6 +302,7 @@ impl RowView {
             drain_eta_s: figures.drain_eta.map(|eta| millis(eta.as_secs_f64())),
             drains: figures.drains,
             reason: figures.reason.map(|reason| reason.as_str()),
+            refused_within_limit: figures.refusals.map(RefusalsView::from),
         }
     }
 }

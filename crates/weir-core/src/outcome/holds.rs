@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use super::{HoldReason, MAX_HOLD, Refusal, SendResult};
 use crate::{
+    answer_history::RefusalTrend,
     hints::{Hints, UsedUp, Wait},
     limit::{RateLimit, RateLimits},
-    refusals::RefusalTrend,
 };
 
 /// How long a destination without a limit is held after a refusal that does not say until when: the shortest window of

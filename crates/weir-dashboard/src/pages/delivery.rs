@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
@@ -21,6 +21,7 @@ use crate::{
     example::quoted,
     frame::{Frame, Section},
     names::label,
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count},
     views::{Accepted, WaitsFor},
@@ -280,7 +281,7 @@ async fn page_of(visit: &Visit, delivery: Delivery) -> Result<DeliveryPage, Refu
     Ok(DeliveryPage { frame, delivery, event, destination })
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let page = page_of(&visit, find(&visit, &id).await?).await?;
     visit.page(&page)
 }
@@ -294,7 +295,7 @@ pub(crate) struct Seen {
 
 /// The delivery for live updates. Without a change there is no content: so what the reader has unfolded or selected
 /// stays.
-pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { seen }): Query<Seen>) -> Answered {
+pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(Seen { seen }): Query<Seen>) -> Answered {
     let delivery = find(&visit, &id).await?;
     if delivery.version() == seen {
         return visit.unchanged();
@@ -303,14 +304,14 @@ pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { 
     visit.fragment(&DeliveryLive(page))
 }
 
-pub(crate) async fn retry(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn retry(visit: Visit, PathId(id): PathId) -> Answered {
     let path = ApiPath::of(["deliveries", &id, "retry"]);
     let answer = visit.api.post::<Accepted>(&path, &json!({})).await;
     let text = |retried: Accepted| retried.text("It is due now.", "It is sent under the limit of its destination.");
     visit.after(&format!("/deliveries/{id}"), answer, text)
 }
 
-pub(crate) async fn cancel(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn cancel(visit: Visit, PathId(id): PathId) -> Answered {
     let path = ApiPath::of(["deliveries", &id, "cancel"]);
     let answer = visit.api.post::<serde_json::Value>(&path, &json!({})).await;
     visit.after(&format!("/deliveries/{id}"), answer, |_| "The delivery is cancelled.".to_owned())

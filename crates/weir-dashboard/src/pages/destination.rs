@@ -16,6 +16,7 @@ use crate::{
     client::{ApiPath, Call},
     fields::Fields,
     names::label,
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count},
     views::RateLimit,
@@ -133,11 +134,7 @@ pub(crate) async fn read(visit: &Visit, id: &str) -> Result<(Destination, String
 }
 
 /// Pauses or resumes. To resume also closes an open breaker and lifts a hold.
-pub(crate) async fn pause(
-    visit: Visit,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    fields: Fields,
-) -> Answered {
+pub(crate) async fn pause(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let paused = fields.text("paused") == "true";
     let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&json!({ "paused": paused }))?;
     let text = if paused { "Paused. Its deliveries wait." } else { "Sending again." };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use weir_core::{body::BodySettings, event::EventBody};
@@ -17,6 +17,7 @@ use crate::{
     json_text::indented,
     live_region::LiveRegion,
     names::Names,
+    path_id::PathId,
     refusal::Refusal,
     units::At,
     views::List,
@@ -236,7 +237,7 @@ pub(crate) async fn list_fragment(visit: Visit, Query(filter): Query<Filter>) ->
     visit.fragment(&EventsList { list: EventList::new(&visit, &me, filter, read) })
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let (me, event) = tokio::try_join!(visit.me(), EventView::read(&visit, &id))?;
     let names = Names::read(&visit, event.deliveries.iter().map(|row| &*row.destination_id)).await;
     let frame = visit.frame(me, Section::Events, event.event_type.clone());

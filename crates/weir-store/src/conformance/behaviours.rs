@@ -170,6 +170,8 @@ macro_rules! store_conformance {
             a_replay_takes_the_deliveries_of_several_tenants,
             a_page_of_a_filtered_list_reads_a_bounded_number_of_deliveries,
             sends_are_listed_with_their_results,
+            sends_that_the_receiver_refuses_for_their_rate_are_marked,
+            refusals_within_the_limit_are_found_and_end_with_an_edit,
             sends_at_the_same_instant_are_each_on_one_page,
             a_deleted_destination_is_known_to_have_existed,
             a_working_store_passes_its_check,

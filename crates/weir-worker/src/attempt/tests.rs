@@ -137,6 +137,23 @@ async fn an_attempt_without_a_connection_takes_a_slot() {
     assert!(matches!(rig.attempt().await, PermitEnd::Unused(_)), "the next slot is a minute away");
 }
 
+/// The receiver accepts connections and never answers a TLS handshake.
+#[tokio::test]
+async fn the_duration_of_an_attempt_that_hangs_in_its_dial_is_the_time_of_the_dial() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut rig = Rig::new(RateLimits::UNLIMITED, (0, 0), Duration::from_secs(75)).await;
+    let mut destination = Destination::clone(&rig.target.destination);
+    destination.settings.url = format!("https://{}/", silent.local_addr().unwrap()).parse().unwrap();
+    destination.settings.timeout_ms = 200;
+    let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
+    rig.target = DestinationTarget { destination: Arc::new(destination), target };
+    let PermitEnd::Recorded(finished) = rig.attempt().await else { panic!("the attempt is made") };
+    let attempt = &finished.result.attempt;
+    assert_eq!((attempt.sent_at, attempt.failure), (None, Some(Failure::Tls)));
+    assert_eq!(attempt.error.as_deref(), Some("the TLS handshake did not end within 200 ms"));
+    assert!((200..5_000).contains(&attempt.duration_ms), "{} ms", attempt.duration_ms);
+}
+
 /// A slot that starts a few milliseconds ahead must not hide that the permit waited for a worker.
 #[tokio::test(start_paused = true)]
 async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot_is_not() {

@@ -39,7 +39,7 @@ use weir_core::{
 };
 
 use super::{
-    ExchangeResult, Sent, SlotSource,
+    ExchangeResult, Sent, SlotSource, TimeLimit,
     answer::Answer,
     fault::{Broken, Unreachable},
     gate::{Gate, GateState, GatedStream},
@@ -176,13 +176,13 @@ impl Connection {
         now.duration_since(self.idle_since)
     }
 
-    /// Sends one request in the first slot that is not missed, and reads its answer. The time limit starts with the
-    /// send start.
+    /// Sends one request in the first slot that is not missed, and reads its answer. What is left of the time limit
+    /// starts with the send start.
     pub(super) async fn exchange(
         &mut self,
         mut request: Request<Full<Bytes>>,
         slots: &mut impl SlotSource,
-        limit: Duration,
+        limit: TimeLimit,
         waits: Waits<'_>,
     ) -> ExchangeResult {
         // A closed connection is found before it costs a slot.
@@ -210,7 +210,7 @@ impl Connection {
         // The request is on its way: read the answer within the time limit.
         let mut answer = Answer::default();
         let reused = std::mem::replace(&mut self.used, true);
-        let end = match timeout(limit, self.read_answer(response.as_mut(), &mut answer)).await {
+        let end = match timeout(limit.left(), self.read_answer(response.as_mut(), &mut answer)).await {
             Ok(Ok(())) => None,
             Ok(Err(broken)) => {
                 if broken == Broken::TooLarge {
@@ -231,10 +231,13 @@ impl Connection {
             self.gate.shut();
         }
         // Once its head has arrived, the answer counts, however the rest of it ended.
-        let (failure, error) = end.map_or((Failure::Broken, None), |(failure, error)| (failure, Some(error)));
+        let (failure, error) =
+            end.map_or_else(|| (Failure::Broken, answer.redirect()), |(failure, error)| (failure, Some(error)));
+        let ended_at = waits.clock.now();
         ExchangeResult::Sent(Sent {
             sent_at: Some(sent_at),
-            ended_at: waits.clock.now(),
+            ended_at,
+            took: ended_at.since(sent_at),
             result: answer.send_result(failure, waits.clock.wall()),
             details: AttemptDetails {
                 signed_at: None,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::sync::mpsc;
-use weir_core::{Clock, DestinationId, outcome::Effect};
+use weir_core::{Clock, DestinationId, outcome::Effect, time::InWords};
 use weir_queue::{Edit, SharedQueue, Terms};
 use weir_store::{BreakerChange, Hold, Pause, SharedStore};
 
@@ -118,10 +118,10 @@ impl ConditionStage {
         let (mut changes, mut pauses) = (BTreeMap::new(), BTreeMap::new());
         for NewCondition { ended, breaker } in batch {
             let id = ended.attempt.result.claim.destination_id;
-            if let Some(BreakerUpdate { change, pauses: is_too_long }) = breaker {
+            if let Some(BreakerUpdate { change, failed_for }) = breaker {
                 changes.entry(id).or_insert_with(|| change.clone());
-                if *is_too_long {
-                    let reason = "every attempt has failed for days".to_owned();
+                if let &Some(failed_for) = failed_for {
+                    let reason = format!("every attempt has failed for {}", InWords(failed_for));
                     pauses.entry(id).or_insert(Pause { id, reason, now });
                 }
             }

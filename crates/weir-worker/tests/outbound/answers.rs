@@ -1,7 +1,8 @@
 //! How answers, and missing answers, are judged.
 
-use std::time::Duration;
+use std::{io::Write as _, time::Duration};
 
+use flate2::{Compression, write::GzEncoder};
 use futures_util::FutureExt;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use weir_core::outcome::{Failure, SendResult};
@@ -31,7 +32,8 @@ fn failure(sent: &Sent) -> (Failure, &str) {
 async fn every_status_is_an_answer() {
     for code in [200, 201, 204, 301, 304, 307, 400, 404, 408, 410, 425, 429, 500, 502, 503, 599] {
         let sent = answered(&format!("HTTP/1.1 {code} X\r\ncontent-length: 0\r\n\r\n")).await;
-        assert_eq!((status(&sent), sent.response_body, sent.error), (code, None, None));
+        assert_eq!((status(&sent), sent.response_body), (code, None));
+        assert_eq!(sent.error.is_some(), matches!(code, 301 | 307), "{code}");
     }
 }
 
@@ -41,9 +43,36 @@ async fn a_redirect_is_an_answer_and_is_not_followed() {
     let location = elsewhere.local_addr().unwrap();
     for code in [301, 302, 303, 307, 308] {
         let redirect = format!("HTTP/1.1 {code} X\r\nlocation: http://{location}/\r\ncontent-length: 0\r\n\r\n");
-        assert_eq!(status(&answered(&redirect).await), code);
+        let sent = answered(&redirect).await;
+        assert_eq!(status(&sent), code);
+        let to =
+            format!("a redirect to http://{location}/; redirects are not followed: edit the URL of the destination");
+        assert_eq!(sent.error, Some(to));
     }
     assert!(elsewhere.accept().now_or_never().is_none());
+    let nowhere = answered("HTTP/1.1 307 X\r\ncontent-length: 0\r\n\r\n").await;
+    let error = "a redirect; redirects are not followed: edit the URL of the destination";
+    assert_eq!(nowhere.error.as_deref(), Some(error));
+}
+
+#[tokio::test]
+async fn a_compressed_answer_is_recorded_decoded() {
+    for (code, kept) in [(500, MAX_ANSWER_BODY), (200, MAX_SUCCESS_BODY)] {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        encoder.write_all(&b"too many ".repeat(1_000_000)).unwrap();
+        let body = encoder.finish().unwrap();
+        let head = format!("HTTP/1.1 {code} X\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n", body.len());
+        let sent = exchange(&outbound(), PATIENCE, async |mut wire| {
+            wire.answer(&head).await;
+            // The client reads no more of it than it keeps of any other answer.
+            let _ = wire.stream.write_all(&body).await;
+        })
+        .await;
+        assert_eq!(status(&sent), code);
+        let shown = sent.response_body.unwrap();
+        assert!(shown.starts_with("too many too many "), "{shown}");
+        assert_eq!(shown.len(), kept);
+    }
 }
 
 /// The longest `Retry-After` of an answer, in milliseconds.
@@ -83,7 +112,7 @@ async fn informational_answers_are_ignored() {
 async fn switching_protocols_is_an_answer_and_ends_the_connection() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;
@@ -139,7 +168,7 @@ async fn an_answer_whose_body_exceeds_the_timeout_is_judged_by_its_status() {
 async fn a_receiver_that_does_not_read_times_out() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let _wire = Wire::accept(&listener).await;
     let body = vec![b'x'; 64 << 20].into();
     let mut slots = Slots::from([wide()]);
@@ -151,7 +180,7 @@ async fn a_receiver_that_does_not_read_times_out() {
 async fn a_huge_answer_is_cut_and_judged_by_its_status() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer("HTTP/1.1 200 OK\r\ncontent-length: 67108864\r\n\r\n").await;
@@ -181,7 +210,7 @@ async fn a_connection_is_kept_when_the_body_is_within_the_limit() {
     {
         let outbound = outbound();
         let (listener, target) = plain_receiver().await;
-        let connection = outbound.connect(&target).await.unwrap().connection;
+        let connection = connect(&outbound, &target).await.unwrap().connection;
         let receiver = async {
             let mut wire = Wire::accept(&listener).await;
             let body = "x".repeat(length);
@@ -280,7 +309,7 @@ async fn bytes_of_a_body_that_are_not_text_are_replaced() {
 async fn read(answer: &str) -> (Sent, bool) {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer(answer).await;

@@ -20,8 +20,8 @@ use weir_core::{
     Clock, Slot, Timestamp, address::AddressPolicy, body::BodySettings, outcome::SendResult, signing::SignatureStyle,
 };
 use weir_worker::outbound::{
-    Checkout, Connection, ExchangeResult, NoConnection, Outbound, RequestHead, Sent, SlotSource, Target, TlsRoots,
-    Unreachable,
+    Checkout, Connection, ExchangeResult, NoConnection, Outbound, RequestHead, Sent, SlotSource, Target, TimeLimit,
+    TlsRoots, Unreachable,
 };
 
 /// The start time of the test clocks.
@@ -29,6 +29,11 @@ pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_000_000);
 pub(crate) const BODY: &[u8] = br#"{"hello":"there"}"#;
 /// Longer than any test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Connects within a time limit that no test reaches.
+pub(crate) async fn connect(outbound: &Outbound, target: &Target) -> Result<Checkout, NoConnection> {
+    outbound.connect(target, &mut TimeLimit::new(PATIENCE)).await
+}
 
 /// A clock that runs from [`EPOCH`]. Scripted readings are returned first.
 pub(crate) struct TestClock {
@@ -129,7 +134,7 @@ pub(crate) async fn post(
     slots: &mut impl SlotSource,
     limit: Duration,
 ) -> ExchangeResult {
-    outbound.send(target, connection, head(target), body, slots, limit).await
+    outbound.send(target, connection, head(target), body, slots, TimeLimit::new(limit)).await
 }
 
 /// Sends once on a fresh connection, to a receiver that answers with `script`.
@@ -138,7 +143,7 @@ where
     F: Future<Output = ()>,
 {
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = async { script(Wire::accept(&listener).await).await };
     let (result, ()) = tokio::join!(send_for(outbound, &target, connection, limit), receiver);
     sent(result)

@@ -62,7 +62,8 @@ impl TokenBucket {
                 tokio::spawn(async move {
                     let service = service_fn(|_: Request<Incoming>| serving.answer());
                     // The receiver ignores peers that disconnect.
-                    let connection = http1::Builder::new().timer(TokioTimer::new());
+                    let mut connection = http1::Builder::new();
+                    connection.timer(TokioTimer::new());
                     let _ = connection.serve_connection(TokioIo::new(stream), service).await;
                 });
             }

@@ -1,6 +1,10 @@
 use weir_core::{
-    DestinationId, Period, RateLimit, RateLimits, address::AddressPolicy, breaker::Breaker, limit::MinInterval,
+    DestinationId, Period, RateLimit, RateLimits,
+    address::AddressPolicy,
+    breaker::Breaker,
+    limit::MinInterval,
     order::DeliveryOrder,
+    refusals::{Cause, Remedy},
 };
 
 use super::*;
@@ -57,6 +61,9 @@ fn the_reason_names_the_first_thing_that_keeps_a_backlog_from_being_sent() {
     assert_eq!(reason_of(order, &measured(100, 2, 9.9)), Some("limit"));
     assert_eq!(reason_of(order, &measured(100, 8, 2.0)), Some("slow"));
     assert_eq!(reason_of(hold, &waits), Some("held"));
+    let remedy = Remedy::Interval { min_interval_ms: 102 };
+    let refusals = Some(Refusals { cause: Cause::Spacing, remedy, sends: 400, refused: 60 });
+    assert_eq!(reason_of(hold, &Measured { refusals, ..waits }), Some("refused_within_limit"));
     let pause = |destination: &mut Destination| {
         hold(destination);
         destination.settings.paused = true;

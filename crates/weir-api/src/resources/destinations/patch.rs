@@ -24,7 +24,7 @@ use crate::{
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
-const PATCH_NOTES: [(&str, &str); 12] = [
+const PATCH_NOTES: [(&str, &str); 13] = [
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
     ("rate_limits", "Replaces the whole array. Takes effect within 100 ms and does not reset the windows."),

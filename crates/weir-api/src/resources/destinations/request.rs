@@ -81,7 +81,8 @@ object! {
         /// The maximum number of sends that are started and not yet settled at one time.
         #[schema(minimum = 1, maximum = 10_000, default = json!(DEFAULT_MAX_IN_FLIGHT))]
         pub(super) max_in_flight: Option<u32>,
-        /// Time limit of one attempt, including the body of the response.
+        /// Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
+        /// wait for a slot in between does not count.
         #[schema(minimum = 100, maximum = 120_000, default = json!(DEFAULT_TIMEOUT_MS))]
         pub(super) timeout_ms: Option<u32>,
         pub(super) retry: Option<RetryRequest>,

@@ -48,7 +48,7 @@ pub(crate) struct DestinationView {
     /// Increases with every edit.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
-    /// Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for days.
+    /// Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows.
     paused_reason: Option<String>,
     /// No send starts before this instant, because the destination sent `Retry-After` or `RateLimit`.
     #[schema(value_type = Option<String>, format = DateTime)]

@@ -7,7 +7,6 @@
 //! ```
 
 use askama::Template;
-use axum::extract::Path;
 use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +16,7 @@ use crate::{
     client::{ApiPath, Call, append},
     fields::Fields,
     flash::Flash,
+    path_id::PathId,
     refusal::{FieldError, Refusal},
     units::{At, Count, PerSecond, Seconds},
     views::{Binding, RateLimit, apart},
@@ -274,7 +274,7 @@ struct PreviewPart {
 }
 
 /// What the limits in the form would do: a part of the page for the script, or the page with it.
-pub(crate) async fn preview(visit: Visit, Path(id): Path<String>, headers: HeaderMap, fields: Fields) -> Answered {
+pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
     let typed = Typed::read(&fields);
     let answer = visit.api.post::<Preview>(&ApiPath::of(["destinations", &id, "preview"]), &typed.body()).await;
     if headers.contains_key("hx-request") {
@@ -292,7 +292,7 @@ pub(crate) async fn preview(visit: Visit, Path(id): Path<String>, headers: Heade
     now::page(&visit, &id, &now::View::default(), status, Some((editor, preview))).await
 }
 
-pub(crate) async fn save(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let typed = Typed::read(&fields);
     let path = ApiPath::of(["destinations", &id]);
     let (before, _) = super::read(&visit, &id).await?;

@@ -1,7 +1,7 @@
 //! The tab *Now*: why a destination is not at its cap, how healthy its receiver is, and the editor of its limits.
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
 use weir_core::access::Role;
@@ -13,6 +13,7 @@ use super::{
 use crate::{
     client::ApiPath,
     frame::{Frame, Me, Section},
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count, Seconds, Share},
     views::{Binding, Drain, OverviewRow},
@@ -121,6 +122,7 @@ impl Live {
                 "The receiver answers slowly: all {} places of max_in_flight are taken before the limit is reached.",
                 self.head.destination.max_in_flight
             ),
+            Some("refused_within_limit") => "The receiver refuses sends that keep the limit.".to_owned(),
             Some("held") => "The receiver asked Weir to wait.".to_owned(),
             Some("breaker") => "The breaker is open because the receiver fails.".to_owned(),
             Some("paused") => "It is paused. Deliveries wait.".to_owned(),
@@ -165,7 +167,7 @@ async fn read(visit: &Visit, id: &str, window: &'static str) -> Result<(Me, Live
     Ok((me, Live { head, state, health, window }))
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>, Query(view): Query<View>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(view): Query<View>) -> Answered {
     page(&visit, &id, &view, StatusCode::OK, None).await
 }
 
@@ -187,7 +189,7 @@ pub(super) async fn page(
     visit.page_with(status, &NowPage { frame, live, editor })
 }
 
-pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(view): Query<View>) -> Answered {
+pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(view): Query<View>) -> Answered {
     let (_, live) = read(&visit, &id, view.window()).await?;
     visit.fragment(&NowLive { live })
 }
