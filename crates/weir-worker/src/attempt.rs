@@ -113,7 +113,7 @@ impl From<&Permit> for UnusedPermit {
 
 /// The result of connecting, taking a slot and sending.
 enum TransportResult {
-    Sent(Sent),
+    Sent(Box<Sent>),
     /// No connection could be made, or each was closed before the request was sent. A slot was taken.
     /// With how long it was tried.
     Unreachable(Unreachable, Duration),
@@ -129,7 +129,7 @@ impl Attempter {
         // The receiver gets the span of the attempt, if there is one.
         let traced_body = span.map(|span| body.clone().traced(Some(span.context)));
         match self.send(permit, traced_body.as_ref().unwrap_or(body), target).await {
-            TransportResult::Sent(sent) => self.judge(permit, target, sent, began, span),
+            TransportResult::Sent(sent) => self.judge(permit, target, *sent, began, span),
             // An attempt without a connection has no send start, and is judged and recorded like any other.
             TransportResult::Unreachable(unreachable, tried_for) => {
                 self.judge(permit, target, Sent::nothing(unreachable, tried_for, self.clock.now()), began, span)

@@ -72,7 +72,7 @@ pub struct Outbound {
 #[derive(Debug)]
 pub enum ExchangeResult {
     /// The request was sent. This is an attempt, even if no answer arrived.
-    Sent(Sent),
+    Sent(Box<Sent>),
     /// No slot was granted, or no other one after a missed slot. No byte was sent; not an attempt.
     Withdrawn,
     /// The connection was closed before any byte was sent. Not an attempt; the caller may use another connection. A

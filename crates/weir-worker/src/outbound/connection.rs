@@ -234,7 +234,7 @@ impl Connection {
         let (failure, error) =
             end.map_or_else(|| (Failure::Broken, answer.redirect()), |(failure, error)| (failure, Some(error)));
         let ended_at = waits.clock.now();
-        ExchangeResult::Sent(Sent {
+        ExchangeResult::Sent(Box::new(Sent {
             sent_at: Some(sent_at),
             ended_at,
             took: ended_at.since(sent_at),
@@ -247,7 +247,7 @@ impl Connection {
             response_body: answer.into_text(),
             error,
             cut_on_reuse,
-        })
+        }))
     }
 
     /// The times of the dial belong to the first request alone.

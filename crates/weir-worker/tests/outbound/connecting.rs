@@ -13,7 +13,7 @@ use weir_worker::outbound::{Outbound, Target, TimeLimit, TlsRoots, Unreachable};
 use crate::support::*;
 
 async fn refusal(outbound: &Outbound, target: &Target) -> Unreachable {
-    unreachable(connect(&outbound, target).await)
+    unreachable(connect(outbound, target).await)
 }
 
 fn strict() -> Outbound {

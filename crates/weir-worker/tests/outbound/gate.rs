@@ -150,7 +150,7 @@ async fn a_slot_missed_at_the_gate_keeps_the_connection_and_takes_another_slot()
 }
 
 async fn missed_at_the_gate(outbound: &Outbound, target: &Target, body: Bytes) {
-    let connection = connect(&outbound, target).await.unwrap().connection;
+    let connection = connect(outbound, target).await.unwrap().connection;
     let result = post(outbound, target, connection, body, &mut Slots::from([wide()]), PATIENCE).await;
     assert!(matches!(result, ExchangeResult::Withdrawn), "{result:?}");
     assert!(outbound.checkout(target).is_none(), "hyper holds a request that must not be sent");

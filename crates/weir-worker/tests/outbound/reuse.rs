@@ -18,14 +18,14 @@ use crate::support::*;
 
 /// Sends over a pooled connection, or over a new one when there is none.
 async fn deliver(outbound: &Outbound, target: &Target) -> (ExchangeResult, bool) {
-    let Checkout { connection, warm } = connect(&outbound, target).await.unwrap();
+    let Checkout { connection, warm } = connect(outbound, target).await.unwrap();
     (send(outbound, target, connection).await, warm)
 }
 
 /// Makes one exchange over a new connection. Returns the target and the receiver's end of the connection.
 async fn used(outbound: &Outbound, answer: &str) -> (Target, Wire<TcpStream>) {
     let (listener, target) = plain_receiver().await;
-    let connection = connect(&outbound, &target).await.unwrap().connection;
+    let connection = connect(outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer(answer).await;

@@ -143,7 +143,7 @@ where
     F: Future<Output = ()>,
 {
     let (listener, target) = plain_receiver().await;
-    let connection = connect(&outbound, &target).await.unwrap().connection;
+    let connection = connect(outbound, &target).await.unwrap().connection;
     let receiver = async { script(Wire::accept(&listener).await).await };
     let (result, ()) = tokio::join!(send_for(outbound, &target, connection, limit), receiver);
     sent(result)
@@ -158,7 +158,7 @@ pub(crate) fn unreachable(result: Result<Checkout, NoConnection>) -> Unreachable
 
 pub(crate) fn sent(result: ExchangeResult) -> Sent {
     match result {
-        ExchangeResult::Sent(sent) => sent,
+        ExchangeResult::Sent(sent) => *sent,
         other => panic!("not sent: {other:?}"),
     }
 }

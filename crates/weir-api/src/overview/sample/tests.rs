@@ -38,6 +38,7 @@ fn sample(rows: Vec<Row>) -> Sample {
         rows,
         sorted: Default::default(),
         replays: OpenReplays::new(),
+        refusals: RefusalWatch::default(),
         changes: VecDeque::new(),
         last_change: 0,
         snapshots: std::sync::Mutex::default(),
