@@ -145,8 +145,8 @@ async fn the_duration_of_an_attempt_that_hangs_in_its_dial_is_the_time_of_the_di
     let mut destination = Destination::clone(&rig.target.destination);
     destination.settings.url = format!("https://{}/", silent.local_addr().unwrap()).parse().unwrap();
     destination.settings.timeout_ms = 200;
-    let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
-    rig.target = DestinationTarget { destination: Arc::new(destination), target };
+    let target = Target::new(&destination.settings.url, &[], &SignatureStyle::standard(), &BodySettings::default());
+    rig.target = DestinationTarget::new(Arc::new(destination), target);
     let PermitEnd::Recorded(finished) = rig.attempt().await else { panic!("the attempt is made") };
     let attempt = &finished.result.attempt;
     assert_eq!((attempt.sent_at, attempt.failure), (None, Some(Failure::Tls)));
