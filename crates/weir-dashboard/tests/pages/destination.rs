@@ -79,7 +79,7 @@ async fn an_open_breaker_a_hold_and_a_pause_have_banners() {
     held.dashboard().get(PAGE).await.has(&["<b>Held until", "<button>Release</button>"]);
     held.on("POST", "/v1/destinations/dst_1/release", 200, json!({}));
     let released = held.dashboard().post(&format!("{PAGE}/release"), &format!("next={PAGE}")).await;
-    assert_eq!((released.status, released.location()), (303, PAGE));
+    assert_eq!((released.status.as_u16(), released.location()), (303, PAGE));
     assert_eq!(held.seen("POST", "/v1/destinations/dst_1/release").len(), 1);
     let paused = api("operate", |shown| shown["paused"] = json!(true));
     paused.dashboard().get(PAGE).await.has(&["<b>Paused.</b>", "<button>Resume</button>"]);
