@@ -62,9 +62,10 @@ impl TokenBucket {
                 tokio::spawn(async move {
                     let service = service_fn(|_: Request<Incoming>| serving.answer());
                     // The receiver ignores peers that disconnect.
-                    let mut connection = http1::Builder::new();
-                    connection.timer(TokioTimer::new());
-                    let _ = connection.serve_connection(TokioIo::new(stream), service).await;
+                    let _ = http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
                 });
             }
         });
