@@ -149,13 +149,10 @@ fn overlap(current: &Signing, given: Option<u32>) -> ApiResult<Duration> {
     }
     if given.is_some_and(|given| given > 0) {
         let style = current.style.as_str();
-        return Err(Problem::invalid_field(
-            "/overlap_s",
-            format!(
-                "must be 0 or omitted with the style `{style}`: its header holds one signature, so the new secret signs \
-                 alone at once"
-            ),
-        ));
+        return Err(Problem::conflict(format!(
+            "`overlap_s` must be 0 or omitted with the style `{style}`: its header holds one signature, so the new secret \
+             signs alone at once"
+        )));
     }
     Ok(Duration::ZERO)
 }

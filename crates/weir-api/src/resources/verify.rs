@@ -68,7 +68,9 @@ impl VerifyRequest {
         json!({"anyOf": [
             {"required": ["secret"], "properties": {
                 "secret": {"type": "string", "pattern": "^whsec_"}, "destination": &null,
-                "signature": {"properties": {"style": {"not": {"const": "discord"}}}},
+                "signature": {"properties": {
+                        "style": {"not": {"const": "discord"}}, "algorithm": {"not": {"const": "ed25519"}},
+                    }},
             }},
             {"required": ["destination"], "properties": {
                 "destination": {"type": "string"}, "secret": &null, "signature": &null,

@@ -134,7 +134,9 @@ impl DestinationRequest {
                 {"properties": {"secret": {"type": "null"}}},
                 {"properties": {
                     "secret": {"pattern": "^whsec_"},
-                    "signature": {"properties": {"style": {"not": {"const": "discord"}}}},
+                    "signature": {"properties": {
+                        "style": {"not": {"const": "discord"}}, "algorithm": {"not": {"const": "ed25519"}},
+                    }},
                 }},
                 {"properties": {"signature": {"properties": {"style": {"enum": ["standard", null]}}}}},
             ]},

@@ -172,19 +172,25 @@ impl SignatureRequest {
         let with_id = json!({"enum": ["svix", "twitch"]});
         let custom = json!({
             "properties": {
-                "style": {"const": CUSTOM}, "signed": {"type": "string"}, "separator": {"enum": [",", null]},
-                "algorithm": {"enum": ["hmac-sha256", "hmac-sha512", null]}, "key": {"enum": ["text", null]},
-                "timestamp_format": {"enum": ["unix", null]}, "timestamp_header": {"type": "null"},
-                "id_header": {"type": "null"},
+                "style": {"const": CUSTOM}, "signed": {"type": "string"}, "timestamp_format": {"enum": ["unix", null]},
             },
             "required": ["style", "signed"],
+        });
+        // The receiver finds a time in another format only in a header of its own.
+        let timed = json!({
+            "properties": {
+                "style": {"const": CUSTOM}, "signed": {"type": "string"}, "timestamp_header": {"type": "string"},
+                "timestamp_format": {"enum": ["unix_ms", "rfc3339"]},
+            },
+            "required": ["style", "signed", "timestamp_header", "timestamp_format"],
         });
         json!({"anyOf": [
             standard,
             styled(one_header, &["timestamp_header", "id_header"]),
-            styled(with_time, &["timestamp_header", "id_header"]),
-            styled(with_id, &["timestamp_header", "id_header"]),
+            styled(with_time, &["id_header"]),
+            styled(with_id, &[]),
             custom,
+            timed,
         ]})
     }
 
