@@ -86,6 +86,7 @@ class AgainstWeir(unittest.TestCase):
         self.assertTrue(edited["paused"])
         with self.assertRaises(PreconditionFailed):
             self.weir.destinations.edit(id, {"paused": False}, if_match=version)
+        self.assertIsNone(self.weir.destinations.release(id)["held_until"])
         self.assertNotEqual(self.weir.destinations.rotate_secret(id)["secret"], created["secret"])
         self.assertEqual([one["id"] for one in self.weir.destinations.list(tenant="edits")], [id])
         self.weir.destinations.delete(id)

@@ -57,6 +57,7 @@ test("a destination is created, edited and deleted", async () => {
   assert.deepEqual(destination.rate_limits, [{ limit: 10, period: "second", burst: 1, margin_ms: 0 }]);
   assert.equal((await weir.destinations.edit(id, { paused: true }, { ifMatch: version })).paused, true);
   await assert.rejects(weir.destinations.edit(id, { paused: false }, { ifMatch: version }), PreconditionFailed);
+  assert.equal((await weir.destinations.release(id)).held_until, null);
   assert.notEqual((await weir.destinations.rotateSecret(id)).secret, secret);
   assert.deepEqual((await all(weir.destinations.list({ tenant: "edits" }))).map((one) => one.id), [id]);
   await weir.destinations.delete(id);

@@ -27,7 +27,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 8;
 
 /// The refusals within the limit among the recent sends of a destination, if there are some. Reads at most
-/// [`SENDS_READ`] sends, none of them from before the last edit.
+/// `SENDS_READ` sends, none of them from before the last edit.
 pub async fn refusals_of(
     store: &dyn Store,
     destination: &Destination,
