@@ -114,7 +114,7 @@ mod timed {
         wait_for(&app, "weir_attempts_under_way", |under_way| under_way > 0.0).await;
         receiver.wait_for("/limited", 30, SOON).await;
 
-        // The receiver sees the last request before the worker has its answer, and the gauges may be zero in between.
+        // The last request has arrived, but the worker may not have its answer yet. The gauges may already be zero.
         wait_for(&app, "weir_start_lag_seconds_count", |starts| starts == 60.0).await;
         wait_for(&app, "weir_deliveries_total", |delivered| delivered == 60.0).await;
         wait_for(&app, "weir_attempts_under_way", |under_way| under_way == 0.0).await;
