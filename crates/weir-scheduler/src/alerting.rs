@@ -87,8 +87,8 @@ impl AlertPublisher {
         // Only destinations of these tenants can have recipients.
         let tenants: BTreeSet<_> = subscribers.iter().map(|subscriber| subscriber.settings.tenant.clone()).collect();
         let policy = self.store.alert_policy().await?;
-        let conditions = self.store.conditions(&Vec::from_iter(tenants)).await?;
-        self.look_for_refusals(&conditions, refusals).await?;
+        let mut conditions = self.store.conditions(&Vec::from_iter(tenants)).await?;
+        self.look_for_refusals(&mut conditions, refusals).await?;
         // The pause after the pass depends on the duration of these reads.
         let read_time = self.clock.now().since(began);
         // Page by page: compare the conditions with the alert states, and publish the differences.
@@ -107,19 +107,28 @@ impl AlertPublisher {
     }
 
     /// Looks for refusals within the limit, where attempts failed lately and where an alert has said that there are some.
-    async fn look_for_refusals(&self, conditions: &[Condition], refusals: &mut RefusalWatch) -> Result<(), Failure> {
+    /// Adds the refused destinations that have no other condition.
+    async fn look_for_refusals(
+        &self,
+        conditions: &mut Vec<Condition>,
+        refusals: &mut RefusalWatch,
+    ) -> Result<(), Failure> {
         let now = self.clock.now();
-        if !refusals.is_due(now) {
-            return Ok(());
+        if refusals.is_due(now) {
+            let traffic = self.store.recent_traffic(now.before(FAILURES_OF)).await?;
+            let failing = traffic.iter().filter(|(_, traffic)| RefusalWatch::is_suspect(traffic.failed));
+            let alerted = conditions.iter().filter(|condition| condition.state.is_refused());
+            let suspects: BTreeSet<_> =
+                failing.map(|(id, _)| *id).chain(alerted.map(|condition| condition.destination_id)).collect();
+            let suspects = self.store.destinations(&Vec::from_iter(suspects)).await?.into_iter().flatten().collect();
+            refusals.look(&*self.store, suspects, now).await?;
         }
-        let traffic = self.store.recent_traffic(now.before(FAILURES_OF)).await?;
-        let failed = |id| traffic.get(&id).map_or(0, |traffic| traffic.failed);
-        let is_suspect = |condition: &&Condition| {
-            RefusalWatch::is_suspect(failed(condition.destination_id)) || condition.state.is_refused()
-        };
-        let suspects: Vec<_> = conditions.iter().filter(is_suspect).map(|condition| condition.destination_id).collect();
-        let suspects = self.store.destinations(&suspects).await?.into_iter().flatten().collect();
-        Ok(refusals.look(&*self.store, suspects, now).await?)
+        let mut refused = refusals.refused();
+        for condition in &*conditions {
+            refused.remove(&condition.destination_id);
+        }
+        conditions.extend(refused.into_iter().map(Condition::healthy));
+        Ok(())
     }
 
     /// Stores the events, and then the new alert states.

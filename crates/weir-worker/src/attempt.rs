@@ -22,7 +22,7 @@ use weir_core::{
 use weir_queue::{Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
 
-use self::permit_slots::{PermitSlots, ask_time};
+use self::permit_slots::{AskAhead, PermitSlots};
 use crate::{
     meters::Meters,
     outbound::{
@@ -145,11 +145,13 @@ impl Attempter {
         // When to ask for the slot, the latest send start, and when the start lag begins.
         let start_by = permit.delivery.expires_at - target.timeout();
         let lag_since = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
-        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, lag_since };
+        let ask_ahead = AskAhead::new(&permit.delivery, &target.destination.settings.rate_limits);
+        let mut slots =
+            PermitSlots { attempter: self, permit, ask_ahead, start_by, preparation: None, slot: None, lag_since };
         // How long the permit took to get here, and how long the request for its slot will take.
         let handover = self.clock.now().since(permit.published_at).min(LONGEST_HANDOVER);
         let round_trip = self.queue.slot_round_trip();
-        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| ask_time(at, &permit.delivery, round_trip));
+        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| ask_ahead.of(at, round_trip));
         // Leave an idle connection to others until it is needed. If none is idle, dial now.
         if expected_at > self.clock.now() && self.outbound.has_idle_connection(&target.target) {
             self.sleep_until(expected_at).await;

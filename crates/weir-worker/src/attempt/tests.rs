@@ -160,8 +160,16 @@ async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot
     let hundred_a_second = RateLimits::new(RateLimit::new(100, Period::Second).into_iter().collect()).unwrap();
     let Rig { attempter, queue, permit, .. } = Rig::new(hundred_a_second, (0, 0), Duration::from_secs(75)).await;
     let (start_by, lag_since) = (permit.delivery.expires_at, permit.published_at);
-    let mut slots =
-        PermitSlots { attempter: &attempter, permit: &permit, start_by, preparation: None, slot: None, lag_since };
+    let ask_ahead = AskAhead::new(&permit.delivery, &RateLimits::default());
+    let mut slots = PermitSlots {
+        attempter: &attempter,
+        permit: &permit,
+        ask_ahead,
+        start_by,
+        preparation: None,
+        slot: None,
+        lag_since,
+    };
     tokio::time::advance(Duration::from_secs(2)).await;
     let first = queue.take_slot(SlotRequest::new(permit.id)).await.unwrap();
     assert!(matches!(first, SlotAnswer::Granted(_)), "its slot is missed, and the next one is 10 ms away");

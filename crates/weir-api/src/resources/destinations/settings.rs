@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     errors::Errors,
-    problem::ApiResult,
+    problem::{ApiResult, Problem},
     readers::fields::{self, read_with},
 };
 
@@ -53,14 +53,28 @@ pub(crate) fn merge(
     // A null is read only together with a style.
     let renews_secret = patch.0.get("secret").is_some_and(Value::is_null);
     let context = Context { addresses, current: Some(current), origin_changes, renews_secret };
-    read_with(patch.merge_into(shown), |request, errors| context.settings(request, errors))
+    read_with(patch.merge_into(shown), |request, errors| context.settings(request, errors)).and_then(fit)
 }
 
 /// The settings that replace all current ones. Only the secret, and header values that are masked, stay.
 pub(crate) fn replace(current: &Settings, body: Value, addresses: &AddressPolicy) -> ApiResult<Settings> {
     let origin_changes = changes_origin(&current.url, &body);
     let context = Context { addresses, current: Some(current), origin_changes, renews_secret: false };
-    read_with(body, |request, errors| context.settings(request, errors))
+    read_with(body, |request, errors| context.settings(request, errors)).and_then(fit)
+}
+
+/// Refuses a style that the secret of the destination, which the request does not name, does not fit. The request is
+/// valid, so this is a conflict.
+fn fit(settings: Settings) -> ApiResult<Settings> {
+    let Signing { style, secret, .. } = &settings.signing;
+    match style.refusal_of(secret) {
+        None => Ok(settings),
+        Some(unfit) => Err(Problem::conflict(format!(
+            "/signature: does not fit the secret of the destination: the style `{}` {unfit}; send a `secret` with the \
+             style, or `\"secret\": null` for a new one",
+            style.as_str()
+        ))),
+    }
 }
 
 /// Whether a patch changes the origin of the URL. The values of headers are write-only, so a client that edits the URL
@@ -169,21 +183,15 @@ impl Context<'_> {
             (None, Some(current)) if !self.renews_secret => current.clone(),
             (None, current) => Signing::new(style.new_secret(current.map(|current| &current.secret), rand::random())),
         };
-        if let Some(unfit) = style.refusal_of(&signing.secret).filter(|_| !errors.has("/signature")) {
-            let name = style.as_str();
-            match (is_given, unfit) {
-                (true, Unfit::NeedsEncoded) => {
-                    errors.add("/secret", format!("does not fit the style `{name}`, which {unfit}"));
-                }
-                (true, _) => errors.add("/signature", format!("does not fit the secret: the style `{name}` {unfit}")),
-                (false, _) => errors.add(
-                    "/signature",
-                    format!(
-                        "does not fit the secret of the destination: the style `{name}` {unfit}; send a `secret` with \
-                         the style, or `\"secret\": null` for a new one"
-                    ),
-                ),
+        // A secret that was not given is checked when the whole request is valid.
+        let unfit = style.refusal_of(&signing.secret).filter(|_| is_given && !errors.has("/signature"));
+        let name = style.as_str();
+        match unfit {
+            None => {}
+            Some(unfit @ Unfit::NeedsEncoded) => {
+                errors.add("/secret", format!("does not fit the style `{name}`, which {unfit}"));
             }
+            Some(unfit) => errors.add("/signature", format!("does not fit the secret: the style `{name}` {unfit}")),
         }
         if !style.takes_several() {
             // The header holds one signature, so the previous secret cannot sign any longer.
