@@ -193,7 +193,7 @@ async fn a_private_key_shows_its_public_key_and_is_rotated_to_another_private_ke
     assert!(rotated["public_key"].as_str().unwrap().starts_with("whpk_") && rotated["public_key"] != PUBLIC);
     assert_eq!(signing(&server, &id).await.secret.kind(), KeyKind::Ed25519);
     // The other styles support only shared secrets.
-    assert_eq!(server.patch(&path, json!({"signature": {"style": "prefixed"}})).await.pointers(), ["/signature"]);
+    server.patch(&path, json!({"signature": {"style": "prefixed"}})).await.problem(409);
     let styled = json!({"secret": SECRET, "signature": {"style": "prefixed"}});
     server.patch(&path, styled).await.expect(StatusCode::OK);
     assert_eq!(server.post(&format!("{path}/rotate-secret"), json!({"secret": PRIVATE})).await.pointers(), ["/secret"]);
@@ -318,8 +318,8 @@ async fn an_edit_of_the_style_keeps_a_secret_that_fits_and_asks_for_one_that_doe
     server.patch(&path, json!({"secret": TEXT})).await.expect(StatusCode::OK);
     for name in ["standard", "svix", "discord"] {
         let refused = server.patch(&path, style(name)).await;
-        assert_eq!(refused.pointers(), ["/signature"], "{name}");
         let text = String::from_utf8(refused.body.to_vec()).unwrap();
+        refused.problem(409);
         assert!(text.contains("`secret`") && !text.contains(TEXT), "{text}");
     }
     assert_eq!(signing(&server, &id).await.secret.reveal(), TEXT);

@@ -70,8 +70,8 @@ fn fit(settings: Settings) -> ApiResult<Settings> {
     match style.refusal_of(secret) {
         None => Ok(settings),
         Some(unfit) => Err(Problem::conflict(format!(
-            "/signature: does not fit the secret of the destination: the style `{}` {unfit}; send a `secret` with the \
-             style, or `\"secret\": null` for a new one",
+            "the style `{}` does not fit the secret of the destination: it {unfit}; send a `secret` with the style, or \
+             `\"secret\": null` for a new one",
             style.as_str()
         ))),
     }
