@@ -28,7 +28,7 @@ impl ShardContext {
             }
         }
         // Of two installations that start together, only the one that marks this shard goes on to the others.
-        let marked = self.connection.call(&[self.begin(Shard::REFERENCE)]).await.pop();
+        let marked = self.connection.call(&[self.begin_shard(Shard::REFERENCE)]).await.pop();
         match marked {
             Some(Err(failure)) => match failure.cause {
                 FailureCause::Foreign(owner) => Err(foreign(owner)),

@@ -16,7 +16,7 @@
 //!     │         ├─ wakes: batched, each destination once
 //!     │         ├─ admission_estimates, admissions: new deliveries that need no run
 //!     │         ├─ repairs: shards whose keys were damaged begin anew
-//!     │         └─ clock: the offset to the server's TIME
+//!     │         └─ timekeeping, clock: the offset to the server's TIME
 //!     │
 //!   reader ──── blocking reads of the delivery queue, on a connection of its own
 //! ```
@@ -42,6 +42,7 @@ mod scripts;
 mod settlements;
 mod shard_context;
 mod slots;
+mod timekeeping;
 mod wakes;
 
 use std::{sync::Arc, time::Duration};
@@ -119,7 +120,7 @@ impl RedisQueue {
         });
         // Before anything is written: these may be the keys of another installation.
         context.take_possession(&address).await?;
-        // The clock comes first: the caller's time is a part of every call, and slots are given by this clock.
+        // The clock comes first: slots are given by it, and runs are due by it.
         context.start_clock().await.map_err(|error| OpenError::Unusable { address, error })?;
         // The tasks of the queue. Dropping the set ends them.
         let mut background = JoinSet::new();

@@ -142,7 +142,7 @@ impl ShardReader {
         if recall {
             // A lost queue gets its consumer group with its new generation.
             for &shard in &self.shards {
-                let _ = self.context.call(self.context.begin(shard)).await;
+                let _ = self.context.call(self.context.begin_shard(shard)).await;
             }
             // A permit whose settlement is not sent yet would be read again and used twice. So settlements are sent
             // first, and permits that are held now are skipped even if they end meanwhile.
@@ -175,7 +175,7 @@ impl ShardReader {
         Ok(())
     }
 
-    /// Waits until the worker has places and the process may take permits. Returns the number of places; `None` when
+    /// Waits until the worker has places, and the process may take permits and knows the time. Returns the number of places; `None` when
     /// the readers are stopped.
     async fn wanted(&self, stopped: &watch::Receiver<bool>) -> Option<usize> {
         let (mut stopped, mut wanted) = (stopped.clone(), self.wanted.subscribe());
@@ -184,6 +184,7 @@ impl ShardReader {
             _ = stopped.wait_for(|stopped| *stopped) => None,
             wanted = async {
                 self.context.lease.valid().await;
+                self.context.clock.verified().await;
                 wanted.wait_for(|wanted| *wanted > 0).await.ok().map(|wanted| *wanted)
             } => wanted,
         }
@@ -217,7 +218,7 @@ impl ShardReader {
             // itself says which generation is the latest: an entry may hold any number.
             let known = self.context.registry.generation(shard);
             if entries.iter().any(|entry| entry.generation != known) {
-                let _ = self.context.call(self.context.begin(shard)).await;
+                let _ = self.context.call(self.context.begin_shard(shard)).await;
             }
             for entry in entries {
                 let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;

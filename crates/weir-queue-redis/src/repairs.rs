@@ -84,7 +84,7 @@ impl ShardContext {
             "keys of Redis were damaged; the shard begins anew, and its destinations recover from the store"
         );
         let mut call = self.new_call(shard, Operation::Begin);
-        call.arg(0).arg(0).arg(failed.generation);
+        call.arg(0).arg(0).arg(0).arg(-1).arg(failed.generation);
         match self.connection.call(&[call]).await.pop() {
             Some(Ok(answer)) => {
                 if let Err(error) = self.read_answer(shard, answer) {

@@ -50,7 +50,7 @@ pub(crate) fn by_destination<T>(
 #[async_trait]
 impl Schedule for RedisQueue {
     async fn check(&self) -> QueueResult<()> {
-        let calls: Vec<Call> = Shard::all().map(|shard| self.context.begin(shard)).collect();
+        let calls: Vec<Call> = Shard::all().map(|shard| self.context.begin_shard(shard)).collect();
         self.context.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Schedule for RedisQueue {
         for (shard, holds) in by_shard(holds, |hold| hold.destination_id) {
             let mut call = self.context.new_call(shard, Operation::Hold);
             for hold in holds {
-                call.destination(hold.destination_id).not_before(hold.until);
+                call.destination(hold.destination_id).not_before(hold.until).not_before(hold.sent_at);
             }
             calls.push(call);
         }

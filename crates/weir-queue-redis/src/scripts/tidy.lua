@@ -1,8 +1,8 @@
 -- Drops old entries of the delivery queue, oldest first, one page in each call. Entries whose claims have expired, read
 -- or not, are never sent; the store resolves their claims. Entries that no worker has read for long, because there is
 -- no worker or all are behind, are returned while their claims last: no worker can send them any more, so their claims
--- are released and count as no attempt. Idle readers without entries are removed. When entries were deleted that belong
--- to permits, a new generation begins.
+-- are released and count as no attempt. Idle readers without entries are removed. When entries that belong to permits
+-- were deleted or skipped, a new generation begins.
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; entries in a page; how long an entry may stay unread, and how long a reader may be idle,
@@ -27,21 +27,26 @@ for _, pairs_of in ipairs(redis.call('XINFO', 'GROUPS', QUEUE)) do
   end
 end
 
+local function is_unread(id)
+  local ms, count = entry_number(id)
+  return ms > last_ms or (ms == last_ms and count > last_count)
+end
+
 local dropped, unread = {}, {}
+local oldest = redis.call('XRANGE', QUEUE, '-', '+', 'COUNT', page)
 -- The oldest entries, up to the first that may stay. The times are those of the permits, because the ids have the
 -- server's own time, without the shift. The deadline is the third number of a permit, and its publication the fifth; see
 -- permits.lua.
-for _, entry in ipairs(redis.call('XRANGE', QUEUE, '-', '+', 'COUNT', page)) do
+for _, entry in ipairs(oldest) do
   local permit, delivery = entry[2][2], entry[2][4]
-  local ms, count = entry_number(entry[1])
-  local is_unread = ms > last_ms or (ms == last_ms and count > last_count)
+  local was_unread = is_unread(entry[1])
   local has_expired = struct.unpack('>i8', permit, 17) <= now
   local published = struct.unpack('>i8', permit, 33)
-  if not has_expired and not (is_unread and published + unread_ms * 1000 <= now) then
+  if not has_expired and not (was_unread and published + unread_ms * 1000 <= now) then
     break
   end
   dropped[#dropped + 1] = entry[1]
-  if is_unread then
+  if was_unread then
     unread[#unread + 1] = permit
     unread[#unread + 1] = delivery
   end
@@ -89,8 +94,26 @@ local function entries_are_missing()
   return permits > redis.call('XLEN', QUEUE)
 end
 
+-- Entries that were read are in the list of a reader until they are deleted. If one of the oldest is in none, somebody
+-- has set the group's position forward or removed a reader: no worker will ever get it.
+local function entries_are_skipped()
+  local pending = {}
+  for _, one in ipairs(redis.call('XPENDING', QUEUE, WORKERS, '-', '+', page)) do
+    pending[one[1]] = true
+  end
+  for index = #dropped + 1, #oldest do
+    local id = oldest[index][1]
+    if is_unread(id) then
+      return false
+    elseif not pending[id] then
+      return true
+    end
+  end
+  return false
+end
+
 local short_since = integer_in(redis.call('HGET', GENERATION, 'short_since'), 0, now)
-if not entries_are_missing() then
+if not entries_are_missing() and not entries_are_skipped() then
   redis.call('HDEL', GENERATION, 'short_since')
 elseif not short_since then
   redis.call('HSET', GENERATION, 'short_since', now)

@@ -11,7 +11,7 @@ use crate::support::{self, Server, ask_for_slot, claim, destination, eventually,
 
 /// What an operator may do to keys: the pattern of their names, and a script on each key `k`. Keys of idle shards may
 /// still be damaged from before.
-const DAMAGES: [(&str, &str); 28] = [
+const DAMAGES: [(&str, &str); 30] = [
     ("*:generation", "redis.pcall('DEL', k)"),
     ("*:generation", "redis.pcall('DEL', k) redis.pcall('SET', k, 'x')"),
     ("*:generation", "redis.pcall('HSET', k, 'began', 'x')"),
@@ -28,6 +28,8 @@ const DAMAGES: [(&str, &str); 28] = [
     ("*:queue", "redis.pcall('DEL', k)"),
     ("*:queue", "redis.pcall('DEL', k) redis.pcall('SET', k, 'x')"),
     ("*:queue", "redis.pcall('XGROUP', 'DESTROY', k, 'workers')"),
+    ("*:queue", "redis.pcall('XGROUP', 'SETID', k, 'workers', '0')"),
+    ("*:queue", "redis.pcall('XGROUP', 'SETID', k, 'workers', '$')"),
     ("*:queue", "redis.pcall('XTRIM', k, 'MAXLEN', 0)"),
     ("*:queue", "redis.pcall('XADD', k, '*', 'permit', 'x', 'delivery', 'x')"),
     ("*:queue", "redis.pcall('XADD', k, '*', 'x', 'x')"),
@@ -78,7 +80,7 @@ async fn run_once(scheduler: &RedisQueue, worker: &RedisQueue) -> Result<(), Str
 async fn settle_all(worker: &RedisQueue) {
     while let Ok(Ok(taken)) = tokio::time::timeout(Duration::from_millis(50), worker.take(1)).await {
         let ids: Vec<_> = taken.iter().map(|permit| permit.id).collect();
-        let _ = worker.settle(&ids).await;
+        let _ = worker.settle(&support::settled(&ids)).await;
         worker.recorded(&ids);
     }
 }
@@ -149,6 +151,28 @@ async fn permits_whose_entries_were_deleted_leave_their_room() {
     damage(&server, ("*:queue", "redis.call('XTRIM', k, 'MAXLEN', 4)")).await;
     eventually("the permits are gone", async || queue.depths().await.is_ok_and(|depths| depths.queued == 0)).await;
     works(&queue, &queue, "afterwards").await;
+}
+
+/// Nobody reads the entries any more, and they are neither deleted nor old.
+#[tokio::test]
+async fn permits_whose_entries_were_skipped_leave_their_room() {
+    let server = Server::start().await;
+    let config = RedisConfig { tidy_every: Duration::from_millis(100), ..server.config() };
+    let queue = support::open(config).await;
+    for script in [
+        "redis.call('XGROUP', 'SETID', k, 'workers', '$')",
+        "redis.call('XREADGROUP', 'GROUP', 'workers', 'x', 'STREAMS', k, '>') \
+         redis.call('XGROUP', 'DELCONSUMER', k, 'workers', 'x')",
+    ] {
+        wake(&queue, destination(1)).await.unwrap();
+        let lease = claim(&queue).await;
+        queue.publish(vec![publication(&queue, lease, 10, NextRun::Stop)]).await.unwrap();
+        assert_eq!(queue.depths().await.unwrap().queued, 10);
+        damage(&server, ("*:queue", script)).await;
+        eventually("the permits are gone", async || queue.depths().await.is_ok_and(|depths| depths.queued == 0)).await;
+        works(&queue, &queue, "afterwards").await;
+        settle_all(&queue).await;
+    }
 }
 
 #[tokio::test]

@@ -117,7 +117,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
         let (before, now, after) = (Instant::now(), clock.now(), Instant::now());
         if slot.contains(now) {
             recording.sends.lock().unwrap().push((before, after));
-            return queue.settle(&[permit.id]).await.unwrap();
+            return queue.settle(&[permit.id.into()]).await.unwrap();
         }
         recording.missed.fetch_add(1, Ordering::Relaxed);
     }
@@ -201,6 +201,40 @@ async fn a_limit_is_kept_and_used_while_the_clock_of_redis_is_set() {
         let used = sends as f64 / (2.0 * f64::from(RATE));
         assert!(used >= 0.8 - 2.0 * stalled, "used {used:.3} once the clock was {ahead} s ahead");
     }
+    processes.shutdown().await;
+    assert_bounded(&recording.sorted_sends());
+}
+
+#[tokio::test]
+async fn a_limit_is_kept_while_the_clock_of_redis_is_set_again_and_again_and_processes_start() {
+    let (server, clock) = Server::start_with_clock().await;
+    let (recording, mut processes) = two_processes(server.config()).await;
+    let steps =
+        [0.3, 0.6, 0.9, 1.2, HOUR, 0.0, YEAR, 0.3, 0.6, -HOUR, 0.0, 0.3, HOUR, 2.0 * HOUR, YEAR, -YEAR, 0.0, 0.3];
+    for (step, ahead) in steps.into_iter().enumerate() {
+        clock.set(ahead).unwrap();
+        // A process that starts directly after a step reads a clock that nobody has corrected yet.
+        if step % 4 == 0 {
+            let (config, recording) = (server.config(), recording.clone());
+            processes.spawn(async move {
+                let queue = Arc::new(support::open(config).await);
+                let (scheduling, working) = (schedule(queue.clone(), recording.clone()), work(queue, recording));
+                futures_util::future::join(scheduling, working).await;
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let before = recording.sorted_sends().len();
+    let stalled = stalls_for(Duration::from_secs(2)).await;
+    let used = (recording.sorted_sends().len() - before) as f64 / (2.0 * f64::from(RATE));
+    assert!(used >= 0.8 - 2.0 * stalled, "used {used:.3} afterwards");
+    let late_comer = support::open(server.config()).await.clock();
+    let (now, wall) = (late_comer.now(), late_comer.wall());
+    assert!(
+        now.since(wall).max(wall.since(now)) < Duration::from_secs(2),
+        "no process has followed a step: {now} {wall}"
+    );
     processes.shutdown().await;
     assert_bounded(&recording.sorted_sends());
 }

@@ -92,7 +92,9 @@ mod timed {
         let depth = scheduler.metric("weir_delivery_queue_depth").await;
         assert!(depth > 100.0, "300 have arrived, and {depth} of the others are in the queue");
         assert!(scheduler.metric("weir_delivery_queue_oldest_seconds").await > 0.5);
-        assert!(worker.metric("weir_worker_busy_ratio").await >= 0.5);
+        // One destination takes half of the places, with a gap between two attempts.
+        let busy = worker.metric("weir_worker_busy_ratio").await;
+        assert!((0.4..=1.0).contains(&busy), "{busy}");
         receiver.wait_for("/hot", 600, Duration::from_secs(30)).await;
         wait_for(&scheduler, "weir_delivery_queue_depth", |depth| depth == 0.0).await;
         let lag = worker.metric("weir_start_lag_seconds_sum").await / 600.0;
