@@ -87,8 +87,8 @@ impl AlertPublisher {
         // Only destinations of these tenants can have recipients.
         let tenants: BTreeSet<_> = subscribers.iter().map(|subscriber| subscriber.settings.tenant.clone()).collect();
         let policy = self.store.alert_policy().await?;
-        let mut conditions = self.store.conditions(&Vec::from_iter(tenants)).await?;
-        self.look_for_refusals(&mut conditions, refusals).await?;
+        let mut conditions = self.store.conditions(&Vec::from_iter(tenants.clone())).await?;
+        self.look_for_refusals(&tenants, &mut conditions, refusals).await?;
         // The pause after the pass depends on the duration of these reads.
         let read_time = self.clock.now().since(began);
         // Page by page: compare the conditions with the alert states, and publish the differences.
@@ -107,9 +107,11 @@ impl AlertPublisher {
     }
 
     /// Looks for refusals within the limit, where attempts failed lately and where an alert has said that there are some.
-    /// Adds the refused destinations that have no other condition.
+    /// Adds the refused destinations that have no other condition. A look is at a few destinations, so those of tenants
+    /// without subscribers are not looked at: they would delay the alerts about others.
     async fn look_for_refusals(
         &self,
+        tenants: &BTreeSet<String>,
         conditions: &mut Vec<Condition>,
         refusals: &mut RefusalWatch,
     ) -> Result<(), Failure> {
@@ -120,7 +122,8 @@ impl AlertPublisher {
             let alerted = conditions.iter().filter(|condition| condition.state.is_refused());
             let suspects: BTreeSet<_> =
                 failing.map(|(id, _)| *id).chain(alerted.map(|condition| condition.destination_id)).collect();
-            let suspects = self.store.destinations(&Vec::from_iter(suspects)).await?.into_iter().flatten().collect();
+            let suspects = self.store.destinations(&Vec::from_iter(suspects)).await?.into_iter().flatten();
+            let suspects = suspects.filter(|suspect| tenants.contains(&suspect.settings.tenant)).collect();
             refusals.look(&*self.store, suspects, now).await?;
         }
         let mut refused = refusals.refused();

@@ -241,7 +241,7 @@ impl Places {
         self.state().taken
     }
 
-    /// The sum of the times for which places were held, since the worker began.
+    /// How long all places together were held since the worker began.
     pub(crate) fn held(&self) -> Duration {
         self.state().held(Instant::now())
     }

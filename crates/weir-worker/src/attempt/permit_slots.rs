@@ -134,7 +134,7 @@ pub(super) struct AskAhead {
 }
 
 impl AskAhead {
-    /// A replay's permit asks later, so that a live delivery that is ready goes first.
+    /// The permit of a replay asks later. So a live delivery that is ready goes first.
     pub(super) fn new(delivery: &ClaimedDelivery, limits: &RateLimits) -> Self {
         if delivery.is_replay {
             return Self { ahead: REPLAY_ASK_AHEAD, is_rounded: false };

@@ -63,12 +63,12 @@ impl BusyMeter {
         samples.push_back(now);
     }
 
-    /// The share of the last ten seconds in which the threads were busy, from 0 to 1.
+    /// How much of the last ten seconds the threads were busy: a share from 0 to 1.
     pub(super) fn of_threads(&self) -> f64 {
         self.share(SAMPLES_KEPT, self.runtime.num_workers(), |sample| sample.worked)
     }
 
-    /// The share of the worker's places that attempts held in the last second, on average, from 0 to 1.
+    /// How many of the worker's places attempts held in the last second, on average: a share from 0 to 1.
     pub(super) fn of_places(&self) -> f64 {
         self.share(SAMPLES_OF_PLACES, self.worker.get().map_or(0, Load::capacity), |sample| sample.held)
     }

@@ -63,8 +63,8 @@ pub(crate) fn replace(current: &Settings, body: Value, addresses: &AddressPolicy
     read_with(body, |request, errors| context.settings(request, errors)).and_then(fit)
 }
 
-/// Refuses a style that the secret of the destination, which the request does not name, does not fit. The request is
-/// valid, so this is a conflict.
+/// Refuses the style if it does not fit the secret of the destination. The request names no secret, so the request is
+/// valid, and this is a conflict.
 fn fit(settings: Settings) -> ApiResult<Settings> {
     let Signing { style, secret, .. } = &settings.signing;
     match style.refusal_of(secret) {

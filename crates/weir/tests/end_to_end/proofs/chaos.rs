@@ -266,9 +266,9 @@ async fn under_way(api: &App) -> usize {
     count
 }
 
-/// The audit judges the recorded send starts without slack. The sends of killed workers, which nobody recorded, are judged
-/// here by their arrivals. The processes that start and end all the time delay a send between its start and its write.
-/// One send too many in a window of 50 would be 20 ms early.
+/// The audit judges the recorded send starts, without slack. If a worker is killed, nobody records the starts of its last
+/// sends, and only their arrivals can be judged. Processes start and end all the time here, so a worker may wait for a
+/// processor between the start of a send and its write. One send too many in a window of 50 would arrive 20 ms early.
 const SENDER_SLACK: Duration = Duration::from_millis(15);
 
 fn judge_caps(target: &Target, arrivals: &[Arrival]) {
