@@ -3,8 +3,8 @@
 //!
 //! Client, receiver and judge are this process; the engine runs in other processes, as in production. `run` plays
 //! [scenarios](scenario), [records](recording) every event and arrival, and [judges](judge) the recording afterwards.
-//! `autoscale` does the same while a controller scales workers by the rules of the manifests. `bench` measures figures,
-//! each against a ceiling of the same run, because figures of different machines or times cannot be compared.
+//! `autoscale` does the same while a controller scales workers by the rules of the manifests. `receivers` sends to
+//! [real rate limiters](receivers). `bench` measures figures, each against a ceiling of the same run, because figures of different machines or times cannot be compared.
 
 mod autoscale;
 mod bench;
@@ -18,6 +18,7 @@ mod pages;
 mod process;
 mod prove;
 mod receiver;
+mod receivers;
 mod recording;
 mod run;
 mod scenario;
@@ -43,6 +44,8 @@ enum Command {
     /// Test the autoscaling of workers with real processes and the rules of the manifests: exit 1 when a promise was
     /// broken
     Autoscale(autoscale::AutoscaleArgs),
+    /// Send to real rate limiters at their limits: exit 1 when more was refused, or less of a limit used, than is wanted
+    Receivers(receivers::ReceiversArgs),
     /// List the scenarios with a description of each
     List,
     /// Compare two reports side by side
@@ -80,6 +83,11 @@ async fn act(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Autoscale(args) => {
             if !autoscale::run(&args).await? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Receivers(args) => {
+            if !receivers::run(&args).await? {
                 return Ok(ExitCode::FAILURE);
             }
         }

@@ -86,6 +86,10 @@ enum Command {
         /// Check the autoscaling of workers with the settings of k8s/, real processes and a real Prometheus.
         #[arg(long, conflicts_with = "scaled")]
         autoscale: bool,
+        /// Send to real rate limiters (nginx, HAProxy, libraries of npm and PyPI) at their limits; takes eleven minutes,
+        /// or two with `--quick`.
+        #[arg(long, conflicts_with = "autoscale")]
+        receivers: bool,
         /// Passed on to `weir-load-tests run`; `-- --help` lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
@@ -123,6 +127,11 @@ fn run(command: Command) -> anyhow::Result<()> {
             let steps = [build_for_load(), prove_autoscaling(&arguments)];
             let proof = ProofEnv::find()?;
             step::run_all(&steps, &proof.env())
+        }
+        Command::Load { receivers: true, scaled, arguments, .. } => {
+            let set_up = if scaled { "scaled" } else { "embedded" };
+            let receivers = Servers::receivers(servers::given, scaled)?;
+            step::run_all(&[build_for_load(), play_receivers(set_up, &arguments)], receivers.env())
         }
         Command::Load { scaled: false, arguments, .. } => step::run_all(&load_steps("embedded", &arguments), &[]),
         Command::Load { scaled: true, arguments, .. } => {
@@ -280,6 +289,10 @@ fn prove_under_load(set_up: &str, arguments: &[String]) -> Step {
     Step::built("Prove it under load", LOAD_TESTS, &["run", "--spawn", set_up]).with_arguments(arguments)
 }
 
+fn play_receivers(set_up: &str, arguments: &[String]) -> Step {
+    Step::built("Send to real rate limiters", LOAD_TESTS, &["receivers", "--spawn", set_up]).with_arguments(arguments)
+}
+
 fn prove_autoscaling(arguments: &[String]) -> Step {
     Step::built("Prove autoscaling", LOAD_TESTS, &["autoscale"]).with_arguments(arguments)
 }
@@ -301,6 +314,14 @@ mod tests {
         let Command::Bench { arguments } = cli.command else { panic!("{cli:?}") };
         let steps = bench_steps(&arguments);
         assert!(steps[1].to_string().ends_with("bench --only latency"), "{}", steps[1]);
+    }
+
+    #[test]
+    fn receivers_are_played_on_both_set_ups() {
+        let cli = Cli::try_parse_from(["xtask", "load", "--receivers", "--scaled", "--quick", "nginx"]).unwrap();
+        let Command::Load { receivers: true, scaled: true, arguments, .. } = cli.command else { panic!("{cli:?}") };
+        let step = play_receivers("scaled", &arguments).to_string();
+        assert!(step.ends_with("receivers --spawn scaled --quick nginx"), "{step}");
     }
 
     #[test]

@@ -58,6 +58,15 @@ impl Servers {
         Ok(servers)
     }
 
+    /// The real rate limiters, and the programs of the servers if Weir runs in several processes.
+    pub(crate) fn receivers(given: Given, is_scaled: bool) -> anyhow::Result<Self> {
+        let mut servers = if is_scaled { Self::programs(given)? } else { Self::none(given) };
+        for (variable, find) in tools::RECEIVERS {
+            servers.name(variable, || utf8(&find()?))?;
+        }
+        Ok(servers)
+    }
+
     /// The servers of a Weir of several processes.
     pub(crate) fn for_weir(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);

@@ -1,5 +1,6 @@
 //! The tools that check the files in `deploy/` and `k8s/`, the API against its document, the clients, and the
-//! dashboard in a browser. A variable gives the path of each tool to the tests.
+//! dashboard in a browser; and the real rate limiters of the load tests. A variable gives the path of each tool to the
+//! tests.
 //!
 //! Tools of a distribution are installed like the servers (see [`programs`]). Tools of npm and PyPI are installed into
 //! `target/tools`, and stay until their lock files in `xtask/tools` change. A lock file has the hash of each file that
@@ -18,7 +19,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 
-use crate::servers::programs::{self, PYTHON, Package};
+use crate::servers::programs::{self, NODE, PYTHON, Package};
 
 type Find = fn() -> anyhow::Result<PathBuf>;
 
@@ -38,6 +39,15 @@ pub(crate) const ALL: [(&str, Find); 13] = [
     ("WEIR_TEST_TSC", typescript),
     ("WEIR_TEST_CHROMIUM", chromium),
     ("WEIR_TEST_BROWSER_TOOLS", browser_tools),
+];
+
+/// What `load --receivers` needs beside the programs of the servers: the real rate limiters.
+pub(crate) const RECEIVERS: [(&str, Find); 5] = [
+    ("WEIR_TEST_NGINX", || Ok(NGINX.find()?.join("nginx"))),
+    ("WEIR_TEST_HAPROXY", || Ok(HAPROXY.find()?.join("haproxy"))),
+    ("WEIR_TEST_NODE", || Ok(NODE.find()?.join("node"))),
+    ("WEIR_TEST_LIMITERS_NODE", node_limiters),
+    ("WEIR_TEST_LIMITERS_PYTHON", || LIMITERS_OF_PYPI.tool("python3")),
 ];
 
 pub(crate) const PROMETHEUS: Package = Package {
@@ -76,6 +86,12 @@ const HEADLESS_SHELL: Package = Package {
 const CHROMIUM: Package = Package { programs: &["chromium"], debian: "chromium", ..HEADLESS_SHELL };
 
 const NPM: Package = Package { name: "npm", programs: &["npm"], debian: "npm", fedora: "nodejs-npm", homebrew: "node" };
+
+const NGINX: Package =
+    Package { name: "nginx", programs: &["nginx"], debian: "nginx", fedora: "nginx", homebrew: "nginx" };
+
+const HAPROXY: Package =
+    Package { name: "HAProxy", programs: &["haproxy"], debian: "haproxy", fedora: "haproxy", homebrew: "haproxy" };
 
 /// A standard module of Python, which is a separate package on Debian.
 const VENV: Package = Package {
@@ -121,8 +137,22 @@ const BROWSER_TOOLS: NpmLock = npm_lock!("browser");
 /// The same version is in `clients/typescript/package.json`.
 const TYPESCRIPT: NpmLock = npm_lock!("typescript");
 
-/// For Python 3.11 and later, on every platform.
-const REQUIREMENTS: &str = include_str!("../tools/requirements.txt");
+/// The rate limiters of npm that `load --receivers` plays.
+const LIMITERS_OF_NPM: NpmLock = npm_lock!("limiters");
+
+/// Packages of PyPI in a Python environment of their own: what `pip install --require-hashes` reads. For Python 3.11 and
+/// later, on every platform.
+struct PythonLock {
+    name: &'static str,
+    requirements: &'static str,
+}
+
+const TOOLS_OF_PYPI: PythonLock =
+    PythonLock { name: "python", requirements: include_str!("../tools/requirements.txt") };
+
+/// The rate limiters of PyPI that `load --receivers` plays. Apart, because the tests do not need them.
+const LIMITERS_OF_PYPI: PythonLock =
+    PythonLock { name: "limiters-python", requirements: include_str!("../tools/limiters/requirements.txt") };
 
 fn kubectl() -> anyhow::Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -174,8 +204,24 @@ fn browser_tools() -> anyhow::Result<PathBuf> {
     Ok(folder.join("package.json"))
 }
 
+/// The `package.json` of the folder in which Node finds the rate limiters.
+fn node_limiters() -> anyhow::Result<PathBuf> {
+    let folder = installed("limiters-node", LIMITERS_OF_NPM.lock, |folder| LIMITERS_OF_NPM.install(folder))?;
+    Ok(folder.join("package.json"))
+}
+
 fn python_tool(name: &str) -> anyhow::Result<PathBuf> {
-    let folder = installed("python", REQUIREMENTS, |folder| {
+    TOOLS_OF_PYPI.tool(name)
+}
+
+impl PythonLock {
+    /// A program of the environment, which is made if it does not contain these packages.
+    fn tool(&self, program: &str) -> anyhow::Result<PathBuf> {
+        let folder = installed(self.name, self.requirements, |folder| self.install(folder))?;
+        Ok(folder.join("bin").join(program))
+    }
+
+    fn install(&self, folder: &Path) -> anyhow::Result<()> {
         let python = PYTHON.find()?.join("python3");
         let venv = || programs::run(Command::new(&python).args(["-m", "venv", "--clear"]).arg(folder));
         if venv().is_err() {
@@ -183,13 +229,12 @@ fn python_tool(name: &str) -> anyhow::Result<PathBuf> {
             venv()?;
         }
         let requirements = folder.join("requirements.txt");
-        fs::write(&requirements, REQUIREMENTS)
+        fs::write(&requirements, self.requirements)
             .with_context(|| format!("could not write {}", requirements.display()))?;
         let mut install = Command::new(folder.join("bin/pip"));
         install.args(["install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r"]);
         programs::run(install.arg(requirements)).map(drop)
-    })?;
-    Ok(folder.join("bin").join(name))
+    }
 }
 
 /// The folder of a tool in `target/tools`, which is filled if it does not contain this version: the text of a lock file.
@@ -253,7 +298,7 @@ mod tests {
 
     #[test]
     fn every_package_is_pinned_by_its_hash_and_no_registry_is_named() {
-        for NpmLock { manifest, lock } in [KUBECTL_OF_NPM, BROWSER_TOOLS, TYPESCRIPT] {
+        for NpmLock { manifest, lock } in [KUBECTL_OF_NPM, BROWSER_TOOLS, TYPESCRIPT, LIMITERS_OF_NPM] {
             let [manifest, lock] = [manifest, lock].map(|text| serde_json::from_str::<Value>(text).unwrap());
             let packages = lock["packages"].as_object().unwrap();
             for (name, version) in manifest["dependencies"].as_object().unwrap() {
@@ -264,12 +309,15 @@ mod tests {
                 assert!(hash.starts_with("sha512-") && package["resolved"].is_null(), "{name}");
             }
         }
-        let wanted = include_str!("../tools/requirements.in");
-        assert!(wanted.lines().all(|line| REQUIREMENTS.contains(&format!("{line} \\\n"))), "it is not compiled again");
-        // Each requirement continues on the lines of its hashes.
-        for requirement in REQUIREMENTS.replace("\\\n", " ").lines() {
-            let (version, hashes) = requirement.split_once("--hash=sha256:").unwrap();
-            assert!(version.contains("==") && !version.contains("://") && hashes.len() >= 64, "{requirement}");
+        let wanted = [include_str!("../tools/requirements.in"), include_str!("../tools/limiters/requirements.in")];
+        for (wanted, PythonLock { name, requirements }) in wanted.into_iter().zip([TOOLS_OF_PYPI, LIMITERS_OF_PYPI]) {
+            let is_there = |line: &str| requirements.contains(&format!("{line} \\\n"));
+            assert!(wanted.lines().all(is_there), "{name} is not compiled again");
+            // Each requirement continues on the lines of its hashes.
+            for requirement in requirements.replace("\\\n", " ").lines() {
+                let (version, hashes) = requirement.split_once("--hash=sha256:").unwrap();
+                assert!(version.contains("==") && !version.contains("://") && hashes.len() >= 64, "{requirement}");
+            }
         }
     }
 
@@ -290,10 +338,10 @@ mod tests {
 
     #[test]
     fn every_tool_has_a_variable_of_its_own() {
-        let mut names: Vec<_> = ALL.iter().map(|(variable, _)| variable).collect();
+        let mut names: Vec<_> = ALL.iter().chain(&RECEIVERS).map(|(variable, _)| variable).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), ALL.len());
+        assert_eq!(names.len(), ALL.len() + RECEIVERS.len());
         assert!(names.iter().all(|name| name.starts_with("WEIR_TEST_")));
     }
 }

@@ -67,6 +67,13 @@ class AgainstWeir(unittest.TestCase):
             missing = [path for _, _, path in methods(client) if path not in CALLED]
         assert not missing, f"no test calls {missing}"
 
+    def test_integers_of_64_bits_keep_their_digits_in_both_directions(self) -> None:
+        created = self.weir.destinations.create({"url": RECEIVER, "tenant": "integers", "paused": True})
+        data = {"id": 2**53 + 1, "least": -(2**63), "most": 2**64 - 1}
+        accepted = self.weir.events.post("video.created", data, tenant="integers")
+        self.assertEqual(self.weir.events.get(accepted["id"])["data"], data)
+        self.weir.destinations.delete(created["id"])
+
     def test_a_destination_is_created_edited_and_deleted(self) -> None:
         created = self.weir.destinations.create(
             {"url": RECEIVER, "tenant": "edits", "rate_limits": [{"limit": 10, "period": "second"}]}
@@ -74,11 +81,12 @@ class AgainstWeir(unittest.TestCase):
         id = created["id"]
         self.assertEqual(self.weir.destinations.secret(id)["secret"], created["secret"])
         destination, version = self.weir.destinations.get_version(id)
-        self.assertEqual(destination["rate_limits"], [{"limit": 10, "period": "second", "burst": 1}])
+        self.assertEqual(destination["rate_limits"], [{"limit": 10, "period": "second", "burst": 1, "margin_ms": 0}])
         edited = self.weir.destinations.edit(id, {"paused": True}, if_match=version)
         self.assertTrue(edited["paused"])
         with self.assertRaises(PreconditionFailed):
             self.weir.destinations.edit(id, {"paused": False}, if_match=version)
+        self.assertIsNone(self.weir.destinations.release(id)["held_until"])
         self.assertNotEqual(self.weir.destinations.rotate_secret(id)["secret"], created["secret"])
         self.assertEqual([one["id"] for one in self.weir.destinations.list(tenant="edits")], [id])
         self.weir.destinations.delete(id)

@@ -247,8 +247,16 @@ class Destinations extends Resource {
   }
 
   /** What other limits would do to the backlog. Nothing is changed. */
-  preview(id: string, limits: { rate_limits?: RateLimit[]; max_in_flight?: number } = {}): Promise<Preview> {
+  preview(
+    id: string,
+    limits: { rate_limits?: RateLimit[]; min_interval_ms?: number | null; max_in_flight?: number } = {},
+  ): Promise<Preview> {
     return this.call("POST", "/v1/destinations/{id}/preview", { id }, { body: limits, repeatable: true });
+  }
+
+  /** Ends the wait that the receiver has asked for. */
+  release(id: string): Promise<Destination> {
+    return this.call("POST", "/v1/destinations/{id}/release", { id }, { repeatable: true });
   }
 
   /** Sends a test event, and returns its delivery. */

@@ -6,6 +6,7 @@
  */
 
 import { ConnectionFailed, type Problem, refusal } from "./errors.js";
+import { parse, stringify } from "./json.js";
 
 export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
 
@@ -55,7 +56,7 @@ export class Transport {
     const request: RequestInit = { method, headers, redirect: "manual" };
     if (options.body !== undefined) {
       headers["content-type"] = "application/json";
-      request.body = JSON.stringify(options.body);
+      request.body = stringify(options.body);
     }
     for (let attempt = 0; ; attempt++) {
       const isLast = attempt >= this.connection.retries;
@@ -116,7 +117,7 @@ class NoAnswer extends Error {
 /** The JSON of an answer; the answer of a proxy may be something else. */
 function parsed(text: string): unknown {
   try {
-    return text === "" ? undefined : JSON.parse(text);
+    return text === "" ? undefined : parse(text);
   } catch {
     return undefined;
   }

@@ -13,11 +13,15 @@ export type DeliveryState =
   | "superseded"
   | "expired";
 
-/** At most `limit` sends in every window of one `period`. `burst` is 1 by default. */
+/**
+ * At most `limit` sends in every window of one `period`. `burst` is 1 by default, `margin_ms` is 0. With a margin the
+ * sends fit into a period that is longer by it.
+ */
 export interface RateLimit {
   limit: number;
   period: Period;
   burst?: number;
+  margin_ms?: number;
 }
 
 export interface Retry {
@@ -37,10 +41,59 @@ export interface Breaker {
   pause_after_s?: number | null;
 }
 
+/** A style of Standard Webhooks, of a well-known sender, or `custom` with a format of its own. */
 export interface Signature {
-  style?: "standard" | "timestamped" | "prefixed";
-  header?: string;
+  style?:
+    | "standard"
+    | "timestamped"
+    | "prefixed"
+    | "stripe"
+    | "github"
+    | "slack"
+    | "zoom"
+    | "shopify"
+    | "zendesk"
+    | "square"
+    | "razorpay"
+    | "linear"
+    | "lemon-squeezy"
+    | "pagerduty"
+    | "paddle"
+    | "discord"
+    | "svix"
+    | "twitch"
+    | "custom";
+  header?: string | null;
   timestamp_header?: string | null;
+  id_header?: string | null;
+  signed?: string | null;
+  value?: string | null;
+  separator?: string | null;
+  encoding?: "hex" | "base64" | null;
+  algorithm?: "hmac-sha256" | "hmac-sha512" | "ed25519" | null;
+  key?: "text" | "decoded" | null;
+  timestamp_format?: "unix" | "unix_ms" | "rfc3339" | null;
+}
+
+/** What a signature style means. */
+export interface SignatureFormat {
+  signed: string;
+  value: string;
+  separator: string | null;
+  encoding: "hex" | "base64";
+  algorithm: "hmac-sha256" | "hmac-sha512" | "ed25519";
+  key: "text" | "decoded";
+  timestamp_format: "unix" | "unix_ms" | "rfc3339";
+  header: string;
+  timestamp_header: string | null;
+  id_header: string | null;
+}
+
+/** What the body of a request is. */
+export interface Body {
+  format?: "envelope" | "data" | "cloudevents" | "cloudevents-binary";
+  content_type?: string | null;
+  source?: string | null;
 }
 
 /** Thresholds; null disables one. */
@@ -57,16 +110,19 @@ export interface DestinationChanges {
   name?: string | null;
   event_types?: string[] | null;
   rate_limits?: RateLimit[] | null;
+  min_interval_ms?: number | null;
   max_in_flight?: number | null;
   timeout_ms?: number | null;
   retry?: Retry | null;
+  refusals_count?: boolean;
   breaker?: Breaker | null;
   alerts?: Alerts | null;
   ordered?: boolean;
   skip_after_attempts?: number | null;
   headers?: Record<string, string | null> | null;
-  secret?: string;
+  secret?: string | null;
   signature?: Signature | null;
+  body?: Body | null;
   paused?: boolean;
 }
 
@@ -82,15 +138,19 @@ export interface Destination {
   tenant: string;
   event_types: string[];
   rate_limits: Required<RateLimit>[];
+  /** The least time between the starts of two sends; null: none. */
+  min_interval_ms: number | null;
   max_in_flight: number;
   timeout_ms: number;
   retry: Retry;
+  refusals_count: boolean;
   breaker: Breaker | null;
   alerts: Alerts;
   ordered: boolean;
   skip_after_attempts: number | null;
   headers: Record<string, string>;
   signature: Signature;
+  body: Body;
   paused: boolean;
   paused_reason: string | null;
   held_until: string | null;
@@ -99,6 +159,9 @@ export interface Destination {
   breaker_reason: string | null;
   next_probe_at: string | null;
   previous_secret_valid_until: string | null;
+  signature_format: SignatureFormat;
+  public_key: string | null;
+  public_key_hex: string | null;
   created_at: string;
   updated_at: string;
 }
@@ -110,6 +173,7 @@ export interface CreatedDestination extends Destination {
 export interface Secret {
   secret: string;
   public_key: string | null;
+  public_key_hex: string | null;
   previous_valid_until: string | null;
 }
 
@@ -143,7 +207,7 @@ export interface DestinationHistory {
   to: string;
   data: HistoryBucket[];
   windows_left_out: Period[];
-  limit_changes: { at: string; rate_limits: Required<RateLimit>[] }[];
+  limit_changes: { at: string; rate_limits: Required<RateLimit>[]; min_interval_ms: number | null }[];
 }
 
 export interface DestinationHealth {
@@ -156,11 +220,13 @@ export interface DestinationHealth {
   failed: number;
   dead: number;
   last_success_at: string | null;
+  refused_within_limit: RefusedWithinLimit | null;
 }
 
 /** Times are RFC 3339. */
 export interface NewEvent {
   type: string;
+  /** Integers beyond 2^53 are `bigint`. */
   data: unknown;
   tenant?: string;
   /** Made by the client if absent, so that retries store the event once. */
@@ -193,11 +259,19 @@ export interface Event {
   expires_at?: string;
   coalesce_key?: string;
   ordering_key?: string;
+  /** Integers beyond 2^53 are `bigint`. */
   data?: unknown;
 }
 
 export interface EventDetail extends Event {
   deliveries: Delivery[];
+}
+
+/** What keeps a due delivery from being sent; `until` is null for a pause. */
+export interface WaitsFor {
+  reason: "pause" | "hold" | "breaker";
+  until: string | null;
+  detail: string | null;
 }
 
 export interface Delivery {
@@ -208,6 +282,7 @@ export interface Delivery {
   state: DeliveryState;
   attempt_count: number;
   next_attempt_at: string | null;
+  waits_for: WaitsFor | null;
   expires_at: string | null;
   created_at: string;
   updated_at: string;
@@ -257,6 +332,8 @@ export interface DeliveryGroups {
 export interface ReceivedRequest {
   destination?: string;
   secret?: string;
+  signature?: Signature;
+  url?: string;
   headers: Record<string, string>;
   body: string;
   tolerance_s?: number;
@@ -333,6 +410,7 @@ export interface Replay {
   cancelled: number;
   remaining: number;
   eta_s: number | null;
+  waits_for: WaitsFor | null;
   created_at: string;
   ended_at: string | null;
 }
@@ -401,6 +479,12 @@ export interface LimitAudit extends Required<RateLimit> {
 export interface Audit {
   sends: number;
   rate_limits: LimitAudit[];
+  min_intervals: {
+    min_interval_ms: number;
+    least_gap_ms: number | null;
+    violations: number;
+    possible_violations: number;
+  }[];
   unknown_sends: { delivery_id: string; number: number; latest_at: string }[];
   delivery_latency_ms: { p50: number | null; p95: number | null; p99: number | null; max: number | null };
 }
@@ -428,6 +512,7 @@ export interface OverviewRow {
     | "url"
     | "tenant"
     | "rate_limits"
+    | "min_interval_ms"
     | "max_in_flight"
     | "ordered"
     | "paused"
@@ -449,16 +534,31 @@ export interface OverviewRow {
   achieved_per_s: number;
   arrivals_per_s: number;
   use: number | null;
-  binding: Binding | null;
+  binding: Binding | "min_interval" | null;
   drain_eta_s: number | null;
   drains: boolean | null;
   /** Why it is not faster; null: nothing waits. */
-  reason: "limit" | "slow" | "held" | "breaker" | "paused" | "ordered" | null;
+  reason: "limit" | "slow" | "held" | "breaker" | "paused" | "ordered" | "refused_within_limit" | null;
+  refused_within_limit: RefusedWithinLimit | null;
+}
+
+/** The receiver refuses sends that keep the limits; `setting` of `value` helps. */
+export interface RefusedWithinLimit {
+  cause: "jitter" | "spacing" | "lower_limit";
+  sends: number;
+  refused: number;
+  setting: "margin_ms" | "min_interval_ms" | "limit";
+  value: number;
+  period: Period | null;
+  text: string;
 }
 
 export interface Estimate {
   effective_per_s: number | null;
-  binding: Binding | "max_in_flight" | null;
+  binding: Binding | "max_in_flight" | "min_interval" | null;
+  /** What both take from the rate; null: nothing else bounds it. */
+  margins_cost_per_s: number | null;
+  min_interval_costs_per_s: number | null;
   drain_eta_s: number | null;
   drains: boolean | null;
   would_expire: boolean;

@@ -54,9 +54,10 @@ test("a destination is created, edited and deleted", async () => {
   const { id, secret } = await weir.destinations.create({ url: receiver, tenant: "edits", rate_limits: limits });
   assert.equal((await weir.destinations.secret(id)).secret, secret);
   const { destination, version } = await weir.destinations.getVersion(id);
-  assert.deepEqual(destination.rate_limits, [{ limit: 10, period: "second", burst: 1 }]);
+  assert.deepEqual(destination.rate_limits, [{ limit: 10, period: "second", burst: 1, margin_ms: 0 }]);
   assert.equal((await weir.destinations.edit(id, { paused: true }, { ifMatch: version })).paused, true);
   await assert.rejects(weir.destinations.edit(id, { paused: false }, { ifMatch: version }), PreconditionFailed);
+  assert.equal((await weir.destinations.release(id)).held_until, null);
   assert.notEqual((await weir.destinations.rotateSecret(id)).secret, secret);
   assert.deepEqual((await all(weir.destinations.list({ tenant: "edits" }))).map((one) => one.id), [id]);
   await weir.destinations.delete(id);
@@ -85,6 +86,26 @@ test("events are delivered, audited and replayed", async () => {
   assert.equal((await weir.replays.get(replay.id)).total, 2);
   assert.ok((await all(weir.replays.list())).some((one) => one.id === replay.id));
   await sent(id);
+});
+
+test("integers of 64 bits keep their digits in both directions", async () => {
+  const { id } = await weir.destinations.create({ url: receiver, tenant: "integers", paused: true });
+  const data = {
+    id: 9_007_199_254_740_993n, least: -9_223_372_036_854_775_808n, most: 18_446_744_073_709_551_615n,
+    "9007199254740993": [1n, 2, 0.5, 1e300], text: 'say "9007199254740993"\\', nothing: null,
+  };
+  const accepted = await weir.events.post({ type: "video.created", data, tenant: "integers" });
+  const expected = { ...data, "9007199254740993": [1, 2, 0.5, 1e300] };
+  assert.deepEqual((await weir.events.get(accepted.id)).data, expected);
+  // As the destination gets them.
+  const answer = await fetch(`${url}/v1/events/${accepted.id}`, { headers: { authorization: `Bearer ${key}` } });
+  const text = await answer.text();
+  assert.match(text, /"id":9007199254740993,"least":-9223372036854775808,"most":18446744073709551615/);
+  const [read] = await all(weir.events.list({ tenant: "integers", include: "data" }));
+  assert.deepEqual(read.data, expected);
+  const [first] = await weir.events.postBatch([{ type: "video.created", data, tenant: "integers" }]);
+  assert.deepEqual((await weir.events.get(first.id)).data, expected);
+  await weir.destinations.delete(id);
 });
 
 test("what waits is retried, cancelled and purged", async () => {

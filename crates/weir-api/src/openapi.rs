@@ -117,7 +117,7 @@ const SECURITY_SCHEME: &str = "api_key";
     paths(
         ingest::post, ingest::post_batch, events::list, events::show,
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
-        destinations::put,
+        destinations::put, destinations::release,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
         overview::list, overview::show, stream::follow, preview::show, purge::purge, audit::show, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,

@@ -9,6 +9,7 @@ pub(crate) mod depth;
 pub(crate) mod fields;
 pub(crate) mod idempotency;
 pub(crate) mod if_match;
+mod json;
 pub(crate) mod ordered_page;
 pub(crate) mod page;
 pub(crate) mod query;

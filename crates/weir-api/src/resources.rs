@@ -16,6 +16,7 @@ mod load;
 pub(crate) mod overview;
 pub(crate) mod preview;
 pub(crate) mod purge;
+pub(crate) mod refusals;
 pub(crate) mod replays;
 pub(crate) mod secrets;
 pub(crate) mod session;

@@ -169,6 +169,7 @@ fn table() -> Vec<Route<Api>> {
         route(POST, "/v1/destinations/{id}/purge", Role(Operate), purge::purge),
         route(GET, "/v1/destinations/{id}/audit", Role(Read), audit::show).of(Work::Audit),
         route(POST, "/v1/destinations/{id}/test", Role(Operate), test_event::send),
+        route(POST, "/v1/destinations/{id}/release", Role(Operate), destinations::release),
         route(GET, "/v1/deliveries", Role(Read), deliveries::list::show).of(Work::HeavyRead),
         route(GET, "/v1/deliveries/groups", Role(Read), deliveries::groups::show).of(Work::HeavyRead),
         route(GET, "/v1/deliveries/{id}", Role(Read), deliveries::show),

@@ -54,6 +54,8 @@ actions! {
     /// A test event was sent.
     DestinationTested = "destination.tested",
     DestinationHeld = "destination.held",
+    /// Its hold was lifted.
+    DestinationReleased = "destination.released",
     BreakerOpened = "destination.breaker_opened",
     BreakerClosed = "destination.breaker_closed",
     DeliveryRetried = "delivery.retried",

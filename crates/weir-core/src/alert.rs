@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::time::Timestamp;
+use crate::{refusals::Refusals, time::Timestamp};
 
 /// A backlog has cleared when each of its measures is below this fraction of its threshold. A backlog that stays close
 /// to a threshold would otherwise raise and clear its alert again and again.
@@ -92,6 +92,8 @@ pub struct DestinationStatus {
     pub paused: Option<String>,
     /// Dead letters of the destination.
     pub dead: u64,
+    /// Refusals within the limit. `None`: not looked at, so nothing is known of them.
+    pub refused: Option<Option<Refusals>>,
 }
 
 /// The alerts that have been raised for a destination. The default is none.
@@ -103,6 +105,9 @@ pub struct AlertState {
     /// Dead letters that need no alert any more.
     dead: u64,
     dead_at: Option<Timestamp>,
+    /// Absent in states that an earlier version recorded.
+    #[serde(default)]
+    refused: bool,
 }
 
 /// A measure of a backlog that is above its threshold.
@@ -130,6 +135,10 @@ pub enum Alert {
     Dead {
         new: u64,
     },
+    /// The receiver refuses sends although they keep the limit.
+    Refused(Refusals),
+    /// It no longer does.
+    Admitted,
 }
 
 impl Alert {
@@ -142,6 +151,8 @@ impl Alert {
             Self::BreakerClosed => "weir.breaker.closed",
             Self::Paused { .. } => "weir.destination.paused",
             Self::Dead { .. } => DEAD,
+            Self::Refused(_) => "weir.destination.refused",
+            Self::Admitted => "weir.destination.admitted",
         }
     }
 }
@@ -180,7 +191,18 @@ impl AlertState {
         if policy.dead_letters.is_some_and(|threshold| new >= threshold.into()) && !is_too_soon {
             alerts.push(Alert::Dead { new });
         }
+        // One alert when refusals within the limit begin, and one when they have ended.
+        match (status.refused, self.refused) {
+            (Some(Some(refusals)), false) => alerts.push(Alert::Refused(refusals)),
+            (Some(None), true) => alerts.push(Alert::Admitted),
+            _ => {}
+        }
         alerts
+    }
+
+    /// Whether the last alert about refusals within the limit said that there are some.
+    pub fn is_refused(&self) -> bool {
+        self.refused
     }
 
     /// The state without the conditions whose end raises no alert: a pause that is over, and dead letters that were
@@ -199,6 +221,8 @@ impl AlertState {
             Alert::BreakerClosed => Self { breaker_opened: false, ..self },
             Alert::Paused { .. } => Self { paused: true, ..self },
             Alert::Dead { new } => Self { dead: self.dead + new, dead_at: Some(now), ..self },
+            Alert::Refused(_) => Self { refused: true, ..self },
+            Alert::Admitted => Self { refused: false, ..self },
         }
     }
 }
@@ -225,6 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::refusals::{Cause, Remedy};
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
@@ -309,6 +334,38 @@ mod tests {
         for (status, expected) in steps {
             assert_eq!(raise(&mut state, &policy(), status, NOW), expected, "{status:?}");
         }
+    }
+
+    #[test]
+    fn refusals_within_the_limit_raise_one_alert_and_one_when_they_have_ended() {
+        let refusals = Refusals {
+            cause: Cause::Spacing,
+            remedy: Remedy::Interval { min_interval_ms: 102 },
+            sends: 400,
+            refused: 60,
+        };
+        let status = |refused| DestinationStatus { refused, ..DestinationStatus::default() };
+        let mut state = AlertState::default();
+        let steps = [
+            (None, vec![]),
+            (Some(None), vec![]),
+            (Some(Some(refusals)), vec!["weir.destination.refused"]),
+            (Some(Some(refusals)), vec![]),
+            // Another process may not have looked at this destination.
+            (None, vec![]),
+            (Some(None), vec!["weir.destination.admitted"]),
+            (Some(None), vec![]),
+        ];
+        for (refused, expected) in steps {
+            assert_eq!(raise(&mut state, &policy(), &status(refused), NOW), expected, "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_an_earlier_version_recorded_is_read() {
+        let recorded = r#"{"backlog_high":true,"breaker_opened":false,"paused":false,"dead":3,"dead_at":null}"#;
+        let state: AlertState = serde_json::from_str(recorded).unwrap();
+        assert_eq!(state, AlertState { backlog_high: true, dead: 3, ..AlertState::default() });
     }
 
     #[test]

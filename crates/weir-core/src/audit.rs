@@ -12,11 +12,13 @@
 //!
 //! - [`in_force`]: the limit of each period at each time, after every edit, and the limit that applies to a window;
 //! - `sliding`: the fullest calendar and sliding windows of each limit, and the sends that broke the limit;
+//! - `gaps`: the shortest gap between two sends, and the gaps shorter than the minimum interval;
 //! - [`usage`]: the ratio of sends to the sends that were allowed;
 //! - [`series`]: the same sends counted in buckets, for a chart;
 //! - `latency`: percentiles with a precision of a thousandth;
 //! - [`windows`]: the same rules for sends that an outside observer saw; for the load tests.
 
+mod gaps;
 pub mod in_force;
 mod latency;
 mod recent;
@@ -33,10 +35,11 @@ use crate::{
     time::Timestamp,
 };
 
-pub use report::{AuditReport, LatencyPercentiles, LimitAudit, MAX_UNKNOWN_NAMED, UnknownSend};
+pub use report::{AuditReport, LatencyPercentiles, LimitAudit, MAX_UNKNOWN_NAMED, MinIntervalAudit, UnknownSend};
 pub use series::Series;
 pub use windows::Window;
 
+use gaps::Gaps;
 use in_force::InForce;
 use latency::Histogram;
 use recent::Recent;
@@ -52,6 +55,7 @@ pub struct Auditor {
     recent: Recent,
     /// The periods that have a limit in the range, the shortest first.
     periods: Vec<(Sliding, Usage)>,
+    gaps: Gaps,
     sends: u64,
     unknown_sends: Vec<UnknownSend>,
     unknown_sends_total: u64,
@@ -70,12 +74,14 @@ impl Auditor {
             (!sliding.findings().is_empty()).then(|| (sliding, Usage::new(period, &in_force)))
         };
         let periods = Period::ALL.into_iter().filter_map(judges).collect();
+        let gaps = Gaps::new(&limit_changes, from, to);
         Self {
             from,
             to,
             limit_changes,
             recent: Recent::default(),
             periods,
+            gaps,
             sends: 0,
             unknown_sends: Vec::new(),
             unknown_sends_total: 0,
@@ -109,6 +115,7 @@ impl Auditor {
             needed = needed.into_iter().chain(since).min();
         }
         self.recent.keep_from(needed);
+        self.gaps.send(at, is_unknown);
     }
 
     /// Adds the latency of a delivered event, from its creation to the end of the answer.
@@ -139,6 +146,7 @@ impl Auditor {
             to: (self.to < Timestamp::MAX).then_some(self.to),
             sends: self.sends,
             rate_limits: self.periods.iter().flat_map(limits).collect(),
+            min_intervals: self.gaps.into_findings(),
             unknown_sends: self.unknown_sends,
             unknown_sends_total: self.unknown_sends_total,
             delivery_latency_ms: self.latencies.percentiles(),
@@ -212,6 +220,7 @@ mod tests {
         let expected = serde_json::json!({
             "from": "2025-11-21T07:30:00.000Z", "to": null,
             "sends": 4,
+            "min_intervals": [],
             "rate_limits": [{
                 "limit": 2, "period": "second", "burst": 1,
                 "worst_calendar_window": {"start": "2025-11-21T07:30:00.000Z", "sends": 2},

@@ -5,8 +5,10 @@
 //! closed ────────────────────────────────────────────────────────▶ open ──open_ms passed──▶ half open
 //!    ▲                                                               ▲                        │   │
 //!    │                                                               └──probe fails: doubled──┘   │
-//!    └──────────────── probe succeeds: a slow start back to the limit ────────────────────────────┘
+//!    └──────── probe succeeds, or gets 429: a slow start back to the limit ───────────────────────┘
 //! ```
+//!
+//! An endpoint that refuses requests (429, 503 with `Retry-After`) lives: that is no failure.
 //!
 //! The state of the breaker is stored in the destination's record, so every process sees it and it survives restarts.
 //! The attempts are counted where the answers arrive ([`AttemptWindow`]): each worker process judges by its own
@@ -136,10 +138,11 @@ impl Breaker {
         self.open.as_ref().map(|open| open.next_probe_at)
     }
 
-    /// Whether the breaker has been open for so long that the destination is to be paused.
-    pub fn should_pause(&self, policy: &BreakerPolicy, now: Timestamp) -> bool {
-        let longest = policy.pause_after_s.map(|secs| Duration::from_secs(secs.into()));
-        self.open.as_ref().zip(longest).is_some_and(|(open, longest)| now.since(open.since) >= longest)
+    /// How long the breaker has been open, if that is so long that the destination is to be paused.
+    pub fn pauses_after(&self, policy: &BreakerPolicy, now: Timestamp) -> Option<Duration> {
+        let longest = Duration::from_secs(policy.pause_after_s?.into());
+        let open_for = now.since(self.open.as_ref()?.since);
+        (open_for >= longest).then_some(open_for)
     }
 
     /// The fraction of its limit that the destination may use: above 0, and 1 after the slow start.
@@ -189,14 +192,14 @@ mod tests {
     use super::*;
     use crate::{
         delivery::AttemptOutcome,
-        outcome::{Effect, HoldReason},
+        outcome::{Effect, HoldReason, Refusal, RequestedHold},
     };
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
     fn ended(outcome: AttemptOutcome, secs: f64) -> EndedAttempt {
         let now = NOW + Duration::from_secs_f64(secs);
-        EndedAttempt { outcome, effect: Effect::None, began: now, now }
+        EndedAttempt { outcome, effect: Effect::None, refusal: None, began: now, now }
     }
 
     fn failure(secs: f64) -> EndedAttempt {
@@ -279,15 +282,16 @@ mod tests {
         }
         let mut probes = 0;
         let mut now = NOW;
-        while !breaker.should_pause(&policy, now) {
+        while breaker.pauses_after(&policy, now).is_none() {
             now = breaker.next_probe_at().unwrap();
             breaker = window.observe(&breaker, &policy, &EndedAttempt { began: now, now, ..failure(0.0) }).unwrap();
             probes += 1;
         }
         assert!(now.since(NOW) >= Duration::from_secs(86_400) && now.since(NOW) < Duration::from_secs(86_400 + 1_800));
         assert_eq!(probes, 53, "only the probes are sent within a day");
+        assert_eq!(breaker.pauses_after(&policy, now), Some(now.since(NOW)));
         let policy = BreakerPolicy { pause_after_s: None, ..policy };
-        assert!(!breaker.should_pause(&policy, now + Duration::from_secs(1 << 30)));
+        assert_eq!(breaker.pauses_after(&policy, now + Duration::from_secs(1 << 30)), None);
     }
 
     #[test]
@@ -315,13 +319,31 @@ mod tests {
         assert_eq!(breaker_after(&endings).1.len(), 2);
     }
 
+    fn refused(refusal: Refusal, secs: f64) -> EndedAttempt {
+        EndedAttempt { refusal: Some(refusal), ..failure(secs) }
+    }
+
     #[test]
-    fn attempts_of_a_destination_that_asks_for_a_delay_do_not_open_the_breaker() {
-        let held = EndedAttempt {
-            effect: Effect::HoldUntil(NOW + Duration::from_secs(60), HoldReason::RetryAfter),
-            ..failure(0.0)
-        };
-        assert!(breaker_after(&[held; 100]).1.is_empty());
+    fn refusals_do_not_open_the_breaker() {
+        let header = "retry-after: 60".to_owned();
+        let hold = RequestedHold { until: NOW + Duration::from_secs(60), reason: HoldReason::RetryAfter, header };
+        let held = EndedAttempt { effect: Effect::Hold(hold), ..failure(0.0) };
+        for ending in [held, refused(Refusal::TooMany, 0.0), refused(Refusal::Busy, 0.0)] {
+            assert!(breaker_after(&vec![ending; 100]).1.is_empty());
+        }
+        let mixed: Vec<_> =
+            (0..100).map(|n| if n % 10 == 9 { failure(0.0) } else { refused(Refusal::TooMany, 0.0) }).collect();
+        assert_eq!(breaker_after(&mixed).1.len(), 1, "the failures between them are in a row");
+    }
+
+    #[test]
+    fn a_probe_that_is_refused_closes_the_breaker() {
+        let failures = vec![failure(0.0); 10];
+        let ended_with =
+            |last| breaker_after(&[&failures[..], &[last]].concat()).0.state(NOW + Duration::from_secs(31));
+        assert_eq!(ended_with(refused(Refusal::TooMany, 31.0)), BreakerState::Closed);
+        assert_eq!(ended_with(refused(Refusal::Busy, 31.0)), BreakerState::HalfOpen);
+        assert_eq!(ended_with(refused(Refusal::TooMany, 1.0)), BreakerState::HalfOpen, "it began before the probe");
     }
 
     proptest! {

@@ -41,7 +41,7 @@ pub struct ClaimedDelivery {
     pub event_created_at: Timestamp,
     /// Attempts counted so far. The number of this attempt is one higher.
     pub attempts: u32,
-    /// The attempts that were made before the delivery was replayed. They do not count against its retries.
+    /// The attempts that do not count against its retries: those before the delivery was replayed, and refusals.
     pub attempts_before: u32,
     /// Whether the delivery belongs to a replay. Live deliveries are sent first.
     pub is_replay: bool,

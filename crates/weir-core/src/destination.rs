@@ -4,6 +4,7 @@ use url::Url;
 
 use crate::{
     alert::AlertOverrides,
+    body::BodySettings,
     breaker::{Breaker, BreakerPolicy},
     id::DestinationId,
     limit::RateLimits,
@@ -56,6 +57,8 @@ pub struct Destination {
     /// No send starts before this instant (`Retry-After`, or a used-up quota).
     pub held_until: Option<Timestamp>,
     pub held_reason: Option<String>,
+    /// The last release of a hold. Holds that were asked for by earlier sends do not count.
+    pub released_at: Option<Timestamp>,
     pub breaker: Breaker,
 }
 
@@ -79,6 +82,8 @@ pub struct Settings {
     pub order: DeliveryOrder,
     /// Headers that are added to every request. Names are in lower case; values are write-only in the API.
     pub headers: Vec<(String, String)>,
+    /// What the body of a request is.
+    pub body: BodySettings,
     /// The secrets and the style of the signatures.
     pub signing: Signing,
     pub paused: bool,

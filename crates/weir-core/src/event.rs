@@ -91,11 +91,31 @@ impl EventBody {
         self.data_offset
     }
 
+    /// What the body says before its `data`; empty texts if the body is not as [`Self::freeze`] makes it.
+    pub fn head(&self) -> EventHead<'_> {
+        let head = self.bytes.get(..self.data_offset as usize).and_then(|head| std::str::from_utf8(head).ok());
+        let texts: Option<Vec<&str>> = head.map(|head| head.split('"').collect());
+        // `{"id":"…","type":"…","timestamp":"…","data":`: no value has a quotation mark or an escape.
+        match texts.as_deref() {
+            Some([_, _, _, id, _, _, _, event_type, _, _, _, timestamp, ..]) => EventHead { id, event_type, timestamp },
+            _ => EventHead { id: "", event_type: "", timestamp: "" },
+        }
+    }
+
     /// `data` as ingested.
     pub fn data(&self) -> Bytes {
         let end = self.bytes.len().saturating_sub(1);
         self.bytes.slice((self.data_offset as usize).min(end)..end)
     }
+}
+
+/// What a body says before its `data`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventHead<'b> {
+    pub id: &'b str,
+    pub event_type: &'b str,
+    /// When the event was created (RFC 3339).
+    pub timestamp: &'b str,
 }
 
 /// Whether `text` may be an event type: dot-separated words of letters, digits, `_` and `-`, at most [`MAX_TYPE_LEN`]
@@ -119,6 +139,10 @@ mod tests {
         let sent: serde_json::Value = serde_json::from_slice(body.bytes()).unwrap();
         assert_eq!(sent["timestamp"], "1970-01-01T00:00:01.000Z");
         assert_eq!(sent["id"], id.to_string());
+        let head =
+            EventHead { id: &id.to_string(), event_type: "video.created", timestamp: "1970-01-01T00:00:01.000Z" };
+        assert_eq!(body.head(), head);
+        assert_eq!(EventBody::stored(Bytes::from_static(b"{}"), 9).head().id, "");
         assert_eq!(EventBody::stored(body.bytes().clone(), body.data_offset()), body);
     }
 

@@ -1,6 +1,9 @@
-//! Rate limits: R sends per window W with a burst B, at most one limit per period.
+//! Rate limits: R sends per window W with a burst B and a margin, at most one limit per period; and the least interval
+//! between two sends.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, ops::RangeInclusive, time::Duration};
+
+use crate::preview::Bound;
 
 /// The largest `limit` (and `burst`) accepted. At a million a second the spacing is still longer than a microsecond,
 /// the resolution of the clock of Redis.
@@ -8,8 +11,21 @@ pub const MAX_LIMIT: u32 = 1_000_000;
 /// The slot width of limits whose slots may overlap. A slot that was granted before an edit must be over 100 ms after
 /// the edit.
 pub const NARROW_SLOT: Duration = Duration::from_millis(10);
+/// The width of a slot of an unlimited destination. It bounds how long a send may still start after a pause: together
+/// with [`GRANT_AHEAD`](crate::limiter::GRANT_AHEAD) less than 100 ms.
+pub const UNLIMITED_SLOT_WIDTH: Duration = Duration::from_millis(50);
 /// How many limits a destination may have: one per period.
 pub const MAX_LIMITS: usize = 4;
+/// The largest margin of a limit: far more than a network delays a request without losing it.
+pub const MAX_MARGIN_MS: u32 = 10_000;
+/// The accepted minimum intervals. A longer one is a limit per minute, hour or day.
+pub const MIN_INTERVAL_MS: RangeInclusive<u32> = 1..=60_000;
+/// With a minimum interval m, slots are at most m / 16 wide: starts are m + m / 16 apart, so 94 % of the sends that m
+/// allows are made.
+pub const SLOTS_PER_INTERVAL: u64 = 16;
+/// No slot is narrower: a worker must wake and write in this time, even if the error of its clock is taken from both
+/// ends. With an interval of 10 ms, 87 % of the sends that it allows are made.
+pub const NARROWEST_SLOT: Duration = Duration::from_micros(1_500);
 
 /// The window of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,11 +77,16 @@ impl Period {
 }
 
 /// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.
+///
+/// With a margin the same number of sends fits into a longer window, of a period and the margin. A receiver that counts
+/// by arrival sees at most `limit` requests per period, if its network delays no request by more than the margin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RateLimit {
     pub limit: NonZeroU32,
     pub period: Period,
     pub burst: NonZeroU32,
+    /// At most [`MAX_MARGIN_MS`].
+    margin_ms: u32,
 }
 
 impl RateLimit {
@@ -79,7 +100,25 @@ impl RateLimit {
         if limit > MAX_LIMIT || burst > MAX_LIMIT {
             return None;
         }
-        Some(Self { limit: NonZeroU32::new(limit)?, period, burst: NonZeroU32::new(burst)? })
+        Some(Self { limit: NonZeroU32::new(limit)?, period, burst: NonZeroU32::new(burst)?, margin_ms: 0 })
+    }
+
+    /// The limit with another margin. `None` when it is above [`MAX_MARGIN_MS`].
+    pub fn with_margin(self, margin_ms: u32) -> Option<Self> {
+        (margin_ms <= MAX_MARGIN_MS).then_some(Self { margin_ms, ..self })
+    }
+
+    /// The same limit without its margin.
+    pub fn without_margin(&self) -> Self {
+        Self { margin_ms: 0, ..*self }
+    }
+
+    pub fn margin_ms(&self) -> u32 {
+        self.margin_ms
+    }
+
+    pub fn margin(&self) -> Duration {
+        Duration::from_millis(self.margin_ms.into())
     }
 
     /// The slot width J. Wide slots never overlap, so after an edit at most one wide slot may still be used. Slots are
@@ -90,20 +129,20 @@ impl RateLimit {
         if is_separate { widest } else { NARROW_SLOT }
     }
 
-    /// The spacing T = (W + J) / R of slot starts, in nanoseconds, rounded up so that R spacings never fall short of W
-    /// + J.
+    /// The spacing T = (W + J + margin) / R of slot starts, in nanoseconds, rounded up so that R spacings never fall
+    /// short of W + J + margin.
     pub fn spacing(&self) -> Duration {
         self.spacing_with(self.slot_width())
     }
 
     fn spacing_with(&self, slot_width: Duration) -> Duration {
-        let span = (self.period.window() + slot_width).as_nanos() as u64;
+        let span = (self.period.window() + slot_width + self.margin()).as_nanos() as u64;
         Duration::from_nanos(span.div_ceil(u64::from(self.limit.get())))
     }
 
-    /// W + J, the length of R spacings.
+    /// W + J + margin, the length of R spacings.
     pub fn span(&self) -> Duration {
-        self.period.window() + self.slot_width()
+        self.period.window() + self.slot_width() + self.margin()
     }
 
     /// The most sends that any sliding window may hold: R + B − 1.
@@ -111,9 +150,49 @@ impl RateLimit {
         u64::from(self.limit.get()) + u64::from(self.burst.get()) - 1
     }
 
-    /// The limit as sends per second.
+    /// The sends per second that limit and margin allow in the long run.
     pub fn per_second(&self) -> f64 {
-        f64::from(self.limit.get()) / self.period.window().as_secs_f64()
+        f64::from(self.limit.get()) / (self.period.window() + self.margin()).as_secs_f64()
+    }
+}
+
+/// The least time between the starts of two sends. Slots are narrow, and each begins at least this time after the end of
+/// the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MinInterval(NonZeroU32);
+
+impl MinInterval {
+    /// `None` outside of [`MIN_INTERVAL_MS`].
+    pub fn from_millis(millis: u32) -> Option<Self> {
+        NonZeroU32::new(millis).filter(|millis| MIN_INTERVAL_MS.contains(&millis.get())).map(Self)
+    }
+
+    pub fn as_millis(self) -> u32 {
+        self.0.get()
+    }
+
+    pub fn as_duration(self) -> Duration {
+        Duration::from_millis(self.0.get().into())
+    }
+
+    /// The width of slots that would be `ordinary` wide without the interval.
+    fn slot_width(self, ordinary: Duration) -> Duration {
+        // In whole microseconds, the resolution of the clock of Redis.
+        let narrow = Duration::from_micros(u64::from(self.0.get()) * 1_000 / SLOTS_PER_INTERVAL);
+        narrow.max(NARROWEST_SLOT).min(ordinary)
+    }
+}
+
+/// The width of the slots of a destination: that of its narrowest limit, and less with a minimum interval. Slots of
+/// every width up to its own keep a limit.
+pub(crate) fn slot_width<'l>(
+    of_periods: impl IntoIterator<Item = &'l RateLimit>,
+    min_interval: Option<MinInterval>,
+) -> Duration {
+    let ordinary = of_periods.into_iter().map(RateLimit::slot_width).min();
+    match min_interval {
+        Some(interval) => interval.slot_width(ordinary.unwrap_or(NARROW_SLOT)),
+        None => ordinary.unwrap_or(UNLIMITED_SLOT_WIDTH),
     }
 }
 
@@ -126,13 +205,17 @@ pub enum InvalidLimits {
     DuplicatePeriod(Period),
 }
 
-/// The limits of one destination: at most one per period, the shortest period first. Empty means unlimited.
+/// The limits of one destination: at most one per period, the shortest period first, and the least interval between two
+/// sends. Without any of them it is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct RateLimits(Vec<RateLimit>);
+pub struct RateLimits {
+    of_periods: Vec<RateLimit>,
+    min_interval: Option<MinInterval>,
+}
 
 impl RateLimits {
     /// No limit at all.
-    pub const UNLIMITED: Self = Self(Vec::new());
+    pub const UNLIMITED: Self = Self { of_periods: Vec::new(), min_interval: None };
 
     pub fn new(mut limits: Vec<RateLimit>) -> Result<Self, InvalidLimits> {
         if limits.len() > MAX_LIMITS {
@@ -141,32 +224,60 @@ impl RateLimits {
         limits.sort_by_key(|limit| limit.period);
         match limits.windows(2).find(|pair| pair[0].period == pair[1].period) {
             Some(pair) => Err(InvalidLimits::DuplicatePeriod(pair[0].period)),
-            None => Ok(Self(limits)),
+            None => Ok(Self { of_periods: limits, min_interval: None }),
         }
     }
 
+    /// The same limits with another minimum interval.
+    pub fn with_min_interval(self, min_interval: Option<MinInterval>) -> Self {
+        Self { min_interval, ..self }
+    }
+
+    /// The same limits without their margins.
+    pub fn without_margins(&self) -> Self {
+        Self { of_periods: self.of_periods.iter().map(RateLimit::without_margin).collect(), ..self.clone() }
+    }
+
+    /// The limits of periods.
     pub fn as_slice(&self) -> &[RateLimit] {
-        &self.0
+        &self.of_periods
+    }
+
+    pub fn min_interval(&self) -> Option<MinInterval> {
+        self.min_interval
     }
 
     pub fn is_unlimited(&self) -> bool {
-        self.0.is_empty()
+        self.of_periods.is_empty() && self.min_interval.is_none()
     }
 
     /// Whether a machine can lose its power and be back within a window, so sends must be on disk to be counted. No
     /// machine is back within a second.
     pub fn outlast_a_restart(&self) -> bool {
-        self.0.iter().any(|limit| limit.period > Period::Second)
+        let no_restart = Period::Second.window();
+        self.of_periods.iter().any(|limit| limit.period > Period::Second || limit.margin() > no_restart)
+            || self.min_interval.is_some_and(|interval| interval.as_duration() > no_restart)
     }
 
     /// The most permits that may wait in the delivery queue: the smallest bound; `None` when unlimited.
     pub fn max_queued(&self) -> Option<u64> {
-        self.0.iter().map(RateLimit::bound).min()
+        self.of_periods.iter().map(RateLimit::bound).min()
     }
 
-    /// The sustained rate in sends per second, by the limit that binds; `None` when unlimited.
+    /// What bounds the sustained rate most, and this rate in sends per second; `None` when unlimited.
+    pub fn strictest(&self) -> Option<(f64, Bound)> {
+        let width = slot_width(&self.of_periods, self.min_interval);
+        let of_interval = self.min_interval.map(|interval| {
+            let spacing = interval.as_duration() + width;
+            (1.0 / spacing.as_secs_f64(), Bound::MinInterval(interval))
+        });
+        let of_limits = self.of_periods.iter().map(|limit| (limit.per_second(), Bound::Limit(*limit)));
+        of_limits.chain(of_interval).min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
+    /// The sustained rate in sends per second; `None` when unlimited.
     pub fn per_second(&self) -> Option<f64> {
-        self.0.iter().map(RateLimit::per_second).reduce(f64::min)
+        self.strictest().map(|(per_second, _)| per_second)
     }
 }
 

@@ -2,12 +2,17 @@
 //!
 //! A limit of R per window W hands out slots of width J whose starts are at least T = (W + J) / R apart. A send starts
 //! inside its slot, so the R-th send after `i` starts no earlier than `start_i + R·T = start_i + W + J ≥ send_i + W`:
-//! no half-open window of length W, wherever it begins, holds more than R sends. The utilisation is W / (W + J).
+//! no half-open window of length W, wherever it begins, holds more than R sends. The utilisation is W / (W + J). A
+//! margin of the limit makes W longer and changes nothing else.
 //!
 //! With a burst B up to B slots may start at once, which bounds every window by R + B − 1. This is the generic cell
 //! rate algorithm (ITU-T I.371) with an interval instead of an instant for each cell. A cursor is stored as a token
 //! bucket: `spent` tokens, and the time `since` which one token is returned every T. In this form no number grows with
 //! B·T, which can be centuries. Several limits apply together: a slot starts where the strictest cursor allows.
+//!
+//! A minimum interval m lets the next slot begin m after the end of the last one, so the gap between two sends is never
+//! shorter. Its slots are narrow, because their width is lost for each send. It needs no cursor: the last start says
+//! where the last slot ends.
 //!
 //! ```text
 //!   start_i     end_i              start_{i+1}                       start_{i+R}
@@ -22,13 +27,10 @@ mod tests;
 use std::time::Duration;
 
 use crate::{
-    limit::{RateLimit, RateLimits},
+    limit::{self, MinInterval, RateLimit, RateLimits},
     time::Timestamp,
 };
 
-/// The width of a slot of an unlimited destination. It bounds how long a send may still start after a pause: together
-/// with [`GRANT_AHEAD`] less than 100 ms.
-pub const UNLIMITED_SLOT_WIDTH: Duration = Duration::from_millis(50);
 /// A slot is granted only when it starts within this time from now. Together with the width of a narrow slot this
 /// bounds how long a slot that was granted before an edit can still be used: less than 100 ms.
 pub const GRANT_AHEAD: Duration = Duration::from_millis(40);
@@ -141,6 +143,7 @@ impl LimitCursor {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limiter {
     cursors: Vec<LimitCursor>,
+    min_interval: Option<MinInterval>,
     last_start: Option<Timestamp>,
     held_until: Timestamp,
     last_take: Option<LastTake>,
@@ -159,20 +162,21 @@ struct LastTake {
 pub struct LimiterParts {
     /// Ordered by period, the shortest first.
     pub cursors: Vec<LimitCursor>,
+    pub min_interval: Option<MinInterval>,
     pub last_start: Option<Timestamp>,
     pub held_until: Timestamp,
 }
 
 impl From<LimiterParts> for Limiter {
-    fn from(LimiterParts { cursors, last_start, held_until }: LimiterParts) -> Self {
-        Self { cursors, last_start, held_until, last_take: None }
+    fn from(LimiterParts { cursors, min_interval, last_start, held_until }: LimiterParts) -> Self {
+        Self { cursors, min_interval, last_start, held_until, last_take: None }
     }
 }
 
 impl From<&Limiter> for LimiterParts {
     fn from(limiter: &Limiter) -> Self {
-        let Limiter { cursors, last_start, held_until, .. } = limiter.clone();
-        Self { cursors, last_start, held_until }
+        let Limiter { cursors, min_interval, last_start, held_until, .. } = limiter.clone();
+        Self { cursors, min_interval, last_start, held_until }
     }
 }
 
@@ -188,22 +192,32 @@ impl Limiter {
     /// been forgotten. Any burst counts as spent.
     pub fn recovered(limits: &RateLimits, last_start: Option<Timestamp>) -> Self {
         let cursors = limits.as_slice().iter().map(|&limit| LimitCursor::after(limit, last_start)).collect();
-        Self { cursors, last_start, held_until: Timestamp::MIN, last_take: None }
+        let min_interval = limits.min_interval();
+        Self { cursors, min_interval, last_start, held_until: Timestamp::MIN, last_take: None }
     }
 
     /// Whether the cursors are those of exactly these limits.
     pub fn follows(&self, limits: &RateLimits) -> bool {
-        self.cursors.iter().map(|cursor| &cursor.limit).eq(limits.as_slice())
+        self.min_interval == limits.min_interval()
+            && self.cursors.iter().map(|cursor| &cursor.limit).eq(limits.as_slice())
     }
 
     /// Whether a new limiter would hand out the same slots from `now` on, so this limiter may be forgotten.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
-        self.held_until <= now && self.cursors.iter().all(|cursor| cursor.at(now).spent == 0)
+        self.held_until <= now
+            && self.after_interval() <= now
+            && self.cursors.iter().all(|cursor| cursor.at(now).spent == 0)
     }
 
-    /// Holds the destination: no slot starts before `until`. A hold can be extended and never shortened.
+    /// Holds the destination: no slot starts before `until`. A hold can be extended, and only [`Self::lift_hold`] ends
+    /// it earlier.
     pub fn hold(&mut self, until: Timestamp) {
         self.held_until = self.held_until.max(until);
+    }
+
+    /// Ends a hold at this instant, if it would end later.
+    pub fn lift_hold(&mut self, at: Timestamp) {
+        self.held_until = self.held_until.min(at);
     }
 
     /// The end of the destination's hold.
@@ -213,19 +227,34 @@ impl Limiter {
 
     /// The width of the destination's slots.
     pub fn slot_width(&self) -> Duration {
-        self.cursors.iter().map(|cursor| cursor.limit.slot_width()).min().unwrap_or(UNLIMITED_SLOT_WIDTH)
+        limit::slot_width(self.cursors.iter().map(|cursor| &cursor.limit), self.min_interval)
+    }
+
+    /// The least time between two slot starts by the minimum interval, if there is one.
+    pub(crate) fn interval_spacing(&self) -> Option<Duration> {
+        self.min_interval.map(|interval| interval.as_duration() + self.slot_width())
+    }
+
+    /// The earliest start of the next slot by the minimum interval; [`Timestamp::MIN`] without one, or without a send.
+    fn after_interval(&self) -> Timestamp {
+        match (self.interval_spacing(), self.last_start) {
+            (Some(spacing), Some(last_start)) => last_start + spacing,
+            _ => Timestamp::MIN,
+        }
     }
 
     /// The start of the next slot if it is taken at `now`.
     pub fn next_start(&self, now: Timestamp) -> Timestamp {
-        self.cursors.iter().map(|cursor| cursor.earliest(0)).fold(now.max(self.held_until), Timestamp::max)
+        let earliest = now.max(self.held_until).max(self.after_interval());
+        self.cursors.iter().map(|cursor| cursor.earliest(0)).fold(earliest, Timestamp::max)
     }
 
     /// The start of a slot that is taken after `others` further slots. When several limits bind in turn, this is an
     /// estimate.
     pub fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
         let next = self.next_start(now);
-        self.cursors.iter().map(|cursor| cursor.at(next).earliest(others)).fold(next, Timestamp::max)
+        let spaced = self.interval_spacing().map_or(next, |spacing| next + spacing.saturating_mul(others));
+        self.cursors.iter().map(|cursor| cursor.at(next).earliest(others)).fold(spaced, Timestamp::max)
     }
 
     /// How many slots, taken now, start before `until`; counted up to `max`. Like [`Self::start_after`], an estimate
@@ -241,18 +270,19 @@ impl Limiter {
             let last = until.since(cursor.since).saturating_sub(Duration::from_nanos(1));
             times(last, cursor.spacing).saturating_add(tokens)
         };
-        self.cursors.iter().map(slots_of).fold(max, u32::min)
+        let spaced = self.interval_spacing().map_or(max, |spacing| {
+            times(until.since(next).saturating_sub(Duration::from_nanos(1)), spacing).saturating_add(1)
+        });
+        self.cursors.iter().map(slots_of).fold(max.min(spaced), u32::min)
     }
 
     /// Hands out the next slot. It starts at `now` when the destination was idle, and later under backlog.
     pub fn take(&mut self, now: Timestamp) -> Slot {
         let start = self.next_start(now);
         // Without a limit there is nothing to give back.
-        self.last_take = (!self.cursors.is_empty()).then(|| LastTake {
-            start,
-            cursors: self.cursors.clone(),
-            last_start: self.last_start,
-        });
+        let is_limited = !self.cursors.is_empty() || self.min_interval.is_some();
+        self.last_take =
+            is_limited.then(|| LastTake { start, cursors: self.cursors.clone(), last_start: self.last_start });
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }
@@ -277,7 +307,7 @@ impl Limiter {
     ///
     /// A limit that keeps its period keeps its debt. A limit of a new period starts with its burst spent, one spacing
     /// after the last start. The last slot may still be used at its end. So when the new slots are narrower, the last
-    /// start is moved later by the difference of the widths.
+    /// start is moved later by the difference of the widths. A minimum interval counts from there, too.
     pub fn reconfigure(&mut self, limits: &RateLimits) {
         // With the same limits no cursor moves.
         if self.follows(limits) {
@@ -295,7 +325,8 @@ impl Limiter {
             }
         };
         let cursors = limits.as_slice().iter().map(cursor).collect();
-        let mut edited = Self { cursors, last_take: None, ..self.clone() };
+        let min_interval = limits.min_interval();
+        let mut edited = Self { cursors, min_interval, last_take: None, ..self.clone() };
         // If the edit makes slots narrower, the last slot may still be used until its old end. So the last start, and
         // the cursors that the edit changed, move later by the difference.
         let later = old_width.saturating_sub(edited.slot_width());

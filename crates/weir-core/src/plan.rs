@@ -299,7 +299,7 @@ mod tests {
 
     fn ending(delivered: bool, now: Timestamp) -> EndedAttempt {
         let outcome = if delivered { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable };
-        EndedAttempt { outcome, effect: Effect::None, began: now, now }
+        EndedAttempt { outcome, effect: Effect::None, refusal: None, began: now, now }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::{
-    limit::RateLimit,
+    limit::{MinInterval, RateLimit},
     limiter::{Limiter, LimiterParts},
     time::Timestamp,
 };
@@ -18,6 +18,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
     Limit(RateLimit),
+    MinInterval(MinInterval),
     MaxInFlight,
 }
 
@@ -88,7 +89,8 @@ impl Forecast {
     pub fn new(limiter: &Limiter, answers: Option<Answers>, now: Timestamp) -> Self {
         let begin = limiter.next_start(now);
         let begins_in_s = seconds(now, begin);
-        let mut paces: Vec<Pace> = LimiterParts::from(limiter)
+        let parts = LimiterParts::from(limiter);
+        let mut paces: Vec<Pace> = parts
             .cursors
             .into_iter()
             .map(|cursor| {
@@ -99,6 +101,11 @@ impl Forecast {
                 Pace { bound: Bound::Limit(cursor.limit), offset_s, spacing_s }
             })
             .collect();
+        if let (Some(interval), Some(spacing)) = (parts.min_interval, limiter.interval_spacing()) {
+            let spacing_s = spacing.as_secs_f64();
+            // The first send is not spaced: `begins_in_s` says when it starts.
+            paces.push(Pace { bound: Bound::MinInterval(interval), offset_s: begins_in_s - spacing_s, spacing_s });
+        }
         if let Some(Answers { max_in_flight, time }) = answers.filter(|answers| !answers.time.is_zero()) {
             let spacing_s = time.as_secs_f64() / f64::from(max_in_flight.max(1));
             // Under a backlog all places are taken, so the next send waits for an answer.

@@ -1,16 +1,26 @@
-//! Signatures: those of Standard Webhooks 1.0, or a style that older receivers verify ([`SignatureStyle`]).
+//! Signatures: those of Standard Webhooks 1.0, of well-known senders ([`PRESETS`]), or in a format that the destination
+//! describes ([`SignatureStyle`]).
 //!
 //! A destination has one secret. During the overlap after a rotation the previous secret also signs ([`Signing`]).
 
+mod format;
+mod pattern;
+mod presets;
 mod secret;
 mod style;
 mod verify;
 
 use serde::{Deserialize, Serialize};
 
+pub use format::{Algorithm, Encoding, Format, KeyForm, TimestampFormat};
+pub use pattern::{MAX_PATTERN, Placeholder};
+pub use presets::{PRESETS, Preset};
 pub use secret::{InvalidSecret, KeyKind, PublicKey, SECRET_LEN, Secret};
-pub use style::{DEFAULT_HEADER, SignatureStyle};
-pub use verify::{InvalidKey, Key, Received, Rejection, verify};
+pub use style::{
+    CUSTOM, DEFAULT_HEADER, ID_HEADER, InvalidStyle, STANDARD, SignatureStyle, StyleSpec, TIMESTAMP_HEADER, Unfit,
+    style_names,
+};
+pub use verify::{InvalidKey, Key, Received, Rejection, signed_seconds, verify};
 
 use crate::time::Timestamp;
 
@@ -31,10 +41,21 @@ pub struct PreviousSecret {
     pub valid_until: Timestamp,
 }
 
+/// What one attempt signs.
+#[derive(Debug, Clone, Copy)]
+pub struct Message<'m> {
+    pub id: &'m str,
+    /// The time of the attempt.
+    pub unix_seconds: i64,
+    /// The URL of the destination.
+    pub url: &'m str,
+    pub body: &'m [u8],
+}
+
 impl Signing {
     /// Signs in the standard style with this secret alone.
     pub fn new(secret: Secret) -> Self {
-        Self { secret, previous: None, style: SignatureStyle::Standard }
+        Self { secret, previous: None, style: SignatureStyle::standard() }
     }
 
     /// Replaces the secret. The old secret also signs until `previous_until`. An older secret is dropped: a secret that
@@ -51,16 +72,20 @@ impl Signing {
     }
 
     /// The value of the signature header for one attempt.
-    pub fn sign(&self, id: &str, unix_seconds: i64, body: &[u8], now: Timestamp) -> String {
-        match (&self.style, self.previous_at(now)) {
+    pub fn sign(&self, message: &Message<'_>, now: Timestamp) -> String {
+        let Message { id, unix_seconds, url, body } = *message;
+        match (self.style.is_standard(), self.previous_at(now)) {
             // The hot path: one secret, one MAC.
-            (SignatureStyle::Standard, None) => self.secret.sign(id, unix_seconds, body),
-            (SignatureStyle::Standard, Some(previous)) => {
+            (true, None) => self.secret.sign(id, unix_seconds, body),
+            (true, Some(previous)) => {
                 format!("{} {}", self.secret.sign(id, unix_seconds, body), previous.secret.sign(id, unix_seconds, body))
             }
-            (style, previous) => {
+            (false, previous) => {
                 let secrets = [Some(&self.secret), previous.map(|previous| &previous.secret)];
-                style.value(secrets.into_iter().flatten(), unix_seconds, body)
+                let format = self.style.format();
+                let timestamp = format.timestamp_format.write(unix_seconds);
+                let values = format::Values { id, timestamp: &timestamp, url, body };
+                format.header_value(secrets.into_iter().flatten(), &values)
             }
         }
     }
@@ -121,7 +146,8 @@ mod tests {
         let until = NOW + std::time::Duration::from_secs(60);
         let rotated = Signing::new(secret(1)).rotated(secret(2), Some(until));
         let just_before = Timestamp::from_nanos(until.as_nanos() - 1);
-        let sign = |at| rotated.sign("evt_1", NOW.as_secs(), b"{}", at);
+        let message = Message { id: "evt_1", unix_seconds: NOW.as_secs(), url: "", body: b"{}" };
+        let sign = |at| rotated.sign(&message, at);
         assert_eq!(sign(just_before), format!("{} {}", expected(2), expected(1)));
         assert_eq!(sign(until), expected(2));
     }
@@ -137,12 +163,30 @@ mod tests {
     #[test]
     fn stored_signing_is_parsed_back_and_debug_shows_no_secret() {
         let mut signing = Signing::new(secret(1)).rotated(secret(2), Some(NOW));
-        signing.style = SignatureStyle::Prefixed { header: "x-signature".to_owned(), timestamp_header: None };
+        signing.style =
+            StyleSpec { header: Some("x-signature".to_owned()), ..StyleSpec::named("prefixed") }.resolve().unwrap();
         let stored = signing.to_stored().unwrap();
         assert_eq!(Signing::from_stored(&stored), Some(signing.clone()));
-        for broken in ["", "{}", &stored.replace("whsec_", "whsec-"), &stored.replace("prefixed", "suffixed")] {
+        for broken in ["", "{}", &stored.replace("whsec_", "é"), &stored.replace("prefixed", "suffixed")] {
             assert_eq!(Signing::from_stored(broken), None, "{broken}");
         }
         assert!(!format!("{signing:?}").contains("whs"), "{signing:?}");
+    }
+
+    /// A process of the previous version may have written them, or reads what this one writes.
+    #[test]
+    fn the_styles_of_the_previous_version_are_stored_as_it_stores_them() {
+        let prefixed = |time: &str| format!(r#"{{"style":"prefixed","header":"x-s","timestamp_header":{time}}}"#);
+        for (stored, signed) in [
+            (r#"{"style":"standard"}"#.to_owned(), "{id}.{timestamp}.{body}"),
+            (r#"{"style":"timestamped","header":"x-s"}"#.to_owned(), "{timestamp}.{body}"),
+            (prefixed("null"), "{body}"),
+            (prefixed(r#""x-t""#), "{timestamp}.{body}"),
+        ] {
+            let style: SignatureStyle = serde_json::from_str(&stored).unwrap();
+            assert_eq!(style.format().signed(), signed);
+            let again = serde_json::to_string(&style).unwrap();
+            assert_eq!(again, stored.replace(r#","timestamp_header":null"#, ""));
+        }
     }
 }

@@ -123,6 +123,35 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
+/// A duration in words, with its two largest units, rounded to the smaller one: `850 ms`, `1.3 s`, `12 s`,
+/// `3 min 5 s`, `4 d 3 h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InWords(pub Duration);
+
+impl fmt::Display for InWords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64();
+        if seconds < 0.999_5 {
+            return write!(f, "{} ms", (seconds * 1_000.0).round());
+        }
+        if seconds < 9.95 {
+            return write!(f, "{} s", (seconds * 10.0).round() / 10.0);
+        }
+        let whole = seconds.round() as u64;
+        let (size, unit, smaller_size, smaller) = match whole {
+            0..60 => return write!(f, "{whole} s"),
+            60..3_600 => (60, "min", 1, "s"),
+            3_600..86_400 => (3_600, "h", 60, "min"),
+            _ => (86_400, "d", 3_600, "h"),
+        };
+        write!(f, "{} {unit}", whole / size)?;
+        match whole % size / smaller_size {
+            0 => Ok(()),
+            rest => write!(f, " {rest} {smaller}"),
+        }
+    }
+}
+
 /// The source of time for the engine. The process provides one clock; tests provide their own.
 pub trait Clock: Send + Sync + 'static {
     /// Engine time: monotonic.
@@ -148,6 +177,15 @@ mod tests {
         assert_eq!("yesterday".parse::<Timestamp>(), Err(InvalidTimestamp));
         assert_eq!("1363-03-21T08:17:29Z".parse(), Ok(Timestamp::MIN));
         assert_eq!("3000-01-01T00:00:00Z".parse(), Ok(Timestamp::MAX));
+    }
+
+    #[test]
+    fn durations_in_words_have_their_two_largest_units() {
+        let seconds = [0.0, 0.85, 0.999_9, 1.25, 9.97, 12.4, 59.7, 185.0, 3_600.0, 11_520.0, 356_400.0];
+        let words = seconds.map(|seconds| InWords(Duration::from_secs_f64(seconds)).to_string());
+        let expected =
+            ["0 ms", "850 ms", "1 s", "1.3 s", "10 s", "12 s", "1 min", "3 min 5 s", "1 h", "3 h 12 min", "4 d 3 h"];
+        assert_eq!(words, expected);
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod json_text;
 mod live_region;
 mod names;
 mod pages;
+mod path_id;
 mod refusal;
 mod router;
 mod site;

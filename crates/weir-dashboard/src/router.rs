@@ -50,6 +50,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/destinations/{id}", get(destination::now::show)),
         ("/fragments/destinations/{id}/now", get(destination::now::fragment)),
         ("/destinations/{id}/pause", post(destination::pause)),
+        ("/destinations/{id}/release", post(destination::release)),
         ("/destinations/{id}/limits", post(destination::limits::save)),
         ("/destinations/{id}/preview", post(destination::limits::preview)),
         ("/fragments/destinations/{id}/chart", get(destination::proof::recent)),

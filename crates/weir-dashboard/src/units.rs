@@ -2,11 +2,11 @@
 //!
 //! Each type reads the plain JSON value of the API and writes text, or HTML for times.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use askama::filters::HtmlSafe;
 use serde::Deserialize;
-use weir_core::Timestamp;
+use weir_core::{Timestamp, time::InWords};
 
 /// A whole number with commas: `12,345`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -69,25 +69,8 @@ impl Seconds {
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(seconds) = *self;
-        if seconds < 1.0 {
-            return write!(f, "{} ms", (seconds.max(0.0) * 1_000.0).round());
-        }
-        if seconds < 10.0 {
-            return write!(f, "{} s", short((seconds * 10.0).round() / 10.0));
-        }
-        let whole = seconds.round() as u64;
-        let (large, rest, unit, smaller, size) = match whole {
-            0..60 => return write!(f, "{whole} s"),
-            60..3_600 => (whole / 60, whole % 60, "min", "s", 1),
-            3_600..86_400 => (whole / 3_600, whole % 3_600, "h", "min", 60),
-            _ => (whole / 86_400, whole % 86_400, "d", "h", 3_600),
-        };
-        write!(f, "{} {unit}", Count(large))?;
-        match rest / size {
-            0 => Ok(()),
-            rest => write!(f, " {rest} {smaller}"),
-        }
+        // A span that is too long for the type is no span of this system.
+        InWords(Duration::try_from_secs_f64(self.0.max(0.0)).unwrap_or(Duration::MAX)).fmt(f)
     }
 }
 

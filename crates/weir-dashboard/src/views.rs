@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use crate::{
     names::label,
-    units::{Count, PerSecond, Seconds, Share},
+    units::{At, Count, PerSecond, Seconds, Share},
 };
 
 /// A page of a list.
@@ -21,10 +21,12 @@ pub(crate) struct RateLimit {
     pub(crate) period: String,
     #[serde(default)]
     pub(crate) burst: Option<u32>,
+    #[serde(default)]
+    pub(crate) margin_ms: Option<u32>,
 }
 
 impl RateLimit {
-    /// `10/s`, `600/min`, `10/s burst 5`.
+    /// `10/s`, `600/min`, `10/s burst 5`, `10/s + 50 ms`.
     pub(crate) fn short(&self) -> String {
         let unit = match self.period.as_str() {
             "second" => "s",
@@ -33,10 +35,41 @@ impl RateLimit {
             "day" => "d",
             other => other,
         };
-        match self.burst {
-            Some(burst) if burst > 1 => format!("{}/{unit} burst {burst}", self.limit),
-            _ => format!("{}/{unit}", self.limit),
+        let burst = self.burst.filter(|burst| *burst > 1).map(|burst| format!(" burst {burst}"));
+        let margin = self.margin_ms.filter(|margin| *margin > 0).map(|margin| format!(" + {margin} ms"));
+        format!("{}/{unit}{}{}", self.limit, burst.unwrap_or_default(), margin.unwrap_or_default())
+    }
+}
+
+/// A minimum interval: `100 ms apart`.
+pub(crate) fn apart(millis: u32) -> String {
+    format!("{millis} ms apart")
+}
+
+/// What keeps the destination from sending faster.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Binding {
+    Limit(RateLimit),
+    /// `min_interval` or `max_in_flight`
+    Other(String),
+}
+
+impl Binding {
+    pub(crate) fn short(&self) -> String {
+        match self {
+            Self::Limit(limit) => limit.short(),
+            Self::Other(name) if name == "min_interval" => "its minimum interval".to_owned(),
+            Self::Other(name) => name.clone(),
         }
+    }
+
+    pub(crate) fn is_limit_of(&self, period: &str) -> bool {
+        matches!(self, Self::Limit(limit) if limit.period == period)
+    }
+
+    pub(crate) fn is_min_interval(&self) -> bool {
+        matches!(self, Self::Other(name) if name == "min_interval")
     }
 }
 
@@ -57,11 +90,20 @@ pub(crate) struct OverviewRow {
     /// Of the binding limit.
     #[serde(rename = "use")]
     pub(crate) usage: Option<Share>,
-    pub(crate) binding: Option<RateLimit>,
+    pub(crate) binding: Option<Binding>,
     pub(crate) drain_eta_s: Option<Seconds>,
     pub(crate) drains: Option<bool>,
     /// Why it does not send faster.
     pub(crate) reason: Option<String>,
+    #[serde(default)]
+    pub(crate) refused_within_limit: Option<Refused>,
+}
+
+/// Refusals of sends that keep the limit.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Refused {
+    /// What was seen, why, and the setting that helps.
+    pub(crate) text: String,
 }
 
 /// What the overview shows of a destination.
@@ -72,9 +114,16 @@ pub(crate) struct DestinationState {
     pub(crate) url: String,
     pub(crate) tenant: String,
     pub(crate) rate_limits: Vec<RateLimit>,
+    #[serde(default)]
+    pub(crate) min_interval_ms: Option<u32>,
 }
 
 impl DestinationState {
+    /// Its minimum interval.
+    pub(crate) fn apart(&self) -> Option<String> {
+        self.min_interval_ms.map(apart)
+    }
+
     pub(crate) fn label(&self) -> &str {
         label(&self.name, &self.url)
     }
@@ -108,7 +157,10 @@ impl OverviewRow {
     }
 
     /// The reason in words, for tooltips.
-    pub(crate) fn reason_text(&self) -> &'static str {
+    pub(crate) fn reason_text(&self) -> &str {
+        if let (Some("refused_within_limit"), Some(refused)) = (self.reason.as_deref(), &self.refused_within_limit) {
+            return &refused.text;
+        }
         match self.reason.as_deref() {
             Some("limit") => "It sends as fast as its limit allows",
             Some("slow") => "The receiver answers slowly, so max_in_flight is reached before the limit",
@@ -124,7 +176,7 @@ impl OverviewRow {
     pub(crate) fn reason_tone(&self) -> &'static str {
         match self.reason.as_deref() {
             Some("breaker") => "bad",
-            Some("held" | "paused" | "slow") => "warn",
+            Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",
             _ => "calm",
         }
     }
@@ -138,14 +190,62 @@ impl OverviewRow {
     }
 }
 
+/// What keeps a due delivery from being sent.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct WaitsFor {
+    reason: String,
+    until: Option<At>,
+}
+
+impl WaitsFor {
+    /// After the sentence that something was accepted.
+    pub(crate) fn sentence(&self) -> String {
+        let until = self.until.map(|until| format!(" until {} UTC", until.plain())).unwrap_or_default();
+        match &*self.reason {
+            "hold" => {
+                format!("It waits for the end of the hold{until}; “Release” on the page of the destination ends it.")
+            }
+            "breaker" => format!("It waits for the breaker{until}."),
+            _ => "It waits: the destination is paused.".to_owned(),
+        }
+    }
+}
+
+/// What was accepted, and what it waits for.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Accepted {
+    pub(crate) id: String,
+    #[serde(default)]
+    waits_for: Option<WaitsFor>,
+}
+
+impl Accepted {
+    /// `done`, and what it waits for; `unless_waiting` if it waits for nothing.
+    pub(crate) fn text(&self, done: &str, unless_waiting: &str) -> String {
+        match &self.waits_for {
+            Some(waits_for) => format!("{done} {}", waits_for.sentence()),
+            None => format!("{done} {unless_waiting}").trim_end().to_owned(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_limit_is_written_as_people_say_it() {
-        let limit = |limit, period: &str, burst| RateLimit { limit: Count(limit), period: period.to_owned(), burst };
-        let shown = [limit(10, "second", Some(1)), limit(1_200, "minute", None), limit(5, "day", Some(3))];
-        assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min", "5/d burst 3"]);
+        let limit = |limit, period: &str, burst, margin_ms| RateLimit {
+            limit: Count(limit),
+            period: period.to_owned(),
+            burst,
+            margin_ms,
+        };
+        let shown = [
+            limit(10, "second", Some(1), Some(0)),
+            limit(1_200, "minute", None, Some(50)),
+            limit(5, "day", Some(3), None),
+        ];
+        assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min + 50 ms", "5/d burst 3"]);
     }
 }

@@ -61,7 +61,7 @@
 //! state. Epochs and generations are modelled only as matching or not.
 //!
 //! *Not modelled*: several limits and bursts (the arithmetic of one cursor, tested by the properties of
-//! `weir_core::limiter`), `max_in_flight` and `max_outstanding`, holds (a later start of the next slot), exhausted
+//! `weir_core::limiter`), `max_in_flight` and `max_outstanding`, holds (a later start of the next slot), their release and the slow start, exhausted
 //! attempts, and the error of clocks. A producer with an admission estimate does not learn from declined deliveries: it
 //! may use the fast path at any time.
 

@@ -31,6 +31,8 @@ const BEHIND: i64 = 5_000_000;
 /// A larger error is reported, because it is taken from both ends of every slot: two of the 10 ms of a narrow slot at
 /// each end.
 const LARGE_ERROR: Duration = Duration::from_millis(2);
+/// What a narrowed slot is to be wide, where it costs little: a worker wakes and writes within this time.
+const USABLE: Duration = Duration::from_millis(1);
 /// How often a large error is reported at most. The clock is set every second, and a slow connection stays slow.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
@@ -149,13 +151,23 @@ impl RedisClock {
         is_verified
     }
 
+    /// How wide a slot must be, in microseconds, so that it can be narrowed by the error, and is still usable.
+    pub(crate) fn needed_width(&self, shard: Shard) -> i64 {
+        let margin = self.margin(shard);
+        (2 * margin + USABLE.as_nanos() as i64).max(margin * 8 / 3) / 1_000 + 1
+    }
+
+    /// The error of a shard's time, in nanoseconds, with the drift until the next exchange.
+    fn margin(&self, shard: Shard) -> i64 {
+        self.shards[shard.index()].time.error() + DRIFT.as_nanos() as i64
+    }
+
     /// Narrows a slot, given by the shard's time in microseconds, by the error at both ends.
     pub(crate) fn narrowed(&self, shard: Shard, (start, end): (i64, i64)) -> Slot {
         let width = (end - start).saturating_mul(1_000);
         // A slot keeps at least a quarter of its width. If the error is larger than this allows, a send may be outside
         // the slot by the difference.
-        let error = self.shards[shard.index()].time.error();
-        let margin = (error + DRIFT.as_nanos() as i64).min(width * 3 / 8);
+        let margin = self.margin(shard).min(width * 3 / 8);
         Slot {
             start: Timestamp::from_nanos(self.engine_time(shard, start).as_nanos() + margin),
             end: Timestamp::from_nanos(self.engine_time(shard, end).as_nanos() - margin),

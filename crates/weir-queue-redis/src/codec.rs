@@ -15,7 +15,7 @@ use weir_core::{
 };
 use weir_queue::{Lease, PermitId};
 
-use crate::scripts::{from_micros, read_limit};
+use crate::scripts::{from_micros, read_interval, read_limit};
 
 /// An entry of the delivery queue.
 #[derive(Debug, Clone)]
@@ -276,12 +276,13 @@ impl AnswerReader {
     fn limiter(mut self) -> Option<Limiter> {
         let last_start = self.next_time();
         let held_until = self.next_time()?;
+        let min_interval = read_interval(self.next_int()?);
         let mut cursors = Vec::new();
         while let Some(limit) = self.next_int() {
-            let limit = read_limit(limit, self.next_int()?, self.next_int()?)?;
+            let limit = read_limit([limit, self.next_int()?, self.next_int()?, self.next_int()?])?;
             cursors.push(LimitCursor::new(limit, self.next_time()?, self.next_int()?.try_into().ok()?));
         }
-        Some(LimiterParts { cursors, last_start, held_until }.into())
+        Some(LimiterParts { cursors, min_interval, last_start, held_until }.into())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use weir_queue::{HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, SlotAnswer, SlotRequest};
+use weir_queue::{HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, Settled, SlotAnswer, SlotRequest};
 
 use crate::{RedisQueue, keys::Shard, reader::Reader, settlements::PermitEnd};
 
@@ -37,8 +37,8 @@ impl Permits for RedisQueue {
         self.context.slot_requests.round_trip()
     }
 
-    async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
-        self.end(ids.iter().map(|&id| (id, PermitEnd::Used))).await
+    async fn settle(&self, settled: &[Settled]) -> QueueResult<()> {
+        self.end(settled.iter().map(|&Settled { id, answered }| (id, PermitEnd::Used { answered }))).await
     }
 
     fn recorded(&self, ids: &[PermitId]) {

@@ -83,7 +83,7 @@ impl Schedule for RedisQueue {
         for (shard, holds) in by_shard(holds, |hold| hold.destination_id) {
             let mut call = self.context.new_call(shard, Operation::Hold);
             for hold in holds {
-                call.destination(hold.destination_id).not_before(hold.until);
+                call.destination(hold.destination_id).not_before(hold.until).not_before(hold.sent_at);
             }
             calls.push(call);
         }

@@ -8,10 +8,10 @@ use std::{sync::LazyLock, time::Duration};
 
 use redis::{Arg, Cmd, ToRedisArgs};
 use weir_core::{
-    DestinationId, Limiter, Period, RateLimit, Timestamp,
+    DestinationId, Limiter, Period, RateLimit, RateLimits, Timestamp,
     claim::ClaimedDelivery,
-    limit::NARROW_SLOT,
-    limiter::{GRANT_AHEAD, LimitCursor, LimiterParts, UNLIMITED_SLOT_WIDTH},
+    limit::{MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
+    limiter::{GRANT_AHEAD, LimitCursor, LimiterParts},
     plan::{self, CADENCE, LAG_DEPTH, LEAD, SHARES},
     replay_share::FAST_PATH_AHEAD,
 };
@@ -133,6 +133,7 @@ fn constants() -> String {
         ("RUN_FALLBACK", RUN_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),
         ("NARROW_SLOT", NARROW_SLOT),
+        ("NARROWEST_SLOT", NARROWEST_SLOT),
         ("GRANT_AHEAD", GRANT_AHEAD),
         ("LONGEST_PREPARATION", LONGEST_PREPARATION),
         ("LONGEST_RUN", LONGEST_RUN),
@@ -147,6 +148,7 @@ fn constants() -> String {
     // Plain numbers.
     for (name, number) in [
         ("SHARES", SHARES as usize),
+        ("SLOTS_PER_INTERVAL", SLOTS_PER_INTERVAL as usize),
         ("MOST_PERMITS_AHEAD", plan::MOST_AHEAD as usize),
         ("LAG_DEPTH", LAG_DEPTH),
         ("DELIVERY_HEAD", codec::HEAD_LEN),
@@ -196,17 +198,18 @@ impl Call {
         self.arg((time.as_nanos() / 1_000).min(LATEST_MICROS))
     }
 
-    pub(crate) fn limits(&mut self, limits: &[RateLimit]) -> &mut Self {
-        self.arg(limits.len());
-        for limit in limits {
+    pub(crate) fn limits(&mut self, limits: &RateLimits) -> &mut Self {
+        self.arg(limits.as_slice().len());
+        for limit in limits.as_slice() {
             self.limit(limit);
         }
-        self
+        self.interval(limits.min_interval())
     }
 
     pub(crate) fn limiter(&mut self, limiter: &Limiter) -> &mut Self {
         let parts = LimiterParts::from(limiter);
         self.not_before(parts.last_start.unwrap_or(Timestamp::MIN)).not_before(parts.held_until);
+        self.interval(parts.min_interval);
         self.arg(parts.cursors.len());
         for LimitCursor { limit, since, spent, .. } in &parts.cursors {
             self.limit(limit).not_before(*since).arg(spent);
@@ -215,8 +218,9 @@ impl Call {
     }
 
     pub(crate) fn terms(&mut self, terms: &Terms) -> &mut Self {
-        let &Terms { version, suspended, max_in_flight, ref limits } = terms;
-        self.version(version).arg(u8::from(suspended)).arg(max_in_flight).limits(limits.as_slice())
+        let &Terms { version, suspended, max_in_flight, held_until, released_at, ref limits } = terms;
+        self.version(version).arg(u8::from(suspended)).arg(max_in_flight);
+        self.not_before(held_until).not_before(released_at).limits(limits)
     }
 
     /// The version of a destination's terms.
@@ -234,7 +238,12 @@ impl Call {
 
     fn limit(&mut self, limit: &RateLimit) -> &mut Self {
         let period = 1 + limit.period as usize;
-        self.arg(limit.limit.get()).arg(period).arg(limit.burst.get())
+        self.arg(limit.limit.get()).arg(period).arg(limit.burst.get()).arg(micros(limit.margin()))
+    }
+
+    /// 0 for no minimum interval.
+    fn interval(&mut self, interval: Option<MinInterval>) -> &mut Self {
+        self.arg(interval.map_or(0, |interval| micros(interval.as_duration())))
     }
 
     pub(crate) fn command(&self) -> &Cmd {
@@ -255,9 +264,19 @@ impl Call {
 }
 
 /// Reads a limit in the format of [`Call::limits`].
-pub(crate) fn read_limit(limit: i64, period: i64, burst: i64) -> Option<RateLimit> {
+pub(crate) fn read_limit([limit, period, burst, margin]: [i64; 4]) -> Option<RateLimit> {
     let period = *Period::ALL.get(usize::try_from(period - 1).ok()?)?;
-    RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)
+    let limit = RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)?;
+    limit.with_margin(u32::try_from(margin / 1_000).ok()?)
+}
+
+/// Reads a minimum interval in the format of [`Call::limits`].
+pub(crate) fn read_interval(micros: i64) -> Option<MinInterval> {
+    MinInterval::from_millis(u32::try_from(micros / 1_000).ok()?)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn micros_up(time: Timestamp) -> i64 {

@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::future::join_all;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
-use weir_core::DestinationId;
+use weir_core::{DestinationId, Timestamp};
 use weir_queue::{PermitId, QueueResult};
 
 use crate::{
@@ -37,7 +37,10 @@ const MAX_KEPT: usize = 50_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PermitEnd {
     /// The attempt has ended and is not recorded yet.
-    Used,
+    Used {
+        /// [`weir_queue::Settled::answered`].
+        answered: Option<Timestamp>,
+    },
     /// The attempt is recorded.
     Recorded,
     /// Nothing was sent.
@@ -153,6 +156,8 @@ struct DestinationSettlements<'s> {
     destination_id: DestinationId,
     generation: u64,
     used: Vec<u64>,
+    /// For each used permit.
+    answered: Vec<Option<Timestamp>>,
     unused: Vec<u64>,
     crowded: usize,
     entries: Vec<&'s str>,
@@ -165,14 +170,17 @@ impl<'s> DestinationSettlements<'s> {
         let mut groups: Vec<Self> = Vec::new();
         for Settlement { id: PermitId { destination_id, serial }, end, generation, entry } in batch {
             let index = *indexes.entry((destination_id, generation)).or_insert_with(|| {
-                let (used, unused, entries) = (Vec::new(), Vec::new(), Vec::new());
+                let (used, answered, unused, entries) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
                 let (destination_id, generation) = (*destination_id, *generation);
-                groups.push(Self { destination_id, generation, used, unused, crowded: 0, entries });
+                groups.push(Self { destination_id, generation, used, answered, unused, crowded: 0, entries });
                 groups.len() - 1
             });
             let group = &mut groups[index];
             match end {
-                PermitEnd::Used => group.used.push(*serial),
+                PermitEnd::Used { answered } => {
+                    group.used.push(*serial);
+                    group.answered.push(*answered);
+                }
                 PermitEnd::Unused | PermitEnd::Crowded => group.unused.push(*serial),
                 PermitEnd::Recorded => {}
             }
@@ -184,9 +192,11 @@ impl<'s> DestinationSettlements<'s> {
 
     fn write(&self, call: &mut Call) {
         call.destination(self.destination_id).arg(self.generation);
-        for permits in [&self.used, &self.unused] {
-            call.arg(permits.len()).arg(permits);
+        call.arg(self.used.len()).arg(&self.used).arg(self.answered.len());
+        for answered in &self.answered {
+            call.not_before(answered.unwrap_or(Timestamp::MIN));
         }
+        call.arg(self.unused.len()).arg(&self.unused);
         call.arg(self.crowded).arg(self.entries.len()).arg(&self.entries);
     }
 }

@@ -97,7 +97,7 @@ impl ShardContext {
     /// recorded.
     pub(crate) fn end(&self, id: PermitId, end: PermitEnd) {
         let current = self.registry.generation(Shard::of(id.destination_id));
-        if end == PermitEnd::Used {
+        if matches!(end, PermitEnd::Used { .. }) {
             let generation = self.registry.generation_of(id).unwrap_or(current);
             return self.settlements.add(id, end, generation, None);
         }

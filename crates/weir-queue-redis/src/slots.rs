@@ -9,10 +9,7 @@ use std::{
 };
 
 use tokio::sync::oneshot;
-use weir_core::{
-    Clock as _,
-    limiter::{GRANT_AHEAD, UNLIMITED_SLOT_WIDTH},
-};
+use weir_core::{Clock as _, limit::UNLIMITED_SLOT_WIDTH, limiter::GRANT_AHEAD};
 use weir_queue::{PermitId, QueueError, QueueResult, SlotAnswer, SlotRequest};
 
 use crate::{
@@ -139,6 +136,7 @@ impl ShardContext {
     async fn ask_for_slots(&self, shard: Shard, requests: Vec<PendingRequest>) {
         let mut call = self.new_call(shard, Operation::TakeSlot);
         call.arg(self.slot_requests.answer_times.usable_from(self.clock.stated_time(shard)));
+        call.arg(self.clock.needed_width(shard));
         for &PendingRequest { request: SlotRequest { id, preparation, missed }, .. } in &requests {
             let micros = preparation.map_or(-1, |took| i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
             // The name of the slot makes sure that a call which Redis runs late gives no later slot back.

@@ -6,9 +6,11 @@
 
 mod edits;
 mod fast_path;
+mod holds;
 mod room;
 mod schedule;
 mod slots;
+mod spacing;
 
 use std::{
     sync::{
@@ -22,6 +24,7 @@ use bytes::Bytes;
 use weir_core::{
     Clock, DeliveryId, Destination, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
     alert::AlertOverrides,
+    body::BodySettings,
     breaker::{Breaker, BreakerPolicy},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     destination::Settings,
@@ -33,10 +36,10 @@ use weir_core::{
     signing::{Secret, Signing},
 };
 
-pub use self::{edits::*, fast_path::*, room::*, schedule::*, slots::*};
+pub use self::{edits::*, fast_path::*, holds::*, room::*, schedule::*, slots::*, spacing::*};
 use crate::{
-    DueJobs, Edit, HandedBack, Hold, Lease, Permit, Publication, Published, SharedQueue, SlotAnswer, SlotRequest,
-    Terms, Wake,
+    DueJobs, Edit, HandedBack, Hold, Lease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer,
+    SlotRequest, Terms, Wake,
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -91,12 +94,14 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             alerts: AlertOverrides::default(),
             order: DeliveryOrder::Any,
             headers: Vec::new(),
+            body: BodySettings::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     }
 }
@@ -154,8 +159,21 @@ impl Subject {
 
     /// Holds this destination together with others, in all shards.
     async fn hold_many(&self, until: Timestamp) {
-        let holds: Vec<_> = (1..=255).map(|number| Hold { destination_id: destination(number), until }).collect();
-        self.queue.hold(&holds).await.expect("hold");
+        let sent_at = self.clock.now();
+        let holds = (1..=255).map(|number| Hold { destination_id: destination(number), until, sent_at });
+        self.queue.hold(&holds.collect::<Vec<_>>()).await.expect("hold");
+    }
+
+    /// Holds destination 1 on behalf of a send that started at this instant.
+    async fn hold(&self, until: Timestamp, sent_at: Timestamp) {
+        self.queue.hold(&[Hold { destination_id: destination(1), until, sent_at }]).await.expect("hold");
+    }
+
+    /// An edit that lifts the hold at this instant. `held_until`: what the store knows of holds since.
+    async fn release(&self, limits: &RateLimits, released_at: Timestamp, held_until: Timestamp) {
+        self.edits.fetch_add(1, Ordering::Relaxed);
+        let terms = Terms { released_at, held_until, ..self.terms(limits) };
+        self.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
     }
 
     async fn claim_for(&self, lease_for: Duration) -> Vec<Lease> {
@@ -272,7 +290,12 @@ impl Subject {
     }
 
     async fn settle(&self, permit: &Permit) {
-        self.queue.settle(&[permit.id]).await.expect("settle");
+        self.queue.settle(&[permit.id.into()]).await.expect("settle");
+    }
+
+    /// Settles the permit of a send that started at this instant and was answered.
+    async fn settle_answered(&self, permit: &Permit, sent_at: Timestamp) {
+        self.queue.settle(&[Settled { id: permit.id, answered: Some(sent_at) }]).await.expect("settle");
     }
 }
 
@@ -307,6 +330,14 @@ macro_rules! queue_conformance {
             an_unlimited_permit_has_a_slot_that_starts_now,
             a_slot_of_a_long_window_is_wide,
             a_lease_reports_how_long_workers_prepare,
+            slots_of_a_minimum_interval_are_never_closer_than_it,
+            permits_of_a_minimum_interval_carry_the_times_of_its_slots,
+            a_minimum_interval_counts_from_the_last_slot_across_edits,
+            a_missed_slot_of_a_minimum_interval_gives_its_time_back,
+            a_minimum_interval_counts_after_a_recovered_send_and_after_a_hold,
+            a_minimum_interval_survives_a_stop,
+            a_lease_has_the_margins_and_the_minimum_interval,
+            a_margin_makes_the_spacing_longer,
             an_edit_runs_a_parked_job_at_once,
             an_edit_during_a_run_causes_another_run,
             an_edit_with_older_terms_changes_nothing,
@@ -318,6 +349,14 @@ macro_rules! queue_conformance {
             a_resumed_destination_publishes_again,
             a_run_under_the_same_terms_ends_a_suspension,
             a_hold_moves_the_next_slot_of_outstanding_permits,
+            a_release_frees_the_next_slot_at_once,
+            a_hold_of_a_send_from_before_the_release_is_ignored_and_a_later_one_counts,
+            terms_bring_the_hold_that_the_store_knows_unless_it_was_released_since,
+            after_a_hold_one_send_is_in_flight_until_it_is_answered,
+            sends_from_before_the_end_of_a_hold_and_refused_ones_do_not_end_its_slow_start,
+            a_slow_start_does_not_stop_at_a_probe_that_ends_without_an_answer,
+            another_hold_begins_the_slow_start_again,
+            a_lease_reports_the_slow_start,
             a_permit_handed_back_before_its_slot_costs_no_slot,
             a_lease_counts_what_is_queued_and_in_flight,
             a_settle_runs_a_job_that_waits_for_room,
@@ -338,6 +377,7 @@ macro_rules! queue_conformance {
             nothing_is_admitted_while_there_is_a_backlog,
             a_live_delivery_is_admitted_during_a_replay_and_goes_first,
             a_delivery_admitted_after_a_suspension_is_declined,
+            deliveries_are_admitted_one_at_a_time_within_a_minimum_interval,
             released_room_can_be_reserved_again,
             nothing_is_admitted_under_terms_that_the_job_does_not_know,
         );

@@ -86,11 +86,15 @@ pub struct Wake {
     pub due: Timestamp,
 }
 
-/// No slot of the destination starts before `until`.
+/// No slot of the destination starts before `until`. When it ends, one send at a time is in flight, and one more with
+/// each that is answered and not refused, until `max_in_flight` is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hold {
     pub destination_id: DestinationId,
     pub until: Timestamp,
+    /// When the send whose answer asks for the hold started. A release ends only the holds that earlier sends asked
+    /// for, in whatever order hold and release arrive.
+    pub sent_at: Timestamp,
 }
 
 /// The settings of a destination that decide whether a slot is granted.
@@ -102,6 +106,11 @@ pub struct Terms {
     pub max_in_flight: u32,
     /// Paused, deleted, or its breaker is open: no slot is granted.
     pub suspended: bool,
+    /// The hold that the store knows; [`Timestamp::MIN`] for none. The queue usually knows it before.
+    pub held_until: Timestamp,
+    /// The last release of a hold; [`Timestamp::MIN`] for none. A later one than the queue knows replaces its hold with
+    /// `held_until`; under an earlier one `held_until` does not count.
+    pub released_at: Timestamp,
 }
 
 impl Terms {
@@ -113,12 +122,15 @@ impl Terms {
             limits: settings.rate_limits.clone(),
             max_in_flight: settings.max_in_flight,
             suspended: settings.paused || destination.breaker.state(now) == BreakerState::Open,
+            held_until: destination.held_until.unwrap_or(Timestamp::MIN),
+            released_at: destination.released_at.unwrap_or(Timestamp::MIN),
         }
     }
 
     /// The terms of a destination that was deleted at `version`.
     pub fn deleted(version: Timestamp) -> Self {
-        Self { version, limits: RateLimits::UNLIMITED, max_in_flight: 0, suspended: true }
+        let [held_until, released_at] = [Timestamp::MIN; 2];
+        Self { version, limits: RateLimits::UNLIMITED, max_in_flight: 0, suspended: true, held_until, released_at }
     }
 }
 
@@ -153,7 +165,7 @@ pub struct Lease {
     /// How many attempts end until this run and the next one have published and their permits are ready, as measured
     /// since the last lease.
     pub ahead: u32,
-    /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more.
+    /// The maximum of outstanding permits, below `max_in_flight`, while workers have no places for more or after a hold.
     pub max_outstanding: Option<u32>,
     /// When the job's current data began: at the start of the process, with the loss of Redis, or with the loss of this
     /// job alone. Earlier permits get no slots any more; an earlier permit that had a slot may still be sent within
@@ -243,6 +255,22 @@ pub enum SlotAnswer {
     Withdrawn,
 }
 
+/// A permit whose attempt has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settled {
+    pub id: PermitId,
+    /// When its send started, if the receiver answered and did not refuse it. Then one more send may be in flight after
+    /// a hold that ended before this instant.
+    pub answered: Option<Timestamp>,
+}
+
+impl From<PermitId> for Settled {
+    /// An attempt without such an answer.
+    fn from(id: PermitId) -> Self {
+        Self { id, answered: None }
+    }
+}
+
 /// A permit that a worker did not use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandedBack {
@@ -262,7 +290,8 @@ pub trait Schedule {
     /// than the known ones.
     async fn edited(&self, edits: &[Edit]) -> QueueResult<()>;
 
-    /// Holds destinations. A hold is only extended, never shortened.
+    /// Holds destinations. A hold is only extended; terms with a later `released_at` end it. A hold that was asked for
+    /// before the known release is ignored.
     async fn hold(&self, holds: &[Hold]) -> QueueResult<()>;
 
     /// Waits until a job is due and claims up to `max` due jobs, earliest first, each for `lease_for`. If a lease ends
@@ -312,7 +341,7 @@ pub trait Permits {
     }
 
     /// The attempts of these permits have ended. Their room is free for other permits.
-    async fn settle(&self, ids: &[PermitId]) -> QueueResult<()>;
+    async fn settle(&self, settled: &[Settled]) -> QueueResult<()>;
 
     /// The store has recorded the attempts of these settled permits. Until then other processes can find the permits,
     /// in case this process dies.

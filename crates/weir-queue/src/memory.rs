@@ -18,7 +18,7 @@ use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDeli
 
 use crate::{
     DueJobs, Edit, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult,
-    Schedule, SlotAnswer, SlotRequest, Wake,
+    Schedule, Settled, SlotAnswer, SlotRequest, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -162,8 +162,8 @@ impl Permits for MemoryQueue {
         Ok(self.change(|table, now| table.take_slot(now, request)))
     }
 
-    async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
-        self.change(|table, now| ids.iter().for_each(|&id| table.settle(now, id)));
+    async fn settle(&self, settled: &[Settled]) -> QueueResult<()> {
+        self.change(|table, now| settled.iter().for_each(|&settled| table.settle(now, settled)));
         Ok(())
     }
 

@@ -11,12 +11,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use metrics::counter;
 use serde_json::json;
 use weir_core::{
-    Clock, Destination, DestinationId, EventId, Timestamp,
+    Clock, Destination, DestinationId, EventId, Period, Timestamp,
     alert::{Alert, AlertPolicy, AlertState, DEAD, DestinationStatus},
     event::{DeliveryOptions, Event, EventBody},
+    refusals::Refusals,
 };
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{Condition, Ingested, NewEvent, SharedStore};
+use weir_store::{Condition, Ingested, NewEvent, RefusalWatch, SharedStore};
 
 use crate::release::Failure;
 
@@ -28,6 +29,8 @@ const PAUSE_FACTOR: u32 = 100;
 /// The maximum pause: on a busy machine the reads of a pass mostly wait, and an alert must not be late by more than
 /// half a minute.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
+/// The failed attempts of this time decide where refusals within the limit are looked for.
+const FAILURES_OF: Duration = Duration::from_secs(60);
 /// Destinations handled together, so that no statement holds its locks for long.
 const PAGE: usize = 256;
 
@@ -56,10 +59,11 @@ impl AlertPublisher {
     /// time.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
+        let mut refusals = RefusalWatch::default();
         loop {
             let read_time = tokio::select! {
                 () = &mut shutdown => return,
-                read_time = self.pass() => read_time.unwrap_or_else(|error| {
+                read_time = self.pass(&mut refusals) => read_time.unwrap_or_else(|error| {
                     tracing::warn!(%error, "could not publish alerts; the next pass tries again");
                     Duration::ZERO
                 }),
@@ -72,7 +76,7 @@ impl AlertPublisher {
     }
 
     /// Publishes the alerts that are due now. Returns the duration of the reads.
-    async fn pass(&self) -> Result<Duration, Failure> {
+    async fn pass(&self, refusals: &mut RefusalWatch) -> Result<Duration, Failure> {
         let began = self.clock.now();
         // Without subscribers this look-up is the whole pass.
         let ids = self.store.alert_subscribers().await?;
@@ -83,7 +87,8 @@ impl AlertPublisher {
         // Only destinations of these tenants can have recipients.
         let tenants: BTreeSet<_> = subscribers.iter().map(|subscriber| subscriber.settings.tenant.clone()).collect();
         let policy = self.store.alert_policy().await?;
-        let conditions = self.store.conditions(&Vec::from_iter(tenants)).await?;
+        let mut conditions = self.store.conditions(&Vec::from_iter(tenants.clone())).await?;
+        self.look_for_refusals(&tenants, &mut conditions, refusals).await?;
         // The pause after the pass depends on the duration of these reads.
         let read_time = self.clock.now().since(began);
         // Page by page: compare the conditions with the alert states, and publish the differences.
@@ -92,11 +97,41 @@ impl AlertPublisher {
             let destinations = self.store.destinations(&ids).await?;
             let now = self.clock.now();
             let updates = conditions.iter().zip(&destinations).filter_map(|(condition, destination)| {
-                alert_update(destination.as_ref()?, condition, &policy, &subscribers, now)
+                let destination = destination.as_ref()?;
+                let status = status(destination, condition, refusals.found(destination), now);
+                alert_update(destination, condition, &status, &policy, &subscribers, now)
             });
             self.send(updates.collect()).await?;
         }
         Ok(read_time)
+    }
+
+    /// Looks for refusals within the limit, where attempts failed lately and where an alert has said that there are some.
+    /// Adds the refused destinations that have no other condition. A look is at a few destinations, so those of tenants
+    /// without subscribers are not looked at: they would delay the alerts about others.
+    async fn look_for_refusals(
+        &self,
+        tenants: &BTreeSet<String>,
+        conditions: &mut Vec<Condition>,
+        refusals: &mut RefusalWatch,
+    ) -> Result<(), Failure> {
+        let now = self.clock.now();
+        if refusals.is_due(now) {
+            let traffic = self.store.recent_traffic(now.before(FAILURES_OF)).await?;
+            let failing = traffic.iter().filter(|(_, traffic)| RefusalWatch::is_suspect(traffic.failed));
+            let alerted = conditions.iter().filter(|condition| condition.state.is_refused());
+            let suspects: BTreeSet<_> =
+                failing.map(|(id, _)| *id).chain(alerted.map(|condition| condition.destination_id)).collect();
+            let suspects = self.store.destinations(&Vec::from_iter(suspects)).await?.into_iter().flatten();
+            let suspects = suspects.filter(|suspect| tenants.contains(&suspect.settings.tenant)).collect();
+            refusals.look(&*self.store, suspects, now).await?;
+        }
+        let mut refused = refusals.refused();
+        for condition in &*conditions {
+            refused.remove(&condition.destination_id);
+        }
+        conditions.extend(refused.into_iter().map(Condition::healthy));
+        Ok(())
     }
 
     /// Stores the events, and then the new alert states.
@@ -133,20 +168,20 @@ fn pause_after(read_time: Duration) -> Duration {
 fn alert_update(
     destination: &Arc<Destination>,
     condition: &Condition,
+    status: &DestinationStatus,
     policy: &AlertPolicy,
     subscribers: &[Arc<Destination>],
     now: Timestamp,
 ) -> Option<AlertUpdate> {
     let policy = destination.settings.alerts.apply_to(policy);
-    let status = status(destination, condition, now);
     // Conditions that end without an alert are forgotten first.
-    let mut alert_state = condition.state.reconciled(&policy, &status);
+    let mut alert_state = condition.state.reconciled(&policy, status);
     let mut events = Vec::new();
-    for alert in alert_state.alerts(&policy, &status, now) {
+    for alert in alert_state.alerts(&policy, status, now) {
         let recipients = recipients(destination, &alert, subscribers);
         // An alert without recipients is not recorded, so a later subscriber still gets it.
         if !recipients.is_empty() {
-            events.push(event(destination, &alert, &status, condition.version, recipients, now));
+            events.push(event(destination, &alert, status, condition.version, recipients, now));
             alert_state = alert_state.with(&alert, now);
         }
     }
@@ -154,7 +189,12 @@ fn alert_update(
     (alert_state != condition.state).then_some(AlertUpdate { destination_id, version, alert_state, events })
 }
 
-fn status(destination: &Destination, condition: &Condition, now: Timestamp) -> DestinationStatus {
+fn status(
+    destination: &Destination,
+    condition: &Condition,
+    refused: Option<Option<Refusals>>,
+    now: Timestamp,
+) -> DestinationStatus {
     let settings = &destination.settings;
     let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
     let drains_in = settings.rate_limits.per_second().map(|rate| condition.waiting as f64 / rate);
@@ -170,6 +210,7 @@ fn status(destination: &Destination, condition: &Condition, now: Timestamp) -> D
         breaker: destination.breaker.reason().map(ToOwned::to_owned),
         paused: destination.paused_reason.clone(),
         dead: condition.dead,
+        refused,
     }
 }
 
@@ -242,13 +283,27 @@ fn data(about: &Destination, alert: &Alert, status: &DestinationStatus) -> serde
             data["new"] = json!(new);
             data["dead_letters"] = json!(status.dead);
         }
+        Alert::Refused(refusals) => {
+            let (setting, value, period) = refusals.remedy.parts();
+            data["reason"] = json!(refusals.sentence());
+            data["cause"] = json!(refusals.cause.as_str());
+            data["sends"] = json!(refusals.sends);
+            data["refused"] = json!(refusals.refused);
+            data["setting"] = json!(setting);
+            data["value"] = json!(value);
+            data["period"] = json!(period.map(Period::as_str));
+        }
+        Alert::Admitted => {}
     }
     data
 }
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{Period, RateLimit, RateLimits};
+    use weir_core::{
+        RateLimit, RateLimits,
+        refusals::{Cause, Remedy},
+    };
     use weir_queue::conformance::settings;
 
     use super::*;
@@ -275,6 +330,16 @@ mod tests {
         }
     }
 
+    /// The update for a destination that nothing is known to refuse.
+    fn update(
+        about: &Arc<Destination>,
+        condition: &Condition,
+        subscribers: &[Arc<Destination>],
+    ) -> Option<AlertUpdate> {
+        let status = status(about, condition, None, NOW);
+        alert_update(about, condition, &status, &AlertPolicy::default(), subscribers, NOW)
+    }
+
     fn recipients_in(alert_update: Option<&AlertUpdate>) -> Vec<Vec<DestinationId>> {
         alert_update
             .into_iter()
@@ -293,7 +358,7 @@ mod tests {
     fn subscribers_get_alerts_about_others_but_none_about_dead_letters_of_subscribers() {
         let (first, second, other) = (destination(1, "weir.*"), destination(2, "weir.*"), destination(3, "*"));
         let subscribers = [first.clone(), second.clone()];
-        let of = |about| alert_update(about, &dead(about, 3), &AlertPolicy::default(), &subscribers, NOW);
+        let of = |about| update(about, &dead(about, 3), &subscribers);
         assert_eq!(recipients_in(of(&other).as_ref()), [vec![first.id, second.id]]);
         assert!(of(&first).is_none(), "the two would send alerts to each other without end");
         let mut paused = Destination::clone(&first);
@@ -304,18 +369,35 @@ mod tests {
     #[test]
     fn an_alert_without_recipients_does_not_change_the_alert_state() {
         let (subscriber, other) = (destination(1, "weir.breaker.opened"), destination(3, "*"));
-        assert!(alert_update(&other, &dead(&other, 3), &AlertPolicy::default(), &[subscriber], NOW).is_none());
+        assert!(update(&other, &dead(&other, 3), &[subscriber]).is_none());
     }
 
     #[test]
     fn the_idempotency_key_of_an_event_contains_the_version_of_the_alert_state() {
         let (subscriber, other) = (destination(1, "weir.*"), destination(3, "*"));
-        let alert_update = alert_update(&other, &dead(&other, 3), &AlertPolicy::default(), &[subscriber], NOW).unwrap();
+        let alert_update = update(&other, &dead(&other, 3), &[subscriber]).unwrap();
         let event = &alert_update.events[0].event;
         assert_eq!(event.idempotency_key, Some(format!("weir.delivery.dead/{}/7", other.id)));
         let data: serde_json::Value = serde_json::from_slice(&event.body.data()).unwrap();
         let expected = json!({"destination_id": other.id.to_string(), "name": "", "new": 3, "dead_letters": 3});
         assert_eq!(data, expected);
+    }
+
+    #[test]
+    fn an_alert_about_refusals_names_the_cause_and_the_setting_that_helps() {
+        let (subscriber, other) = (destination(1, "weir.destination.refused"), destination(3, "*"));
+        let remedy = Remedy::Margin { period: Period::Second, margin_ms: 50 };
+        let refusals = Refusals { cause: Cause::Jitter, remedy, sends: 1_000, refused: 42 };
+        let healthy = dead(&other, 0);
+        let status = status(&other, &healthy, Some(Some(refusals)), NOW);
+        let update = alert_update(&other, &healthy, &status, &AlertPolicy::default(), &[subscriber], NOW).unwrap();
+        let data: serde_json::Value = serde_json::from_slice(&update.events[0].event.body.data()).unwrap();
+        let expected = json!({
+            "destination_id": other.id.to_string(), "name": "", "cause": "jitter", "sends": 1_000, "refused": 42,
+            "setting": "margin_ms", "value": 50, "period": "second", "reason": refusals.sentence(),
+        });
+        assert_eq!(data, expected);
+        assert!(update.alert_state.is_refused());
     }
 
     #[test]
@@ -326,7 +408,7 @@ mod tests {
             last_expires_at: Some(NOW + Duration::from_secs(expires_in)),
             ..dead(&other, 0)
         };
-        let status_of = |condition: &Condition| status(&other, condition, NOW);
+        let status_of = |condition: &Condition| status(&other, condition, None, NOW);
         let strained = status_of(&waiting(600, 60));
         assert_eq!(
             (strained.drains_in, strained.remaining_life),

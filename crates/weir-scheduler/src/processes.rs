@@ -112,9 +112,10 @@ impl ProcessWatcher {
             self.queue.hand_back(&handed_back).await?;
             // Possibly sent: the outcome is unknown. The store comes first here too, for the same reason.
             self.resolve(&unknown_claims).await?;
-            let settled: Vec<_> = had_slot.iter().map(|permit| permit.id).collect();
+            let ids: Vec<_> = had_slot.iter().map(|permit| permit.id).collect();
+            let settled: Vec<_> = ids.iter().map(|&id| id.into()).collect();
             self.queue.settle(&settled).await?;
-            self.queue.recorded(&settled);
+            self.queue.recorded(&ids);
             tracing::warn!(unknown = had_slot.len(), unsent = unsent.len(), "resolved the permits of dead workers");
             // Their deliveries are due again. Without these wakes they would wait for the sweep.
             self.queue.wake(&wakes).await?;

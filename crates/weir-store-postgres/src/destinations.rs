@@ -158,7 +158,8 @@ pub(crate) const RECENT_SENDS: &str =
 pub(crate) const RECENT_ARRIVALS: &str =
     "SELECT count(*) FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3";
 
-const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = $1 ORDER BY at";
+const LIMIT_CHANGES: &str =
+    "SELECT at, rate_limits, min_interval_ms FROM limit_changes WHERE destination_id = $1 ORDER BY at";
 
 /// The columns for [`rows::destination`] and [`read_change`].
 macro_rules! select {
@@ -210,22 +211,24 @@ pub(crate) const INSERT: &str = concat!(
     "INSERT INTO destinations (",
     edited_columns!(),
     ", takes_alerts, id, tenant, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)"
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+        $24, $25, $26)"
 );
 
 pub(crate) const UPDATE: &str = concat!(
     "UPDATE destinations SET (",
     edited_columns!(),
     ", takes_alerts, version)
-    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, DEFAULT)
-    WHERE id = $21"
+    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+        DEFAULT)
+    WHERE id = $24"
 );
 
 pub(crate) fn unwritable(error: serde_json::Error) -> sqlx::Error {
     sqlx::Error::Encode(error.into())
 }
 
-/// The first 21 parameters of [`INSERT`] and [`UPDATE`].
+/// The first 22 parameters of [`INSERT`] and [`UPDATE`].
 pub(crate) fn write_destination(sql: &'static str, destination: &Destination) -> Result<Statement, sqlx::Error> {
     let values = rows::destination_values(destination).map_err(unwritable)?;
     let statement = values.into_iter().fold(sqlx::query(sql), bind);
@@ -233,11 +236,11 @@ pub(crate) fn write_destination(sql: &'static str, destination: &Destination) ->
 }
 
 pub(crate) fn read_change(row: &PgRow) -> Read<Change> {
-    let is_deleted = row.optional_int(23)?.is_some();
+    let is_deleted = row.optional_int(26)?.is_some();
     Ok(Change {
         id: row.destination_id(0)?,
         tenant: row.text(1)?,
-        version: row.int(22)?,
+        version: row.int(25)?,
         destination: if is_deleted { None } else { Some(Arc::new(rows::destination(row)?)) },
     })
 }

@@ -9,7 +9,7 @@ use sqlx::{Connection as _, PgConnection};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation, StoreResult,
-    rows::{self, Row as _, limits_json},
+    rows::{self, Row as _, interval_code, limits_json},
 };
 
 use crate::{
@@ -64,7 +64,8 @@ impl PostgresStore {
 
 const TENANT: &str = "SELECT tenant FROM destinations WHERE id = $1 AND deleted_at IS NULL";
 
-const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES ($1, $2, $3)";
+const INSERT_LIMIT_CHANGE: &str =
+    "INSERT INTO limit_changes (destination_id, at, rate_limits, min_interval_ms) VALUES ($1, $2, $3, $4)";
 
 /// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
 /// lock. An UPDATE alone takes a weaker lock, which does not conflict.
@@ -95,6 +96,7 @@ async fn record_limits(
         .bind(uuid(destination.id.as_bytes()))
         .bind(at.as_nanos())
         .bind(limits_json(&destination.settings.rate_limits))
+        .bind(interval_code(&destination.settings.rate_limits))
         .execute(connection)
         .await
         .map(drop)

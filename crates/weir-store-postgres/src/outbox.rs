@@ -126,10 +126,11 @@ WITH released AS MATERIALIZED (
     -- Their destinations that are not deleted.
     SELECT id FROM destinations WHERE id IN (SELECT destination_id FROM released) AND deleted_at IS NULL FOR KEY SHARE
 )
--- 6 cancelled, 7 superseded; otherwise as before the claim: 0 pending, 2 retrying.
+-- 6 cancelled, 7 superseded; otherwise as before the claim: 0 pending, 2 retrying. A delivery has been attempted if it
+-- has attempts; in a replay, if it has some that count.
 UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at = r.now,
     state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
-        WHEN d.attempts = coalesce(d.attempts_before, 0) THEN 0 ELSE 2 END
+        WHEN d.attempts = CASE WHEN d.replay_id IS NULL THEN 0 ELSE coalesce(d.attempts_before, 0) END THEN 0 ELSE 2 END
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
 RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
 

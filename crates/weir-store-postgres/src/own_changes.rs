@@ -23,23 +23,24 @@ use crate::{
     rows::{Read, uuid},
 };
 
-/// Extends holds, and records those that continue no other. The first parameters are the activities; their tenants and
+/// Extends holds ([`Hold::extends`]), and records those that continue no other. The first parameters are the activities; their tenants and
 /// their names come from the destinations. One statement, because receivers may ask for a hold with each answer. A hold
 /// does not affect ingest, so it needs no lock of a tenant, and keeps the version: events would wait until their process
 /// has read each of thousands of holds again.
 pub(crate) const HOLD: &str = concat!(
     "WITH asked AS MATERIALIZED (
         SELECT * FROM ",
-    unnest_activities!(", $14::bigint[], $15::text[], $16::bigint[]"),
+    unnest_activities!(", $14::bigint[], $15::text[], $16::bigint[], $17::bigint[]"),
     " AS a (id, destination_id, key_id, at, action, actor, tenant, subject_kind, subject_id, subject_name, before,
-            after, request_id, until, reason, apart)
+            after, request_id, until, reason, apart, sent_at)
     ), current AS MATERIALIZED (
-        SELECT id, held_until FROM destinations WHERE id = ANY($2) AND deleted_at IS NULL
+        SELECT id, held_until, released_at FROM destinations WHERE id = ANY($2) AND deleted_at IS NULL
         ORDER BY id FOR NO KEY UPDATE
     ), held AS (
         UPDATE destinations d SET held_until = a.until, held_reason = a.reason
         FROM current JOIN asked a ON a.destination_id = current.id
         WHERE d.id = current.id AND (current.held_until IS NULL OR current.held_until < a.until)
+            AND (current.released_at IS NULL OR current.released_at <= a.sent_at)
         RETURNING d.id, d.tenant, d.name, current.held_until AS last
     )
     INSERT INTO activity
@@ -78,6 +79,7 @@ impl Edit for HoldSome {
             .bind(holds.iter().map(|hold| hold.until.as_nanos()).collect::<Vec<_>>())
             .bind(holds.iter().map(|hold| hold.reason.clone()).collect::<Vec<_>>())
             .bind(holds.iter().map(|hold| hold.now.before(HOLDS_APART).as_nanos()).collect::<Vec<_>>())
+            .bind(holds.iter().map(|hold| hold.sent_at.as_nanos()).collect::<Vec<_>>())
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await

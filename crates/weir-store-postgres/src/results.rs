@@ -70,10 +70,10 @@ WITH result AS MATERIALIZED (
     -- The results, one row for each.
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
             $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::smallint[], $15::bytea[],
-            $16::bigint[], $17::text[], $18::text[], $19::smallint[])
+            $16::bigint[], $17::text[], $18::text[], $19::smallint[], $20::boolean[])
         WITH ORDINALITY AS r (id, epoch, destination_id, state, due, now, number,
             attempt_id, sent_at, duration_ms, outcome, status_code, error, failure, response_body,
-            signed_at, connection, response_headers, latency, result)
+            signed_at, connection, response_headers, latency, is_counted, result)
 ), live AS MATERIALIZED (
     -- The destinations of retries (2), unless they are deleted.
     SELECT id, skip_after_attempts FROM destinations
@@ -84,13 +84,15 @@ WITH result AS MATERIALIZED (
     UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL, claimed_by = NULL,
         state = CASE WHEN r.state <> 2 THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6
             WHEN d.replaced THEN 7 ELSE r.state END,
+        attempts_before = CASE WHEN r.is_counted THEN d.attempts_before ELSE coalesce(d.attempts_before, 0) + 1 END,
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
     FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
         r.status_code, r.error, r.failure, r.response_body, r.signed_at, r.connection, r.response_headers, r.latency,
         r.now,
         CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> 2
-            OR r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id)) THEN d.ordering_key END
+            OR r.is_counted AND r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id))
+            THEN d.ordering_key END
             AS freed_key
 ), recorded AS (
     -- The attempts of these. A result of a lost claim leaves no trace.
@@ -186,6 +188,7 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| connection_json(&result.attempt.details)))
         .bind(column(&all, |result| response_headers_json(&result.attempt.details)))
         .bind(column(&all, |result| result.latency_bucket().map(|bucket| bucket as i16)))
+        .bind(column(&all, |result| result.is_counted))
         .fetch_all(connection)
         .await?;
     // A result without a row belongs to a claim that is no longer valid.

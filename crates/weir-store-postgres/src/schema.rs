@@ -60,6 +60,17 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "session secret",
         sql: include_str!("../../../migrations/postgres/0009_session_secret.sql"),
     },
+    Migration {
+        version: 13,
+        description: "minimum interval",
+        sql: include_str!("../../../migrations/postgres/0013_minimum_interval.sql"),
+    },
+    Migration {
+        version: 15,
+        description: "released holds",
+        sql: include_str!("../../../migrations/postgres/0015_released_holds.sql"),
+    },
+    Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/postgres/0016_bodies.sql") },
 ]);
 
 fn migrator() -> Migrator {
@@ -113,6 +124,7 @@ mod tests {
     use weir_core::{
         DeliveryId, DeliveryState, DestinationId, EventId, InstallationId, Timestamp,
         delivery::{AttemptDetails, AttemptOutcome},
+        limit::MinInterval,
     };
     use weir_store::{
         ActivityLog as _, ApiKeys as _, Counters as _, Destinations as _, EventFilter, History as _, Ingest as _,
@@ -124,7 +136,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 8] = [
+    const LEFT_BEHIND: [(i64, &str); 11] = [
         (
             1,
             r#"
@@ -197,6 +209,20 @@ mod tests {
         ),
         (7, "UPDATE installation SET id = '01a3185c-5000-7000-8000-00000000000a'"),
         (9, r"INSERT INTO session_secret VALUES (true, decode(repeat('09', 32), 'hex'));"),
+        (
+            13,
+            // A program of the previous version edits the limits beside the new schema.
+            r#"
+        INSERT INTO limit_changes (destination_id, at, rate_limits)
+        SELECT id, 1800000001000000000, rate_limits FROM destinations;
+        UPDATE limit_changes SET min_interval_ms = 100 WHERE at = 1800000000000000000;
+        "#,
+        ),
+        (
+            15,
+            "UPDATE destinations SET held_until = 1800000060000000000, held_reason = 'busy', released_at = 1800000000000000000",
+        ),
+        (16, r#"UPDATE destinations SET body = '{"format":"data","content_type":"text/plain","source":null}'"#),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -223,7 +249,10 @@ mod tests {
         let store = PostgresStore::open(&database.url(), now).await.unwrap();
         let destination = store.destination(DestinationId::from_bytes(bytes(1))).await.unwrap().unwrap();
         assert_eq!(destination.settings.retry.max_attempts, 16);
-        assert_eq!(store.limit_changes(destination.id).await.unwrap()[0].limits, destination.settings.rate_limits);
+        let changes = store.limit_changes(destination.id).await.unwrap();
+        let with_interval = destination.settings.rate_limits.clone().with_min_interval(MinInterval::from_millis(100));
+        assert_eq!(changes[0].limits, with_interval);
+        assert_eq!(changes[1].limits, destination.settings.rate_limits);
         let counts = store.counts(&[destination.id]).await.unwrap();
         assert_eq!(counts, [StateCounts::new([1, 0, 0, 1, 0, 0, 1, 0, 0])], "before and after the counters were added");
         let event = store.event(EventId::from_bytes(bytes(2))).await.unwrap().unwrap();

@@ -10,7 +10,7 @@ use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold,
     LimitChange, NamedCreation, Page, PageRequest, Pause, StoreResult, destination_columns, edited_columns, first_id,
-    rows::{self, Row as _, limits_json},
+    rows::{self, Row as _, interval_code, limits_json},
 };
 
 use crate::{
@@ -151,23 +151,25 @@ pub(crate) const NAMED: &str = "
 SELECT id FROM destinations INDEXED BY destinations_by_name
 WHERE tenant = ? AND name = ? AND deleted_at IS NULL LIMIT 2";
 
-const LIMIT_CHANGES: &str = "SELECT at, rate_limits FROM limit_changes WHERE destination_id = ? ORDER BY at";
+const LIMIT_CHANGES: &str =
+    "SELECT at, rate_limits, min_interval_ms FROM limit_changes WHERE destination_id = ? ORDER BY at";
 
 const INSERT: &str = concat!(
     "INSERT INTO destinations (",
     edited_columns!(),
-    ", tenant, created_at, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    ", tenant, created_at, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 );
 
 const UPDATE: &str = concat!(
     "UPDATE destinations SET (",
     edited_columns!(),
-    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ? AND deleted_at IS NULL"
+    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ? AND deleted_at IS NULL"
 );
 
 const HOLD: &str = "UPDATE destinations SET held_until = ?, held_reason = ? WHERE id = ?";
 
-const INSERT_LIMIT_CHANGE: &str = "INSERT INTO limit_changes (destination_id, at, rate_limits) VALUES (?, ?, ?)";
+const INSERT_LIMIT_CHANGE: &str =
+    "INSERT INTO limit_changes (destination_id, at, rate_limits, min_interval_ms) VALUES (?, ?, ?, ?)";
 
 const SELECT_ALL: &str = concat!("SELECT ", destination_columns!(), " FROM destinations WHERE deleted_at IS NULL");
 
@@ -230,7 +232,8 @@ impl Transaction<'_, '_> {
         values
             .blob(destination.id.as_bytes())
             .int(at.as_nanos())
-            .owned_text(limits_json(&destination.settings.rate_limits));
+            .owned_text(limits_json(&destination.settings.rate_limits))
+            .optional_int(interval_code(&destination.settings.rate_limits));
         execute(self.connection, INSERT_LIMIT_CHANGE, &values).map(drop)
     }
 
@@ -268,10 +271,8 @@ impl Transaction<'_, '_> {
     }
 
     pub(crate) fn hold_destination(&mut self, hold: &Hold) -> Result<()> {
-        let &Hold { id, until, ref reason, now } = hold;
-        // A hold that ends later stays.
-        let current = self.destinations.get(id).filter(|current| current.held_until.is_none_or(|held| held < until));
-        let Some(current) = current else { return Ok(()) };
+        let &Hold { id, until, ref reason, now, .. } = hold;
+        let Some(current) = self.destinations.get(id).filter(|current| hold.extends(current)) else { return Ok(()) };
         if Activity::is_new_hold(current.held_until, now) {
             self.record(&Activity::of_hold(id, until, reason, now).of_destination(&current))?;
         }

@@ -78,10 +78,11 @@ impl Outbox for SqliteStore {
     }
 }
 
-/// Releases one claim, as [`Outbox::release`] says. `?2`: the destination is deleted.
+/// Releases one claim, as [`Outbox::release`] says. `?2`: the destination is deleted. A delivery has been attempted if
+/// it has attempts; in a replay, if it has some that count.
 const RELEASE: &str = "
 UPDATE deliveries SET claim_expires_at = NULL, updated_at = ?1,
-    state = CASE WHEN ?2 THEN 6 WHEN replaced = 1 THEN 7 WHEN attempts = coalesce(attempts_before, 0) THEN 0 ELSE 2 END
+    state = CASE WHEN ?2 THEN 6 WHEN replaced = 1 THEN 7 WHEN attempts = iif(replay_id IS NULL, 0, coalesce(attempts_before, 0)) THEN 0 ELSE 2 END
 WHERE id = ?3 AND claim_epoch = ?4 AND +state = 1
 RETURNING state, ordering_key IS NOT NULL";
 

@@ -83,12 +83,14 @@ pub(crate) static END: Batch = Batch::new(
     ")",
 );
 
-/// Makes deliveries wait for a retry. Columns: id, new state, counted attempts, due, now.
+/// Makes deliveries wait for a retry. Columns: id, new state, attempts, due, now, how many of them do not count (0 or
+/// 1).
 pub(crate) static RETRY: Batch = Batch::new(
     "UPDATE OR ROLLBACK deliveries SET state = r.column2, attempts = r.column3, claim_expires_at = NULL,
-        next_attempt_at = r.column4, updated_at = r.column5
+        next_attempt_at = r.column4, updated_at = r.column5,
+        attempts_before = CASE WHEN r.column6 > 0 THEN coalesce(attempts_before, 0) + r.column6 ELSE attempts_before END
     FROM (VALUES ",
-    "(?,?,?,?,?)",
+    "(?,?,?,?,?,?)",
     ",",
     ") AS r WHERE deliveries.id = r.column1 AND +state = 1",
 );
@@ -227,16 +229,17 @@ impl Transaction<'_, '_> {
     fn retry(&self, results: &[(&AttemptResult, DeliveryState, Timestamp)]) -> Result<()> {
         for part in results.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(5 * size);
+            let mut values = Values::with_capacity(6 * size);
             for (result, state, due) in part {
                 values
                     .blob(result.claim.delivery_id.as_bytes())
                     .int(state_code(*state).into())
                     .int(result.attempt.number.into())
                     .int(due.as_nanos())
-                    .int(result.now.as_nanos());
+                    .int(result.now.as_nanos())
+                    .int((!result.is_counted).into());
             }
-            values.nulls(5 * (size - part.len()));
+            values.nulls(6 * (size - part.len()));
             self.move_on(&RETRY.sql(size), &values, part.len())?;
         }
         Ok(())
@@ -251,7 +254,8 @@ impl Transaction<'_, '_> {
     fn leaves_message_group(&self, result: &AttemptResult, state: DeliveryState) -> bool {
         let destination = self.destinations.get(result.claim.destination_id);
         let order = destination.map(|destination| destination.settings.order).unwrap_or_default();
-        order.leaves_message_group(state, result.attempt.number)
+        // A refusal is no failed attempt.
+        (result.is_counted || state.is_terminal()) && order.leaves_message_group(state, result.attempt.number)
     }
 
     /// The new state, and when the delivery is due again.

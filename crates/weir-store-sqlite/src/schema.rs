@@ -36,6 +36,17 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "session secret",
         sql: include_str!("../../../migrations/sqlite/0009_session_secret.sql"),
     },
+    Migration {
+        version: 13,
+        description: "minimum interval",
+        sql: include_str!("../../../migrations/sqlite/0013_minimum_interval.sql"),
+    },
+    Migration {
+        version: 15,
+        description: "released holds",
+        sql: include_str!("../../../migrations/sqlite/0015_released_holds.sql"),
+    },
+    Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/sqlite/0016_bodies.sql") },
 ]);
 
 fn migrator() -> Migrator {

@@ -145,6 +145,9 @@ async fn migrate_returns_the_applied_migrations() {
         (4, "counters and traffic"),
         (6, "operational events"),
         (9, "session secret"),
+        (13, "minimum interval"),
+        (15, "released holds"),
+        (16, "bodies"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(SqliteStore::migrate(&path).await.unwrap().is_empty());

@@ -33,7 +33,7 @@ pub struct Condition {
 
 impl Condition {
     /// A condition without problems and without a recorded alert state.
-    fn healthy(destination_id: DestinationId) -> Self {
+    pub fn healthy(destination_id: DestinationId) -> Self {
         Self {
             destination_id,
             waiting: 0,

@@ -42,6 +42,7 @@ use weir_core::{
     Timestamp, TraceParent,
     access::TenantScope,
     alert::AlertOverrides,
+    body::{BodyFormat, BodySettings},
     breaker::{Breaker, BreakerPolicy},
     claim::{ClaimedBody, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome, Delivery},
@@ -165,7 +166,15 @@ impl Subject {
         let mut settings = current.settings.clone();
         edit(&mut settings);
         let (id, expected_updated_at) = (current.id, current.updated_at);
-        let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: false, now };
+        let patch = crate::DestinationPatch {
+            id,
+            expected_updated_at,
+            settings,
+            closes_breaker: false,
+            lifts_hold: false,
+            now,
+            made_at: now,
+        };
         self.store.patch_destination(patch, creation()).await.expect("patch").into_new().flatten()
     }
 
@@ -179,7 +188,7 @@ impl Subject {
     }
 
     async fn hold(&self, number: u128, until: Timestamp, reason: &str, now: Timestamp) {
-        let hold = Hold { id: destination_id(number), until, reason: reason.to_owned(), now };
+        let hold = Hold { id: destination_id(number), until, reason: reason.to_owned(), sent_at: now, now };
         self.store.hold_destinations(vec![hold]).await.expect("hold");
     }
 

@@ -18,13 +18,19 @@ pub struct DestinationPatch {
     pub settings: Settings,
     /// Whether the edit closes an open breaker even if it changes no setting.
     pub closes_breaker: bool,
+    /// Whether the edit lifts a hold even if it changes no setting.
+    pub lifts_hold: bool,
     /// The time of the edit, which becomes `updated_at`. Must be later than the expected one.
     pub now: Timestamp,
+    /// The time of the edit by the clock, which is earlier than `now` if the previous edit was made by a clock that was
+    /// ahead. Holds that earlier sends asked for end here, if the edit lifts them.
+    pub made_at: Timestamp,
 }
 
 impl DestinationPatch {
     /// The edited destination; `None` if it was edited meanwhile. Its breaker closes if the edit may have fixed the
-    /// problem (another URL, another breaker policy, or a resume), or if [`Self::closes_breaker`] is set.
+    /// problem (another URL, another breaker policy, or a resume), or if [`Self::closes_breaker`] is set. Its hold
+    /// is lifted by another URL, by a resume, and if [`Self::lifts_hold`] is set.
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
         if current.updated_at != self.expected_updated_at {
             return None;
@@ -33,10 +39,15 @@ impl DestinationPatch {
         // A destination keeps its tenant.
         edited.settings.tenant.clone_from(&current.settings.tenant);
         let (before, after) = (&current.settings, &edited.settings);
-        let may_have_fixed =
-            before.url != after.url || before.breaker != after.breaker || (before.paused && !after.paused);
-        if may_have_fixed || self.closes_breaker {
+        let is_new = before.url != after.url || (before.paused && !after.paused);
+        if is_new || before.breaker != after.breaker || self.closes_breaker {
             edited.breaker = Breaker::default();
+        }
+        if is_new || self.lifts_hold {
+            (edited.held_until, edited.held_reason) = (None, None);
+            // Later than the last one, even if the clocks of two processes differ.
+            let last = current.released_at.map(|last| last + Duration::from_micros(1));
+            edited.released_at = Some(self.made_at).max(last);
         }
         // The reason ends with the pause.
         if !edited.settings.paused {
@@ -121,7 +132,17 @@ pub struct Hold {
     pub id: DestinationId,
     pub until: Timestamp,
     pub reason: String,
+    /// When the send whose answer asks for the hold started. A hold of a send from before the last release is ignored.
+    pub sent_at: Timestamp,
     pub now: Timestamp,
+}
+
+impl Hold {
+    /// Whether it extends the hold of the destination.
+    pub fn extends(&self, current: &Destination) -> bool {
+        current.held_until.is_none_or(|held| held < self.until)
+            && current.released_at.is_none_or(|released| released <= self.sent_at)
+    }
 }
 
 /// The `updated_at` of an edit: later than the previous one, even if the clocks of two processes differ. The queue uses
@@ -315,7 +336,7 @@ pub trait Destinations {
     /// may be in the list once.
     async fn pause_destinations(&self, pauses: Vec<Pause>) -> StoreResult<Vec<bool>>;
 
-    /// Records holds. A hold is only extended, never shortened. Does not touch `updated_at`. A hold that continues
+    /// Records holds. A hold is only extended here ([`Hold::extends`]). Does not touch `updated_at`. A hold that continues
     /// another one is not recorded in the activity log ([`Activity::is_new_hold`]). A destination may be in the list
     /// once.
     async fn hold_destinations(&self, holds: Vec<Hold>) -> StoreResult<()>;

@@ -192,6 +192,8 @@ pub struct SendRecord {
     pub delivered: Option<(Timestamp, Timestamp)>,
     /// Whether the outcome is unknown, because it could not be recorded.
     pub is_unknown: bool,
+    /// Whether the receiver said that it takes no more now: 429, or 503 or 403 with `Retry-After` or a used-up quota.
+    pub is_refused: bool,
 }
 
 #[async_trait]

@@ -42,6 +42,7 @@ mod outbox;
 mod processes;
 mod prune;
 mod purge;
+mod refusals;
 mod replays;
 mod results;
 pub mod rows;
@@ -82,6 +83,7 @@ pub use processes::{
 };
 pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
 pub use purge::{Purge, PurgePlace, PurgeScan, PurgeStep};
+pub use refusals::{RefusalWatch, refusals_of};
 pub use replays::{
     NewReplay, OpenReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep,
     ReplayTask, Replays,

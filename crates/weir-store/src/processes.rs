@@ -105,7 +105,7 @@ pub struct AbandonedClaim {
     pub claim: Claim,
     /// Attempts counted before this one.
     pub attempts: u32,
-    /// The attempts among them that were made before the delivery was replayed.
+    /// The attempts among them that do not count: those before the delivery was replayed, and refusals.
     pub attempts_before: u32,
     /// `None` if the destination is deleted.
     pub max_attempts: Option<u32>,
@@ -115,7 +115,7 @@ impl AbandonedClaim {
     /// The result of its attempt. The request may have been sent, at any time until now, so the attempt counts.
     pub fn unknown_outcome(&self, now: Timestamp) -> AttemptResult {
         let Self { claim, attempts, attempts_before, max_attempts } = *self;
-        // The attempt counts. Those before a replay do not count against the retries.
+        // The attempt counts. Refusals and those before a replay do not count against the retries.
         let number = attempts + 1;
         let exhausted = max_attempts.is_some_and(|most| number.saturating_sub(attempts_before) >= most);
         let attempt = Attempt {
@@ -138,7 +138,7 @@ impl AbandonedClaim {
         // Due again at once, unless no attempt is left. The store cancels the delivery instead if its destination is
         // deleted.
         let verdict = if exhausted { Verdict::Dead } else { Verdict::Retry { at: now } };
-        AttemptResult { claim, attempt, verdict, now }
+        AttemptResult { claim, attempt, verdict, is_counted: true, now }
     }
 }
 

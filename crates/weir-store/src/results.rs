@@ -19,6 +19,8 @@ pub struct AttemptResult {
     pub claim: Claim,
     pub attempt: Attempt,
     pub verdict: Verdict,
+    /// Whether the attempt counts against `max_attempts`. One that does not is a refusal, and the delivery is retried.
+    pub is_counted: bool,
     /// When the attempt was judged.
     pub now: Timestamp,
 }

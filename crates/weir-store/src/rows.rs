@@ -26,7 +26,7 @@ use weir_core::{
 pub use self::{
     activity::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
     api_keys::{API_KEY_COLUMNS, api_key, session_secret, tenants_json},
-    codes::{failure_code, limits_json, outcome_code, phase_code, state_code},
+    codes::{failure_code, interval_code, limits_json, outcome_code, phase_code, state_code},
     counters::{counted_state, state_counts},
     deliveries::{
         ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, attempt, connection_json, delivery,

@@ -16,15 +16,18 @@ use weir_core::{
     claim::{Claim, ClaimedDelivery},
     delivery::Attempt,
     event::EventBody,
-    outcome::{self, Effect, Failure, HoldReason, SendResult, Verdict},
+    outcome::{self, Circumstances, Effect, Failure, HoldReason, Refusal, RequestedHold, SendResult, Verdict},
+    signing::Message,
 };
-use weir_queue::{Permit, PermitId, SharedQueue};
+use weir_queue::{Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
 
-use self::permit_slots::{PermitSlots, ask_time};
+use self::permit_slots::{AskAhead, PermitSlots};
 use crate::{
     meters::Meters,
-    outbound::{Checkout, Connection, ExchangeResult, NoConnection, Outbound, Sent, SlotSource, Unreachable},
+    outbound::{
+        Checkout, Connection, ExchangeResult, NoConnection, Outbound, Sent, SlotSource, TimeLimit, Unreachable,
+    },
     spans::{AttemptSpan, AttemptSpans, StartedSpan},
     targets::DestinationTarget,
 };
@@ -67,6 +70,7 @@ pub(crate) struct FinishedAttempt {
     /// Shared with the call of the store, which is repeated with it after a failure.
     pub(crate) result: Arc<AttemptResult>,
     pub(crate) effect: Effect,
+    pub(crate) refusal: Option<Refusal>,
     /// The destination at the time when the permit was taken.
     pub(crate) destination: Arc<Destination>,
     /// When the work on the attempt began.
@@ -75,6 +79,22 @@ pub(crate) struct FinishedAttempt {
     pub(crate) reason: String,
     /// The failure says nothing about the destination's health: the server closed a reused connection.
     pub(crate) ignored_by_breaker: bool,
+}
+
+impl FinishedAttempt {
+    /// What the queue is told of its end. An answer that asks for a hold says nothing about the time after it.
+    pub(crate) fn settled(&self) -> Settled {
+        let attempt = &self.result.attempt;
+        let is_refused = self.refusal.is_some() || matches!(self.effect, Effect::Hold(_));
+        let is_answered = attempt.status_code.is_some() && !is_refused;
+        Settled { id: self.permit, answered: attempt.sent_at.filter(|_| is_answered) }
+    }
+
+    /// The hold that its answer asks for: until when, and when the send started. Of two the later one counts.
+    pub(crate) fn hold(&self) -> Option<(Timestamp, Timestamp)> {
+        let Effect::Hold(RequestedHold { until, .. }) = self.effect else { return None };
+        Some((until, self.result.attempt.sent_at.unwrap_or(self.began)))
+    }
 }
 
 /// A permit that was not used.
@@ -93,9 +113,10 @@ impl From<&Permit> for UnusedPermit {
 
 /// The result of connecting, taking a slot and sending.
 enum TransportResult {
-    Sent(Sent),
+    Sent(Box<Sent>),
     /// No connection could be made, or each was closed before the request was sent. A slot was taken.
-    Unreachable(Unreachable),
+    /// With how long it was tried.
+    Unreachable(Unreachable, Duration),
     /// Withdrawn, held, expired, or shutting down.
     Withdrawn,
 }
@@ -108,10 +129,10 @@ impl Attempter {
         // The receiver gets the span of the attempt, if there is one.
         let traced_body = span.map(|span| body.clone().traced(Some(span.context)));
         match self.send(permit, traced_body.as_ref().unwrap_or(body), target).await {
-            TransportResult::Sent(sent) => self.judge(permit, target, sent, began, span),
+            TransportResult::Sent(sent) => self.judge(permit, target, *sent, began, span),
             // An attempt without a connection has no send start, and is judged and recorded like any other.
-            TransportResult::Unreachable(Unreachable { failure, error }) => {
-                self.judge(permit, target, Sent::nothing(failure, error, self.clock.now()), began, span)
+            TransportResult::Unreachable(unreachable, tried_for) => {
+                self.judge(permit, target, Sent::nothing(unreachable, tried_for, self.clock.now()), began, span)
             }
             TransportResult::Withdrawn => {
                 counter!("weir_permits_unused_total").increment(1);
@@ -124,23 +145,28 @@ impl Attempter {
         // When to ask for the slot, the latest send start, and when the start lag begins.
         let start_by = permit.delivery.expires_at - target.timeout();
         let lag_since = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
-        let mut slots = PermitSlots { attempter: self, permit, start_by, preparation: None, slot: None, lag_since };
+        let ask_ahead = AskAhead::new(&permit.delivery, &target.destination.settings.rate_limits);
+        let mut slots =
+            PermitSlots { attempter: self, permit, ask_ahead, start_by, preparation: None, slot: None, lag_since };
         // How long the permit took to get here, and how long the request for its slot will take.
         let handover = self.clock.now().since(permit.published_at).min(LONGEST_HANDOVER);
         let round_trip = self.queue.slot_round_trip();
-        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| ask_time(at, &permit.delivery, round_trip));
+        let expected_at = permit.expected_at.map_or(Timestamp::MIN, |at| ask_ahead.of(at, round_trip));
         // Leave an idle connection to others until it is needed. If none is idle, dial now.
         if expected_at > self.clock.now() && self.outbound.has_idle_connection(&target.target) {
             self.sleep_until(expected_at).await;
         }
+        // Connecting and the request share one limit: a destination that hangs in the handshake is not waited for longer
+        // than one that hangs before its answer.
+        let mut limit = TimeLimit::new(target.timeout());
         let mut closed = 0;
         loop {
             // Get an open connection.
             let connecting_since = self.clock.now();
-            let Checkout { connection, warm } = match self.outbound.connect(&target.target).await {
+            let Checkout { connection, warm } = match self.outbound.connect(&target.target, &mut limit).await {
                 Ok(found) => found,
                 Err(NoConnection::Unreachable(unreachable)) => {
-                    return self.take_slot_for_failure(unreachable, &mut slots).await;
+                    return self.take_slot_for_failure(unreachable, limit.connecting(), &mut slots).await;
                 }
                 Err(NoConnection::Exhausted(what)) => {
                     tracing::warn!(what, "could not connect; the permit goes back unsent");
@@ -159,7 +185,7 @@ impl Attempter {
 
             // Ready to send: take the slot when it is expected, and send in it.
             self.sleep_until(expected_at).await;
-            match self.send_on(connection, permit, body, target, &mut slots).await {
+            match self.send_on(connection, permit, body, target, &mut slots, limit).await {
                 ExchangeResult::Sent(sent) => {
                     if let Some(sent_at) = sent.sent_at {
                         self.meters.sent(slots.lag_since, sent_at);
@@ -173,7 +199,8 @@ impl Attempter {
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
                         let error = "each connection was closed before the request could be sent".to_owned();
-                        return self.take_slot_for_failure(Unreachable { error, ..unreachable }, &mut slots).await;
+                        let unreachable = Unreachable { error, ..unreachable };
+                        return self.take_slot_for_failure(unreachable, limit.connecting(), &mut slots).await;
                     }
                 }
             }
@@ -182,9 +209,14 @@ impl Attempter {
 
     /// Takes a slot for an attempt without a connection: an unreachable destination is not tried more often than its
     /// limit allows.
-    async fn take_slot_for_failure(&self, unreachable: Unreachable, slots: &mut PermitSlots<'_>) -> TransportResult {
+    async fn take_slot_for_failure(
+        &self,
+        unreachable: Unreachable,
+        tried_for: Duration,
+        slots: &mut PermitSlots<'_>,
+    ) -> TransportResult {
         match slots.next().await {
-            Some(_) => TransportResult::Unreachable(unreachable),
+            Some(_) => TransportResult::Unreachable(unreachable, tried_for),
             None => TransportResult::Withdrawn,
         }
     }
@@ -196,15 +228,19 @@ impl Attempter {
         body: &EventBody,
         target: &DestinationTarget,
         slots: &mut PermitSlots<'_>,
+        limit: TimeLimit,
     ) -> ExchangeResult {
         let delivery = &permit.delivery;
-        let (trace, body) = (body.trace(), body.bytes().clone());
+        let settings = &target.destination.settings;
+        let binary = settings.body.binary_headers(body, &settings.tenant);
+        let (trace, body) = (body.trace(), settings.body.of(body, &settings.tenant));
         let unix_seconds = self.clock.wall().as_secs();
         let id = delivery.event_id.to_string();
-        let signing = &target.destination.settings.signing;
-        let signature = signing.sign(&id, unix_seconds, &body, self.clock.now());
-        let head = target.target.request_head(&id, unix_seconds, &signature, delivery.attempts + 1, trace);
-        let mut result = self.outbound.send(&target.target, connection, head, body, slots, target.timeout()).await;
+        let message = Message { id: &id, unix_seconds, url: settings.url.as_str(), body: &body };
+        let signature = settings.signing.sign(&message, self.clock.now());
+        let number = delivery.attempts + 1;
+        let head = target.target.request_head(&id, unix_seconds, &signature, number, trace, binary.as_ref());
+        let mut result = self.outbound.send(&target.target, connection, head, body, slots, limit).await;
         if let ExchangeResult::Sent(sent) = &mut result {
             sent.details.signed_at = Some(Timestamp::from_secs(unix_seconds));
         }
@@ -228,15 +264,28 @@ impl Attempter {
         began: Timestamp,
         span: Option<StartedSpan>,
     ) -> PermitEnd {
-        // A replay begins a new series of attempts. Their numbers continue, but retries are counted within the series.
+        // A replay begins a new series of attempts, and refusals do not count. The numbers of the attempts continue.
         let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
         let number = attempts + 1;
-        let number_in_series = number.saturating_sub(attempts_before);
         let now = sent.ended_at;
-        let policy = &target.destination.settings.retry;
+        let settings = &target.destination.settings;
         // Decide about the delivery and the destination.
-        let mut decision =
-            outcome::judge(&sent.result, policy, number_in_series, event_created_at, now, rand::random());
+        let circumstances = Circumstances {
+            policy: &settings.retry,
+            limits: &settings.rate_limits,
+            attempt: number.saturating_sub(attempts_before),
+            created_at: event_created_at,
+            now,
+            jitter: rand::random(),
+            refusals: target.record(&sent.result, now),
+        };
+        let mut decision = outcome::judge(&sent.result, &circumstances);
+        // A delivery that waits only for the end of the hold is due now: the hold keeps it, and a release sends it.
+        if let (Verdict::Retry { at }, Effect::Hold(hold)) = (&mut decision.verdict, &decision.effect)
+            && *at == hold.until
+        {
+            *at = now;
+        }
         if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
             // Most likely the server had closed the reused connection. Retry in the next slot, and close the idle
             // connections: with a new connection this cannot happen again.
@@ -264,13 +313,16 @@ impl Attempter {
         let kind = failure.map_or("answer", Failure::as_str);
         self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
         // The reason for a hold or a pause, as the API will show it.
-        let reason = match decision.effect {
+        let reason = match &decision.effect {
             Effect::None => String::new(),
-            Effect::HoldUntil(_, HoldReason::RetryAfter) => {
-                format!("the destination answered {} with Retry-After", status_code.unwrap_or(0))
+            Effect::Hold(RequestedHold { reason: HoldReason::RetryAfter, header, .. }) => {
+                format!("the destination answered {} with {header}", status_code.unwrap_or(0))
             }
-            Effect::HoldUntil(_, HoldReason::QuotaUsedUp) => {
-                "the destination said that its rate limit is used up".to_owned()
+            Effect::Hold(RequestedHold { reason: HoldReason::QuotaUsedUp, header, .. }) => {
+                format!("the destination said that its rate limit is used up: {header}")
+            }
+            Effect::Hold(RequestedHold { reason: HoldReason::Refused, .. }) => {
+                format!("the destination answered {} and did not say until when", status_code.unwrap_or(0))
             }
             Effect::Pause => "the destination answered 410 Gone".to_owned(),
         };
@@ -280,26 +332,35 @@ impl Attempter {
             delivery_id: claim.delivery_id,
             number,
             sent_at: sent.sent_at,
-            duration_ms: sent.sent_at.map_or(0, |sent_at| now.since(sent_at).as_millis() as u32),
+            duration_ms: sent.took.as_millis() as u32,
             outcome: decision.outcome,
             status_code,
-            error: sent.error,
+            error: with_note(sent.error, sent.result.malformed_headers()),
             failure,
             response_body: sent.response_body,
             details: sent.details,
         };
-        let result = Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, now });
+        let result =
+            Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, is_counted: decision.is_counted, now });
         let destination = target.destination.clone();
         PermitEnd::Recorded(FinishedAttempt {
             permit: permit.id,
             result,
             effect: decision.effect,
+            refusal: decision.refusal,
             destination,
             began,
             reason,
             ignored_by_breaker: sent.cut_on_reuse,
         })
     }
+}
+
+/// The error of an attempt, and what was ignored of the answer's headers.
+fn with_note(error: Option<String>, malformed: Option<&str>) -> Option<String> {
+    let Some(headers) = malformed else { return error };
+    let note = format!("ignored malformed headers: {headers}");
+    Some(error.map_or_else(|| note.clone(), |error| format!("{error}; {note}")))
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ pub(crate) struct Breakers {
 /// A change of a breaker.
 pub(crate) struct BreakerUpdate {
     pub(crate) change: BreakerChange,
-    /// The destination has failed for so long that it must be paused.
-    pub(crate) pauses: bool,
+    /// How long the destination has failed, if it must be paused for that.
+    pub(crate) failed_for: Option<Duration>,
 }
 
 impl Breakers {
@@ -35,11 +35,12 @@ impl Breakers {
         let destination = &ended.destination;
         let policy = destination.settings.breaker.as_ref()?;
         let (outcome, now) = (ended.result.attempt.outcome, ended.result.now);
-        let ending = EndedAttempt { outcome, effect: ended.effect, began: ended.began, now };
+        let ending =
+            EndedAttempt { outcome, effect: ended.effect.clone(), refusal: ended.refusal, began: ended.began, now };
         let window = self.windows.entry(destination.id).or_default();
         let changed = window.observe(&destination.breaker, policy, &ending)?;
         Some(BreakerUpdate {
-            pauses: changed.should_pause(policy, now),
+            failed_for: changed.pauses_after(policy, now),
             change: BreakerChange { id: destination.id, expected: destination.breaker.clone(), changed, now },
         })
     }

@@ -16,6 +16,7 @@
 
 mod answer;
 mod connection;
+mod decoded;
 mod dial;
 mod fault;
 #[cfg(test)]
@@ -25,6 +26,8 @@ mod idle_times;
 mod kept_headers;
 mod names;
 mod pool;
+mod slot_timer;
+mod status_line;
 mod stream;
 mod target;
 mod tls;
@@ -32,13 +35,8 @@ mod tls;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::{Instant, timeout};
-use weir_core::{
-    Clock, Slot, Timestamp,
-    address::AddressPolicy,
-    delivery::AttemptDetails,
-    outcome::{Failure, SendResult},
-};
+use tokio::time::{Instant, timeout_at};
+use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, delivery::AttemptDetails, outcome::SendResult};
 
 pub use connection::Connection;
 pub use fault::{NoConnection, Unreachable};
@@ -46,9 +44,11 @@ pub use pool::Checkout;
 pub use target::{RequestHead, Target};
 pub use tls::TlsRoots;
 
-use dial::Dialer;
+use connection::Waits;
+use dial::{DialStep, Dialer};
 use names::{NameServers, Names};
 use pool::{Acquired, Dial, Pool};
+use slot_timer::SlotTimer;
 
 /// The maximum number of bytes that are read of an answer's body: enough for a message of an error, and 8,192 attempts
 /// hold no more than 128 MiB.
@@ -65,13 +65,14 @@ pub struct Outbound {
     dialer: Arc<Dialer>,
     pool: Arc<Pool>,
     clock: Arc<dyn Clock>,
+    slot_timer: SlotTimer,
 }
 
 /// The result of [`Outbound::send`].
 #[derive(Debug)]
 pub enum ExchangeResult {
     /// The request was sent. This is an attempt, even if no answer arrived.
-    Sent(Sent),
+    Sent(Box<Sent>),
     /// No slot was granted, or no other one after a missed slot. No byte was sent; not an attempt.
     Withdrawn,
     /// The connection was closed before any byte was sent. Not an attempt; the caller may use another connection. A
@@ -90,17 +91,19 @@ pub struct Sent {
     pub response_body: Option<String>,
     /// What else is recorded of it. The caller adds the time that it signed.
     pub details: AttemptDetails,
-    /// The error, for the destination's owner. With an answer: how its body was cut off, which changes no verdict.
+    /// The error, for the destination's owner. With an answer: how it was cut off, which changes no verdict.
     pub error: Option<String>,
     /// The connection had been used before and ended without one byte of answer: most likely the server closed it just
     /// before the request arrived and never read the request. The caller may send the request again in the next slot,
     /// without backoff, once. This send counts under the limit.
     pub cut_on_reuse: bool,
+    /// From the send start to the end; without a connection, how long the attempt tried to get one.
+    pub took: Duration,
 }
 
 impl Sent {
     /// An attempt without a connection.
-    pub(crate) fn nothing(failure: Failure, error: String, ended_at: Timestamp) -> Self {
+    pub(crate) fn nothing(Unreachable { failure, error }: Unreachable, took: Duration, ended_at: Timestamp) -> Self {
         Self {
             sent_at: None,
             ended_at,
@@ -109,7 +112,32 @@ impl Sent {
             details: AttemptDetails::default(),
             error: Some(error),
             cut_on_reuse: false,
+            took,
         }
+    }
+}
+
+/// The time limit of an attempt: for connecting and for the request together. The wait for a slot between the two does
+/// not count, because the destination is not what it waits for.
+#[derive(Debug, Clone, Copy)]
+pub struct TimeLimit {
+    whole: Duration,
+    /// How long connecting took.
+    connecting: Duration,
+}
+
+impl TimeLimit {
+    pub const fn new(whole: Duration) -> Self {
+        Self { whole, connecting: Duration::ZERO }
+    }
+
+    fn left(&self) -> Duration {
+        self.whole.saturating_sub(self.connecting)
+    }
+
+    /// How long connecting took.
+    pub fn connecting(&self) -> Duration {
+        self.connecting
     }
 }
 
@@ -123,7 +151,8 @@ pub trait SlotSource: Send {
 
 impl Outbound {
     pub fn new(policy: AddressPolicy, roots: TlsRoots, clock: Arc<dyn Clock>) -> Self {
-        Self { dialer: Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET)), pool: Pool::new(), clock }
+        let dialer = Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET));
+        Self { dialer, pool: Pool::new(), clock, slot_timer: SlotTimer::default() }
     }
 
     /// Uses these name servers instead of those in the system's files.
@@ -141,22 +170,31 @@ impl Outbound {
     }
 
     /// A connection to the target: the idle one that was used last, or else the next one that is dialled or returned
-    /// after use. Fails when the dial fails. This takes at most the connect budget, or twice the budget when more
-    /// deliveries wait than may dial at one time.
-    pub async fn connect(&self, target: &Target) -> Result<Checkout, NoConnection> {
+    /// after use. Fails when the dial fails, or when the time limit of the attempt ends. This takes at most the connect
+    /// budget, or twice the budget when more deliveries wait than may dial at one time.
+    pub async fn connect(&self, target: &Target, limit: &mut TimeLimit) -> Result<Checkout, NoConnection> {
+        let began = Instant::now();
+        let connected = self.connect_within(target, limit.left().min(2 * self.dialer.budget), began).await;
+        limit.connecting += began.elapsed();
+        connected
+    }
+
+    async fn connect_within(&self, target: &Target, left: Duration, began: Instant) -> Result<Checkout, NoConnection> {
         self.dialer.check(target)?;
+        let until = began + left;
         // An idle connection at once, or a position in the wait queue, with a dial if one more is needed.
-        let (receiver, dial) = match self.pool.acquire(target.origin()) {
+        let (receiver, dial) = match self.pool.acquire(target.origin(), until) {
             Acquired::Idle(connection) => return Ok(Checkout { connection, warm: true }),
             Acquired::Queued(receiver, dial) => (receiver, dial),
         };
+        let step = DialStep::default();
         if let Some(dial) = dial {
-            start_dial(dial, self.dialer.clone(), self.clock.clone());
+            start_dial(dial, step.clone(), self.dialer.clone(), self.clock.clone());
         }
-        match timeout(2 * self.dialer.budget, receiver).await {
+        match timeout_at(until, receiver).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Unreachable::closed_before_send().into()),
-            Err(_) => Err(self.dialer.timeout_error(Failure::Connect).into()),
+            Ok(Err(_)) if Instant::now() < until => Err(Unreachable::closed_before_send().into()),
+            _ => Err(step.too_late(left).into()),
         }
     }
 
@@ -190,8 +228,8 @@ impl Outbound {
         self.pool.give_back(connection);
     }
 
-    /// Sends one request in the first slot that is not missed. The timeout runs from the send start to the end of the
-    /// answer's body. A connection that can be used again goes back to the pool, after a withdrawal too, unless a slot
+    /// Sends one request in the first slot that is not missed. What connecting has left of the time limit runs from the
+    /// send start to the end of the answer's body. A connection that can be used again goes back to the pool, after a withdrawal too, unless a slot
     /// was missed at the gate. Dropping the future closes the connection; whether the request was sent is then unknown.
     pub async fn send(
         &self,
@@ -200,11 +238,12 @@ impl Outbound {
         head: RequestHead,
         body: Bytes,
         slots: &mut impl SlotSource,
-        timeout: Duration,
+        limit: TimeLimit,
     ) -> ExchangeResult {
         debug_assert_eq!(target.origin(), connection.origin());
         let taken = Instant::now();
-        let result = connection.exchange(head.with_body(body), slots, timeout, &*self.clock).await;
+        let waits = Waits { clock: &*self.clock, timer: &self.slot_timer };
+        let result = connection.exchange(head.with_body(body), slots, limit, waits).await;
         // The server closed the connection before the request: learn how long it keeps idle connections.
         if matches!(result, ExchangeResult::NotSent(_)) {
             self.pool.closed_by_server(&connection, taken);
@@ -217,17 +256,18 @@ impl Outbound {
 }
 
 /// Dials in a separate task, because the waiter that caused the dial may get another connection first.
-fn start_dial(dial: Dial, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
+fn start_dial(dial: Dial, step: DialStep, dialer: Arc<Dialer>, clock: Arc<dyn Clock>) {
     tokio::spawn(async move {
-        let connection = match dialer.dial(dial.origin()).await {
-            Ok(dialled) => Connection::new(dialled, dial.origin().clone(), clock.clone())
+        let connection = match timeout_at(dial.until(), dialer.dial(dial.origin(), &step)).await {
+            Ok(Ok(dialled)) => Connection::new(dialled, dial.origin().clone(), clock.clone())
                 .await
-                .map_err(|_| Unreachable::closed_before_send().into()),
-            Err(error) => Err(error),
+                .map_err(|_| Some(Unreachable::closed_before_send().into())),
+            Ok(Err(error)) => Err(Some(error)),
+            Err(_) => Err(None),
         };
         // The end of one dial makes room for the dials of other waiters.
         for next in dial.end(connection) {
-            start_dial(next, dialer.clone(), clock.clone());
+            start_dial(next, DialStep::default(), dialer.clone(), clock.clone());
         }
     });
 }

@@ -86,6 +86,11 @@ impl Load {
         self.places.taken()
     }
 
+    /// The sum of the times of all attempts since the worker began, also of those under way.
+    pub fn spent(&self) -> Duration {
+        self.places.held()
+    }
+
     /// Ended attempts that the store does not have yet.
     pub fn unrecorded(&self) -> usize {
         self.places.unrecorded()

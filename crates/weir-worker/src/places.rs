@@ -22,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Notify, futures::Notified};
+use tokio::{
+    sync::{Notify, futures::Notified},
+    time::Instant,
+};
 use weir_core::{DestinationId, Timestamp};
 
 /// An attempt that ends within this time is quick: a permit can wait for the place that it leaves.
@@ -57,6 +60,9 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
+    /// The total time for which places were held, until they last changed.
+    held: Duration,
+    changed_at: Option<Instant>,
     unrecorded: usize,
     tenants: HashMap<Arc<str>, TenantPlaces>,
     destinations: HashMap<DestinationId, DestinationPlaces>,
@@ -106,6 +112,19 @@ impl DestinationPlaces {
 }
 
 impl State {
+    /// The total time for which places were held until now.
+    fn held(&self, now: Instant) -> Duration {
+        let since = self.changed_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        self.held + since * self.taken as u32
+    }
+
+    /// Counts the time with this many places. Call it before the number changes.
+    fn count_held(&mut self) {
+        let now = Instant::now();
+        self.held = self.held(now);
+        self.changed_at = Some(now);
+    }
+
     /// Forgets the tenants that are no longer active, from time to time, and the destinations that were not used for
     /// the longest time, when there are too many.
     fn forget(&mut self, now: Timestamp) {
@@ -185,6 +204,7 @@ impl Places {
             return Err(NoPlace::Wait);
         }
         state.forget(now);
+        state.count_held();
         let State { taken, tenants, destinations, .. } = &mut *state;
         let held = destinations.entry(id).or_default();
         held.used_at = Some(now);
@@ -219,6 +239,11 @@ impl Places {
 
     pub(crate) fn taken(&self) -> usize {
         self.state().taken
+    }
+
+    /// How long all places together were held since the worker began.
+    pub(crate) fn held(&self) -> Duration {
+        self.state().held(Instant::now())
     }
 
     /// Ended attempts and unused permits that the store does not have yet.
@@ -280,6 +305,7 @@ impl Drop for Unrecorded {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.places.state();
+        state.count_held();
         state.taken -= 1;
         if let Some(held) = state.destinations.get_mut(&self.id) {
             held.places -= 1;

@@ -175,9 +175,7 @@ impl QueueStage {
                 }
             };
             let attempt = &ended.attempt;
-            if let Effect::HoldUntil(until, _) = attempt.effect {
-                held.push((attempt.result.claim.destination_id, until));
-            }
+            held.extend(attempt.hold().map(|hold| (attempt.result.claim.destination_id, hold)));
             // Attempts that ended because the server closed a reused connection do not count for its breaker.
             let breaker = if attempt.ignored_by_breaker { None } else { self.breakers.observe(attempt) };
             let condition = NewCondition { ended, breaker };
@@ -189,8 +187,8 @@ impl QueueStage {
             }
         }
         self.breakers.tidy(self.clock.now());
-        let holds: Vec<_> =
-            latest(held).into_iter().map(|(destination_id, until)| Hold { destination_id, until }).collect();
+        let hold = |(destination_id, (until, sent_at))| Hold { destination_id, until, sent_at };
+        let holds: Vec<_> = latest(held).into_iter().map(hold).collect();
         if !holds.is_empty()
             && let Err(error) = self.queue.hold(&holds).await
         {
@@ -213,13 +211,13 @@ impl QueueStage {
         if freed.is_empty() {
             return;
         }
-        let ids: Vec<_> = freed.iter().map(|ended| ended.attempt.permit).collect();
-        if let Err(error) = self.queue.settle(&ids).await {
+        let settled: Vec<_> = freed.iter().map(|ended| ended.attempt.settled()).collect();
+        if let Err(error) = self.queue.settle(&settled).await {
             tracing::warn!(%error, "could not settle permits in the queue; they expire by themselves");
         }
         for mut ended in freed {
             ended.ahead = ahead.split(1);
-            if let Effect::HoldUntil(..) = ended.attempt.effect {
+            if let Effect::Hold(_) = ended.attempt.effect {
                 self.record_condition(NewCondition { ended, breaker: None });
             } else {
                 self.pass_on(Report::Finished(ended));
@@ -237,11 +235,14 @@ impl QueueStage {
     }
 }
 
-/// The latest time of each destination. Answers in one batch ask for similar holds, and only the longest matters.
-fn latest(times: impl IntoIterator<Item = (DestinationId, Timestamp)>) -> HashMap<DestinationId, Timestamp> {
+/// The end of a hold, and the start of the send that asked for it.
+type HoldTimes = (Timestamp, Timestamp);
+
+/// The latest hold of each destination. Answers in one batch ask for similar holds, and only the longest matters.
+fn latest(holds: impl IntoIterator<Item = (DestinationId, HoldTimes)>) -> HashMap<DestinationId, HoldTimes> {
     let mut latest = HashMap::new();
-    for (id, time) in times {
-        latest.entry(id).and_modify(|known: &mut Timestamp| *known = time.max(*known)).or_insert(time);
+    for (id, hold) in holds {
+        latest.entry(id).and_modify(|known: &mut HoldTimes| *known = hold.max(*known)).or_insert(hold);
     }
     latest
 }

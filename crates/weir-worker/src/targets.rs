@@ -1,8 +1,16 @@
 //! Destinations as targets, each compiled once per version of its settings.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use weir_core::{Destination, DestinationId, Timestamp};
+use weir_core::{
+    Destination, DestinationId, Timestamp,
+    answer_history::{AnswerHistory, RefusalTrend},
+    outcome::SendResult,
+};
 use weir_queue::Permit;
 use weir_store::{SharedStore, StoreError};
 
@@ -16,9 +24,22 @@ const MAX_CACHED: usize = 50_000;
 pub(crate) struct DestinationTarget {
     pub(crate) destination: Arc<Destination>,
     pub(crate) target: Target,
+    /// The answers since the last edit, which may have changed the limits.
+    answers: Mutex<AnswerHistory>,
 }
 
 impl DestinationTarget {
+    pub(crate) fn new(destination: Arc<Destination>, target: Target) -> Self {
+        Self { destination, target, answers: Mutex::default() }
+    }
+
+    /// Counts the result of a send. Returns what the recent answers say, this one included.
+    pub(crate) fn record(&self, result: &SendResult, now: Timestamp) -> RefusalTrend {
+        // No code panics while it holds the lock.
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.record(result.refusal().is_some(), now)
+    }
+
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_millis(self.destination.settings.timeout_ms.into())
     }
@@ -74,8 +95,8 @@ impl Targets {
         let known = self.compiled.get(&destination.id).map(edited_at);
         if known.is_none_or(|known| replaces(known, destination.updated_at)) {
             let settings = &destination.settings;
-            let target = Target::new(&settings.url, &settings.headers, &settings.signing.style);
-            let compiled = DestinationTarget { destination: destination.clone(), target };
+            let target = Target::new(&settings.url, &settings.headers, &settings.signing.style, &settings.body);
+            let compiled = DestinationTarget::new(destination.clone(), target);
             self.compiled.insert(destination.id, Arc::new(compiled));
         }
     }

@@ -6,8 +6,9 @@ pub(crate) mod limit;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, builder::PossibleValuesParser};
 use url::Url;
+use weir_core::signing::{CUSTOM, STANDARD, style_names};
 
 use self::api::{ApiCommand, ServerFlags, server_url};
 use crate::{
@@ -246,18 +247,24 @@ pub(crate) struct AuditArgs {
 
 #[derive(Clone, Args)]
 pub(crate) struct VerifyArgs {
-    /// The secret (whsec_…, whsk_…) or public key (whpk_…); the environment variable hides it better
+    /// The secret, or the public key (whpk_…, or hex for discord); the environment variable hides it better
     #[arg(long, value_name = "SECRET", env = VERIFY_ENV, hide_env_values = true)]
     pub(crate) secret: Option<String>,
     /// The signature style of the destination
-    #[arg(long, value_name = "STYLE", default_value = "standard", value_parser = ["standard", "timestamped", "prefixed"])]
+    #[arg(long, value_name = "STYLE", default_value = STANDARD, value_parser = named_styles())]
     pub(crate) style: String,
-    /// The `webhook-id` header; only for the standard style
+    /// The style as JSON, as `signature` of the destination has it; for custom styles
+    #[arg(long, value_name = "JSON", conflicts_with = "style")]
+    pub(crate) format: Option<String>,
+    /// The `webhook-id` header, or the id header of the style; for styles that sign it
     #[arg(long, value_name = "ID")]
     pub(crate) id: Option<String>,
-    /// The `webhook-timestamp` header; for the prefixed style the destination's timestamp header, if it has one
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
-    pub(crate) timestamp: Option<i64>,
+    /// The `webhook-timestamp` header, or the timestamp header of the style, as it was received; for styles that sign it
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+    pub(crate) timestamp: Option<String>,
+    /// The URL of the destination as Weir shows it; for styles that sign it
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
     /// The complete value of the signature header
     #[arg(long, value_name = "SIGNATURE")]
     pub(crate) signature: String,
@@ -267,6 +274,11 @@ pub(crate) struct VerifyArgs {
     /// Accept a signed time up to this many seconds in the past or in the future
     #[arg(long, value_name = "N", default_value_t = 300)]
     pub(crate) tolerance_s: u32,
+}
+
+/// The styles whose format is known by their name.
+fn named_styles() -> PossibleValuesParser {
+    PossibleValuesParser::new(style_names().filter(|name| *name != CUSTOM))
 }
 
 // Written by hand: a secret must not be printed.

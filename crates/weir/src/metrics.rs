@@ -20,7 +20,7 @@ use crate::{
     listener,
 };
 
-use busy::BusyMeter;
+use busy::{BusyMeter, SAMPLE_EVERY};
 
 /// From 250 µs to a minute; each bound is about twice the previous one.
 const LATENCY_BUCKETS: [f64; 18] =
@@ -90,11 +90,16 @@ impl Metrics {
             .install_recorder()?;
         descriptions::describe();
         let (upkeep, busy) = (handle.clone(), Arc::new(BusyMeter::start()));
-        let sampled = busy.clone();
         tokio::spawn(async move {
             loop {
                 sleep(UPKEEP).await;
                 upkeep.run_upkeep();
+            }
+        });
+        let sampled = busy.clone();
+        tokio::spawn(async move {
+            loop {
+                sleep(SAMPLE_EVERY).await;
                 sampled.sample();
             }
         });
@@ -117,6 +122,9 @@ impl Metrics {
             counter!(*name).increment(0);
         }
 
+        if let Some(load) = &sources.load {
+            busy.watch(load.clone());
+        }
         // Concurrent scrapes share the time at which the depths were last read.
         let depths_read_at = Arc::new(Mutex::new(None));
         // Each scrape sets the gauges anew.
@@ -124,7 +132,7 @@ impl Metrics {
             let (handle, busy, sources, depths_read_at) =
                 (handle.clone(), busy.clone(), sources.clone(), depths_read_at.clone());
             Box::pin(async move {
-                sources.set_process_gauges(busy.share());
+                sources.set_process_gauges(&busy);
                 // The depths are those of all processes, so it is enough that schedulers export them.
                 if sources.role.schedules() {
                     sources.set_queue_gauges(&depths_read_at).await;
@@ -181,15 +189,15 @@ impl GaugeSources {
     }
 
     /// Sets the gauges that need no request to the queue.
-    fn set_process_gauges(&self, busy: f64) {
+    fn set_process_gauges(&self, busy: &BusyMeter) {
         metrics_process::Collector::default().collect();
-        gauge!("weir_runtime_busy_ratio").set(busy);
+        let of_threads = busy.of_threads();
+        gauge!("weir_runtime_busy_ratio").set(of_threads);
         if let Some(load) = &self.load {
-            let (under_way, capacity) = (load.under_way() as f64, load.capacity() as f64);
-            gauge!("weir_attempts_under_way").set(under_way);
+            gauge!("weir_attempts_under_way").set(load.under_way() as f64);
             gauge!("weir_attempts_unrecorded").set(load.unrecorded() as f64);
-            gauge!("weir_worker_capacity").set(capacity);
-            gauge!("weir_worker_busy_ratio").set((under_way / capacity).max(busy));
+            gauge!("weir_worker_capacity").set(load.capacity() as f64);
+            gauge!("weir_worker_busy_ratio").set(busy.of_places().max(of_threads));
             let (in_use, idle) = load.connections();
             gauge!("weir_outbound_connections", "state" => "in_use").set(in_use as f64);
             gauge!("weir_outbound_connections", "state" => "idle").set(idle as f64);

@@ -36,6 +36,10 @@ impl Api {
         Ok(Self::new(address, key))
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) async fn connect(&self) -> anyhow::Result<Connection> {
         Ok(Connection::open(self.address).await?.with_key(self.key.as_deref()))
     }

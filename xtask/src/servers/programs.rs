@@ -121,6 +121,8 @@ fn contains(path: &OsStr, program: &str) -> bool {
 /// The folders to search, those of PATH first. Packages install the programs of PostgreSQL outside PATH, by version.
 fn places(path: &OsStr) -> Vec<PathBuf> {
     let mut places: Vec<PathBuf> = std::env::split_paths(path).collect();
+    // Where Debian puts servers such as nginx: in the PATH of root only.
+    places.push("/usr/sbin".into());
     places.extend(versions("/usr/lib/postgresql", ""));
     places.extend(versions("/usr", "pgsql-"));
     for prefix in ["/usr/local", "/opt/homebrew"] {

@@ -282,13 +282,23 @@ class Destinations(_Resource):
         return cast(OverviewRow, self._call("GET", "/v1/destinations/{id}/overview", {"id": id}))
 
     def preview(
-        self, id: str, *, rate_limits: Sequence[RateLimit] | None = None, max_in_flight: int | None = None
+        self,
+        id: str,
+        *,
+        rate_limits: Sequence[RateLimit] | None = None,
+        min_interval_ms: int | None = None,
+        max_in_flight: int | None = None,
     ) -> Preview:
         """What other limits would do to the backlog. Nothing is changed."""
         limits = None if rate_limits is None else [*rate_limits]
-        body = _set({"rate_limits": limits, "max_in_flight": max_in_flight})
+        body = _set({"rate_limits": limits, "min_interval_ms": min_interval_ms, "max_in_flight": max_in_flight})
         answer = self._call("POST", "/v1/destinations/{id}/preview", {"id": id}, body=body, repeatable=True)
         return cast(Preview, answer)
+
+    def release(self, id: str) -> Destination:
+        """Ends the wait that the receiver has asked for."""
+        answer = self._call("POST", "/v1/destinations/{id}/release", {"id": id}, repeatable=True)
+        return cast(Destination, answer)
 
     def test(self, id: str) -> DeliveryDetail:
         """Sends a test event, and returns its delivery."""

@@ -25,9 +25,13 @@ class _Limit(TypedDict):
 
 
 class RateLimit(_Limit, total=False):
-    """At most `limit` sends in every window of one `period`. `burst` is 1 by default."""
+    """At most `limit` sends in every window of one `period`. `burst` is 1 by default, `margin_ms` is 0.
+
+    With a margin the sends fit into a period that is longer by it.
+    """
 
     burst: int
+    margin_ms: int
 
 
 class Retry(TypedDict, total=False):
@@ -48,9 +52,62 @@ class Breaker(TypedDict, total=False):
 
 
 class Signature(TypedDict, total=False):
-    style: Literal["standard", "timestamped", "prefixed"]
+    """A style of Standard Webhooks, of a well-known sender, or `custom` with a format of its own."""
+
+    style: Literal[
+        "standard",
+        "timestamped",
+        "prefixed",
+        "stripe",
+        "github",
+        "slack",
+        "zoom",
+        "shopify",
+        "zendesk",
+        "square",
+        "razorpay",
+        "linear",
+        "lemon-squeezy",
+        "pagerduty",
+        "paddle",
+        "discord",
+        "svix",
+        "twitch",
+        "custom",
+    ]
+    header: str | None
+    timestamp_header: str | None
+    id_header: str | None
+    signed: str | None
+    value: str | None
+    separator: str | None
+    encoding: Literal["hex", "base64"] | None
+    algorithm: Literal["hmac-sha256", "hmac-sha512", "ed25519"] | None
+    key: Literal["text", "decoded"] | None
+    timestamp_format: Literal["unix", "unix_ms", "rfc3339"] | None
+
+
+class SignatureFormat(TypedDict):
+    """What a signature style means."""
+
+    signed: str
+    value: str
+    separator: str | None
+    encoding: Literal["hex", "base64"]
+    algorithm: Literal["hmac-sha256", "hmac-sha512", "ed25519"]
+    key: Literal["text", "decoded"]
+    timestamp_format: Literal["unix", "unix_ms", "rfc3339"]
     header: str
     timestamp_header: str | None
+    id_header: str | None
+
+
+class Body(TypedDict, total=False):
+    """What the body of a request is."""
+
+    format: Literal["envelope", "data", "cloudevents", "cloudevents-binary"]
+    content_type: str | None
+    source: str | None
 
 
 class Alerts(TypedDict, total=False):
@@ -69,16 +126,19 @@ class DestinationChanges(TypedDict, total=False):
     name: str | None
     event_types: list[str] | None
     rate_limits: list[RateLimit] | None
+    min_interval_ms: int | None
     max_in_flight: int | None
     timeout_ms: int | None
     retry: Retry | None
+    refusals_count: bool
     breaker: Breaker | None
     alerts: Alerts | None
     ordered: bool
     skip_after_attempts: int | None
     headers: dict[str, str | None] | None
-    secret: str
+    secret: str | None
     signature: Signature | None
+    body: Body | None
     paused: bool
 
 
@@ -95,15 +155,19 @@ class Destination(TypedDict):
     tenant: str
     event_types: list[str]
     rate_limits: list[RateLimit]
+    # The least time between the starts of two sends. None: none.
+    min_interval_ms: int | None
     max_in_flight: int
     timeout_ms: int
     retry: Retry
+    refusals_count: bool
     breaker: Breaker | None
     alerts: Alerts
     ordered: bool
     skip_after_attempts: int | None
     headers: dict[str, str]
     signature: Signature
+    body: Body
     paused: bool
     paused_reason: str | None
     held_until: str | None
@@ -112,6 +176,9 @@ class Destination(TypedDict):
     breaker_reason: str | None
     next_probe_at: str | None
     previous_secret_valid_until: str | None
+    signature_format: SignatureFormat
+    public_key: str | None
+    public_key_hex: str | None
     created_at: str
     updated_at: str
 
@@ -123,6 +190,7 @@ class CreatedDestination(Destination):
 class Secret(TypedDict):
     secret: str
     public_key: str | None
+    public_key_hex: str | None
     previous_valid_until: str | None
 
 
@@ -160,6 +228,7 @@ class HistoryBucket(TypedDict):
 class LimitChange(TypedDict):
     at: str
     rate_limits: list[RateLimit]
+    min_interval_ms: int | None
 
 
 class DestinationHistory(TypedDict):
@@ -183,6 +252,18 @@ class HealthAttempts(TypedDict):
     deliveries: int
 
 
+class RefusedWithinLimit(TypedDict):
+    """The receiver refuses sends that keep the limits; `setting` of `value` helps."""
+
+    cause: Literal["jitter", "spacing", "lower_limit"]
+    sends: int
+    refused: int
+    setting: Literal["margin_ms", "min_interval_ms", "limit"]
+    value: int
+    period: str | None
+    text: str
+
+
 class DestinationHealth(TypedDict):
     window: str
     success_ratio: float | None
@@ -193,6 +274,7 @@ class DestinationHealth(TypedDict):
     failed: int
     dead: int
     last_success_at: str | None
+    refused_within_limit: RefusedWithinLimit | None
 
 
 class NewEvent(TypedDict, total=False):
@@ -218,6 +300,14 @@ class AcceptedEvent(TypedDict):
     duplicate: bool
 
 
+class WaitsFor(TypedDict):
+    """What keeps a due delivery from being sent; `until` is None for a pause."""
+
+    reason: Literal["pause", "hold", "breaker"]
+    until: str | None
+    detail: str | None
+
+
 class Delivery(TypedDict):
     id: str
     event_id: str
@@ -226,6 +316,7 @@ class Delivery(TypedDict):
     state: DeliveryState
     attempt_count: int
     next_attempt_at: str | None
+    waits_for: WaitsFor | None
     expires_at: str | None
     created_at: str
     updated_at: str
@@ -327,6 +418,7 @@ class Replay(TypedDict):
     cancelled: int
     remaining: int
     eta_s: int | None
+    waits_for: WaitsFor | None
     created_at: str
     ended_at: str | None
 
@@ -400,6 +492,13 @@ class LimitAudit(TypedDict):
     utilisation: float | None
 
 
+class MinIntervalAudit(TypedDict):
+    min_interval_ms: int
+    least_gap_ms: float | None
+    violations: int
+    possible_violations: int
+
+
 class Percentiles(TypedDict):
     p50: float | None
     p95: float | None
@@ -410,6 +509,7 @@ class Percentiles(TypedDict):
 class Audit(TypedDict):
     sends: int
     rate_limits: list[LimitAudit]
+    min_intervals: list[MinIntervalAudit]
     unknown_sends: list[dict[str, Any]]
     delivery_latency_ms: Percentiles
 
@@ -438,6 +538,7 @@ class OverviewDestination(TypedDict):
     url: str
     tenant: str
     rate_limits: list[RateLimit]
+    min_interval_ms: int | None
     max_in_flight: int
     ordered: bool
     paused: bool
@@ -462,16 +563,20 @@ class OverviewRow(TypedDict):
     achieved_per_s: float
     arrivals_per_s: float
     use: float | None
-    binding: Binding | None
+    binding: Binding | Literal["min_interval"] | None
     drain_eta_s: float | None
     drains: bool | None
-    # Why it is not faster: limit, slow, held, breaker, paused or ordered. None: nothing waits.
+    # Why it is not faster: limit, slow, held, breaker, paused, ordered or refused_within_limit. None: nothing waits.
     reason: str | None
+    refused_within_limit: RefusedWithinLimit | None
 
 
 class Estimate(TypedDict):
     effective_per_s: float | None
-    binding: Binding | Literal["max_in_flight"] | None
+    binding: Binding | Literal["max_in_flight", "min_interval"] | None
+    # What both take from the rate. None: nothing else bounds it.
+    margins_cost_per_s: float | None
+    min_interval_costs_per_s: float | None
     drain_eta_s: float | None
     drains: bool | None
     would_expire: bool

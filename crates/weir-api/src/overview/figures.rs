@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use weir_core::{
-    DeliveryState, Destination, Limiter, RateLimit, Timestamp,
+    DeliveryState, Destination, Limiter, Timestamp,
     breaker::BreakerState,
-    preview::{Answers, Drain, Forecast, steady_inflow},
+    preview::{Answers, Bound, Drain, Forecast, steady_inflow},
+    refusals::Refusals,
 };
 use weir_store::StateCounts;
 
@@ -25,6 +26,8 @@ pub(crate) struct Measured {
     pub(crate) arrivals_per_s: f64,
     pub(crate) older_arrivals_per_s: f64,
     pub(crate) newer_arrivals_per_s: f64,
+    /// Refusals within the limit, as far as is known.
+    pub(crate) refusals: Option<Refusals>,
 }
 
 /// The figures of a destination.
@@ -37,13 +40,15 @@ pub(crate) struct Figures {
     pub(crate) effective_per_s: Option<f64>,
     pub(crate) achieved_per_s: f64,
     pub(crate) arrivals_per_s: f64,
-    /// The strictest limit, and the share of it that is used.
-    pub(crate) binding: Option<RateLimit>,
+    /// The strictest limit or the minimum interval, and the share of it that is used.
+    pub(crate) binding: Option<Bound>,
     pub(crate) usage: Option<f64>,
     pub(crate) drain_eta: Option<Duration>,
     /// `None`: unknown, or nothing is sent at present.
     pub(crate) drains: Option<bool>,
     pub(crate) reason: Option<Reason>,
+    /// Refusals within the limit.
+    pub(crate) refusals: Option<Refusals>,
 }
 
 /// Why a backlog is not sent faster.
@@ -52,6 +57,8 @@ pub(crate) enum Reason {
     Paused,
     /// The breaker is not closed.
     Breaker,
+    /// The receiver refuses sends although they keep the limit. Before a hold, of which it is the cause.
+    RefusedWithinLimit,
     Held,
     /// Deliveries wait for an earlier one of their message group.
     Ordered,
@@ -65,6 +72,7 @@ impl Reason {
         match self {
             Self::Paused => "paused",
             Self::Breaker => "breaker",
+            Self::RefusedWithinLimit => "refused_within_limit",
             Self::Held => "held",
             Self::Ordered => "ordered",
             Self::Slow => "slow",
@@ -78,12 +86,11 @@ impl Figures {
         let &Measured { counts, oldest_at, achieved_per_s, arrivals_per_s, .. } = measured;
         let settings = &destination.settings;
         let limits = &settings.rate_limits;
-        let binding = limits.as_slice().iter().copied().min_by(|a, b| a.per_second().total_cmp(&b.per_second()));
-        let configured_per_s = limits.per_second();
+        let (configured_per_s, binding) = limits.strictest().unzip();
         let usage = configured_per_s.map(|rate| (achieved_per_s / rate).min(1.0));
         let is_stopped = settings.paused || destination.breaker.state(now) != BreakerState::Closed;
         let is_held = destination.held_until.is_some_and(|until| until > now);
-        let reason = reason(destination, &counts, usage, now);
+        let reason = reason(destination, measured, usage, now);
         let drain = drain(destination, measured, reason, now);
         let is_empty = counts.waiting() == 0;
         Self {
@@ -101,11 +108,13 @@ impl Figures {
             drain_eta: drain.after().filter(|_| is_empty || !is_stopped),
             drains: drain.is_expected().filter(|_| is_empty || !is_stopped),
             reason,
+            refusals: measured.refusals,
         }
     }
 }
 
-fn reason(destination: &Destination, counts: &StateCounts, usage: Option<f64>, now: Timestamp) -> Option<Reason> {
+fn reason(destination: &Destination, measured: &Measured, usage: Option<f64>, now: Timestamp) -> Option<Reason> {
+    let counts = &measured.counts;
     if counts.waiting() == 0 {
         return None;
     }
@@ -115,6 +124,7 @@ fn reason(destination: &Destination, counts: &StateCounts, usage: Option<f64>, n
     match () {
         () if settings.paused => Some(Reason::Paused),
         () if destination.breaker.state(now) != BreakerState::Closed => Some(Reason::Breaker),
+        () if measured.refusals.is_some() => Some(Reason::RefusedWithinLimit),
         () if destination.held_until.is_some_and(|until| until > now) => Some(Reason::Held),
         () if is_at_limit => Some(Reason::Limit),
         () if is_full => Some(Reason::Slow),

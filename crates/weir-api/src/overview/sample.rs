@@ -10,7 +10,9 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, breaker::BreakerState};
-use weir_store::{DestinationFilter, PageRequest, StateCounts, Store, StoreResult, TRAFFIC_BUCKET, Traffic};
+use weir_store::{
+    DestinationFilter, PageRequest, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET, Traffic,
+};
 
 use super::{
     changes::{self, Change, Known, OpenReplays},
@@ -46,6 +48,7 @@ pub(crate) struct Sample {
     /// The places of the rows in the other orders, each sorted when it is first asked for.
     sorted: [OnceLock<Vec<usize>>; Order::SORTED],
     replays: OpenReplays,
+    refusals: RefusalWatch,
     /// The last changes with their numbers, oldest first.
     changes: VecDeque<(u64, Arc<Change>)>,
     last_change: u64,
@@ -109,6 +112,16 @@ impl Sample {
         });
         let oldest = oldest_waiting(store, waiting, last, number).await?;
         let replays = open_replays(store, last).await?;
+        let mut refusals = last.map(|last| last.refusals.clone()).unwrap_or_default();
+        if refusals.is_due(now) {
+            let refused = refusals.refused();
+            let failed = |id| all.get(&id).map_or(0, |traffic| traffic.failed);
+            let is_suspect = |destination: &&Arc<Destination>| {
+                RefusalWatch::is_suspect(failed(destination.id)) || refused.contains(&destination.id)
+            };
+            let suspects = destinations.iter().filter(is_suspect).cloned().collect();
+            refusals.look(store, suspects, now).await?;
+        }
 
         let per_s = |n: u64, from: Timestamp, to: Timestamp| n as f64 / to.since(from).as_secs_f64().max(1.0);
         let row = |destination: Arc<Destination>| {
@@ -123,6 +136,7 @@ impl Sample {
                 arrivals_per_s: per_s(all.arrivals, older_from, now),
                 older_arrivals_per_s: per_s(older_arrivals, older_from, newer_from),
                 newer_arrivals_per_s: per_s(newer.arrivals, newer_from, now),
+                refusals: refusals.found(&destination).flatten(),
             };
             Row { figures: Figures::of(&destination, &measured, now), destination }
         };
@@ -139,6 +153,7 @@ impl Sample {
             by_id,
             sorted: Default::default(),
             replays,
+            refusals,
             changes: VecDeque::new(),
             last_change: 0,
             snapshots: std::sync::Mutex::default(),
@@ -280,7 +295,14 @@ fn trouble(row: &Row, now: Timestamp) -> (u8, Reverse<Option<Duration>>, Reverse
     let rank = match figures.reason {
         _ if is_broken || destination.paused_reason.is_some() => 0,
         _ if figures.drains == Some(false) => 1,
-        Some(Reason::Paused | Reason::Breaker | Reason::Held | Reason::Ordered | Reason::Slow) => 2,
+        Some(
+            Reason::Paused
+            | Reason::Breaker
+            | Reason::RefusedWithinLimit
+            | Reason::Held
+            | Reason::Ordered
+            | Reason::Slow,
+        ) => 2,
         Some(Reason::Limit) => 3,
         None if figures.counts.waiting() > 0 => 4,
         None if figures.counts.dead_letters() > 0 => 5,

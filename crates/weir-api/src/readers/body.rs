@@ -18,6 +18,7 @@ use weir_core::inbound::{ByteBudget, HeldBytes, time_to_arrive};
 
 use super::{
     fields::{self, Read},
+    json,
     texts::Text,
 };
 use crate::{
@@ -108,7 +109,7 @@ async fn read_json<T: Read>(budget: &BodyBudget, request: Request, limit: usize)
     let bytes = json_bytes(budget, request, limit).await?;
     let body = match &*bytes {
         [] if T::absent().is_some() => Value::Null,
-        bytes => serde_json::from_slice(bytes).map_err(|error| not_json(&error))?,
+        bytes => json::from_slice(bytes).map_err(|error| not_json(&error))?,
     };
     fields::read(body)
 }

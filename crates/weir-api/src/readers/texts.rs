@@ -77,6 +77,16 @@ macro_rules! text {
 }
 pub(crate) use text;
 
+/// One of these names.
+pub(crate) fn one_of<'n>(text: &str, mut names: impl Iterator<Item = &'n str> + Clone) -> Result<String, String> {
+    let all = names.clone();
+    let found = names.find(|name| *name == text).map(str::to_owned);
+    found.ok_or_else(|| {
+        let all: Vec<_> = all.map(|name| format!("`{name}`")).collect();
+        format!("must be one of {}", all.join(", "))
+    })
+}
+
 /// Parses a type of the domain; its error is the refusal.
 pub(crate) fn parsed<T: std::str::FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
@@ -283,7 +293,9 @@ text! {
 }
 
 text! {
-    /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of the 32 bytes of an Ed25519 private key.
+    /// A shared secret: `whsec_` and the base64 of 16 to 128 bytes, padded or not, or for styles whose key is a text any
+    /// 16 to 128 printable ASCII characters. Or `whsk_` and the base64 of the 32 bytes of an Ed25519 private key. The
+    /// pattern describes the commonest of them.
     #[schema(
         as = SigningSecret, value_type = String,
         pattern = "^(whsec_(([A-Za-z0-9+/]{4}){8,20}([A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/][AQgw]==)?|([A-Za-z0-9+/]{4}){21}([A-Za-z0-9+/][AQgw]==)?)|whsk_([A-Za-z0-9+/]{4}){10}[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)$"

@@ -33,7 +33,7 @@ pub(crate) struct BacklogView {
     delivering: u64,
     /// The age of the oldest of these deliveries; null if there is none.
     oldest_age_s: Option<f64>,
-    /// The rate of the strictest limit; null if unlimited.
+    /// The rate that the limits, their margins and the minimum interval allow; null if unlimited.
     configured_per_s: Option<f64>,
     /// The rate at which it can send now, as in a preview: the slots of the strictest limit, or what `max_in_flight`
     /// and the recent answer time allow. 0 while the destination is paused or held or its breaker is not closed, and a
@@ -125,6 +125,7 @@ mod tests {
             paused_reason: None,
             held_until: None,
             held_reason: None,
+            released_at: None,
             breaker: Breaker::default(),
         }
     }

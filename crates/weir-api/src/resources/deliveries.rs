@@ -2,6 +2,7 @@
 
 pub(crate) mod groups;
 pub(crate) mod list;
+mod waits;
 
 use std::net::SocketAddr;
 
@@ -11,14 +12,15 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 use weir_core::{
-    AttemptId, DeliveryId, DestinationId, EventId, Timestamp,
+    AttemptId, DeliveryId, Destination, DestinationId, EventId, Timestamp,
     activity::{Action, Activity},
     delivery::{Attempt, Delivery},
 };
 use weir_queue::Wake;
 use weir_store::{DeliveryAction, DeliveryDetail};
 
-use super::activity::Author;
+pub(crate) use self::waits::WaitsForView;
+use super::{activity::Author, destinations};
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, Refused},
@@ -42,7 +44,8 @@ pub(crate) async fn show(
 
 /// Retry a delivery
 ///
-/// Makes the delivery due at once, under the usual limits. A delivery that waits for the `deliver_at` of its event
+/// Makes the delivery due at once, under the usual limits. If its destination is paused, held or has an open breaker, the
+/// delivery still waits, and `waits_for` says for what and until when. A delivery that waits for the `deliver_at` of its event
 /// becomes due too. A delivery without attempts left gets one more attempt. After its `expires_at` a delivery cannot be
 /// retried. At an `ordered` destination, a delivery that waits for an earlier one continues to wait, and an ended
 /// delivery becomes the next one of its key after the current one.
@@ -136,7 +139,21 @@ pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DeliveryId) -> Api
         event.filter(|event| caller.sees(&event.tenant)).ok_or_else(|| missing(id))?;
     }
     let attempts = attempts.into_iter().map(AttemptView::from).collect();
-    Ok(DeliveryDetailView { delivery: delivery.into(), attempts })
+    let destination = api.store.destination(delivery.destination_id).await?;
+    let delivery = DeliveryView::new(delivery, destination.as_deref(), api.clock.now());
+    Ok(DeliveryDetailView { delivery, attempts })
+}
+
+/// Deliveries as the API shows them. One look-up finds what those that wait are waiting for.
+pub(crate) async fn views(api: &ApiState, deliveries: Vec<Delivery>) -> ApiResult<Vec<DeliveryView>> {
+    let waiting = deliveries.iter().filter(|delivery| delivery.state.is_waiting());
+    let found = destinations::by_id(api, waiting.map(|delivery| delivery.destination_id)).await?;
+    let now = api.clock.now();
+    let view = |delivery: Delivery| {
+        let destination = found.get(&delivery.destination_id).map(AsRef::as_ref);
+        DeliveryView::new(delivery, destination, now)
+    };
+    Ok(deliveries.into_iter().map(view).collect())
 }
 
 fn missing(id: DeliveryId) -> Problem {
@@ -161,9 +178,13 @@ pub(crate) struct DeliveryView {
     state: &'static str,
     /// The number of counted attempts.
     attempt_count: u32,
-    /// The due time of a waiting delivery. Null while it waits for an earlier delivery of its `ordering_key`.
+    /// The due time of a waiting delivery, not before the end of a hold that its destination has asked for. Null while
+    /// it waits for an earlier delivery of its `ordering_key`.
     #[schema(value_type = Option<String>, format = DateTime)]
     next_attempt_at: Option<Timestamp>,
+    /// What keeps a due delivery from being sent: a pause, a hold or an open breaker of its destination. Null if nothing
+    /// does but its due time and the limits.
+    waits_for: Option<WaitsForView>,
     /// The delivery becomes `expired` if it is not claimed by this instant.
     #[schema(value_type = Option<String>, format = DateTime)]
     expires_at: Option<Timestamp>,
@@ -203,6 +224,7 @@ pub(crate) struct AttemptView {
     #[schema(value_type = Option<String>, format = DateTime)]
     sent_at: Option<Timestamp>,
     status_code: Option<u16>,
+    /// From the send start to the end of the answer; if no send started, how long Weir tried to connect.
     duration_ms: u32,
     error: Option<String>,
     /// The error in one word, or the class of a status that is not 2xx.
@@ -210,7 +232,8 @@ pub(crate) struct AttemptView {
     error_kind: Option<String>,
     #[schema(value_type = String, pattern = "^(delivered|retryable|rejected|unknown)$")]
     outcome: &'static str,
-    /// The body of the response, truncated to 16 KiB; to 1 KiB for a 2xx response.
+    /// The body of the response, truncated to 16 KiB; to 1 KiB for a 2xx response. A compressed one (`gzip`, `deflate`) is
+    /// decoded.
     response_body: Option<String>,
     /// The time that was signed: the `webhook-timestamp` of the request.
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -227,8 +250,12 @@ pub(crate) struct AttemptView {
     tls_ms: Option<u32>,
 }
 
-impl From<Delivery> for DeliveryView {
-    fn from(delivery: Delivery) -> Self {
+impl DeliveryView {
+    /// `destination`: its destination, unless that is deleted or the delivery does not wait.
+    fn new(delivery: Delivery, destination: Option<&Destination>, now: Timestamp) -> Self {
+        let waits_for = WaitsForView::of_delivery(&delivery, destination, now);
+        let earliest = |due| waits_for.as_ref().map_or(due, |waits_for| waits_for.earliest(due));
+        let next_attempt_at = delivery.next_attempt_at.map(earliest);
         let last = delivery.last_attempt;
         Self {
             id: delivery.id,
@@ -237,7 +264,8 @@ impl From<Delivery> for DeliveryView {
             destination_id: delivery.destination_id,
             state: delivery.state.as_str(),
             attempt_count: delivery.attempts,
-            next_attempt_at: delivery.next_attempt_at,
+            next_attempt_at,
+            waits_for,
             expires_at: delivery.expires_at,
             created_at: delivery.created_at,
             updated_at: delivery.updated_at,

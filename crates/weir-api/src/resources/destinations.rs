@@ -1,5 +1,6 @@
 //! Destinations: create, list, show, edit and delete. The settings have a file each, with their request and their view.
 
+mod body;
 mod breaker;
 mod by_name;
 mod edits;
@@ -7,13 +8,17 @@ mod headers;
 pub(crate) mod health;
 mod patch;
 pub(crate) mod rates;
+mod release;
 mod request;
 mod retry;
 pub(crate) mod settings;
-mod signature;
+pub(crate) mod signature;
 mod view;
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use axum::{
     Json,
@@ -32,17 +37,19 @@ use weir_core::{
 use weir_queue::Terms;
 use weir_store::{Created, Deletion, DestinationDeletion};
 
-pub(crate) use self::{
-    by_name::{__path_put, put},
-    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
-};
 use self::{
-    edits::later,
+    body::BodyRequest,
+    edits::{Ends, later},
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
     retry::RetryRequest,
     signature::SignatureRequest,
     view::{CreatedView, DestinationView, SettingsView},
+};
+pub(crate) use self::{
+    by_name::{__path_put, put},
+    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
+    release::{__path_release, release},
 };
 use crate::{
     auth::Caller,
@@ -60,13 +67,14 @@ use crate::{
 };
 
 /// Rules between fields that the document states with further keywords of JSON Schema.
-pub(crate) fn keywords() -> [(&'static str, Value); 6] {
+pub(crate) fn keywords() -> [(&'static str, Value); 7] {
     [
         ("DestinationRequest", DestinationRequest::keywords()),
         ("DestinationPatch", DestinationRequest::keywords()),
         ("DestinationReplacement", DestinationRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
+        ("BodyRequest", BodyRequest::keywords()),
         ("PreviewRequest", super::preview::PreviewRequest::keywords()),
     ]
 }
@@ -188,6 +196,7 @@ fn new_destination(settings: Settings, now: Timestamp) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     }
 }
@@ -260,7 +269,7 @@ pub(crate) async fn show(
 /// A JSON merge patch (RFC 7396): only the given fields change, and `null` restores the default. Members of `retry`,
 /// `breaker`, `headers` and `signature` are merged one by one; arrays are replaced as a whole. New limits and `paused`
 /// take effect within 100 ms and do not reset the windows. A `secret` replaces the old secret at once; `rotate-secret`
-/// replaces it with an overlap. `"paused": false` also closes an open breaker. A URL with another origin (scheme, host
+/// replaces it with an overlap. `"paused": false` and another URL also close an open breaker and lift a hold. A URL with another origin (scheme, host
 /// or port) removes the headers that the same patch does not set: their values are write-only and were meant for the
 /// previous origin.
 ///
@@ -285,9 +294,10 @@ pub(crate) async fn edit(
     _: Query<()>,
     Body(patch): Body<Value>,
 ) -> ApiResult<impl IntoResponse> {
-    // `"paused": false` closes an open breaker even if the destination is not paused.
-    let closes_breaker = patch.get("paused") == Some(&Value::Bool(false));
-    let destination = change(&api, &caller, &author, id, &if_match, closes_breaker, |current| {
+    // `"paused": false` closes an open breaker and lifts a hold even if the destination is not paused.
+    let resumes = patch.get("paused") == Some(&Value::Bool(false));
+    let ends = if resumes { Ends::BreakerAndHold } else { Ends::Nothing };
+    let destination = change(&api, &caller, &author, id, &if_match, ends, |current| {
         let shown = settings_value(&current.settings)?;
         let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
         if settings.tenant != current.settings.tenant {
@@ -347,6 +357,16 @@ pub(crate) async fn delete(
 pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DestinationId) -> ApiResult<Arc<Destination>> {
     let found = api.store.destination(id).await?;
     found.filter(|destination| caller.sees(&destination.settings.tenant)).ok_or_else(|| missing(id))
+}
+
+/// Those of these destinations that are not deleted, in one look-up.
+pub(crate) async fn by_id(
+    api: &ApiState,
+    ids: impl Iterator<Item = DestinationId>,
+) -> ApiResult<HashMap<DestinationId, Arc<Destination>>> {
+    let ids: HashSet<DestinationId> = ids.collect();
+    let found = api.store.destinations(&ids.into_iter().collect::<Vec<_>>()).await?;
+    Ok(found.into_iter().flatten().map(|destination| (destination.id, destination)).collect())
 }
 
 /// Whether a filter names a destination of a tenant that the caller does not see. A list with such a filter must be

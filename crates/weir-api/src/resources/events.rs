@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use weir_core::{EventId, Timestamp, access::TenantScope, destination::DEFAULT_TENANT, event::Event};
 use weir_store::{EventFilter, Page};
 
-use super::deliveries::DeliveryView;
+use super::deliveries::{self, DeliveryView};
 use crate::{
     auth::Caller,
     problem::{self, ApiResult, Problem},
@@ -137,7 +137,7 @@ pub(crate) async fn show(
 ) -> ApiResult<Response> {
     let event = api.store.event(id).await?.filter(|event| caller.sees(&event.tenant));
     let event = event.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
-    let deliveries = api.store.event_deliveries(id).await?.into_iter().map(DeliveryView::from).collect();
+    let deliveries = deliveries::views(&api, api.store.event_deliveries(id).await?).await?;
     let data = event.body.data();
     Ok(Json(EventDetailView { event: view(&event, Some(&data))?, deliveries }).into_response())
 }

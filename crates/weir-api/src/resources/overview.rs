@@ -3,7 +3,7 @@
 use axum::{Json, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::{DeliveryState, DestinationId, Timestamp};
+use weir_core::{DeliveryState, DestinationId, Timestamp, limit::MinInterval};
 
 use super::destinations::{self, rates::RateLimitView};
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         query::{Query, parameters},
         texts::{DestinationIdText, TenantText, text},
     },
-    resources::preview::BindingLimitView,
+    resources::{preview::BindingView, refusals::RefusalsView},
     state::Api,
 };
 
@@ -190,7 +190,7 @@ pub(crate) struct RowView {
     backlog: u64,
     /// The age of the oldest of them; null if there is none.
     oldest_age_s: Option<f64>,
-    /// The rate of the strictest limit; null if unlimited.
+    /// The rate that the limits, their margins and the minimum interval allow; null if unlimited.
     configured_per_s: Option<f64>,
     /// The rate that is allowed now: 0 while the destination is paused or held or its breaker is not closed; null if
     /// unlimited.
@@ -199,21 +199,24 @@ pub(crate) struct RowView {
     achieved_per_s: f64,
     /// The new deliveries of the last minute, per second.
     arrivals_per_s: f64,
-    /// The share of the strictest limit that is used, 0 to 1; null if unlimited.
+    /// The share of this rate that is used, 0 to 1; null if unlimited.
     #[serde(rename = "use")]
     usage: Option<f64>,
-    /// The strictest limit.
-    binding: Option<BindingLimitView>,
+    /// The strictest limit, or the minimum interval.
+    binding: Option<BindingView>,
     /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
     /// is unknown, or while the destination is paused or its breaker is not closed.
     drain_eta_s: Option<f64>,
     /// Whether the backlog gets empty at the current inflow; null if unknown, or while nothing is sent.
     drains: Option<bool>,
-    /// Why the backlog is not sent faster: it is paused, its breaker is not closed, it is held, deliveries wait for
+    /// Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
+    /// the limit, it is held, deliveries wait for
     /// earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Null: nothing waits, or only for
     /// its retry.
-    #[schema(value_type = Option<String>, pattern = "^(paused|breaker|held|ordered|slow|limit)$", example = "limit")]
+    #[schema(value_type = Option<String>, pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|limit)$", example = "limit")]
     reason: Option<&'static str>,
+    /// Refusals within the limit, also while nothing waits; null if none are known.
+    refused_within_limit: Option<RefusalsView>,
 }
 
 /// The row of one destination.
@@ -237,6 +240,9 @@ pub(crate) struct BriefView {
     url: String,
     tenant: String,
     rate_limits: Vec<RateLimitView>,
+    /// Null: none.
+    #[schema(minimum = 1, maximum = 60_000)]
+    min_interval_ms: Option<u32>,
     max_in_flight: u32,
     ordered: bool,
     paused: bool,
@@ -267,6 +273,7 @@ impl RowView {
             url: settings.url.to_string(),
             tenant: settings.tenant.clone(),
             rate_limits: settings.rate_limits.as_slice().iter().map(RateLimitView::from).collect(),
+            min_interval_ms: settings.rate_limits.min_interval().map(MinInterval::as_millis),
             max_in_flight: settings.max_in_flight,
             ordered: settings.order.is_by_key(),
             paused: settings.paused,
@@ -291,10 +298,11 @@ impl RowView {
             achieved_per_s: millis(figures.achieved_per_s),
             arrivals_per_s: millis(figures.arrivals_per_s),
             usage: figures.usage.map(millis),
-            binding: figures.binding.map(BindingLimitView::from),
+            binding: figures.binding.map(BindingView::from),
             drain_eta_s: figures.drain_eta.map(|eta| millis(eta.as_secs_f64())),
             drains: figures.drains,
             reason: figures.reason.map(|reason| reason.as_str()),
+            refused_within_limit: figures.refusals.map(RefusalsView::from),
         }
     }
 }

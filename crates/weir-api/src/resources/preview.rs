@@ -13,7 +13,7 @@ use weir_store::{DeliveryFilter, PageRequest};
 use super::{
     destinations::{
         self,
-        rates::{Limits, RateLimitRequest},
+        rates::{self, Limits, RateLimitRequest},
     },
     load::{Load, millis},
 };
@@ -37,6 +37,9 @@ object! {
     pub(crate) struct PreviewRequest {
         #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4)]
         rate_limits: Option<Limits>,
+        /// `null` is none.
+        #[schema(value_type = Option<u32>, minimum = 1, maximum = 60_000)]
+        min_interval_ms: Option<Option<u32>>,
         #[schema(minimum = 1, maximum = 10_000)]
         max_in_flight: Option<u32>,
     }
@@ -72,11 +75,12 @@ pub(crate) async fn show(
     let load = Load::read(&api, &destination, &counts, api.clock.now()).await?;
     let expiries = expiries(&api, &destination, counts.oldest_created_at).await?;
     let current = &destination.settings;
-    let proposed_limits = request.rate_limits.map(RateLimits::from);
+    let min_interval = request.min_interval_ms.map_or(current.rate_limits.min_interval(), rates::min_interval);
+    let proposed_limits = request.rate_limits.map_or_else(|| current.rate_limits.clone(), RateLimits::from);
     let proposed = view(
         &load,
         expiries,
-        proposed_limits.as_ref().unwrap_or(&current.rate_limits),
+        &proposed_limits.with_min_interval(min_interval),
         request.max_in_flight.unwrap_or(current.max_in_flight),
     );
     let now = view(&load, expiries, &current.rate_limits, current.max_in_flight);
@@ -87,7 +91,14 @@ fn view(load: &Load, expiries: Option<Expiries>, limits: &RateLimits, max_in_fli
     let forecast = load.forecast(limits, max_in_flight);
     let drain = load.drain(&forecast);
     let first_expiry_at = expiries.and_then(|expiries| forecast.first_expiry(load.waiting, expiries));
+    // What each of them takes from the rate that is left without it.
+    let per_second = |limits: &RateLimits| load.forecast(limits, max_in_flight).per_second();
+    let unspaced = limits.clone().with_min_interval(None);
+    let (plain_per_s, unspaced_per_s) = (per_second(&unspaced.without_margins()), per_second(&unspaced));
+    let cost = |before: Option<f64>, after: Option<f64>| Some(millis(before? - after?));
     ForecastView {
+        margins_cost_per_s: cost(plain_per_s, unspaced_per_s),
+        min_interval_costs_per_s: cost(unspaced_per_s, forecast.per_second()),
         effective_per_s: forecast.per_second().map(millis),
         binding: forecast.bound().map(BindingView::from),
         drain_eta_s: drain.after().map(|time| millis(time.as_secs_f64())),
@@ -128,11 +139,15 @@ pub(crate) struct PreviewView {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Forecast)]
 pub(crate) struct ForecastView {
-    /// The sustained rate: slots of a limit are (window + slot width) / limit apart, and `max_in_flight` allows as many
-    /// sends as there are answers. Null if there is no limit and no recent answer.
+    /// The sustained rate: slots of a limit are (window + slot width + margin) / limit apart, those of a minimum interval
+    /// the interval and a slot width, and `max_in_flight` allows as many sends as there are answers. Null if there is no limit and no recent answer.
     effective_per_s: Option<f64>,
     /// What bounds this rate.
     binding: Option<BindingView>,
+    /// How many sends per second the margins of the limits take from the rate; null if nothing else bounds it.
+    margins_cost_per_s: Option<f64>,
+    /// How many sends per second the minimum interval takes from the rate that is left; null if nothing else bounds it.
+    min_interval_costs_per_s: Option<f64>,
     /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
     /// is unknown.
     drain_eta_s: Option<f64>,
@@ -145,8 +160,8 @@ pub(crate) struct ForecastView {
     first_expiry_at: Option<Timestamp>,
 }
 
-/// What bounds a rate: a limit, or `max_in_flight`.
-#[derive(Debug, Serialize, ToSchema)]
+/// What bounds a rate: a limit, the minimum interval, or `max_in_flight`.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[schema(as = Binding)]
 #[serde(untagged)]
 pub(crate) enum BindingView {
@@ -164,17 +179,19 @@ pub(crate) struct BindingLimitView {
     period: &'static str,
 }
 
-/// The destination answers too slowly for its `max_in_flight`.
-#[derive(Debug, Serialize, ToSchema)]
+/// `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`.
+#[derive(Debug, PartialEq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OtherBinding {
     MaxInFlight,
+    MinInterval,
 }
 
 impl From<Bound> for BindingView {
     fn from(bound: Bound) -> Self {
         match bound {
             Bound::Limit(limit) => Self::Limit(limit.into()),
+            Bound::MinInterval(_) => Self::Other(OtherBinding::MinInterval),
             Bound::MaxInFlight => Self::Other(OtherBinding::MaxInFlight),
         }
     }

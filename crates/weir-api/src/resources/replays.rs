@@ -11,13 +11,17 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
-use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, access::TenantScope, activity::Action};
+use weir_core::{
+    DeliveryState, Destination, DestinationId, ReplayId, Timestamp, access::TenantScope, activity::Action,
+};
 use weir_store::{
     Created, DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase,
 };
 
 use super::{
     activity::Author,
+    deliveries::WaitsForView,
+    destinations,
     dry_run::{CountView, DryRun},
 };
 use crate::{
@@ -141,7 +145,7 @@ pub(crate) async fn create(
     let mut filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
     filter.deliveries.tenants = caller.scope(filter.only_tenant().map(str::to_owned))?;
     // An unknown destination would select nothing, so it is refused.
-    let mut tenant = filter.only_tenant().map(str::to_owned);
+    let (mut tenant, mut destination) = (filter.only_tenant().map(str::to_owned), None);
     if let Some(id) = filter.deliveries.destination_id {
         let found = api.store.destination(id).await?.filter(|found| caller.sees(&found.settings.tenant));
         let unknown = || {
@@ -150,7 +154,9 @@ pub(crate) async fn create(
                 format!("there is no destination {id}: name another one, or leave it out"),
             )
         };
-        let its_tenant = found.ok_or_else(unknown)?.settings.tenant.clone();
+        let found = found.ok_or_else(unknown)?;
+        let its_tenant = found.settings.tenant.clone();
+        destination = Some(found);
         // A replay of one destination is of one tenant, so the keys of this tenant see it.
         if tenant.is_none() {
             filter.deliveries.tenants = TenantScope::one(its_tenant.clone());
@@ -180,7 +186,7 @@ pub(crate) async fn create(
     let activity = activity.changing(None, Some(after));
     let figures = ReplayFigures { total, ..ReplayFigures::default() };
     let shown = Replay { id, filter: filter.clone(), phase: ReplayPhase::Moving, figures, created_at, ended_at: None };
-    let view = ReplayView::of(shown, created_at);
+    let view = ReplayView::of(shown, destination.as_deref(), created_at);
     let creation = idempotency.creation(activity, &FirstAnswer::new(StatusCode::ACCEPTED, &view)?, created_at)?;
     let replay = NewReplay { id, filter, created_at };
     if let Created::Before(stored) = api.store.create_replay(replay, total, creation).await? {
@@ -201,8 +207,16 @@ pub(crate) async fn list(
     caller: Caller,
     Query(page): Query<ReplayPage>,
 ) -> ApiResult<Json<List<ReplayView>>> {
-    let (page, now) = (visible_page(&api, &caller, page.request).await?, api.clock.now());
-    Ok(page::view::<Replays, _, _>(page, |replay| *replay.id.as_bytes(), |replay| ReplayView::of(replay, now)))
+    let page = visible_page(&api, &caller, page.request).await?;
+    let found =
+        destinations::by_id(&api, page.rows.iter().filter_map(|replay| replay.filter.deliveries.destination_id))
+            .await?;
+    let now = api.clock.now();
+    let view = |replay: Replay| {
+        let destination = replay.filter.deliveries.destination_id.and_then(|id| found.get(&id));
+        ReplayView::of(replay, destination.map(AsRef::as_ref), now)
+    };
+    Ok(page::view::<Replays, _, _>(page, |replay| *replay.id.as_bytes(), view))
 }
 
 /// Show the progress of a replay
@@ -281,7 +295,11 @@ fn is_visible(replay: &Replay, caller: &Caller) -> bool {
 
 async fn find(api: &ApiState, caller: &Caller, id: ReplayId) -> ApiResult<ReplayView> {
     let replay = api.store.replay(id).await?.filter(|replay| is_visible(replay, caller)).ok_or_else(|| missing(id))?;
-    Ok(ReplayView::of(replay, api.clock.now()))
+    let destination = match replay.filter.deliveries.destination_id {
+        Some(id) => api.store.destination(id).await?,
+        None => None,
+    };
+    Ok(ReplayView::of(replay, destination.as_deref(), api.clock.now()))
 }
 
 fn missing(id: ReplayId) -> Problem {
@@ -323,6 +341,9 @@ pub(crate) struct ReplayView {
     remaining: u64,
     /// The estimated time until the end, at the average rate so far; null if unknown.
     eta_s: Option<u64>,
+    /// What keeps the deliveries of a running replay of one destination from being sent; null if nothing does, and for a
+    /// replay of several destinations.
+    waits_for: Option<WaitsForView>,
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -330,7 +351,8 @@ pub(crate) struct ReplayView {
 }
 
 impl ReplayView {
-    fn of(replay: Replay, now: Timestamp) -> Self {
+    /// `destination`: the only destination of the replay, if it has one.
+    fn of(replay: Replay, destination: Option<&Destination>, now: Timestamp) -> Self {
         let Replay { id, filter, phase, figures, created_at, ended_at } = replay;
         // Clients do not see whether the deliveries are still being moved.
         let state = match phase {
@@ -357,6 +379,7 @@ impl ReplayView {
             remaining,
             // Only a running replay has an estimated end.
             eta_s: if state == "running" { eta_s(figures.ended(), remaining, now.since(created_at)) } else { None },
+            waits_for: destination.filter(|_| state == "running").and_then(|one| WaitsForView::of(one, now)),
             created_at,
             ended_at,
         }

@@ -14,7 +14,7 @@ use weir_core::{
     Destination, Timestamp,
     activity::Action,
     destination::Settings,
-    signing::{KeyKind, Secret, SignatureStyle, Signing},
+    signing::{Secret, Signing},
 };
 use weir_queue::Terms;
 use weir_store::Created;
@@ -43,10 +43,12 @@ const DEFAULT_OVERLAP_S: u32 = 86_400;
 object! {
     /// A rotation of the secret.
     pub(crate) struct RotateSecretRequest {
-        /// How long the previous secret still signs; 0: not at all.
-        #[schema(minimum = 0, maximum = 2_592_000, default = json!(DEFAULT_OVERLAP_S))]
+        /// How long the previous secret still signs; 0: not at all. One day if absent. Where the header of the style
+        /// holds one signature (`separator` of `signature_format` is null), the new secret signs alone at once, and
+        /// this must be 0 or absent.
+        #[schema(minimum = 0, maximum = 2_592_000)]
         overlap_s: Option<u32>,
-        /// The new secret. If absent, a secret of the same kind is generated.
+        /// The new secret. If absent, a secret that fits the style is generated, of the same kind.
         secret: Option<SecretText>,
         /// Whether to rotate although the overlap of the last rotation has not ended: the secret before it, which
         /// receivers may still have, then signs no more.
@@ -77,7 +79,8 @@ pub(crate) async fn show(
 /// Rotate a destination's secret
 ///
 /// Until the overlap ends, requests carry two signatures, first the one by the new secret. So receivers can change to
-/// the new secret one by one without refusing a request. Only one secret before the present one is kept, so a second
+/// the new secret one by one without refusing a request. Where the header of the style holds one signature, there is no
+/// overlap: give such receivers the new secret first, and rotate to it with `secret`. Only one secret before the present one is kept, so a second
 /// rotation within the overlap drops the secret that receivers may still have. It is refused unless `force` is true.
 /// `If-Match` works as for an edit. Without a body the defaults apply.
 #[utoipa::path(
@@ -111,10 +114,10 @@ pub(crate) async fn rotate(
         if_match.check(&etag(&current))?;
         let (signing, now) = (&current.settings.signing, api.clock.now());
         check_overlap(signing, force.unwrap_or(false), now)?;
-        let overlap = Duration::from_secs(overlap_s.unwrap_or(DEFAULT_OVERLAP_S).into());
+        let overlap = overlap(signing, overlap_s)?;
         let previous_until = (!overlap.is_zero()).then(|| now + overlap);
         let signing = signing.rotated(successor(signing, secret.as_ref())?, previous_until);
-        let change = Change { settings: Settings { signing, ..current.settings.clone() }, closes_breaker: false };
+        let change = Change::from(Settings { signing, ..current.settings.clone() });
         let recorded =
             |activity, rotated: &Destination| idempotency.creation(activity, &first_answer(rotated, now)?, now);
         match commit(&api, &caller, &current, change, &author, recorded).await? {
@@ -137,6 +140,21 @@ fn check_overlap(current: &Signing, force: bool, now: Timestamp) -> ApiResult<()
          wait until then, or set `force` to true to drop it now",
         previous.valid_until
     )))
+}
+
+/// How long the previous secret also signs.
+fn overlap(current: &Signing, given: Option<u32>) -> ApiResult<Duration> {
+    if current.style.takes_several() {
+        return Ok(Duration::from_secs(given.unwrap_or(DEFAULT_OVERLAP_S).into()));
+    }
+    if given.is_some_and(|given| given > 0) {
+        let style = current.style.as_str();
+        return Err(Problem::conflict(format!(
+            "`overlap_s` must be 0 or omitted with the style `{style}`: its header holds one signature, so the new secret \
+             signs alone at once"
+        )));
+    }
+    Ok(Duration::ZERO)
 }
 
 /// The answer to a rotation, without the secret.
@@ -169,7 +187,7 @@ async fn rotated_before(
 /// The secret that replaces the one in `current`. Without a `given` secret, one of the same kind is generated.
 fn successor(current: &Signing, given: Option<&Secret>) -> ApiResult<Secret> {
     let Some(given) = given else {
-        return Ok(Secret::from_random(current.secret.kind(), rand::random()));
+        return Ok(current.style.new_secret(Some(&current.secret), rand::random()));
     };
     if *given == current.secret {
         return Err(Problem::invalid_field(
@@ -177,9 +195,9 @@ fn successor(current: &Signing, given: Option<&Secret>) -> ApiResult<Secret> {
             "is already the secret of the destination: give another one, or leave it out",
         ));
     }
-    if current.style != SignatureStyle::Standard && given.kind() != KeyKind::Shared {
+    if let Some(unfit) = current.style.refusal_of(given) {
         let style = current.style.as_str();
-        return Err(Problem::invalid_field("/secret", format!("must be a `whsec_` secret for the style `{style}`")));
+        return Err(Problem::invalid_field("/secret", format!("does not fit the style `{style}`, which {unfit}")));
     }
     Ok(given.clone())
 }
@@ -193,6 +211,8 @@ pub(crate) struct SecretView {
     /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
     #[schema(example = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")]
     public_key: Option<String>,
+    /// The same key as the hex of its 32 bytes, as receivers of `discord` configure it.
+    public_key_hex: Option<String>,
     /// Until when the secret before the last rotation also signs; null if only one secret signs.
     #[schema(value_type = Option<String>, format = DateTime)]
     previous_valid_until: Option<Timestamp>,
@@ -202,6 +222,7 @@ fn view(signing: &Signing, now: Timestamp) -> SecretView {
     SecretView {
         secret: signing.secret.reveal(),
         public_key: signing.secret.public_key().map(|key| key.to_string()),
+        public_key_hex: signing.secret.public_key().map(|key| key.to_hex()),
         previous_valid_until: signing.previous_at(now).map(|previous| previous.valid_until),
     }
 }

@@ -37,7 +37,8 @@ const TYPE: &str = "weir.test";
 /// Send a test event
 ///
 /// The event has the type `weir.test` and goes only to this destination, whatever its `event_types` are. It is delivered
-/// like every other event: within the limits, in its turn, with retries, and only when the destination is not paused.
+/// like every other event: within the limits, in its turn, with retries, and only when the destination is not paused. If
+/// it must wait for a pause, a hold or an open breaker, `waits_for` says so.
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/test", operation_id = "test_destination", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), IdempotencyParameters),

@@ -13,14 +13,16 @@ use utoipa::{
 };
 use weir_core::{
     Timestamp,
-    signing::{Key, Received, Rejection, Secret, SignatureStyle, verify as verify_signature},
+    signing::{
+        Key, Placeholder, Received, Rejection, Secret, SignatureStyle, signed_seconds, verify as verify_signature,
+    },
 };
 
-use super::destinations::find;
+use super::destinations::{find, signature::SignatureRequest};
 use crate::{
     auth::Caller,
     errors::{Errors, escape, type_name},
-    problem::ApiResult,
+    problem::{ApiResult, Problem},
     readers::{
         body::Body,
         fields::{Read, object},
@@ -32,7 +34,7 @@ use crate::{
 
 /// The most headers of a request to verify. Weir sends fewer; a list that is copied from a browser has a few more.
 const MAX_HEADERS: usize = 100;
-/// The most parts of a signature header, between spaces and commas: Weir sends four at most. Each may cost a MAC of the
+/// The most parts of a signature header, between its separators: Weir sends three at most. Each may cost a MAC of the
 /// whole body, so a longer header would cost seconds.
 const MAX_SIGNATURE_PARTS: usize = 64;
 /// The tolerance if the client names none: longer than the age of any request, so the age is shown and not judged.
@@ -41,11 +43,15 @@ const ANY_AGE: Duration = Duration::from_secs(u64::MAX);
 object! {
     /// A request as it was received.
     pub(crate) struct VerifyRequest {
-        /// The secret to verify with, in the style of Standard Webhooks. With `destination`, in the destination's style.
+        /// The secret to verify with. Without `destination`, in the style of `signature`.
         secret: Option<SecretText>,
         /// `dst_…`: verifies with the secret of this destination, in its signature style. During a rotation the
         /// previous secret is tried too.
         destination: Option<DestinationIdText>,
+        /// Only without `destination`: the style to verify, with its headers. If absent, that of Standard Webhooks.
+        signature: Option<SignatureRequest>,
+        /// The URL that was signed, for styles that sign it. If absent, that of the destination.
+        url: Option<RawBodyText>,
         headers: ReceivedHeaders,
         /// The raw body.
         body: RawBodyText,
@@ -58,8 +64,18 @@ object! {
 
 impl VerifyRequest {
     pub(crate) fn keywords() -> Value {
-        let given = |name: &str| json!({"required": [name], "properties": {name: {"type": "string"}}});
-        json!({"anyOf": [given("secret"), given("destination")]})
+        let null = json!({"type": "null"});
+        json!({"anyOf": [
+            {"required": ["secret"], "properties": {
+                "secret": {"type": "string", "pattern": "^whsec_"}, "destination": &null,
+                "signature": {"properties": {
+                        "style": {"not": {"const": "discord"}}, "algorithm": {"not": {"const": "ed25519"}},
+                    }},
+            }},
+            {"required": ["destination"], "properties": {
+                "destination": {"type": "string"}, "secret": &null, "signature": &null,
+            }},
+        ]})
     }
 
     fn check(&self, at: &str, errors: &mut Errors) {
@@ -67,6 +83,21 @@ impl VerifyRequest {
         if self.secret.is_none() && self.destination.is_none() && !invalid {
             errors.add(format!("{at}/secret"), "is required without `destination`");
         }
+        if self.signature.is_some() && self.destination.is_some() {
+            errors.add(format!("{at}/signature"), "must be omitted with `destination`, which has a style");
+        }
+        let style = self.style();
+        if let (None, Some(secret)) = (&self.destination, &self.secret)
+            && let Some(unfit) = style.refusal_of(&secret.0).filter(|_| !errors.has(&format!("{at}/signature")))
+        {
+            errors.add(format!("{at}/secret"), format!("does not fit the style `{}`, which {unfit}", style.as_str()));
+        }
+    }
+}
+
+impl VerifyRequest {
+    fn style(&self) -> SignatureStyle {
+        self.signature.as_ref().map_or_else(SignatureStyle::standard, SignatureRequest::style)
     }
 }
 
@@ -118,7 +149,8 @@ impl PartialSchema for ReceivedHeaders {
 /// Verify a request
 ///
 /// Says whether the signature of a received request is valid, as a receiver finds out: paste its headers and its raw
-/// body. Name the `destination` to try its current and its previous secret in its signature style, or give a `secret`.
+/// body. Name the `destination` to try its current and its previous secret in its signature style, or give a `secret`
+/// and the `signature` style.
 /// An old signature stays valid here; `age_s` is its age, and receivers usually refuse more than 300 s.
 #[utoipa::path(
     post, path = "/v1/verify", operation_id = "verify_request", tag = "destinations",
@@ -133,10 +165,18 @@ pub(crate) async fn verify(
 ) -> ApiResult<Json<VerifiedView>> {
     let now = api.clock.wall();
     let given = request.secret.as_ref().map(|secret| secret.0.clone());
+    let mut url = request.url.as_ref().map(|url| url.0.clone());
     let (style, secrets) = match &request.destination {
-        None => (SignatureStyle::Standard, given.into_iter().collect()),
+        None => (request.style(), given.into_iter().collect()),
         Some(DestinationIdText(id)) => {
-            let signing = &find(&api, &caller, *id).await?.settings.signing;
+            let destination = find(&api, &caller, *id).await?;
+            let signing = &destination.settings.signing;
+            url.get_or_insert_with(|| destination.settings.url.to_string());
+            if let Some(unfit) = given.as_ref().and_then(|secret| signing.style.refusal_of(secret)) {
+                let style = signing.style.as_str();
+                let detail = format!("does not fit the style `{style}` of the destination, which {unfit}");
+                return Err(Problem::invalid_field("/secret", detail));
+            }
             // The previous secret is tried even after its overlap, because the request may have been signed before the
             // end.
             let own = || [Some(&signing.secret), signing.previous.as_ref().map(|previous| &previous.secret)];
@@ -146,33 +186,41 @@ pub(crate) async fn verify(
         }
     };
     let tolerance = request.tolerance_s.map_or(ANY_AGE, |seconds| Duration::from_secs(seconds.into()));
-    Ok(Json(verified(&style, &secrets, &request.headers, &request.body.0, now, tolerance)))
+    let received =
+        Request { headers: &request.headers, url: url.as_deref().unwrap_or_default(), body: &request.body.0 };
+    Ok(Json(verified(&style, &secrets, &received, now, tolerance)))
+}
+
+/// What was received, and where.
+struct Request<'r> {
+    headers: &'r ReceivedHeaders,
+    url: &'r str,
+    body: &'r str,
 }
 
 /// The result with the secret that matches, or else with the first one.
 fn verified(
     style: &SignatureStyle,
     secrets: &[Secret],
-    headers: &ReceivedHeaders,
-    body: &str,
+    request: &Request<'_>,
     now: Timestamp,
     tolerance: Duration,
 ) -> VerifiedView {
-    let missing = needed_headers(style).into_iter().find(|name| headers.get(name).is_none());
-    if let Some(name) = missing {
+    let headers = request.headers;
+    if let Some(name) = needed_headers(style).into_iter().find(|name| headers.get(name).is_none()) {
         return VerifiedView::refused(format!("the header `{name}` is missing"));
     }
-    let signature = headers.get(style.header()).unwrap_or_default();
-    if signature.split([' ', ',']).count() > MAX_SIGNATURE_PARTS {
-        return VerifiedView::refused(format!("the header `{}` has too many signatures", style.header()));
+    let name = &style.format().header;
+    let signature = headers.get(name).unwrap_or_default();
+    if style.format().count_parts(signature) > MAX_SIGNATURE_PARTS {
+        return VerifiedView::refused(format!("the header `{name}` has too many signatures"));
     }
-    let unix_seconds = signed_seconds(style, headers);
     let received = Received {
-        id: headers.get("webhook-id").unwrap_or_default(),
-        // The signature itself has the time in the timestamped style.
-        unix_seconds: if matches!(style, SignatureStyle::Timestamped { .. }) { None } else { unix_seconds },
+        id: style.id_header().and_then(|name| headers.get(name)),
+        timestamp: style.timestamp_header().and_then(|name| headers.get(name)),
         signature,
-        body: body.as_bytes(),
+        url: request.url,
+        body: request.body.as_bytes(),
     };
     let verdicts =
         secrets.iter().map(|secret| verify_signature(&Key::Secret(secret.clone()), style, &received, now, tolerance));
@@ -181,7 +229,7 @@ fn verified(
     let verdict = verdicts.iter().find(|verdict| !matches!(verdict, Err(Rejection::BadSignature))).or(verdicts.first());
     let is_signed = matches!(verdict, Some(Ok(()) | Err(Rejection::TooOld(_) | Rejection::TooNew(_))));
     // Show the time only if a matching signature covers it. Otherwise anyone may have written it.
-    let signed = unix_seconds.filter(|_| is_signed);
+    let signed = signed_seconds(style, &received).filter(|_| is_signed);
     VerifiedView {
         valid: matches!(verdict, Some(Ok(()))),
         reason: verdict.and_then(|verdict| verdict.err()).map(|rejection| rejection.to_string()),
@@ -192,22 +240,10 @@ fn verified(
 
 /// The headers without which a request in this style cannot be verified.
 fn needed_headers(style: &SignatureStyle) -> Vec<&str> {
-    match style {
-        SignatureStyle::Standard => vec!["webhook-id", "webhook-timestamp", style.header()],
-        _ => style.timestamp_header().into_iter().chain([style.header()]).collect(),
-    }
-}
-
-/// The time that the signature is for, in seconds, if the style has one.
-fn signed_seconds(style: &SignatureStyle, headers: &ReceivedHeaders) -> Option<i64> {
-    let header = match style {
-        SignatureStyle::Standard => headers.get("webhook-timestamp"),
-        SignatureStyle::Prefixed { .. } => headers.get(style.timestamp_header()?),
-        SignatureStyle::Timestamped { header } => {
-            headers.get(header)?.split(',').find_map(|part| part.trim().strip_prefix("t="))
-        }
-    };
-    header?.parse().ok()
+    let format = style.format();
+    let id = style.id_header().filter(|_| format.signs(Placeholder::Id));
+    let time = style.timestamp_header().filter(|_| format.signs(Placeholder::Timestamp));
+    id.into_iter().chain(time).chain([format.header.as_str()]).collect()
 }
 
 /// `None` for a time that no calendar has.
@@ -238,44 +274,48 @@ impl VerifiedView {
 
 #[cfg(test)]
 mod tests {
-    use weir_core::signing::Signing;
+    use weir_core::signing::{CUSTOM, Message, Signing, StyleSpec, style_names};
 
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const BODY: &str = r#"{"n":1}"#;
+    const URL: &str = "https://example.com/hooks";
 
-    fn secret(byte: u8) -> Secret {
-        Secret::from_bytes(vec![byte; 32]).unwrap()
+    fn styles() -> Vec<SignatureStyle> {
+        let named = style_names().filter(|name| *name != CUSTOM).map(StyleSpec::named);
+        let with_time = StyleSpec { timestamp_header: Some("x-time".to_owned()), ..StyleSpec::named("prefixed") };
+        named.chain([with_time]).map(|spec| spec.resolve().unwrap()).collect()
     }
 
-    fn styles() -> [SignatureStyle; 4] {
-        let header = || "x-signature".to_owned();
-        [
-            SignatureStyle::Standard,
-            SignatureStyle::Timestamped { header: header() },
-            SignatureStyle::Prefixed { header: header(), timestamp_header: None },
-            SignatureStyle::Prefixed { header: header(), timestamp_header: Some("x-time".to_owned()) },
-        ]
+    fn secret(style: &SignatureStyle, byte: u8) -> Secret {
+        style.new_secret(None, [byte; 32])
+    }
+
+    fn is_timed(style: &SignatureStyle) -> bool {
+        style.format().signs(Placeholder::Timestamp)
     }
 
     /// The headers of a request that was signed `age_s` ago.
     fn headers(style: &SignatureStyle, byte: u8, age_s: i64) -> ReceivedHeaders {
         let unix_seconds = NOW.as_secs() - age_s;
-        let signing = Signing { style: style.clone(), ..Signing::new(secret(byte)) };
-        let signature = signing.sign("evt_1", unix_seconds, BODY.as_bytes(), NOW);
-        let all = [
-            ("webhook-id", "evt_1".to_owned()),
-            ("webhook-timestamp", unix_seconds.to_string()),
-            (style.header(), signature),
+        let signing = Signing { style: style.clone(), ..Signing::new(secret(style, byte)) };
+        let signature = signing.sign(&Message { id: "evt_1", unix_seconds, url: URL, body: BODY.as_bytes() }, NOW);
+        let format = style.format();
+        let time = format.timestamp_format.write(unix_seconds);
+        let own = [(&format.timestamp_header, time), (&format.id_header, "evt_1".to_owned())];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name.clone()?, value)));
+        let common = [
+            ("webhook-id".to_owned(), "evt_1".to_owned()),
+            ("webhook-timestamp".to_owned(), unix_seconds.to_string()),
+            (format.header.clone(), signature),
         ];
-        let own_time = style.timestamp_header().map(|name| (name, unix_seconds.to_string()));
-        ReceivedHeaders(all.into_iter().chain(own_time).map(|(name, value)| (name.to_owned(), value)).collect())
+        ReceivedHeaders(own.chain(common).collect())
     }
 
     fn judged(style: &SignatureStyle, secrets: &[u8], headers: &ReceivedHeaders, tolerance: Duration) -> VerifiedView {
-        let secrets: Vec<_> = secrets.iter().copied().map(secret).collect();
-        verified(style, &secrets, headers, BODY, NOW, tolerance)
+        let secrets: Vec<_> = secrets.iter().map(|byte| secret(style, *byte)).collect();
+        verified(style, &secrets, &Request { headers, url: URL, body: BODY }, NOW, tolerance)
     }
 
     #[test]
@@ -285,7 +325,7 @@ mod tests {
             for secrets in [&[2][..], &[1, 2], &[2, 1]] {
                 let view = judged(&style, secrets, &headers, ANY_AGE);
                 assert!(view.valid && view.reason.is_none(), "{style:?} {secrets:?}: {view:?}");
-                let is_timed = !matches!(style, SignatureStyle::Prefixed { timestamp_header: None, .. });
+                let is_timed = is_timed(&style);
                 assert_eq!(view.age_s, is_timed.then_some(86_400), "{style:?}");
                 assert_eq!(view.signed_at, is_timed.then(|| Timestamp::from_secs(NOW.as_secs() - 86_400)));
             }
@@ -297,14 +337,16 @@ mod tests {
 
     #[test]
     fn an_age_is_judged_only_within_a_tolerance() {
-        let style = SignatureStyle::Standard;
-        for (age_s, reason) in [
-            (301, Some("too old: it was signed 301 s ago")),
-            (300, None),
-            (-301, Some("too new: it was signed 301 s in the future")),
-        ] {
-            let view = judged(&style, &[1, 2], &headers(&style, 2, age_s), Duration::from_secs(300));
-            assert_eq!((view.reason.as_deref(), view.age_s, view.valid), (reason, Some(age_s), reason.is_none()));
+        for style in styles().into_iter().filter(is_timed) {
+            for (age_s, reason) in [
+                (301, Some("too old: it was signed 301 s ago")),
+                (300, None),
+                (-301, Some("too new: it was signed 301 s in the future")),
+            ] {
+                let view = judged(&style, &[1, 2], &headers(&style, 2, age_s), Duration::from_secs(300));
+                let expected = (reason, Some(age_s), reason.is_none());
+                assert_eq!((view.reason.as_deref(), view.age_s, view.valid), expected, "{style:?}");
+            }
         }
     }
 
@@ -318,7 +360,7 @@ mod tests {
                 assert_eq!(view.reason, Some(format!("the header `{name}` is missing")), "{style:?}");
             }
         }
-        let style = SignatureStyle::Standard;
+        let style = SignatureStyle::standard();
         for (time, reason) in
             [("yesterday", "the signature has no valid time"), ("9223372036854775807", "bad signature")]
         {

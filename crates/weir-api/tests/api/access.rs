@@ -147,6 +147,7 @@ fn operations() -> Vec<Operation> {
             Some(|_| json!({"url": "https://named.example/", "event_types": ["other"]})),
         ),
         change("POST", "/v1/destinations/{id}/preview", "read", 200, Some(|_| json!({}))),
+        change("POST", "/v1/destinations/{id}/release", "operate", 200, nothing),
         change("POST", "/v1/destinations/{id}/rotate-secret", "admin", 200, nothing),
         change("POST", "/v1/destinations/{id}/test", "operate", 202, nothing),
         change("POST", "/v1/deliveries/{id}/retry", "operate", 202, nothing),

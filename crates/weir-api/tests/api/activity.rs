@@ -86,7 +86,7 @@ async fn every_change_of_a_destination_has_its_row() {
     assert_eq!((&row["before"], &row["after"]["url"]), (&Value::Null, &json!("https://example.com/hooks")));
     assert_eq!((&row["after"]["secret"], &row["after"]["headers"]), (&json!(MASK), &json!({"x-key": MASK})));
 
-    let limits = json!([{"limit": 5, "period": "second", "burst": 1}]);
+    let limits = json!([{"limit": 5, "period": "second", "burst": 1, "margin_ms": 0}]);
     let edit = Some(json!({"rate_limits": limits, "headers": {"x-key": "hidden-header-2"}}));
     let (_, row) = root.one("destination.edited", "PATCH", &path, edit).await;
     assert_eq!(row["before"], json!({"rate_limits": [], "headers": {"x-key": MASK}}));
@@ -171,14 +171,15 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
     assert_eq!(root.change("PUT", path, put(2)).await.1, [] as [Value; 0]);
 }
 
-/// The tests above make each of these changes.
-const RECORDED: [&str; 15] = [
+/// The tests above make each of these changes, and those of `holds.rs` release.
+const RECORDED: [&str; 16] = [
     "POST /v1/destinations",
     "PATCH /v1/destinations/{id}",
     "DELETE /v1/destinations/{id}",
     "PUT /v1/destinations/by-name/{tenant}/{name}",
     "POST /v1/destinations/{id}/rotate-secret",
     "POST /v1/destinations/{id}/test",
+    "POST /v1/destinations/{id}/release",
     "POST /v1/destinations/{id}/purge",
     "POST /v1/deliveries/{id}/retry",
     "POST /v1/deliveries/{id}/cancel",

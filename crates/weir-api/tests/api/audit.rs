@@ -64,7 +64,8 @@ impl Server {
                 details: AttemptDetails::default(),
             };
             let now = now + Duration::from_millis(12);
-            results.push(Arc::new(AttemptResult { claim: delivery.claim, attempt, verdict: Verdict::Delivered, now }));
+            let (claim, verdict) = (delivery.claim, Verdict::Delivered);
+            results.push(Arc::new(AttemptResult { claim, attempt, verdict, is_counted: true, now }));
             self.clock.advance(interval);
         }
         self.store.settle(results).await.unwrap();
@@ -103,6 +104,34 @@ async fn the_audit_judges_the_recorded_sends() {
     assert_eq!((&report["unknown_sends"], &report["unknown_sends_total"]), (&json!([]), &json!(0)));
     let before = server.audit(&id, "?to=2026-11-21T07:00:00Z").await;
     assert_eq!(before["sends"], 0);
+}
+
+#[tokio::test]
+async fn the_audit_judges_the_gaps_between_sends_by_the_minimum_interval() {
+    let server = Server::start().await;
+    let (id, claimed) = server.claimed(json!([]), 6).await;
+    assert_eq!(server.audit(&id, "").await["min_intervals"], json!([]));
+    let path = format!("/v1/destinations/{id}");
+    let edit = async |millis: u32| {
+        server.patch(&path, json!({"min_interval_ms": millis})).await.expect(StatusCode::OK);
+    };
+    edit(500).await;
+    server.clock.advance(Duration::from_secs(1));
+    server.record_sends(&claimed[..3], Duration::from_millis(499)).await;
+    server.clock.advance(Duration::from_secs(1));
+    edit(100).await;
+    server.clock.advance(Duration::from_secs(1));
+    server.record_sends(&claimed[3..], Duration::from_millis(100)).await;
+    let expected = json!([
+        {"min_interval_ms": 100, "least_gap_ms": 100.0, "violations": 0, "possible_violations": 0},
+        {"min_interval_ms": 500, "least_gap_ms": 499.0, "violations": 2, "possible_violations": 0},
+    ]);
+    let mut intervals = server.audit(&id, "").await["min_intervals"].take();
+    // The clock of the test moves with each reading.
+    for interval in intervals.as_array_mut().unwrap() {
+        interval["least_gap_ms"] = interval["least_gap_ms"].as_f64().unwrap().floor().into();
+    }
+    assert_eq!(intervals, expected);
 }
 
 #[tokio::test]

@@ -34,6 +34,14 @@ fn invalid_destinations() -> Vec<(Value, Vec<&'static str>)> {
         (json!({"rate_limits": limit(Value::Null)}), vec!["/rate_limits/0/limit"]),
         (json!({"rate_limits": [{"limit": 1, "period": "second", "burst": 0}]}), vec!["/rate_limits/0/burst"]),
         (json!({"rate_limits": [{"limit": 1, "period": "week"}]}), vec!["/rate_limits/0/period"]),
+        (json!({"rate_limits": [{"limit": 1, "period": "day", "margin_ms": -1}]}), vec!["/rate_limits/0/margin_ms"]),
+        (
+            json!({"rate_limits": [{"limit": 1, "period": "day", "margin_ms": 10_001}]}),
+            vec!["/rate_limits/0/margin_ms"],
+        ),
+        (json!({"min_interval_ms": 0}), vec!["/min_interval_ms"]),
+        (json!({"min_interval_ms": 60_001}), vec!["/min_interval_ms"]),
+        (json!({"min_interval_ms": "100"}), vec!["/min_interval_ms"]),
         (json!({"rate_limits": [{}]}), vec!["/rate_limits/0/limit", "/rate_limits/0/period"]),
         (json!({"rate_limits": [{"limit": 1, "period": "second", "per": 1}]}), vec!["/rate_limits/0/per"]),
         (json!({"rate_limits": [second, second]}), vec!["/rate_limits/1/period"]),
@@ -138,6 +146,28 @@ fn invalid_destinations() -> Vec<(Value, Vec<&'static str>)> {
             json!({"signature": {"style": "timestamped"}, "secret": format!("whsk_{}=", "A".repeat(43))}),
             vec!["/signature"],
         ),
+        (json!({"signature": {"style": "stripe", "timestamp_header": "x-t"}}), vec!["/signature/timestamp_header"]),
+        (json!({"signature": {"style": "stripe", "signed": "{body}"}}), vec!["/signature/signed"]),
+        (json!({"signature": {"style": "custom"}}), vec!["/signature/signed"]),
+        (
+            json!({"signature": {"style": "custom", "signed": "{bdy}", "value": "x", "encoding": "hex32", "key": 7}}),
+            vec!["/signature/encoding", "/signature/key", "/signature/signed", "/signature/value"],
+        ),
+        (
+            json!({"signature": {"style": "custom", "signed": "{body}", "header": "user-agent", "id_header": "te"}}),
+            vec!["/signature/header", "/signature/id_header"],
+        ),
+        (json!({"signature": {"style": "slack"}, "headers": {"X-Slack-Signature": "v"}}), vec!["/signature/header"]),
+        (json!({"headers": {"content-type": "text/plain"}}), vec!["/headers/content-type"]),
+        (json!({"body": "data"}), vec!["/body"]),
+        (json!({"body": {"format": "xml", "source": "x"}}), vec!["/body/format"]),
+        (json!({"body": {"format": "data", "source": "x"}}), vec!["/body/source"]),
+        (json!({"body": {"content_type": "text\r\nx: y"}}), vec!["/body/content_type"]),
+        (
+            json!({"body": {"format": "cloudevents", "content_type": "text/plain", "source": "a b"}}),
+            vec!["/body/source", "/body/content_type"],
+        ),
+        (json!({"body": {"format": "cloudevents-binary"}, "headers": {"ce-id": "7"}}), vec!["/headers/ce-id"]),
     ]
 }
 
@@ -152,6 +182,18 @@ async fn every_error_of_a_destination_is_reported() {
     }
     assert_eq!(server.post("/v1/destinations", "{}").await.pointers(), ["/url"]);
     assert_eq!(server.post("/v1/destinations", "7").await.pointers(), [""]);
+    server.assert_untouched().await;
+}
+
+/// `serde_json` keeps the last of two fields with the same name, and drops the other without a word.
+#[tokio::test]
+async fn a_header_that_is_named_twice_is_refused() {
+    let server = Server::start().await;
+    let body = |headers: &str| format!(r#"{{"url": "{URL}", "headers": {headers}}}"#);
+    for headers in [r#"{"x-a": "1", "X-A": "2"}"#, r#"{"x-a": "1", "x-b": "", "x-a": "2"}"#] {
+        let refused = server.post("/v1/destinations", &*body(headers)).await.problem(422);
+        assert!(refused.to_string().contains("twice") || refused.to_string().contains("duplicate field"), "{refused}");
+    }
     server.assert_untouched().await;
 }
 

@@ -17,7 +17,8 @@ impl Server {
     async fn open_breaker(&self, id: DestinationId) {
         let now = self.clock.now();
         let (closed, mut window) = (Breaker::default(), AttemptWindow::default());
-        let failure = EndedAttempt { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: now, now };
+        let failure =
+            EndedAttempt { outcome: AttemptOutcome::Retryable, effect: Effect::None, refusal: None, began: now, now };
         let open = (0..10).find_map(|_| window.observe(&closed, &BreakerPolicy::default(), &failure)).unwrap();
         let change = BreakerChange { id, expected: closed, changed: open, now };
         assert_eq!(self.store.change_breakers(vec![change]).await.unwrap(), [true]);

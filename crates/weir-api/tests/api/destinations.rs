@@ -21,14 +21,21 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
     assert_eq!(reply.header("location"), format!("/v1/destinations/{id}"));
     assert_eq!(reply.header("cache-control"), "no-store");
     let expected = json!({
-        "id": id, "url": URL, "name": "", "tenant": "default", "event_types": ["*"], "rate_limits": [], "max_in_flight": 64,
+        "id": id, "url": URL, "name": "", "tenant": "default", "event_types": ["*"], "rate_limits": [], "min_interval_ms": null, "max_in_flight": 64,
         "timeout_ms": 15000, "retry": {"max_attempts": 16, "max_age_s": 259200, "base_ms": 10000, "cap_ms": 3600000},
         "headers": {}, "signature": {"style": "standard"}, "secret": created["secret"], "paused": false, "created_at": "2026-11-21T07:30:00.000Z",
         "updated_at": "2026-11-21T07:30:00.000Z", "paused_reason": null, "held_until": null, "held_reason": null,
         "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30000, "open_max_ms": 1_800_000,
             "pause_after_s": 432_000},
         "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null, "previous_secret_valid_until": null,
-        "ordered": false, "skip_after_attempts": null, "alerts": {},
+        "ordered": false, "skip_after_attempts": null, "alerts": {}, "refusals_count": false,
+        "body": {"format": "envelope", "content_type": "application/json"},
+        "signature_format": {
+            "signed": "{id}.{timestamp}.{body}", "value": "v1,{signature}", "separator": " ", "encoding": "base64",
+            "algorithm": "hmac-sha256", "key": "decoded", "timestamp_format": "unix", "header": "webhook-signature",
+            "timestamp_header": "webhook-timestamp", "id_header": "webhook-id",
+        },
+        "public_key": null, "public_key_hex": null,
     });
     assert_eq!(created, expected);
     assert!(created["secret"].as_str().unwrap().starts_with("whsec_"));
@@ -86,29 +93,58 @@ async fn every_field_is_kept_and_only_two_routes_show_the_secret() {
         "url": URL, "name": "Acme production", "tenant": "acme", "event_types": ["video.*", "order.paid"],
         "rate_limits": [{"limit": 300, "period": "minute", "burst": 5}, {"limit": 10, "period": "second"}],
         "max_in_flight": 8, "timeout_ms": 500, "retry": {"max_attempts": 3, "max_age_s": 60, "schedule_ms": [0, 100]},
-        "headers": {"X-Api-Key": "hush"}, "secret": secret, "paused": true,
+        "headers": {"X-Api-Key": "hush"}, "secret": secret, "paused": true, "refusals_count": true,
     });
     let created = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
     assert_eq!(created["secret"], secret);
     let path = format!("/v1/destinations/{}", created["id"].as_str().unwrap());
     let shown = server.get(&path).await.expect(StatusCode::OK);
-    for field in ["url", "name", "tenant", "event_types", "max_in_flight", "timeout_ms", "retry", "paused"] {
+    for field in
+        ["url", "name", "tenant", "event_types", "max_in_flight", "timeout_ms", "retry", "refusals_count", "paused"]
+    {
         assert_eq!(shown[field], body[field], "{field}");
     }
-    let limits = json!([{"limit": 10, "period": "second", "burst": 1}, {"limit": 300, "period": "minute", "burst": 5}]);
+    let limits = json!([
+        {"limit": 10, "period": "second", "burst": 1, "margin_ms": 0},
+        {"limit": 300, "period": "minute", "burst": 5, "margin_ms": 0},
+    ]);
     assert_eq!(shown["rate_limits"], limits);
     assert_eq!(shown["headers"], json!({"x-api-key": "***"}));
     assert_eq!(shown.get("secret"), None);
     let reply = server.get(&format!("{path}/secret")).await;
     assert_eq!(
         reply.expect(StatusCode::OK),
-        json!({"secret": secret, "public_key": null, "previous_valid_until": null})
+        json!({"secret": secret, "public_key": null, "public_key_hex": null, "previous_valid_until": null})
     );
     assert_eq!(reply.header("cache-control"), "no-store");
     for answer in [server.get("/v1/destinations").await, server.patch(&path, json!({"name": "x"})).await] {
         let text = String::from_utf8(answer.body.to_vec()).unwrap();
         assert!(!text.contains("hush") && !text.contains(secret), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_minimum_interval_and_margins_are_kept_until_a_patch_changes_them() {
+    let server = Server::start().await;
+    let limits = json!([{"limit": 10, "period": "second", "burst": 1, "margin_ms": 50}]);
+    let id = server.destination(json!({"url": URL, "rate_limits": limits, "min_interval_ms": 100})).await;
+    let path = format!("/v1/destinations/{id}");
+    let shown = server.get(&path).await.expect(StatusCode::OK);
+    assert_eq!((&shown["rate_limits"], &shown["min_interval_ms"]), (&limits, &json!(100)));
+    let renamed = server.patch(&path, json!({"name": "a"})).await.expect(StatusCode::OK);
+    assert_eq!((&renamed["rate_limits"], &renamed["min_interval_ms"]), (&limits, &json!(100)));
+    let plain = server.patch(&path, json!({"rate_limits": [{"limit": 10, "period": "second"}]})).await;
+    let plain = plain.expect(StatusCode::OK);
+    assert_eq!((&plain["rate_limits"][0]["margin_ms"], &plain["min_interval_ms"]), (&json!(0), &json!(100)));
+    let removed = server.patch(&path, json!({"min_interval_ms": null})).await.expect(StatusCode::OK);
+    assert_eq!(removed["min_interval_ms"], json!(null));
+    // The queue got the same limits with each edit.
+    let terms = server.queue.edited();
+    let intervals: Vec<_> =
+        terms.iter().map(|edit| edit.terms.limits.min_interval().map(|one| one.as_millis())).collect();
+    assert_eq!(intervals, [Some(100), Some(100), None]);
+    let changes = server.store.limit_changes(id.parse().unwrap()).await.unwrap();
+    assert_eq!(changes.len(), 3, "the name is no limit");
 }
 
 #[tokio::test]
@@ -123,7 +159,7 @@ async fn a_patch_changes_the_given_fields_and_null_restores_the_default() {
     let after = server.patch(&path, patch).await.expect(StatusCode::OK);
     assert_eq!(after["name"], "a");
     assert_eq!(after["max_in_flight"], 64);
-    assert_eq!(after["rate_limits"], json!([{"limit": 7, "period": "hour", "burst": 1}]));
+    assert_eq!(after["rate_limits"], json!([{"limit": 7, "period": "hour", "burst": 1, "margin_ms": 0}]));
     assert_eq!(after["headers"], json!({"x-a": "***", "x-c": "***"}));
     assert!(after["updated_at"].as_str() > before["updated_at"].as_str());
     assert_eq!(after["created_at"], before["created_at"]);

@@ -207,7 +207,13 @@ impl Server {
                 response_headers: vec![("server".to_owned(), "nginx".to_owned())],
             },
         };
-        let result = AttemptResult { claim: delivery.claim, attempt, verdict, now: now + Duration::from_millis(12) };
+        let result = AttemptResult {
+            claim: delivery.claim,
+            attempt,
+            verdict,
+            is_counted: true,
+            now: now + Duration::from_millis(12),
+        };
         self.store.settle(vec![Arc::new(result)]).await.unwrap();
     }
 }

@@ -20,6 +20,7 @@ mod extremes;
 mod fan_out;
 mod harness;
 mod history;
+mod holds;
 mod idempotency;
 mod lists;
 mod ordering;

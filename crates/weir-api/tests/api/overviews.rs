@@ -63,15 +63,17 @@ async fn a_row_has_the_figures_of_its_destination() {
         "destination": {
             "id": id, "name": "acme", "url": "https://acme.example/hooks", "tenant": "acme",
             "rate_limits": [
-                {"limit": 10, "period": "second", "burst": 1}, {"limit": 300, "period": "minute", "burst": 1},
+                {"limit": 10, "period": "second", "burst": 1, "margin_ms": 0},
+                {"limit": 300, "period": "minute", "burst": 1, "margin_ms": 0},
             ],
-            "max_in_flight": 64, "ordered": false, "paused": false, "paused_reason": null,
+            "min_interval_ms": null, "max_in_flight": 64, "ordered": false, "paused": false, "paused_reason": null,
             "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
             "held_until": null, "held_reason": null,
         },
         "pending": 3, "retrying": 0, "delivering": 99, "dead": 1, "backlog": 3, "oldest_age_s": 90.0,
         "configured_per_s": 5.0, "effective_per_s": 5.0, "achieved_per_s": 0.0, "arrivals_per_s": 0.0, "use": 0.0,
         "binding": {"limit": 300, "period": "minute"}, "drain_eta_s": 0.601, "drains": true, "reason": "slow",
+        "refused_within_limit": null,
     });
     let age = row["oldest_age_s"].take().as_f64().unwrap();
     assert!((90.0..90.1).contains(&age), "{age}");

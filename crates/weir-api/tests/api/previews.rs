@@ -37,10 +37,11 @@ async fn a_preview_shows_the_drain_with_the_proposed_limits_and_with_the_current
         shown,
         json!({
             "effective_per_s": 0.998, "binding": {"limit": 60, "period": "minute"}, "drain_eta_s": 99.165, "drains": true,
-            "would_expire": false, "first_expiry_at": null,
+            "margins_cost_per_s": 0.0, "min_interval_costs_per_s": 0.0, "would_expire": false, "first_expiry_at": null,
             "now": {
                 "effective_per_s": 9.901, "binding": {"limit": 10, "period": "second"}, "drain_eta_s": 9.999,
-                "drains": true, "would_expire": false, "first_expiry_at": null,
+                "margins_cost_per_s": 0.0, "min_interval_costs_per_s": 0.0, "drains": true, "would_expire": false,
+                "first_expiry_at": null,
             },
         })
     );
@@ -49,6 +50,40 @@ async fn a_preview_shows_the_drain_with_the_proposed_limits_and_with_the_current
     assert_eq!((&same["drain_eta_s"], &same["now"]["drain_eta_s"]), (&json!(9.999), &json!(9.999)));
     assert_eq!(server.get(&format!("/v1/destinations/{id}")).await.expect(StatusCode::OK), before);
     assert!(server.queue.edited().is_empty());
+}
+
+#[tokio::test]
+async fn a_preview_shows_what_a_margin_and_a_minimum_interval_cost() {
+    let server = Server::start().await;
+    let id = backlog(&server, json!({})).await;
+    let costs = |shown: &Value| {
+        ["effective_per_s", "margins_cost_per_s", "min_interval_costs_per_s"].map(|field| shown[field].clone())
+    };
+    let limits = json!([{"limit": 10, "period": "second", "margin_ms": 50}]);
+    // 10 / 1.01 s, and 10 / 1.06 s.
+    let margin = server.preview(&id, json!({"rate_limits": limits})).await;
+    assert_eq!(costs(&margin), [json!(9.434), json!(0.467), json!(0.0)]);
+    assert_eq!(margin["binding"], json!({"limit": 10, "period": "second"}));
+    assert_eq!(costs(&margin["now"]), [json!(9.901), json!(0.0), json!(0.0)]);
+    // 1 / (125 ms + 125 ms / 16).
+    let both = server.preview(&id, json!({"rate_limits": limits, "min_interval_ms": 125})).await;
+    assert_eq!(costs(&both), [json!(7.529), json!(0.467), json!(1.905)]);
+    assert_eq!(both["binding"], "min_interval");
+    // The first is sent at once.
+    assert_eq!(both["drain_eta_s"], json!(13.148));
+    let alone = server.preview(&id, json!({"rate_limits": [], "min_interval_ms": 125})).await;
+    assert_eq!(costs(&alone), [json!(7.529), json!(null), json!(null)], "nothing else bounds the rate");
+
+    let path = format!("/v1/destinations/{id}");
+    server.patch(&path, json!({"min_interval_ms": 125})).await.expect(StatusCode::OK);
+    let kept = server.preview(&id, json!({"max_in_flight": 9})).await;
+    assert_eq!((&kept["binding"], &kept["now"]["binding"]), (&json!("min_interval"), &json!("min_interval")));
+    let without = server.preview(&id, json!({"min_interval_ms": null})).await;
+    assert_eq!(without["effective_per_s"], json!(9.901));
+    let backlog = server.get(&format!("{path}/backlog")).await.expect(StatusCode::OK);
+    let configured = backlog["configured_per_s"].as_f64().unwrap();
+    assert!((configured - 7.529).abs() < 0.001, "{configured}");
+    assert_eq!(backlog["effective_per_s"], json!(7.529));
 }
 
 #[tokio::test]
@@ -126,6 +161,7 @@ async fn a_preview_refuses_what_an_edit_would_refuse() {
         (json!({"rate_limits": [second, second]}), &["/rate_limits/1/period"][..]),
         (json!({"rate_limits": [{"limit": 0, "period": "week"}]}), &["/rate_limits/0/limit", "/rate_limits/0/period"]),
         (json!({"max_in_flight": 0, "paused": true}), &["/max_in_flight", "/paused"]),
+        (json!({"min_interval_ms": 60_001}), &["/min_interval_ms"]),
     ] {
         assert_eq!(server.post(&path, &body).await.pointers(), pointers, "{body}");
     }

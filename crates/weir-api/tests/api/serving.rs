@@ -110,7 +110,8 @@ async fn every_answer_has_the_id_of_its_request() {
 #[tokio::test]
 async fn readiness_follows_the_process_and_health_does_not() {
     let server = Server::start().await;
-    assert_eq!(server.get("/readyz").await.expect(StatusCode::OK), json!({"status": "ready"}));
+    // A slow disk adds a warning, which is not what this test is about.
+    assert_eq!(server.get("/readyz").await.expect(StatusCode::OK)["status"], "ready");
     server.readiness.set_stopping();
     let reply = server.get("/readyz").await;
     reply.problem(503);

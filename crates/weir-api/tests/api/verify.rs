@@ -46,6 +46,31 @@ async fn a_request_is_verified_with_a_given_secret_or_with_those_of_a_destinatio
     assert!(reason.starts_with("bad signature"), "{reason}");
 }
 
+/// The published examples of GitHub and Slack.
+#[tokio::test]
+async fn a_request_is_verified_in_the_style_of_another_sender() {
+    let server = Server::start().await;
+    let github = json!({
+        "secret": "It's a Secret to Everybody", "signature": {"style": "github"}, "body": "Hello, World!",
+        "headers": {
+            "X-Hub-Signature-256": "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17",
+        },
+    });
+    assert_eq!(server.verified(github).await, json!({"valid": true, "reason": null, "signed_at": null, "age_s": null}));
+    let square = json!({
+        "secret": "a text key of these tests", "signature": {"style": "square"}, "body": BODY,
+        "url": "https://example.com/hooks",
+        "headers": {"x-square-hmacsha256-signature": "zvzlr4C7t4QskomNR7vli4hNbK+zdWXIaKul2xKzX1Q="},
+    });
+    assert_eq!(server.verified(square.clone()).await["valid"], true);
+    let settings = json!({
+        "url": "https://example.com/hooks", "secret": "a text key of these tests", "signature": {"style": "square"},
+    });
+    let id = server.destination(settings).await;
+    let of_destination = json!({"destination": id, "headers": square["headers"], "body": BODY});
+    assert_eq!(server.verified(of_destination).await["valid"], true, "the URL is that of the destination");
+}
+
 #[tokio::test]
 async fn a_verification_without_what_it_needs_is_refused_and_shows_no_secret() {
     let server = Server::start().await;
@@ -60,6 +85,16 @@ async fn a_verification_without_what_it_needs_is_refused_and_shows_no_secret() {
         let reply = server.post("/v1/verify", request.clone()).await;
         assert_eq!(reply.pointers(), [pointer], "{request}");
         assert!(!String::from_utf8_lossy(&reply.body).contains("short"), "{reply:?}");
+    }
+    let id = server.destination(json!({"url": "https://example.com/"})).await;
+    for (request, pointer) in [
+        (json!({"secret": "a text of some length", "headers": {}, "body": ""}), "/secret"),
+        (json!({"secret": OLD, "signature": {"style": "discord"}, "headers": {}, "body": ""}), "/secret"),
+        (json!({"secret": OLD, "signature": {"style": "md5"}, "headers": {}, "body": ""}), "/signature/style"),
+        (json!({"destination": id, "signature": {}, "headers": {}, "body": ""}), "/signature"),
+        (json!({"destination": id, "secret": "a text of some length", "headers": {}, "body": ""}), "/secret"),
+    ] {
+        assert_eq!(server.post("/v1/verify", request.clone()).await.pointers(), [pointer], "{request}");
     }
     let unknown = json!({"destination": "dst_01h2xcejqtf2nbrexx3vqjhp41", "headers": {}, "body": ""});
     server.post("/v1/verify", unknown).await.problem(404);

@@ -95,7 +95,8 @@ impl InForce {
     pub fn new(changes: &[(Timestamp, RateLimits)], period: Period) -> Self {
         let mut intervals: Vec<LimitInterval> = Vec::new();
         for (at, limits) in changes {
-            let limit = limits.as_slice().iter().copied().find(|limit| limit.period == period);
+            // The margin is for the receiver, whose windows are those of the limit.
+            let limit = limits.as_slice().iter().find(|limit| limit.period == period).map(RateLimit::without_margin);
             match intervals.last_mut() {
                 // An edit of another period's limit changes nothing here.
                 Some(last) if last.limit == limit => {}

@@ -19,6 +19,10 @@ pub struct AuditReport {
     /// One entry for each limit that was in force in the range: the shortest period first, and within a period the
     /// latest limit first.
     pub rate_limits: Vec<LimitAudit>,
+    /// One entry for each minimum interval that was in force in the range, the latest first. Servers of an earlier
+    /// version do not send it.
+    #[serde(default)]
+    pub min_intervals: Vec<MinIntervalAudit>,
     /// The earliest sends of unknown outcome, at most [`MAX_UNKNOWN_NAMED`].
     pub unknown_sends: Vec<UnknownSend>,
     /// The number of all sends of unknown outcome.
@@ -29,14 +33,16 @@ pub struct AuditReport {
 }
 
 impl AuditReport {
-    /// The sends that broke a limit, summed over the limits.
+    /// The sends that broke a limit, summed over the limits, and the gaps shorter than the minimum interval.
     pub fn violations(&self) -> u64 {
-        self.rate_limits.iter().map(|limit| limit.violations).sum()
+        let gaps: u64 = self.min_intervals.iter().map(|interval| interval.violations).sum();
+        gaps + self.rate_limits.iter().map(|limit| limit.violations).sum::<u64>()
     }
 
-    /// The further sends that broke a limit if the sends of unknown outcome started at their latest instant.
+    /// The same if the sends of unknown outcome started at their latest instant: how many more there are.
     pub fn possible_violations(&self) -> u64 {
-        self.rate_limits.iter().map(|limit| limit.possible_violations).sum()
+        let gaps: u64 = self.min_intervals.iter().map(|interval| interval.possible_violations).sum();
+        gaps + self.rate_limits.iter().map(|limit| limit.possible_violations).sum::<u64>()
     }
 }
 
@@ -59,6 +65,18 @@ pub struct LimitAudit {
     /// Sends ÷ the sends that the limit allowed in the same time; see
     /// [`usage::utilisation`](super::usage::utilisation).
     pub utilisation: Option<f64>,
+}
+
+/// The findings on one minimum interval, over the time in which it was in force.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MinIntervalAudit {
+    pub min_interval_ms: u32,
+    /// The shortest time between the starts of two successive sends of known outcome.
+    pub least_gap_ms: Option<f64>,
+    /// How many gaps between two sends of known outcome were shorter than the interval.
+    pub violations: u64,
+    /// How many further gaps were shorter if the sends of unknown outcome started at their latest instant.
+    pub possible_violations: u64,
 }
 
 /// A send whose outcome could not be recorded. If it started, it started no later than `latest_at`.

@@ -110,20 +110,21 @@ fn caps(start: Timestamp, last: Timestamp, bucket: Duration, changes: &[(Timesta
 }
 
 /// The most sends that limits allow in any interval of this length: `limit × ⌈length ÷ window⌉ + burst − 1` of the
-/// strictest.
+/// strictest, or one for each minimum interval that has begun.
 fn most_in(limits: &RateLimits, length: Duration) -> Option<u64> {
     let most = |windows: u64, limit: u64, bound: u64| limit * (windows - 1) + bound;
     let allowed = limits.as_slice().iter().map(|limit| {
         let windows = length.as_secs().div_ceil(limit.period.window().as_secs()).max(1);
         most(windows, u64::from(limit.limit.get()), limit.bound())
     });
-    allowed.min()
+    let spaced = limits.min_interval().map(|interval| length.as_millis().div_ceil(interval.as_millis().into()) as u64);
+    allowed.chain(spaced).min()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::{Period, RateLimit};
+    use crate::limit::{MinInterval, Period, RateLimit};
 
     fn series(sends: &[Timestamp], changes: &[(Timestamp, RateLimits)]) -> Option<Series> {
         let mut counter = Counter::default();
@@ -188,5 +189,10 @@ mod tests {
         assert_eq!(most_in(&both, Duration::from_secs(10)), Some(100));
         assert_eq!(most_in(&both, Duration::from_secs(60)), Some(300));
         assert_eq!(most_in(&RateLimits::UNLIMITED, Duration::from_secs(1)), None);
+        let spaced = |millis| RateLimits::UNLIMITED.with_min_interval(MinInterval::from_millis(millis));
+        assert_eq!(
+            [300, 1_000, 7_000].map(|millis| most_in(&spaced(millis), Duration::from_secs(1))),
+            [4, 1, 1].map(Some)
+        );
     }
 }

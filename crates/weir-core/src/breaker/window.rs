@@ -3,26 +3,42 @@
 use std::time::Duration;
 
 use super::{Breaker, BreakerPolicy, Signal};
-use crate::{delivery::AttemptOutcome, outcome::Effect, time::Timestamp};
+use crate::{
+    delivery::AttemptOutcome,
+    outcome::{Effect, Refusal},
+    time::Timestamp,
+};
 
 /// The parts of an ended attempt that matter to a breaker.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct EndedAttempt {
     pub outcome: AttemptOutcome,
     pub effect: Effect,
+    pub refusal: Option<Refusal>,
     /// When the work on the attempt began. A probe begins after `next_probe_at`.
     pub began: Timestamp,
     pub now: Timestamp,
 }
 
+/// What an attempt says about the health of its destination.
+enum Health {
+    Succeeded,
+    Failed,
+    /// The endpoint lives and has refused the request. That ends an outage, but is no success.
+    Lives,
+    /// Nothing: its outcome is unknown, or the destination asks for a delay, or it is gone (410) and is paused.
+    Unknown,
+}
+
 impl EndedAttempt {
-    /// Whether the attempt failed. `None`: it counts neither as a success nor as a failure. A destination that asks for
-    /// a delay is held and counts as healthy. A destination that is gone (410) is paused.
-    fn failed(&self) -> Option<bool> {
-        match (self.outcome, self.effect) {
-            (AttemptOutcome::Delivered, _) => Some(false),
-            (AttemptOutcome::Unknown, _) | (_, Effect::HoldUntil(..) | Effect::Pause) => None,
-            (AttemptOutcome::Retryable | AttemptOutcome::Rejected, Effect::None) => Some(true),
+    fn health(&self) -> Health {
+        match (self.outcome, self.refusal, &self.effect) {
+            (AttemptOutcome::Delivered, ..) => Health::Succeeded,
+            (_, Some(Refusal::TooMany), _) => Health::Lives,
+            (AttemptOutcome::Unknown, ..) | (_, Some(Refusal::Busy), _) | (.., Effect::Hold(_) | Effect::Pause) => {
+                Health::Unknown
+            }
+            (AttemptOutcome::Retryable | AttemptOutcome::Rejected, None, Effect::None) => Health::Failed,
         }
     }
 }
@@ -51,8 +67,12 @@ struct Bucket {
 impl AttemptWindow {
     /// Counts an attempt. Returns the breaker's new state if the attempt changes it.
     pub fn observe(&mut self, breaker: &Breaker, policy: &BreakerPolicy, ending: &EndedAttempt) -> Option<Breaker> {
-        let failed = ending.failed()?;
-        let signal = self.count(failed, policy, ending);
+        let signal = match ending.health() {
+            Health::Succeeded => self.count(false, policy, ending),
+            Health::Failed => self.count(true, policy, ending),
+            Health::Lives => Signal::Success,
+            Health::Unknown => return None,
+        };
         let changed = breaker.after(signal, ending.began, policy, ending.now)?;
         *self = Self { since: ending.now, last: ending.now, ..Self::default() };
         Some(changed)

@@ -1,10 +1,20 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::Period;
+use crate::limit::{MAX_MARGIN_MS, MIN_INTERVAL_MS, Period};
 
 fn limits(of: &[(u32, Period, u32)]) -> RateLimits {
     RateLimits::new(of.iter().map(|&(r, w, b)| RateLimit::with_burst(r, w, b).unwrap()).collect()).unwrap()
+}
+
+/// The same limits with a minimum interval; 0 is none.
+fn spaced(limits: RateLimits, interval_ms: u32) -> RateLimits {
+    limits.with_min_interval(MinInterval::from_millis(interval_ms))
+}
+
+fn with_margin(of: (u32, Period, u32), margin_ms: u32) -> RateLimits {
+    let limit = RateLimit::with_burst(of.0, of.1, of.2).unwrap();
+    RateLimits::new(limit.with_margin(margin_ms).into_iter().collect()).unwrap()
 }
 
 fn at(millis: i64) -> Timestamp {
@@ -49,7 +59,7 @@ fn a_limit_removed_and_put_back_is_not_reset() {
     limiter.reconfigure(&RateLimits::UNLIMITED);
     limiter.reconfigure(&ten);
     // The last slot may have been as wide as the slot of an unlimited destination.
-    let wider = UNLIMITED_SLOT_WIDTH - crate::limit::NARROW_SLOT;
+    let wider = crate::limit::UNLIMITED_SLOT_WIDTH - crate::limit::NARROW_SLOT;
     assert_eq!(limiter.next_start(at(1)), at(101) + wider);
 }
 
@@ -173,6 +183,73 @@ fn a_hold_moves_the_next_slot_and_later_slots_keep_their_spacing() {
     assert_eq!(limiter.take(at(3_000)).start, at(3_101));
 }
 
+#[test]
+fn a_minimum_interval_alone_spaces_slots_by_itself_and_their_width() {
+    let mut limiter = Limiter::new(&spaced(RateLimits::UNLIMITED, 100));
+    assert_eq!(limiter.take(at(0)), Slot { start: at(0), end: at(0) + Duration::from_micros(6_250) });
+    assert_eq!(limiter.take(at(0)).start, at(0) + Duration::from_micros(106_250));
+    assert_eq!(limiter.take(at(5_000)).start, at(5_000), "it was idle");
+}
+
+#[test]
+fn no_burst_undercuts_a_minimum_interval() {
+    let mut limiter = Limiter::new(&spaced(limits(&[(100, Period::Second, 50)]), 20));
+    let starts: Vec<_> = (0..3).map(|_| limiter.take(at(0)).start).collect();
+    assert_eq!(starts, [at(0), at(0) + Duration::from_micros(21_500), at(43)]);
+}
+
+#[test]
+fn a_minimum_interval_counts_from_the_end_of_the_last_slot_across_edits() {
+    let day = limits(&[(1_000, Period::Day, 1)]);
+    let mut limiter = Limiter::new(&day);
+    let wide = limiter.take(at(0));
+    // Without and with a limit, raised and lowered.
+    for interval_ms in [60_000, 1, 400, 10] {
+        for limits in [RateLimits::UNLIMITED, limits(&[(1_000, Period::Second, 5)]), day.clone()] {
+            limiter.reconfigure(&spaced(limits, interval_ms));
+            let interval = Duration::from_millis(interval_ms.into());
+            assert!(limiter.next_start(at(0)) >= wide.end + interval, "{interval_ms} ms");
+        }
+    }
+}
+
+#[test]
+fn an_edit_of_the_minimum_interval_keeps_the_debt_of_the_limits() {
+    let ten = limits(&[(10, Period::Second, 1)]);
+    let mut limiter = Limiter::new(&ten);
+    limiter.take(at(0));
+    limiter.reconfigure(&spaced(ten.clone(), 1));
+    assert_eq!(limiter.next_start(at(0)), at(101));
+    limiter.reconfigure(&ten);
+    assert_eq!(limiter.next_start(at(0)), at(101));
+}
+
+#[test]
+fn a_recovered_limiter_waits_for_the_minimum_interval_after_the_last_send() {
+    let limiter = Limiter::recovered(&spaced(RateLimits::UNLIMITED, 1_000), Some(at(0)));
+    assert!(limiter.next_start(at(0)) >= at(1_000) && !limiter.is_fresh(at(999)));
+    assert!(limiter.is_fresh(at(1_100)));
+}
+
+#[test]
+fn a_missed_slot_of_a_minimum_interval_is_given_back() {
+    let mut limiter = Limiter::new(&spaced(RateLimits::UNLIMITED, 100));
+    let used = limiter.take(at(0));
+    let missed = limiter.take(at(110));
+    assert!(limiter.give_back(missed.start, at(120)));
+    assert_eq!(limiter.next_start(at(120)), at(120));
+    assert_eq!(limiter.next_start(at(0)), used.end + Duration::from_millis(100));
+}
+
+#[test]
+fn a_margin_lengthens_the_spacing_and_not_the_slot() {
+    let mut limiter = Limiter::new(&with_margin((10, Period::Second, 1), 50));
+    assert_eq!(limiter.take(at(0)), Slot { start: at(0), end: at(10) });
+    assert_eq!(limiter.take(at(0)).start, at(106));
+    limiter.reconfigure(&limits(&[(10, Period::Second, 1)]));
+    assert!(limiter.next_start(at(106)) >= at(207), "the debt is kept");
+}
+
 /// Checks the guarantee: any `bound + 1` successive sends span at least a window.
 fn assert_bounded(sends: &mut [Timestamp], window: Duration, bound: u64) {
     sends.sort();
@@ -182,14 +259,33 @@ fn assert_bounded(sends: &mut [Timestamp], window: Duration, bound: u64) {
     }
 }
 
+/// Some with a margin or a minimum interval.
 fn any_limits() -> impl Strategy<Value = RateLimits> {
-    (1u32..300, 1u32..2_000, 1u32..6, any::<bool>()).prop_map(|(second, minute, burst, both)| {
-        let mut of = vec![(second, Period::Second, burst)];
-        if both {
-            of.push((minute, Period::Minute, 1));
-        }
-        limits(&of)
-    })
+    let more = (prop_oneof![Just(0), 0u32..200], prop_oneof![Just(0), 1u32..150]);
+    (1u32..300, 1u32..2_000, 1u32..6, any::<bool>(), more).prop_map(
+        |(second, minute, burst, both, (margin, interval))| {
+            let mut of = RateLimit::with_burst(second, Period::Second, burst)
+                .unwrap()
+                .with_margin(margin)
+                .into_iter()
+                .collect::<Vec<_>>();
+            if both {
+                of.extend(RateLimit::new(minute, Period::Minute));
+            }
+            spaced(RateLimits::new(of).unwrap(), interval)
+        },
+    )
+}
+
+/// Checks everything that limits promise: any `bound + 1` successive sends span at least a window and the margin, and
+/// no two are closer than the minimum interval.
+fn assert_kept(sends: &mut [Timestamp], limits: &RateLimits) {
+    for limit in limits.as_slice() {
+        assert_bounded(sends, limit.period.window() + limit.margin(), limit.bound());
+    }
+    if let Some(interval) = limits.min_interval() {
+        assert_bounded(sends, interval.as_duration(), 1);
+    }
 }
 
 proptest! {
@@ -203,16 +299,17 @@ proptest! {
             let slot = limiter.take(now);
             sends.push(if late { slot.end - Duration::from_nanos(1) } else { slot.start });
         }
-        for limit in limits.as_slice() {
-            assert_bounded(&mut sends, limit.period.window(), limit.bound());
-        }
+        assert_kept(&mut sends, &limits);
     }
 
     /// Sends start alternately at the end and at the start of their slots. Windows are judged from 100 ms after each
     /// edit.
     #[test]
-    fn after_an_edit_no_window_exceeds_the_new_limit(edits in prop::collection::vec((1u32..200, 0usize..4, 1u32..5), 2..6), takes in 1usize..40) {
-        let all: Vec<_> = edits.iter().map(|&(r, p, b)| limits(&[(r, Period::ALL[p], b)])).collect();
+    fn after_an_edit_no_window_exceeds_the_new_limit(edits in prop::collection::vec(((1u32..200, 0usize..4, 1u32..5), 0u32..300, 0u32..200), 2..6), takes in 1usize..40) {
+        let all: Vec<_> = edits
+            .iter()
+            .map(|&((r, p, b), margin, interval)| spaced(with_margin((r, Period::ALL[p], b), margin), interval))
+            .collect();
         let mut limiter = Limiter::new(&all[0]);
         let mut now = at(0);
         for limits in &all {
@@ -225,9 +322,7 @@ proptest! {
                 sends.push(if take % 2 == 0 { slot.end - Duration::from_nanos(1) } else { slot.start });
             }
             sends.retain(|send| *send >= edited_at + Duration::from_millis(100));
-            for limit in limits.as_slice() {
-                assert_bounded(&mut sends, limit.period.window(), limit.bound());
-            }
+            assert_kept(&mut sends, limits);
         }
     }
 
@@ -271,8 +366,14 @@ proptest! {
             });
             if let Some(bounds) = bounds.collect::<Option<Vec<_>>>() {
                 let most = |of: fn(&(u64, u64)) -> u64| bounds.iter().map(of).max().unwrap_or(0);
-                assert_bounded(&mut sends, period.window(), most(|bound| bound.0) + most(|bound| bound.1) - 1);
+                let margins = in_force.iter().flat_map(RateLimits::as_slice).filter(|limit| limit.period == period);
+                let margin = margins.map(RateLimit::margin).min().unwrap_or_default();
+                assert_bounded(&mut sends, period.window() + margin, most(|bound| bound.0) + most(|bound| bound.1) - 1);
             }
+        }
+        // `None` is the smallest value.
+        if let Some(interval) = in_force.iter().map(RateLimits::min_interval).min().flatten() {
+            assert_bounded(&mut sends, interval.as_duration(), 1);
         }
     }
 
@@ -292,6 +393,36 @@ proptest! {
             let returned = (start + limit.slot_width()).since(at(0)).as_nanos() / limit.spacing().as_nanos();
             prop_assert!(u128::from(taken) <= returned.max(1) + 1, "{taken} since {first:?}");
         }
+    }
+
+    #[test]
+    fn the_gap_between_two_sends_is_never_shorter_than_the_minimum_interval(intervals in prop::collection::vec((1u32..=*MIN_INTERVAL_MS.end(), any_limits()), 1..6), steps in prop::collection::vec((0u64..2_000, 0u8..4), 1..60)) {
+        let all: Vec<_> = intervals.into_iter().map(|(millis, limits)| spaced(limits, millis)).collect();
+        let mut limiter = Limiter::new(&all[0]);
+        let (mut now, mut last) = (at(0), None::<Timestamp>);
+        for limits in &all {
+            limiter.reconfigure(limits);
+            for &(gap, kind) in &steps {
+                now = now + Duration::from_millis(gap);
+                let slot = limiter.take(now);
+                if kind == 0 {
+                    limiter.give_back(slot.start, slot.end);
+                    continue;
+                }
+                let interval = limits.min_interval().unwrap().as_duration();
+                prop_assert!(last.is_none_or(|last| slot.start.since(last) >= interval));
+                last = Some(if kind == 1 { slot.start } else { slot.end - Duration::from_nanos(1) });
+            }
+        }
+    }
+
+    #[test]
+    fn margins_of_the_whole_range_add_to_the_window(limit in 1u32..2_000, period in 0usize..4, burst in 1u32..4, margin in 0..=MAX_MARGIN_MS, late in any::<bool>()) {
+        let limits = with_margin((limit, Period::ALL[period], burst), margin);
+        let mut limiter = Limiter::new(&limits);
+        let send = |slot: Slot| if late { slot.end - Duration::from_nanos(1) } else { slot.start };
+        let mut sends: Vec<_> = (0..2 * limit + burst).map(|_| send(limiter.take(at(0)))).collect();
+        assert_kept(&mut sends, &limits);
     }
 
     #[test]
@@ -320,9 +451,7 @@ proptest! {
         let last = *sends.iter().max().unwrap();
         let mut limiter = Limiter::recovered(&limits, Some(last));
         sends.extend((0..after).map(|_| limiter.take(at(0)).start));
-        for limit in limits.as_slice() {
-            assert_bounded(&mut sends, limit.period.window(), limit.bound());
-        }
+        assert_kept(&mut sends, &limits);
     }
 
     #[test]
@@ -331,5 +460,21 @@ proptest! {
         let last = (0..rate * 10).map(|_| limiter.take(at(0)).start).last().unwrap();
         let utilisation = f64::from(rate * 10 - 1) / f64::from(rate) / last.since(at(0)).as_secs_f64();
         prop_assert!(rate == 1 || utilisation >= 0.985, "{utilisation}");
+    }
+}
+
+#[test]
+fn a_limit_with_the_minimum_interval_of_a_strict_receiver_is_used() {
+    for (limit, period, interval_ms, least) in [
+        (2, Period::Second, 500, 0.93),
+        (10, Period::Second, 100, 0.93),
+        (60, Period::Minute, 1_000, 0.93),
+        (50, Period::Second, 20, 0.93),
+        (100, Period::Second, 10, 0.85),
+    ] {
+        let mut limiter = Limiter::new(&spaced(limits(&[(limit, period, 1)]), interval_ms));
+        let last = (0..=1_000).map(|_| limiter.take(at(0)).start).last().unwrap();
+        let most = f64::from(limit) * last.since(at(0)).as_secs_f64() / period.window().as_secs_f64();
+        assert!(1_000.0 / most >= least, "{limit} {interval_ms}: {}", 1_000.0 / most);
     }
 }

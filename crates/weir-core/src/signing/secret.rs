@@ -1,17 +1,24 @@
-//! Secrets and keys: `whsec_` (HMAC-SHA256), and the Ed25519 pair `whsk_` (private) and `whpk_` (public).
+//! Secrets and keys: shared secrets (a text, or `whsec_` and base64), and the Ed25519 pair `whsk_` (private) and `whpk_`
+//! (public).
 
 use std::{fmt, fmt::Write as _, str::FromStr};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use ed25519_dalek::{Signer as _, SigningKey, VerifyingKey};
+use base64::{
+    Engine as _, alphabet,
+    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose::STANDARD},
+};
+use ed25519_dalek::{SIGNATURE_LENGTH, Signer as _, SigningKey, VerifyingKey};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+
+use super::format::{KeyForm, hex, unhex};
 
 pub(super) const SHARED: &str = "whsec_";
 pub(super) const PRIVATE: &str = "whsk_";
 pub(super) const PUBLIC: &str = "whpk_";
-/// The allowed length of a shared secret, in bytes before encoding.
-pub const SECRET_LEN: std::ops::RangeInclusive<usize> = 24..=64;
+/// The allowed length of a shared secret: of a text, or of the bytes before encoding. Standard Webhooks recommends 24 to
+/// 64 bytes; people who migrate have shorter and longer ones.
+pub const SECRET_LEN: std::ops::RangeInclusive<usize> = 16..=128;
 /// The length of an Ed25519 seed. A private key is the seed followed by the public key, or the seed alone.
 const SEED_LEN: usize = 32;
 
@@ -23,14 +30,25 @@ pub struct Secret(Material);
 /// signature.
 #[derive(Clone)]
 enum Material {
-    Shared { key: Vec<u8>, mac: Hmac<Sha256> },
+    Shared {
+        text: String,
+        /// What the text encodes after its `whsec_`; `None` if it is another text.
+        decoded: Option<Vec<u8>>,
+        mac: Hmac<Sha256>,
+    },
     Private(Box<SigningKey>),
 }
+
+/// Secrets come from many hands: with or without the padding.
+const ANY_PADDING: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// The kind of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyKind {
-    /// `whsec_`: sender and receiver share the secret.
+    /// Sender and receiver share the secret.
     Shared,
     /// `whsk_`: receivers have only the public key.
     Ed25519,
@@ -39,18 +57,22 @@ pub enum KeyKind {
 /// The text is not a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "must be `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 key: its 32 bytes, or its 32 bytes followed by the public key"
+    "must be `whsec_` and the base64 of 16 to 128 bytes, a text of 16 to 128 printable ASCII characters, or `whsk_` and the base64 of an Ed25519 key: its 32 bytes, or its 32 bytes followed by the public key"
 )]
 pub struct InvalidSecret;
 
 impl Secret {
-    /// A shared secret of these bytes. They must be random; [`SECRET_LEN`] is the allowed length.
+    /// A shared secret of these bytes, `whsec_…`. They must be random; [`SECRET_LEN`] is the allowed length.
     pub fn from_bytes(key: Vec<u8>) -> Result<Self, InvalidSecret> {
         if !SECRET_LEN.contains(&key.len()) {
             return Err(InvalidSecret);
         }
-        let mac = Hmac::new_from_slice(&key).map_err(|_| InvalidSecret)?;
-        Ok(Self(Material::Shared { key, mac }))
+        Self::shared(format!("{SHARED}{}", STANDARD.encode(&key)), Some(key))
+    }
+
+    fn shared(text: String, decoded: Option<Vec<u8>>) -> Result<Self, InvalidSecret> {
+        let mac = Hmac::new_from_slice(decoded.as_deref().unwrap_or(text.as_bytes())).map_err(|_| InvalidSecret)?;
+        Ok(Self(Material::Shared { text, decoded, mac }))
     }
 
     /// A secret of this kind. The bytes must be random.
@@ -59,6 +81,11 @@ impl Secret {
             (KeyKind::Shared, Ok(shared)) => shared,
             _ => Self(Material::Private(Box::new(SigningKey::from_bytes(&bytes)))),
         }
+    }
+
+    /// A shared secret that is a text: the random bytes in hex, which no shell, form or library changes or decodes.
+    pub fn random_text(bytes: [u8; SEED_LEN]) -> Self {
+        Self::shared(hex(&bytes), None).unwrap_or_else(|_| Self::from_random(KeyKind::Shared, bytes))
     }
 
     /// A private key from its seed, with or without the public key.
@@ -78,10 +105,15 @@ impl Secret {
         }
     }
 
-    /// The `whsec_…` or `whsk_…` text. Only the owner may see it.
+    /// Whether a key for MACs of this form can be had of it.
+    pub fn has_key(&self, form: KeyForm) -> bool {
+        self.mac_key(form).is_some()
+    }
+
+    /// The text of the secret. Only the owner may see it.
     pub fn reveal(&self) -> String {
         match &self.0 {
-            Material::Shared { key, .. } => format!("{SHARED}{}", STANDARD.encode(key)),
+            Material::Shared { text, .. } => text.clone(),
             Material::Private(key) => format!("{PRIVATE}{}", STANDARD.encode(key.to_keypair_bytes())),
         }
     }
@@ -118,11 +150,29 @@ impl Secret {
         }
     }
 
-    /// The MAC, ready for a message; `None` for a private key.
+    /// The MAC of the standard style, ready for a message; `None` for a private key.
     pub(super) fn mac(&self) -> Option<Hmac<Sha256>> {
         match &self.0 {
             Material::Shared { mac, .. } => Some(mac.clone()),
             Material::Private(_) => None,
+        }
+    }
+
+    /// The key for the MACs of a format; `None` for a private key, or if the secret is a text and the format wants
+    /// decoded bytes.
+    pub(super) fn mac_key(&self, form: KeyForm) -> Option<&[u8]> {
+        match (&self.0, form) {
+            (Material::Shared { text, .. }, KeyForm::Text) => Some(text.as_bytes()),
+            (Material::Shared { decoded, .. }, KeyForm::Decoded) => decoded.as_deref(),
+            (Material::Private(_), _) => None,
+        }
+    }
+
+    /// The signature by a private key; `None` for a shared secret.
+    pub(super) fn sign_message(&self, message: &[u8]) -> Option<[u8; SIGNATURE_LENGTH]> {
+        match &self.0 {
+            Material::Shared { .. } => None,
+            Material::Private(key) => Some(key.sign(message).to_bytes()),
         }
     }
 }
@@ -130,22 +180,29 @@ impl Secret {
 impl FromStr for Secret {
     type Err = InvalidSecret;
     fn from_str(text: &str) -> Result<Self, InvalidSecret> {
-        if let Some(encoded) = text.strip_prefix(SHARED) {
-            return Self::from_bytes(decode(encoded)?);
+        if let Some(encoded) = text.strip_prefix(PRIVATE) {
+            return Self::from_private(&ANY_PADDING.decode(encoded).map_err(|_| InvalidSecret)?);
         }
-        Self::from_private(&decode(text.strip_prefix(PRIVATE).ok_or(InvalidSecret)?)?)
+        if text.starts_with(PUBLIC) {
+            // It cannot sign, and its owner believes that it is no secret.
+            return Err(InvalidSecret);
+        }
+        let decoded = text.strip_prefix(SHARED).and_then(|encoded| ANY_PADDING.decode(encoded).ok());
+        let decoded = decoded.filter(|decoded| SECRET_LEN.contains(&decoded.len()));
+        // Spaces at the ends are those of a careless copy.
+        let is_printable = text.bytes().all(|byte| matches!(byte, b' '..=b'~')) && text.trim() == text;
+        if decoded.is_none() && !(is_printable && SECRET_LEN.contains(&text.len())) {
+            return Err(InvalidSecret);
+        }
+        Self::shared(text.to_owned(), decoded)
     }
-}
-
-fn decode(encoded: &str) -> Result<Vec<u8>, InvalidSecret> {
-    STANDARD.decode(encoded).map_err(|_| InvalidSecret)
 }
 
 // Only the keys are compared: the prepared state is derived from the key.
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Material::Shared { key, .. }, Material::Shared { key: other, .. }) => key == other,
+            (Material::Shared { text, .. }, Material::Shared { text: other, .. }) => text == other,
             (Material::Private(key), Material::Private(other)) => key == other,
             _ => false,
         }
@@ -165,8 +222,22 @@ pub struct PublicKey(VerifyingKey);
 
 impl PublicKey {
     pub(super) fn from_base64(encoded: &str) -> Option<Self> {
-        let bytes: [u8; SEED_LEN] = STANDARD.decode(encoded).ok()?.try_into().ok()?;
+        Self::from_bytes(ANY_PADDING.decode(encoded).ok()?)
+    }
+
+    /// From the hex that other senders show.
+    pub(super) fn from_hex(hex: &str) -> Option<Self> {
+        Self::from_bytes(unhex(hex)?)
+    }
+
+    fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
+        let bytes: [u8; SEED_LEN] = bytes.try_into().ok()?;
         VerifyingKey::from_bytes(&bytes).ok().map(Self)
+    }
+
+    /// The 32 bytes in hex, as receivers of Discord configure the key.
+    pub fn to_hex(&self) -> String {
+        hex(self.0.as_bytes())
     }
 
     pub(super) fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
@@ -233,9 +304,14 @@ mod tests {
     #[test]
     fn invalid_secrets_are_refused_and_debug_shows_no_secret() {
         let of = |len| format!("whsec_{}", STANDARD.encode(vec![7; len]));
-        assert!(of(23).parse::<Secret>().is_err());
-        assert!(of(65).parse::<Secret>().is_err());
-        assert!("whpk_AAAA".parse::<Secret>().is_err());
+        assert!(of(129).parse::<Secret>().is_err());
+        // As the key of the standard style; it may still be a text.
+        assert!(!of(15).parse::<Secret>().unwrap().has_key(KeyForm::Decoded));
+        let public = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=";
+        for bad in ["", "fifteen letters", "whsec_c2hvcnQ=", " a text with a space ", "sixteen letters\n", public] {
+            assert!(bad.parse::<Secret>().is_err(), "{bad}");
+        }
+        assert!("é".repeat(16).parse::<Secret>().is_err());
         assert!("whsk_AAAA".parse::<Secret>().is_err());
         let secret: Secret = of(24).parse().unwrap();
         assert_eq!(secret.reveal(), of(24));
@@ -245,6 +321,23 @@ mod tests {
             assert_eq!((made.kind(), format!("{made:?}").as_str()), (kind, "Secret(…)"));
             assert_eq!(made.reveal().parse(), Ok(made));
         }
+    }
+
+    #[test]
+    fn a_secret_is_shown_as_it_was_given_and_its_padding_does_not_matter() {
+        let padded = format!("whsec_{}", STANDARD.encode([7; 16]));
+        let bare = padded.trim_end_matches('=').to_owned();
+        assert!(padded.len() > bare.len());
+        let [padded_key, bare_key]: [Secret; 2] = [&padded, &bare].map(|text| text.parse().unwrap());
+        assert_eq!((padded_key.reveal(), bare_key.reveal()), (padded.clone(), bare));
+        assert_eq!(padded_key.mac_key(KeyForm::Decoded), Some(&[7; 16][..]));
+        assert_eq!(padded_key.mac_key(KeyForm::Decoded), bare_key.mac_key(KeyForm::Decoded));
+        assert_eq!(padded_key.mac_key(KeyForm::Text), Some(padded.as_bytes()));
+        let text: Secret = "It's a Secret to Everybody".parse().unwrap();
+        assert_eq!((text.reveal().as_str(), text.mac_key(KeyForm::Decoded)), ("It's a Secret to Everybody", None));
+        let made = Secret::random_text([0xa7; 32]);
+        assert_eq!((made.reveal(), made.has_key(KeyForm::Decoded)), ("a7".repeat(32), false));
+        assert_eq!(made.reveal().parse(), Ok(made));
     }
 
     proptest! {

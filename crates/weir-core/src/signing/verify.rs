@@ -8,8 +8,10 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::Mac as _;
 
 use super::{
+    format::{Algorithm, HeaderValues, Values},
+    pattern::Placeholder,
     secret::{PUBLIC, PublicKey, Secret},
-    style::{SignatureStyle, update},
+    style::SignatureStyle,
 };
 use crate::time::Timestamp;
 
@@ -22,8 +24,34 @@ pub enum Key {
 
 /// The text is neither a secret nor a public key. The error does not name the text, which may be most of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be a `whsec_…` or `whsk_…` secret, or a `whpk_…` public key")]
+#[error(
+    "must be a `whsec_…` or `whsk_…` secret, or a `whpk_…` public key; for a style with a text key, 16 to 128 characters"
+)]
 pub struct InvalidKey;
+
+impl Key {
+    /// Parses the key of a receiver that verifies this style. Receivers of Discord have the public key in hex.
+    pub fn parse(text: &str, style: &SignatureStyle) -> Result<Self, InvalidKey> {
+        let is_ed25519 = style.format().algorithm == Algorithm::Ed25519;
+        if let Some(public) = PublicKey::from_hex(text).filter(|_| is_ed25519) {
+            return Ok(Self::Public(public));
+        }
+        let key: Self = text.parse()?;
+        let fits = match &key {
+            Self::Secret(secret) => style.refusal_of(secret).is_none(),
+            Self::Public(_) => is_ed25519 || style.is_standard(),
+        };
+        if fits { Ok(key) } else { Err(InvalidKey) }
+    }
+
+    /// The public key, or that of a private key.
+    pub(super) fn public(&self) -> Option<PublicKey> {
+        match self {
+            Self::Secret(secret) => secret.public_key(),
+            Self::Public(public) => Some(*public),
+        }
+    }
+}
 
 impl FromStr for Key {
     type Err = InvalidKey;
@@ -36,15 +64,17 @@ impl FromStr for Key {
 }
 
 /// A request as it was received.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Received<'r> {
-    /// `webhook-id`; signed in the standard style only.
-    pub id: &'r str,
-    /// The signed time: the value of `webhook-timestamp`, or of the style's own header. A `timestamped` signature
-    /// contains its time, and a `prefixed` signature of the body alone has no time.
-    pub unix_seconds: Option<i64>,
+    /// The value of the style's id header. Not needed if the style signs no id.
+    pub id: Option<&'r str>,
+    /// The value of the style's timestamp header, as it was received. Not needed if the header of the signature has the
+    /// time, or if the style signs none.
+    pub timestamp: Option<&'r str>,
     /// The value of the signature header.
     pub signature: &'r str,
+    /// The URL of the destination, for styles that sign it.
+    pub url: &'r str,
     pub body: &'r [u8],
 }
 
@@ -61,6 +91,13 @@ pub enum Rejection {
     TooNew(u64),
 }
 
+/// The time that the signature is for, in unix seconds; `None` if the style signs none, or if it is not a time.
+pub fn signed_seconds(style: &SignatureStyle, received: &Received<'_>) -> Option<i64> {
+    let format = style.format();
+    let text = format.read_header(received.signature).timestamp.or(received.timestamp)?;
+    format.signs(Placeholder::Timestamp).then(|| format.timestamp_format.read(text))?
+}
+
 /// Verifies that one of the signatures is valid and its time is within `tolerance` of `now`. The signature is checked
 /// before the time, because anybody can change a time that no valid signature covers.
 pub fn verify(
@@ -70,76 +107,45 @@ pub fn verify(
     now: Timestamp,
     tolerance: Duration,
 ) -> Result<(), Rejection> {
-    // The signed time: a part of the signature in the timestamped style, else the value of a header.
-    let signed_at = match style {
-        SignatureStyle::Timestamped { .. } => {
-            Some(parts_with_prefix(received.signature, "t=").next().ok_or(Rejection::Undated)?)
-        }
-        _ => None,
-    };
-    let signed_at = match signed_at {
-        Some(text) => Some(text.parse().map_err(|_| Rejection::Undated)?),
-        None => received.unix_seconds,
+    let format = style.format();
+    let signed_at = signed_seconds(style, received);
+    if format.signs(Placeholder::Timestamp) && signed_at.is_none() {
+        return Err(Rejection::Undated);
+    }
+    let header: HeaderValues<'_> = format.read_header(received.signature);
+    let values = Values {
+        id: header.id.or(received.id).unwrap_or_default(),
+        // The text as it was received, because that was signed.
+        timestamp: header.timestamp.or(received.timestamp).unwrap_or_default(),
+        url: received.url,
+        body: received.body,
     };
     // One valid signature is enough: during a rotation the sender signs with two secrets.
-    let is_valid = match (style, signed_at) {
-        (SignatureStyle::Standard, None) => return Err(Rejection::Undated),
-        (SignatureStyle::Standard, Some(signed_at)) => {
-            let message = [format!("{}.{signed_at}.", received.id).as_bytes(), received.body].concat();
-            received.signature.split(' ').any(|signature| is_standard(key, &message, signature))
-        }
-        (SignatureStyle::Timestamped { .. }, _) => {
-            parts_with_prefix(received.signature, "v1=").any(|hex| is_hex_of(key, signed_at, received.body, hex))
-        }
-        (SignatureStyle::Prefixed { .. }, _) => {
-            parts_with_prefix(received.signature, "sha256=").any(|hex| is_hex_of(key, signed_at, received.body, hex))
-        }
+    let is_valid = if style.is_standard() {
+        let message = [format!("{}.{}.", values.id, values.timestamp).as_bytes(), received.body].concat();
+        received.signature.split(' ').any(|signature| is_standard(key, &message, signature))
+    } else {
+        header.signatures.iter().any(|signature| format.is_signature(key, signature, &values))
     };
     if !is_valid {
         return Err(Rejection::BadSignature);
     }
-    // Only now does the time mean anything. A signature of the body alone has no time and does not age.
+    // Only now does the time mean anything. A signature without a time does not age.
     signed_at.map_or(Ok(()), |signed_at| is_recent(signed_at, now.as_secs(), tolerance.as_secs()))
 }
 
-/// The parts of a comma-separated list that begin with `prefix`, without the prefix.
-fn parts_with_prefix<'s>(list: &'s str, prefix: &'s str) -> impl Iterator<Item = &'s str> {
-    list.split(',').filter_map(move |part| part.trim().strip_prefix(prefix))
-}
-
+/// The standard has two versions of signatures: MACs (`v1`), and those of a private key (`v1a`).
 fn is_standard(key: &Key, message: &[u8], signature: &str) -> bool {
     let Some((version, encoded)) = signature.split_once(',') else { return false };
     let Ok(bytes) = STANDARD.decode(encoded) else { return false };
-    // A shared secret makes a MAC (`v1`). Any other key belongs to a signature (`v1a`).
-    let public = match key {
-        Key::Secret(secret) => {
-            if let Some(mut mac) = secret.mac() {
-                mac.update(message);
-                return version == "v1" && mac.verify_slice(&bytes).is_ok();
-            }
-            secret.public_key()
-        }
-        Key::Public(public) => Some(*public),
-    };
+    if let Key::Secret(secret) = key
+        && let Some(mut mac) = secret.mac()
+    {
+        mac.update(message);
+        return version == "v1" && mac.verify_slice(&bytes).is_ok();
+    }
     let bytes: Result<[u8; 64], _> = bytes.try_into();
-    version == "v1a" && public.zip(bytes.ok()).is_some_and(|(public, bytes)| public.verifies(message, &bytes))
-}
-
-/// Whether a MAC in hex is valid; the styles other than the standard use only MACs.
-fn is_hex_of(key: &Key, signed_at: Option<i64>, body: &[u8], hex: &str) -> bool {
-    let Key::Secret(secret) = key else { return false };
-    let (Some(mut mac), Some(bytes)) = (secret.mac(), unhex(hex)) else { return false };
-    update(&mut mac, signed_at, body);
-    mac.verify_slice(&bytes).is_ok()
-}
-
-fn unhex(hex: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let pair = |pair: &[u8]| match pair {
-        [high, low] => u8::try_from(digit(*high)? * 16 + digit(*low)?).ok(),
-        _ => None,
-    };
-    hex.as_bytes().chunks(2).map(pair).collect()
+    version == "v1a" && key.public().zip(bytes.ok()).is_some_and(|(public, bytes)| public.verifies(message, &bytes))
 }
 
 const fn is_recent(signed_at: i64, now: i64, tolerance: u64) -> Result<(), Rejection> {
@@ -153,40 +159,51 @@ const fn is_recent(signed_at: i64, now: i64, tolerance: u64) -> Result<(), Rejec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signing::{KeyKind, Signing};
+    use crate::signing::{KeyKind, Message, Signing, StyleSpec, style_names};
 
     const NOW: i64 = 1_700_000_000;
     const MINUTES: Duration = Duration::from_secs(300);
+    const URL: &str = "https://example.com/hooks";
 
-    fn styles() -> [SignatureStyle; 4] {
-        let header = || "x-signature".to_owned();
-        let prefixed = |timestamp_header| SignatureStyle::Prefixed { header: header(), timestamp_header };
-        [
-            SignatureStyle::Standard,
-            SignatureStyle::Timestamped { header: header() },
-            prefixed(None),
-            prefixed(Some("x-time".to_owned())),
-        ]
+    fn styles() -> Vec<SignatureStyle> {
+        let named = style_names().filter(|name| *name != "custom").map(StyleSpec::named);
+        let with_time = StyleSpec { timestamp_header: Some("x-time".to_owned()), ..StyleSpec::named("prefixed") };
+        let custom = |signed: &str, value: &str, time: &str| StyleSpec {
+            signed: Some(signed.to_owned()),
+            value: Some(value.to_owned()),
+            separator: Some(", ".to_owned()),
+            timestamp_format: Some(time.to_owned()),
+            ..StyleSpec::named("custom")
+        };
+        let customs = [
+            custom("{url}\n{id}:{timestamp}:{body}", "i={id}, t={timestamp}, s=({signature})", "unix_ms"),
+            StyleSpec { algorithm: Some("hmac-sha512".to_owned()), ..custom("{body}", "{signature}", "unix") },
+        ];
+        named.chain([with_time]).chain(customs).map(|spec| spec.resolve().unwrap()).collect()
+    }
+
+    fn secret(style: &SignatureStyle, byte: u8) -> Secret {
+        style.new_secret(None, [byte; 32])
     }
 
     /// Signs at `signed_at` during the overlap of two secrets, and verifies at [`NOW`].
     fn check(style: &SignatureStyle, key: &Key, body: &[u8], signed_at: i64) -> Result<(), Rejection> {
-        let [old, new] = [1, 2].map(|byte| Secret::from_bytes(vec![byte; 32]).unwrap());
-        let mut signing = Signing::new(old).rotated(new, Some(Timestamp::MAX));
+        let mut signing = Signing::new(secret(style, 1)).rotated(secret(style, 2), Some(Timestamp::MAX));
         signing.style = style.clone();
-        let signature = signing.sign("evt_1", signed_at, b"{}", Timestamp::MIN);
-        let undated = matches!(style, SignatureStyle::Prefixed { timestamp_header: None, .. });
-        let received =
-            Received { id: "evt_1", unix_seconds: (!undated).then_some(signed_at), signature: &signature, body };
+        let message = Message { id: "evt_1", unix_seconds: signed_at, url: URL, body: b"{}" };
+        let signature = signing.sign(&message, Timestamp::MIN);
+        let time = style.format().timestamp_format.write(signed_at);
+        let timestamp = style.timestamp_header().map(|_| time.as_str());
+        let received = Received { id: Some("evt_1"), timestamp, signature: &signature, url: URL, body };
         verify(key, style, &received, Timestamp::from_secs(NOW), MINUTES)
     }
 
     #[test]
     fn in_every_style_both_secrets_verify_and_no_other() {
         for style in styles() {
-            for (byte, accepted) in [(1, true), (2, true), (3, false)] {
-                let key = Key::Secret(Secret::from_bytes(vec![byte; 32]).unwrap());
-                assert_eq!(check(&style, &key, b"{}", NOW).is_ok(), accepted, "{style:?}");
+            for (byte, accepted) in [(1, style.takes_several()), (2, true), (3, false)] {
+                let key = Key::Secret(secret(&style, byte));
+                assert_eq!(check(&style, &key, b"{}", NOW).is_ok(), accepted, "{byte} {style:?}");
                 assert_eq!(check(&style, &key, b"{} ", NOW), Err(Rejection::BadSignature), "{style:?}");
             }
         }
@@ -194,9 +211,9 @@ mod tests {
 
     #[test]
     fn a_time_outside_the_tolerance_is_rejected_when_the_time_is_signed() {
-        let key = Key::Secret(Secret::from_bytes(vec![1; 32]).unwrap());
         for style in styles() {
-            let undated = matches!(style, SignatureStyle::Prefixed { timestamp_header: None, .. });
+            let key = Key::Secret(secret(&style, 2));
+            let undated = !style.format().signs(Placeholder::Timestamp);
             for (signed_at, expected) in [
                 (NOW - 300, Ok(())),
                 (NOW + 300, Ok(())),
@@ -214,9 +231,11 @@ mod tests {
         let secret = Secret::from_random(KeyKind::Ed25519, [5; 32]);
         let public = secret.public_key().unwrap().to_string().parse().unwrap();
         let signature = secret.sign("evt_1", NOW, b"{}");
+        let time = NOW.to_string();
         let check = |key: &Key, signature: &str| {
-            let received = Received { id: "evt_1", unix_seconds: Some(NOW), signature, body: b"{}" };
-            verify(key, &SignatureStyle::Standard, &received, Timestamp::from_secs(NOW), MINUTES)
+            let received =
+                Received { id: Some("evt_1"), timestamp: Some(&time), signature, body: b"{}", ..Received::default() };
+            verify(key, &SignatureStyle::standard(), &received, Timestamp::from_secs(NOW), MINUTES)
         };
         assert_eq!(check(&public, &signature), Ok(()));
         assert_eq!(check(&Key::Secret(secret), &signature), Ok(()));
@@ -225,12 +244,38 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_of_the_kind_that_its_style_verifies_with() {
+        let discord = StyleSpec::named("discord").resolve().unwrap();
+        let private = secret(&discord, 5);
+        let public = private.public_key().unwrap();
+        for text in [private.reveal(), public.to_string(), public.to_hex()] {
+            let key = Key::parse(&text, &discord).unwrap();
+            assert!(check(&discord, &key, b"{}", NOW).is_err(), "another key");
+        }
+        let own = secret(&discord, 2).public_key().unwrap();
+        for text in [own.to_string(), own.to_hex()] {
+            assert_eq!(check(&discord, &Key::parse(&text, &discord).unwrap(), b"{}", NOW), Ok(()));
+        }
+        assert!(Key::parse("a text of some length", &discord).is_err());
+        assert!(Key::parse("a text of some length", &SignatureStyle::standard()).is_err());
+        let github = StyleSpec::named("github").resolve().unwrap();
+        assert!(matches!(Key::parse(&public.to_hex(), &github), Ok(Key::Secret(_))), "a text in hex");
+        assert!(Key::parse(&public.to_string(), &github).is_err());
+    }
+
+    #[test]
     fn malformed_input_is_rejected_without_a_panic() {
-        let key = Key::Secret(Secret::from_bytes(vec![1; 32]).unwrap());
         for style in styles() {
-            for signature in ["", ",", "v1", "v1,é", "t=,v1=", "t=x,v1=00", "t=1,v1=0", "sha256=é", "sha256=0g"] {
-                let received = Received { id: "", unix_seconds: Some(i64::MIN), signature, body: b"" };
-                assert!(verify(&key, &style, &received, Timestamp::from_secs(NOW), MINUTES).is_err(), "{signature}");
+            let key = Key::Secret(secret(&style, 1));
+            for signature in ["", ",", "v1", "v1,é", "t=,v1=", "t=x,v1=00", "t=1,v1=0", "sha256=é", "sha256=0g", "ts=;"]
+            {
+                for timestamp in [None, Some("x"), Some("-9223372036854775808"), Some("9999-99-99T00:00:00Z")] {
+                    let received = Received { timestamp, signature, ..Received::default() };
+                    assert!(
+                        verify(&key, &style, &received, Timestamp::from_secs(NOW), MINUTES).is_err(),
+                        "{signature}"
+                    );
+                }
             }
         }
         for text in ["", "whpk_", "whpk_AAAA", "whsec_", "secret"] {

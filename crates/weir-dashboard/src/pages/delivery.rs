@@ -3,19 +3,28 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
+use weir_core::{
+    body::{BINARY_HEADERS, BodyFormat, BodySettings},
+    signing::{self, TimestampFormat},
+};
 
-use super::{deliveries::state_tone, events::EventView};
+use super::{
+    deliveries::state_tone,
+    events::{EventView, SentBody},
+};
 use crate::{
     client::{ApiPath, append},
     example::quoted,
     frame::{Frame, Section},
     names::label,
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count},
+    views::{Accepted, WaitsFor},
     visit::{Answered, Visit},
 };
 
@@ -28,6 +37,8 @@ struct Delivery {
     state: String,
     attempt_count: Count,
     next_attempt_at: Option<At>,
+    #[serde(default)]
+    waits_for: Option<WaitsFor>,
     expires_at: Option<At>,
     created_at: At,
     updated_at: At,
@@ -91,12 +102,26 @@ struct Destination {
     name: String,
     url: String,
     headers: BTreeMap<String, String>,
-    signature: Signature,
+    #[serde(default)]
+    signature_format: SignatureFormat,
+    #[serde(default)]
+    body: BodySettings,
 }
 
+/// The headers of a signature.
 #[derive(Debug, Deserialize)]
-struct Signature {
-    header: Option<String>,
+struct SignatureFormat {
+    header: String,
+    timestamp_header: Option<String>,
+    timestamp_format: String,
+    id_header: Option<String>,
+}
+
+impl Default for SignatureFormat {
+    fn default() -> Self {
+        let header = signing::DEFAULT_HEADER.to_owned();
+        Self { header, timestamp_header: None, timestamp_format: String::new(), id_header: None }
+    }
 }
 
 #[derive(Template)]
@@ -174,29 +199,54 @@ impl DeliveryPage {
     /// The headers as they were sent. Values that the API never shows are masked.
     fn request_headers(&self, attempt: &Attempt) -> Vec<(String, String)> {
         let fixed = |name: &str, value: String| (name.to_owned(), value);
-        let mut headers = vec![
-            fixed("content-type", "application/json".to_owned()),
-            fixed("webhook-id", self.delivery.event_id.clone()),
-        ];
-        if let Some(At(at)) = attempt.signed_at.or(attempt.sent_at) {
-            headers.push(fixed("webhook-timestamp", (at.as_nanos() / 1_000_000_000).to_string()));
-        }
+        let id = || self.delivery.event_id.clone();
+        let seconds = attempt.signed_at.or(attempt.sent_at).map(|At(at)| at.as_secs());
+        let mut headers = self.body_headers();
+        headers.push(fixed(signing::ID_HEADER, id()));
+        headers.extend(seconds.map(|seconds| fixed(signing::TIMESTAMP_HEADER, seconds.to_string())));
         headers.push(fixed("weir-attempt", attempt.number.to_string()));
         if let Some(destination) = &self.destination {
-            let signature = destination.signature.header.as_deref().unwrap_or("webhook-signature");
-            headers.push(fixed(signature, "•••".to_owned()));
+            let format = &destination.signature_format;
+            let is_known = |name: &&String| *name != signing::ID_HEADER && *name != signing::TIMESTAMP_HEADER;
+            headers.extend(format.id_header.iter().filter(is_known).map(|name| fixed(name, id())));
+            let time = TimestampFormat::parse(&format.timestamp_format).zip(seconds);
+            let time = format.timestamp_header.iter().filter(is_known).zip(time);
+            headers.extend(time.map(|(name, (format, seconds))| fixed(name, format.write(seconds))));
+            headers.push(fixed(&format.header, "•••".to_owned()));
             headers.extend(destination.headers.keys().map(|name| fixed(name, "•••".to_owned())));
         }
         headers
     }
 
+    /// The settings of the body; those of a deleted destination are unknown.
+    fn body_settings(&self) -> BodySettings {
+        self.destination.as_ref().map(|destination| destination.body.clone()).unwrap_or_default()
+    }
+
+    fn body(&self, event: &EventView) -> SentBody {
+        event.body_for(&self.body_settings())
+    }
+
+    /// The headers that depend on the form of the body.
+    fn body_headers(&self) -> Vec<(String, String)> {
+        let settings = self.body_settings();
+        let mut headers = vec![("content-type".to_owned(), settings.content_type().to_owned())];
+        if settings.format == BodyFormat::CloudeventsBinary
+            && let Some(event) = &self.event
+        {
+            let created_at = event.created_at.0.to_string();
+            let source = settings.source(&event.tenant);
+            let values = ["1.0".to_owned(), event.id.clone(), source, event.event_type.clone(), created_at];
+            headers.extend(BINARY_HEADERS.iter().map(|name| (*name).to_owned()).zip(values));
+        }
+        headers
+    }
+
     fn curl(&self, event: &EventView) -> String {
-        let lines = [
-            format!("curl {}", quoted(self.target())),
-            "-H 'content-type: application/json'".to_owned(),
-            format!("-H {}", quoted(&format!("webhook-id: {}", event.id))),
-            format!("--data-binary {}", quoted(&event.sent_body())),
-        ];
+        let mut lines = vec![format!("curl {}", quoted(self.target()))];
+        let headers = self.body_headers().into_iter().chain([(signing::ID_HEADER.to_owned(), event.id.clone())]);
+        lines.extend(headers.map(|(name, value)| format!("-H {}", quoted(&format!("{name}: {value}")))));
+        lines.push(format!("--data-binary {}", quoted(self.body(event).raw())));
         lines.join(" \\\n  ")
     }
 }
@@ -231,7 +281,7 @@ async fn page_of(visit: &Visit, delivery: Delivery) -> Result<DeliveryPage, Refu
     Ok(DeliveryPage { frame, delivery, event, destination })
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let page = page_of(&visit, find(&visit, &id).await?).await?;
     visit.page(&page)
 }
@@ -245,7 +295,7 @@ pub(crate) struct Seen {
 
 /// The delivery for live updates. Without a change there is no content: so what the reader has unfolded or selected
 /// stays.
-pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { seen }): Query<Seen>) -> Answered {
+pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(Seen { seen }): Query<Seen>) -> Answered {
     let delivery = find(&visit, &id).await?;
     if delivery.version() == seen {
         return visit.unchanged();
@@ -254,16 +304,15 @@ pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(Seen { 
     visit.fragment(&DeliveryLive(page))
 }
 
-pub(crate) async fn retry(visit: Visit, Path(id): Path<String>) -> Answered {
-    act(visit, &id, "retry", "It is due now, under the limit of its destination.").await
+pub(crate) async fn retry(visit: Visit, PathId(id): PathId) -> Answered {
+    let path = ApiPath::of(["deliveries", &id, "retry"]);
+    let answer = visit.api.post::<Accepted>(&path, &json!({})).await;
+    let text = |retried: Accepted| retried.text("It is due now.", "It is sent under the limit of its destination.");
+    visit.after(&format!("/deliveries/{id}"), answer, text)
 }
 
-pub(crate) async fn cancel(visit: Visit, Path(id): Path<String>) -> Answered {
-    act(visit, &id, "cancel", "The delivery is cancelled.").await
-}
-
-async fn act(visit: Visit, id: &str, action: &str, done: &str) -> Answered {
-    let path = ApiPath::of(["deliveries", id, action]);
+pub(crate) async fn cancel(visit: Visit, PathId(id): PathId) -> Answered {
+    let path = ApiPath::of(["deliveries", &id, "cancel"]);
     let answer = visit.api.post::<serde_json::Value>(&path, &json!({})).await;
-    visit.after(&format!("/deliveries/{id}"), answer, |_| done.to_owned())
+    visit.after(&format!("/deliveries/{id}"), answer, |_| "The delivery is cancelled.".to_owned())
 }

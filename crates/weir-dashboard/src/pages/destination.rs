@@ -16,6 +16,7 @@ use crate::{
     client::{ApiPath, Call},
     fields::Fields,
     names::label,
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count},
     views::RateLimit,
@@ -55,6 +56,8 @@ pub(crate) struct Destination {
     pub(crate) name: String,
     pub(crate) tenant: String,
     pub(crate) rate_limits: Vec<RateLimit>,
+    #[serde(default)]
+    pub(crate) min_interval_ms: Option<u32>,
     pub(crate) max_in_flight: Count,
     pub(crate) paused: bool,
     pub(crate) paused_reason: Option<String>,
@@ -66,6 +69,24 @@ pub(crate) struct Destination {
     /// While the secret before the last rotation also signs.
     #[serde(default)]
     pub(crate) previous_secret_valid_until: Option<At>,
+    #[serde(default)]
+    pub(crate) signature_format: Option<SignatureFormat>,
+    #[serde(default)]
+    pub(crate) public_key: Option<String>,
+    #[serde(default)]
+    pub(crate) public_key_hex: Option<String>,
+}
+
+/// How requests are signed.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct SignatureFormat {
+    pub(crate) signed: String,
+    pub(crate) value: String,
+    pub(crate) header: String,
+    pub(crate) algorithm: String,
+    pub(crate) encoding: String,
+    pub(crate) key: String,
+    pub(crate) separator: Option<String>,
 }
 
 impl Destination {
@@ -112,14 +133,21 @@ pub(crate) async fn read(visit: &Visit, id: &str) -> Result<(Destination, String
     Ok((answer.read()?, answer.etag().unwrap_or_default()))
 }
 
-/// Pauses or resumes. To resume also closes an open breaker.
-pub(crate) async fn pause(
-    visit: Visit,
-    axum::extract::Path(id): axum::extract::Path<String>,
-    fields: Fields,
-) -> Answered {
+/// Pauses or resumes. To resume also closes an open breaker and lifts a hold.
+pub(crate) async fn pause(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let paused = fields.text("paused") == "true";
     let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&json!({ "paused": paused }))?;
     let text = if paused { "Paused. Its deliveries wait." } else { "Sending again." };
     visit.after(local_path(fields.raw("next")), visit.api.send(&edit).await, |_| text.to_owned())
+}
+
+/// Lifts a hold.
+pub(crate) async fn release(
+    visit: Visit,
+    axum::extract::Path(id): axum::extract::Path<String>,
+    fields: Fields,
+) -> Answered {
+    let release = Call::new(Method::POST, &ApiPath::of(["destinations", &id, "release"]));
+    let text = "Released. One send goes first, and more once it is answered.";
+    visit.after(local_path(fields.raw("next")), visit.api.send(&release).await, |_| text.to_owned())
 }

@@ -1,9 +1,12 @@
 //! Events: the list, and one event with its deliveries and its body.
 
+use std::borrow::Cow;
+
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use weir_core::{body::BodySettings, event::EventBody};
 
 use super::deliveries::DeliveryRow;
 use crate::{
@@ -14,6 +17,7 @@ use crate::{
     json_text::indented,
     live_region::LiveRegion,
     names::Names,
+    path_id::PathId,
     refusal::Refusal,
     units::At,
     views::List,
@@ -97,15 +101,49 @@ impl EventView {
         visit.api.get(&ApiPath::of(["events", id])).await
     }
 
-    /// The body that every destination receives, byte for byte (`weir_core::event::EventBody`).
-    pub(crate) fn sent_body(&self) -> String {
+    /// The body that a destination with these settings receives, byte for byte.
+    pub(crate) fn body_for(&self, settings: &BodySettings) -> SentBody {
+        let envelope = self.envelope();
+        let data = self.data.as_deref().map_or("null", RawValue::get);
+        let offset = u32::try_from(envelope.len().saturating_sub(data.len() + 1)).unwrap_or_default();
+        let sent = settings.of(&EventBody::stored(envelope.into(), offset), &self.tenant);
+        SentBody { text: String::from_utf8_lossy(&sent).into_owned(), whereto: "" }
+    }
+
+    /// The body that a destination receives unless it has another setting.
+    pub(crate) fn body(&self) -> SentBody {
+        SentBody { text: self.envelope(), whereto: ", unless the destination sets another form" }
+    }
+
+    /// Byte for byte as in `weir_core::event::EventBody`.
+    fn envelope(&self) -> String {
         let data = self.data.as_deref().map_or("null", RawValue::get);
         let Self { id, event_type, created_at, .. } = self;
         format!(r#"{{"id":"{id}","type":"{event_type}","timestamp":"{}","data":{data}}}"#, created_at.0)
     }
+}
 
-    pub(crate) fn indented_body(&self) -> String {
-        indented(&self.sent_body()).into_owned()
+/// A body, as a page shows it.
+pub(crate) struct SentBody {
+    text: String,
+    whereto: &'static str,
+}
+
+impl SentBody {
+    pub(crate) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    pub(crate) fn raw(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn indented(&self) -> Cow<'_, str> {
+        indented(&self.text)
+    }
+
+    pub(crate) fn whereto(&self) -> &'static str {
+        self.whereto
     }
 }
 
@@ -199,7 +237,7 @@ pub(crate) async fn list_fragment(visit: Visit, Query(filter): Query<Filter>) ->
     visit.fragment(&EventsList { list: EventList::new(&visit, &me, filter, read) })
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let (me, event) = tokio::try_join!(visit.me(), EventView::read(&visit, &id))?;
     let names = Names::read(&visit, event.deliveries.iter().map(|row| &*row.destination_id)).await;
     let frame = visit.frame(me, Section::Events, event.event_type.clone());

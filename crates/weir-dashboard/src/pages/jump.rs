@@ -6,6 +6,7 @@ use serde::Deserialize;
 use crate::{
     client::append,
     names::exact_id,
+    path_id::is_id,
     visit::{Answered, Visit},
 };
 
@@ -27,8 +28,7 @@ pub(crate) async fn jump(visit: Visit, Query(jump): Query<Jump>) -> Answered {
 
 fn target(id: &str) -> String {
     let pages = [("dst_", "/destinations/"), ("dlv_", "/deliveries/"), ("evt_", "/events/"), ("rpl_", "/replays/")];
-    let is_id = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    match pages.into_iter().find(|(prefix, _)| is_id && id.starts_with(prefix)) {
+    match pages.into_iter().find(|(prefix, _)| is_id(id) && id.starts_with(prefix)) {
         Some((_, page)) => format!("{page}{id}"),
         None => {
             let mut overview = String::from("/");

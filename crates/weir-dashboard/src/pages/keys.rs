@@ -1,7 +1,7 @@
 //! API keys: the list, a new key, whose secret is shown once, and deletion.
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use crate::{
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
+    path_id::PathId,
     refusal::Refusal,
     units::At,
     views::List,
@@ -146,7 +147,7 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     visit.page_with(status, &KeysPage { created, error, ..page })
 }
 
-pub(crate) async fn delete(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+pub(crate) async fn delete(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     if !fields.is_ticked("sure") {
         return visit.redirect("/keys", Some(Flash::error("Nothing was deleted: tick the box first.")));
     }

@@ -1,7 +1,7 @@
 //! The purge of a destination's backlog: how many deliveries match, and the typed confirmation that cancels them.
 
 use askama::Template;
-use axum::extract::{Path, RawQuery};
+use axum::extract::RawQuery;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_core::Timestamp;
@@ -13,6 +13,7 @@ use crate::{
     flash::Flash,
     frame::{Frame, Section},
     names::NamedDestination,
+    path_id::PathId,
     units::Count,
     visit::{Answered, Visit},
 };
@@ -116,7 +117,7 @@ pub(super) fn confirmed(fields: &Fields, action: &str) -> Result<(), &'static st
     if is_typed { Ok(()) } else { Err("the confirmation was not typed as shown.") }
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>, RawQuery(query): RawQuery) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId, RawQuery(query): RawQuery) -> Answered {
     let filter = Filter::read(&Fields::parse(query.unwrap_or_default().as_bytes()));
     let counted_until = counted_until(&visit, &filter.before);
     let (destination, body) = (ApiPath::of(["destinations", &id]), filter.body(&counted_until));
@@ -127,7 +128,7 @@ pub(crate) async fn show(visit: Visit, Path(id): Path<String>, RawQuery(query): 
     visit.page(&PurgePage { frame, destination, filter, counted_until, total: counted.total })
 }
 
-pub(crate) async fn purge(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+pub(crate) async fn purge(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let filter = Filter::read(&fields);
     let counted_until = fields.text("counted_until");
     if let Err(reason) = confirmed(&fields, "purge") {

@@ -33,12 +33,19 @@ const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, 
     Kind { event_type, name, tone, when }
 }
 
-pub(super) const KINDS: [Kind; 6] = [
+pub(super) const KINDS: [Kind; 8] = [
     kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
     kind("weir.backlog.cleared", "Backlog cleared", "good", "It is below 80 % of each threshold again"),
     kind("weir.breaker.opened", "Breaker opened", "bad", "The receiver fails"),
     kind("weir.breaker.closed", "Breaker closed", "good", "The receiver answers again"),
     kind("weir.destination.paused", "Paused by Weir", "warn", "For example after a 410 Gone"),
+    kind(
+        "weir.destination.refused",
+        "Refused within the limit",
+        "warn",
+        "The receiver refuses sends that keep the limit",
+    ),
+    kind("weir.destination.admitted", "No more refusals", "good", "None for five minutes, or since an edit"),
     kind("weir.delivery.dead", "Dead letters", "bad", "At most one alert a minute for each destination"),
 ];
 
@@ -105,6 +112,7 @@ impl Alert {
             "weir.backlog.cleared" if backlog.waiting.0 == 0 => "Nothing waits any more.".to_owned(),
             "weir.backlog.cleared" => format!("Only {} now.", waiting(backlog.waiting)),
             "weir.breaker.closed" => "The receiver answers again.".to_owned(),
+            "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
             "weir.delivery.dead" if new == dead_letters => format!("{}.", counted(*new, "dead letter", "dead letters")),
             "weir.delivery.dead" => {
                 format!("{}, {dead_letters} in all.", counted(*new, "new dead letter", "new dead letters"))
@@ -214,6 +222,8 @@ mod tests {
             ("weir.breaker.opened", json!({"reason": "10 failures in a row"}), "10 failures in a row."),
             ("weir.breaker.closed", json!({}), "The receiver answers again."),
             ("weir.destination.paused", json!({"reason": "the endpoint is gone"}), "The endpoint is gone."),
+            ("weir.destination.refused", json!({"reason": "it refuses; set a limit"}), "It refuses; set a limit."),
+            ("weir.destination.admitted", json!({}), "The receiver admits what keeps the limit."),
             ("weir.delivery.dead", json!({"new": 1, "dead_letters": 1}), "1 dead letter."),
             ("weir.delivery.dead", json!({"new": 3, "dead_letters": 10}), "3 new dead letters, 10 in all."),
             ("weir.other", json!({}), ""),

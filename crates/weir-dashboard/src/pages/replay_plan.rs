@@ -14,6 +14,7 @@ use crate::{
     names::{Names, label},
     refusal::Refusal,
     units::{Count, PerSecond, Seconds},
+    views::Accepted,
     visit::{Answered, Visit},
 };
 
@@ -22,11 +23,6 @@ use super::purge::{confirmation, confirmed, counted_until};
 #[derive(Debug, Deserialize)]
 struct Counted {
     total: Count,
-}
-
-#[derive(Debug, Deserialize)]
-struct Created {
-    id: String,
 }
 
 /// What the plan shows of the only destination (`GET /v1/destinations/{id}/overview`).
@@ -131,8 +127,9 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     let call = Call::new(Method::POST, &ApiPath::of(["replays"])).json(&selected.replay())?;
     match visit.api.send(&call.idempotency_key(fields.text("form"))?).await {
         Ok(answer) => {
-            let created: Created = answer.read()?;
-            visit.redirect(&format!("/replays/{}", created.id), Some(Flash::done("The replay has started.")))
+            let created: Accepted = answer.read()?;
+            let text = created.text("The replay has started.", "");
+            visit.redirect(&format!("/replays/{}", created.id), Some(Flash::done(text)))
         }
         Err(refusal) => visit.after(&plan, Err::<(), _>(refusal), |()| String::new()),
     }

@@ -1,7 +1,7 @@
 //! Replays: the list, one replay with its progress beside live traffic, and its cancellation.
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -10,6 +10,7 @@ use crate::{
     example::Example,
     frame::{Frame, Section},
     names::Names,
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count, PerSecond, Seconds, Share},
     views::{Drain, List, OverviewRow},
@@ -208,17 +209,17 @@ async fn read_one(visit: &Visit, id: &str) -> Result<ReplayPage, Refusal> {
     Ok(ReplayPage { frame, replay, names, live })
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let page = read_one(&visit, &id).await?;
     visit.page(&page)
 }
 
-pub(crate) async fn progress(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn progress(visit: Visit, PathId(id): PathId) -> Answered {
     let progress = ReplayProgress(read_one(&visit, &id).await?);
     visit.fragment(&progress)
 }
 
-pub(crate) async fn cancel(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn cancel(visit: Visit, PathId(id): PathId) -> Answered {
     let answer = visit.api.post::<Value>(&ApiPath::of(["replays", &id, "cancel"]), &json!({})).await;
     let done = "The replay is cancelled. Its unsent deliveries return to their previous states.";
     visit.after(&format!("/replays/{id}"), answer, |_| done.to_owned())

@@ -150,6 +150,40 @@ async fn a_delivery_shows_request_and_response_and_the_bytes_of_the_body() {
 }
 
 #[tokio::test]
+async fn a_delivery_shows_the_headers_of_its_style_and_the_body_in_its_form() {
+    let api = FakeApi::for_role("operate");
+    event(&api, json!({"a": 1}));
+    delivery(&api, "dead");
+    let shown = |format: &str, content_type: &str| {
+        json!({
+            "id": "dst_1", "name": "Acme", "url": "https://example.com/hooks", "headers": {},
+            "signature": {"style": "twitch"},
+            "signature_format": {
+                "header": "x-sig", "timestamp_header": "x-time", "timestamp_format": "rfc3339", "id_header": "x-id",
+            },
+            "body": {"format": format, "content_type": content_type, "source": "urn:acme"},
+        })
+    };
+    api.on("GET", "/v1/destinations/dst_1", 200, shown("cloudevents-binary", "application/vnd.acme+json"));
+    let page = api.dashboard().get("/deliveries/dlv_1").await;
+    page.has(&[
+        "content-type: application/vnd.acme+json",
+        "ce-type: video.created",
+        "ce-source: urn:acme",
+        "x-id: evt_1",
+        "x-time: 2025-11-21T07:30:00Z",
+        "x-sig: •••",
+        "<code id=\"raw-body\">{&#34;a&#34;:1}</code>",
+        "-H &#39;ce-id: evt_1&#39;",
+        "--data-binary &#39;{&#34;a&#34;:1}&#39;",
+    ]);
+    api.on("GET", "/v1/destinations/dst_1", 200, shown("cloudevents", "application/cloudevents+json"));
+    let page = api.dashboard().get("/deliveries/dlv_1").await;
+    page.has(&["&#34;specversion&#34;:&#34;1.0&#34;", "content-type: application/cloudevents+json"])
+        .has_not(&["ce-id"]);
+}
+
+#[tokio::test]
 async fn a_delivery_is_replaced_only_after_a_change() {
     let api = FakeApi::for_role("operate");
     destination(&api);

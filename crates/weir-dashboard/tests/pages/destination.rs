@@ -75,6 +75,12 @@ async fn an_open_breaker_a_hold_and_a_pause_have_banners() {
         "Close it now",
         "Held until",
     ]);
+    let held = api("operate", |shown| shown["held_until"] = json!("2025-11-21T07:31:00.000Z"));
+    held.dashboard().get(PAGE).await.has(&["<b>Held until", "<button>Release</button>"]);
+    held.on("POST", "/v1/destinations/dst_1/release", 200, json!({}));
+    let released = held.dashboard().post(&format!("{PAGE}/release"), &format!("next={PAGE}")).await;
+    assert_eq!((released.status.as_u16(), released.location()), (303, PAGE));
+    assert_eq!(held.seen("POST", "/v1/destinations/dst_1/release").len(), 1);
     let paused = api("operate", |shown| shown["paused"] = json!(true));
     paused.dashboard().get(PAGE).await.has(&["<b>Paused.</b>", "<button>Resume</button>"]);
     paused.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
@@ -120,11 +126,35 @@ async fn while_typing_the_preview_shows_both_outlooks() {
         "yes <span class=\"soft\">the first at <time",
     ]);
     part.has_not(&["<html"]);
-    let sent = json!({"rate_limits": [{"period": "second", "limit": 20}], "max_in_flight": 8});
+    let sent = json!({"rate_limits": [{"period": "second", "limit": 20}], "min_interval_ms": null, "max_in_flight": 8});
     assert_eq!(api.seen("POST", "/v1/destinations/dst_1/preview")[0].body, sent);
     // Without the script it is a page with the form as typed.
     let page = api.dashboard().post(&format!("{PAGE}/preview"), form).await;
     page.has(&["<html", "name=\"limit_second\" value=\"20\"", "<b>20/s</b>"]);
+}
+
+#[tokio::test]
+async fn a_margin_and_a_minimum_interval_are_edited_with_their_cost() {
+    let api = api("operate", |shown| {
+        shown["rate_limits"][0]["margin_ms"] = json!(50);
+        shown["min_interval_ms"] = json!(90);
+    });
+    let page = api.dashboard().get(PAGE).await;
+    page.has(&["name=\"margin_second\" value=\"50\"", "name=\"min_interval_ms\" value=\"90\""]);
+    let mut preview = outlook(9.4, Some(60.0));
+    preview["binding"] = json!("min_interval");
+    preview["margins_cost_per_s"] = json!(0.5);
+    preview["min_interval_costs_per_s"] = json!(0.0);
+    preview["now"] = outlook(10.0, None);
+    api.on("POST", "/v1/destinations/dst_1/preview", 200, preview);
+    let (form, headers) = (
+        "limit_second=20&margin_second=50&min_interval_ms=100",
+        [("sec-fetch-site", "same-origin"), ("hx-request", "true")],
+    );
+    let part = api.dashboard().post_with(&format!("{PAGE}/preview"), form, &headers).await;
+    part.has(&["its minimum interval", "<td></td><td>margins 0.5/s</td>"]).has_not(&["max_in_flight is reached"]);
+    let sent = json!({"rate_limits": [{"period": "second", "limit": 20, "margin_ms": 50}], "min_interval_ms": 100});
+    assert_eq!(api.seen("POST", "/v1/destinations/dst_1/preview")[0].body, sent);
 }
 
 #[tokio::test]
@@ -133,7 +163,7 @@ async fn limits_are_saved_for_the_version_that_was_read_and_can_be_restored() {
     api.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
     let form = "etag=%22v1%22&limit_second=20&limit_minute=600&max_in_flight=64";
     let saved = api.dashboard().post(&format!("{PAGE}/limits"), form).await;
-    assert_eq!(saved.location(), "/destinations/dst_1?was=10-.-.-.-.64");
+    assert_eq!(saved.location(), "/destinations/dst_1?was=10--.--.--.--..64");
     assert_eq!(
         saved.flash(),
         "done.Limits saved: 10/s; 64 in flight → 20/s, 600/min; 64 in flight. In effect within 100 ms."
@@ -141,11 +171,11 @@ async fn limits_are_saved_for_the_version_that_was_read_and_can_be_restored() {
     let edit = api.seen("PATCH", "/v1/destinations/dst_1").pop().unwrap();
     assert_eq!(edit.headers.get("if-match").unwrap(), "\"v1\"");
     let limits = json!([{"period": "second", "limit": 20}, {"period": "minute", "limit": 600}]);
-    assert_eq!(edit.body, json!({"rate_limits": limits, "max_in_flight": 64}));
+    assert_eq!(edit.body, json!({"rate_limits": limits, "min_interval_ms": null, "max_in_flight": 64}));
 
     // Afterwards the page offers the way back, with the new version.
     let changed = self::api("operate", |shown| shown["rate_limits"][0]["limit"] = json!(20));
-    let page = changed.dashboard().get("/destinations/dst_1?was=10-.-.-.-.64").await;
+    let page = changed.dashboard().get("/destinations/dst_1?was=10--.--.--.--..64").await;
     page.has(&[
         "Before, the limits were <b>10/s; 64 in flight</b>",
         "name=\"limit_second\" value=\"10\"",
@@ -184,6 +214,8 @@ async fn a_refused_preview_names_the_field_of_the_form() {
     let mut refused = problem("The request is invalid", "invalid");
     refused["errors"] = json!([
         {"pointer": "/rate_limits/1/burst", "detail": "must be 1 or more"},
+        {"pointer": "/rate_limits/1/margin_ms", "detail": "must be at most 10000"},
+        {"pointer": "/min_interval_ms", "detail": "must be 1 or more"},
         {"pointer": "/max_in_flight", "detail": "must be 1 or more"},
     ]);
     api.on("POST", "/v1/destinations/dst_1/preview", 422, refused);
@@ -192,7 +224,10 @@ async fn a_refused_preview_names_the_field_of_the_form() {
     let form = "limit_second=5&limit_minute=&limit_hour=9&burst_hour=0&max_in_flight=0";
     let part = api.dashboard().post_with(&format!("{PAGE}/preview"), form, &headers).await;
     assert_eq!(part.status, 422);
-    part.has(&["the burst in any hour must be 1 or more; the number in flight must be 1 or more"]);
+    part.has(&[
+        "the burst in any hour must be 1 or more; the margin in any hour must be at most 10000; the time between two sends \
+         must be 1 or more; the number in flight must be 1 or more",
+    ]);
 }
 
 fn history() -> Value {

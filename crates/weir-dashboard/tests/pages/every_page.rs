@@ -265,3 +265,59 @@ fn no_rule_of_the_style_is_for_nothing() {
     let unused: BTreeSet<&str> = names.filter(|name| !words.contains(*name)).collect();
     assert!(unused.is_empty(), "{unused:?}");
 }
+
+/// The paths of the table of all pages.
+fn routes() -> Vec<&'static str> {
+    let table = include_str!("../../src/router.rs");
+    let written = parts(table, "        (\"", "\"").filter(|path| path.starts_with('/'));
+    let routes: Vec<_> = written.chain(["/deliveries"]).collect();
+    assert!(routes.len() > 40, "{routes:?}");
+    routes
+}
+
+/// A path may name anything: another resource of the API, or characters that no header can hold.
+#[tokio::test]
+async fn no_path_query_or_form_makes_a_page_fail() {
+    let (api, long) = (filled("admin"), "x".repeat(3_000));
+    let browser = api.dashboard();
+    let ids = [
+        "dst_1",
+        "groups",
+        "by-name",
+        "batch",
+        "bulk",
+        "new",
+        "_",
+        "a%0d%0ab",
+        "%ff",
+        "%00",
+        "..",
+        "%2e%2e%2fkeys",
+        "dst_1%2Fhealth",
+        "dst_1%3Fx",
+        "%C3%A9",
+        "dlv_%C3%A9",
+        &long,
+    ];
+    let queries = [
+        "?cursor=%ff&state=%00&destination=%22%3E&q=%0d%0a&seen=&sort=-1&from=x&to=0&window=%F0%9F%92%A5",
+        "?cursor=&cursor=&state=dead&state=dead&destination=groups&limit=-1&a[b]=c&%=%",
+    ];
+    let forms = ["", "next=%0d%0a//evil.example&name=%00&paused=%ff&if_match=%0a&idempotency_key=%0a&id=groups&id=_"];
+    for route in routes() {
+        for id in ids {
+            let path = route.replace("{id}", id).replace("{file}", id);
+            for path in std::iter::once(path.clone()).chain(queries.map(|query| format!("{path}{query}"))) {
+                let status = browser.get(&path).await.status;
+                assert!(!status.is_server_error(), "GET {path} is {status}");
+            }
+            for form in forms {
+                let status = browser.post(&path, form).await.status;
+                assert!(!status.is_server_error(), "POST {path} with {form} is {status}");
+            }
+            if !route.contains('{') {
+                break;
+            }
+        }
+    }
+}

@@ -17,13 +17,14 @@ const PAGES: [(&str, &str); 4] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 15] {
+fn forms() -> [(&'static str, String); 16] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
         form("/logout", ""),
         form("/destinations/bulk", "action=pause&id=dst_1&next=/"),
         form("/destinations/{id}/pause", "paused=true&next=/"),
+        form("/destinations/{id}/release", "next=/"),
         form("/destinations/{id}/limits", "limit_second=9&max_in_flight=9"),
         form("/destinations/{id}/settings", "name=a&url=https://example.com&event_types=*&style=standard"),
         form("/destinations/{id}/rotate", "overlap_s=60&secret="),
@@ -63,8 +64,9 @@ async fn a_form_that_changes_something_answers_with_a_redirect() {
         ("DELETE", "/v1/destinations/dst_1", Value::Null),
         ("POST", "/v1/destinations/dst_1/rotate-secret", json!({"secret": "whsec_new", "previous_valid_until": AT})),
         ("POST", "/v1/destinations/dst_1/test", json!({"id": "dlv_1"})),
+        ("POST", "/v1/destinations/dst_1/release", json!({})),
         ("POST", "/v1/destinations/dst_1/purge", json!({"cancelled": 1})),
-        ("POST", "/v1/deliveries/dst_1/retry", json!({})),
+        ("POST", "/v1/deliveries/dst_1/retry", json!({"id": "dlv_1"})),
         ("POST", "/v1/deliveries/dst_1/cancel", json!({})),
         ("POST", "/v1/replays", json!({"id": "rpl_1"})),
         ("POST", "/v1/replays/dst_1/cancel", json!({})),

@@ -41,6 +41,32 @@ async fn the_form_shows_every_setting_and_hides_the_values_of_headers() {
 }
 
 #[tokio::test]
+async fn the_page_says_how_requests_are_signed_and_offers_no_overlap_that_a_style_has_not() {
+    let api = FakeApi::for_role("admin");
+    let mut shown = destination();
+    shown["signature"] = json!({"style": "discord", "header": "x-signature-ed25519"});
+    shown["signature_format"] = json!({
+        "signed": "{timestamp}{body}", "value": "{signature}", "header": "x-signature-ed25519", "algorithm": "ed25519",
+        "encoding": "hex", "key": "text", "separator": null,
+    });
+    shown["public_key"] = json!("whpk_abc");
+    shown["public_key_hex"] = json!("d52880");
+    shown["body"] = json!({"format": "data", "content_type": "text/plain"});
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], shown);
+    let page = api.dashboard().get(PAGE).await;
+    page.has(&[
+        "<option selected>discord</option>",
+        "<code>{timestamp}{body}</code> with ed25519",
+        "<code>d52880</code>",
+        "<code>whpk_abc</code>",
+        "<option value=\"0\">not at all</option>",
+        "<option selected>data</option>",
+        "name=\"content_type\" value=\"text/plain\"",
+    ]);
+    page.has_not(&["<option value=\"3600\">"]);
+}
+
+#[tokio::test]
 async fn a_reader_can_only_look_and_verify() {
     let page = api("read").dashboard().get(PAGE).await;
     page.has(&["<fieldset disabled>", "Verify a request"]);

@@ -28,7 +28,7 @@ end
 
 -- How many more permits may be issued. A run that is under way may publish its share of `max_in_flight`.
 local function room_of(id, job)
-  local most = math.min(job.max_in_flight, job.max_outstanding or job.max_in_flight)
+  local most = most_outstanding(job)
   local outstanding = redis.call('ZCARD', queued_of(id)) + redis.call('ZCARD', in_flight_of(id))
   if job.phase == 'leased' then
     outstanding = outstanding + math.ceil(job.max_in_flight / SHARES)
@@ -50,7 +50,8 @@ local function most_at_once(id, job, room)
   if admits_from(id, job) > now then
     return 0
   end
-  return #job.cursors.cursors == 0 and room or math.min(room, 1)
+  local is_unlimited = #job.cursors.cursors == 0 and not job.cursors.interval
+  return is_unlimited and room or math.min(room, 1)
 end
 
 local function admit(id, version, batch)

@@ -4,8 +4,8 @@
 -- ARGV    the caller's time; how many at most, how long the leases last
 -- Answer  the generation, the earliest remaining due time or nil, permits that no worker has read, the leases; each:
 --         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the
---         maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last start
---         or nil, held until, and for each limit: limit, period, burst, since, spent)
+--         lowered maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last start
+--         or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since, spent)
 
 -- Drops permits whose claims have expired and counts the others. Expired permits would use up the destination's room
 -- permanently.
@@ -28,9 +28,10 @@ local function cursors_of(limiter)
   if not limiter then
     return false
   end
-  local parts = { limiter.last_start or false, limiter.held_until }
+  local parts = { limiter.last_start or false, limiter.held_until, limiter.interval or 0 }
   for _, cursor in ipairs(limiter.cursors) do
-    for _, part in ipairs({ cursor.limit, cursor.period, cursor.burst, cursor.since, cursor.spent }) do
+    local margin = cursor.margin or 0
+    for _, part in ipairs({ cursor.limit, cursor.period, cursor.burst, margin, cursor.since, cursor.spent }) do
       parts[#parts + 1] = part
     end
   end
@@ -57,7 +58,7 @@ for index = 1, #due, 2 do
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
     queued, in_flight,
-    job.preparation, job.run_time or 0, ahead, job.max_outstanding or 0,
+    job.preparation, job.run_time or 0, ahead, lowered_maximum(job) or 0,
     -- A job of an earlier version does not say it.
     job.known_since or now, cursors_of(job.cursors),
   }

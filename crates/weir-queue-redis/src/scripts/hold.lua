@@ -1,17 +1,16 @@
--- Holds destinations: none of their slots starts before `hold_until`. A hold is only extended, never shortened.
+-- Holds destinations: none of their slots starts before `hold_until`. A hold is only extended here. A hold that was asked
+-- for by a send from before the last release is ignored.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; then for each hold: the destination, hold_until
+-- ARGV    the caller's time; then for each hold: the destination, hold_until, when the send started
 -- Answer  the generation
 
 while more() do
-  local id, hold_until = text(), number()
+  local id, hold_until, sent_at = text(), number(), number()
   local job = load_job(id)
-  -- The job keeps the hold too, because its cursors may be unknown.
-  job.held_until = math.max(job.held_until, hold_until)
-  if job.cursors then
-    hold_limiter(job.cursors, hold_until)
+  if sent_at >= (job.released_at or 0) then
+    hold_job(job, hold_until)
+    save_job(id, job)
   end
-  save_job(id, job)
 end
 return { generation }

@@ -1,11 +1,15 @@
 -- Slots and cursors: `weir_core::Limiter` in whole microseconds. The spacing is rounded up, so the guarantee holds. A
--- limiter is { cursors = { { limit, period, burst, since, spent }… }, last_start = time or nil, held_until = time,
--- last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil }.
+-- limiter is { cursors = { { limit, period, burst, margin, since, spent }… }, interval = the minimum interval or nil,
+-- last_start = time or nil, wide_end = the end of the last slot if it was wider than usual, or nil, held_until = time,
+-- last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil }. A
+-- cursor of an earlier version has no margin.
+--
+-- Limits are a list of { limit, period, burst, margin } with a field `interval`: the minimum interval or nil.
 
 -- Exact: a quotient that is not an integer differs from every integer by at least 1 / limit, far more than a double's
 -- error.
 local function spacing_with(limit, width)
-  return math.ceil((WINDOW[limit.period] + width) / limit.limit)
+  return math.ceil((WINDOW[limit.period] + width + (limit.margin or 0)) / limit.limit)
 end
 
 local function slot_width(limit)
@@ -21,7 +25,7 @@ end
 -- A cursor after the last send, if there was one: then the burst counts as spent.
 local function cursor_after(limit, last_start)
   return {
-    limit = limit.limit, period = limit.period, burst = limit.burst,
+    limit = limit.limit, period = limit.period, burst = limit.burst, margin = limit.margin,
     since = last_start or 0, spent = last_start and limit.burst or 0,
   }
 end
@@ -31,15 +35,16 @@ local function recovered_limiter(limits, last_start)
   for index, limit in ipairs(limits) do
     cursors[index] = cursor_after(limit, last_start)
   end
-  return { cursors = cursors, last_start = last_start, held_until = 0 }
+  return { cursors = cursors, interval = limits.interval, last_start = last_start, held_until = 0 }
 end
 
 local function same_limit(one, other)
   return one.limit == other.limit and one.period == other.period and one.burst == other.burst
+    and (one.margin or 0) == (other.margin or 0)
 end
 
 local function follows(limiter, limits)
-  if #limiter.cursors ~= #limits then
+  if #limiter.cursors ~= #limits or limiter.interval ~= limits.interval then
     return false
   end
   for index, limit in ipairs(limits) do
@@ -52,6 +57,11 @@ end
 
 local function hold_limiter(limiter, hold_until)
   limiter.held_until = math.max(limiter.held_until, hold_until)
+end
+
+-- Ends a hold at this time, if it would end later.
+local function lift_hold(limiter, at)
+  limiter.held_until = math.min(limiter.held_until, at)
 end
 
 -- `since` and `spent` after the tokens that were returned by `at`.
@@ -70,8 +80,33 @@ local function earliest_start(cursor, since, spent, others)
   return lacking > 0 and since + lacking * spacing(cursor) or 0
 end
 
+-- The width of slots without a minimum interval.
+local function ordinary_width(limiter)
+  local width
+  for _, cursor in ipairs(limiter.cursors) do
+    width = math.min(width or slot_width(cursor), slot_width(cursor))
+  end
+  return width or limiter.interval and NARROW_SLOT or UNLIMITED_SLOT_WIDTH
+end
+
+local function width_of_slots(limiter)
+  local width = ordinary_width(limiter)
+  if not limiter.interval then
+    return width
+  end
+  return math.min(math.max(math.floor(limiter.interval / SLOTS_PER_INTERVAL), NARROWEST_SLOT), width)
+end
+
+-- The earliest start of the next slot by the minimum interval: that long after the end of the last slot.
+local function after_interval(limiter)
+  if not limiter.interval or not limiter.last_start then
+    return 0
+  end
+  return math.max(limiter.last_start + width_of_slots(limiter), limiter.wide_end or 0) + limiter.interval
+end
+
 local function next_start(limiter, at)
-  local start = math.max(at, limiter.held_until)
+  local start = math.max(at, limiter.held_until, after_interval(limiter))
   for _, cursor in ipairs(limiter.cursors) do
     start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0))
   end
@@ -82,6 +117,9 @@ end
 local function start_after(limiter, others, at)
   local first = next_start(limiter, at)
   local start = first
+  if limiter.interval then
+    start = first + others * (limiter.interval + width_of_slots(limiter))
+  end
   for _, cursor in ipairs(limiter.cursors) do
     local since, spent = tokens_at(cursor, first)
     start = math.max(start, earliest_start(cursor, since, spent, others))
@@ -89,17 +127,11 @@ local function start_after(limiter, others, at)
   return start
 end
 
-local function width_of_slots(limiter)
-  local width
-  for _, cursor in ipairs(limiter.cursors) do
-    width = math.min(width or slot_width(cursor), slot_width(cursor))
-  end
-  return width or UNLIMITED_SLOT_WIDTH
-end
-
--- Takes the next slot and returns its start and its end.
-local function take_slot(limiter, at)
+-- Takes the next slot and returns its start and its end. A slot of a minimum interval is at least `needed` wide, as far
+-- as the limits allow: the caller takes the error of its clock from both ends, and the next slot begins later instead.
+local function take_slot(limiter, at, needed)
   local start = next_start(limiter, at)
+  local width = width_of_slots(limiter)
   local before = { start, limiter.last_start or false }
   for _, cursor in ipairs(limiter.cursors) do
     before[#before + 1], before[#before + 2] = cursor.since, cursor.spent
@@ -108,8 +140,13 @@ local function take_slot(limiter, at)
   end
   limiter.last_start = math.max(limiter.last_start or 0, start)
   -- Without a limit there is nothing to give back.
-  limiter.last_take = #limiter.cursors > 0 and before or nil
-  return start, start + width_of_slots(limiter)
+  limiter.last_take = (#limiter.cursors > 0 or limiter.interval) and before or nil
+  limiter.wide_end = nil
+  if limiter.interval and needed > width then
+    width = math.min(needed, ordinary_width(limiter))
+    limiter.wide_end = start + width
+  end
+  return start, start + width
 end
 
 -- The cursors as they were before the last slot was taken, if it has this start; nil when something has moved them
@@ -123,7 +160,7 @@ local function cursors_before(limiter, start)
   local before = {}
   for index, cursor in ipairs(limiter.cursors) do
     before[index] = {
-      limit = cursor.limit, period = cursor.period, burst = cursor.burst,
+      limit = cursor.limit, period = cursor.period, burst = cursor.burst, margin = cursor.margin,
       since = last[2 * index + 1], spent = last[2 * index + 2],
     }
     local since, spent = tokens_at(before[index], start)
@@ -139,7 +176,8 @@ local function give_back(limiter, start, at)
   local before = start < at and cursors_before(limiter, start)
   if before then
     limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
-    limiter.last_take = nil
+    -- The minimum interval after the slot before it has passed: otherwise this one would not have begun.
+    limiter.last_take, limiter.wide_end = nil, nil
   end
 end
 
@@ -175,7 +213,7 @@ local function moved_cursor(cursor, limit, last_start)
   -- Spent tokens above the burst become time.
   local over = math.max(0, spent - limit.burst) * every
   -- No wait is longer than a window after the last start.
-  local latest = last_start + WINDOW[limit.period] + slot_width(limit) - every
+  local latest = last_start + WINDOW[limit.period] + slot_width(limit) + (limit.margin or 0) - every
   moved.since = math.min(last_start - math.max(0, on_the_way) + owed + over, latest)
   moved.spent = math.min(spent, limit.burst)
   return moved
@@ -211,7 +249,7 @@ local function reconfigure(limiter, limits)
       edited[#edited + 1] = cursors[index]
     end
   end
-  limiter.cursors, limiter.last_take = cursors, nil
+  limiter.cursors, limiter.interval, limiter.last_take = cursors, limits.interval, nil
   -- A kept cursor does not move: the spacing of its limit already allows for slots of the old width.
   local later = old_width - width_of_slots(limiter)
   if last_start and later > 0 then
@@ -223,12 +261,27 @@ local function reconfigure(limiter, limits)
 end
 
 local function read_limit()
-  return { limit = number(), period = number(), burst = number() }
+  return { limit = number(), period = number(), burst = number(), margin = number() }
+end
+
+-- 0 for no minimum interval.
+local function read_interval()
+  local interval = number()
+  return interval > 0 and interval or nil
+end
+
+local function read_limits()
+  local limits = list(read_limit)
+  limits.interval = read_interval()
+  return limits
 end
 
 -- The terms of a destination: the settings that decide whether a slot is granted.
 local function read_terms()
-  return { version = number(), suspended = number() == 1, max_in_flight = number(), limits = list(read_limit) }
+  return {
+    version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
+    released_at = number(), limits = read_limits(),
+  }
 end
 
 -- Whether the job has newer terms than these.
@@ -236,9 +289,42 @@ local function is_newer(job, terms)
   return job.terms_version > terms.version
 end
 
+-- Extends the hold of a job, and begins the slow start again: one send in flight after the hold. The job keeps the hold
+-- too, because its cursors may be unknown.
+local function hold_job(job, hold_until)
+  if hold_until > job.held_until then
+    job.held_until, job.slow_start = hold_until, 1
+  end
+  if job.cursors then
+    hold_limiter(job.cursors, job.held_until)
+  end
+end
+
+-- A later release replaces what the job knows of holds with what the store knows. Terms from before a release may name a
+-- hold that it has lifted.
+local function follow_hold(job, terms)
+  local released_at = job.released_at or 0
+  if terms.released_at > released_at then
+    released_at = terms.released_at
+    job.released_at, job.held_until = released_at, math.min(job.held_until, released_at)
+    if job.cursors then
+      lift_hold(job.cursors, released_at)
+    end
+  end
+  if terms.released_at == released_at and terms.held_until > now then
+    hold_job(job, terms.held_until)
+  end
+end
+
+-- The maximum of outstanding permits.
+local function most_outstanding(job)
+  return math.min(job.max_in_flight, lowered_maximum(job) or job.max_in_flight)
+end
+
 local function follow_terms(job, terms)
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
   if job.cursors then
     reconfigure(job.cursors, terms.limits)
   end
+  follow_hold(job, terms)
 end

@@ -6,9 +6,9 @@
 -- ARGV    the caller's time; then for each publication:
 --           the destination, the lease's epoch and version, a unique name of the publication
 --           the terms that the run read, as a list of none or one: version, 1 when suspended, else 0, max_in_flight,
---             limits as a list of: limit, period, burst
---           recovered cursors, as a list of none or one: last start (0: none), held until, a list of: limit, period,
---             burst, since, spent
+--             held until, released at, limits as a list of: limit, period, burst, margin; the minimum interval (0: none)
+--           recovered cursors, as a list of none or one: last start (0: none), held until, the minimum interval (0:
+--             none), a list of: limit, period, burst, margin, since, spent
 --           the next run: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
 --           a list of: when the claim expires, the delivery
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 1 when done, 0 when stale
@@ -21,7 +21,10 @@ end
 
 local function read_limiter()
   local last_start, held_until = number(), number()
-  return { last_start = last_start > 0 and last_start or nil, held_until = held_until, cursors = list(read_cursor) }
+  return {
+    last_start = last_start > 0 and last_start or nil, held_until = held_until,
+    interval = read_interval(), cursors = list(read_cursor),
+  }
 end
 
 local function read_publication()

@@ -5,8 +5,8 @@
 --
 -- KEYS    the shard
 -- ARGV    the caller's time; then for each destination: its id; the generation of its permits; the serials of permits
---         whose attempts have ended, and of unused permits; how many unused permits found no place; the entries to
---         remove
+--         whose attempts have ended; for each of them when its send started, if it was answered and not refused, else 0;
+--         the serials of unused permits; how many unused permits found no place; the entries to remove
 -- Answer  the generation
 
 local before = earliest()
@@ -29,6 +29,21 @@ local function raise_max_outstanding(job, ended)
     local raised = job.max_outstanding + ended
     job.max_outstanding = raised < job.max_in_flight and raised or nil
   end
+end
+
+-- After a hold each send that is answered and not refused makes room for one more. Removes these permits one by one:
+-- those that a repeated call does not find do not count.
+local function remove_answered(job, permits, sent_at, in_flight, queued)
+  local removed = 0
+  for index, permit in ipairs(permits) do
+    local found = remove({ permit }, in_flight, queued)
+    removed = removed + found
+    if found > 0 and job.slow_start and sent_at[index] > 0 and sent_at[index] >= job.held_until then
+      local raised = job.slow_start + 1
+      job.slow_start = raised < job.max_in_flight and raised or nil
+    end
+  end
+  return removed
 end
 
 local function make_room(id, job, queued)
@@ -56,18 +71,19 @@ local function pull_pace(id, job, queued)
   end
 end
 
-local function settle(id, ended, unused, crowded)
+local function settle(id, ended, sent_at, unused, crowded)
   local job, queued, in_flight = load_job(id), queued_of(id), in_flight_of(id)
   -- Only permits that are removed here count: a repeated call finds none.
-  local removed_ended = remove(ended, in_flight, queued)
+  local max_before, slow_start_before = job.max_outstanding, job.slow_start
+  local removed_ended = job.slow_start and remove_answered(job, ended, sent_at, in_flight, queued)
+    or remove(ended, in_flight, queued)
   local removed_unused = remove(unused, queued, in_flight)
-  local max_before = job.max_outstanding
   raise_max_outstanding(job, removed_ended)
   -- A worker has no place for more, so no more than the present number may be outstanding.
   if crowded > 0 and removed_unused > 0 then
     job.max_outstanding = math.max(redis.call('ZCARD', queued) + redis.call('ZCARD', in_flight), 1)
   end
-  local changed = job.max_outstanding ~= max_before
+  local changed = job.max_outstanding ~= max_before or job.slow_start ~= slow_start_before
   -- An unused permit leaves its slot and its room free. An ended permit has used its slot and leaves only its room
   -- free.
   if removed_unused > crowded then
@@ -90,11 +106,11 @@ end
 
 while more() do
   local id, permit_generation = text(), number()
-  local ended, unused, crowded, entries = list(permit), list(permit), number(), list(text)
+  local ended, sent_at, unused, crowded, entries = list(permit), list(number), list(permit), number(), list(text)
   -- Permits of an earlier generation have gone with its data.
   if permit_generation == generation then
     if #ended + #unused > 0 then
-      settle(id, ended, unused, crowded)
+      settle(id, ended, sent_at, unused, crowded)
     end
     -- The store knows how these permits ended, so nobody will look for their entries.
     if #entries > 0 then

@@ -171,12 +171,15 @@ end
 local function pull_back(limiter)
   local latest = shard_time + MOST_AHEAD
   for _, cursor in ipairs(limiter.cursors) do
-    if cursor.since > latest + SPAN[cursor.period] then
+    if cursor.since > latest + SPAN[cursor.period] + (cursor.margin or 0) then
       cursor.since, cursor.spent = latest, cursor.burst
     end
   end
   if limiter.last_start then
     limiter.last_start = math.min(limiter.last_start, latest)
+  end
+  if limiter.wide_end then
+    limiter.wide_end = math.min(limiter.wide_end, latest)
   end
 end
 
@@ -206,14 +209,26 @@ local function load_job(id)
   return new_job(job and math.min(generation, now) or now)
 end
 
+-- The maximum of outstanding permits where workers have no places for more, or where a hold has ended a moment ago; nil
+-- when only `max_in_flight` counts.
+local function lowered_maximum(job)
+  if job.max_outstanding and job.slow_start then
+    return math.min(job.max_outstanding, job.slow_start)
+  end
+  return job.max_outstanding or job.slow_start
+end
+
 -- How long the job must be kept: while it is scheduled, held, or has permits, and until the longest window after its
 -- last slot has passed. After that its cursors can be recovered from the store.
 local function needed_until(job)
   local needed = math.max(now, job.due or 0, job.held_until, job.permits_until)
   if job.cursors then
+    local last_start = job.cursors.last_start or 0
     for _, cursor in ipairs(job.cursors.cursors) do
-      needed = math.max(needed, (job.cursors.last_start or 0) + SPAN[cursor.period])
+      needed = math.max(needed, last_start + SPAN[cursor.period] + (cursor.margin or 0))
     end
+    -- No slot is wider than this.
+    needed = math.max(needed, last_start + (job.cursors.interval or 0) + WIDEST_SLOT[#WIDEST_SLOT])
   end
   return needed
 end

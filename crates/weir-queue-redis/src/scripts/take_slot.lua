@@ -2,14 +2,15 @@
 -- cursors, and marks the permit in flight.
 --
 -- KEYS    the shard
--- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; then for each permit, each at most
---         once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
+-- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; how wide a slot must be for the
+--         caller's clock; then for each permit, each at most once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
 --         before, and the start of its slot, if it was missed and nothing was sent in it, or 0
 -- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
 --         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room
 
 -- Not in the past, and not so late that no slot could be granted.
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
+local needed_width = number()
 
 -- The requests by destination, in their order, so that each set of permits is read and written once.
 local function read_requests()
@@ -57,7 +58,7 @@ local function take(job)
   elseif start > now + GRANT_AHEAD then
     return start, 0
   end
-  return take_slot(job.cursors, usable_from)
+  return take_slot(job.cursors, usable_from, needed_width)
 end
 
 local answer = { generation }
@@ -67,7 +68,11 @@ local function grant_all(requests)
   local job = load_job(id)
   local queued, in_flight = expiries(requests)
   -- The room below the maximum. Every grant of this call takes a part of it.
-  local most = math.min(job.max_in_flight, job.max_outstanding or job.max_in_flight)
+  local most = most_outstanding(job)
+  -- During a hold a permit waits for its slot, not for room, and nothing can be granted.
+  if job.held_until > now + GRANT_AHEAD then
+    most = math.huge
+  end
   local sending = redis.call('ZCARD', in_flight_of(id))
   local granted, scored = {}, {}
   for index, permit in ipairs(requests.permits) do

@@ -7,12 +7,12 @@ use super::*;
 
 /// Plays a list of steps on one limiter and returns the slots that it granted.
 const PLAY: &str = "
-local limiter = recovered_limiter(list(read_limit), nil)
+local limiter = recovered_limiter(read_limits(), nil)
 local slots = {}
 while more() do
   local step = text()
   if step == 'take' then
-    local slot_start, slot_end = take_slot(limiter, number())
+    local slot_start, slot_end = take_slot(limiter, number(), 0)
     slots[#slots + 1] = slot_start
     slots[#slots + 1] = slot_end
   elseif step == 'give_back' then
@@ -20,9 +20,9 @@ while more() do
   elseif step == 'hold' then
     hold_limiter(limiter, number())
   elseif step == 'limits' then
-    reconfigure(limiter, list(read_limit))
+    reconfigure(limiter, read_limits())
   elseif step == 'recover' then
-    limiter = recovered_limiter(list(read_limit), number())
+    limiter = recovered_limiter(read_limits(), number())
   end
 end
 return slots
@@ -69,7 +69,7 @@ fn in_lua(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
         command: redis::cmd("EVAL"),
     };
     // No keys, and no time, installation and generation of a caller.
-    call.arg(source).arg(0).arg(0).arg("").arg(0).limits(first.as_slice());
+    call.arg(source).arg(0).arg(0).arg("").arg(0).limits(first);
     let mut limits = first;
     for step in steps {
         match step {
@@ -78,9 +78,9 @@ fn in_lua(first: &RateLimits, steps: &[Step]) -> Vec<Slot> {
             Step::Hold(until) => call.arg("hold").not_before(*until),
             Step::Limits(new) => {
                 limits = new;
-                call.arg("limits").limits(new.as_slice())
+                call.arg("limits").limits(new)
             }
-            Step::Recover(last) => call.arg("recover").limits(limits.as_slice()).not_before(*last),
+            Step::Recover(last) => call.arg("recover").limits(limits).not_before(*last),
         };
     }
     let times: Vec<i64> = call.command.query(&mut connection()).unwrap();
@@ -98,9 +98,9 @@ fn a_slot_is_not_given_back_once_an_earlier_version_of_the_script_has_moved_the_
     // The earlier version keeps `last_take` as it is.
     let starts = run_with_limiter(
         "local limiter = recovered_limiter({ { limit = 10, period = 1, burst = 2 } }, nil)
-         take_slot(limiter, 1000000)
+         take_slot(limiter, 1000000, 0)
          local kept = limiter.last_take
-         local second = take_slot(limiter, 1000000)
+         local second = take_slot(limiter, 1000000, 0)
          limiter.last_take = kept
          give_back(limiter, 1000000, 9000000)
          return { second, next_start(limiter, 1000000) }",
@@ -113,13 +113,47 @@ fn a_call_that_runs_after_its_repetition_gives_no_later_slot_back() {
     // The first call for another slot is late. Its repetition has given the missed slot back and got the next one.
     let starts = run_with_limiter(
         "local limiter = recovered_limiter({ { limit = 10, period = 1, burst = 1 } }, nil)
-         local missed = take_slot(limiter, 1000000)
+         local missed = take_slot(limiter, 1000000, 0)
          give_back(limiter, missed, 1020000)
-         local used = take_slot(limiter, 1020000)
+         local used = take_slot(limiter, 1020000, 0)
          give_back(limiter, missed, 1030000)
          return { missed, used, next_start(limiter, 1030000) }",
     );
     assert_eq!(starts, [1_000_000, 1_020_000, 1_121_000]);
+}
+
+#[test]
+fn a_wide_slot_delays_the_next_one_by_the_minimum_interval_after_its_end() {
+    // 2.5 ms instead of 1.5 ms. No slot is wider than without the interval: 10 ms.
+    let times = run_with_limiter(
+        "local limiter = recovered_limiter({ interval = 10000 }, nil)
+         local times = { take_slot(limiter, 1000000, 2500) }
+         times[3], times[4] = take_slot(limiter, 1000000, 1000)
+         times[5], times[6] = take_slot(limiter, 1000000, 99000)
+         times[7] = next_start(limiter, 1000000)
+         give_back(limiter, times[5], 1030000)
+         times[8] = next_start(limiter, 1030000)
+         return times",
+    );
+    assert_eq!(times[..4], [1_000_000, 1_002_500, 1_012_500, 1_014_000]);
+    assert_eq!(times[4..], [1_024_000, 1_034_000, 1_044_000, 1_030_000]);
+}
+
+#[test]
+fn cursors_of_an_earlier_version_have_no_margin_and_no_interval() {
+    let times = run_with_limiter(
+        "local limiter = {
+           cursors = { { limit = 10, period = 1, burst = 1, since = 1000000, spent = 1 } },
+           last_start = 1000000, held_until = 0,
+         }
+         local limits = { { limit = 10, period = 1, burst = 1, margin = 0 } }
+         local kept = follows(limiter, limits)
+         local first = next_start(limiter, 1000000)
+         limits = { { limit = 10, period = 1, burst = 1, margin = 50000 }, interval = 200000 }
+         reconfigure(limiter, limits)
+         return { kept and 1 or 0, first, next_start(limiter, 1000000) }",
+    );
+    assert_eq!(times, [1, 1_101_000, 1_210_000]);
 }
 
 fn connection() -> redis::Connection {
@@ -141,10 +175,26 @@ fn at(micros: u64) -> Timestamp {
 }
 
 fn any_limits() -> impl Strategy<Value = RateLimits> {
-    let one =
-        |period| (1u32..2_000, 1u32..6).prop_map(move |(limit, burst)| RateLimit::with_burst(limit, period, burst));
+    let one = |period| {
+        (1u32..2_000, 1u32..6, any_margin())
+            .prop_map(move |(limit, burst, margin)| RateLimit::with_burst(limit, period, burst)?.with_margin(margin))
+    };
     let each = Period::ALL.map(|period| prop::option::of(one(period)));
-    each.prop_map(|limits| RateLimits::new(limits.into_iter().flatten().flatten().collect()).unwrap())
+    (each, any_interval()).prop_map(set)
+}
+
+fn set((limits, interval): ([Option<Option<RateLimit>>; 4], u32)) -> RateLimits {
+    let limits = RateLimits::new(limits.into_iter().flatten().flatten().collect()).unwrap();
+    limits.with_min_interval(MinInterval::from_millis(interval))
+}
+
+fn any_margin() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), 0..=weir_core::limit::MAX_MARGIN_MS]
+}
+
+/// In milliseconds; 0 for none.
+fn any_interval() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), 1u32..200, 1u32..=60_000]
 }
 
 /// Limits and bursts from the whole accepted range.
@@ -152,10 +202,11 @@ fn limits_of_the_whole_range() -> impl Strategy<Value = RateLimits> {
     let one = |period| {
         let most = weir_core::limit::MAX_LIMIT;
         let around = prop_oneof![1..=most, Just(1), Just(most), Just(86_000)];
-        (around.clone(), around).prop_map(move |(limit, burst)| RateLimit::with_burst(limit, period, burst))
+        (around.clone(), around, any_margin())
+            .prop_map(move |(limit, burst, margin)| RateLimit::with_burst(limit, period, burst)?.with_margin(margin))
     };
     let each = Period::ALL.map(|period| prop::option::of(one(period)));
-    each.prop_map(|limits| RateLimits::new(limits.into_iter().flatten().flatten().collect()).unwrap())
+    (each, any_interval()).prop_map(set)
 }
 
 /// Steps at rising times.

@@ -80,7 +80,7 @@ async fn run_once(scheduler: &RedisQueue, worker: &RedisQueue) -> Result<(), Str
 async fn settle_all(worker: &RedisQueue) {
     while let Ok(Ok(taken)) = tokio::time::timeout(Duration::from_millis(50), worker.take(1)).await {
         let ids: Vec<_> = taken.iter().map(|permit| permit.id).collect();
-        let _ = worker.settle(&ids).await;
+        let _ = worker.settle(&support::settled(&ids)).await;
         worker.recorded(&ids);
     }
 }

@@ -42,7 +42,7 @@ impl Before {
         let again = support::take(&queue, 2).await;
         assert!(again.iter().all(|permit| permit.delivery.claim.destination_id == destination(1)));
         let ids: Vec<_> = again.iter().map(|permit| permit.id).collect();
-        queue.settle(&ids).await.unwrap();
+        queue.settle(&support::settled(&ids)).await.unwrap();
         queue.recorded(&ids);
         eventually("only permits of the new generation are there", async || {
             let depths = queue.depths().await.unwrap();
@@ -78,7 +78,7 @@ async fn a_server_that_comes_back_with_an_older_snapshot_begins_a_new_generation
     // The snapshot holds unread permits. They are used afterwards and must not be used again from the snapshot.
     server.command(&["SAVE"]).await;
     let used: Vec<_> = support::take(&queue, 5).await.iter().map(|permit| permit.id).collect();
-    queue.settle(&used).await.unwrap();
+    queue.settle(&support::settled(&used)).await.unwrap();
     drop(queue);
     let before = Before::on(&server).await;
     server.restart().await;

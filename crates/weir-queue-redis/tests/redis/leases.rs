@@ -42,7 +42,7 @@ async fn permits_of_a_dead_process_are_orphaned_and_those_of_a_living_one_are_no
     taken.sort_by_key(|permit| permit.id.serial);
     assert!(matches!(ask_for_slot(&dying, taken[0].id).await, SlotAnswer::Granted(_)));
     ask_for_slot(&dying, taken[1].id).await;
-    dying.settle(&[taken[1].id]).await.unwrap();
+    dying.settle(&[taken[1].id.into()]).await.unwrap();
     assert_eq!(living.holders().await.unwrap(), [DYING]);
 
     let expected: Vec<_> =
@@ -62,7 +62,7 @@ async fn permits_of_a_dead_process_are_orphaned_and_those_of_a_living_one_are_no
     }
     hand_back(&living, &taken[2..]).await;
     let sent = [taken[0].id, taken[1].id];
-    living.settle(&sent).await.unwrap();
+    living.settle(&support::settled(&sent)).await.unwrap();
     living.recorded(&sent);
     assert_eq!(orphaned(&living, &dead).await, []);
     assert_eq!(living.depths().await.unwrap(), Depths::default());
@@ -102,7 +102,7 @@ async fn a_claim_has_a_permit_until_its_attempt_is_recorded() {
     eventually("it knows", async || permitted().await.is_some()).await;
     assert_eq!(permitted().await.as_ref(), Some(&claims), "claims of unread permits");
     let taken = take(&worker, 250).await;
-    worker.settle(&[taken[0].id]).await.unwrap();
+    worker.settle(&[taken[0].id.into()]).await.unwrap();
     assert_eq!(permitted().await.as_ref(), Some(&claims), "claims of permits that are held, or not recorded");
     worker.recorded(&[taken[0].id]);
     let others: HashSet<_> = taken[1..].iter().map(|permit| permit.delivery.claim).collect();

@@ -117,7 +117,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
         let (before, now, after) = (Instant::now(), clock.now(), Instant::now());
         if slot.contains(now) {
             recording.sends.lock().unwrap().push((before, after));
-            return queue.settle(&[permit.id]).await.unwrap();
+            return queue.settle(&[permit.id.into()]).await.unwrap();
         }
         recording.missed.fetch_add(1, Ordering::Relaxed);
     }

@@ -109,7 +109,7 @@ async fn a_hold_in_one_process_moves_slots_in_another() {
     let (one, other) = two().await;
     let permit = permits(&other, 1).await.remove(0);
     let until = one.clock().now() + Duration::from_millis(1_500);
-    one.hold(&[Hold { destination_id: destination(1), until }]).await.unwrap();
+    one.hold(&[Hold { destination_id: destination(1), until, sent_at: until }]).await.unwrap();
     let SlotAnswer::Later(start) = ask_for_slot(&other, permit.id).await else { panic!("it should be held") };
     assert!(start + Duration::from_millis(4) >= until);
 }

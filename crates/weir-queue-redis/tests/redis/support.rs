@@ -16,8 +16,8 @@ use weir_core::{
     plan::NextRun,
 };
 use weir_queue::{
-    HandedBack, Lease, Permit, PermitId, Permits as _, Publication, Published, QueueResult, Schedule as _, SlotAnswer,
-    SlotRequest, Terms, Wake, conformance::Subject,
+    HandedBack, Lease, Permit, PermitId, Permits as _, Publication, Published, QueueResult, Schedule as _, Settled,
+    SlotAnswer, SlotRequest, Terms, Wake, conformance::Subject,
 };
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
 use weir_test_support::{HeldPort, ServerClock};
@@ -232,9 +232,15 @@ pub(crate) async fn take(queue: &RedisQueue, count: usize) -> Vec<Permit> {
     permits
 }
 
+/// These permits as settled, without an answer.
+pub(crate) fn settled(ids: &[PermitId]) -> Vec<Settled> {
+    ids.iter().map(|&id| id.into()).collect()
+}
+
 /// The terms of a destination that was never edited.
 pub(crate) fn terms(limits: RateLimits) -> Terms {
-    Terms { version: Timestamp::MIN, limits, max_in_flight: 64, suspended: false }
+    let [version, held_until, released_at] = [Timestamp::MIN; 3];
+    Terms { version, limits, max_in_flight: 64, suspended: false, held_until, released_at }
 }
 
 pub(crate) async fn ask_for_slot(queue: &RedisQueue, id: PermitId) -> SlotAnswer {

@@ -20,7 +20,7 @@ async fn nothing_is_left_when_everything_is_settled() {
         ask_for_slot(&queue, permit.id).await;
     }
     let ids: Vec<_> = permits.iter().map(|permit| permit.id).collect();
-    queue.settle(&ids[..5]).await.unwrap();
+    queue.settle(&support::settled(&ids[..5])).await.unwrap();
     queue.recorded(&ids[..5]);
     hand_back(&queue, &permits[5..]).await;
     eventually("nothing is left", async || queue.depths().await.unwrap() == Depths::default()).await;
@@ -42,7 +42,7 @@ async fn a_stopped_job_is_kept_until_its_longest_window_has_passed() {
     queue.publish(vec![publication]).await.unwrap();
     let permit = take(&queue, 1).await.remove(0);
     assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
-    queue.settle(&[permit.id]).await.unwrap();
+    queue.settle(&[permit.id.into()]).await.unwrap();
     let kept = keys(&server, "*:job:dst_*").await;
     assert_eq!(kept.len(), 1);
     let redis::Value::Int(ttl) = server.command(&["TTL", &kept[0]]).await else { panic!("a number") };

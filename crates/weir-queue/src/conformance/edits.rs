@@ -1,4 +1,4 @@
-//! Edits, suspensions and holds.
+//! Edits and suspensions.
 
 use std::time::Duration;
 
@@ -104,17 +104,4 @@ pub async fn a_run_under_the_same_terms_ends_a_suspension(subject: Subject) {
     subject.publish(lease, per_second(10), 1, NextRun::Stop).await;
     let permit = subject.take(1).await.remove(0);
     granted(subject.ask_for_slot(&permit).await);
-}
-
-pub async fn a_hold_moves_the_next_slot_of_outstanding_permits(subject: Subject) {
-    let permits = subject.permits(per_second(10), 2, NextRun::Stop).await;
-    subject.slot(&permits[0]).await;
-    let until = subject.clock.now() + Duration::from_secs(1);
-    subject.hold_many(until).await;
-    let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[1]).await else { panic!("the destination is held") };
-    subject.assert_starts(start, until);
-    subject.hold_many(until + Duration::from_secs(60)).await;
-    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn);
-    subject.hold_many(until).await;
-    assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn, "a hold is never shortened");
 }

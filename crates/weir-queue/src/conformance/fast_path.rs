@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_core::{DeliveryId, Destination, RateLimits, claim::ClaimedDelivery, plan::NextRun};
+use weir_core::{DeliveryId, Destination, RateLimits, claim::ClaimedDelivery, limit::MinInterval, plan::NextRun};
 
 use super::{SOON, Subject, destination, granted, per_second};
 use crate::{Permit, Published};
@@ -155,4 +155,15 @@ pub async fn nothing_is_admitted_under_terms_that_the_job_does_not_know(subject:
     let terms = crate::Terms::of(&edited, subject.clock.now());
     assert!(matches!(subject.publish_under(lease, terms, Vec::new(), NextRun::Stop).await, Published::Done));
     subject.admitted(7, &edited).await;
+}
+
+pub async fn deliveries_are_admitted_one_at_a_time_within_a_minimum_interval(subject: Subject) {
+    let limits = RateLimits::UNLIMITED.with_min_interval(MinInterval::from_millis(60_000));
+    let spaced = subject.destination(&limits, 64);
+    subject.run_without_backlog(limits).await;
+    let permit = subject.admitted(7, &spaced).await;
+    subject.assert_not_admitted(8, &spaced).await;
+    granted(subject.ask_for_slot(&permit).await);
+    subject.settle(&permit).await;
+    subject.assert_not_admitted(9, &spaced).await;
 }

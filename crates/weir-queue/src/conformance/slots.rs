@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use weir_core::{
-    Limiter, Period, RateLimit, RateLimits, Timestamp,
-    limiter::{GRANT_AHEAD, UNLIMITED_SLOT_WIDTH},
-    plan::NextRun,
+    Limiter, Period, RateLimit, RateLimits, Timestamp, limit::UNLIMITED_SLOT_WIDTH, limiter::GRANT_AHEAD, plan::NextRun,
 };
 
 use super::{SOON, Subject, granted, per, per_minute, per_second};

@@ -8,7 +8,7 @@ use weir_core::{
     plan::{self, MOST_AHEAD, SHARES},
 };
 
-use crate::{LONGEST_PREPARATION, LONGEST_RUN, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
+use crate::{Hold, LONGEST_PREPARATION, LONGEST_RUN, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
 
 /// The phase of a job.
 ///
@@ -49,7 +49,12 @@ pub(super) struct Job {
     /// The permit that got the last slot, and the start of this slot.
     last_grant: Option<(u64, Timestamp)>,
     /// The end of the latest hold; kept here because the cursors may be unknown.
-    pub(super) held_until: Timestamp,
+    held_until: Timestamp,
+    /// [`Terms::released_at`]; kept here because the terms may be unknown.
+    released_at: Timestamp,
+    /// The maximum of sends in flight after a hold: 1, and one more with each send since the end of the hold that was
+    /// answered and not refused, until it is `max_in_flight`.
+    slow_start: Option<u32>,
     /// How long workers take to be ready. A longer time counts at once; shorter times reduce the value step by step.
     pub(super) preparation: Duration,
     /// How long runs take, from their due time to their publication. Smoothed in the same way.
@@ -85,6 +90,8 @@ impl Job {
             cursors: None,
             last_grant: None,
             held_until: Timestamp::MIN,
+            released_at: Timestamp::MIN,
+            slow_start: None,
             preparation: Duration::ZERO,
             run_time: Duration::ZERO,
             run_since: None,
@@ -118,9 +125,21 @@ impl Job {
     }
 
     /// Applies these terms.
-    pub(super) fn follow(&mut self, terms: &Terms) {
+    pub(super) fn follow(&mut self, terms: &Terms, now: Timestamp) {
         if let Some(cursors) = &mut self.cursors {
             cursors.reconfigure(&terms.limits);
+        }
+        // A release replaces what the queue knows of holds with what the store knows.
+        if terms.released_at > self.released_at {
+            self.released_at = terms.released_at;
+            self.held_until = self.held_until.min(terms.released_at);
+            if let Some(cursors) = &mut self.cursors {
+                cursors.lift_hold(terms.released_at);
+            }
+        }
+        // Terms from before the release may name a hold that it has lifted.
+        if terms.released_at == self.released_at && terms.held_until > now {
+            self.hold_until(terms.held_until);
         }
         self.terms = Some(terms.clone());
     }
@@ -145,8 +164,11 @@ impl Job {
         else {
             return SlotAnswer::Withdrawn;
         };
-        // A permit in flight has its room already. A queued one needs room below the maximum.
-        let has_room = in_flight.is_some() || (self.in_flight.len() as u32) < self.allowed_outstanding();
+        // A permit in flight has its room already. A queued one needs room below the maximum. During a hold its slot is
+        // what it waits for, and nothing can be granted.
+        let has_room = in_flight.is_some()
+            || (self.in_flight.len() as u32) < self.allowed_outstanding()
+            || self.is_held(now + GRANT_AHEAD);
         // No slot while the terms or the cursors are unknown, because the next run finds them; and none while
         // suspended.
         let (Some(cursors), false) = (&mut self.cursors, self.terms.as_ref().is_none_or(|t| t.suspended)) else {
@@ -191,7 +213,12 @@ impl Job {
     /// The maximum of outstanding permits.
     fn allowed_outstanding(&self) -> u32 {
         let max_in_flight = self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
-        self.max_outstanding.map_or(max_in_flight, |most| most.min(max_in_flight))
+        self.lowered_maximum().map_or(max_in_flight, |most| most.min(max_in_flight))
+    }
+
+    /// The maximum of outstanding permits where workers have no places for more, or where a hold has ended a moment ago.
+    pub(super) fn lowered_maximum(&self) -> Option<u32> {
+        self.max_outstanding.into_iter().chain(self.slow_start).min()
     }
 
     /// Limits the outstanding permits to the present number, because a worker had no place for one that was just
@@ -200,10 +227,15 @@ impl Job {
         self.max_outstanding = Some(self.outstanding().max(1));
     }
 
-    /// Raises the maximum by one, because an attempt has ended and its place is free.
-    pub(super) fn raise_max_outstanding(&mut self) {
+    /// Raises the lowered maxima by one, because an attempt has ended and its place is free. The slow start goes on only
+    /// with an answer to a send that started at `answered`, after the hold.
+    pub(super) fn raise_maxima(&mut self, answered: Option<Timestamp>) {
         let max_in_flight = self.terms.as_ref().map_or(u32::MAX, |terms| terms.max_in_flight);
-        self.max_outstanding = self.max_outstanding.map(|most| most + 1).filter(|most| *most < max_in_flight);
+        let raised = |most: Option<u32>| most.map(|most| most + 1).filter(|most| *most < max_in_flight);
+        self.max_outstanding = raised(self.max_outstanding);
+        if answered.is_some_and(|sent_at| sent_at >= self.held_until) {
+            self.slow_start = raised(self.slow_start);
+        }
     }
 
     /// Whether a new delivery can be sent without a run. Four conditions: the last run found less than it was allowed
@@ -264,15 +296,41 @@ impl Job {
     pub(super) fn is_forgettable(&self, now: Timestamp) -> bool {
         self.phase == Phase::Idle
             && !self.has_permits()
-            && self.held_until <= now
+            && !self.is_held(now)
             && self.cursors.as_ref().is_none_or(|cursors| cursors.is_fresh(now - cursors.slot_width()))
     }
 
-    pub(super) fn hold(&mut self, until: Timestamp) {
-        self.held_until = self.held_until.max(until);
-        if let Some(cursors) = &mut self.cursors {
-            cursors.hold(until);
+    /// Whether no slot starts yet because of a hold.
+    pub(super) fn is_held(&self, now: Timestamp) -> bool {
+        now < self.held_until
+    }
+
+    /// Applies a hold, unless the send that asked for it started before the last release.
+    pub(super) fn hold(&mut self, hold: Hold) {
+        if hold.sent_at >= self.released_at {
+            self.hold_until(hold.until);
         }
+    }
+
+    /// Extends the hold. The slow start begins again.
+    fn hold_until(&mut self, until: Timestamp) {
+        if until > self.held_until {
+            self.held_until = until;
+            self.slow_start = Some(1);
+        }
+        if let Some(cursors) = &mut self.cursors {
+            cursors.hold(self.held_until);
+        }
+    }
+
+    /// The cursors; where they are unknown, these. A hold from before applies to them.
+    pub(super) fn know_cursors(&mut self, recovered: impl FnOnce() -> Limiter) {
+        let held_until = self.held_until;
+        self.cursors.get_or_insert_with(|| {
+            let mut cursors = recovered();
+            cursors.hold(held_until);
+            cursors
+        });
     }
 }
 

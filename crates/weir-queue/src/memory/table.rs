@@ -16,8 +16,8 @@ use weir_core::{
 
 use super::job::{DuringLease, Job, Phase};
 use crate::{
-    Edit, HandedBack, Hold, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, SlotAnswer, SlotRequest,
-    Wake,
+    Edit, HandedBack, Hold, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Settled, SlotAnswer,
+    SlotRequest, Wake,
 };
 
 /// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store. An idle
@@ -107,7 +107,7 @@ impl JobTable {
             return;
         }
         job.version += 1;
-        job.follow(&edit.terms);
+        job.follow(&edit.terms, now);
         // The next run finds out whether there is a backlog.
         job.fast_path_ahead = None;
         if !matches!(job.phase, Phase::Leased { .. }) {
@@ -118,7 +118,7 @@ impl JobTable {
     }
 
     pub fn hold(&mut self, hold: Hold) {
-        self.jobs.entry(hold.destination_id).or_insert_with(Job::new).hold(hold.until);
+        self.jobs.entry(hold.destination_id).or_insert_with(Job::new).hold(hold);
     }
 
     /// Claims due jobs and leases that have ended, earliest first.
@@ -156,7 +156,7 @@ impl JobTable {
                 preparation: job.preparation,
                 run_time: job.run_time,
                 ahead: job.ended_meanwhile(now),
-                max_outstanding: job.max_outstanding,
+                max_outstanding: job.lowered_maximum(),
                 known_since: self.known_since,
             });
         }
@@ -185,13 +185,8 @@ impl JobTable {
         // Unknown cursors come from the run, or begin one spacing from now. A hold from before applies to them. Then
         // the limits that the run has read are applied.
         if let Some(terms) = &terms {
-            let held_until = job.held_until;
-            job.cursors.get_or_insert_with(|| {
-                let mut cursors = recovered.unwrap_or_else(|| Limiter::recovered(&terms.limits, Some(now)));
-                cursors.hold(held_until);
-                cursors
-            });
-            job.follow(terms);
+            job.know_cursors(|| recovered.unwrap_or_else(|| Limiter::recovered(&terms.limits, Some(now))));
+            job.follow(terms, now);
         }
         // Each slot is expected after those of the permits before it.
         for delivery in deliveries {
@@ -243,7 +238,7 @@ impl JobTable {
         let closed = self.closed;
         // The conditions are checked again, because they may have changed since the room was reserved.
         let admits = |job: &&mut Job| {
-            job.terms.as_ref().is_some_and(|terms| !terms.suspended) && job.held_until <= now && job.cursors.is_some()
+            job.terms.as_ref().is_some_and(|terms| !terms.suspended) && !job.is_held(now) && job.cursors.is_some()
         };
         match self.jobs.get_mut(&destination_id).filter(admits).filter(|job| job.reserved > 0 && !closed) {
             Some(job) => {
@@ -313,10 +308,10 @@ impl JobTable {
     }
 
     /// Removes a permit whose attempt has ended. A job that waits for room becomes due.
-    pub fn settle(&mut self, now: Timestamp, id: PermitId) {
+    pub fn settle(&mut self, now: Timestamp, Settled { id, answered }: Settled) {
         let Some(job) = self.jobs.get_mut(&id.destination_id) else { return };
         if job.in_flight.remove(&id.serial).or_else(|| job.queued.remove(&id.serial)).is_some() {
-            job.raise_max_outstanding();
+            job.raise_maxima(answered);
             self.room_freed(now, id.destination_id);
         }
     }

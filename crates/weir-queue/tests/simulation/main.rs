@@ -171,7 +171,7 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         assert!(matches!(table.publish(START, publication), Published::Done));
         let permit = table.take(1).remove(0);
         assert!(matches!(table.take_slot(START, SlotRequest::new(permit.id)), SlotAnswer::Granted(_)));
-        table.settle(START, permit.id);
+        table.settle(START, permit.id.into());
     };
     publish_one(hourly, Period::Hour, NextRun::Stop);
     publish_one(brief, Period::Second, NextRun::Stop);

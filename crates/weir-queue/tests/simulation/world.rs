@@ -298,7 +298,7 @@ impl Simulation {
                 let answered = self.now + self.timing.answer;
                 self.events.push(Reverse((answered, SimulatedEvent::Answered(serial))));
             }
-            SimulatedEvent::Answered(serial) => self.table.settle(self.now, id(serial)),
+            SimulatedEvent::Answered(serial) => self.table.settle(self.now, id(serial).into()),
         }
     }
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, claim::ClaimedDelivery};
 use weir_queue::{
     DueJobs, Edit, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError,
-    QueueResult, Schedule, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
+    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
 };
 
 /// The result that the caller gets instead of the answer.
@@ -85,8 +85,8 @@ impl Permits for LostAnswers {
         self.queue.take_slot(request).await
     }
 
-    async fn settle(&self, ids: &[PermitId]) -> QueueResult<()> {
-        self.queue.settle(ids).await
+    async fn settle(&self, settled: &[Settled]) -> QueueResult<()> {
+        self.queue.settle(settled).await
     }
 
     fn recorded(&self, ids: &[PermitId]) {

@@ -55,7 +55,7 @@ impl World {
         endpoint.sends.push(now);
         *endpoint.attempts.entry(claim.delivery_id).or_default() += 1;
         let outcome = if now < back_at { AttemptOutcome::Retryable } else { AttemptOutcome::Delivered };
-        let ending = EndedAttempt { outcome, effect: Effect::None, began: now, now };
+        let ending = EndedAttempt { outcome, effect: Effect::None, refusal: None, began: now, now };
         let policy = known.settings.breaker.unwrap();
         if let Some(changed) = endpoint.window.observe(&known.breaker, &policy, &ending) {
             let change = BreakerChange { id, expected: known.breaker.clone(), changed, now };
@@ -63,14 +63,14 @@ impl World {
             let known = self.store.destinations(&[id]).await.unwrap().remove(0).unwrap();
             self.queue.edited(&[Edit { destination_id: id, terms: Terms::of(&known, now) }]).await.unwrap();
         }
-        self.queue.settle(&[permit.id]).await.unwrap();
+        self.queue.settle(&[permit.id.into()]).await.unwrap();
         if outcome == AttemptOutcome::Delivered {
             endpoint.delivered += 1;
             self.store.end(claim);
             return;
         }
         let attempt = endpoint.attempts[&claim.delivery_id];
-        match RetryPolicy::default().next(attempt, now, now, 1.0, None) {
+        match RetryPolicy::default().next(attempt, now, now, 1.0, None, true) {
             Next::RetryAt(due) => {
                 self.store.put_back(claim, due);
                 self.queue.wake(&[Wake { destination_id: id, due }]).await.unwrap();

@@ -73,7 +73,7 @@ async fn the_store_works_again_after_its_connections_were_lost() {
         let results = vec![Arc::new(result(&claims[0].deliveries[0], Verdict::Delivered))];
         let settled = answered(async || store.settle(results.clone()).await).await;
         assert!(matches!(settled[0], Settlement::Settled(_)));
-        let hold = Hold { id: destination_id(1), until: now, reason: "busy".to_owned(), now: NOW };
+        let hold = Hold { id: destination_id(1), until: now, reason: "busy".to_owned(), sent_at: NOW, now: NOW };
         answered(async || store.hold_destinations(vec![hold.clone()]).await).await;
         answered(async || store.check().await).await;
         assert!(terminate(&database).await > 0);

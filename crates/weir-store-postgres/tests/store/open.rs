@@ -135,6 +135,9 @@ async fn migrate_returns_the_applied_migrations() {
         (6, "operational events"),
         (7, "installation"),
         (9, "session secret"),
+        (13, "minimum interval"),
+        (15, "released holds"),
+        (16, "bodies"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

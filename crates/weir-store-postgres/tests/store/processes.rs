@@ -129,7 +129,9 @@ async fn an_edit_is_seen_by_another_process_at_once() {
         expected_updated_at: NOW,
         settings,
         closes_breaker: false,
+        lifts_hold: false,
         now: NOW + Duration::from_secs(1),
+        made_at: NOW + Duration::from_secs(1),
     };
     let edited = editor.patch_destination(patch, activity().into()).await.unwrap().into_new().flatten().unwrap();
     assert_eq!(other.destinations(&[first.id]).await.unwrap(), [Some(edited)]);
@@ -142,7 +144,7 @@ async fn an_edit_is_seen_by_another_process_at_once() {
     let before = version().await;
     for until in [60, 90] {
         let until = NOW + Duration::from_secs(until);
-        let hold = Hold { id: first.id, until, reason: "busy".to_owned(), now: NOW };
+        let hold = Hold { id: first.id, until, reason: "busy".to_owned(), sent_at: NOW, now: NOW };
         editor.hold_destinations(vec![hold]).await.unwrap();
         let held = other.destination(first.id).await.unwrap().unwrap();
         assert_eq!(held.held_until, Some(until));

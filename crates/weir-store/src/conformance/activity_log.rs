@@ -89,7 +89,9 @@ pub async fn changes_are_recorded_with_their_activities(mut subject: Subject) {
         expected_updated_at: made.updated_at,
         settings,
         closes_breaker: false,
+        lifts_hold: false,
         now: NOW + seconds(2),
+        made_at: NOW + seconds(2),
     };
     let patched = subject.store.patch_destination(patch, edited.clone().into()).await.expect("patch");
     patched.into_new().flatten().expect("applied");
@@ -159,7 +161,9 @@ pub async fn a_change_that_is_refused_is_no_activity(subject: Subject) {
         expected_updated_at: first.updated_at,
         settings: first.settings.clone(),
         closes_breaker: false,
+        lifts_hold: false,
         now: NOW + seconds(9),
+        made_at: NOW + seconds(9),
     };
     assert_eq!(subject.store.patch_destination(patch, refused().into()).await.expect("patch"), Created::New(None));
     let stale = DestinationDeletion { expected_updated_at: Some(first.updated_at), ..deletion(1, seconds(9)) };
@@ -294,7 +298,9 @@ pub async fn an_edit_with_an_answer_is_made_once(subject: Subject) {
             expected_updated_at,
             settings,
             closes_breaker: false,
+            lifts_hold: false,
             now: NOW + seconds(at),
+            made_at: NOW + seconds(at),
         }
     };
     let answer = |at: u64| KeyedAnswer {

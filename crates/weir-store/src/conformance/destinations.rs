@@ -3,19 +3,21 @@
 use weir_core::{
     activity::Action,
     breaker::{AttemptWindow, EndedAttempt},
+    limit::MinInterval,
     outcome::Effect,
-    signing::{KeyKind, SignatureStyle},
+    signing::{CUSTOM, KeyKind, StyleSpec, style_names},
 };
 
 use super::*;
-use crate::{ActivityFilter, DestinationDeletion, EditPlace};
+use crate::{ActivityFilter, DestinationDeletion, DestinationPatch, EditPlace};
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
     made.settings.event_types = ["video.*", "order.paid"].map(|pattern| pattern.parse().expect("a pattern")).to_vec();
-    let minute = RateLimit { limit: non_zero(300), period: Period::Minute, burst: non_zero(3) };
-    let second = RateLimit::new(10, Period::Second).expect("a limit");
-    made.settings.rate_limits = RateLimits::new(vec![second, minute]).expect("limits");
+    let minute = RateLimit::with_burst(300, Period::Minute, 3).expect("a limit");
+    let second = RateLimit::new(10, Period::Second).and_then(|limit| limit.with_margin(50)).expect("a limit");
+    let limits = RateLimits::new(vec![second, minute]).expect("limits");
+    made.settings.rate_limits = limits.with_min_interval(MinInterval::from_millis(100));
     made.settings.headers = vec![("x-key".to_owned(), "value \"quoted\"".to_owned())];
     made.settings.retry.delays = weir_core::retry::RetryDelays::Schedule(vec![100, 2_000]);
     assert_eq!(*subject.create(made.clone()).await, made);
@@ -112,13 +114,20 @@ pub async fn changed_limits_are_recorded_and_unchanged_ones_are_not(subject: Sub
         })
         .await;
     let third = third.expect("applied");
+    let with_interval = |limits: RateLimits| limits.with_min_interval(MinInterval::from_millis(60_000));
     let unlimited = |settings: &mut Settings| settings.rate_limits = RateLimits::UNLIMITED;
-    subject.patch(&third, NOW + seconds(3), unlimited).await.expect("applied");
+    let fourth = subject.patch(&third, NOW + seconds(3), unlimited).await.expect("applied");
+    let add_interval = |settings: &mut Settings| settings.rate_limits = with_interval(settings.rate_limits.clone());
+    subject.patch(&fourth, NOW + seconds(4), add_interval).await.expect("applied");
     subject.delete(1).await;
     let changes = subject.store.limit_changes(first.id).await.expect("read");
     let changes: Vec<_> = changes.into_iter().map(|change| (change.at, change.limits)).collect();
-    let expected =
-        [(NOW, per_second(10)), (NOW + seconds(2), per_second(99)), (NOW + seconds(3), RateLimits::UNLIMITED)];
+    let expected = [
+        (NOW, per_second(10)),
+        (NOW + seconds(2), per_second(99)),
+        (NOW + seconds(3), RateLimits::UNLIMITED),
+        (NOW + seconds(4), with_interval(RateLimits::UNLIMITED)),
+    ];
     assert_eq!(changes, expected);
 }
 
@@ -138,7 +147,8 @@ pub async fn resuming_clears_the_reason_of_the_pause(subject: Subject) {
 /// The state of a breaker after ten failures in a row.
 pub(super) fn opened(breaker: &Breaker, at: Timestamp) -> Breaker {
     let (policy, mut window) = (BreakerPolicy::default(), AttemptWindow::default());
-    let failure = EndedAttempt { outcome: AttemptOutcome::Retryable, effect: Effect::None, began: at, now: at };
+    let outcome = AttemptOutcome::Retryable;
+    let failure = EndedAttempt { outcome, effect: Effect::None, refusal: None, began: at, now: at };
     (0..10).find_map(|_| window.observe(breaker, &policy, &failure)).expect("it opens")
 }
 
@@ -172,7 +182,8 @@ pub async fn many_destinations_are_held_paused_and_broken_at_once(subject: Subje
     subject.pause(6).await;
     subject.hold(7, NOW + seconds(90), "longer", NOW).await;
     let all = || made.iter().map(|destination| destination.id);
-    let holds = all().map(|id| Hold { id, until: NOW + seconds(60), reason: "busy".to_owned(), now: NOW });
+    let holds =
+        all().map(|id| Hold { id, until: NOW + seconds(60), reason: "busy".to_owned(), sent_at: NOW, now: NOW });
     subject.store.hold_destinations(holds.collect()).await.expect("hold");
     let open = opened(&Breaker::default(), NOW);
     let change = |id| BreakerChange { id, expected: Breaker::default(), changed: open.clone(), now: NOW + seconds(1) };
@@ -229,7 +240,15 @@ pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subj
     assert!(subject.change_breaker(change).await);
     let current = subject.store.destination(id).await.expect("read").expect("a destination");
     let (expected_updated_at, settings, now) = (current.updated_at, current.settings.clone(), NOW + seconds(100));
-    let patch = crate::DestinationPatch { id, expected_updated_at, settings, closes_breaker: true, now };
+    let patch = crate::DestinationPatch {
+        id,
+        expected_updated_at,
+        settings,
+        closes_breaker: true,
+        lifts_hold: false,
+        now,
+        made_at: now,
+    };
     let edited = subject.store.patch_destination(patch, creation()).await.expect("patch");
     let edited = edited.into_new().flatten().expect("applied");
     assert_eq!(edited.breaker, Breaker::default());
@@ -265,6 +284,64 @@ pub async fn a_hold_is_only_ever_extended(subject: Subject) {
         assert_eq!(held.held_reason.as_deref(), Some(expected.1));
         assert_eq!(held.updated_at, made.updated_at);
     }
+}
+
+/// Another URL, a resume, and an edit that says so. The hold ends with the edit, and holds of earlier sends do not count,
+/// whenever they are recorded.
+pub async fn a_release_lifts_the_hold_and_ignores_those_of_earlier_sends(subject: Subject) {
+    type Edit = fn(&mut Settings);
+    let edits: [(&str, bool, bool, Edit); 6] = [
+        ("name", false, false, |settings| settings.name = "b".to_owned()),
+        ("breaker", false, false, |settings| settings.breaker = None),
+        ("url", false, true, |settings| settings.url = "https://example.com/other".parse().expect("a URL")),
+        ("pause", false, false, |settings| settings.paused = true),
+        ("resume", false, true, |settings| settings.paused = false),
+        ("release", true, true, |_| {}),
+    ];
+    let id = subject.create(destination(1)).await.id;
+    let read = async || subject.store.destination(id).await.expect("read").expect("a destination");
+    let hold = async |until, sent_at, now| {
+        let hold = Hold { id, until, reason: "busy".to_owned(), sent_at, now };
+        subject.store.hold_destinations(vec![hold]).await.expect("hold");
+    };
+    let mut released_at = None;
+    for (index, (field, lifts_hold, lifts, edit)) in edits.into_iter().enumerate() {
+        let at = NOW + seconds(100 * (index as u64 + 1));
+        let until = at + seconds(1_000);
+        hold(until, at, at).await;
+        let current = read().await;
+        assert_eq!(current.held_until, Some(until), "{field}");
+        let mut settings = current.settings.clone();
+        edit(&mut settings);
+        // The previous edit was made by a clock that was ahead.
+        let (now, made_at) = (at + seconds(60), at + seconds(5));
+        let patch = DestinationPatch {
+            id,
+            expected_updated_at: current.updated_at,
+            settings,
+            closes_breaker: false,
+            lifts_hold,
+            now,
+            made_at,
+        };
+        subject
+            .store
+            .patch_destination(patch, creation())
+            .await
+            .expect("patch")
+            .into_new()
+            .expect("new")
+            .expect("applied");
+        // A send from before the edit is answered after it.
+        hold(until + seconds(1), at + seconds(4), at + seconds(6)).await;
+        let edited = read().await;
+        released_at = if lifts { Some(made_at) } else { released_at };
+        let held = (!lifts).then(|| (until + seconds(1), "busy"));
+        let shown = edited.held_until.zip(edited.held_reason.as_deref());
+        assert_eq!((shown, edited.released_at), (held, released_at), "{field}");
+    }
+    hold(NOW + seconds(900), released_at.expect("released"), NOW + seconds(700)).await;
+    assert_eq!(read().await.held_until, Some(NOW + seconds(900)), "a send from after the release");
 }
 
 pub async fn deleting_a_destination_cancels_its_waiting_deliveries_and_keeps_its_history(subject: Subject) {
@@ -386,22 +463,47 @@ pub async fn a_rotation_of_a_changed_destination_is_refused(subject: Subject) {
 }
 
 pub async fn every_signature_style_is_read_back(mut subject: Subject) {
-    let header = || "x-signature".to_owned();
-    let ways = [
-        SignatureStyle::Standard,
-        SignatureStyle::Timestamped { header: header() },
-        SignatureStyle::Prefixed { header: header(), timestamp_header: None },
-        SignatureStyle::Prefixed { header: header(), timestamp_header: Some("x-time".to_owned()) },
+    let named = style_names().filter(|name| *name != CUSTOM).map(StyleSpec::named);
+    let own = |text: &str| Some(text.to_owned());
+    let others = [
+        StyleSpec { header: own("x-s"), timestamp_header: own("x-time"), ..StyleSpec::named("prefixed") },
+        StyleSpec { header: own("x-own"), ..StyleSpec::named("slack") },
+        StyleSpec {
+            signed: own("{id}\n{timestamp}.{body}"),
+            value: own("t={timestamp};s={signature}"),
+            separator: own(";"),
+            encoding: own("base64"),
+            ..StyleSpec::named(CUSTOM)
+        },
     ];
     let mut made = Vec::new();
-    for (number, style) in (1..).zip(ways) {
+    for (number, spec) in (1..).zip(named.chain(others)) {
         let mut styled = destination(number);
-        styled.settings.signing.style = style;
+        let style = spec.resolve().expect("a style");
+        styled.settings.signing = Signing { style: style.clone(), ..Signing::new(style.new_secret(None, [5; 32])) };
         made.push(subject.create(styled).await);
     }
-    let mut private = destination(9);
+    let mut private = destination(99);
     private.settings.signing = Signing::new(Secret::from_random(KeyKind::Ed25519, [5; 32]));
     made.push(subject.create(private).await);
+    subject.reopen().await;
+    for made in made {
+        assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made));
+    }
+}
+
+pub async fn the_form_of_a_body_is_read_back_and_edited(mut subject: Subject) {
+    let text = |text: &str| Some(text.to_owned());
+    let mut made = Vec::new();
+    for (number, format) in (1..).zip(BodyFormat::ALL) {
+        let mut formed = destination(number);
+        formed.settings.body = BodySettings { format, content_type: text("text/plain"), source: text("urn:acme") };
+        made.push(subject.create(formed).await);
+    }
+    let plain = BodySettings::default();
+    let edit = |settings: &mut Settings| settings.body = plain.clone();
+    made[1] = subject.patch(&made[1], NOW + seconds(1), edit).await.expect("applied");
+    assert_eq!(made[1].settings.body, plain);
     subject.reopen().await;
     for made in made {
         assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made));

@@ -1,7 +1,7 @@
 //! Reads for the API: events, deliveries, attempts, sends.
 
 use super::*;
-use crate::{EventFilter, ListOrder, SendRecord, SendsRequest};
+use crate::{EventFilter, ListOrder, RefusalWatch, SendRecord, SendsRequest, refusals_of};
 
 pub async fn an_event_is_read_back(subject: Subject) {
     let event = with_key(event(1), "a");
@@ -232,6 +232,61 @@ pub async fn sends_are_listed_with_their_results(subject: Subject) {
         assert_eq!(attempt.sent_at, Some(send.place.sent_at));
     }
     assert_eq!(subject.sends(1, sent(30), sent(40)).await, sends[1..3]);
+}
+
+pub async fn sends_that_the_receiver_refuses_for_their_rate_are_marked(subject: Subject) {
+    subject.create_many(1).await;
+    subject.post(1, 1..=7).await;
+    let header = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    let answers = [
+        (Some(429), vec![], true),
+        (Some(503), header("retry-after", "1"), true),
+        (Some(403), header("x-ratelimit-remaining", "0"), true),
+        (Some(503), vec![], false),
+        (Some(403), header("x-ratelimit-remaining", "9"), false),
+        (Some(500), header("retry-after", "1"), false),
+        (None, vec![], false),
+    ];
+    for (second, (claimed, (status, headers, _))) in subject.claim(1, 7).await.iter().zip(answers.clone()).enumerate() {
+        let mut result = result(claimed, Verdict::Retry { at: NOW + seconds(99) });
+        result.attempt.sent_at = Some(NOW + seconds(20 + second as u64));
+        result.attempt.status_code = status;
+        result.attempt.details.response_headers = headers;
+        subject.settle(result).await;
+    }
+    let seen: Vec<_> = subject.sends(1, NOW, NOW + seconds(40)).await.iter().map(|send| send.is_refused).collect();
+    assert_eq!(seen, answers.map(|(_, _, is_refused)| is_refused));
+}
+
+/// Three of ten sends are refused, which a receiver with a limit of its own does.
+pub async fn refusals_within_the_limit_are_found_and_end_with_an_edit(subject: Subject) {
+    subject.create_many(2).await;
+    subject.post(1, 1..=12).await;
+    for (second, claimed) in subject.claim(1, 12).await.iter().enumerate() {
+        let is_refused = second % 4 == 3;
+        let verdict = if is_refused { Verdict::Retry { at: NOW + seconds(99) } } else { Verdict::Delivered };
+        let mut result = result(claimed, verdict);
+        result.attempt.sent_at = Some(NOW + seconds(100) + Duration::from_millis(300 * second as u64));
+        result.attempt.status_code = Some(if is_refused { 429 } else { 200 });
+        subject.settle(result).await;
+    }
+    let ids = [1, 2].map(destination_id);
+    let destinations: Vec<_> = subject.store.destinations(&ids).await.expect("read").into_iter().flatten().collect();
+    let [refusing, other] = &destinations[..] else { panic!("two destinations") };
+    let (store, now) = (&*subject.store, NOW + seconds(110));
+    let found = refusals_of(store, refusing, now).await.expect("read").expect("three refusals");
+    assert_eq!((found.sends, found.refused), (12, 3));
+    assert_eq!(refusals_of(store, refusing, now + seconds(400)).await.expect("read"), None, "long ago");
+    // The watch knows nothing of what it has not looked at.
+    let mut watch = RefusalWatch::default();
+    assert!(watch.is_due(now) && watch.found(other).is_none());
+    watch.look(store, destinations.clone(), now).await.expect("look");
+    assert_eq!((watch.found(refusing), watch.found(other)), (Some(Some(found)), Some(None)));
+    assert!(!watch.is_due(now + seconds(1)) && watch.is_due(now + seconds(30)));
+    // An edit may be the remedy: what was before it says nothing about the new settings.
+    let edited = Destination { updated_at: now, ..Destination::clone(refusing) };
+    assert_eq!(refusals_of(store, &edited, now).await.expect("read"), None);
+    assert_eq!(watch.found(&edited), None);
 }
 
 pub async fn sends_at_the_same_instant_are_each_on_one_page(subject: Subject) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Recovered, SendHistory};
 
 impl Subject {
-    async fn recover(&self, at: u64, all: bool, limit: u32) -> Recovered {
+    pub(super) async fn recover(&self, at: u64, all: bool, limit: u32) -> Recovered {
         self.store.recover_claims(NOW + seconds(at), all, limit).await.expect("recover")
     }
 

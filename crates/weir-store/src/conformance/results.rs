@@ -51,6 +51,48 @@ pub async fn an_attempt_is_recorded_in_full(subject: Subject) {
     assert_eq!(subject.attempts(first.claim.delivery_id).await, [failed.attempt, delivered.attempt]);
 }
 
+/// A refusal: it does not count against `max_attempts`.
+fn refused(claimed: &ClaimedDelivery) -> AttemptResult {
+    AttemptResult { is_counted: false, ..result(claimed, Verdict::Retry { at: NOW + seconds(2) }) }
+}
+
+pub async fn refusals_raise_the_number_of_attempts_and_are_not_counted(subject: Subject) {
+    subject.create_many(1).await;
+    subject.post(1, 1..=2).await;
+    for attempts in 0..3 {
+        let mut claimed = subject.claim(1, 2).await;
+        claimed.sort_by_key(|claimed| claimed.event_id);
+        let [refused_one, failed_one] = &claimed[..] else { panic!("{} claims", claimed.len()) };
+        let counts = claimed.iter().map(|one| (one.attempts, one.attempts_before)).collect::<Vec<_>>();
+        assert_eq!(counts, [(attempts, attempts), (attempts, 0)]);
+        let results = [refused(refused_one), result(failed_one, Verdict::Retry { at: NOW + seconds(2) })];
+        subject.store.settle(results.map(Arc::new).to_vec()).await.expect("settle");
+    }
+    // A claim that is given back unsent leaves the delivery as it was.
+    let mut claimed = subject.claim(1, 2).await;
+    claimed.sort_by_key(|claimed| claimed.event_id);
+    let claimed = claimed.remove(0);
+    subject.store.release(vec![claimed.claim], NOW).await.expect("release");
+    let delivery = subject.delivery(claimed.claim.delivery_id).await;
+    assert_eq!((delivery.state, delivery.attempts), (DeliveryState::Retrying, 3));
+}
+
+pub async fn a_recovered_delivery_that_was_only_refused_has_attempts_left(subject: Subject) {
+    let mut twice = destination(1);
+    twice.settings.retry.max_attempts = 2;
+    subject.create(twice).await;
+    subject.post(1, [1]).await;
+    for _ in 0..3 {
+        let claimed = subject.claim(1, 1).await.remove(0);
+        subject.settle(refused(&claimed)).await;
+    }
+    for state in [DeliveryState::Retrying, DeliveryState::Dead] {
+        let claimed = subject.claim(1, 1).await.remove(0);
+        subject.recover(10, true, 9).await;
+        assert_eq!(subject.state(claimed.claim.delivery_id).await, state);
+    }
+}
+
 pub async fn settlements_are_returned_in_the_order_of_the_results(subject: Subject) {
     subject.create_many(1).await;
     subject.post(1, 1..=600).await;

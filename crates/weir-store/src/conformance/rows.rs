@@ -39,12 +39,14 @@ pub fn destination(number: u128) -> Destination {
             alerts: AlertOverrides::default(),
             order: DeliveryOrder::Any,
             headers: Vec::new(),
+            body: BodySettings::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     }
 }
@@ -149,7 +151,7 @@ pub fn result(claimed: &ClaimedDelivery, verdict: Verdict) -> AttemptResult {
         Verdict::Failed => AttemptOutcome::Rejected,
     };
     let now = NOW + Duration::from_millis(1_020);
-    AttemptResult { claim: claimed.claim, attempt: attempt(claimed, outcome), verdict, now }
+    AttemptResult { claim: claimed.claim, attempt: attempt(claimed, outcome), verdict, is_counted: true, now }
 }
 
 pub(super) fn page(limit: u32) -> PageRequest {

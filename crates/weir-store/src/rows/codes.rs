@@ -46,11 +46,21 @@ fn at<T: Copy>(all: &[T], code: i64) -> Option<T> {
     all.get(usize::try_from(code).ok()?).copied()
 }
 
-/// Limits as a JSON array of `{"limit", "period", "burst"}`.
+/// The limits of periods as a JSON array of `{"limit", "period", "burst"}`, with `"margin_ms"` unless it is 0.
 pub fn limits_json(limits: &RateLimits) -> String {
-    let limit =
-        |limit: &RateLimit| json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
+    let limit = |limit: &RateLimit| {
+        let mut json = json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
+        if limit.margin_ms() > 0 {
+            json["margin_ms"] = limit.margin_ms().into();
+        }
+        json
+    };
     Value::Array(limits.as_slice().iter().map(limit).collect()).to_string()
+}
+
+/// The column of a minimum interval.
+pub fn interval_code(limits: &RateLimits) -> Option<i64> {
+    limits.min_interval().map(|interval| interval.as_millis().into())
 }
 
 /// The limits of [`limits_json`]; `None` for a text that no store has written.
@@ -58,7 +68,9 @@ pub(super) fn limits(text: &str) -> Option<RateLimits> {
     let values: Vec<Value> = serde_json::from_str(text).ok()?;
     let limit = |value: &Value| {
         let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
-        RateLimit::with_burst(number("limit")?, Period::parse(value["period"].as_str()?)?, number("burst")?)
+        let margin_ms = if value["margin_ms"].is_null() { 0 } else { number("margin_ms")? };
+        RateLimit::with_burst(number("limit")?, Period::parse(value["period"].as_str()?)?, number("burst")?)?
+            .with_margin(margin_ms)
     };
     RateLimits::new(values.iter().map(limit).collect::<Option<_>>()?).ok()
 }
@@ -95,10 +107,13 @@ mod tests {
     #[test]
     fn limits_are_read_back() {
         let second = RateLimit::with_burst(10, Period::Second, 3).unwrap();
-        let day = RateLimit::new(1_000_000, Period::Day).unwrap();
+        let day = RateLimit::new(1_000_000, Period::Day).unwrap().with_margin(50).unwrap();
         for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap()] {
             assert_eq!(limits(&limits_json(&all)), Some(all));
         }
         assert_eq!(limits(r#"[{"limit": 0, "period": "second", "burst": 1}]"#), None);
+        assert_eq!(limits(r#"[{"limit": 1, "period": "second", "burst": 1, "margin_ms": 10001}]"#), None);
+        let second = RateLimits::new(vec![second]).unwrap();
+        assert!(!limits_json(&second).contains("margin_ms"), "as an earlier version writes it");
     }
 }

@@ -139,14 +139,15 @@ pub fn response_headers_json(details: &AttemptDetails) -> Option<String> {
     serde_json::to_string(&details.response_headers).ok()
 }
 
-/// From six columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome, and
-/// when the delivery began to be due.
+/// From seven columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome,
+/// when the delivery began to be due, and whether the receiver refused it for its rate.
 pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
     let place = SendPlace { sent_at: row.time(0)?, delivery_id: row.delivery_id(1)?, number: row.small(2)? };
     let answered_at = place.sent_at + Duration::from_millis(row.small(3)?.into());
     let outcome = row.outcome(4)?;
     let delivered = if outcome == AttemptOutcome::Delivered { Some((row.time(5)?, answered_at)) } else { None };
-    Ok(SendRecord { place, delivered, is_unknown: outcome == AttemptOutcome::Unknown })
+    let is_refused = row.flag(6)?;
+    Ok(SendRecord { place, delivered, is_unknown: outcome == AttemptOutcome::Unknown, is_refused })
 }
 
 #[cfg(test)]

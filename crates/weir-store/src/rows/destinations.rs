@@ -3,12 +3,13 @@
 use std::{borrow::Cow, num::NonZeroU32};
 
 use weir_core::{
-    Destination, Timestamp, destination::Settings, order::DeliveryOrder, pattern::EventPattern, signing::Signing,
+    Destination, RateLimits, Timestamp, destination::Settings, limit::MinInterval, order::DeliveryOrder,
+    pattern::EventPattern, signing::Signing,
 };
 
 use super::{
     Corrupt, Row,
-    codes::{limits, limits_json},
+    codes::{interval_code, limits, limits_json},
 };
 use crate::LimitChange;
 
@@ -17,7 +18,8 @@ use crate::LimitChange;
 macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
-        paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts"
+        paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
+        min_interval_ms, released_at, body"
     };
 }
 
@@ -36,7 +38,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         name: row.text(4)?,
         url: row.parsed(5, "a URL", |text| text.parse().ok())?,
         event_types: row.parsed(6, "event types", event_types)?,
-        rate_limits: row.parsed(7, "a rate limit", limits)?,
+        rate_limits: rate_limits(row, 7, 22)?,
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
         retry: row.parsed(10, "a retry policy", |text| serde_json::from_str(text).ok())?,
@@ -46,6 +48,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         breaker: row.parsed(17, "a breaker policy", |text| serde_json::from_str(text).ok())?,
         alerts: row.parsed(19, "alerts", |text| serde_json::from_str(text).ok())?,
         order: DeliveryOrder::new(row.flag(20)?, skip_after_attempts(row, 21)?),
+        body: row.parsed(24, "the form of a body", |text| serde_json::from_str(text).ok())?,
     };
     Ok(Destination {
         id: row.destination_id(0)?,
@@ -55,8 +58,21 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         paused_reason: row.optional_text(14)?,
         held_until: row.optional_time(15)?,
         held_reason: row.optional_text(16)?,
+        released_at: row.optional_time(23)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
     })
+}
+
+/// The limits from their column, and the minimum interval from its own.
+fn rate_limits<E: From<Corrupt>>(row: &impl Row<E>, of_periods: usize, interval: usize) -> Result<RateLimits, E> {
+    let min_interval = match row.optional_int(interval)? {
+        Some(millis) => {
+            let interval = u32::try_from(millis).ok().and_then(MinInterval::from_millis);
+            Some(interval.ok_or(Corrupt("a minimum interval"))?)
+        }
+        None => None,
+    };
+    Ok(row.parsed(of_periods, "a rate limit", limits)?.with_min_interval(min_interval))
 }
 
 fn event_types(text: &str) -> Option<Vec<EventPattern>> {
@@ -79,7 +95,7 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 19], serde_json::Error> {
+pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -111,10 +127,13 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 19], 
         text(serde_json::to_string(&settings.alerts)?),
         Value::Flag(settings.order.is_by_key()),
         Value::Int(settings.order.skip_after_attempts().map(|attempts| attempts.get().into())),
+        Value::Int(interval_code(&settings.rate_limits)),
+        optional_time(destination.released_at),
+        text(serde_json::to_string(&settings.body)?),
     ])
 }
 
-/// From two columns: an instant, and the limits that apply from then on.
+/// From three columns: an instant, and the limits and the minimum interval that apply from then on.
 pub fn limit_change<E: From<Corrupt>>(row: &impl Row<E>) -> Result<LimitChange, E> {
-    Ok(LimitChange { at: row.time(0)?, limits: row.parsed(1, "a rate limit", limits)? })
+    Ok(LimitChange { at: row.time(0)?, limits: rate_limits(row, 1, 2)? })
 }

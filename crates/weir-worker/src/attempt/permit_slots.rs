@@ -5,7 +5,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use weir_core::{Slot, Timestamp, claim::ClaimedDelivery, limiter::GRANT_AHEAD};
+use weir_core::{RateLimits, Slot, Timestamp, claim::ClaimedDelivery, limiter::GRANT_AHEAD};
 use weir_queue::{Permit, SLOT_HORIZON, SlotAnswer, SlotRequest};
 
 use super::Attempter;
@@ -14,6 +14,9 @@ use crate::outbound::SlotSource;
 /// How long before the expected slot the worker has the answer, so that a busy machine is in time too. The time is
 /// rounded down to [`ASK_EVERY`], and the measured time of a request is added.
 const ASK_AHEAD: Duration = Duration::from_millis(15);
+/// At most this part of the least interval between two sends. An interval has narrow slots, and one that is missed is
+/// given back only while it is the last that was granted. So the next one is asked for after the end of the one before.
+const PART_OF_INTERVAL: u32 = 2;
 /// The same for a replay's permit. It asks later than a live delivery does, but early enough for a slot of only 10 ms.
 const REPLAY_ASK_AHEAD: Duration = Duration::from_millis(2);
 /// Requests for slots are made at multiples of this time, so that permits with close slots ask in one call: at 1,000 a
@@ -33,6 +36,8 @@ const ASK_RETRY: Duration = Duration::from_millis(100);
 pub(super) struct PermitSlots<'a> {
     pub(super) attempter: &'a Attempter,
     pub(super) permit: &'a Permit,
+    /// How long before the expected slot it is asked for.
+    pub(super) ask_ahead: AskAhead,
     /// The latest send start: a later attempt could outlast its claim.
     pub(super) start_by: Timestamp,
     /// How long the worker took to be ready to send; `None` once it was reported to the queue.
@@ -84,7 +89,7 @@ impl SlotSource for PermitSlots<'_> {
                     // Until then the limit delays the send, not this process.
                     self.lag_since = self.lag_since.max(start);
                     let round_trip = self.attempter.queue.slot_round_trip();
-                    let early = ask_time(start, &self.permit.delivery, round_trip);
+                    let early = self.ask_ahead.of(start, round_trip);
                     // If it is time already, this answer was faster than others.
                     let again = if early > self.attempter.clock.now() { early } else { start - GRANT_AHEAD };
                     self.attempter.sleep_until(again).await;
@@ -119,14 +124,34 @@ impl PermitSlots<'_> {
     }
 }
 
-/// When to ask for a slot that starts at `start`, if a request takes `round_trip`. A replay's permit asks later, so that
-/// a live delivery that is ready goes first.
-pub(super) fn ask_time(start: Timestamp, delivery: &ClaimedDelivery, round_trip: Duration) -> Timestamp {
-    // No slot is granted further ahead than this when the request arrives.
-    let earliest = GRANT_AHEAD - ASK_EVERY + round_trip / 2;
-    if delivery.is_replay {
-        return start - (REPLAY_ASK_AHEAD + round_trip).min(earliest);
+/// How long before its start a permit asks for its slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AskAhead {
+    /// The time of a request is added.
+    ahead: Duration,
+    /// Whether requests are made at multiples of [`ASK_EVERY`].
+    is_rounded: bool,
+}
+
+impl AskAhead {
+    /// The permit of a replay asks later. So a live delivery that is ready goes first.
+    pub(super) fn new(delivery: &ClaimedDelivery, limits: &RateLimits) -> Self {
+        if delivery.is_replay {
+            return Self { ahead: REPLAY_ASK_AHEAD, is_rounded: false };
+        }
+        let longest = limits.min_interval().map_or(ASK_AHEAD, |interval| interval.as_duration() / PART_OF_INTERVAL);
+        Self { ahead: ASK_AHEAD.min(longest), is_rounded: longest >= ASK_AHEAD }
     }
-    let early = (start - (ASK_AHEAD + round_trip).min(earliest)).as_nanos();
-    Timestamp::from_nanos(early - early.rem_euclid(ASK_EVERY.as_nanos() as i64))
+
+    /// When to ask for a slot that starts at `start`, if a request takes `round_trip`.
+    pub(super) fn of(self, start: Timestamp, round_trip: Duration) -> Timestamp {
+        // No slot is granted further ahead than this when the request arrives.
+        let earliest = GRANT_AHEAD - ASK_EVERY + round_trip / 2;
+        let early = start - (self.ahead + round_trip).min(earliest);
+        if !self.is_rounded {
+            return early;
+        }
+        let nanos = early.as_nanos();
+        Timestamp::from_nanos(nanos - nanos.rem_euclid(ASK_EVERY.as_nanos() as i64))
+    }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::{net::TcpListener, time::Instant};
 use weir_core::{
     DeliveryId, Destination, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy,
-    claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
+    body::BodySettings, claim::ClaimedBody, outcome::Verdict, plan::NextRun, signing::SignatureStyle,
 };
 use weir_queue::{
     Permits as _, Publication, Published, Schedule as _, SlotAnswer, SlotRequest, Terms, Wake, conformance::settings,
@@ -84,8 +84,8 @@ impl Rig {
         let publication = Publication { lease, terms, recovered, deliveries: vec![delivery], next: NextRun::Stop };
         assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
         let permit = queue.take(1).await.unwrap().remove(0);
-        let target = Target::new(&destination.settings.url, &[], &SignatureStyle::Standard);
-        let target = DestinationTarget { destination: Arc::new(destination), target };
+        let target = Target::new(&destination.settings.url, &[], &SignatureStyle::standard(), &BodySettings::default());
+        let target = DestinationTarget::new(Arc::new(destination), target);
         Self { attempter, queue, permit, body, target }
     }
 
@@ -137,14 +137,39 @@ async fn an_attempt_without_a_connection_takes_a_slot() {
     assert!(matches!(rig.attempt().await, PermitEnd::Unused(_)), "the next slot is a minute away");
 }
 
+/// The receiver accepts connections and never answers a TLS handshake.
+#[tokio::test]
+async fn the_duration_of_an_attempt_that_hangs_in_its_dial_is_the_time_of_the_dial() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut rig = Rig::new(RateLimits::UNLIMITED, (0, 0), Duration::from_secs(75)).await;
+    let mut destination = Destination::clone(&rig.target.destination);
+    destination.settings.url = format!("https://{}/", silent.local_addr().unwrap()).parse().unwrap();
+    destination.settings.timeout_ms = 200;
+    let target = Target::new(&destination.settings.url, &[], &SignatureStyle::standard(), &BodySettings::default());
+    rig.target = DestinationTarget::new(Arc::new(destination), target);
+    let PermitEnd::Recorded(finished) = rig.attempt().await else { panic!("the attempt is made") };
+    let attempt = &finished.result.attempt;
+    assert_eq!((attempt.sent_at, attempt.failure), (None, Some(Failure::Tls)));
+    assert_eq!(attempt.error.as_deref(), Some("the TLS handshake did not end within 200 ms"));
+    assert!((200..5_000).contains(&attempt.duration_ms), "{} ms", attempt.duration_ms);
+}
+
 /// A slot that starts a few milliseconds ahead must not hide that the permit waited for a worker.
 #[tokio::test(start_paused = true)]
 async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot_is_not() {
     let hundred_a_second = RateLimits::new(RateLimit::new(100, Period::Second).into_iter().collect()).unwrap();
     let Rig { attempter, queue, permit, .. } = Rig::new(hundred_a_second, (0, 0), Duration::from_secs(75)).await;
     let (start_by, lag_since) = (permit.delivery.expires_at, permit.published_at);
-    let mut slots =
-        PermitSlots { attempter: &attempter, permit: &permit, start_by, preparation: None, slot: None, lag_since };
+    let ask_ahead = AskAhead::new(&permit.delivery, &RateLimits::default());
+    let mut slots = PermitSlots {
+        attempter: &attempter,
+        permit: &permit,
+        ask_ahead,
+        start_by,
+        preparation: None,
+        slot: None,
+        lag_since,
+    };
     tokio::time::advance(Duration::from_secs(2)).await;
     let first = queue.take_slot(SlotRequest::new(permit.id)).await.unwrap();
     assert!(matches!(first, SlotAnswer::Granted(_)), "its slot is missed, and the next one is 10 ms away");

@@ -1,7 +1,8 @@
 //! The answer to a request: its status, the headers that Weir acts on, and the first bytes of its body.
 //!
 //! The status decides as soon as the head has arrived. The body is kept for the destination's owner. A body that is cut
-//! off or does not end in time is noted as an error and changes no verdict.
+//! off or does not end in time is noted as an error and changes no verdict. Neither does a head that is too large: its
+//! status has arrived.
 
 use std::{
     pin::Pin,
@@ -11,18 +12,24 @@ use std::{
 
 use http::{HeaderMap, Response, StatusCode, header};
 use hyper::body::{Body as _, Incoming};
+use url::Url;
 use weir_core::{
     Timestamp,
-    outcome::{self, Failure, SendResult},
-    quota,
+    hints::Hints,
+    outcome::{Failure, SendResult},
 };
 
-use super::{MAX_ANSWER_BODY, MAX_SUCCESS_BODY, fault::Broken, kept_headers};
+use super::{MAX_ANSWER_BODY, MAX_SUCCESS_BODY, TimeLimit, decoded, fault::Broken, kept_headers};
+
+/// The most bytes of a location in the text of an error: more than the URLs of endpoints have.
+const MAX_LOCATION: usize = 256;
 
 /// The part of an answer that has arrived. It outlives the read, so it is still there after a timeout.
 #[derive(Default)]
 pub(super) struct Answer {
     response: Option<ResponseParts>,
+    /// The status of a head that is too large.
+    status_alone: Option<u16>,
     /// The first bytes of the body: [`MAX_SUCCESS_BODY`] of a 2xx answer, otherwise all that were read.
     kept: Vec<u8>,
     /// How much of the body was read, at most [`MAX_ANSWER_BODY`].
@@ -45,6 +52,11 @@ impl Answer {
     pub(super) fn set_head(&mut self, response: Response<Incoming>) {
         let (head, body) = response.into_parts();
         self.response = Some(ResponseParts { status: head.status, headers: head.headers, body });
+    }
+
+    /// Only this of the head is known, because the rest is too large.
+    pub(super) fn set_status_alone(&mut self, status: Option<u16>) {
+        self.status_alone = status;
     }
 
     /// Reads the body until it ends or is longer than [`MAX_ANSWER_BODY`].
@@ -91,19 +103,36 @@ impl Answer {
     }
 
     /// The error text after a timeout.
-    pub(super) fn timeout_error(&self, limit: Duration) -> String {
+    pub(super) fn timeout_error(&self, limit: TimeLimit) -> String {
         let what = if self.has_head() { "the answer's body did not end" } else { "no answer" };
-        format!("{what} within {} ms", limit.as_millis())
+        let connecting = match limit.connecting.as_millis() {
+            0 => String::new(),
+            took => format!(", of which connecting took {took} ms"),
+        };
+        format!("{what} within {} ms{connecting}", limit.whole.as_millis())
+    }
+
+    /// Where a redirect leads, and what to do about it. Weir follows none: the address that it would lead to is one
+    /// that nobody has configured.
+    pub(super) fn redirect(&self) -> Option<String> {
+        let ResponseParts { status, headers, .. } = self.response.as_ref()?;
+        if !matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308) {
+            return None;
+        }
+        let location = headers.get(header::LOCATION).map(|location| shown_location(location.as_bytes()));
+        let to = location.filter(|to| !to.is_empty()).map_or_else(String::new, |to| format!(" to {to}"));
+        Some(format!("a redirect{to}; redirects are not followed: edit the URL of the destination"))
     }
 
     /// The result of the send: an answer if its head has arrived, even when the rest of it failed.
     pub(super) fn send_result(&self, failure: Failure, wall: Timestamp) -> SendResult {
-        let Some(ResponseParts { status, headers, .. }) = &self.response else { return SendResult::Failure(failure) };
-        let first = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        SendResult::Answer {
-            status: status.as_u16(),
-            retry_after: first("retry-after").and_then(|value| outcome::retry_after(value, wall)),
-            used_up_for: quota::used_up_for(first, wall),
+        match (&self.response, self.status_alone) {
+            (Some(ResponseParts { status, headers, .. }), _) => {
+                let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+                SendResult::Answer { status: status.as_u16(), hints: Hints::read(headers, wall) }
+            }
+            (None, Some(status)) => SendResult::Answer { status, hints: Hints::default() },
+            (None, None) => SendResult::Failure(failure),
         }
     }
 
@@ -113,8 +142,27 @@ impl Answer {
     }
 
     pub(super) fn into_text(self) -> Option<String> {
-        (!self.kept.is_empty()).then(|| text(self.kept))
+        let most = match &self.response {
+            Some(response) if response.status.is_success() => MAX_SUCCESS_BODY,
+            _ => MAX_ANSWER_BODY,
+        };
+        let decoded = self.response.as_ref().and_then(|response| decoded::of(&response.headers, &self.kept, most));
+        let kept = decoded.unwrap_or(self.kept);
+        (!kept.is_empty()).then(|| text(kept))
     }
+}
+
+/// A location of at most [`MAX_LOCATION`] bytes, without credentials and without characters that are not visible.
+fn shown_location(location: &[u8]) -> String {
+    let location = String::from_utf8_lossy(location);
+    let without_credentials = Url::parse(location.trim()).ok().map(|mut url| {
+        // A URL that cannot have credentials has none.
+        let _ = url.set_username("").and_then(|()| url.set_password(None));
+        url.to_string()
+    });
+    let mut shown = without_credentials.unwrap_or_else(|| location.into_owned());
+    shown.truncate(shown.floor_char_boundary(MAX_LOCATION));
+    shown.replace(|char: char| !char.is_ascii_graphic(), "?")
 }
 
 /// The `N` of `timeout=N`.
@@ -154,6 +202,20 @@ mod tests {
         for value in ["", "5", "timeout", "timeout=", "timeout=-1", "timeout=5s", "max=5"] {
             assert_eq!(read(value), None, "{value}");
         }
+    }
+
+    #[test]
+    fn a_shown_location_is_short_visible_and_without_credentials() {
+        for (location, shown) in [
+            ("https://user:s3cret@new.example/hooks?a=b", "https://new.example/hooks?a=b"),
+            ("/hooks/", "/hooks/"),
+            ("//new.example/\u{202e}x y\u{7f}", "//new.example/?x?y?"),
+            ("https://b\u{fc}cher.example/", "https://xn--bcher-kva.example/"),
+        ] {
+            assert_eq!(shown_location(location.as_bytes()), shown);
+        }
+        assert_eq!(shown_location(b"/\xff"), "/?");
+        assert_eq!(shown_location("/\u{e9}".repeat(300).as_bytes()).len(), MAX_LOCATION / 3 * 2 + 1);
     }
 
     #[test]

@@ -39,10 +39,11 @@ use weir_core::{
 };
 
 use super::{
-    ExchangeResult, Sent, SlotSource,
+    ExchangeResult, Sent, SlotSource, TimeLimit,
     answer::Answer,
     fault::{Broken, Unreachable},
     gate::{Gate, GateState, GatedStream},
+    slot_timer::{self, SlotTimer},
     stream::Dialled,
     target::Origin,
 };
@@ -175,20 +176,20 @@ impl Connection {
         now.duration_since(self.idle_since)
     }
 
-    /// Sends one request in the first slot that is not missed, and reads its answer. The time limit starts with the
-    /// send start.
+    /// Sends one request in the first slot that is not missed, and reads its answer. What is left of the time limit
+    /// starts with the send start.
     pub(super) async fn exchange(
         &mut self,
         mut request: Request<Full<Bytes>>,
         slots: &mut impl SlotSource,
-        limit: Duration,
-        clock: &dyn Clock,
+        limit: TimeLimit,
+        waits: Waits<'_>,
     ) -> ExchangeResult {
         // A closed connection is found before it costs a slot.
         if !self.is_open() {
             return ExchangeResult::NotSent(Unreachable::closed_before_send());
         }
-        let Some(mut slot) = next_started_slot(slots, clock).await else { return ExchangeResult::Withdrawn };
+        let Some(mut slot) = waits.next_started_slot(slots).await else { return ExchangeResult::Withdrawn };
         // From here on the request is in hyper's buffer and cannot be removed: a withdrawal after a missed slot closes
         // the connection.
         self.between_requests = false;
@@ -200,7 +201,7 @@ impl Connection {
             match self.write_in_slot(slot).await {
                 WriteResult::Started(sent_at) => break sent_at,
                 WriteResult::Dead => return ExchangeResult::NotSent(Unreachable::closed_before_send()),
-                WriteResult::Missed => match next_started_slot(slots, clock).await {
+                WriteResult::Missed => match waits.next_started_slot(slots).await {
                     Some(next) => slot = next,
                     None => return ExchangeResult::Withdrawn,
                 },
@@ -209,9 +210,14 @@ impl Connection {
         // The request is on its way: read the answer within the time limit.
         let mut answer = Answer::default();
         let reused = std::mem::replace(&mut self.used, true);
-        let end = match timeout(limit, self.read_answer(response.as_mut(), &mut answer)).await {
+        let end = match timeout(limit.left(), self.read_answer(response.as_mut(), &mut answer)).await {
             Ok(Ok(())) => None,
-            Ok(Err(broken)) => Some((Failure::Broken, broken.to_string())),
+            Ok(Err(broken)) => {
+                if broken == Broken::TooLarge {
+                    answer.set_status_alone(self.gate.status());
+                }
+                Some((Failure::Broken, broken.to_string()))
+            }
             Err(_) => Some((Failure::Timeout, answer.timeout_error(limit))),
         };
         // Decide whether the connection can carry another request, and for how long it may be idle.
@@ -225,11 +231,14 @@ impl Connection {
             self.gate.shut();
         }
         // Once its head has arrived, the answer counts, however the rest of it ended.
-        let (failure, error) = end.map_or((Failure::Broken, None), |(failure, error)| (failure, Some(error)));
-        ExchangeResult::Sent(Sent {
+        let (failure, error) =
+            end.map_or_else(|| (Failure::Broken, answer.redirect()), |(failure, error)| (failure, Some(error)));
+        let ended_at = waits.clock.now();
+        ExchangeResult::Sent(Box::new(Sent {
             sent_at: Some(sent_at),
-            ended_at: clock.now(),
-            result: answer.send_result(failure, clock.wall()),
+            ended_at,
+            took: ended_at.since(sent_at),
+            result: answer.send_result(failure, waits.clock.wall()),
             details: AttemptDetails {
                 signed_at: None,
                 connection: Some(self.details_of_attempt(reused)),
@@ -238,7 +247,7 @@ impl Connection {
             response_body: answer.into_text(),
             error,
             cut_on_reuse,
-        })
+        }))
     }
 
     /// The times of the dial belong to the first request alone.
@@ -316,17 +325,30 @@ impl Connection {
     }
 }
 
-/// Waits for the start of the next slot. Skips slots that are over.
-async fn next_started_slot(slots: &mut impl SlotSource, clock: &dyn Clock) -> Option<Slot> {
-    loop {
-        let slot = slots.next().await?;
-        let mut now = clock.now();
-        while now < slot.start {
-            sleep(slot.start.since(now)).await;
-            now = clock.now();
-        }
-        if !slot.is_over(now) {
-            return Some(slot);
+/// How an exchange waits for its slot.
+#[derive(Clone, Copy)]
+pub(super) struct Waits<'a> {
+    pub(super) clock: &'a dyn Clock,
+    pub(super) timer: &'a SlotTimer,
+}
+
+impl Waits<'_> {
+    /// Waits for the start of the next slot. Skips slots that are over.
+    async fn next_started_slot(self, slots: &mut impl SlotSource) -> Option<Slot> {
+        loop {
+            let slot = slots.next().await?;
+            let mut now = self.clock.now();
+            while now < slot.start {
+                let wait = slot.start.since(now);
+                match slot.end.since(slot.start) < slot_timer::NARROW {
+                    true => self.timer.wait_until(Instant::now() + wait).await,
+                    false => sleep(wait).await,
+                }
+                now = self.clock.now();
+            }
+            if !slot.is_over(now) {
+                return Some(slot);
+            }
         }
     }
 }

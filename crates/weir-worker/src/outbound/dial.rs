@@ -7,7 +7,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -43,6 +43,28 @@ pub(super) struct Dialer {
     pub(super) budget: Duration,
 }
 
+/// The step that a dial has reached, as the failure that its end would be: where it hangs, if it takes too long.
+#[derive(Clone)]
+pub(super) struct DialStep(Arc<Mutex<Failure>>);
+
+impl Default for DialStep {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Failure::Connect)))
+    }
+}
+
+impl DialStep {
+    fn begin(&self, step: Failure) {
+        // The value is complete at all times.
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = step;
+    }
+
+    /// The error of a dial that has not ended within the limit.
+    pub(super) fn too_late(&self, limit: Duration) -> Unreachable {
+        too_late(*self.0.lock().unwrap_or_else(PoisonError::into_inner), limit)
+    }
+}
+
 impl Dialer {
     pub(super) fn new(policy: AddressPolicy, roots: TlsRoots, budget: Duration) -> Self {
         Self { policy, tls: connector(roots), names: Names::new(SystemNames::default()), budget }
@@ -62,13 +84,15 @@ impl Dialer {
         Ok(())
     }
 
-    pub(super) async fn dial(&self, origin: &Origin) -> Result<Dialled, NoConnection> {
+    pub(super) async fn dial(&self, origin: &Origin, step: &DialStep) -> Result<Dialled, NoConnection> {
         let began = Instant::now();
         let deadline = began + self.budget;
         // Only addresses that the policy has checked are dialled.
+        step.begin(Failure::Dns);
         let addresses = self.allowed(origin, deadline).await?;
+        step.begin(Failure::Connect);
         let (stream, remote_address) =
-            timeout_at(deadline, connect_any(&addresses)).await.map_err(|_| self.timeout_error(Failure::Connect))??;
+            timeout_at(deadline, connect_any(&addresses)).await.map_err(|_| step.too_late(self.budget))??;
         // Without it, Nagle's algorithm could delay a small request beyond its slot.
         stream.set_nodelay(true).map_err(|error| connect_error(&error))?;
         let details = ConnectionDetails { remote_address, connect_ms: Some(milliseconds(began)), tls_ms: None };
@@ -76,6 +100,7 @@ impl Dialer {
             return Ok(Dialled { stream: Stream::Plain(stream), details });
         }
         // The TLS handshake has what is left of the time limit.
+        step.begin(Failure::Tls);
         let name = server_name(&origin.host)?;
         let connected = Instant::now();
         match timeout_at(deadline, self.tls.connect(name, stream)).await {
@@ -84,7 +109,7 @@ impl Dialer {
                 Ok(Dialled { stream: Stream::Tls(Box::new(stream)), details })
             }
             Ok(Err(error)) => Err(tls_error(&error, &origin.host.to_string()).into()),
-            Err(_) => Err(self.timeout_error(Failure::Tls).into()),
+            Err(_) => Err(step.too_late(self.budget).into()),
         }
     }
 
@@ -95,7 +120,7 @@ impl Dialer {
             Host::Ipv6(v6) => [IpAddr::V6(*v6)].into(),
             Host::Domain(name) => match timeout_at(deadline, self.names.addresses(name)).await {
                 Ok(found) => found.map_err(|failure| failure.into_error(name))?,
-                Err(_) => return Err(self.timeout_error(Failure::Dns).into()),
+                Err(_) => return Err(too_late(Failure::Dns, self.budget).into()),
             },
         };
         Ok(self.filtered(&found, origin)?)
@@ -112,15 +137,15 @@ impl Dialer {
         allowed.truncate(MAX_ADDRESSES);
         Ok(allowed.into_iter().map(|address| SocketAddr::new(address, origin.port)).collect())
     }
+}
 
-    pub(super) fn timeout_error(&self, failure: Failure) -> Unreachable {
-        let what = match failure {
-            Failure::Dns => "the name was not resolved",
-            Failure::Tls => "the TLS handshake did not end",
-            _ => "no connection was made",
-        };
-        Unreachable::new(failure, format!("{what} within {} ms", self.budget.as_millis()))
-    }
+fn too_late(failure: Failure, limit: Duration) -> Unreachable {
+    let what = match failure {
+        Failure::Dns => "the name was not resolved",
+        Failure::Tls => "the TLS handshake did not end",
+        _ => "no connection was made",
+    };
+    Unreachable::new(failure, format!("{what} within {} ms", limit.as_millis()))
 }
 
 /// Alternates between the two address families, starting with the family of the first address, so the second try

@@ -21,7 +21,7 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_core::{Clock, Slot, Timestamp};
 
-use super::{connection::MAX_HEAD, fault::Broken, stream::Stream};
+use super::{connection::MAX_HEAD, fault::Broken, status_line::StatusReader, stream::Stream};
 
 /// The most interim answers (1xx) to one request. Servers send one or two.
 const MOST_INTERIM: usize = 8;
@@ -51,6 +51,7 @@ struct AnswerStart {
     bytes: usize,
     interim: usize,
     has_head: bool,
+    status: StatusReader,
 }
 
 impl AnswerStart {
@@ -58,6 +59,8 @@ impl AnswerStart {
         let is_too_large = !self.has_head && self.bytes > MOST_BEFORE_HEAD;
         match self.interim {
             0 => is_too_large.then_some(Broken::TooLarge),
+            // The final answer has begun, and its head is too large.
+            1..=MOST_INTERIM if self.status.status().is_some() => is_too_large.then_some(Broken::TooLarge),
             1..=MOST_INTERIM => is_too_large.then_some(Broken::Endless),
             _ => Some(Broken::Endless),
         }
@@ -114,6 +117,11 @@ impl Gate {
     /// The final head has arrived.
     pub(super) fn head_arrived(&self) {
         self.lock().answer.has_head = true;
+    }
+
+    /// The final status, if its line has arrived: hyper does not tell it when the rest of the head is too large.
+    pub(super) fn status(&self) -> Option<u16> {
+        self.lock().answer.status.status()
     }
 
     /// What there is too much of before the final head. Nothing more of the answer is read.
@@ -201,7 +209,10 @@ impl AsyncRead for GatedStream {
         if read.is_ready() {
             let mut inner = this.gate.lock();
             match inner.state {
-                GateState::Passed(_) => inner.answer.bytes += buf.filled().len() - before,
+                GateState::Passed(_) => {
+                    inner.answer.bytes += buf.filled().len() - before;
+                    inner.answer.status.feed(&buf.filled()[before..]);
+                }
                 // Data that answers no request, or the end of the connection: nothing may be sent after it.
                 _ => inner.state = GateState::Dead,
             }

@@ -77,15 +77,30 @@ struct IdleConnection {
 struct OriginPool {
     /// The connection used last is at the back.
     idle: VecDeque<Connection>,
-    wait_queue: VecDeque<oneshot::Sender<CheckoutResult>>,
+    wait_queue: VecDeque<Waiter>,
     /// Dials under way: at least one for each waiter, up to the limits.
     dials: usize,
+}
+
+/// An attempt that waits for a connection.
+struct Waiter {
+    sender: oneshot::Sender<CheckoutResult>,
+    /// The end of its time limit.
+    until: Instant,
+}
+
+impl Waiter {
+    fn has_left(&self, now: Instant) -> bool {
+        self.sender.is_closed() || self.until <= now
+    }
 }
 
 impl OriginPool {
     /// Takes the first waiter that has not given up.
     fn next_waiter(&mut self) -> Option<oneshot::Sender<CheckoutResult>> {
-        std::iter::from_fn(|| self.wait_queue.pop_front()).find(|waiter| !waiter.is_closed())
+        std::iter::from_fn(|| self.wait_queue.pop_front())
+            .map(|waiter| waiter.sender)
+            .find(|sender| !sender.is_closed())
     }
 
     fn is_empty(&self) -> bool {
@@ -114,16 +129,27 @@ pub(super) enum Acquired {
 pub(super) struct Dial {
     pool: Arc<Pool>,
     origin: Arc<Origin>,
-    result: Option<Result<Connection, NoConnection>>,
+    until: Instant,
+    result: Option<DialResult>,
 }
+
+/// `Err(None)`: the waiters' time limit ended the dial. Each of them learns that from its own limit, so the dial fails
+/// no waiter that came later or has a longer limit.
+pub(super) type DialResult = Result<Connection, Option<NoConnection>>;
 
 impl Dial {
     pub(super) fn origin(&self) -> &Arc<Origin> {
         &self.origin
     }
 
+    /// When no waiter of today waits for it any more. A dial that continued would hide from later waiters that a new one
+    /// may succeed: the pauses of a lost SYN double.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
     /// Delivers the result. Returns the dials that the caller must make next.
-    pub(super) fn end(mut self, result: Result<Connection, NoConnection>) -> Vec<Self> {
+    pub(super) fn end(mut self, result: DialResult) -> Vec<Self> {
         self.result = Some(result);
         let (pool, origin) = (self.pool.clone(), self.origin.clone());
         drop(self);
@@ -145,7 +171,8 @@ impl Drop for Dial {
                 connection.set_open_guard(OpenConnectionGuard::new(&self.pool.open));
                 self.pool.offer(Checkout { connection, warm: false });
             }
-            Some(Err(error)) => self.pool.fail_first_waiter(&self.origin, error),
+            Some(Err(Some(error))) => self.pool.fail_first_waiter(&self.origin, error),
+            Some(Err(None)) => {}
             None => self.pool.fail_first_waiter(&self.origin, Unreachable::closed_before_send().into()),
         }
     }
@@ -176,17 +203,18 @@ impl Pool {
         }
     }
 
-    /// An idle connection, or a position in the wait queue of the origin.
-    pub(super) fn acquire(self: &Arc<Self>, origin: &Arc<Origin>) -> Acquired {
+    /// An idle connection, or a position in the wait queue of the origin until the time limit of the waiter ends. The
+    /// receiver gets no answer after that.
+    pub(super) fn acquire(self: &Arc<Self>, origin: &Arc<Origin>, until: Instant) -> Acquired {
         let now = Instant::now();
         loop {
             let mut pools = self.lock();
             let Some(idle) = pools.pop(origin, now) else {
                 // Wait in the queue. Under the same lock, so that no connection becomes idle unnoticed in between.
                 let pool = pools.by_origin.entry(origin.clone()).or_default();
-                let (waiter, receiver) = oneshot::channel();
-                pool.wait_queue.push_back(waiter);
-                let dial = pools.begin_dial(origin).then(|| self.dial(origin));
+                let (sender, receiver) = oneshot::channel();
+                pool.wait_queue.push_back(Waiter { sender, until });
+                let dial = pools.begin_dial(origin, now).map(|until| self.dial(origin, until));
                 return Acquired::Queued(receiver, dial);
             };
             drop(pools);
@@ -227,13 +255,13 @@ impl Pool {
 
     /// Counts and returns the dials that the waiters need and the limits now allow.
     fn start_dials(self: &Arc<Self>, origin: &Arc<Origin>) -> Vec<Dial> {
-        let mut pools = self.lock();
-        std::iter::from_fn(|| pools.begin_dial(origin).then(|| self.dial(origin))).collect()
+        let (mut pools, now) = (self.lock(), Instant::now());
+        std::iter::from_fn(|| pools.begin_dial(origin, now).map(|until| self.dial(origin, until))).collect()
     }
 
     /// A dial that [`PoolState::begin_dial`] has counted.
-    fn dial(self: &Arc<Self>, origin: &Arc<Origin>) -> Dial {
-        Dial { pool: self.clone(), origin: origin.clone(), result: None }
+    fn dial(self: &Arc<Self>, origin: &Arc<Origin>, until: Instant) -> Dial {
+        Dial { pool: self.clone(), origin: origin.clone(), until, result: None }
     }
 
     pub(super) fn give_back(self: &Arc<Self>, connection: Connection) {
@@ -329,16 +357,24 @@ impl PoolState {
         Some(IdleConnection { connection, trusted_for: self.idle_times.trusted_for(origin, now) })
     }
 
-    /// Counts a dial to the origin, if its waiters need another one and the limits allow it.
-    fn begin_dial(&mut self, origin: &Arc<Origin>) -> bool {
+    /// Counts a dial to the origin, if its waiters need another one and the limits allow it. Returns until when the
+    /// last of them waits.
+    fn begin_dial(&mut self, origin: &Arc<Origin>, now: Instant) -> Option<Instant> {
         let limit = if self.dials < MAX_DIALS { MAX_DIALS_PER_ORIGIN } else { DIALS_RESERVED };
-        let Some(pool) = self.by_origin.get_mut(origin) else { return false };
-        // Waiters that gave up are at the front, because all have the same timeout.
-        while pool.wait_queue.pop_front_if(|waiter| waiter.is_closed()).is_some() {}
+        let pool = self.by_origin.get_mut(origin)?;
+        // Waiters that gave up are mostly at the front. The last one must be waiting still, because the dial lasts as
+        // long as it waits.
+        while pool.wait_queue.pop_front_if(|waiter| waiter.has_left(now)).is_some() {}
+        while pool.wait_queue.pop_back_if(|waiter| waiter.has_left(now)).is_some() {}
+        if pool.is_empty() {
+            self.by_origin.remove(origin);
+            return None;
+        }
+        let until = pool.wait_queue.back()?.until;
         let begins = pool.dials < pool.wait_queue.len().min(limit);
         pool.dials += usize::from(begins);
         self.dials += usize::from(begins);
-        begins
+        begins.then_some(until)
     }
 }
 

@@ -13,8 +13,9 @@ use http_body_util::Full;
 use url::{Host, Position, Url};
 use weir_core::{
     TraceParent,
+    body::{BINARY_HEADERS, BodyFormat, BodySettings},
     destination::is_reserved_header,
-    signing::{DEFAULT_HEADER, SignatureStyle},
+    signing::{DEFAULT_HEADER, SignatureStyle, TimestampFormat},
     trace,
 };
 
@@ -52,9 +53,11 @@ struct HeadTemplate {
     uri: Uri,
     /// In the order in which they are sent. Headers that differ from send to send are empty here.
     headers: HeaderMap,
-    /// The header of the signature, and a header for the signed time besides `webhook-timestamp`.
+    /// The header of the signature.
     signature: Option<HeaderName>,
-    timestamp: Option<HeaderName>,
+    /// The headers of the style for the signed time and the id, besides `webhook-timestamp` and `webhook-id`.
+    timestamp: Option<(HeaderName, TimestampFormat)>,
+    id: Option<HeaderName>,
 }
 
 /// The head of one request, without the length of its body. It contains credentials: no `Debug`.
@@ -64,21 +67,21 @@ pub struct RequestHead {
 }
 
 impl Target {
-    /// Compiles a destination's URL and its own headers, with signatures in this style. If they cannot be sent, the
-    /// target refuses every connection with a reason; the API accepts no such destination.
-    pub fn new(url: &Url, headers: &[(String, String)], style: &SignatureStyle) -> Self {
+    /// Compiles a destination's URL and its own headers, with signatures in this style and such bodies. If they cannot
+    /// be sent, the target refuses every connection with a reason; the API accepts no such destination.
+    pub fn new(url: &Url, headers: &[(String, String)], style: &SignatureStyle, body: &BodySettings) -> Self {
         let host = url.host().map_or_else(|| Host::Domain(String::new()), |host| host.to_owned());
         let origin =
             Origin { tls: url.scheme() != "http", host, port: url.port_or_known_default().unwrap_or_default() };
-        let (template, refusal) = match HeadTemplate::compile(url, headers, style) {
+        let (template, refusal) = match HeadTemplate::compile(url, headers, style, body) {
             Ok(template) => (template, None),
             Err(reason) => (HeadTemplate::default(), Some(reason)),
         };
         Self { origin: Arc::new(origin), template, refusal }
     }
 
-    /// The head of one attempt, with the header names of Standard Webhooks unless the destination has another signature
-    /// style. `trace` is the parent span of the receiver's spans.
+    /// The head of one attempt, with the header names of Standard Webhooks and those of the destination's signature
+    /// style. `trace` is the parent span of the receiver's spans, `binary` the values of [`BINARY_HEADERS`].
     pub fn request_head(
         &self,
         id: &str,
@@ -86,15 +89,22 @@ impl Target {
         signature: &str,
         attempt: u32,
         trace: Option<TraceParent>,
+        binary: Option<&[String; 5]>,
     ) -> RequestHead {
-        let HeadTemplate { uri, headers, signature: signature_header, timestamp } = &self.template;
+        let HeadTemplate { uri, headers, signature: signature_header, timestamp, id: id_header } = &self.template;
         // The template holds a place for each of these headers, so their order is the same in every request.
         let mut headers = headers.clone();
         if let Some(name) = signature_header {
             headers.insert(name, ascii_value(signature));
         }
-        if let Some(name) = timestamp {
-            headers.insert(name, unix_seconds.into());
+        if let Some((name, format)) = timestamp {
+            headers.insert(name, ascii_value(&format.write(unix_seconds)));
+        }
+        if let Some(name) = id_header {
+            headers.insert(name, ascii_value(id));
+        }
+        for (name, value) in BINARY_HEADERS.into_iter().zip(binary.into_iter().flatten()) {
+            headers.insert(name, ascii_value(value));
         }
         headers.insert(WEBHOOK_ID, ascii_value(id));
         headers.insert(WEBHOOK_TIMESTAMP, unix_seconds.into());
@@ -128,7 +138,12 @@ impl RequestHead {
 }
 
 impl HeadTemplate {
-    fn compile(url: &Url, custom: &[(String, String)], style: &SignatureStyle) -> Result<Self, &'static str> {
+    fn compile(
+        url: &Url,
+        custom: &[(String, String)],
+        style: &SignatureStyle,
+        body: &BodySettings,
+    ) -> Result<Self, &'static str> {
         if url.host().is_none() {
             return Err("the URL names no host");
         }
@@ -143,22 +158,31 @@ impl HeadTemplate {
         let host = HeaderValue::from_str(&url[Position::BeforeHost..Position::AfterPort]);
         let host = host.ok().filter(|host| host.as_bytes().iter().all(u8::is_ascii_graphic));
         // The headers of the signature style.
-        let signature = signing_header(style.header())?;
-        // Every request has `webhook-timestamp` already.
-        let timestamp = style.timestamp_header().filter(|&name| WEBHOOK_TIMESTAMP != name);
-        let timestamp = timestamp.map(signing_header).transpose()?;
+        let format = style.format();
+        let signature = signing_header(&format.header)?;
+        // Every request has `webhook-timestamp` and `webhook-id` already.
+        let own = |name: &Option<String>, common: &HeaderName| {
+            let name = name.as_deref().filter(|&name| *common != name);
+            name.map(signing_header).transpose()
+        };
+        let timestamp = own(&format.timestamp_header, &WEBHOOK_TIMESTAMP)?;
+        let id = own(&format.id_header, &WEBHOOK_ID)?;
+        let content_type = HeaderValue::from_str(body.content_type()).map_err(|_| "the content type cannot be sent")?;
+        let binary = if body.format == BodyFormat::CloudeventsBinary { &BINARY_HEADERS[..] } else { &[] };
 
         let mut headers = HeaderMap::new();
         // The headers that are the same in every request: Weir's own, then those of the destination.
         headers.insert(HOST, host.ok_or("the URL's host cannot be sent")?);
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_TYPE, content_type);
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
         for (name, value) in custom {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a header name cannot be sent")?;
             // This parse refuses line breaks, which would start another header.
             let value = HeaderValue::from_str(value).map_err(|_| "a header value cannot be sent")?;
             // The destination's own headers replace none of Weir's, and do not frame the request.
-            if !is_reserved_header(name.as_str()) && name != signature && timestamp.as_ref() != Some(&name) {
+            let is_of_weir = [Some(&signature), timestamp.as_ref(), id.as_ref()].contains(&Some(&name))
+                || binary.contains(&name.as_str());
+            if !is_reserved_header(name.as_str()) && !is_of_weir {
                 headers.try_append(name, value).map_err(|_| TOO_LARGE)?;
             }
         }
@@ -168,12 +192,16 @@ impl HeadTemplate {
             return Err(TOO_LARGE);
         }
         // Hold places for the headers that differ from send to send, after all others.
-        let differing = [Some(&signature), timestamp.as_ref(), Some(&WEBHOOK_ID)];
+        for name in binary.iter().copied() {
+            headers.insert(name, HeaderValue::from_static(""));
+        }
+        let differing = [Some(&signature), timestamp.as_ref(), id.as_ref(), Some(&WEBHOOK_ID)];
         let always = [&WEBHOOK_TIMESTAMP, &WEIR_ATTEMPT, &CONTENT_LENGTH];
         for name in differing.into_iter().flatten().chain(always) {
             headers.insert(name, HeaderValue::from_static(""));
         }
-        Ok(Self { uri: path.into(), headers, signature: Some(signature), timestamp })
+        let timestamp = timestamp.map(|name| (name, format.timestamp_format));
+        Ok(Self { uri: path.into(), headers, signature: Some(signature), timestamp, id })
     }
 }
 
@@ -193,27 +221,30 @@ fn ascii_value(text: &str) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::signing::StyleSpec;
+
     use super::*;
 
     fn target(url: &str, headers: &[(&str, &str)]) -> Target {
-        styled(url, headers, &SignatureStyle::Standard)
+        styled(url, headers, &SignatureStyle::standard())
     }
 
     fn styled(url: &str, headers: &[(&str, &str)], style: &SignatureStyle) -> Target {
         let headers: Vec<_> = headers.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Target::new(&url.parse().unwrap(), &headers, style)
+        Target::new(&url.parse().unwrap(), &headers, style, &BodySettings::default())
     }
 
     fn prefixed(header: &str, timestamp_header: Option<&str>) -> SignatureStyle {
         let timestamp_header = timestamp_header.map(str::to_owned);
-        SignatureStyle::Prefixed { header: header.to_owned(), timestamp_header }
+        let spec = StyleSpec { header: Some(header.to_owned()), timestamp_header, ..StyleSpec::named("prefixed") };
+        spec.resolve().unwrap()
     }
 
     /// The request line of a first attempt, and its headers in the order of their names.
     fn head(target: &Target, signature: &str) -> (String, Vec<String>) {
         assert_eq!(target.refusal(), None);
         let body = Bytes::from(vec![b'x'; 17]);
-        let request = target.request_head("evt_1", 1_700_000_000, signature, 3, None).with_body(body);
+        let request = target.request_head("evt_1", 1_700_000_000, signature, 3, None, None).with_body(body);
         let first = format!("{} {} HTTP/1.1", request.method(), request.uri());
         let line = |(name, value): (&HeaderName, &HeaderValue)| format!("{name}: {}", value.to_str().unwrap());
         let mut headers: Vec<_> = request.headers().iter().map(line).collect();
@@ -258,7 +289,7 @@ mod tests {
     #[test]
     fn headers_are_sent_in_a_fixed_order_with_custom_headers_before_those_of_the_attempt() {
         let target = target("https://a.example/", &[("X-Two", "1"), ("x-one", "k"), ("x-two", "2")]);
-        let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, None).with_body(Bytes::new());
+        let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, None, None).with_body(Bytes::new());
         let names: Vec<_> = request.headers().iter().map(|(name, _)| name.as_str()).collect();
         let own = ["x-two", "x-two", "x-one"];
         let before = ["host", "content-type", "user-agent"];
@@ -270,7 +301,7 @@ mod tests {
     fn a_head_contains_the_span_of_its_send() {
         let target = target("https://a.example/", &[("traceparent", "forged")]);
         let trace = TraceParent::new([1; 16], [2; 8], true);
-        let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, trace).with_body(Bytes::new());
+        let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, trace, None).with_body(Bytes::new());
         let sent: Vec<_> = request.headers().get_all(TRACEPARENT).iter().collect();
         assert_eq!(sent, ["00-01010101010101010101010101010101-0202020202020202-01"]);
     }
@@ -327,6 +358,48 @@ mod tests {
             let refused = styled("https://a.example/", &[], &prefixed(header, timestamp_header));
             assert!(refused.refusal().is_some(), "{header} {timestamp_header:?}");
         }
+    }
+
+    #[test]
+    fn a_style_has_the_time_and_the_id_in_its_own_headers_and_format() {
+        let of = |name: &str| styled("https://a.example/", &[], &StyleSpec::named(name).resolve().unwrap());
+        for (style, own) in [
+            (
+                "twitch",
+                &[
+                    "twitch-eventsub-message-id: evt_1",
+                    "twitch-eventsub-message-signature: s",
+                    "twitch-eventsub-message-timestamp: 2023-11-14T22:13:20Z",
+                    "webhook-id: evt_1",
+                    "webhook-timestamp: 1700000000",
+                ][..],
+            ),
+            ("svix", &["svix-id: evt_1", "svix-signature: s", "svix-timestamp: 1700000000"]),
+            ("stripe", &["stripe-signature: s"]),
+        ] {
+            let (_, headers) = head(&of(style), "s");
+            assert!(own.iter().all(|line| headers.contains(&(*line).to_owned())), "{style}: {headers:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_has_its_content_type_and_a_binary_cloudevent_its_attributes() {
+        let url = "https://a.example/".parse().unwrap();
+        let own = [("ce-id".to_owned(), "forged".to_owned()), ("ce-extension".to_owned(), "mine".to_owned())];
+        let body = BodySettings {
+            format: BodyFormat::CloudeventsBinary,
+            content_type: Some("text/plain; charset=utf-8".to_owned()),
+            source: None,
+        };
+        let target = Target::new(&url, &own, &SignatureStyle::standard(), &body);
+        let values = ["1.0", "evt_1", "/weir/acme", "a.b", "2026-11-21T07:30:00.000Z"].map(str::to_owned);
+        let request = target.request_head("evt_1", 1, "v1,x", 1, None, Some(&values)).with_body(Bytes::new());
+        let get = |name| request.headers().get_all(name).iter().collect::<Vec<_>>();
+        assert_eq!(get("content-type"), ["text/plain; charset=utf-8"]);
+        for (name, value) in BINARY_HEADERS.into_iter().zip(&values) {
+            assert_eq!(get(name), [value.as_str()]);
+        }
+        assert_eq!(get("ce-extension"), ["mine"]);
     }
 
     #[test]

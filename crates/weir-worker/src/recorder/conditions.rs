@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::sync::mpsc;
-use weir_core::{Clock, DestinationId, outcome::Effect};
+use weir_core::{Clock, DestinationId, outcome::Effect, time::InWords};
 use weir_queue::{Edit, SharedQueue, Terms};
 use weir_store::{BreakerChange, Hold, Pause, SharedStore};
 
@@ -94,15 +94,15 @@ impl ConditionStage {
     async fn record_holds(&self, batch: &[NewCondition]) {
         let mut reasons = BTreeMap::new();
         let held = latest(batch.iter().filter_map(|NewCondition { ended, .. }| {
-            let Effect::HoldUntil(until, _) = ended.attempt.effect else { return None };
-            let id = ended.attempt.result.claim.destination_id;
-            reasons.insert((id, until), ended.attempt.reason.as_str());
-            Some((id, until))
+            let (id, hold) = (ended.attempt.result.claim.destination_id, ended.attempt.hold()?);
+            reasons.insert((id, hold), ended.attempt.reason.as_str());
+            Some((id, hold))
         }));
         let now = self.clock.now();
-        let hold = |(id, until)| {
-            let reason = reasons.get(&(id, until)).copied().unwrap_or_default().to_owned();
-            Hold { id, until, reason, now }
+        let hold = |(id, times)| {
+            let reason = reasons.get(&(id, times)).copied().unwrap_or_default().to_owned();
+            let (until, sent_at) = times;
+            Hold { id, until, reason, sent_at, now }
         };
         let holds: Vec<_> = held.into_iter().map(hold).collect();
         if !holds.is_empty() {
@@ -118,10 +118,10 @@ impl ConditionStage {
         let (mut changes, mut pauses) = (BTreeMap::new(), BTreeMap::new());
         for NewCondition { ended, breaker } in batch {
             let id = ended.attempt.result.claim.destination_id;
-            if let Some(BreakerUpdate { change, pauses: is_too_long }) = breaker {
+            if let Some(BreakerUpdate { change, failed_for }) = breaker {
                 changes.entry(id).or_insert_with(|| change.clone());
-                if *is_too_long {
-                    let reason = "every attempt has failed for days".to_owned();
+                if let &Some(failed_for) = failed_for {
+                    let reason = format!("every attempt has failed for {}", InWords(failed_for));
                     pauses.entry(id).or_insert(Pause { id, reason, now });
                 }
             }
@@ -169,11 +169,11 @@ impl ConditionStage {
     /// Frees the room that the first stage has not freed.
     async fn free_room(&self, batch: &[NewCondition]) {
         let kept = batch.iter().filter(|condition| condition.ended.ahead.is_none());
-        let ids: Vec<_> = kept.map(|condition| condition.ended.attempt.permit).collect();
-        if ids.is_empty() {
+        let settled: Vec<_> = kept.map(|condition| condition.ended.attempt.settled()).collect();
+        if settled.is_empty() {
             return;
         }
-        if let Err(error) = self.queue.settle(&ids).await {
+        if let Err(error) = self.queue.settle(&settled).await {
             tracing::warn!(%error, "could not settle permits in the queue; they expire by themselves");
         }
     }

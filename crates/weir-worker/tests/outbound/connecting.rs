@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::net::TcpListener;
-use weir_core::{address::AddressPolicy, outcome::Failure};
-use weir_worker::outbound::{Outbound, Target, TlsRoots, Unreachable};
+use weir_core::{
+    address::AddressPolicy,
+    outcome::{Failure, SendResult},
+};
+use weir_worker::outbound::{Outbound, Target, TimeLimit, TlsRoots, Unreachable};
 
 use crate::support::*;
 
 async fn refusal(outbound: &Outbound, target: &Target) -> Unreachable {
-    unreachable(outbound.connect(target).await)
+    unreachable(connect(outbound, target).await)
 }
 
 fn strict() -> Outbound {
@@ -81,7 +84,7 @@ async fn a_name_is_resolved_and_its_certificate_checked_by_name() {
     let target = receiver.target("localhost");
     let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
     let sending = async {
-        let connection = outbound.connect(&target).await.unwrap().connection;
+        let connection = connect(&outbound, &target).await.unwrap().connection;
         send(&outbound, &target, connection).await
     };
     let receiving = async {
@@ -158,7 +161,7 @@ async fn a_slow_handshake_uses_up_no_slot() {
     let clock = TestClock::running();
     let outbound = Outbound::new(loopback(), authority.trusted(), clock.clone());
     let sending = async {
-        let connection = outbound.connect(&target).await.unwrap().connection;
+        let connection = connect(&outbound, &target).await.unwrap().connection;
         // The slot is taken after the connection was established, and is 10 ms wide.
         let start = weir_core::Clock::now(&*clock);
         let slot = weir_core::Slot { start, end: start + Duration::from_millis(10) };
@@ -174,6 +177,47 @@ async fn a_slow_handshake_uses_up_no_slot() {
     let sent = sent(result);
     assert_eq!(status(&sent), 200);
     assert!(sent.sent_at.unwrap() >= EPOCH + Duration::from_millis(200));
+}
+
+#[tokio::test]
+async fn connecting_takes_no_longer_than_the_time_limit_of_the_attempt() {
+    let (listener, plain) = plain_receiver().await;
+    let target = target(&format!("https://{}/", listener.local_addr().unwrap()));
+    let mut limit = TimeLimit::new(Duration::from_millis(100));
+    let refused = unreachable(outbound().connect(&target, &mut limit).await);
+    assert_eq!((refused.failure, &*refused.error), (Failure::Tls, "the TLS handshake did not end within 100 ms"));
+    let tried_for = limit.connecting();
+    assert!((Duration::from_millis(100)..Duration::from_secs(5)).contains(&tried_for), "{tried_for:?}");
+    // Nothing is left of the limit for another connection.
+    let refused = unreachable(outbound().connect(&plain, &mut limit).await);
+    assert_eq!((refused.failure, &*refused.error), (Failure::Connect, "no connection was made within 0 ms"));
+}
+
+#[tokio::test]
+async fn the_request_has_what_connecting_has_left_of_the_time_limit() {
+    let authority = Authority::new();
+    let receiver = authority.receiver("127.0.0.1").await;
+    let target = receiver.target("127.0.0.1");
+    let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
+    let mut limit = TimeLimit::new(Duration::from_secs(2));
+    let sending = async {
+        let connection = outbound.connect(&target, &mut limit).await.unwrap().connection;
+        let slots = &mut Slots::from([wide()]);
+        sent(outbound.send(&target, connection, head(&target), BODY.into(), slots, limit).await)
+    };
+    let receiving = async {
+        let (stream, _) = receiver.listener.accept().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut wire = Wire { stream: receiver.acceptor.accept(stream).await.unwrap() };
+        wire.request().await;
+        wire
+    };
+    let (sent, _wire) = tokio::join!(sending, receiving);
+    assert_eq!(sent.result, SendResult::Failure(Failure::Timeout));
+    let error = sent.error.unwrap();
+    assert!(error.starts_with("no answer within 2000 ms, of which connecting took 1"), "{error}");
+    assert!(sent.took < Duration::from_millis(1_900), "{:?}", sent.took);
+    assert!(sent.took + limit.connecting() >= Duration::from_secs(2), "{:?}", sent.took);
 }
 
 #[tokio::test]

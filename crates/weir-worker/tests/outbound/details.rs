@@ -20,7 +20,7 @@ async fn only_the_first_exchange_of_a_connection_has_the_times_of_its_dial() {
     let sending = async {
         let mut connections = Vec::new();
         for _ in 0..2 {
-            let connection = outbound.connect(&target).await.unwrap().connection;
+            let connection = connect(&outbound, &target).await.unwrap().connection;
             connections.push(sent(send(&outbound, &target, connection).await).details.connection.unwrap());
         }
         connections
@@ -39,7 +39,7 @@ async fn the_time_of_the_tls_handshake_is_recorded() {
     let target = receiver.target("127.0.0.1");
     let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
     let sending = async {
-        let connection = outbound.connect(&target).await.unwrap().connection;
+        let connection = connect(&outbound, &target).await.unwrap().connection;
         sent(send(&outbound, &target, connection).await).details.connection.unwrap()
     };
     let (connection, ()) = tokio::join!(sending, async { receiver.accept().await.answer(OK).await });

@@ -23,7 +23,7 @@ async fn posted<const N: usize>(
 async fn a_request_is_sent_inside_its_slot_and_reports_the_send_start() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         let request = wire.request().await;
@@ -57,7 +57,7 @@ async fn a_request_is_sent_inside_its_slot_and_reports_the_send_start() {
 async fn in_a_slot_that_is_over_no_byte_is_sent_and_the_connection_is_kept() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let result = posted(&outbound, &target, connection, [over(), over()]).await;
     assert!(matches!(result, ExchangeResult::Withdrawn));
 
@@ -77,7 +77,7 @@ async fn in_a_slot_that_is_over_no_byte_is_sent_and_the_connection_is_kept() {
 async fn a_request_without_a_slot_is_withdrawn_and_keeps_its_connection() {
     let outbound = outbound();
     let (_listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     assert!(matches!(posted(&outbound, &target, connection, []).await, ExchangeResult::Withdrawn));
     assert!(outbound.checkout(&target).is_some());
 }
@@ -87,7 +87,7 @@ async fn a_slot_that_has_not_begun_is_waited_for() {
     let clock = TestClock::running();
     let outbound = Outbound::new(loopback(), TlsRoots::none(), clock.clone());
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let start = clock.now() + Duration::from_millis(100);
     let slot = Slot { start, end: start + Duration::from_secs(60) };
     let receiver = async {
@@ -130,7 +130,7 @@ async fn a_slot_missed_at_the_gate_keeps_the_connection_and_takes_another_slot()
     for body in [Bytes::from_static(BODY), Bytes::new(), Bytes::from(vec![b'x'; 4 << 20])] {
         let outbound = late_at_the_gate(TlsRoots::none(), 2);
         let (listener, target) = plain_receiver().await;
-        let connection = outbound.connect(&target).await.unwrap().connection;
+        let connection = connect(&outbound, &target).await.unwrap().connection;
         let wire = listener.accept().await.unwrap().0.into_std().unwrap();
         let slots = Slots::from([wide(), wide(), wide()]);
         let mut slots = WatchingSlots { slots, wire: wire.try_clone().unwrap(), asked: 0 };
@@ -150,7 +150,7 @@ async fn a_slot_missed_at_the_gate_keeps_the_connection_and_takes_another_slot()
 }
 
 async fn missed_at_the_gate(outbound: &Outbound, target: &Target, body: Bytes) {
-    let connection = outbound.connect(target).await.unwrap().connection;
+    let connection = connect(outbound, target).await.unwrap().connection;
     let result = post(outbound, target, connection, body, &mut Slots::from([wide()]), PATIENCE).await;
     assert!(matches!(result, ExchangeResult::Withdrawn), "{result:?}");
     assert!(outbound.checkout(target).is_none(), "hyper holds a request that must not be sent");
@@ -192,7 +192,7 @@ async fn a_slot_missed_over_tls_keeps_the_connection_too() {
     let target = receiver.target("127.0.0.1");
     let outbound = late_at_the_gate(authority.trusted(), 1);
     let sending = async {
-        let connection = outbound.connect(&target).await.unwrap().connection;
+        let connection = connect(&outbound, &target).await.unwrap().connection;
         posted(&outbound, &target, connection, [wide(), wide()]).await
     };
     let receiving = async { receiver.accept().await.answer(OK).await };
@@ -207,7 +207,7 @@ async fn in_a_slot_that_ends_at_the_gate_no_byte_is_sent_on_a_used_connection() 
     let clock = TestClock::scripted([EPOCH, EPOCH, EPOCH, EPOCH, wide().end]);
     let outbound = Outbound::new(loopback(), TlsRoots::none(), clock);
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer(OK).await;
@@ -250,7 +250,7 @@ async fn nothing_is_sent_after_the_server_has_closed_or_sent_data_between_two_sl
         let clock = TestClock::scripted([EPOCH, wide().end]);
         let outbound = Outbound::new(loopback(), TlsRoots::none(), clock.clone());
         let (listener, target) = plain_receiver().await;
-        let connection = outbound.connect(&target).await.unwrap().connection;
+        let connection = connect(&outbound, &target).await.unwrap().connection;
         let wire = Some(Wire::accept(&listener).await);
         let mut slots = InterruptedSlots { clock, wire, says, asked: 0 };
         let result = post(&outbound, &target, connection, Bytes::from_static(BODY), &mut slots, PATIENCE).await;
@@ -267,7 +267,7 @@ async fn nothing_is_sent_after_the_server_has_closed_or_sent_data_between_two_sl
 async fn a_request_with_an_empty_body_passes_the_gate_too() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         let request = wire.request().await;
@@ -285,7 +285,7 @@ async fn a_request_with_an_empty_body_passes_the_gate_too() {
 async fn a_task_without_tokio_budget_sends_in_time() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = tokio::spawn(async move { Wire::accept(&listener).await.answer(OK).await });
     while poll_immediate(pin!(consume_budget())).await.is_some() {}
     assert_eq!(status(&sent(send(&outbound, &target, connection).await)), 200);
@@ -296,7 +296,7 @@ async fn a_task_without_tokio_budget_sends_in_time() {
 async fn dropping_a_send_closes_the_connection() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let mut wire = Wire::accept(&listener).await;
     tokio::select! {
         result = send(&outbound, &target, connection) => panic!("{result:?}"),
@@ -313,6 +313,6 @@ async fn a_target_with_an_invalid_header_is_refused_without_a_connection() {
     let target = target_with(&format!("http://{}/", listener.local_addr().unwrap()), &injected);
     let outbound = outbound();
     assert!(outbound.checkout(&target).is_none());
-    let refused = unreachable(outbound.connect(&target).await);
+    let refused = unreachable(connect(&outbound, &target).await);
     assert_eq!((refused.failure, &*refused.error), (Failure::Forbidden, "a header value cannot be sent"));
 }

@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::future::join_all;
 use tokio::{
-    net::{TcpListener, UdpSocket},
+    net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
     task::JoinSet,
     time::{advance, pause, resume, timeout},
 };
@@ -25,6 +25,10 @@ const A: u16 = 1;
 enum Record {
     /// An address and its TTL in seconds.
     Address(Ipv4Addr, u32),
+    /// An address. Questions for IPv6 addresses get no answer.
+    NoIpv6Answer(Ipv4Addr),
+    /// Two addresses.
+    Two(Ipv4Addr, Ipv4Addr),
     /// Only a response code.
     Code(u8),
     /// No answer.
@@ -73,15 +77,20 @@ impl NameServer {
             *self.asked.lock().unwrap().entry(name.clone()).or_default() += 1;
         }
         let record = self.zone.lock().unwrap().get(&name).copied().unwrap_or(Record::Silent);
-        let (code, answers) = match record {
-            Record::Address(..) => (0, u8::from(record_type == A)),
-            Record::Code(code) => (code, 0),
-            Record::Silent => return None,
+        let (code, mut answers, ttl) = match record {
+            Record::Address(address, ttl) => (0, vec![address], ttl),
+            Record::NoIpv6Answer(address) if record_type == A => (0, vec![address], 60),
+            Record::Two(first, second) => (0, vec![first, second], 60),
+            Record::Code(code) => (code, Vec::new(), 0),
+            Record::NoIpv6Answer(_) | Record::Silent => return None,
         };
+        if record_type != A {
+            answers.clear();
+        }
         let mut answer = query[..2].to_vec();
-        answer.extend([0x81, 0x80 | code, 0, 1, 0, answers, 0, 0, 0, 0]);
+        answer.extend([0x81, 0x80 | code, 0, 1, 0, answers.len() as u8, 0, 0, 0, 0]);
         answer.extend(question);
-        if let (Record::Address(address, ttl), A) = (record, record_type) {
+        for address in answers {
             // A pointer to the name in the question.
             answer.extend([0xc0, 12, 0, 1, 0, 1]);
             answer.extend(ttl.to_be_bytes());
@@ -116,7 +125,7 @@ async fn many_dials_cause_one_look_up_of_a_name() {
     let (server, outbound) = NameServer::start([("receiver.example", Record::Address(HERE, 60))]).await;
     let listener = receiver_at(HERE, 0).await;
     let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
-    let connections = join_all((0..50).map(|_| outbound.connect(&target))).await;
+    let connections = join_all((0..50).map(|_| connect(&outbound, &target))).await;
     assert!(connections.iter().all(Result::is_ok));
     assert_eq!(server.asked("receiver.example"), 1);
 }
@@ -129,7 +138,7 @@ async fn names_in_a_zone_that_does_not_answer_delay_no_other_name() {
     // As many queries as the buffer of the server's socket holds while the server does not read.
     for number in 0..64 {
         let (outbound, name) = (outbound.clone(), format!("http://{number}.silent.example/"));
-        hanging.spawn(async move { outbound.connect(&target(&name)).await.is_ok() });
+        hanging.spawn(async move { connect(&outbound, &target(&name)).await.is_ok() });
     }
     let all_asked = async {
         while (0..64).any(|number| server.asked(&format!("{number}.silent.example")) == 0) {
@@ -140,9 +149,45 @@ async fn names_in_a_zone_that_does_not_answer_delay_no_other_name() {
     let listener = receiver_at(HERE, 0).await;
     let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
     // The other look-ups time out after five seconds.
-    let connected = timeout(Duration::from_secs(4), outbound.connect(&target)).await;
+    let connected = timeout(Duration::from_secs(4), connect(&outbound, &target)).await;
     assert!(connected.expect("the dial must not wait for the others").is_ok());
     hanging.abort_all();
+}
+
+/// The servers of many names drop questions for IPv6 addresses. A resolver waits seconds for such an answer.
+#[tokio::test]
+async fn a_name_whose_servers_answer_no_question_for_ipv6_is_resolved_at_once() {
+    let (server, outbound) = NameServer::start([("receiver.example", Record::NoIpv6Answer(HERE))]).await;
+    let listener = receiver_at(HERE, 0).await;
+    let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
+    let connected = timeout(Duration::from_millis(1_500), connect(&outbound, &target)).await;
+    assert!(connected.expect("the answer for IPv4 is there").is_ok());
+    assert_eq!(server.asked("receiver.example"), 2, "once with IPv6, and once without");
+}
+
+/// A listener whose queue of connections is full, and the connections in it: a further one hangs.
+async fn hanging_at(address: Ipv4Addr, port: u16) -> (TcpListener, Vec<TcpStream>) {
+    let socket = TcpSocket::new_v4().unwrap();
+    let address = SocketAddr::from((address, port));
+    socket.bind(address).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let mut queued = Vec::new();
+    while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+        queued.push(connected.unwrap());
+        assert!(queued.len() < 16, "the queue does not fill");
+    }
+    (listener, queued)
+}
+
+#[tokio::test]
+async fn a_name_with_an_address_that_hangs_is_reached_at_its_other_address_soon() {
+    let (_server, outbound) = NameServer::start([("receiver.example", Record::Two(THERE, HERE))]).await;
+    let listener = receiver_at(HERE, 0).await;
+    let port = listener.local_addr().unwrap().port();
+    let _hanging = hanging_at(THERE, port).await;
+    let target = target(&format!("http://receiver.example:{port}/"));
+    let connected = timeout(Duration::from_millis(1_500), connect(&outbound, &target)).await;
+    assert!(connected.expect("the second address is tried soon").is_ok());
 }
 
 #[tokio::test]
@@ -153,7 +198,7 @@ async fn a_missing_name_is_distinguished_from_a_failing_name_server() {
         ("nobody.example", "no address found for nobody.example"),
         ("broken.example", "the name servers failed for broken.example"),
     ] {
-        let refused = unreachable(outbound.connect(&target(&format!("http://{name}/"))).await);
+        let refused = unreachable(connect(&outbound, &target(&format!("http://{name}/"))).await);
         assert_eq!((refused.failure, &*refused.error), (Failure::Dns, error));
     }
 }
@@ -173,7 +218,7 @@ async fn a_changed_record_takes_effect_when_the_connection_is_old() {
     let there = receiver_at(THERE, port).await;
     let target = target(&format!("http://receiver.example:{port}/"));
 
-    let Checkout { connection, .. } = outbound.connect(&target).await.unwrap();
+    let Checkout { connection, .. } = connect(&outbound, &target).await.unwrap();
     let mut wire = Wire::accept(&here).await;
     let (result, ()) = tokio::join!(send(&outbound, &target, connection), wire.answer(OK));
     assert_eq!(status(&sent(result)), 200);
@@ -183,7 +228,7 @@ async fn a_changed_record_takes_effect_when_the_connection_is_old() {
     loop {
         pass(30).await;
         seconds += 30;
-        let Checkout { connection, warm } = outbound.connect(&target).await.unwrap();
+        let Checkout { connection, warm } = connect(&outbound, &target).await.unwrap();
         if !warm {
             break;
         }
@@ -199,8 +244,8 @@ async fn a_name_that_changes_to_a_private_address_is_refused_at_the_next_dial() 
     let (server, outbound) = NameServer::start([("receiver.example", Record::Address(HERE, 1))]).await;
     let listener = receiver_at(HERE, 0).await;
     let target = target(&format!("http://receiver.example:{}/", listener.local_addr().unwrap().port()));
-    drop(outbound.connect(&target).await.unwrap());
+    drop(connect(&outbound, &target).await.unwrap());
     server.set("receiver.example", Record::Address(Ipv4Addr::new(10, 0, 0, 1), 1));
     pass(2).await;
-    assert_eq!(unreachable(outbound.connect(&target).await).failure, Failure::Forbidden);
+    assert_eq!(unreachable(connect(&outbound, &target).await).failure, Failure::Forbidden);
 }

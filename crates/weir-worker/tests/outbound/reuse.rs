@@ -18,14 +18,14 @@ use crate::support::*;
 
 /// Sends over a pooled connection, or over a new one when there is none.
 async fn deliver(outbound: &Outbound, target: &Target) -> (ExchangeResult, bool) {
-    let Checkout { connection, warm } = outbound.connect(target).await.unwrap();
+    let Checkout { connection, warm } = connect(outbound, target).await.unwrap();
     (send(outbound, target, connection).await, warm)
 }
 
 /// Makes one exchange over a new connection. Returns the target and the receiver's end of the connection.
 async fn used(outbound: &Outbound, answer: &str) -> (Target, Wire<TcpStream>) {
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.answer(answer).await;
@@ -221,7 +221,7 @@ async fn a_connection_is_not_used_in_the_last_second_that_its_server_names() {
 async fn the_idle_timeout_of_a_server_is_learned_from_a_connection_that_it_closed() {
     let (outbound, (listener, target)) = (outbound(), plain_receiver().await);
     let used = async || {
-        let connection = outbound.connect(&target).await.unwrap().connection;
+        let connection = connect(&outbound, &target).await.unwrap().connection;
         let receiver = async {
             let mut wire = Wire::accept(&listener).await;
             wire.answer(OK).await;
@@ -288,7 +288,7 @@ async fn a_connection_on_which_the_server_sent_unrequested_data_is_not_used() {
 async fn a_connection_that_was_never_used_is_kept_too() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     outbound.give_back(&target, connection);
     let connection = outbound.checkout(&target).unwrap();
     let receiver = async { Wire::accept(&listener).await.answer(OK).await };
@@ -300,9 +300,9 @@ async fn a_connection_that_was_never_used_is_kept_too() {
 async fn the_connection_used_last_is_used_first() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let first = outbound.connect(&target).await.unwrap().connection;
+    let first = connect(&outbound, &target).await.unwrap().connection;
     let _first_wire = Wire::accept(&listener).await;
-    let second = outbound.connect(&target).await.unwrap().connection;
+    let second = connect(&outbound, &target).await.unwrap().connection;
     let mut second_wire = Wire::accept(&listener).await;
     outbound.give_back(&target, first);
     outbound.give_back(&target, second);
@@ -325,7 +325,7 @@ async fn connections_of_one_origin_are_not_used_for_another() {
 async fn a_connection_answered_before_the_whole_request_was_read_is_not_reused() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(&outbound, &target).await.unwrap().connection;
     let receiver = async {
         let mut wire = Wire::accept(&listener).await;
         wire.stream.read_u8().await.unwrap();
@@ -346,12 +346,12 @@ async fn a_waiter_gets_a_returned_connection_before_its_dial_ends() {
     let receiver = authority.receiver("localhost").await;
     let target = receiver.target("localhost");
     let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
-    let (first, _first_wire) = tokio::join!(outbound.connect(&target), receiver.accept());
+    let (first, _first_wire) = tokio::join!(connect(&outbound, &target), receiver.accept());
     let first = first.unwrap();
     assert!(!first.warm);
 
     // The receiver delays the second handshake.
-    let mut second = pin!(outbound.connect(&target));
+    let mut second = pin!(connect(&outbound, &target));
     join_queue(second.as_mut()).await;
     let (late, _) = receiver.listener.accept().await.unwrap();
     outbound.give_back(&target, first.connection);
@@ -359,7 +359,7 @@ async fn a_waiter_gets_a_returned_connection_before_its_dial_ends() {
     assert!(second.warm);
 
     // The third checkout needs no dial: one is under way that no other waiter needs.
-    let mut third = pin!(outbound.connect(&target));
+    let mut third = pin!(connect(&outbound, &target));
     join_queue(third.as_mut()).await;
     let (third, _late_wire) = tokio::join!(third, receiver.acceptor.accept(late));
     assert!(!third.unwrap().warm);
@@ -372,7 +372,7 @@ async fn each_failed_dial_fails_one_waiter() {
     let outbound = outbound();
     let (listener, target) = plain_receiver().await;
     drop(listener);
-    let asked = join_all((0..8).map(|_| outbound.connect(&target)));
+    let asked = join_all((0..8).map(|_| connect(&outbound, &target)));
     let answers = timeout(PATIENCE, asked).await.unwrap();
     assert!(answers.into_iter().all(|answer| unreachable(answer).failure == Failure::Connect));
 }
@@ -383,9 +383,9 @@ async fn a_returned_connection_skips_a_waiter_that_gave_up() {
     let receiver = authority.receiver("localhost").await;
     let target = receiver.target("localhost");
     let outbound = Outbound::new(loopback(), authority.trusted(), TestClock::running());
-    let (first, _wire) = tokio::join!(outbound.connect(&target), receiver.accept());
+    let (first, _wire) = tokio::join!(connect(&outbound, &target), receiver.accept());
     {
-        let mut impatient = pin!(outbound.connect(&target));
+        let mut impatient = pin!(connect(&outbound, &target));
         join_queue(impatient.as_mut()).await;
     }
     outbound.give_back(&target, first.unwrap().connection);

@@ -16,10 +16,12 @@ use tokio::{
     time::Instant,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, outcome::SendResult, signing::SignatureStyle};
+use weir_core::{
+    Clock, Slot, Timestamp, address::AddressPolicy, body::BodySettings, outcome::SendResult, signing::SignatureStyle,
+};
 use weir_worker::outbound::{
-    Checkout, Connection, ExchangeResult, NoConnection, Outbound, RequestHead, Sent, SlotSource, Target, TlsRoots,
-    Unreachable,
+    Checkout, Connection, ExchangeResult, NoConnection, Outbound, RequestHead, Sent, SlotSource, Target, TimeLimit,
+    TlsRoots, Unreachable,
 };
 
 /// The start time of the test clocks.
@@ -27,6 +29,11 @@ pub(crate) const EPOCH: Timestamp = Timestamp::from_secs(1_000_000);
 pub(crate) const BODY: &[u8] = br#"{"hello":"there"}"#;
 /// Longer than any test takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Connects within a time limit that no test reaches.
+pub(crate) async fn connect(outbound: &Outbound, target: &Target) -> Result<Checkout, NoConnection> {
+    outbound.connect(target, &mut TimeLimit::new(PATIENCE)).await
+}
 
 /// A clock that runs from [`EPOCH`]. Scripted readings are returned first.
 pub(crate) struct TestClock {
@@ -93,11 +100,11 @@ pub(crate) fn target(url: &str) -> Target {
 
 /// A target with custom headers.
 pub(crate) fn target_with(url: &str, headers: &[(String, String)]) -> Target {
-    Target::new(&url.parse().unwrap(), headers, &SignatureStyle::Standard)
+    Target::new(&url.parse().unwrap(), headers, &SignatureStyle::standard(), &BodySettings::default())
 }
 
 pub(crate) fn head(target: &Target) -> RequestHead {
-    target.request_head("evt_1", 1_700_000_000, "v1,c2ln", 1, None)
+    target.request_head("evt_1", 1_700_000_000, "v1,c2ln", 1, None, None)
 }
 
 pub(crate) async fn plain_receiver() -> (TcpListener, Target) {
@@ -127,7 +134,7 @@ pub(crate) async fn post(
     slots: &mut impl SlotSource,
     limit: Duration,
 ) -> ExchangeResult {
-    outbound.send(target, connection, head(target), body, slots, limit).await
+    outbound.send(target, connection, head(target), body, slots, TimeLimit::new(limit)).await
 }
 
 /// Sends once on a fresh connection, to a receiver that answers with `script`.
@@ -136,7 +143,7 @@ where
     F: Future<Output = ()>,
 {
     let (listener, target) = plain_receiver().await;
-    let connection = outbound.connect(&target).await.unwrap().connection;
+    let connection = connect(outbound, &target).await.unwrap().connection;
     let receiver = async { script(Wire::accept(&listener).await).await };
     let (result, ()) = tokio::join!(send_for(outbound, &target, connection, limit), receiver);
     sent(result)
@@ -151,7 +158,7 @@ pub(crate) fn unreachable(result: Result<Checkout, NoConnection>) -> Unreachable
 
 pub(crate) fn sent(result: ExchangeResult) -> Sent {
     match result {
-        ExchangeResult::Sent(sent) => sent,
+        ExchangeResult::Sent(sent) => *sent,
         other => panic!("not sent: {other:?}"),
     }
 }

@@ -48,8 +48,10 @@ pub(crate) enum DestinationCommand {
     },
     /// Send nothing until `resume`; deliveries wait
     Pause(Several),
-    /// Send again
+    /// Send again, also after an open breaker or during a hold
     Resume(Several),
+    /// End the wait that a receiver has asked for (Retry-After, a used-up quota)
+    Release(Several),
     /// Delete destinations: what waits is cancelled, the history stays
     Delete {
         #[command(flatten)]
@@ -110,9 +112,12 @@ pub(crate) struct Several {
 pub(crate) struct Changes {
     #[command(flatten)]
     pub(crate) fields: Fields,
-    /// Remove all limits
-    #[arg(long, conflicts_with = "rate_limits")]
+    /// Remove all limits, and the minimum interval
+    #[arg(long, conflicts_with_all = ["rate_limits", "min_interval_ms"])]
     pub(crate) unlimited: bool,
+    /// Remove the minimum interval
+    #[arg(long, conflicts_with = "min_interval_ms")]
+    pub(crate) no_min_interval: bool,
     /// Read the secret from this file; - is standard input [default: `create` makes one]
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
@@ -130,10 +135,14 @@ pub(crate) struct Fields {
     #[arg(long = "event-type", value_name = "PATTERN")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     event_types: Vec<String>,
-    /// A limit, such as 10/second, or 300/minute:5 with a burst; one for each period
-    #[arg(long = "limit", value_name = "N/PERIOD[:BURST]")]
+    /// A limit, such as 10/second, or 300/minute:5 with a burst, or 10/second+50ms with a margin for a network with
+    /// jitter; one for each period
+    #[arg(long = "limit", value_name = "N/PERIOD[:BURST][+MARGIN]")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rate_limits: Vec<LimitText>,
+    /// The least time between two sends, for receivers that refuse a request too soon after another
+    #[arg(long, value_name = "MS")]
+    min_interval_ms: Option<u32>,
     /// Most sends that are under way at one time
     #[arg(long, value_name = "N")]
     max_in_flight: Option<u32>,
@@ -146,10 +155,30 @@ pub(crate) struct Fields {
     /// Let later events pass one that has failed this often
     #[arg(long, value_name = "N")]
     skip_after_attempts: Option<u32>,
+    /// Count refusals (429, a used-up quota) against the most attempts
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    refusals_count: Option<bool>,
     /// A header of every request; may be repeated. Others can see it in the list of processes: prefer --file
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     #[serde(serialize_with = "as_object", skip_serializing_if = "Vec::is_empty")]
     headers: Vec<(String, String)>,
+    /// Sign as the receivers of this sender verify: standard, stripe, github, slack, …; a custom style comes with --file
+    #[arg(long, value_name = "STYLE")]
+    #[serde(serialize_with = "as_style", skip_serializing_if = "Option::is_none")]
+    signature: Option<String>,
+    /// The form of the body: envelope, data, cloudevents or cloudevents-binary
+    #[arg(long, value_name = "FORMAT")]
+    #[serde(serialize_with = "as_format", skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+}
+
+impl Fields {
+    /// The header that two flags name. One of them would be lost.
+    pub(crate) fn header_given_twice(&self) -> Option<&str> {
+        let names = self.headers.iter().map(|(name, _)| name);
+        let twice = |(index, name): &(usize, &String)| self.headers[..*index].iter().any(|(other, _)| other == *name);
+        names.enumerate().find(twice).map(|(_, name)| name.as_str())
+    }
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -159,6 +188,14 @@ fn header(text: &str) -> Result<(String, String), String> {
 
 fn as_object<S: serde::Serializer>(headers: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
     headers.iter().map(|(name, value)| (name, value)).collect::<BTreeMap<_, _>>().serialize(serializer)
+}
+
+fn as_style<S: serde::Serializer>(style: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    BTreeMap::from([("style", style)]).serialize(serializer)
+}
+
+fn as_format<S: serde::Serializer>(format: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    BTreeMap::from([("format", format)]).serialize(serializer)
 }
 
 #[derive(Debug, Clone, Args, Serialize)]

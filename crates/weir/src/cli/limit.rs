@@ -5,13 +5,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use weir_core::{Period, RateLimit};
 
-/// A limit, written `10/second` or, with a burst, `300/minute:5`. In JSON it is the object of the API.
+/// A limit, written `10/second` or, with a burst, `300/minute:5`; a margin follows: `10/second+50ms`. In JSON it is the
+/// object of the API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LimitText {
     limit: u32,
     period: String,
     #[serde(default = "one")]
     burst: u32,
+    #[serde(default)]
+    margin_ms: u32,
 }
 
 const fn one() -> u32 {
@@ -19,15 +22,19 @@ const fn one() -> u32 {
 }
 
 impl LimitText {
+    /// A limit without a margin.
     pub(crate) fn new(limit: u32, period: Period, burst: u32) -> Self {
-        Self { limit, period: period.as_str().to_owned(), burst }
+        Self { limit, period: period.as_str().to_owned(), burst, margin_ms: 0 }
     }
 }
 
 impl std::fmt::Display for LimitText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.limit, self.period)?;
-        if self.burst > 1 { write!(f, ":{}", self.burst) } else { Ok(()) }
+        if self.burst > 1 {
+            write!(f, ":{}", self.burst)?;
+        }
+        if self.margin_ms > 0 { write!(f, "+{}ms", self.margin_ms) } else { Ok(()) }
     }
 }
 
@@ -35,17 +42,21 @@ impl FromStr for LimitText {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (text, margin) = text.split_once('+').unwrap_or((text, "0ms"));
         let (rate, burst) = text.split_once(':').unwrap_or((text, "1"));
         let (limit, period) = rate.split_once('/').unwrap_or((rate, ""));
-        let parsed = (limit.trim().parse().ok(), Period::parse(period.trim()), burst.trim().parse().ok());
-        let (Some(limit), Some(period), Some(burst)) = parsed else {
+        let margin_ms = margin.trim().strip_suffix("ms").and_then(|margin| margin.trim().parse().ok());
+        let parsed = (limit.trim().parse().ok(), Period::parse(period.trim()), burst.trim().parse().ok(), margin_ms);
+        let (Some(limit), Some(period), Some(burst), Some(margin_ms)) = parsed else {
             return Err("use a number and second, minute, hour or day, such as 10/second; a burst follows a colon: \
-                        300/minute:5"
+                        300/minute:5; a margin follows a plus sign: 10/second+50ms"
                 .to_owned());
         };
         RateLimit::with_burst(limit, period, burst)
-            .map(|_| Self::new(limit, period, burst))
-            .ok_or_else(|| "limit and burst must be from 1 to 1000000".to_owned())
+            .ok_or_else(|| "limit and burst must be from 1 to 1000000".to_owned())?
+            .with_margin(margin_ms)
+            .map(|_| Self { margin_ms, ..Self::new(limit, period, burst) })
+            .ok_or_else(|| "a margin must be from 0 to 10000 ms".to_owned())
     }
 }
 
@@ -55,13 +66,25 @@ mod tests {
 
     #[test]
     fn a_limit_is_read_as_it_is_written() {
-        for text in ["10/second", "300/minute:5", "1/day", "1000000/hour:1000000"] {
+        for text in ["10/second", "300/minute:5", "1/day", "1000000/hour:1000000", "10/second+50ms", "9/day:2+10000ms"]
+        {
             assert_eq!(text.parse::<LimitText>().unwrap().to_string(), text);
         }
         let json = serde_json::to_value("300/minute:5".parse::<LimitText>().unwrap()).unwrap();
-        assert_eq!(json, serde_json::json!({"limit": 300, "period": "minute", "burst": 5}));
-        for wrong in ["10", "10/week", "/second", "ten/second", "10/second:", "0/second", "10/second:0", "1000001/day"]
-        {
+        assert_eq!(json, serde_json::json!({"limit": 300, "period": "minute", "burst": 5, "margin_ms": 0}));
+        for wrong in [
+            "10",
+            "10/week",
+            "/second",
+            "ten/second",
+            "10/second:",
+            "0/second",
+            "10/second:0",
+            "1000001/day",
+            "1/day+50",
+            "1/day+10001ms",
+            "1/day+ms",
+        ] {
             assert!(wrong.parse::<LimitText>().is_err(), "{wrong}");
         }
     }

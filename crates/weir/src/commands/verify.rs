@@ -9,7 +9,7 @@ use std::{
 
 use weir_core::{
     Clock as _,
-    signing::{DEFAULT_HEADER, Key, Received, SignatureStyle, verify},
+    signing::{CUSTOM, Key, Placeholder, Received, SignatureStyle, StyleSpec, verify},
 };
 
 use crate::{
@@ -22,16 +22,17 @@ pub(super) fn run(arguments: &VerifyArgs) -> anyhow::Result<Exit> {
     // An empty secret counts as a missing one.
     let secret = arguments.secret.as_deref().filter(|secret| !secret.is_empty());
     let secret = secret.ok_or_else(|| misuse("the secret is missing; set WEIR_VERIFY_SECRET or --secret"))?;
-    // The error never repeats the text: it may be a misspelled secret.
-    let key: Key = secret.trim().parse().map_err(|error| misuse(&format!("the secret {error}")))?;
     let style = style(arguments)?;
+    // The error never repeats the text: it may be a misspelled secret.
+    let key = Key::parse(secret.trim(), &style).map_err(|error| misuse(&format!("the secret {error}")))?;
     let body = body(&arguments.body)?;
 
     // What the receiver got: the headers that the style needs, and the raw body.
     let received = Received {
-        id: arguments.id.as_deref().unwrap_or_default(),
-        unix_seconds: arguments.timestamp,
+        id: arguments.id.as_deref(),
+        timestamp: arguments.timestamp.as_deref(),
         signature: &arguments.signature,
+        url: arguments.url.as_deref().unwrap_or_default(),
         body: &body,
     };
     let tolerance = Duration::from_secs(arguments.tolerance_s.into());
@@ -50,18 +51,39 @@ pub(super) fn run(arguments: &VerifyArgs) -> anyhow::Result<Exit> {
 
 /// The signature style, if its required arguments are given and no other ones.
 fn style(arguments: &VerifyArgs) -> Result<SignatureStyle, Misuse> {
-    let header = || DEFAULT_HEADER.to_owned();
-    let (id, time) = (arguments.id.is_some(), arguments.timestamp.is_some());
-    match arguments.style.as_str() {
-        "timestamped" if time => {
-            Err(misuse("the timestamped style takes no --timestamp: the signature contains the time"))
+    let mut spec = match &arguments.format {
+        Some(json) => {
+            let spec: StyleSpec =
+                serde_json::from_str(json).map_err(|error| misuse(&format!("--format is not valid JSON: {error}")))?;
+            StyleSpec { style: spec.style.or_else(|| Some(CUSTOM.to_owned())), ..spec }
         }
-        "timestamped" => Ok(SignatureStyle::Timestamped { header: header() }),
-        "prefixed" => Ok(SignatureStyle::Prefixed { header: header(), timestamp_header: time.then(header) }),
-        _ if !id => Err(misuse("the standard style needs --id, the webhook-id header")),
-        _ if !time => Err(misuse("the standard style needs --timestamp, the webhook-timestamp header")),
-        _ => Ok(SignatureStyle::Standard),
+        None => StyleSpec::named(&arguments.style),
+    };
+    // This style signs the time only if the destination has a header for it; its name does not matter here.
+    if arguments.style == "prefixed" && arguments.timestamp.is_some() {
+        spec.timestamp_header = Some("timestamp".to_owned());
     }
+    let style = spec.resolve().map_err(|errors| {
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        misuse(&format!("--format: {}", errors.join("; ")))
+    })?;
+    let (name, format) = (style.as_str(), style.format());
+    let needs = |place, is_given: bool| format.signs(place) && !format.shows(place) && !is_given;
+    if needs(Placeholder::Id, arguments.id.is_some()) {
+        let header = style.id_header().unwrap_or_default();
+        return Err(misuse(&format!("the {name} style needs --id, the {header} header")));
+    }
+    if needs(Placeholder::Timestamp, arguments.timestamp.is_some()) {
+        let header = style.timestamp_header().unwrap_or_default();
+        return Err(misuse(&format!("the {name} style needs --timestamp, the {header} header")));
+    }
+    if needs(Placeholder::Url, arguments.url.is_some()) {
+        return Err(misuse(&format!("the {name} style needs --url, the URL of the destination")));
+    }
+    if format.shows(Placeholder::Timestamp) && arguments.timestamp.is_some() {
+        return Err(misuse(&format!("the {name} style takes no --timestamp: the signature contains the time")));
+    }
+    Ok(style)
 }
 
 fn body(from: &Path) -> Result<Vec<u8>, Misuse> {

@@ -1,8 +1,9 @@
-//! How busy the threads of the runtime were in the last seconds.
+//! How busy the process was in the last seconds: the threads of its runtime, and the places of its worker. Both are means
+//! over time. Many destinations send in the same milliseconds, so a single reading of the places says little.
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -10,33 +11,49 @@ use tokio::{
     runtime::{Handle, RuntimeMetrics},
     time::Instant,
 };
+use weir_worker::Load;
 
-/// Samples kept. The share is measured from the oldest sample, so it covers one to two sampling intervals.
-const SAMPLES_KEPT: usize = 2;
+/// How often a sample is taken.
+pub(super) const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// The share of the threads is measured from the oldest sample: about ten seconds, because a worker that starts is busy
+/// for a moment.
+const SAMPLES_KEPT: usize = 10;
+/// The share of the places is measured from the last sample but one: one to two seconds, long enough for a whole round of
+/// sends to destinations with limits per second, and short enough to show at once that receivers hang.
+const SAMPLES_OF_PLACES: usize = 2;
 
-/// Samples of the time that the runtime's threads were busy. A thread that waits for a CPU counts as busy, so a
-/// throttled process is a busy one.
+/// Samples of the time that was spent. A thread that waits for a CPU counts as busy, so a throttled process is a busy
+/// one.
 pub(super) struct BusyMeter {
     runtime: RuntimeMetrics,
+    worker: OnceLock<Load>,
     samples: Mutex<VecDeque<Sample>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     at: Instant,
-    /// Sum over all threads.
+    /// The sum over all threads.
     worked: Duration,
+    /// The sum over all places of the worker.
+    held: Duration,
 }
 
 impl BusyMeter {
     /// Measures the runtime that runs this function.
     pub(super) fn start() -> Self {
-        let busy = Self { runtime: Handle::current().metrics(), samples: Mutex::default() };
+        let busy = Self { runtime: Handle::current().metrics(), worker: OnceLock::new(), samples: Mutex::default() };
         busy.sample();
         busy
     }
 
-    /// Takes a sample. Call it every few seconds.
+    /// Measures the places of this worker too.
+    pub(super) fn watch(&self, worker: Load) {
+        // A process has one worker, so this is the first call.
+        let _ = self.worker.set(worker);
+    }
+
+    /// Takes a sample. Call it every [`SAMPLE_EVERY`].
     pub(super) fn sample(&self) {
         let now = self.now();
         let mut samples = self.samples();
@@ -46,10 +63,20 @@ impl BusyMeter {
         samples.push_back(now);
     }
 
-    /// The share of time that the threads were busy since the oldest sample, from 0 to 1.
-    pub(super) fn share(&self) -> f64 {
-        let (since, now) = (self.samples().front().copied(), self.now());
-        since.map_or(0.0, |since| share(since, now, self.runtime.num_workers()))
+    /// How much of the last ten seconds the threads were busy: a share from 0 to 1.
+    pub(super) fn of_threads(&self) -> f64 {
+        self.share(SAMPLES_KEPT, self.runtime.num_workers(), |sample| sample.worked)
+    }
+
+    /// How many of the worker's places attempts held in the last second, on average: a share from 0 to 1.
+    pub(super) fn of_places(&self) -> f64 {
+        self.share(SAMPLES_OF_PLACES, self.worker.get().map_or(0, Load::capacity), |sample| sample.held)
+    }
+
+    /// The share since the earliest of the last `samples` samples.
+    fn share(&self, samples: usize, of: usize, spent: impl Fn(Sample) -> Duration) -> f64 {
+        let (since, now) = (self.samples().iter().rev().take(samples).next_back().copied(), self.now());
+        since.map_or(0.0, |since| share(spent(now).saturating_sub(spent(since)), now.at.duration_since(since.at), of))
     }
 
     fn now(&self) -> Sample {
@@ -57,6 +84,7 @@ impl BusyMeter {
         Sample {
             at: Instant::now(),
             worked: threads.map(|thread| self.runtime.worker_total_busy_duration(thread)).sum(),
+            held: self.worker.get().map(Load::spent).unwrap_or_default(),
         }
     }
 
@@ -66,12 +94,10 @@ impl BusyMeter {
     }
 }
 
-fn share(since: Sample, now: Sample, threads: usize) -> f64 {
-    let had = now.at.duration_since(since.at).as_secs_f64() * threads as f64;
-    if had == 0.0 {
-        return 0.0;
-    }
-    (now.worked.saturating_sub(since.worked).as_secs_f64() / had).min(1.0)
+/// The share of the time that `of` threads or places had.
+fn share(spent: Duration, time: Duration, of: usize) -> f64 {
+    let had = time.as_secs_f64() * of as f64;
+    if had == 0.0 { 0.0 } else { (spent.as_secs_f64() / had).min(1.0) }
 }
 
 #[cfg(test)]
@@ -80,10 +106,9 @@ mod tests {
 
     #[test]
     fn the_busy_share_is_measured_over_the_time_of_all_threads() {
-        let at = Instant::now();
-        let since = Sample { at, worked: Duration::from_secs(7) };
-        let after = |worked| Sample { at: at + Duration::from_secs(10), worked: Duration::from_secs(worked) };
-        assert_eq!([7, 12, 27, 40].map(|worked| share(since, after(worked), 2)), [0.0, 0.25, 1.0, 1.0]);
-        assert_eq!(share(since, since, 2), 0.0, "no time has passed");
+        let (secs, time) = (Duration::from_secs, Duration::from_secs(10));
+        assert_eq!([0, 5, 20, 33].map(|spent| share(secs(spent), time, 2)), [0.0, 0.25, 1.0, 1.0]);
+        assert_eq!(share(Duration::ZERO, Duration::ZERO, 2), 0.0, "no time has passed");
+        assert_eq!(share(Duration::ZERO, time, 0), 0.0, "there is no worker");
     }
 }

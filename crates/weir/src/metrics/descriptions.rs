@@ -31,7 +31,7 @@ pub(super) fn describe() {
     );
     describe_gauge!(
         "weir_worker_busy_ratio",
-        "How busy the worker is: attempts as a share of its capacity, or the busy share of its threads if larger; scale workers on it"
+        "How busy the worker is: the share of its capacity that attempts took in the last second, or the busy share of its threads if larger; scale workers on it"
     );
     describe_gauge!("weir_worker_capacity", "Maximum number of attempts that the worker makes at one time");
     describe_gauge!(

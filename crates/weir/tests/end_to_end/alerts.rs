@@ -135,6 +135,30 @@ async fn failures_raise_alerts(app: &App, operator: &mut Operator) {
     assert_eq!(paused["reason"], "the destination answered 410 Gone", "{paused}");
 }
 
+/// A receiver that refuses one send in ten, although all of them keep the limit.
+async fn refusals_within_the_limit_raise_an_alert_until_they_end(app: &App, operator: &mut Operator) {
+    let receiver = Receiver::start().await;
+    let answers = (1..=70).map(|number| Answer::status(if number % 10 == 0 { 429 } else { 200 }));
+    receiver.script("/exact", answers.chain([Answer::status(200)]));
+    let exact = json!({"url": receiver.url("/exact"), "event_types": ["exact"], "retry": {"schedule_ms": [10]},
+        "rate_limits": [{"limit": 20, "period": "second"}]});
+    let exact = app.destination(exact).await;
+    app.events("exact", 60).await;
+    let refused = operator.receives("weir.destination.refused", &exact).await;
+    let expected = ["jitter", "margin_ms", "second"].map(|text| json!(text));
+    assert_eq!(["cause", "setting", "period"].map(|field| refused[field].clone()), expected, "{refused}");
+    assert_eq!(refused["value"], 50, "{refused}");
+    for page in ["health", "overview"] {
+        let path = format!("/v1/destinations/{exact}/{page}");
+        let shown = async || app.get(&path).await["refused_within_limit"]["cause"] == "jitter";
+        eventually("the cause is shown", LONG, shown).await;
+    }
+    // What was before an edit says nothing about the new settings.
+    app.patch(&exact, json!({"name": "edited"})).await;
+    operator.receives("weir.destination.admitted", &exact).await;
+    assert_eq!(app.get(&format!("/v1/destinations/{exact}/health")).await["refused_within_limit"], Value::Null);
+}
+
 /// Dead letters at a destination that subscribes to dead-letter alerts raise no alert.
 async fn other_destinations_get_no_alerts(app: &App, operator: &Operator) {
     operator.assert_no_further_alert();
@@ -150,6 +174,7 @@ async fn one_process_sends_each_alert_once_also_across_a_restart() {
     app.destination(json!({"url": everything.url("/all")})).await;
     let mut operator = Operator::start(&app).await;
     a_backlog_raises_an_alert_until_it_clears(&app, &mut operator).await;
+    refusals_within_the_limit_raise_an_alert_until_they_end(&app, &mut operator).await;
     failures_raise_alerts(&app, &mut operator).await;
     app.kill().await;
     let app = App::start(folder.path()).await;

@@ -78,7 +78,7 @@ async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
         .json(
             &[
                 &["destinations", "create", "http://127.0.0.1:1/hooks", "--name", "Acme"][..],
-                &["--limit", "10/second", "--limit", "300/minute:5"],
+                &["--limit", "10/second+50ms", "--limit", "300/minute:5", "--min-interval-ms", "90"],
                 &["--event-type", "video.*", "--header", "X-Api-Key: 7"],
             ]
             .concat(),
@@ -86,18 +86,23 @@ async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
         .await;
     let id = created["id"].as_str().unwrap();
     assert!(created["secret"].as_str().unwrap().starts_with("whsec_"), "{created}");
-    let limits = json!([{"limit": 10, "period": "second", "burst": 1}, {"limit": 300, "period": "minute", "burst": 5}]);
+    let limits = json!([
+        {"limit": 10, "period": "second", "burst": 1, "margin_ms": 50},
+        {"limit": 300, "period": "minute", "burst": 5, "margin_ms": 0},
+    ]);
+    assert_eq!(created["min_interval_ms"], json!(90));
     assert_eq!((&created["rate_limits"], &created["headers"]), (&limits, &json!({"x-api-key": "***"})));
 
     let shown = user.says(&["destinations", "show", "Acme"]).await;
-    for part in ["10/second, 300/minute:5", "video.*", "x-api-key", "0 pending", "active", id] {
+    for part in ["10/second+50ms, 300/minute:5, 90 ms apart", "video.*", "x-api-key", "0 pending", "active", id] {
         assert!(shown.contains(part), "{part} is missing in {shown}");
     }
-    let edited = user.says(&["destinations", "edit", "Acme", "--limit", "20/second", "--ordered"]).await;
-    assert!(edited.contains("20/second"), "{edited}");
+    let edited = &["destinations", "edit", "Acme", "--limit", "20/second", "--ordered", "--no-min-interval"];
+    let edited = user.says(edited).await;
+    assert!(edited.contains("20/second.") && !edited.contains("apart"), "{edited}");
     user.says(&["destinations", "pause", "Acme"]).await;
     let stored = user.app.get(&format!("/v1/destinations/{id}")).await;
-    assert_eq!(stored["rate_limits"], json!([{"limit": 20, "period": "second", "burst": 1}]));
+    assert_eq!(stored["rate_limits"], json!([{"limit": 20, "period": "second", "burst": 1, "margin_ms": 0}]));
     assert_eq!(
         (&stored["paused"], &stored["ordered"], &stored["event_types"]),
         (&json!(true), &json!(true), &json!(["video.*"]))
@@ -108,7 +113,16 @@ async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
     }
     assert_eq!(user.json(&["destinations", "list", "--state", "active"]).await, json!([]));
 
+    user.says(&["destinations", "edit", "Acme", "--signature", "slack", "--body", "data"]).await;
+    let shown = user.says(&["destinations", "show", "Acme"]).await;
+    assert!(shown.contains("slack, in x-slack-signature") && shown.contains("data, as application/json"), "{shown}");
+    let twice = ["destinations", "edit", "Acme", "--header", "X-A:1", "--header", "x-a: 2"];
+    let (code, error) = user.fails(&twice).await;
+    assert!(code == 2 && error.contains("x-a twice"), "{error}");
+
     user.says(&["destinations", "resume", id]).await;
+    let released = user.says(&["destinations", "release", "Acme"]).await;
+    assert!(released.contains("Released"), "{released}");
     let edited = user.json(&["destinations", "edit", "Acme", "--unlimited", "--ordered=false"]).await;
     assert_eq!(
         (&edited["rate_limits"], &edited["paused"], &edited["ordered"]),

@@ -56,7 +56,7 @@ async fn a_key_opens_the_pages_and_their_forms_until_the_logout() {
     let etag = text.split_once("name=\"etag\" value=\"&#34;").unwrap().1.split_once("&#34;").unwrap().0;
     let form = format!(
         "etag=%22{etag}%22&name=Renamed&url=https%3A%2F%2Fexample.com%2Fhooks&timeout_ms=15000&event_types=*&max_attempts=16\
-         &max_age_s=259200&base_ms=10000&cap_ms=3600000&headers=&style=standard"
+         &max_age_s=259200&base_ms=10000&cap_ms=3600000&headers=&style=standard&body_format=envelope"
     );
     let send = |origin: &str| {
         let request = browser.post(&settings).header(header::COOKIE, &cookie).header(header::ORIGIN, origin);

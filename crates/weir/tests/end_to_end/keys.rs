@@ -14,7 +14,7 @@ async fn status(app: &App, key: &str) -> u16 {
     request.send().await.unwrap().status().as_u16()
 }
 
-/// Waits until the API accepts the key, or until it does not, and returns how long that took.
+/// Waits until the API accepts the key, or until it refuses the key if `expected` is false. Returns how long that took.
 async fn accepts(app: &App, key: &str, expected: bool) -> Duration {
     let began = now();
     loop {

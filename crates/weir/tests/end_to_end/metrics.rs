@@ -92,7 +92,9 @@ mod timed {
         let depth = scheduler.metric("weir_delivery_queue_depth").await;
         assert!(depth > 100.0, "300 have arrived, and {depth} of the others are in the queue");
         assert!(scheduler.metric("weir_delivery_queue_oldest_seconds").await > 0.5);
-        assert!(worker.metric("weir_worker_busy_ratio").await >= 0.5);
+        // One destination takes half of the places, with a gap between two attempts.
+        let busy = worker.metric("weir_worker_busy_ratio").await;
+        assert!((0.4..=1.0).contains(&busy), "{busy}");
         receiver.wait_for("/hot", 600, Duration::from_secs(30)).await;
         wait_for(&scheduler, "weir_delivery_queue_depth", |depth| depth == 0.0).await;
         let lag = worker.metric("weir_start_lag_seconds_sum").await / 600.0;
@@ -114,12 +116,13 @@ mod timed {
         wait_for(&app, "weir_attempts_under_way", |under_way| under_way > 0.0).await;
         receiver.wait_for("/limited", 30, SOON).await;
 
+        // The last request has arrived, but the worker may not have its answer yet. The gauges may already be zero.
+        wait_for(&app, "weir_start_lag_seconds_count", |starts| starts == 60.0).await;
+        wait_for(&app, "weir_deliveries_total", |delivered| delivered == 60.0).await;
         wait_for(&app, "weir_attempts_under_way", |under_way| under_way == 0.0).await;
         wait_for(&app, "weir_in_flight_sends", |in_flight| in_flight == 0.0).await;
-        assert_eq!(app.metric("weir_start_lag_seconds_count").await, 60.0);
         let lag = app.metric("weir_start_lag_seconds_sum").await / 60.0;
         assert!(lag < 0.2, "waiting for the limit does not count as lag: {lag} s on the average");
-        assert_eq!(app.metric("weir_deliveries_total").await, 60.0);
         assert!(app.metric("weir_worker_busy_ratio").await <= 1.0);
     }
 }

@@ -9,12 +9,15 @@ use tokio::{
 };
 use weir_core::Timestamp;
 
-use crate::support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody};
+use crate::{
+    refusals,
+    support::{Answer, App, Fleet, Receiver, assert_cap, eventually, receiver::AnswerBody},
+};
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// Settings of a destination with fast retries.
-fn settings(receiver: &Receiver, path: &str) -> Value {
+pub(crate) fn settings(receiver: &Receiver, path: &str) -> Value {
     json!({
         "url": receiver.url(path),
         "event_types": [path.trim_start_matches('/')],
@@ -24,7 +27,7 @@ fn settings(receiver: &Receiver, path: &str) -> Value {
 }
 
 /// Waits until the only delivery of a destination has ended, and returns it with its attempts.
-async fn ended(app: &App, destination: &str) -> Value {
+pub(crate) async fn ended(app: &App, destination: &str) -> Value {
     let mut id = String::new();
     eventually("the delivery ends", Duration::from_secs(15), async || {
         let page = app.get(&format!("/v1/deliveries?destination={destination}")).await;
@@ -48,7 +51,6 @@ async fn each_status_leads_to_its_state(app: &App) {
         (410, "failed", 1),
         (408, "dead", 3),
         (425, "dead", 3),
-        (429, "dead", 3),
         (500, "dead", 3),
         (503, "dead", 3),
     ];
@@ -309,6 +311,9 @@ mod timed {
         retry_after_holds(&api).await;
         a_used_up_rate_limit_holds(&api).await;
         retry_after_as_a_date_holds(&api).await;
+        refusals::refusals_count_only_if_the_destination_says_so(&api).await;
+        refusals::refusals_in_a_row_do_not_open_the_breaker(&api).await;
+        refusals::an_announcement_of_our_own_limit_costs_nothing(&api).await;
     }
 
     /// At 20 a minute, each request comes when the server is closing the connection of the previous one.

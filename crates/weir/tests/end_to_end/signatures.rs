@@ -110,48 +110,145 @@ fn assert_says(output: &Output, code: i32, words: &str) {
     assert!(!text.contains("MfKQ9r8GKYqrTwjUPD8"), "a secret is shown: {text}");
 }
 
+/// The headers of a delivery that a style signs, as arguments of `weir verify`.
+fn signed_headers(format: &Value, arrival: &Arrival, url: &str) -> Vec<String> {
+    let (signed, value) = (format["signed"].as_str().unwrap(), format["value"].as_str().unwrap());
+    let mut arguments = Vec::new();
+    let of = |place: &str, header: &str, default: &str| {
+        let header = format[header].as_str().unwrap_or(default);
+        (signed.contains(place) && !value.contains(place)).then(|| arrival.header(header).to_owned())
+    };
+    for (flag, value) in [
+        ("--id", of("{id}", "id_header", "webhook-id")),
+        ("--timestamp", of("{timestamp}", "timestamp_header", "webhook-timestamp")),
+        ("--url", signed.contains("{url}").then(|| url.to_owned())),
+        ("--signature", Some(arrival.header(format["header"].as_str().unwrap()).to_owned())),
+    ] {
+        arguments.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
+    }
+    arguments
+}
+
+const TEXT: &str = "It's a Secret to Everybody";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn weir_verify_checks_a_delivery_in_every_style() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
     let app = App::start(folder.path()).await;
+    let named = |name: &str| json!({"style": name});
+    let custom = json!({
+        "style": "custom", "signed": "POST\n{url}\n{id}\n{timestamp}\n{body}", "value": "a={signature} t={timestamp}",
+        "separator": " ", "encoding": "base64", "timestamp_format": "unix_ms", "header": "x-signature",
+    });
     let styles = [
-        ("/standard", OLD, OLD, json!({})),
-        ("/ed25519", PRIVATE, PUBLIC, json!({"style": "standard"})),
-        ("/timestamped", OLD, OLD, json!({"style": "timestamped", "header": "X-Signature"})),
-        ("/body", OLD, OLD, json!({"style": "prefixed", "header": "x-signature"})),
-        ("/time", OLD, OLD, json!({"style": "prefixed", "header": "x-signature", "timestamp_header": "x-time"})),
+        ("standard", OLD, OLD, json!({})),
+        ("ed25519", PRIVATE, PUBLIC, named("standard")),
+        ("timestamped", OLD, OLD, json!({"style": "timestamped", "header": "X-Signature"})),
+        ("body", OLD, OLD, json!({"style": "prefixed", "header": "x-signature"})),
+        ("time", OLD, OLD, json!({"style": "prefixed", "header": "x-signature", "timestamp_header": "x-time"})),
+        ("stripe", OLD, OLD, named("stripe")),
+        ("github", TEXT, TEXT, named("github")),
+        ("zendesk", TEXT, TEXT, named("zendesk")),
+        ("square", TEXT, TEXT, named("square")),
+        ("discord", PRIVATE, "(its public key in hex)", named("discord")),
+        ("twitch", TEXT, TEXT, json!({"style": "twitch", "id_header": "x-id"})),
+        ("custom", TEXT, TEXT, custom),
     ];
-    for (path, secret, key, signature) in styles {
+    for (event_type, secret, key, signature) in styles {
+        let path = format!("/{event_type}");
         let style = signature["style"].as_str().unwrap_or("standard").to_owned();
-        let event_type = path.trim_start_matches('/');
-        let settings =
-            json!({"url": receiver.url(path), "event_types": [event_type], "secret": secret, "signature": signature});
+        let url = receiver.url(&path);
+        let settings = json!({"url": url, "event_types": [event_type], "secret": secret, "signature": signature});
         let id = app.destination(settings).await;
-        if secret == OLD {
+        let shown = app.get(&format!("/v1/destinations/{id}")).await;
+        let takes_several = shown["signature_format"]["separator"].is_string();
+        let rotates = takes_several && secret == OLD;
+        if rotates {
             rotate(&app, &id, json!({"secret": NEW})).await;
         }
-        let arrival = delivered(&app, &receiver, path).await;
+        let arrival = delivered(&app, &receiver, &path).await;
         assert!(!arrival.header("webhook-id").is_empty() && !arrival.header("webhook-timestamp").is_empty());
-        let header = if style == "standard" { "webhook-signature" } else { "x-signature" };
         assert_eq!(arrival.headers.contains_key("webhook-signature"), style == "standard", "{path}");
-        let mut arguments = vec!["--style", &style, "--signature", arrival.header(header)];
-        match path {
-            "/standard" | "/ed25519" => {
-                let (id, time) = (arrival.header("webhook-id"), arrival.header("webhook-timestamp"));
-                arguments.extend(["--id", id, "--timestamp", time]);
-            }
-            "/time" => {
-                assert_eq!(arrival.header("x-time"), arrival.header("webhook-timestamp"));
-                arguments.extend(["--timestamp", arrival.header("x-time")]);
-            }
-            _ => {}
-        }
+        let mut arguments = match style.as_str() {
+            "custom" => vec!["--format".to_owned(), shown["signature"].to_string()],
+            name => vec!["--style".to_owned(), name.to_owned()],
+        };
+        arguments.extend(signed_headers(&shown["signature_format"], &arrival, &url));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let key = if style == "discord" { shown["public_key_hex"].as_str().unwrap() } else { key };
         assert_says(&verify(key, &arguments, &arrival.body).await, 0, "valid");
         let tampered = [&arrival.body[..], b" "].concat();
         assert_says(&verify(key, &arguments, &tampered).await, 1, "not valid: bad signature");
-        if key == OLD {
+        if rotates {
             assert_says(&verify(NEW, &arguments, &arrival.body).await, 0, "valid");
         }
+        // The API verifies it too, with the secrets of the destination.
+        let headers: serde_json::Map<String, Value> = arrival
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().into()))
+            .collect();
+        let body = String::from_utf8(arrival.body.to_vec()).unwrap();
+        let request = json!({"destination": id, "headers": headers, "body": body});
+        let (status, verified) = app.request(Method::POST, "/v1/verify", Some(request)).await;
+        assert_eq!((status, &verified["valid"]), (200, &json!(true)), "{style}: {verified}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_verifiers_of_the_senders_accept_what_weir_signs_and_nothing_else() {
+    let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
+    let app = App::start(folder.path()).await;
+    let node = std::env::var_os("WEIR_TEST_NODE").unwrap_or_else(|| "node".into());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/verifiers.mjs");
+    let names = [
+        "stripe",
+        "github",
+        "slack",
+        "zoom",
+        "shopify",
+        "zendesk",
+        "square",
+        "razorpay",
+        "linear",
+        "lemon-squeezy",
+        "pagerduty",
+        "paddle",
+        "discord",
+        "svix",
+        "twitch",
+    ];
+    let mut requests = Vec::new();
+    for name in names {
+        let (path, event_type) = (format!("/{name}"), name);
+        let settings = json!({"url": receiver.url(&path), "event_types": [event_type], "signature": {"style": name}});
+        // The secret is the one that Weir made for the style.
+        let (status, created) = app.request(Method::POST, "/v1/destinations", Some(settings)).await;
+        assert_eq!(status, 201, "{created}");
+        let secret = match created["public_key_hex"].as_str() {
+            Some(public) => public.to_owned(),
+            None => created["secret"].as_str().unwrap().to_owned(),
+        };
+        let arrival = delivered(&app, &receiver, &path).await;
+        let headers: serde_json::Map<String, Value> = arrival
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().into()))
+            .collect();
+        let body = String::from_utf8(arrival.body.to_vec()).unwrap();
+        requests.push(json!({
+            "style": name, "secret": secret, "url": receiver.url(&path), "headers": headers, "body": body,
+        }));
+    }
+    let mut command = tokio::process::Command::new(node);
+    command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(json!(requests).to_string().as_bytes()).await.unwrap();
+    let output =
+        tokio::time::timeout(Duration::from_secs(60), child.wait_with_output()).await.expect("it ends").unwrap();
+    let verdicts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in names {
+        assert_eq!(verdicts[name], json!({"accepted": true, "tampered": false}), "{name}: {verdicts}");
     }
 }
 

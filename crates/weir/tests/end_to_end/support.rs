@@ -35,12 +35,17 @@ pub(crate) const SLACK: Duration = Duration::from_millis(5);
 
 /// Asserts that no half-open window of this length holds more than `limit` arrivals.
 pub(crate) fn assert_cap(arrivals: &[Arrival], limit: usize, window: Duration) {
+    assert_cap_with(SLACK, arrivals, limit, window);
+}
+
+/// The same, where the distance of two arrivals may be shorter by `slack`.
+pub(crate) fn assert_cap_with(slack: Duration, arrivals: &[Arrival], limit: usize, window: Duration) {
     let mut times: Vec<_> = arrivals.iter().map(|arrival| (arrival.at, arrival.stalled)).collect();
     times.sort_unstable();
     for ((first, stalled), (last, _)) in times.iter().zip(times.iter().skip(limit)) {
         let distance = *last - *first;
         assert!(
-            distance + *stalled >= window - SLACK,
+            distance + *stalled >= window - slack,
             "{limit} + 1 arrivals within {distance:?} of {window:?}, after a stall of {stalled:?}"
         );
     }

@@ -1,4 +1,11 @@
-use weir_core::{DestinationId, Period, RateLimits, address::AddressPolicy, breaker::Breaker, order::DeliveryOrder};
+use weir_core::{
+    DestinationId, Period, RateLimit, RateLimits,
+    address::AddressPolicy,
+    breaker::Breaker,
+    limit::MinInterval,
+    order::DeliveryOrder,
+    refusals::{Cause, Remedy},
+};
 
 use super::*;
 use crate::resources::destinations::settings;
@@ -18,6 +25,7 @@ fn destination(edit: impl FnOnce(&mut Destination)) -> Destination {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     };
     edit(&mut destination);
@@ -53,6 +61,9 @@ fn the_reason_names_the_first_thing_that_keeps_a_backlog_from_being_sent() {
     assert_eq!(reason_of(order, &measured(100, 2, 9.9)), Some("limit"));
     assert_eq!(reason_of(order, &measured(100, 8, 2.0)), Some("slow"));
     assert_eq!(reason_of(hold, &waits), Some("held"));
+    let remedy = Remedy::Interval { min_interval_ms: 102 };
+    let refusals = Some(Refusals { cause: Cause::Spacing, remedy, sends: 400, refused: 60 });
+    assert_eq!(reason_of(hold, &Measured { refusals, ..waits }), Some("refused_within_limit"));
     let pause = |destination: &mut Destination| {
         hold(destination);
         destination.settings.paused = true;
@@ -101,12 +112,33 @@ fn without_a_limit_the_recent_rate_is_the_estimate() {
 }
 
 #[test]
+fn the_use_is_of_the_minimum_interval_where_it_is_stricter_than_the_limits() {
+    let second = RateLimit::new(100, Period::Second).unwrap().with_margin(100).unwrap();
+    let interval = |millis| {
+        move |destination: &mut Destination| {
+            let limits = RateLimits::new(vec![second]).unwrap();
+            destination.settings.rate_limits = limits.with_min_interval(MinInterval::from_millis(millis));
+        }
+    };
+    let strict = Figures::of(&destination(interval(100)), &measured(100, 2, 9.0), NOW);
+    assert_eq!(strict.binding, Some(Bound::MinInterval(MinInterval::from_millis(100).unwrap())));
+    // Slots start 106.25 ms apart.
+    assert!((strict.configured_per_s.unwrap() - 9.41).abs() < 0.01 && strict.usage.unwrap() > 0.95);
+    let loose = Figures::of(&destination(interval(1)), &measured(100, 2, 9.0), NOW);
+    assert_eq!(loose.binding, Some(Bound::Limit(second)));
+    assert!((loose.configured_per_s.unwrap() - 100.0 / 1.1).abs() < 0.01);
+}
+
+#[test]
 fn the_use_is_of_the_strictest_limit() {
     let limits = [RateLimit::new(10, Period::Second).unwrap(), RateLimit::new(60, Period::Minute).unwrap()];
     let strict =
         |destination: &mut Destination| destination.settings.rate_limits = RateLimits::new(limits.to_vec()).unwrap();
     let figures = Figures::of(&destination(strict), &measured(100, 2, 0.5), NOW);
-    assert_eq!((figures.binding, figures.usage, figures.effective_per_s), (Some(limits[1]), Some(0.5), Some(1.0)));
+    assert_eq!(
+        (figures.binding, figures.usage, figures.effective_per_s),
+        (Some(Bound::Limit(limits[1])), Some(0.5), Some(1.0))
+    );
     assert_eq!(figures.oldest_age, Some(Duration::from_millis(2_500)));
     let stopped = |destination: &mut Destination| destination.settings.paused = true;
     assert_eq!(Figures::of(&destination(stopped), &measured(1, 0, 0.0), NOW).effective_per_s, Some(0.0));

@@ -17,6 +17,7 @@ fn row(name: &str, pending: u64) -> Row {
         paused_reason: None,
         held_until: None,
         held_reason: None,
+        released_at: None,
         breaker: Breaker::default(),
     };
     let mut counts = StateCounts::default();
@@ -37,6 +38,7 @@ fn sample(rows: Vec<Row>) -> Sample {
         rows,
         sorted: Default::default(),
         replays: OpenReplays::new(),
+        refusals: RefusalWatch::default(),
         changes: VecDeque::new(),
         last_change: 0,
         snapshots: std::sync::Mutex::default(),

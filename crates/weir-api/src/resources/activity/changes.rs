@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// State that Weir sets and an edit can end. These fields do not decide which action an edit is.
-const DERIVED: [&str; 2] = ["paused_reason", "breaker_state"];
+const DERIVED: [&str; 4] = ["paused_reason", "breaker_state", "held_until", "held_reason"];
 const SECRETS: [&str; 2] = ["secret", "previous_secret"];
 
 /// The values of a destination before and after a change. Equal values are left out.
@@ -86,6 +86,8 @@ fn values(destination: &Destination) -> ApiResult<Map<String, Value>> {
     let previous = destination.settings.signing.previous.as_ref().map(|_| MASK);
     values.insert("previous_secret".to_owned(), json!(previous));
     values.insert("paused_reason".to_owned(), json!(destination.paused_reason));
+    values.insert("held_until".to_owned(), json!(destination.held_until));
+    values.insert("held_reason".to_owned(), json!(destination.held_reason));
     let is_open = destination.breaker.reason().is_some();
     values.insert("breaker_state".to_owned(), if is_open { "open" } else { "closed" }.into());
     Ok(values)
@@ -156,6 +158,7 @@ mod tests {
             alerts: Default::default(),
             order: DeliveryOrder::new(false, None),
             headers: vec![("x-key".to_owned(), "hidden-1".to_owned()), ("x-same".to_owned(), "hidden-2".to_owned())],
+            body: Default::default(),
             signing: Signing::new(Secret::from_random(KeyKind::Shared, [7; 32])),
             paused: false,
         };
@@ -167,6 +170,7 @@ mod tests {
             paused_reason: None,
             held_until: None,
             held_reason: None,
+            released_at: None,
             breaker: Breaker::default(),
         }
     }

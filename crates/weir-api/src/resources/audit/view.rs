@@ -24,6 +24,8 @@ pub(crate) struct AuditView {
     /// One entry for each limit that was in force in the range: the shortest period first, and for one period the
     /// latest limit first.
     rate_limits: Vec<LimitAudit>,
+    /// One entry for each minimum interval that was in force in the range, the latest first.
+    min_intervals: Vec<MinIntervalAudit>,
     /// The earliest sends of unknown outcome. Their process died before it recorded a result, so they may or may not
     /// have started. They count at their latest possible instant. All sends of one crash share this instant, so a
     /// violation that depends on them is only a possible violation.
@@ -55,6 +57,19 @@ struct LimitAudit {
     possible_violations: u64,
     /// Sends ÷ (limit × span ÷ period), without gaps longer than one period.
     utilisation: Option<f64>,
+}
+
+/// The audit of one minimum interval, over the time that it was in force. A gap across an edit is judged by the shorter
+/// interval.
+#[derive(Debug, Serialize, ToSchema)]
+struct MinIntervalAudit {
+    min_interval_ms: u32,
+    /// The shortest time between two successive sends, without counting sends of unknown outcome.
+    least_gap_ms: Option<f64>,
+    /// The number of these gaps that are shorter than the interval.
+    violations: u64,
+    /// The number of further gaps that are shorter if the sends of unknown outcome started at their latest instant.
+    possible_violations: u64,
 }
 
 /// A send whose outcome was not recorded.
@@ -114,6 +129,7 @@ impl From<AuditReport> for AuditView {
             to: report.to,
             sends: report.sends,
             rate_limits: report.rate_limits.into_iter().map(LimitAudit::from).collect(),
+            min_intervals: report.min_intervals.into_iter().map(MinIntervalAudit::from).collect(),
             unknown_sends: report.unknown_sends.into_iter().map(UnknownSend::from).collect(),
             unknown_sends_total: report.unknown_sends_total,
             delivery_latency_ms: Latency { p50, p95, p99, max },
@@ -134,6 +150,13 @@ impl From<audit::LimitAudit> for LimitAudit {
             possible_violations: audit.possible_violations,
             utilisation: audit.utilisation,
         }
+    }
+}
+
+impl From<audit::MinIntervalAudit> for MinIntervalAudit {
+    fn from(audit: audit::MinIntervalAudit) -> Self {
+        let audit::MinIntervalAudit { min_interval_ms, least_gap_ms, violations, possible_violations } = audit;
+        Self { min_interval_ms, least_gap_ms, violations, possible_violations }
     }
 }
 

@@ -96,7 +96,7 @@ pub(crate) async fn show(
         true => page.cursor(end),
         false => page.cursor_beside(end, last),
     });
-    let data = read.rows.into_iter().map(DeliveryView::from).collect();
+    let data = super::views(&api, read.rows).await?;
     Ok(Json(DeliveryList { list: List { data, next_cursor }, count }))
 }
 

@@ -190,7 +190,7 @@ async fn replace(
     let edited = match settings == current.settings {
         true => Some(Arc::clone(current)),
         false => {
-            let change = Change { settings, closes_breaker: false };
+            let change = Change::from(settings);
             let edited = commit(api, caller, current, change, author, |activity, _| Ok(activity.into())).await?;
             edited.into_new().flatten()
         }

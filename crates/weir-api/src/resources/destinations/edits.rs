@@ -28,14 +28,14 @@ pub(crate) const EDIT_ROUNDS: usize = 64;
 const TICK: Duration = Duration::from_millis(1);
 
 /// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
-/// starts again from the new state. `closes_breaker`: it closes an open breaker even if it changes no setting.
+/// starts again from the new state.
 pub(crate) async fn change(
     api: &ApiState,
     caller: &Caller,
     author: &Author,
     id: DestinationId,
     if_match: &IfMatch,
-    closes_breaker: bool,
+    ends: Ends,
     edit: impl Fn(&Destination) -> ApiResult<Settings>,
 ) -> ApiResult<Arc<Destination>> {
     for _ in 0..EDIT_ROUNDS {
@@ -43,11 +43,14 @@ pub(crate) async fn change(
         if_match.check(&etag(&current))?;
         let settings = edit(&current)?;
         // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
-        let closes_breaker = closes_breaker && current.breaker.reason().is_some();
-        let edited = if settings == current.settings && !closes_breaker {
+        let closes_breaker = ends == Ends::BreakerAndHold && current.breaker.reason().is_some();
+        let is_held = current.held_until.is_some_and(|until| until > api.clock.now());
+        // A release is stored also where no hold is: the queue may know of one before the store.
+        let lifts_hold = ends == Ends::Hold || ends == Ends::BreakerAndHold && is_held;
+        let edited = if settings == current.settings && !closes_breaker && !lifts_hold {
             Some(current)
         } else {
-            let change = Change { settings, closes_breaker };
+            let change = Change { settings, closes_breaker, lifts_hold };
             let edited = commit(api, caller, &current, change, author, |activity, _| Ok(activity.into())).await?;
             edited.into_new().flatten()
         };
@@ -59,11 +62,30 @@ pub(crate) async fn change(
     Err(crowded())
 }
 
+/// The conditions that an edit ends even if it changes no setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    Nothing,
+    /// A release.
+    Hold,
+    /// A resume, also of a destination that is not paused.
+    BreakerAndHold,
+}
+
 /// What an edit makes of a destination.
 pub(crate) struct Change {
     pub(crate) settings: Settings,
     /// Whether it closes an open breaker.
     pub(crate) closes_breaker: bool,
+    /// Whether it lifts a hold.
+    pub(crate) lifts_hold: bool,
+}
+
+impl From<Settings> for Change {
+    /// An edit of settings alone.
+    fn from(settings: Settings) -> Self {
+        Self { settings, closes_breaker: false, lifts_hold: false }
+    }
 }
 
 /// Stores an edit with its activity and, if `recorded` adds one, with the answer of an idempotency key. `None` if the
@@ -72,27 +94,33 @@ pub(crate) async fn commit(
     api: &ApiState,
     caller: &Caller,
     current: &Destination,
-    Change { settings, closes_breaker }: Change,
+    Change { settings, closes_breaker, lifts_hold }: Change,
     author: &Author,
     recorded: impl FnOnce(Activity, &Destination) -> ApiResult<Creation>,
 ) -> ApiResult<Created<Option<Arc<Destination>>>> {
     check_may_replace(caller, &current.settings.signing.secret, &settings.signing.secret)?;
-    let only_closes_breaker = settings == current.settings;
+    let changes_settings = settings != current.settings;
+    let made_at = api.clock.now();
     let patch = DestinationPatch {
         id: current.id,
         expected_updated_at: current.updated_at,
         settings,
         closes_breaker,
-        now: later(current.updated_at, api.clock.now()),
+        lifts_hold,
+        now: later(current.updated_at, made_at),
+        made_at,
     };
     // The edit applies only to this version, so these are its values.
     let Some(edited) = patch.applied_to(current) else { return Ok(Created::New(None)) };
     let (before, after) = destination_changes(Some(current), Some(&edited))?;
-    let action = match only_closes_breaker {
-        true => Action::DestinationResumed,
-        false => destination_action(before.as_ref(), after.as_ref()),
+    let action = if changes_settings {
+        destination_action(before.as_ref(), after.as_ref())
+    } else if closes_breaker {
+        Action::DestinationResumed
+    } else {
+        Action::DestinationReleased
     };
-    let activity = author.does(action, api.clock.now()).of_destination(&edited).changing(before, after);
+    let activity = author.does(action, made_at).of_destination(&edited).changing(before, after);
     Ok(api.store.patch_destination(patch, recorded(activity, &edited)?).await?)
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::{Json, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::Timestamp;
-use weir_store::Health;
+use weir_core::{Timestamp, refusals::Refusals};
+use weir_store::{Health, refusals_of};
 
 use super::find;
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
         query::{Query, parameters},
         texts::{DestinationIdText, text},
     },
+    resources::refusals::RefusalsView,
     state::Api,
 };
 
@@ -65,6 +66,8 @@ pub(crate) struct HealthView {
     /// When the last attempt succeeded, also before the window; null if none is known.
     #[schema(value_type = Option<String>, format = DateTime)]
     last_success_at: Option<Timestamp>,
+    /// Refusals within the limit in the last five minutes, whatever the window; null if there are none.
+    refused_within_limit: Option<RefusalsView>,
 }
 
 /// Percentiles in milliseconds; null if nothing was sent.
@@ -96,13 +99,15 @@ pub(crate) async fn show(
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     Query(HealthParameters { window }): Query<HealthParameters>,
 ) -> ApiResult<Json<HealthView>> {
-    find(&api, &caller, id).await?;
+    let destination = find(&api, &caller, id).await?;
     let (name, window) = WINDOWS[window.map_or(0, |window| window.0)];
-    let health = api.store.health(id, api.clock.now().before(window)).await?;
-    Ok(Json(view(name, &health)))
+    let now = api.clock.now();
+    let health = api.store.health(id, now.before(window)).await?;
+    let refusals = refusals_of(&*api.store, &destination, now).await?;
+    Ok(Json(view(name, &health, refusals)))
 }
 
-fn view(window: &'static str, health: &Health) -> HealthView {
+fn view(window: &'static str, health: &Health, refusals: Option<Refusals>) -> HealthView {
     let Health { traffic, latencies, attempts, last_success_at } = health;
     let attempts_made = traffic.delivered + traffic.failed;
     let percentile = |share| latencies.percentile(share).map(|ms: f64| (ms * 10.0).round() / 10.0);
@@ -116,6 +121,7 @@ fn view(window: &'static str, health: &Health) -> HealthView {
         failed: traffic.failed,
         dead: traffic.dead,
         last_success_at: *last_success_at,
+        refused_within_limit: refusals.map(RefusalsView::from),
     }
 }
 
@@ -126,7 +132,7 @@ mod tests {
 
     #[test]
     fn without_attempts_nothing_is_known() {
-        let shown = view("1h", &Health::default());
+        let shown = view("1h", &Health::default(), None);
         assert_eq!((shown.success_ratio, shown.attempts_made, shown.last_success_at), (None, 0, None));
         assert_eq!(shown.latency_ms, LatencyView { p50: None, p95: None, p99: None });
     }

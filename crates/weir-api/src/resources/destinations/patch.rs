@@ -5,7 +5,7 @@ use utoipa::{
     PartialSchema, ToSchema,
     openapi::{Ref, RefOr, Schema},
 };
-use weir_core::signing::SignatureStyle;
+use weir_core::{body::BodyFormat, signing};
 
 use super::{
     headers::{self, TWICE},
@@ -24,10 +24,11 @@ use crate::{
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
-const PATCH_NOTES: [(&str, &str); 11] = [
+const PATCH_NOTES: [(&str, &str); 13] = [
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
     ("rate_limits", "Replaces the whole array. Takes effect within 100 ms and does not reset the windows."),
+    ("min_interval_ms", "`null` removes it. Takes effect within 100 ms, and counts from the last send."),
     ("retry", "Merged member by member. `schedule_ms` replaces `base_ms` and `cap_ms`, and the other way round."),
     (
         "breaker",
@@ -47,12 +48,15 @@ const PATCH_NOTES: [(&str, &str); 11] = [
     ("skip_after_attempts", "Sent together with `ordered: true`."),
     (
         "secret",
-        "Must not be null. Replaces the secret at once and ends a rotation that is in progress. Needs the role `admin`.",
+        "Replaces the secret at once and ends a rotation that is in progress. Needs the role `admin`. Null only together \
+         with a `style` in `signature`: generates a secret that fits the style. Without it, an edit of the style keeps \
+         the secret, and is refused if the secret does not fit.",
     ),
     (
         "signature",
         "Merged member by member; a new style starts with its defaults, and `\"style\": null` is the standard style.",
     ),
+    ("body", "Merged member by member; a new format starts with its defaults."),
     ("paused", "Takes effect within 100 ms."),
 ];
 
@@ -66,7 +70,8 @@ impl DestinationPatch {
 }
 
 /// Removes the shown settings that the patch replaces: a schedule removes the backoff, and the other way round; another
-/// signature style removes the headers of the old style; and `ordered: false` removes `skip_after_attempts`.
+/// signature style removes the members of the old style, another format of the body those of the old format; and
+/// `ordered: false` removes `skip_after_attempts`.
 fn drop_replaced(shown: &mut Value, patch: &Value) {
     let Value::Object(shown) = shown else { return };
     if let (Some(Value::Object(shown)), Some(Value::Object(retry))) = (shown.get_mut("retry"), patch.get("retry")) {
@@ -77,12 +82,14 @@ fn drop_replaced(shown: &mut Value, patch: &Value) {
             shown.remove("schedule_ms");
         }
     }
-    if let (Some(Value::Object(signature)), Some(current)) = (patch.get("signature"), shown.get("signature")) {
-        // `null` restores the standard style.
-        let standard = Value::from(SignatureStyle::Standard.as_str());
-        let style = signature.get("style").map(|style| if style.is_null() { &standard } else { style });
-        if style.is_some_and(|style| *style != current["style"]) {
-            shown.remove("signature");
+    // `null` restores the default.
+    let defaults = [("signature", "style", signing::STANDARD), ("body", "format", BodyFormat::Envelope.as_str())];
+    for (object, kind_field, default) in defaults {
+        if let (Some(Value::Object(patched)), Some(current)) = (patch.get(object), shown.get(object)) {
+            let given = patched.get(kind_field).map(|kind| kind.as_str().unwrap_or(default));
+            if given.is_some_and(|kind| current[kind_field] != kind) {
+                shown.remove(object);
+            }
         }
     }
     if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true)) {
@@ -109,8 +116,9 @@ impl Read for DestinationPatch {
             errors.add(at, format!("must be an object, not {}", type_name(&value)));
             return None;
         };
-        if patch.get("secret").is_some_and(Value::is_null) {
-            errors.add("/secret", "must not be null: omit it to keep the secret, or give a new one");
+        let has_style = patch.get("signature").is_some_and(|signature| signature["style"].is_string());
+        if patch.get("secret").is_some_and(Value::is_null) && !has_style {
+            errors.add("/secret", "must not be null without a `style`: omit it to keep the secret, or give a new one");
         }
         if let Some(Value::Object(headers)) = patch.get_mut("headers") {
             // The view has names in lower case, and the merge must match them.

@@ -3,7 +3,10 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::{ToSchema, openapi::Schema};
-use weir_core::{Period, RateLimit, RateLimits, limit::InvalidLimits};
+use weir_core::{
+    Period, RateLimit, RateLimits,
+    limit::{InvalidLimits, MinInterval},
+};
 
 use crate::{
     errors::Errors,
@@ -23,6 +26,10 @@ object! {
         period: PeriodText,
         #[schema(minimum = 1, maximum = 1_000_000, default = 1)]
         burst: Option<u32>,
+        /// For receivers behind a network with jitter: `limit` sends fit into a period that is longer by this time, so
+        /// that as many requests arrive in a period although some are delayed. It costs a part of the rate.
+        #[schema(minimum = 0, maximum = 10_000, default = 0)]
+        margin_ms: Option<u32>,
     }
     plural = "limits, one per period";
 }
@@ -54,8 +61,10 @@ impl Read for Limits {
             let at = format!("{at}/{index}");
             // An invalid limit adds its own error and is left out.
             let read = RateLimitRequest::read(value, items, &at, errors);
-            let limit =
-                read.and_then(|limit| RateLimit::with_burst(limit.limit, limit.period.0, limit.burst.unwrap_or(1)));
+            let limit = read.and_then(|limit| {
+                let margin_ms = limit.margin_ms.unwrap_or(0);
+                RateLimit::with_burst(limit.limit, limit.period.0, limit.burst.unwrap_or(1))?.with_margin(margin_ms)
+            });
             // A second limit for a period is refused, so that the result is a valid set.
             match limit {
                 Some(limit) if limits.iter().any(|other: &RateLimit| other.period == limit.period) => {
@@ -76,6 +85,11 @@ impl From<Limits> for RateLimits {
     }
 }
 
+/// The minimum interval of a request, which is in its range; `null` is none.
+pub(crate) fn min_interval(millis: Option<u32>) -> Option<MinInterval> {
+    millis.and_then(MinInterval::from_millis)
+}
+
 /// At most `limit` sends in every window of one `period`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = RateLimit)]
@@ -86,10 +100,18 @@ pub(crate) struct RateLimitView {
     period: &'static str,
     #[schema(minimum = 1, maximum = 1_000_000)]
     burst: u32,
+    /// `limit` sends fit into a period that is longer by this time.
+    #[schema(minimum = 0, maximum = 10_000)]
+    margin_ms: u32,
 }
 
 impl From<&RateLimit> for RateLimitView {
     fn from(limit: &RateLimit) -> Self {
-        Self { limit: limit.limit.get(), period: limit.period.as_str(), burst: limit.burst.get() }
+        Self {
+            limit: limit.limit.get(),
+            period: limit.period.as_str(),
+            burst: limit.burst.get(),
+            margin_ms: limit.margin_ms(),
+        }
     }
 }

@@ -2,9 +2,13 @@
 
 use serde_json::{Value, json};
 use url::Url;
-use weir_core::destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS};
+use weir_core::{
+    body::{BINARY_HEADERS, BodyFormat},
+    destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS},
+};
 
 use super::{
+    body::BodyRequest,
     breaker::BreakerRequest,
     headers::Headers,
     rates::{Limits, RateLimitRequest},
@@ -70,13 +74,22 @@ object! {
         /// At most one limit per period; `[]` means unlimited.
         #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4, default = json!([]))]
         pub(super) rate_limits: Option<Limits>,
+        /// The least time between the starts of two sends, exact, beside all limits: for receivers that refuse a
+        /// request that comes too soon after another. `null` is none.
+        #[schema(minimum = 1, maximum = 60_000)]
+        pub(super) min_interval_ms: Option<u32>,
         /// The maximum number of sends that are started and not yet settled at one time.
         #[schema(minimum = 1, maximum = 10_000, default = json!(DEFAULT_MAX_IN_FLIGHT))]
         pub(super) max_in_flight: Option<u32>,
-        /// Time limit of one attempt, including the body of the response.
+        /// Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
+        /// wait for a slot in between does not count.
         #[schema(minimum = 100, maximum = 120_000, default = json!(DEFAULT_TIMEOUT_MS))]
         pub(super) timeout_ms: Option<u32>,
         pub(super) retry: Option<RetryRequest>,
+        /// Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. If not, only
+        /// the age of a delivery bounds how often it is refused.
+        #[schema(default = false)]
+        pub(super) refusals_count: Option<bool>,
         /// `null` disables the breaker. If absent, the defaults apply.
         #[schema(value_type = Option<BreakerRequest>)]
         pub(super) breaker: Option<Option<BreakerRequest>>,
@@ -94,11 +107,12 @@ object! {
         /// Headers added to every request. Values are write-only. Names that Weir sets itself are refused.
         #[schema(default = json!({}))]
         pub(super) headers: Option<Headers>,
-        /// `whsec_` and the base64 of 24 to 64 bytes, or `whsk_` and the base64 of an Ed25519 private key (its 32
-        /// bytes, optionally followed by the public key). If absent, a `whsec_` secret is generated.
+        /// `whsec_` and the base64 of 16 to 128 bytes, padded or not; for styles whose key is a text, any 16 to 128
+        /// printable ASCII characters; for `standard` and `ed25519`, `whsk_` and the base64 of an Ed25519 private key
+        /// (its 32 bytes, optionally followed by the public key). If absent, a secret that fits the style is generated.
         pub(super) secret: Option<SecretText>,
-        /// Styles other than `standard` need a `whsec_` secret.
         pub(super) signature: Option<SignatureRequest>,
+        pub(super) body: Option<BodyRequest>,
         /// Nothing is sent while the destination is paused; its deliveries wait.
         #[schema(default = false)]
         pub(super) paused: Option<bool>,
@@ -108,8 +122,7 @@ object! {
 }
 
 impl DestinationRequest {
-    /// Each period has at most one limit, `skip_after_attempts` needs an order, and only the standard style supports
-    /// private keys.
+    /// Each period has at most one limit, `skip_after_attempts` needs an order, and styles need their kind of secret.
     pub(crate) fn keywords() -> Value {
         json!({"allOf": [
             {"properties": {"rate_limits": Limits::keywords()}},
@@ -118,7 +131,13 @@ impl DestinationRequest {
                 {"properties": {"ordered": {"const": true}}, "required": ["ordered"]},
             ]},
             {"anyOf": [
-                {"properties": {"secret": {"pattern": "^whsec_"}}},
+                {"properties": {"secret": {"type": "null"}}},
+                {"properties": {
+                    "secret": {"pattern": "^whsec_"},
+                    "signature": {"properties": {
+                        "style": {"not": {"const": "discord"}}, "algorithm": {"not": {"const": "ed25519"}},
+                    }},
+                }},
                 {"properties": {"signature": {"properties": {"style": {"enum": ["standard", null]}}}}},
             ]},
         ]})
@@ -129,8 +148,14 @@ impl DestinationRequest {
             let detail = "needs `ordered: true`: set it too, or omit `skip_after_attempts`";
             errors.add(format!("{at}/skip_after_attempts"), detail);
         }
-        if let (Some(signature), Some(Headers(headers))) = (&self.signature, &self.headers) {
-            let is_own = |name: &str| headers.iter().any(|header| header.name == name);
+        let headers = self.headers.as_ref().map_or(&[][..], |Headers(headers)| headers);
+        let is_binary = self.body.as_ref().is_some_and(|body| body.format() == BodyFormat::CloudeventsBinary);
+        let is_of_body = |name: &str| is_binary && BINARY_HEADERS.contains(&name);
+        for header in headers.iter().filter(|header| is_of_body(&header.name)) {
+            errors.add(header.pointer.clone(), "is set by the format `cloudevents-binary` of the `body`: remove it");
+        }
+        if let Some(signature) = &self.signature {
+            let is_own = |name: &str| is_of_body(name) || headers.iter().any(|header| header.name == name);
             signature.check_own(&format!("{at}/signature"), is_own, errors);
         }
     }
@@ -149,7 +174,7 @@ mod tests {
         alert::{AGE_S, COUNTS},
         breaker::{MAX_COUNT, OPEN_MS, PAUSE_AFTER_S},
         destination::{MAX_IN_FLIGHT, TIMEOUT_MS},
-        limit::{MAX_LIMIT, MAX_LIMITS},
+        limit::{MAX_LIMIT, MAX_LIMITS, MAX_MARGIN_MS, MIN_INTERVAL_MS},
     };
 
     use super::*;
@@ -184,7 +209,9 @@ mod tests {
         let request = object_schema::<DestinationRequest>();
         let (breaker, alerts) = (object_schema::<BreakerRequest>(), object_schema::<Alerts>());
         let limit = object_schema::<RateLimitRequest>();
-        let table: [(&Object, &str, RangeInclusive<u32>); 11] = [
+        let table: [(&Object, &str, RangeInclusive<u32>); 13] = [
+            (&request, "min_interval_ms", MIN_INTERVAL_MS),
+            (&limit, "margin_ms", 0..=MAX_MARGIN_MS),
             (&request, "max_in_flight", 1..=MAX_IN_FLIGHT),
             (&request, "timeout_ms", TIMEOUT_MS),
             (&breaker, "min_attempts", 1..=MAX_COUNT),

@@ -86,6 +86,8 @@ impl From<RetryRequest> for RetryPolicy {
             delays: request.schedule_ms.map_or_else(backoff, |delays| {
                 RetryDelays::Schedule(delays.into_iter().map(|DelayMs(delay)| delay).collect())
             }),
+            // A setting beside the policy.
+            refusals_count: default.refusals_count,
         }
     }
 }

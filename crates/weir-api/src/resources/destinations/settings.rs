@@ -9,28 +9,32 @@ use std::num::NonZeroU32;
 use serde_json::Value;
 use url::Url;
 use weir_core::{
+    RateLimits,
     address::AddressPolicy,
+    body::{BodySettings, default_source},
     breaker::BreakerPolicy,
     destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
     order::DeliveryOrder,
     pattern::EventPattern,
-    signing::{KeyKind, Secret, SignatureStyle, Signing},
+    retry::RetryPolicy,
+    signing::{Secret, SignatureStyle, Signing, Unfit},
 };
 
 use super::{
     headers::{Header, Headers, MASK},
     patch::DestinationPatch,
+    rates,
     request::DestinationRequest,
 };
 use crate::{
     errors::Errors,
-    problem::ApiResult,
+    problem::{ApiResult, Problem},
     readers::fields::{self, read_with},
 };
 
 /// The settings of a new destination.
 pub(crate) fn read(body: Value, addresses: &AddressPolicy) -> ApiResult<Settings> {
-    let context = Context { addresses, current: None, origin_changes: false };
+    let context = Context { addresses, current: None, origin_changes: false, renews_secret: false };
     read_with(body, |request, errors| context.settings(request, errors))
 }
 
@@ -46,14 +50,31 @@ pub(crate) fn merge(
     if origin_changes && let Value::Object(shown) = &mut shown {
         shown.remove("headers");
     }
-    let context = Context { addresses, current: Some(current), origin_changes };
-    read_with(patch.merge_into(shown), |request, errors| context.settings(request, errors))
+    // A null is read only together with a style.
+    let renews_secret = patch.0.get("secret").is_some_and(Value::is_null);
+    let context = Context { addresses, current: Some(current), origin_changes, renews_secret };
+    read_with(patch.merge_into(shown), |request, errors| context.settings(request, errors)).and_then(fit)
 }
 
 /// The settings that replace all current ones. Only the secret, and header values that are masked, stay.
 pub(crate) fn replace(current: &Settings, body: Value, addresses: &AddressPolicy) -> ApiResult<Settings> {
-    let context = Context { addresses, current: Some(current), origin_changes: changes_origin(&current.url, &body) };
-    read_with(body, |request, errors| context.settings(request, errors))
+    let origin_changes = changes_origin(&current.url, &body);
+    let context = Context { addresses, current: Some(current), origin_changes, renews_secret: false };
+    read_with(body, |request, errors| context.settings(request, errors)).and_then(fit)
+}
+
+/// Refuses the style if it does not fit the secret of the destination. The request names no secret, so the request is
+/// valid, and this is a conflict.
+fn fit(settings: Settings) -> ApiResult<Settings> {
+    let Signing { style, secret, .. } = &settings.signing;
+    match style.refusal_of(secret) {
+        None => Ok(settings),
+        Some(unfit) => Err(Problem::conflict(format!(
+            "the style `{}` does not fit the secret of the destination: it {unfit}; send a `secret` with the style, or \
+             `\"secret\": null` for a new one",
+            style.as_str()
+        ))),
+    }
 }
 
 /// Whether a patch changes the origin of the URL. The values of headers are write-only, so a client that edits the URL
@@ -71,6 +92,8 @@ struct Context<'a> {
     /// Whether the edit changes the origin of the URL. If it does, masked header values are refused, so that the new
     /// origin does not get the old values.
     origin_changes: bool,
+    /// Whether the edit asks for a new secret that fits its style.
+    renews_secret: bool,
 }
 
 impl Context<'_> {
@@ -79,26 +102,34 @@ impl Context<'_> {
         // The rules of the URL, the headers and the signing depend on the configuration and on the current settings.
         let url = request.url.and_then(|url| self.url(url.0, errors));
         let headers = self.headers(request.headers.unwrap_or_default(), errors);
-        let style = request.signature.map_or(SignatureStyle::Standard, SignatureStyle::from);
+        let style = request.signature.map_or_else(SignatureStyle::standard, |signature| signature.style());
         let signing = self.signing(request.secret.map(|secret| secret.0), style, errors);
+        let tenant = request.tenant.map_or_else(|| DEFAULT_TENANT.to_owned(), |tenant| tenant.0);
+        let mut body = request.body.map(BodySettings::from).unwrap_or_default();
+        body.source = body.source.filter(|source| *source != default_source(&tenant));
         let skip_after_attempts = request.skip_after_attempts.and_then(NonZeroU32::new);
         // Absent fields get their defaults.
         Some(Settings {
             url: url?,
             name: request.name.map(|name| name.0).unwrap_or_default(),
-            tenant: request.tenant.map_or_else(|| DEFAULT_TENANT.to_owned(), |tenant| tenant.0),
+            tenant,
             event_types: request.event_types.map_or_else(
                 || vec![EventPattern::Any],
                 |patterns| distinct(patterns.into_iter().map(|pattern| pattern.0)),
             ),
-            rate_limits: request.rate_limits.unwrap_or_default().into(),
+            rate_limits: RateLimits::from(request.rate_limits.unwrap_or_default())
+                .with_min_interval(rates::min_interval(request.min_interval_ms)),
             max_in_flight: request.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT),
             timeout_ms: request.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
-            retry: request.retry.map(Into::into).unwrap_or_default(),
+            retry: RetryPolicy {
+                refusals_count: request.refusals_count.unwrap_or(false),
+                ..request.retry.map(Into::into).unwrap_or_default()
+            },
             breaker: request.breaker.map_or_else(|| Some(BreakerPolicy::default()), |breaker| breaker.map(Into::into)),
             alerts: request.alerts.map(Into::into).unwrap_or_default(),
             order: DeliveryOrder::new(request.ordered.unwrap_or(false), skip_after_attempts),
             headers,
+            body,
             signing,
             paused: request.paused.unwrap_or(false),
         })
@@ -141,20 +172,32 @@ impl Context<'_> {
             .ok_or("must be the value, not `***`: the destination has no such header")
     }
 
-    /// An edit with another secret replaces the current one at once and ends a rotation that is in progress.
-    fn signing(&self, secret: Option<Secret>, style: SignatureStyle, errors: &mut Errors) -> Signing {
+    /// An edit with another secret replaces the current one at once and ends a rotation that is in progress. An edit of
+    /// the style keeps the secret if it fits, so that receivers stay valid.
+    fn signing(&self, given: Option<Secret>, style: SignatureStyle, errors: &mut Errors) -> Signing {
         let current = self.current.map(|current| &current.signing);
-        let mut signing = match (secret, current) {
+        let is_given = given.is_some();
+        let mut signing = match (given, current) {
             (Some(secret), Some(current)) if secret == current.secret => current.clone(),
             (Some(secret), _) => Signing::new(secret),
-            (None, Some(current)) => current.clone(),
-            (None, None) => Signing::new(Secret::from_random(KeyKind::Shared, rand::random())),
+            (None, Some(current)) if !self.renews_secret => current.clone(),
+            (None, current) => Signing::new(style.new_secret(current.map(|current| &current.secret), rand::random())),
         };
-        signing.style = style;
-        if signing.style != SignatureStyle::Standard && signing.secret.kind() != KeyKind::Shared {
-            let detail = "must be `standard` with a `whsk_` secret: the other styles support only shared secrets";
-            errors.add("/signature", detail);
+        // A secret that was not given is checked when the whole request is valid.
+        let unfit = style.refusal_of(&signing.secret).filter(|_| is_given && !errors.has("/signature"));
+        let name = style.as_str();
+        match unfit {
+            None => {}
+            Some(unfit @ Unfit::NeedsEncoded) => {
+                errors.add("/secret", format!("does not fit the style `{name}`, which {unfit}"));
+            }
+            Some(unfit) => errors.add("/signature", format!("does not fit the secret: the style `{name}` {unfit}")),
         }
+        if !style.takes_several() {
+            // The header holds one signature, so the previous secret cannot sign any longer.
+            signing.previous = None;
+        }
+        signing.style = style;
         signing
     }
 }

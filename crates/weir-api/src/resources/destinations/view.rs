@@ -4,13 +4,22 @@ use std::{collections::BTreeMap, num::NonZeroU32};
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::{Destination, DestinationId, Timestamp, alert::AlertOverrides, destination::Settings};
+use weir_core::{
+    Destination, DestinationId, Timestamp, alert::AlertOverrides, destination::Settings, limit::MinInterval,
+};
 
-use super::{breaker::BreakerView, headers::MASK, rates::RateLimitView, retry::RetryView, signature::SignatureView};
+use super::{
+    body::BodyView,
+    breaker::BreakerView,
+    headers::MASK,
+    rates::RateLimitView,
+    retry::RetryView,
+    signature::{FormatView, SignatureView},
+};
 use crate::resources::alerts::Alerts;
 
 /// Fields of a destination that are shown but cannot be set.
-pub(crate) const READ_ONLY: [&str; 10] = [
+pub(crate) const READ_ONLY: [&str; 13] = [
     "id",
     "created_at",
     "updated_at",
@@ -21,6 +30,9 @@ pub(crate) const READ_ONLY: [&str; 10] = [
     "breaker_reason",
     "next_probe_at",
     "previous_secret_valid_until",
+    "signature_format",
+    "public_key",
+    "public_key_hex",
 ];
 
 /// A destination.
@@ -36,7 +48,7 @@ pub(crate) struct DestinationView {
     /// Increases with every edit.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
-    /// Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for days.
+    /// Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows.
     paused_reason: Option<String>,
     /// No send starts before this instant, because the destination sent `Retry-After` or `RateLimit`.
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -53,6 +65,12 @@ pub(crate) struct DestinationView {
     /// Until when the secret before the last rotation also signs; null if only one secret signs.
     #[schema(value_type = Option<String>, format = DateTime)]
     previous_secret_valid_until: Option<Timestamp>,
+    signature_format: FormatView,
+    /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
+    #[schema(example = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")]
+    public_key: Option<String>,
+    /// The same key as the hex of its 32 bytes, as receivers of `discord` configure it.
+    public_key_hex: Option<String>,
 }
 
 /// A newly created destination. Only this view of a destination shows the secret.
@@ -76,9 +94,14 @@ pub(crate) struct SettingsView {
     tenant: String,
     event_types: Vec<String>,
     rate_limits: Vec<RateLimitView>,
+    /// The least time between the starts of two sends; null: none.
+    #[schema(minimum = 1, maximum = 60_000)]
+    min_interval_ms: Option<u32>,
     max_in_flight: u32,
     timeout_ms: u32,
     retry: RetryView,
+    /// Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`.
+    refusals_count: bool,
     /// Null: the breaker is disabled.
     breaker: Option<BreakerView>,
     /// The thresholds that override the thresholds of all destinations.
@@ -93,6 +116,7 @@ pub(crate) struct SettingsView {
     /// The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value.
     headers: BTreeMap<String, &'static str>,
     signature: SignatureView,
+    body: BodyView,
     paused: bool,
 }
 
@@ -101,6 +125,7 @@ impl DestinationView {
     pub(crate) fn new(destination: &Destination, now: Timestamp) -> Self {
         let settings = &destination.settings;
         let held_until = destination.held_until.filter(|until| *until > now);
+        let public_key = settings.signing.secret.public_key();
         Self {
             id: destination.id,
             settings: SettingsView::from(settings),
@@ -113,6 +138,9 @@ impl DestinationView {
             breaker_reason: destination.breaker.reason().map(str::to_owned),
             next_probe_at: destination.breaker.next_probe_at(),
             previous_secret_valid_until: settings.signing.previous_at(now).map(|previous| previous.valid_until),
+            signature_format: FormatView::from(&settings.signing.style),
+            public_key: public_key.map(|key| key.to_string()),
+            public_key_hex: public_key.map(|key| key.to_hex()),
         }
     }
 }
@@ -134,15 +162,18 @@ impl From<&Settings> for SettingsView {
             tenant: settings.tenant.clone(),
             event_types: settings.event_types.iter().map(ToString::to_string).collect(),
             rate_limits: settings.rate_limits.as_slice().iter().map(RateLimitView::from).collect(),
+            min_interval_ms: settings.rate_limits.min_interval().map(MinInterval::as_millis),
             max_in_flight: settings.max_in_flight,
             timeout_ms: settings.timeout_ms,
             retry: RetryView::from(&settings.retry),
+            refusals_count: settings.retry.refusals_count,
             breaker: settings.breaker.as_ref().map(BreakerView::from),
             alerts: settings.alerts,
             ordered: settings.order.is_by_key(),
             skip_after_attempts: settings.order.skip_after_attempts(),
             headers: settings.headers.iter().map(|(name, _)| (name.clone(), MASK)).collect(),
             signature: SignatureView::from(&settings.signing.style),
+            body: BodyView::from(settings),
             paused: settings.paused,
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_core::{Period, Timestamp};
+use weir_core::{Period, Timestamp, limit::MinInterval};
 use weir_store::{LimitChange, Traffic, TrafficHistory};
 
 use super::{Buckets, windows::Fullest};
@@ -69,6 +69,9 @@ struct LimitChangeView {
     #[schema(value_type = String, format = DateTime)]
     at: Timestamp,
     rate_limits: Vec<RateLimitView>,
+    /// Null: none.
+    #[schema(minimum = 1, maximum = 60_000)]
+    min_interval_ms: Option<u32>,
 }
 
 impl HistoryView {
@@ -125,6 +128,7 @@ fn changes_in(changes: &[LimitChange], buckets: Buckets) -> Vec<LimitChangeView>
     let view = |change: &LimitChange| LimitChangeView {
         at: change.at,
         rate_limits: change.limits.as_slice().iter().map(RateLimitView::from).collect(),
+        min_interval_ms: change.limits.min_interval().map(MinInterval::as_millis),
     };
     in_range.map(view).collect()
 }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{
     DueJobs, Edit, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError,
-    QueueResult, Schedule, SlotAnswer, SlotRequest, Wake,
+    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, Wake,
 };
 
 /// A queue that records its calls, and fails or hangs if a test demands it.
@@ -119,7 +119,7 @@ impl Permits for RecordingQueue {
         not_used()
     }
 
-    async fn settle(&self, _: &[PermitId]) -> QueueResult<()> {
+    async fn settle(&self, _: &[Settled]) -> QueueResult<()> {
         not_used()
     }
 

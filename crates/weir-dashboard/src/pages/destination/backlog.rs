@@ -1,7 +1,6 @@
 //! The tab *Backlog*: what waits, since when, and what can be done about it.
 
 use askama::Template;
-use axum::extract::Path;
 use serde::Deserialize;
 use weir_core::access::Role;
 
@@ -10,6 +9,7 @@ use crate::{
     client::ApiPath,
     example::Example,
     frame::{Frame, Me, Section},
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count},
     views::{Drain, List, OverviewRow},
@@ -112,14 +112,14 @@ async fn read(visit: &Visit, id: &str) -> Result<(Me, Live), Refusal> {
     Ok((me, Live { head, state, oldest: oldest.data, has_more, example }))
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     let (me, live) = read(&visit, &id).await?;
     let frame = visit.frame(me, Section::None, format!("Backlog of {}", live.head.destination.label()));
     let frame = frame.live(format!("?destination={}", live.head.destination.id));
     visit.page(&BacklogPage { frame, live })
 }
 
-pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn fragment(visit: Visit, PathId(id): PathId) -> Answered {
     let (_, live) = read(&visit, &id).await?;
     visit.fragment(&BacklogLive { live })
 }

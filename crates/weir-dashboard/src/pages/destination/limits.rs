@@ -7,19 +7,19 @@
 //! ```
 
 use askama::Template;
-use axum::extract::Path;
 use http::{HeaderMap, Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Head, now};
+use super::{Destination, Head, now};
 use crate::{
     client::{ApiPath, Call, append},
     fields::Fields,
     flash::Flash,
+    path_id::PathId,
     refusal::{FieldError, Refusal},
     units::{At, Count, PerSecond, Seconds},
-    views::RateLimit,
+    views::{Binding, RateLimit, apart},
     visit::{Answered, Visit},
 };
 
@@ -31,27 +31,36 @@ pub(crate) struct Row {
     pub(crate) period: &'static str,
     pub(crate) limit: String,
     pub(crate) burst: String,
+    pub(crate) margin: String,
 }
 
 /// The values of the form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Typed {
     pub(crate) rows: Vec<Row>,
+    pub(crate) min_interval: String,
     pub(crate) max_in_flight: String,
 }
 
 impl Typed {
-    fn of(limits: &[RateLimit], max_in_flight: Count) -> Self {
+    fn of(destination: &Destination) -> Self {
+        let limits = &destination.rate_limits;
         let row = |period: &'static str| {
             let limit = limits.iter().find(|limit| limit.period == period);
             let burst = limit.and_then(|limit| limit.burst).filter(|burst| *burst > 1);
+            let margin = limit.and_then(|limit| limit.margin_ms).filter(|margin| *margin > 0);
             Row {
                 period,
                 limit: limit.map(|limit| limit.limit.0.to_string()).unwrap_or_default(),
                 burst: burst.map(|burst| burst.to_string()).unwrap_or_default(),
+                margin: margin.map(|margin| margin.to_string()).unwrap_or_default(),
             }
         };
-        Self { rows: PERIODS.map(row).into(), max_in_flight: max_in_flight.0.to_string() }
+        Self {
+            rows: PERIODS.map(row).into(),
+            min_interval: destination.min_interval_ms.map(|millis| millis.to_string()).unwrap_or_default(),
+            max_in_flight: destination.max_in_flight.0.to_string(),
+        }
     }
 
     fn read(fields: &Fields) -> Self {
@@ -59,19 +68,30 @@ impl Typed {
             period,
             limit: fields.text(&format!("limit_{period}")).to_owned(),
             burst: fields.text(&format!("burst_{period}")).to_owned(),
+            margin: fields.text(&format!("margin_{period}")).to_owned(),
         };
-        Self { rows: PERIODS.map(row).into(), max_in_flight: fields.text("max_in_flight").to_owned() }
+        Self {
+            rows: PERIODS.map(row).into(),
+            min_interval: fields.text("min_interval_ms").to_owned(),
+            max_in_flight: fields.text("max_in_flight").to_owned(),
+        }
     }
 
     /// As the API takes them. A text that is no number goes to the API as it is, so that the API's error names it.
     fn body(&self) -> Value {
         let number = |text: &str| text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number));
-        let limit = |row: &Row| match row.burst.as_str() {
-            "" => json!({"period": row.period, "limit": number(&row.limit)}),
-            burst => json!({"period": row.period, "limit": number(&row.limit), "burst": number(burst)}),
+        let limit = |row: &Row| {
+            let mut limit = json!({"period": row.period, "limit": number(&row.limit)});
+            for (name, text) in [("burst", &row.burst), ("margin_ms", &row.margin)] {
+                if !text.is_empty() {
+                    limit[name] = number(text);
+                }
+            }
+            limit
         };
         let limits: Vec<Value> = self.rows.iter().filter(|row| !row.limit.is_empty()).map(limit).collect();
-        let mut body = json!({ "rate_limits": limits });
+        let min_interval_ms = if self.min_interval.is_empty() { Value::Null } else { number(&self.min_interval) };
+        let mut body = json!({ "rate_limits": limits, "min_interval_ms": min_interval_ms });
         if !self.max_in_flight.is_empty() {
             body["max_in_flight"] = number(&self.max_in_flight);
         }
@@ -92,7 +112,11 @@ impl Typed {
                 (Some("rate_limits"), Some(row), Some("burst")) => {
                     format!("the burst in any {} {}", row.period, error.detail)
                 }
+                (Some("rate_limits"), Some(row), Some("margin_ms")) => {
+                    format!("the margin in any {} {}", row.period, error.detail)
+                }
                 (Some("rate_limits"), Some(row), _) => format!("the limit in any {} {}", row.period, error.detail),
+                (Some("min_interval_ms"), ..) => format!("the time between two sends {}", error.detail),
                 (Some("max_in_flight"), ..) => format!("the number in flight {}", error.detail),
                 _ => error.sentence(),
             }
@@ -101,39 +125,44 @@ impl Typed {
         Refusal { detail, errors: Vec::new(), ..refusal }
     }
 
-    /// `10/s, 600/min; 64 in flight`
+    /// `10/s, 600/min, 100 ms apart; 64 in flight`
     pub(super) fn text(&self) -> String {
         let limit = |row: &Row| {
             let limit = RateLimit {
                 limit: Count(row.limit.parse().ok()?),
                 period: row.period.to_owned(),
                 burst: row.burst.parse().ok(),
+                margin_ms: row.margin.parse().ok(),
             };
             Some(limit.short())
         };
-        let limits: Vec<String> = self.rows.iter().filter_map(limit).collect();
+        let min_interval = self.min_interval.parse().ok().map(apart);
+        let limits: Vec<String> = self.rows.iter().filter_map(limit).chain(min_interval).collect();
         let limits = if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") };
         if self.max_in_flight.is_empty() { limits } else { format!("{limits}; {} in flight", self.max_in_flight) }
     }
 
-    /// For the URL of the page after a save: `10-1.600-1...64`.
+    /// For the URL of the page after a save: `10-1-50.600--.--.--.100.64`.
     fn code(&self) -> String {
-        let rows = self.rows.iter().map(|row| format!("{}-{}", row.limit, row.burst));
-        rows.chain([self.max_in_flight.clone()]).collect::<Vec<_>>().join(".")
+        let rows = self.rows.iter().map(|row| format!("{}-{}-{}", row.limit, row.burst, row.margin));
+        rows.chain([self.min_interval.clone(), self.max_in_flight.clone()]).collect::<Vec<_>>().join(".")
     }
 
     /// `None`: the text is no code.
     fn decode(code: &str) -> Option<Self> {
         let parts: Vec<&str> = code.split('.').collect();
-        let (max_in_flight, rows) = parts.split_last().filter(|(_, rows)| rows.len() == PERIODS.len())?;
+        let (rows, &[min_interval, max_in_flight]) = parts.split_last_chunk::<2>()?;
         let is_number = |text: &str| text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
         let row = |(period, part): (&'static str, &&str)| {
-            let (limit, burst) = part.split_once('-').filter(|(limit, burst)| is_number(limit) && is_number(burst))?;
-            Some(Row { period, limit: limit.to_owned(), burst: burst.to_owned() })
+            let numbers: Vec<&str> = part.split('-').filter(|number| is_number(number)).collect();
+            let [limit, burst, margin] = numbers[..] else { return None };
+            Some(Row { period, limit: limit.to_owned(), burst: burst.to_owned(), margin: margin.to_owned() })
         };
-        let rows: Option<Vec<Row>> = PERIODS.into_iter().zip(rows).map(row).collect();
-        let rows = rows.filter(|_| is_number(max_in_flight))?;
-        Some(Self { rows, max_in_flight: (*max_in_flight).to_owned() })
+        if rows.len() != PERIODS.len() || ![min_interval, max_in_flight].into_iter().all(is_number) {
+            return None;
+        }
+        let rows = PERIODS.into_iter().zip(rows).map(row).collect::<Option<_>>()?;
+        Some(Self { rows, min_interval: min_interval.to_owned(), max_in_flight: max_in_flight.to_owned() })
     }
 }
 
@@ -153,14 +182,14 @@ pub(crate) struct Editor {
 
 impl Editor {
     pub(super) fn of(head: &Head) -> Self {
-        let typed = Typed::of(&head.destination.rate_limits, head.destination.max_in_flight);
+        let typed = Typed::of(&head.destination);
         let etag = head.etag.clone();
         Self { typed, etag, error: None, changed_to: None, was: None, preview: None }
     }
 
     /// What was typed, with the version of the destination now.
     pub(super) fn on(self, head: &Head, preview: Option<Preview>) -> Self {
-        let now = Typed::of(&head.destination.rate_limits, head.destination.max_in_flight).text();
+        let now = Typed::of(&head.destination).text();
         let changed_to = self.changed_to.as_ref().map(|_| now);
         Self { etag: head.etag.clone(), changed_to, preview, ..self }
     }
@@ -189,19 +218,14 @@ pub(crate) struct Preview {
 pub(crate) struct Outlook {
     pub(super) effective_per_s: Option<PerSecond>,
     pub(super) binding: Option<Binding>,
+    #[serde(default)]
+    pub(super) margins_cost_per_s: Option<PerSecond>,
+    #[serde(default)]
+    pub(super) min_interval_costs_per_s: Option<PerSecond>,
     pub(super) drain_eta_s: Option<Seconds>,
     pub(super) drains: Option<bool>,
     pub(super) would_expire: bool,
     pub(super) first_expiry_at: Option<At>,
-}
-
-/// What keeps the destination from sending faster.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum Binding {
-    Limit(RateLimit),
-    /// `max_in_flight`
-    Other(String),
 }
 
 impl Outlook {
@@ -210,11 +234,22 @@ impl Outlook {
     }
 
     pub(super) fn bound_by(&self) -> String {
-        match &self.binding {
-            Some(Binding::Limit(limit)) => limit.short(),
-            Some(Binding::Other(name)) => name.clone(),
-            None => "nothing".to_owned(),
-        }
+        self.binding.as_ref().map_or_else(|| "nothing".to_owned(), Binding::short)
+    }
+
+    /// Whether the receiver answers too slowly for the limits.
+    pub(super) fn is_slow(&self) -> bool {
+        matches!(&self.binding, Some(Binding::Other(name)) if name == "max_in_flight")
+    }
+
+    /// What the margins and the minimum interval take from the rate; empty if they take nothing.
+    pub(super) fn cost(&self) -> String {
+        let costs = [("margins", self.margins_cost_per_s), ("the minimum interval", self.min_interval_costs_per_s)];
+        let cost = |(name, cost): (&str, Option<PerSecond>)| {
+            let PerSecond(per_second) = cost.filter(|PerSecond(per_second)| *per_second > 0.0)?;
+            Some(format!("{name} {}", PerSecond(per_second)))
+        };
+        costs.into_iter().filter_map(cost).collect::<Vec<_>>().join(", ")
     }
 
     /// Whether deliveries expire before they are sent.
@@ -239,7 +274,7 @@ struct PreviewPart {
 }
 
 /// What the limits in the form would do: a part of the page for the script, or the page with it.
-pub(crate) async fn preview(visit: Visit, Path(id): Path<String>, headers: HeaderMap, fields: Fields) -> Answered {
+pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
     let typed = Typed::read(&fields);
     let answer = visit.api.post::<Preview>(&ApiPath::of(["destinations", &id, "preview"]), &typed.body()).await;
     if headers.contains_key("hx-request") {
@@ -257,11 +292,11 @@ pub(crate) async fn preview(visit: Visit, Path(id): Path<String>, headers: Heade
     now::page(&visit, &id, &now::View::default(), status, Some((editor, preview))).await
 }
 
-pub(crate) async fn save(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let typed = Typed::read(&fields);
     let path = ApiPath::of(["destinations", &id]);
     let (before, _) = super::read(&visit, &id).await?;
-    let before = Typed::of(&before.rate_limits, before.max_in_flight);
+    let before = Typed::of(&before);
     let edit = Call::new(Method::PATCH, &path).json(&typed.body())?.if_match(fields.text("etag"))?;
     match visit.api.send(&edit).await {
         Ok(_) => {
@@ -296,18 +331,26 @@ mod tests {
 
     #[test]
     fn only_filled_rows_are_limits() {
-        let typed = fields("limit_second=10&burst_second=5&limit_minute=&limit_hour=x&max_in_flight=64");
-        let limits = json!([{"period": "second", "limit": 10, "burst": 5}, {"period": "hour", "limit": "x"}]);
-        assert_eq!(typed.body(), json!({"rate_limits": limits, "max_in_flight": 64}));
-        assert_eq!(fields("").body(), json!({"rate_limits": []}));
+        let typed = fields("limit_second=10&burst_second=5&limit_minute=&limit_hour=x&margin_hour=y&max_in_flight=64");
+        let limits = json!([
+            {"period": "second", "limit": 10, "burst": 5}, {"period": "hour", "limit": "x", "margin_ms": "y"},
+        ]);
+        assert_eq!(typed.body(), json!({"rate_limits": limits, "min_interval_ms": null, "max_in_flight": 64}));
+        assert_eq!(fields("").body(), json!({"rate_limits": [], "min_interval_ms": null}));
         assert_eq!((typed.text(), fields("").text()), ("10/s burst 5; 64 in flight".into(), "unlimited".into()));
+        let spaced = fields("limit_second=10&margin_second=50&min_interval_ms=100");
+        assert_eq!(spaced.text(), "10/s + 50 ms, 100 ms apart");
+        assert_eq!(spaced.body()["min_interval_ms"], json!(100));
     }
 
     #[test]
     fn limits_survive_the_url_of_the_page() {
-        let typed = fields("limit_second=10&burst_second=5&limit_day=9&max_in_flight=64");
+        let typed =
+            fields("limit_second=10&burst_second=5&limit_day=9&margin_day=70&min_interval_ms=8&max_in_flight=64");
         assert_eq!(Typed::decode(&typed.code()), Some(typed));
-        for code in ["", "1", "10-1.-.-.-", "10-1.-.-.-.x", "<b>-1.-.-.-.1", "1-1.-.-.-.1.2"] {
+        for code in
+            ["", "1", "10-1-.--.--.--.", "10-1-.--.--.--..x", "<b>-1-.--.--.--..1", "1-1.-.-.-.1.2", "1-.--.--.--..1"]
+        {
             assert_eq!(Typed::decode(code), None, "{code}");
         }
     }

@@ -1,21 +1,22 @@
 //! The tab *Now*: why a destination is not at its cap, how healthy its receiver is, and the editor of its limits.
 
 use askama::Template;
-use axum::extract::{Path, Query};
+use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
 use weir_core::access::Role;
 
 use super::{
     Head, Tab,
-    limits::{Binding, Editor, Preview},
+    limits::{Editor, Preview},
 };
 use crate::{
     client::ApiPath,
     frame::{Frame, Me, Section},
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count, Seconds, Share},
-    views::{Drain, OverviewRow},
+    views::{Binding, Drain, OverviewRow},
     visit::{Answered, Visit},
 };
 
@@ -113,13 +114,15 @@ impl Live {
         let row = &self.state.row;
         match row.reason.as_deref() {
             Some("limit") => match &row.binding {
-                Some(binding) => format!("It sends as fast as its limit of {} allows.", binding.short()),
+                Some(Binding::Limit(limit)) => format!("It sends as fast as its limit of {} allows.", limit.short()),
+                Some(binding) => format!("It sends as fast as {} allows.", binding.short()),
                 None => "It sends as fast as its limit allows.".to_owned(),
             },
             Some("slow") => format!(
                 "The receiver answers slowly: all {} places of max_in_flight are taken before the limit is reached.",
                 self.head.destination.max_in_flight
             ),
+            Some("refused_within_limit") => "The receiver refuses sends that keep the limit.".to_owned(),
             Some("held") => "The receiver asked Weir to wait.".to_owned(),
             Some("breaker") => "The breaker is open because the receiver fails.".to_owned(),
             Some("paused") => "It is paused. Deliveries wait.".to_owned(),
@@ -164,7 +167,7 @@ async fn read(visit: &Visit, id: &str, window: &'static str) -> Result<(Me, Live
     Ok((me, Live { head, state, health, window }))
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>, Query(view): Query<View>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(view): Query<View>) -> Answered {
     page(&visit, &id, &view, StatusCode::OK, None).await
 }
 
@@ -186,7 +189,7 @@ pub(super) async fn page(
     visit.page_with(status, &NowPage { frame, live, editor })
 }
 
-pub(crate) async fn fragment(visit: Visit, Path(id): Path<String>, Query(view): Query<View>) -> Answered {
+pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(view): Query<View>) -> Answered {
     let (_, live) = read(&visit, &id, view.window()).await?;
     visit.fragment(&NowLive { live })
 }

@@ -4,10 +4,7 @@
 use std::fmt::Write as _;
 
 use askama::Template;
-use axum::{
-    extract::{Path, Query},
-    response::IntoResponse,
-};
+use axum::{extract::Query, response::IntoResponse};
 use http::{StatusCode, header};
 use serde::Deserialize;
 use weir_chart::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Stroke, stairs};
@@ -18,9 +15,10 @@ use crate::{
     client::{ApiPath, append},
     delivery_filter::instant,
     frame::{Frame, Me, Section},
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Count, Share},
-    views::RateLimit,
+    views::{RateLimit, apart},
     visit::{Answered, Visit},
 };
 
@@ -98,6 +96,26 @@ struct LimitChange {
 struct Audit {
     sends: Count,
     rate_limits: Vec<LimitAudit>,
+    #[serde(default)]
+    min_intervals: Vec<MinIntervalAudit>,
+}
+
+#[derive(Debug, Deserialize)]
+struct MinIntervalAudit {
+    min_interval_ms: u32,
+    least_gap_ms: Option<f64>,
+    violations: Count,
+}
+
+impl MinIntervalAudit {
+    fn apart(&self) -> String {
+        apart(self.min_interval_ms)
+    }
+
+    /// The shortest gap between two sends.
+    fn least(&self) -> String {
+        self.least_gap_ms.map_or_else(|| "–".to_owned(), |gap| format!("{gap:.1} ms"))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -117,7 +135,12 @@ struct Worst {
 
 impl Audit {
     fn violations(&self) -> Count {
-        Count(self.rate_limits.iter().map(|limit| limit.violations.0).sum())
+        let gaps: u64 = self.min_intervals.iter().map(|interval| interval.violations.0).sum();
+        Count(gaps + self.rate_limits.iter().map(|limit| limit.violations.0).sum::<u64>())
+    }
+
+    fn has_limits(&self) -> bool {
+        !self.rate_limits.is_empty() || !self.min_intervals.is_empty()
     }
 }
 
@@ -308,7 +331,7 @@ async fn read(visit: &Visit, id: &str, range: &Range) -> Result<(Me, (Destinatio
     tokio::try_join!(visit.me(), super::read(visit, id), visit.api.get(&path))
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(range): Query<Range>) -> Answered {
     let (me, (destination, etag)) = tokio::try_join!(visit.me(), super::read(&visit, &id))?;
     let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
     let path = format!("{base}/destinations/{}/proof", destination.id);
@@ -368,14 +391,14 @@ struct ChartPart {
 }
 
 /// The chart of the last minutes, for the first tab: an edit and its effect.
-pub(crate) async fn recent(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn recent(visit: Visit, PathId(id): PathId) -> Answered {
     let history = visit.api.get(&history_path(&id, &Range::default())).await?;
     let proof = format!("{}/destinations/{id}/proof", visit.site.base);
     visit.fragment(&ChartPart { history, proof })
 }
 
 /// The chart as a file.
-pub(crate) async fn svg(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
+pub(crate) async fn svg(visit: Visit, PathId(id): PathId, Query(range): Query<Range>) -> Answered {
     let (_, (destination, _), history) = read(&visit, &id, &range).await?;
     let svg = history.chart(destination.label()).to_file();
     let name = format!("attachment; filename=\"{}-proof.svg\"", destination.id);
@@ -383,7 +406,7 @@ pub(crate) async fn svg(visit: Visit, Path(id): Path<String>, Query(range): Quer
 }
 
 /// The data of the chart as a file.
-pub(crate) async fn csv(visit: Visit, Path(id): Path<String>, Query(range): Query<Range>) -> Answered {
+pub(crate) async fn csv(visit: Visit, PathId(id): PathId, Query(range): Query<Range>) -> Answered {
     let history: History = visit.api.get(&history_path(&id, &range)).await?;
     let name = format!("attachment; filename=\"{id}-proof.csv\"");
     let csv_type = "text/csv; charset=utf-8".to_owned();

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::extract::Path;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,8 +18,10 @@ use crate::{
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
+    path_id::PathId,
     refusal::Refusal,
     units::{At, Seconds},
+    views::Accepted,
     visit::{Answered, Visit},
 };
 
@@ -33,6 +34,8 @@ const OVERLAPS: [(u32, &str); 5] =
 struct Secret {
     secret: String,
     public_key: Option<String>,
+    #[serde(default)]
+    public_key_hex: Option<String>,
     previous_valid_until: Option<At>,
 }
 
@@ -72,8 +75,11 @@ impl SettingsPage {
         &GROUPS
     }
 
-    fn overlaps(&self) -> [(u32, &'static str); 5] {
-        OVERLAPS
+    /// A header that holds one signature has no overlap.
+    fn overlaps(&self) -> Vec<(u32, &'static str)> {
+        let format = self.head.destination.signature_format.as_ref();
+        let takes_several = format.is_none_or(|format| format.separator.is_some());
+        OVERLAPS.into_iter().filter(|(seconds, _)| takes_several || *seconds == 0).collect()
     }
 
     fn value(&self, field: &Field) -> &str {
@@ -106,11 +112,11 @@ async fn page(visit: &Visit, id: &str, status: StatusCode, shown: Shown) -> Answ
     visit.page_with(status, &SettingsPage { frame, head, form, shown })
 }
 
-pub(crate) async fn show(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
     page(&visit, &id, StatusCode::OK, Shown::default()).await
 }
 
-pub(crate) async fn save(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let path = ApiPath::of(["destinations", &id]);
     let current: Settings = visit.api.get(&path).await?;
     let edit = Call::new(Method::PATCH, &path).json(&current.patch(&fields))?.if_match(fields.text("etag"))?;
@@ -129,14 +135,14 @@ pub(crate) async fn save(visit: Visit, Path(id): Path<String>, fields: Fields) -
 }
 
 /// Shows the secret on a page that is never stored. The API logs who asked.
-pub(crate) async fn reveal(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn reveal(visit: Visit, PathId(id): PathId) -> Answered {
     let secret = visit.api.get(&ApiPath::of(["destinations", &id, "secret"])).await?;
     page(&visit, &id, StatusCode::OK, Shown { secret: Some(secret), ..Shown::default() }).await
 }
 
 /// Rotates the secret and leads back to the settings. The answer is no page: a reload would rotate again, and end the
 /// overlap in which the previous secret also signs.
-pub(crate) async fn rotate(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+pub(crate) async fn rotate(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let settings = format!("/destinations/{id}/settings");
     let overlap_s: u32 = fields.text("overlap_s").parse().unwrap_or(86_400);
     let given = fields.text("secret");
@@ -160,26 +166,21 @@ pub(crate) async fn rotate(visit: Visit, Path(id): Path<String>, fields: Fields)
     })
 }
 
-#[derive(Deserialize)]
-struct Sent {
-    id: String,
-}
-
 /// Sends a test event, and leads to its delivery.
-pub(crate) async fn test(visit: Visit, Path(id): Path<String>) -> Answered {
+pub(crate) async fn test(visit: Visit, PathId(id): PathId) -> Answered {
     let call = Call::new(Method::POST, &ApiPath::of(["destinations", &id, "test"]));
-    let sent: Result<Sent, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
+    let sent: Result<Accepted, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
     match sent {
-        Ok(Sent { id: delivery }) => {
-            let text = "A test event was accepted. It is sent in its turn, within the limits.";
-            visit.redirect(&format!("/deliveries/{delivery}"), Some(Flash::done(text)))
+        Ok(sent) => {
+            let text = sent.text("A test event was accepted.", "It is sent in its turn, within the limits.");
+            visit.redirect(&format!("/deliveries/{}", sent.id), Some(Flash::done(text)))
         }
         Err(refusal) => visit.after(&format!("/destinations/{id}/settings"), Err::<(), _>(refusal), |()| String::new()),
     }
 }
 
 /// Whether a pasted request was signed with the secret of the destination.
-pub(crate) async fn verify(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+pub(crate) async fn verify(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let pairs = fields.raw("request_headers").lines().filter_map(|line| line.split_once(':'));
     let headers: BTreeMap<String, &str> =
         pairs.map(|(name, value)| (name.trim().to_ascii_lowercase(), value.trim())).collect();
@@ -193,7 +194,7 @@ pub(crate) async fn verify(visit: Visit, Path(id): Path<String>, fields: Fields)
 }
 
 /// Deletes a destination whose name was typed.
-pub(crate) async fn delete(visit: Visit, Path(id): Path<String>, fields: Fields) -> Answered {
+pub(crate) async fn delete(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let (destination, _) = super::read(&visit, &id).await?;
     let settings = format!("/destinations/{id}/settings");
     if fields.text("confirm") != destination.label().trim() {

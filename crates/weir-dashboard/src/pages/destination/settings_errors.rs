@@ -42,9 +42,11 @@ fn sentence(error: &FieldError) -> String {
 fn field_of(pointer: &str) -> Option<&'static Field> {
     let parts: Vec<&str> = pointer.split('/').skip(1).collect();
     let name = match parts.as_slice() {
+        ["signature"] => "style",
         ["signature", "header"] => "signature_header",
+        ["body"] | ["body", "format"] => "body_format",
         ["alerts"] => "own_alerts",
-        ["retry" | "breaker" | "signature" | "alerts", name, ..] | [name, ..] => *name,
+        ["retry" | "breaker" | "signature" | "body" | "alerts", name, ..] | [name, ..] => *name,
         [] => return None,
     };
     GROUPS.iter().flat_map(|group| group.fields).find(|field| field.name == name)
@@ -72,6 +74,10 @@ mod tests {
             ("/event_types/0", "“Event types”, number 1, is wrong"),
             ("/headers/x-a", "“Sent with every request”, x-a, is wrong"),
             ("/signature/header", "“Signature header” is wrong"),
+            ("/signature", "“Style” is wrong"),
+            ("/signature/signed", "“Signed text” is wrong"),
+            ("/body/format", "“Form” is wrong"),
+            ("/body/content_type", "“Content type” is wrong"),
             ("/alerts/dead_letters", "“Dead letters” is wrong"),
             ("/unknown", "unknown is wrong"),
             ("", "is wrong"),

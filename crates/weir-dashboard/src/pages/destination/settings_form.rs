@@ -4,6 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use weir_core::{
+    body::BodyFormat,
+    signing::{Algorithm, CUSTOM, Encoding, KeyForm, STANDARD, TimestampFormat},
+};
 
 use crate::fields::Fields;
 
@@ -15,6 +19,8 @@ pub(crate) struct Settings {
     event_types: Vec<String>,
     timeout_ms: u64,
     retry: Retry,
+    #[serde(default)]
+    refusals_count: bool,
     breaker: Option<Breaker>,
     #[serde(default)]
     alerts: Alerts,
@@ -23,6 +29,8 @@ pub(crate) struct Settings {
     /// The names; the values are hidden.
     headers: BTreeMap<String, String>,
     signature: Signature,
+    #[serde(default)]
+    body: Body,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -62,11 +70,87 @@ fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Val
     Value::deserialize(deserializer).map(Some)
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 struct Signature {
     style: String,
     header: Option<String>,
     timestamp_header: Option<String>,
+    id_header: Option<String>,
+    signed: Option<String>,
+    value: Option<String>,
+    separator: Option<String>,
+    encoding: Option<String>,
+    algorithm: Option<String>,
+    key: Option<String>,
+    timestamp_format: Option<String>,
+}
+
+impl Signature {
+    /// The headers, each with the name of its field in the form.
+    fn headers(&self) -> [(&'static str, &'static str, &Option<String>); 3] {
+        [
+            ("header", "signature_header", &self.header),
+            ("timestamp_header", "timestamp_header", &self.timestamp_header),
+            ("id_header", "id_header", &self.id_header),
+        ]
+    }
+
+    /// What only a style of its own has.
+    fn format(&self) -> [(&'static str, &Option<String>); 7] {
+        [
+            ("signed", &self.signed),
+            ("value", &self.value),
+            ("separator", &self.separator),
+            ("encoding", &self.encoding),
+            ("algorithm", &self.algorithm),
+            ("key", &self.key),
+            ("timestamp_format", &self.timestamp_format),
+        ]
+    }
+
+    /// The part of the patch. A header that was not typed is that of the former style, so another style gets its own.
+    fn patch(&self, typed: &Fields) -> Value {
+        let style = typed.text("style");
+        let mut patch = json!({"style": style});
+        if style == STANDARD {
+            return patch;
+        }
+        for (name, field, shown) in self.headers() {
+            let is_old = style != self.style && shown.as_deref() == Some(typed.text(field));
+            patch[name] = if is_old { Value::Null } else { text(typed.text(field)) };
+        }
+        if style == CUSTOM {
+            for (name, _) in self.format() {
+                // A separator may be a space.
+                let typed = if name == "separator" { typed.raw(name) } else { typed.text(name) };
+                patch[name] = text(typed);
+            }
+        }
+        patch
+    }
+}
+
+/// What the body of a request is.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+struct Body {
+    format: String,
+    content_type: String,
+    source: Option<String>,
+}
+
+impl Body {
+    /// The part of the patch. As with the signature, another format gets its own content type and source.
+    fn patch(&self, typed: &Fields) -> Value {
+        let format = typed.text("body_format");
+        let of = |field: &str, shown: &str| {
+            let is_old = format != self.format && shown == typed.text(field);
+            if is_old { Value::Null } else { text(typed.text(field)) }
+        };
+        let content_type = of("content_type", &self.content_type);
+        json!({"format": format, "content_type": content_type, "source": of("source", self.source.as_deref().unwrap_or_default())})
+    }
 }
 
 /// How a field is typed.
@@ -95,8 +179,38 @@ const fn field(name: &'static str, label: &'static str, kind: Kind, hint: &'stat
     Field { name, label, kind, hint }
 }
 
+/// The names of all styles; a test compares them with those of the domain.
+const STYLES: [&str; 19] = [
+    STANDARD,
+    "timestamped",
+    "prefixed",
+    "stripe",
+    "github",
+    "slack",
+    "zoom",
+    "shopify",
+    "zendesk",
+    "square",
+    "razorpay",
+    "linear",
+    "lemon-squeezy",
+    "pagerduty",
+    "paddle",
+    "discord",
+    "svix",
+    "twitch",
+    CUSTOM,
+];
+
+const BODY_FORMATS: [&str; 4] = [
+    BodyFormat::Envelope.as_str(),
+    BodyFormat::Data.as_str(),
+    BodyFormat::Cloudevents.as_str(),
+    BodyFormat::CloudeventsBinary.as_str(),
+];
+
 /// The form, group by group.
-pub(crate) const GROUPS: [Group; 6] = [
+pub(crate) const GROUPS: [Group; 7] = [
     Group {
         title: "General",
         fields: &[
@@ -131,6 +245,12 @@ pub(crate) const GROUPS: [Group; 6] = [
                 Kind::Text,
                 "Such as 1000, 60000. They replace the two delays above",
             ),
+            field(
+                "refusals_count",
+                "Refusals count as attempts",
+                Kind::Tick,
+                "429, or a used-up quota. Otherwise only the age of a delivery bounds how often it is refused",
+            ),
         ],
     },
     Group {
@@ -162,9 +282,36 @@ pub(crate) const GROUPS: [Group; 6] = [
     Group {
         title: "Signature",
         fields: &[
-            field("style", "Style", Kind::Choice(&["standard", "timestamped", "prefixed"]), ""),
-            field("signature_header", "Signature header", Kind::Text, "Not with the style standard"),
-            field("timestamp_header", "Timestamp header", Kind::Text, "Only with the style prefixed"),
+            field("style", "Style", Kind::Choice(&STYLES), ""),
+            field("signature_header", "Signature header", Kind::Text, "Empty: that of the style. Not with standard"),
+            field(
+                "timestamp_header",
+                "Timestamp header",
+                Kind::Text,
+                "Only where the style has one, as prefixed and slack",
+            ),
+            field("id_header", "Id header", Kind::Text, "Only where the style has one, as svix and custom"),
+            field("signed", "Signed text", Kind::Text, "Custom: such as {timestamp}.{body}; also {id} and {url}"),
+            field("value", "Header value", Kind::Text, "Custom: such as t={timestamp},v1={signature}"),
+            field("separator", "Separator of two signatures", Kind::Text, "Custom; empty: the header holds one"),
+            field("encoding", "Encoding", Kind::Choice(Encoding::ALL), "Custom"),
+            field("algorithm", "Algorithm", Kind::Choice(Algorithm::ALL), "Custom"),
+            field("key", "Key", Kind::Choice(KeyForm::ALL), "Custom: the secret as a text, or what it encodes"),
+            field("timestamp_format", "Time format", Kind::Choice(TimestampFormat::ALL), "Custom"),
+            field(
+                "new_secret",
+                "Replace the secret by a new one that fits the style",
+                Kind::Tick,
+                "At once; without it the secret stays, if it fits. Needs the role admin",
+            ),
+        ],
+    },
+    Group {
+        title: "Body",
+        fields: &[
+            field("body_format", "Form", Kind::Choice(&BODY_FORMATS), ""),
+            field("content_type", "Content type", Kind::Text, "Empty: that of the form"),
+            field("source", "Source of CloudEvents", Kind::Text, "Empty: /weir/ and the tenant"),
         ],
     },
     Group {
@@ -193,7 +340,7 @@ impl Settings {
             Some(Value::Number(number)) => number.to_string(),
             _ => String::new(),
         };
-        let (retry, alerts, signature) = (&self.retry, &self.alerts, &self.signature);
+        let (retry, alerts, signature, body) = (&self.retry, &self.alerts, &self.signature, &self.body);
         let schedule = retry.schedule_ms.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let headers: Vec<String> = self.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         let own = alerts.backlog_depth.is_some()
@@ -212,10 +359,13 @@ impl Settings {
             ("base_ms", number(retry.base_ms)),
             ("cap_ms", number(retry.cap_ms)),
             ("schedule_ms", schedule),
+            ("refusals_count", tick(self.refusals_count)),
             ("headers", headers.join("\n")),
             ("style", signature.style.clone()),
-            ("signature_header", signature.header.clone().unwrap_or_default()),
-            ("timestamp_header", signature.timestamp_header.clone().unwrap_or_default()),
+            ("new_secret", String::new()),
+            ("body_format", body.format.clone()),
+            ("content_type", body.content_type.clone()),
+            ("source", body.source.clone().unwrap_or_default()),
             ("own_alerts", tick(own)),
             ("backlog_depth", threshold(&alerts.backlog_depth)),
             ("oldest_age_s", threshold(&alerts.oldest_age_s)),
@@ -223,6 +373,9 @@ impl Settings {
             ("drain_beyond_ttl", tick(alerts.drain_beyond_ttl.unwrap_or(true))),
             ("breaker", tick(self.breaker.is_some())),
         ];
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        pairs.extend(signature.headers().map(|(_, field, value)| (field, text(value))));
+        pairs.extend(signature.format().map(|(name, value)| (name, text(value))));
         if let Some(breaker) = &self.breaker {
             pairs.extend([
                 ("failure_ratio", breaker.failure_ratio.to_string()),
@@ -249,9 +402,11 @@ impl Settings {
             "event_types": lines("event_types"),
             "ordered": typed.is_ticked("ordered"),
             "retry": {"max_attempts": number("max_attempts"), "max_age_s": number("max_age_s")},
+            "refusals_count": typed.is_ticked("refusals_count"),
             "breaker": null,
             "headers": self.header_patch(&lines("headers")),
-            "signature": {"style": typed.text("style")},
+            "signature": self.signature.patch(typed),
+            "body": self.body.patch(typed),
             "alerts": null,
         });
         if typed.is_ticked("ordered") {
@@ -279,12 +434,8 @@ impl Settings {
             alerts.insert("drain_beyond_ttl".to_owned(), typed.is_ticked("drain_beyond_ttl").into());
             patch["alerts"] = alerts.into();
         }
-        let style = typed.text("style");
-        if style != "standard" {
-            patch["signature"]["header"] = text(typed.text("signature_header"));
-        }
-        if style == "prefixed" {
-            patch["signature"]["timestamp_header"] = text(typed.text("timestamp_header"));
+        if typed.is_ticked("new_secret") {
+            patch["secret"] = Value::Null;
         }
         patch
     }
@@ -296,7 +447,12 @@ impl Settings {
             // The API names what is wrong.
             None => (line.clone(), json!("")),
         };
-        let mut headers: Map<String, Value> = lines.iter().map(split).collect();
+        let mut headers = Map::new();
+        for (name, value) in lines.iter().map(split) {
+            // The second line of a name must not replace the first one. In another spelling, the API refuses it.
+            let name = if headers.contains_key(&name) { name.to_ascii_uppercase() } else { name };
+            headers.insert(name, value);
+        }
         let typed: BTreeSet<String> = headers.keys().cloned().collect();
         let removed = self.headers.keys().filter(|name| !typed.contains(*name));
         headers.extend(removed.map(|name| (name.clone(), Value::Null)));
@@ -325,10 +481,12 @@ mod tests {
         serde_json::from_value(json!({
             "name": "Acme", "url": "https://example.com/", "event_types": ["video.*", "a.b"], "timeout_ms": 15_000,
             "retry": {"max_attempts": 16, "max_age_s": 259_200, "base_ms": 10_000, "cap_ms": 3_600_000},
+            "refusals_count": true,
             "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30_000,
                 "open_max_ms": 1_800_000, "pause_after_s": null},
             "alerts": {"dead_letters": null}, "ordered": true, "skip_after_attempts": 3,
             "headers": {"x-a": "***", "x-b": "***"}, "signature": {"style": "standard"},
+            "body": {"format": "envelope", "content_type": "application/json"},
         }))
         .unwrap()
     }
@@ -341,11 +499,13 @@ mod tests {
             json!({
                 "name": "Acme", "url": "https://example.com/", "event_types": ["video.*", "a.b"], "timeout_ms": 15_000,
                 "retry": {"max_attempts": 16, "max_age_s": 259_200, "base_ms": 10_000, "cap_ms": 3_600_000},
+                "refusals_count": true,
                 "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30_000,
                     "open_max_ms": 1_800_000, "pause_after_s": null},
                 "alerts": {"backlog_depth": null, "oldest_age_s": null, "dead_letters": null, "drain_beyond_ttl": true},
                 "ordered": true, "skip_after_attempts": 3, "headers": {"x-a": "***", "x-b": "***"},
                 "signature": {"style": "standard"},
+                "body": {"format": "envelope", "content_type": "application/json", "source": null},
             })
         );
     }
@@ -361,10 +521,47 @@ mod tests {
             (&patch["breaker"], &patch["alerts"], &patch["ordered"]),
             (&Value::Null, &Value::Null, &json!(false))
         );
+        assert_eq!(patch["refusals_count"], json!(false));
         assert_eq!(patch["headers"], json!({"x-a": "n", "x-b": null}));
         assert_eq!(patch["retry"], json!({"max_attempts": 2, "max_age_s": 9, "schedule_ms": [1_000, 2_000]}));
-        assert_eq!(patch["signature"], json!({"style": "prefixed", "header": null, "timestamp_header": "x-t"}));
+        let signature = json!({"style": "prefixed", "header": null, "timestamp_header": "x-t", "id_header": null});
+        assert_eq!(patch["signature"], signature);
         assert_eq!((&patch["timeout_ms"], patch.get("skip_after_attempts")), (&json!("x"), None));
+    }
+
+    #[test]
+    fn the_second_line_of_a_header_does_not_replace_the_first() {
+        let patch = settings().patch(&Fields::parse(b"headers=X-A:+1%0D%0Ax-a:+2%0D%0Ax-b:+***"));
+        assert_eq!(patch["headers"], json!({"x-a": "1", "X-A": "2", "x-b": "***"}), "the API refuses it");
+    }
+
+    #[test]
+    fn another_style_gets_its_own_headers_unless_others_are_typed() {
+        let slack = json!({"style": "slack", "header": "x-own", "timestamp_header": "x-slack-request-timestamp"});
+        let signature: Signature = serde_json::from_value(slack).unwrap();
+        let patch = |typed: &str| signature.patch(&Fields::parse(typed.as_bytes()));
+        let kept = "signature_header=x-own&timestamp_header=x-slack-request-timestamp";
+        let with = |style: &str, header: Value, time: Value| json!({"style": style, "header": header, "timestamp_header": time, "id_header": null});
+        assert_eq!(patch(&format!("style=stripe&{kept}")), with("stripe", Value::Null, Value::Null));
+        assert_eq!(
+            patch(&format!("style=slack&{kept}")),
+            with("slack", json!("x-own"), json!("x-slack-request-timestamp"))
+        );
+        assert_eq!(patch("style=zoom&signature_header=x-new"), with("zoom", json!("x-new"), Value::Null));
+        let custom = patch("style=custom&signed=%7Bbody%7D&value=&separator=+&encoding=hex&key=text");
+        assert_eq!(
+            (&custom["signed"], &custom["value"], &custom["separator"]),
+            (&json!("{body}"), &Value::Null, &json!(" "))
+        );
+    }
+
+    #[test]
+    fn the_form_offers_every_style_of_the_domain() {
+        let mut names: Vec<_> = weir_core::signing::style_names().collect();
+        let mut offered = STYLES.to_vec();
+        names.sort_unstable();
+        offered.sort_unstable();
+        assert_eq!(offered, names);
     }
 
     #[test]

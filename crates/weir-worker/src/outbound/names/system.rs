@@ -5,11 +5,15 @@ use std::{
     fs::{self, File},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, Either, select},
+};
 use hickory_resolver::{
     Hosts, TokioResolver,
     config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
@@ -20,7 +24,7 @@ use hickory_resolver::{
     },
     system_conf::parse_resolv_conf,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::{Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress, Resolution};
 use crate::outbound::fault::NoConnection;
@@ -32,12 +36,19 @@ const CHECK_FILES_EVERY: Duration = Duration::from_secs(5);
 /// another one.
 const MAX_TRY: Duration = Duration::from_secs(2);
 
+/// How long a look-up waits for the answers of both address families before it asks for IPv4 addresses alone: the delay
+/// after which a dial tries its second address too (RFC 8305). Most servers answer within this time, and cause no
+/// further question.
+const BOTH_FAMILIES_WITHIN: Duration = Duration::from_millis(250);
+
 /// Looks up names in a hosts file and at configured name servers.
 #[derive(Clone)]
 pub(in crate::outbound) struct NameServers {
     hosts: Arc<Hosts>,
-    /// `None` when it could not be built.
+    /// Asks for both address families. `None` when it could not be built.
     resolver: Option<TokioResolver>,
+    /// Asks for IPv4 addresses only.
+    ipv4_resolver: Option<TokioResolver>,
 }
 
 impl NameServers {
@@ -59,13 +70,13 @@ impl NameServers {
         options.cache_size = 0;
         // Each look-up sends an A and an AAAA query, over one connection when TCP is used.
         options.max_active_requests = 2 * MAX_LOOKUPS;
-        let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-        *builder.options_mut() = options;
-        let resolver = builder.build();
-        if let Err(error) = &resolver {
-            tracing::warn!(%error, "could not build the resolver; names cannot be looked up");
+        let mut ipv4 = options.clone();
+        ipv4.ip_strategy = LookupIpStrategy::Ipv4Only;
+        Self {
+            hosts: Arc::new(hosts),
+            resolver: resolver(config.clone(), options),
+            ipv4_resolver: resolver(config, ipv4),
         }
-        Self { hosts: Arc::new(hosts), resolver: resolver.ok() }
     }
 
     /// Reads the two files. Without a name server, this machine is asked, as in libc.
@@ -100,7 +111,18 @@ impl NameServers {
         if !addresses.is_empty() {
             return Ok(Resolution { addresses, ttl: MAX_TTL });
         }
-        let lookup = self.resolver.ok_or(NoAddress::Failed)?.lookup_ip(&*name).await;
+        let (resolver, ipv4_resolver) = self.resolver.zip(self.ipv4_resolver).ok_or(NoAddress::Failed)?;
+        let both = pin!(resolver.lookup_ip(&*name));
+        let ipv4 = pin!(async {
+            sleep(BOTH_FAMILIES_WITHIN).await;
+            ipv4_resolver.lookup_ip(&*name).await
+        });
+        // The servers of some names answer no question for IPv6 addresses, and the look-up of both families waits for
+        // that answer. The other one answers first only in that case. If it fails, the first one decides.
+        let lookup = match select(both, ipv4).await {
+            Either::Left((lookup, _)) | Either::Right((lookup @ Ok(_), _)) => lookup,
+            Either::Right((Err(_), both)) => both.await,
+        };
         let lookup = lookup.map_err(|error| no_address(&error))?;
         // The record with the shortest TTL decides. Each address counts once, in the order of the answer.
         let seconds = lookup.as_lookup().answers().iter().map(|record| record.ttl).min().unwrap_or(0);
@@ -112,6 +134,16 @@ impl NameServers {
         }
         Ok(Resolution { addresses, ttl: Duration::from_secs(seconds.into()) })
     }
+}
+
+fn resolver(config: ResolverConfig, options: ResolverOpts) -> Option<TokioResolver> {
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    *builder.options_mut() = options;
+    let resolver = builder.build();
+    if let Err(error) = &resolver {
+        tracing::warn!(%error, "could not build the resolver; names cannot be looked up");
+    }
+    resolver.ok()
 }
 
 fn no_address(error: &NetError) -> NoAddress {

@@ -85,7 +85,7 @@ fn acquire(
     origin: &Arc<Origin>,
     times: usize,
 ) -> (Vec<oneshot::Receiver<CheckoutResult>>, Vec<Dial>) {
-    let acquired = (0..times).map(|_| match pool.acquire(origin) {
+    let acquired = (0..times).map(|_| match pool.acquire(origin, Instant::now() + Duration::from_secs(10)) {
         Acquired::Idle(_) => panic!("no connection was made"),
         Acquired::Queued(receiver, dial) => (receiver, dial),
     });
@@ -102,13 +102,39 @@ fn dials_to_one_origin_are_bounded_and_an_ended_dial_allows_another() {
     let pool = Pool::new();
     let (mut receivers, mut dials) = acquire(&pool, &origin(1), 400);
     assert_eq!(dials.len(), MAX_DIALS_PER_ORIGIN);
-    let next = dials.pop().unwrap().end(Err(refused()));
+    let next = dials.pop().unwrap().end(Err(Some(refused())));
     assert_eq!(next.len(), 1);
     dials.extend(next);
     assert!(receivers[0].try_recv().unwrap().is_err(), "the first waiter gets the error");
     // Waiters that gave up need no dial.
     receivers.drain(..300);
-    assert!(dials.pop().unwrap().end(Err(refused())).is_empty());
+    assert!(dials.pop().unwrap().end(Err(Some(refused()))).is_empty());
+}
+
+#[test]
+fn a_dial_that_its_waiters_no_longer_wait_for_fails_no_other_waiter() {
+    let (pool, origin, now) = (Pool::new(), origin(1), Instant::now());
+    let wait = |until| match pool.acquire(&origin, until) {
+        Acquired::Idle(_) => panic!("no connection was made"),
+        Acquired::Queued(receiver, dial) => (receiver, dial),
+    };
+    let (mut patient, first) = wait(now + Duration::from_secs(10));
+    let (short, second) = wait(now + Duration::from_millis(1));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!((first.until() - now, second.until() - now), (Duration::from_secs(10), Duration::from_millis(1)));
+    // The attempt with the short limit gives up, and so does its dial.
+    drop(short);
+    assert!(second.end(Err(None)).is_empty());
+    assert!(patient.try_recv().is_err(), "it still waits for its own dial");
+    // A dial with somebody who waits is followed by another, and one without leaves nothing behind.
+    let mut next = first.end(Err(None));
+    assert_eq!((next.len(), next[0].until() - now), (1, Duration::from_secs(10)));
+    drop(patient);
+    assert!(next.remove(0).end(Err(None)).is_empty());
+    assert_eq!(pool.lock().by_origin.len(), 0);
+    let (mut over, dial) = wait(now);
+    assert!(dial.is_none() && over.try_recv().is_err(), "no time is left for a dial");
+    assert_eq!(pool.lock().by_origin.len(), 0);
 }
 
 #[test]
@@ -123,7 +149,7 @@ fn origins_that_hang_leave_dials_for_every_other_origin() {
     assert_eq!(dials.len(), DIALS_RESERVED);
     let (mut dials, mut made) = (dials, 0);
     while let Some(dial) = dials.pop() {
-        dials.extend(dial.end(Err(refused())));
+        dials.extend(dial.end(Err(Some(refused()))));
         made += 1;
     }
     assert_eq!(made, 10);

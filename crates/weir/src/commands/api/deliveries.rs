@@ -54,7 +54,7 @@ pub(super) async fn by_id(client: &Client, filter: &DeliveryFilter) -> anyhow::R
 async fn act(call: &Call, ids: &[String], action: &str, done: &str) -> anyhow::Result<()> {
     for id in ids {
         let answer = call.client.post(&["v1", "deliveries", id, action], None).await?;
-        call.print(&answer, |delivery: Delivery| format!("{done}: {}", delivery.id))?;
+        call.print(&answer, |delivery: Delivery| format!("{done}: {}{}", delivery.id, delivery.waits()))?;
     }
     Ok(())
 }
@@ -116,6 +116,7 @@ fn shown(delivery: &Delivery, screen: Screen) -> String {
         ("changed", delivery.updated_at.to_string()),
     ];
     lines.extend(delivery.next_attempt_at.map(|at| ("next try", at.to_string())));
+    lines.extend(delivery.waits_for.as_ref().map(|waits_for| ("waits for", waits_for.to_string())));
     lines.extend(delivery.expires_at.map(|at| ("expires", at.to_string())));
     lines.extend(delivery.last_error.clone().map(|error| ("last error", error)));
     let mut text = format!("{}\n{}", delivery.id, settings::render(&lines, screen));

@@ -57,6 +57,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::Pause(several) => set_paused(call, &several.destinations, true).await,
         Command::Resume(several) => set_paused(call, &several.destinations, false).await,
+        Command::Release(several) => release(call, &several.destinations).await,
         Command::Delete { several, consent } => {
             for named in &several.destinations {
                 let (destination, answer) = find(call, named).await?;
@@ -74,7 +75,11 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let id = call.client.destination_id(&one.destination).await?;
             let answer = call.client.post(&["v1", "destinations", &id, "test"], None).await?;
             call.print(&answer, |delivery: Delivery| {
-                format!("The delivery of the test event is {}: weir deliveries show {}", delivery.state, delivery.id)
+                let waits = delivery.waits();
+                format!(
+                    "The delivery of the test event is {}: weir deliveries show {}{waits}",
+                    delivery.state, delivery.id
+                )
             })
         }
         Command::Purge { one, filter, dry_run, consent } => {
@@ -183,9 +188,16 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
             serde_json::from_str(&text).map_err(wrong).with_context(|| format!("cannot {command} the destination"))?
         }
     };
+    if let Some(name) = changes.fields.header_given_twice() {
+        let twice = Misuse(format!("--header names {name} twice: give it once"));
+        return Err(twice).with_context(|| format!("cannot {command} the destination"));
+    }
     body.extend(fields(&changes.fields)?);
     if changes.unlimited {
         body.insert("rate_limits".to_owned(), Value::Array(Vec::new()));
+    }
+    if changes.unlimited || changes.no_min_interval {
+        body.insert("min_interval_ms".to_owned(), Value::Null);
     }
     if let Some(file) = &changes.secret_file {
         body.insert("secret".to_owned(), read_file(file, "--secret-file")?.trim().into());
@@ -212,6 +224,15 @@ async fn set_paused(call: &Call, named: &[String], paused: bool) -> anyhow::Resu
     Ok(())
 }
 
+async fn release(call: &Call, named: &[String]) -> anyhow::Result<()> {
+    for named in named {
+        let id = call.client.destination_id(named).await?;
+        let released = call.client.post(&["v1", "destinations", &id, "release"], None).await?;
+        call.print(&released, |destination: Destination| format!("Released {}.", destination.label()))?;
+    }
+    Ok(())
+}
+
 async fn purge(call: &Call, destination: &Destination, body: &str, dry_run: bool) -> anyhow::Result<Answer> {
     let path = ["v1", "destinations", &destination.id, "purge"];
     let query = Fields::from_iter([("dry_run".to_owned(), dry_run.into())]);
@@ -222,6 +243,7 @@ async fn purge(call: &Call, destination: &Destination, body: &str, dry_run: bool
 fn secret_text(secret: Secret) -> String {
     let mut lines = vec![secret.secret];
     lines.extend(secret.public_key.map(|key| format!("Receivers verify with its public key: {key}")));
+    lines.extend(secret.public_key_hex.map(|key| format!("The same key in hex: {key}")));
     lines.extend(secret.previous_valid_until.map(|until| format!("The previous secret signs too until {until}.")));
     lines.join("\n")
 }

@@ -1,5 +1,7 @@
 //! What the API answers, as far as the commands show it. A field that an older server does not have gets its default.
 
+use std::fmt;
+
 use serde::Deserialize;
 use weir_core::Timestamp;
 
@@ -14,6 +16,8 @@ pub(in crate::commands) struct Destination {
     pub(super) tenant: String,
     pub(super) event_types: Vec<String>,
     pub(super) rate_limits: Vec<LimitText>,
+    #[serde(default)]
+    pub(super) min_interval_ms: Option<u32>,
     pub(super) paused: bool,
     pub(super) paused_reason: Option<String>,
     pub(super) held_until: Option<Timestamp>,
@@ -37,9 +41,10 @@ impl Destination {
         if self.name.is_empty() { self.id.clone() } else { format!("{} ({})", self.name, self.id) }
     }
 
-    /// The limits; a destination without limits is unlimited.
+    /// The limits and the minimum interval; a destination without any is unlimited.
     pub(super) fn limits(&self) -> String {
-        let limits: Vec<_> = self.rate_limits.iter().map(ToString::to_string).collect();
+        let interval = self.min_interval_ms.map(|millis| format!("{millis} ms apart"));
+        let limits: Vec<_> = self.rate_limits.iter().map(ToString::to_string).chain(interval).collect();
         if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
     }
 
@@ -81,6 +86,7 @@ pub(super) struct Created {
 pub(super) struct Secret {
     pub(super) secret: String,
     pub(super) public_key: Option<String>,
+    pub(super) public_key_hex: Option<String>,
     pub(super) previous_valid_until: Option<Timestamp>,
 }
 
@@ -140,6 +146,8 @@ pub(super) struct Delivery {
     pub(super) state: String,
     pub(super) attempt_count: u32,
     pub(super) next_attempt_at: Option<Timestamp>,
+    #[serde(default)]
+    pub(super) waits_for: Option<WaitsFor>,
     pub(super) expires_at: Option<Timestamp>,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
@@ -150,7 +158,38 @@ pub(super) struct Delivery {
     pub(super) attempts: Vec<Attempt>,
 }
 
+/// What keeps a due delivery from being sent.
+#[derive(Debug, Deserialize)]
+pub(super) struct WaitsFor {
+    reason: String,
+    until: Option<Timestamp>,
+    detail: Option<String>,
+}
+
+impl fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} of its destination", self.reason)?;
+        if let Some(until) = self.until {
+            write!(f, " until {until}")?;
+        }
+        match &self.detail {
+            Some(detail) => write!(f, ": {detail}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A sentence that follows what was accepted.
+fn waits(waits_for: Option<&WaitsFor>) -> String {
+    waits_for.map(|waits_for| format!("\nIt waits for {waits_for}")).unwrap_or_default()
+}
+
 impl Delivery {
+    /// What it waits for, in a line of its own; empty if it waits for nothing.
+    pub(super) fn waits(&self) -> String {
+        waits(self.waits_for.as_ref())
+    }
+
     /// The last answer in a word: its status, or the kind of the error.
     pub(super) fn answer(&self) -> Option<String> {
         self.last_status_code.map(|status| status.to_string()).or_else(|| self.last_error_kind.clone())
@@ -205,8 +244,17 @@ pub(super) struct Replay {
     pub(super) cancelled: u64,
     pub(super) remaining: u64,
     pub(super) eta_s: Option<f64>,
+    #[serde(default)]
+    waits_for: Option<WaitsFor>,
     pub(super) created_at: Timestamp,
     pub(super) ended_at: Option<Timestamp>,
+}
+
+impl Replay {
+    /// What it waits for, in a line of its own; empty if it waits for nothing.
+    pub(super) fn waits(&self) -> String {
+        waits(self.waits_for.as_ref())
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -40,7 +40,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let Total { total } = counted.read()?;
             confirm(consent, &format!("Send {} again?", count(total, "delivery", "deliveries")))?;
             call.print(&create(call, &body, false).await?, |replay: Replay| {
-                format!("Started: weir replays show {}", replay.id)
+                format!("Started: weir replays show {}{}", replay.id, replay.waits())
             })
         }
         Command::List { page } => {

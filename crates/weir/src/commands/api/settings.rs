@@ -35,7 +35,11 @@ pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
             Some(schedule) => format!("after {} fixed delays", schedule.len()),
             None => format!("after {} to {}", seconds("retry/base_ms"), seconds("retry/cap_ms")),
         };
-        lines.push(("retries", format!("{attempts} attempts within {}, {delays}", span_s(age_s))));
+        let refusals = match value(destination, "refusals_count") {
+            Some(Value::Bool(false)) => "; refusals do not count",
+            _ => "",
+        };
+        lines.push(("retries", format!("{attempts} attempts within {}, {delays}{refusals}", span_s(age_s))));
     }
     let breaker = match value(destination, "breaker") {
         Some(Value::Object(_)) => format!(
@@ -52,7 +56,16 @@ pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
         lines.push(("order", format!("by ordering key{}", skip.unwrap_or_default())));
     }
     if let Some(style) = value(destination, "signature/style").and_then(Value::as_str) {
-        lines.push(("signature", style.to_owned()));
+        let header = value(destination, "signature_format/header").and_then(Value::as_str);
+        lines.push(("signature", format!("{style}, in {}", clean(header.unwrap_or("webhook-signature")))));
+    }
+    if let Some(key) = value(destination, "public_key").and_then(Value::as_str) {
+        let hex = value(destination, "public_key_hex").and_then(Value::as_str).unwrap_or_default();
+        lines.push(("public key", format!("{key}, in hex {hex}")));
+    }
+    if let Some(format) = value(destination, "body/format").and_then(Value::as_str).filter(|name| *name != "envelope") {
+        let content_type = value(destination, "body/content_type").and_then(Value::as_str).unwrap_or_default();
+        lines.push(("body", format!("{format}, as {}", clean(content_type))));
     }
     if let Some(headers) = value(destination, "headers").and_then(Value::as_object).filter(|found| !found.is_empty()) {
         lines.push(("headers", headers.keys().map(|name| clean(name)).collect::<Vec<_>>().join(", ")));

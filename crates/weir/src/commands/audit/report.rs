@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use weir_chart::{AuditPanel, audit_chart};
-use weir_core::audit::{AuditReport, LimitAudit, Window};
+use weir_core::audit::{AuditReport, LimitAudit, MinIntervalAudit, Window};
 
 use crate::{
     cli::limit::LimitText,
@@ -45,8 +45,8 @@ fn columns() -> [Column; 9] {
 /// Longer names are truncated, so that a row fits on one line.
 const NAME_CHARS: usize = 32;
 
-/// One row for each limit that was in force. With several limits, only the first row shows the destination's name and
-/// figures.
+/// One row for each limit and each minimum interval that was in force. Of several rows, only the first shows the
+/// destination's name and figures.
 pub(in crate::commands) fn table(audited: &[Audited], screen: Screen) -> String {
     Table::new(columns()).with(audited.iter().flat_map(rows_of).map(|row| row.map(Cell::from))).render(screen)
 }
@@ -54,33 +54,39 @@ pub(in crate::commands) fn table(audited: &[Audited], screen: Screen) -> String 
 fn rows_of(audited: &Audited) -> Vec<[String; 9]> {
     let report = &audited.report;
     let latency = |latency: Option<f64>| latency.map_or(NONE.to_owned(), |ms| format!("{ms:.1}"));
-    // One row: the figures of the destination, and of one of its limits.
-    let row = |first: bool, limit: Option<&LimitAudit>| {
-        let mut row = [
-            name(audited),
-            limit.map_or("none".to_owned(), cap),
-            report.sends.to_string(),
-            fullest(limit.and_then(|limit| limit.worst_calendar_window)),
-            fullest(limit.and_then(|limit| limit.worst_sliding_window)),
-            limit.map_or(NONE.to_owned(), |limit| limit.violations.to_string()),
-            limit.and_then(|limit| limit.utilisation).map_or(NONE.to_owned(), |share| format!("{share:.4}")),
-            latency(report.delivery_latency_ms.p50),
-            latency(report.delivery_latency_ms.p99),
-        ];
-        // The figures of the destination stand only in its first row.
-        if !first {
-            for column in [0, 2, 7, 8] {
-                row[column].clear();
-            }
-        }
-        row
+    // The cap, its worst windows, its violations and its use.
+    let none = || NONE.to_owned();
+    let of_limit = |limit: &LimitAudit| {
+        let utilisation = limit.utilisation.map_or_else(none, |share| format!("{share:.4}"));
+        let (calendar, sliding) = (fullest(limit.worst_calendar_window), fullest(limit.worst_sliding_window));
+        [cap(limit), calendar, sliding, limit.violations.to_string(), utilisation]
     };
-
+    let of_interval = |interval: &MinIntervalAudit| {
+        let least = interval.least_gap_ms.map_or_else(none, |gap| format!("{gap:.1} ms"));
+        [apart(interval), none(), least, interval.violations.to_string(), none()]
+    };
+    let mut caps: Vec<_> = report.rate_limits.iter().map(of_limit).collect();
+    caps.extend(report.min_intervals.iter().map(of_interval));
     // A destination without limits has a row too.
-    match report.rate_limits.as_slice() {
-        [] => vec![row(true, None)],
-        limits => limits.iter().enumerate().map(|(n, limit)| row(n == 0, Some(limit))).collect(),
+    if caps.is_empty() {
+        caps.push(["none".to_owned(), none(), none(), none(), none()]);
     }
+    let row = |(n, [cap, calendar, sliding, violations, utilisation]): (usize, [String; 5])| {
+        // The figures of the destination stand only in its first row.
+        let of_destination = |text: String| if n == 0 { text } else { String::new() };
+        [
+            of_destination(name(audited)),
+            cap,
+            of_destination(report.sends.to_string()),
+            calendar,
+            sliding,
+            violations,
+            utilisation,
+            of_destination(latency(report.delivery_latency_ms.p50)),
+            of_destination(latency(report.delivery_latency_ms.p99)),
+        ]
+    };
+    caps.into_iter().enumerate().map(row).collect()
 }
 
 /// The sends of unknown outcome, one per line; empty if there are none.
@@ -129,7 +135,8 @@ pub(super) fn chart_svg(title: &str, audited: &[Audited]) -> String {
 }
 
 fn note(report: &AuditReport) -> String {
-    let caps = report.rate_limits.iter().map(cap).collect::<Vec<_>>().join(", ");
+    let caps = report.rate_limits.iter().map(cap).chain(report.min_intervals.iter().map(apart));
+    let caps = caps.collect::<Vec<_>>().join(", ");
     let caps = if caps.is_empty() { "no limit".to_owned() } else { caps };
     let worst = report.rate_limits.first().and_then(|limit| limit.worst_sliding_window);
     let worst = worst.map(|window| format!(" · worst sliding window {}", window.sends)).unwrap_or_default();
@@ -143,6 +150,10 @@ fn note(report: &AuditReport) -> String {
 
 fn cap(limit: &LimitAudit) -> String {
     LimitText::new(limit.limit, limit.period, limit.burst).to_string()
+}
+
+fn apart(interval: &MinIntervalAudit) -> String {
+    format!("{} ms apart", interval.min_interval_ms)
 }
 
 fn fullest(window: Option<Window>) -> String {
@@ -160,6 +171,7 @@ mod tests {
     use weir_core::{
         DeliveryId, Period, RateLimit, RateLimits, Timestamp,
         audit::{Auditor, UnknownSend},
+        limit::MinInterval,
     };
 
     use super::*;
@@ -168,7 +180,10 @@ mod tests {
 
     /// An audit of four sends under these limits.
     fn audit_of(limits: Vec<RateLimit>) -> Auditor {
-        let limits = RateLimits::new(limits).unwrap();
+        audit_by(RateLimits::new(limits).unwrap())
+    }
+
+    fn audit_by(limits: RateLimits) -> Auditor {
         let mut auditor = Auditor::new(vec![(Timestamp::MIN, limits)], Timestamp::MIN, Timestamp::MAX);
         (0..4).for_each(|n| auditor.send(START + Duration::from_millis(n * 250)));
         auditor.delivered(Duration::from_micros(1_540));
@@ -194,6 +209,15 @@ mod tests {
         assert_eq!(lines[2], ["Acme", "2/second:2", "4", "4", "4", "1", "1.2500", "1.5", "1.5"]);
         assert_eq!(lines[3], ["30/minute", "4", "4", "0", "1.2500"]);
         assert_eq!(lines[4], ["dst_1", "none", "4", "–", "–", "–", "–", "1.5", "1.5"]);
+    }
+
+    #[test]
+    fn a_minimum_interval_has_a_row_with_the_shortest_gap() {
+        let second = RateLimits::new(vec![RateLimit::new(9, Period::Second).unwrap()]).unwrap();
+        let limits = second.with_min_interval(MinInterval::from_millis(251));
+        let table = table(&[named("Acme", audit_by(limits))], Screen { width: Some(120), colours: false });
+        let lines: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[3], ["251", "ms", "apart", "–", "250.0", "ms", "3", "–"], "{table}");
     }
 
     #[test]

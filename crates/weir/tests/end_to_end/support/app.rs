@@ -190,7 +190,8 @@ impl App {
     /// Asserts that the recorded send starts keep every limit.
     pub(crate) async fn assert_audit_clean(&self, destination: &str) {
         let audit = self.audit(destination).await;
-        for limit in audit["rate_limits"].as_array().expect("limits") {
+        let rows = ["rate_limits", "min_intervals"].map(|kind| audit[kind].as_array().expect("limits"));
+        for limit in rows.into_iter().flatten() {
             assert_eq!(limit["violations"], 0, "{audit}");
         }
     }

@@ -1,0 +1,126 @@
+//! Minimum intervals between two sends, and margins of limits.
+//!
+//! The gap between two slots is checked without tolerance: a send may start anywhere in its slot.
+
+use std::time::Duration;
+
+use weir_core::{Limiter, Period, RateLimit, RateLimits, Slot, limit::MinInterval, plan::NextRun};
+
+use super::{SOON, Subject, granted, per_second};
+use crate::{Publication, SlotAnswer};
+
+/// The same limits with a minimum interval.
+fn spaced(limits: RateLimits, millis: u32) -> RateLimits {
+    limits.with_min_interval(MinInterval::from_millis(millis))
+}
+
+/// Asserts that no send of the second slot can start within the interval after one of the first slot.
+fn assert_apart(first: Slot, second: Slot, millis: u64) {
+    let least = Duration::from_millis(millis);
+    assert!(second.start >= first.end + least, "{second:?} is less than {least:?} after {first:?}");
+}
+
+pub async fn slots_of_a_minimum_interval_are_never_closer_than_it(subject: Subject) {
+    // Neither a limit with a burst nor the lack of any limit undercuts it.
+    let burst = RateLimits::new(RateLimit::with_burst(100, Period::Second, 9).into_iter().collect());
+    for limits in [burst.expect("one limit"), RateLimits::UNLIMITED] {
+        subject.edit(&spaced(limits.clone(), 80), false).await;
+        let permits = subject.permits(spaced(limits, 80), 4, NextRun::Stop).await;
+        let mut last = subject.slot(&permits[0]).await;
+        subject.assert_wide(last, Duration::from_millis(5));
+        for permit in &permits[1..] {
+            let slot = subject.slot(permit).await;
+            assert_apart(last, slot, 80);
+            subject.assert_starts(slot.start, last.start + Duration::from_millis(85));
+            last = slot;
+        }
+    }
+}
+
+pub async fn permits_of_a_minimum_interval_carry_the_times_of_its_slots(subject: Subject) {
+    let permits = subject.permits(spaced(RateLimits::UNLIMITED, 80), 3, NextRun::Now).await;
+    let first = permits[0].expected_at.expect("a run paces its permits");
+    for (permit, n) in permits.iter().zip(0..) {
+        subject.assert_starts(permit.expected_at.expect("paced"), first + Duration::from_millis(85) * n);
+    }
+}
+
+pub async fn a_minimum_interval_counts_from_the_last_slot_across_edits(subject: Subject) {
+    let permits = subject.permits(RateLimits::UNLIMITED, 7, NextRun::Stop).await;
+    let mut last = subject.slot(&permits[0]).await;
+    // Set, raised, lowered, with a limit, removed and set again.
+    let edits = [
+        (spaced(RateLimits::UNLIMITED, 100), 100),
+        (spaced(RateLimits::UNLIMITED, 300), 300),
+        (spaced(RateLimits::UNLIMITED, 50), 50),
+        (spaced(per_second(100), 150), 150),
+        (per_second(100), 0),
+        (spaced(per_second(100), 100), 100),
+    ];
+    for ((limits, millis), permit) in edits.into_iter().zip(&permits[1..]) {
+        subject.edit(&limits, false).await;
+        let slot = subject.slot(permit).await;
+        assert_apart(last, slot, millis);
+        last = slot;
+    }
+}
+
+pub async fn a_missed_slot_of_a_minimum_interval_gives_its_time_back(subject: Subject) {
+    let permits = subject.permits(spaced(RateLimits::UNLIMITED, 300), 2, NextRun::Stop).await;
+    let first = subject.slot(&permits[0]).await;
+    let missed = granted(subject.ask_after_miss(&permits[0], first).await);
+    assert!(missed.start <= subject.clock.now() + subject.precision, "nothing was sent, so it starts at once");
+    let last = granted(subject.ask_after_miss(&permits[0], missed).await);
+    assert_apart(last, subject.slot(&permits[1]).await, 300);
+}
+
+pub async fn a_minimum_interval_counts_after_a_recovered_send_and_after_a_hold(subject: Subject) {
+    let lease = subject.begin_run().await;
+    let last_send = subject.clock.now();
+    let terms = subject.terms(&spaced(RateLimits::UNLIMITED, 200));
+    let recovered = Some(Limiter::recovered(&terms.limits, Some(last_send)));
+    let deliveries = (0..3).map(|number| subject.delivery(number, SOON)).collect();
+    let publication = Publication { lease, terms: Some(terms), recovered, deliveries, next: NextRun::Stop };
+    subject.queue.publish(vec![publication]).await.expect("publish");
+    let permits = subject.take(3).await;
+    let first = subject.slot(&permits[0]).await;
+    assert!(first.start + subject.precision >= last_send + Duration::from_millis(200));
+    // A hold that ends within the interval, and one that ends after it. One send at a time follows a hold.
+    subject.settle(&permits[0]).await;
+    subject.hold_many(first.end + Duration::from_millis(100)).await;
+    let second = subject.slot(&permits[1]).await;
+    assert_apart(first, second, 200);
+    subject.settle(&permits[1]).await;
+    let until = second.end + Duration::from_millis(400);
+    subject.hold_many(until).await;
+    subject.assert_starts(subject.slot(&permits[2]).await.start, until);
+}
+
+pub async fn a_minimum_interval_survives_a_stop(subject: Subject) {
+    let limits = spaced(RateLimits::UNLIMITED, 200);
+    let first = subject.permits(limits.clone(), 1, NextRun::Stop).await;
+    let slot = subject.slot(&first[0]).await;
+    subject.settle(&first[0]).await;
+    let second = subject.permits(limits, 1, NextRun::Stop).await;
+    assert_apart(slot, subject.slot(&second[0]).await, 200);
+}
+
+pub async fn a_lease_has_the_margins_and_the_minimum_interval(subject: Subject) {
+    let margin = RateLimit::new(10, Period::Second).and_then(|limit| limit.with_margin(50));
+    let limits = spaced(RateLimits::new(margin.into_iter().collect()).expect("one limit"), 70);
+    subject.permits(limits.clone(), 1, NextRun::Now).await;
+    let cursors = subject.claim().await.cursors.expect("known");
+    assert!(cursors.follows(&limits) && !cursors.follows(&per_second(10)));
+}
+
+pub async fn a_margin_makes_the_spacing_longer(subject: Subject) {
+    let limit = |margin| RateLimit::new(10, Period::Second).and_then(|limit| limit.with_margin(margin));
+    let limits = |margin| RateLimits::new(limit(margin).into_iter().collect()).expect("one limit");
+    let permits = subject.permits(limits(50), 3, NextRun::Stop).await;
+    let first = subject.slot(&permits[0]).await;
+    let second = subject.slot(&permits[1]).await;
+    subject.assert_starts(second.start, first.start + Duration::from_millis(106));
+    subject.edit(&limits(1_000), false).await;
+    let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[2]).await else { panic!("it is 201 ms away") };
+    subject.assert_starts(start, second.start + Duration::from_millis(201));
+}
