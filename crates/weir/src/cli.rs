@@ -1,20 +1,20 @@
-//! The command line: the commands, their flags, and the exit codes.
+//! The command line: the commands and their flags.
 
 pub(crate) mod api;
 pub(crate) mod destinations;
 pub(crate) mod limit;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, builder::PossibleValuesParser};
 use url::Url;
 use weir_core::signing::{CUSTOM, STANDARD, style_names};
 
-use self::api::{ApiCommand, ServerFlags, server_url};
-use crate::{
-    commands::ApiError,
-    config::{ConfigError, Key, VERIFY_ENV},
+use self::{
+    api::{ApiArgs, DeliveryCommand, EventCommand, KeyCommand, ReplayCommand, ServerFlags, TailArgs, server_url},
+    destinations::DestinationCommand,
 };
+use crate::config::{SettingFlags, VERIFY_ENV};
 
 /// Outbound webhooks at exactly the rate the other side can take.
 #[derive(Debug, Parser)]
@@ -59,150 +59,28 @@ pub(crate) enum Command {
     },
 }
 
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ApiCommand {
+    /// List, show, create, edit, pause, resume, test, purge and delete destinations
+    Destinations(ApiArgs<DestinationCommand>),
+    /// Post, list and show events
+    Events(ApiArgs<EventCommand>),
+    /// List, show, retry and cancel deliveries
+    Deliveries(ApiArgs<DeliveryCommand>),
+    /// Create, list, show and cancel replays, which send ended deliveries again
+    Replays(ApiArgs<ReplayCommand>),
+    /// Create, list and delete API keys
+    Keys(ApiArgs<KeyCommand>),
+    /// Show the attempts at a destination as they end, until Ctrl-C
+    Tail(TailArgs),
+}
+
 /// The shells for which there are completions.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub(crate) enum CompletedShell {
     Bash,
     Zsh,
     Fish,
-}
-
-/// The settings as flags. A flag overrides its environment variable, and the variable overrides the configuration file.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct SettingFlags {
-    /// Configuration file [env: WEIR_CONFIG] [default: weir.toml, if it exists]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Address to listen on; without API keys the API must listen on a loopback address [env: WEIR_LISTEN]
-    /// [default: 127.0.0.1:8080; for a scheduler or worker, which serve health and metrics, any free port]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: Option<String>,
-    /// Separate address for metrics, which are then not served on the listen address; serves health too
-    /// [env: WEIR_METRICS_LISTEN] [default: none]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    metrics_listen: Option<String>,
-    /// Database: sqlite://FILE or postgres://… [env: WEIR_DATABASE_URL] [default: sqlite://weir.db]
-    #[arg(long, value_name = "URL")]
-    database_url: Option<String>,
-    /// Redis for the queue, or several nodes of a Redis Cluster [env: WEIR_REDIS_URL]
-    /// [default: none, the queue is in the process]
-    #[arg(long, value_name = "URL")]
-    redis_url: Option<String>,
-    /// Prefix of all keys in Redis; several installations may share a Redis if each has its own [env: WEIR_REDIS_PREFIX]
-    /// [default: weir]
-    #[arg(long, value_name = "PREFIX")]
-    redis_prefix: Option<String>,
-    /// API keys; a request must send one of them. Beyond loopback they have at least 16 characters. The environment
-    /// variable hides them better [env: WEIR_API_KEYS]
-    #[arg(long, value_name = "KEY,…")]
-    api_keys: Option<String>,
-    /// Host names that requests may address, besides loopback hosts [env: WEIR_HOSTS]
-    #[arg(long, value_name = "HOST,…")]
-    hosts: Option<String>,
-    /// Where browsers and producers reach the API, for links, the cookie of the dashboard and `WEIR_HOSTS` [env:
-    /// WEIR_PUBLIC_URL]
-    #[arg(long, value_name = "URL")]
-    public_url: Option<String>,
-    /// Believe `X-Forwarded-For` of reverse proxies in these networks [env: WEIR_TRUSTED_PROXIES]
-    #[arg(long, value_name = "CIDR,…")]
-    trusted_proxies: Option<String>,
-    /// Serve the dashboard at `/` [env: WEIR_DASHBOARD] [default: on]
-    #[arg(long, value_name = "on|off")]
-    dashboard: Option<String>,
-    /// Accept destinations with plain http URLs [env: WEIR_ALLOW_HTTP] [default: false]
-    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    allow_http: Option<String>,
-    /// Accept destinations in these private networks [env: WEIR_ALLOW_NETWORKS]
-    #[arg(long, value_name = "CIDR,…")]
-    allow_networks: Option<String>,
-    /// Refuse destinations in these networks, even if they are public or allowed [env: WEIR_DENY_NETWORKS]
-    #[arg(long, value_name = "CIDR,…")]
-    deny_networks: Option<String>,
-    /// Accept only destinations on these ports [env: WEIR_ALLOW_PORTS] [default: any]
-    #[arg(long, value_name = "PORT|FROM-TO,…")]
-    allow_ports: Option<String>,
-    /// Log filter, such as info,weir_worker=debug [env: WEIR_LOG] [default: info]
-    #[arg(long, value_name = "FILTER")]
-    log: Option<String>,
-    /// Format of log lines: text or json [env: WEIR_LOG_FORMAT] [default: text]
-    #[arg(long, value_name = "FORMAT")]
-    log_format: Option<String>,
-    /// Refuse events larger than this size [env: WEIR_MAX_EVENT_BYTES] [default: 1048576]
-    #[arg(long, value_name = "BYTES")]
-    max_event_bytes: Option<String>,
-    /// Memory for the bodies of all open requests; further requests get 503 [env: WEIR_BODY_BUDGET_BYTES]
-    /// [default: 268435456]
-    #[arg(long, value_name = "BYTES")]
-    body_budget_bytes: Option<String>,
-    /// Maximum number of client connections at one time; idle ones make room [env: WEIR_MAX_CONNECTIONS]
-    /// [default: 4096]
-    #[arg(long, value_name = "N")]
-    max_connections: Option<String>,
-    /// Maximum number of connections of one client address at one time; auto: a quarter of all connections
-    /// [env: WEIR_MAX_CONNECTIONS_PER_ADDRESS] [default: auto]
-    #[arg(long, value_name = "N")]
-    max_connections_per_address: Option<String>,
-    /// Maximum number of destinations of a tenant [env: WEIR_MAX_DESTINATIONS] [default: 10000]
-    #[arg(long, value_name = "N")]
-    max_destinations: Option<String>,
-    /// Refuse events for more destinations than this [env: WEIR_MAX_DESTINATIONS_PER_EVENT] [default: 10000]
-    #[arg(long, value_name = "N")]
-    max_destinations_per_event: Option<String>,
-    /// Maximum number of attempts of a worker at one time; auto: as many as the limit of open files allows, up to 8192
-    /// [env: WEIR_WORKER_CAPACITY] [default: auto]
-    #[arg(long, value_name = "N")]
-    worker_capacity: Option<String>,
-    /// Time for attempts in flight to finish on shutdown [env: WEIR_SHUTDOWN_GRACE_S] [default: 25]
-    #[arg(long, value_name = "SECONDS")]
-    shutdown_grace_s: Option<String>,
-    /// Delete delivered deliveries, with their attempts and events, after this time; or: forever
-    /// [env: WEIR_RETENTION_DELIVERED_DAYS] [default: 14]
-    #[arg(long, value_name = "DAYS")]
-    retention_delivered_days: Option<String>,
-    /// Delete cancelled deliveries after this time; or: forever [env: WEIR_RETENTION_CANCELLED_DAYS] [default: 14]
-    #[arg(long, value_name = "DAYS")]
-    retention_cancelled_days: Option<String>,
-    /// Delete dead letters (dead and failed deliveries) after this time; or: forever [env: WEIR_RETENTION_DEAD_DAYS]
-    /// [default: forever]
-    #[arg(long, value_name = "DAYS")]
-    retention_dead_days: Option<String>,
-}
-
-impl SettingFlags {
-    /// The flags that are set, as texts: the same code parses flags, environment and file, with the same messages.
-    pub(crate) fn texts(&self) -> impl Iterator<Item = (Key, String)> {
-        // The match is exhaustive, so a new key needs a flag.
-        let flag = |key: Key| match key {
-            Key::Listen => &self.listen,
-            Key::MetricsListen => &self.metrics_listen,
-            Key::DatabaseUrl => &self.database_url,
-            Key::RedisUrl => &self.redis_url,
-            Key::RedisPrefix => &self.redis_prefix,
-            Key::ApiKeys => &self.api_keys,
-            Key::Hosts => &self.hosts,
-            Key::PublicUrl => &self.public_url,
-            Key::TrustedProxies => &self.trusted_proxies,
-            Key::Dashboard => &self.dashboard,
-            Key::AllowHttp => &self.allow_http,
-            Key::AllowNetworks => &self.allow_networks,
-            Key::DenyNetworks => &self.deny_networks,
-            Key::AllowPorts => &self.allow_ports,
-            Key::Log => &self.log,
-            Key::LogFormat => &self.log_format,
-            Key::MaxEventBytes => &self.max_event_bytes,
-            Key::BodyBudgetBytes => &self.body_budget_bytes,
-            Key::MaxConnections => &self.max_connections,
-            Key::MaxConnectionsPerAddress => &self.max_connections_per_address,
-            Key::MaxDestinations => &self.max_destinations,
-            Key::MaxDestinationsPerEvent => &self.max_destinations_per_event,
-            Key::WorkerCapacity => &self.worker_capacity,
-            Key::ShutdownGraceS => &self.shutdown_grace_s,
-            Key::RetentionDeliveredDays => &self.retention_delivered_days,
-            Key::RetentionCancelledDays => &self.retention_cancelled_days,
-            Key::RetentionDeadDays => &self.retention_dead_days,
-        };
-        Key::ALL.into_iter().filter_map(move |key| Some((key, flag(key).clone()?)))
-    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -288,46 +166,6 @@ impl std::fmt::Debug for VerifyArgs {
     }
 }
 
-/// The exit codes of the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
-    Done,
-    /// The command failed, or found a failure.
-    Failure,
-    /// Wrong command line or configuration.
-    Misuse,
-}
-
-impl Exit {
-    /// The exit code for an error that ends the program.
-    pub(crate) fn of_error(error: &anyhow::Error) -> Self {
-        let misuse = |cause: &(dyn std::error::Error + 'static)| {
-            cause.is::<ConfigError>()
-                || cause.downcast_ref::<ApiError>().is_some_and(ApiError::is_misuse)
-                || cause.is::<Misuse>()
-                || cause.is::<weir_store_sqlite::OpenError>()
-                || cause.is::<weir_store_postgres::OpenError>()
-                || cause.is::<weir_queue_redis::OpenError>()
-        };
-        if error.chain().any(misuse) { Self::Misuse } else { Self::Failure }
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(match exit {
-            Exit::Done => 0,
-            Exit::Failure => 1,
-            Exit::Misuse => 2,
-        })
-    }
-}
-
-/// An error in the command line or the configuration.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Misuse(pub(crate) String);
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -337,26 +175,6 @@ mod tests {
     #[test]
     fn the_command_line_passes_the_checks_of_clap() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn every_setting_has_a_flag_whose_help_names_the_variable() {
-        let mut command = Cli::command();
-        let serve = command.find_subcommand_mut("serve").unwrap();
-        for key in Key::ALL {
-            let flag = key.flag();
-            let argument =
-                serve.get_arguments().find(|argument| Some(flag.trim_start_matches("--")) == argument.get_long());
-            let help = argument.and_then(|argument| argument.get_help()).map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains(&format!("[env: {}]", key.env())), "{flag}: {help}");
-        }
-    }
-
-    #[test]
-    fn errors_of_use_and_configuration_have_their_own_exit_code() {
-        assert_eq!(Exit::of_error(&Misuse("no key".to_owned()).into()), Exit::Misuse);
-        assert_eq!(Exit::of_error(&ConfigError::RoleAlone { role: "api" }.into()), Exit::Misuse);
-        assert_eq!(Exit::of_error(&anyhow::anyhow!("disk full")), Exit::Failure);
     }
 
     #[test]

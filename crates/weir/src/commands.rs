@@ -11,18 +11,14 @@ mod restored;
 mod serve;
 mod verify;
 
-pub(crate) use self::api::client::ApiError;
-use crate::{
-    cli::{Command, Exit},
-    config::Role,
-};
+use crate::{cli::Command, config::ProcessRole, exit::Exit};
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
     let exit = match command {
-        Command::Serve(flags) => serve::run(&flags, Role::Serve).await,
-        Command::Api(flags) => serve::run(&flags, Role::Api).await,
-        Command::Scheduler(flags) => serve::run(&flags, Role::Scheduler).await,
-        Command::Worker(flags) => serve::run(&flags, Role::Worker).await,
+        Command::Serve(flags) => serve::run(&flags, ProcessRole::Serve).await,
+        Command::Api(flags) => serve::run(&flags, ProcessRole::Api).await,
+        Command::Scheduler(flags) => serve::run(&flags, ProcessRole::Scheduler).await,
+        Command::Worker(flags) => serve::run(&flags, ProcessRole::Worker).await,
         Command::Demo(arguments) => demo::run(&arguments).await,
         Command::Audit(arguments) => audit::run(arguments).await,
         Command::Verify(arguments) => verify::run(&arguments),

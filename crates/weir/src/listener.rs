@@ -35,11 +35,11 @@ use tokio::{
 use weir_api::RemoteAddress;
 
 use self::{
-    connections::{Connections, Place},
+    connections::{ConnectionGuard, Connections},
     phases::{GuardedBody, PhaseTracker},
     timed_stream::TimedStream,
 };
-use crate::engine::stopped;
+use crate::stage::stopped;
 
 /// The metric of open client connections.
 pub(crate) const CONNECTIONS: &str = "weir_http_connections";
@@ -95,11 +95,11 @@ pub(crate) async fn serve(
     let connections = Connections::new(limits);
     let mut stop = pin!(stopped(stops.clone()));
     loop {
-        let (stream, address, place) = tokio::select! {
+        let (stream, address, guard) = tokio::select! {
             accepted = accept(&listener, &connections) => accepted,
             () = &mut stop => break,
         };
-        let Some(place) = place else {
+        let Some(guard) = guard else {
             refuse(stream);
             continue;
         };
@@ -107,9 +107,9 @@ pub(crate) async fn serve(
         tokio::spawn(async move {
             let open = gauge!(CONNECTIONS);
             open.increment(1.0);
-            serve_client(stream, address, &place, router, limits, stops).await;
+            serve_client(stream, address, &guard, router, limits, stops).await;
             open.decrement(1.0);
-            drop(place);
+            drop(guard);
         });
     }
     // New clients are refused instead of waiting in the kernel's backlog.
@@ -117,13 +117,16 @@ pub(crate) async fn serve(
     connections.all_ended().await;
 }
 
-/// Accepts the next connection, and waits for its place. Meanwhile further clients wait in the kernel's backlog.
-async fn accept(listener: &TcpListener, connections: &Arc<Connections>) -> (TcpStream, RemoteAddress, Option<Place>) {
+/// Accepts the next connection, and waits until it may be open. Meanwhile further clients wait in the kernel's backlog.
+async fn accept(
+    listener: &TcpListener,
+    connections: &Arc<Connections>,
+) -> (TcpStream, RemoteAddress, Option<ConnectionGuard>) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                let place = connections.place(address.ip()).await;
-                return (stream, RemoteAddress(address.ip()), place);
+                let guard = connections.enter(address.ip()).await;
+                return (stream, RemoteAddress(address.ip()), guard);
             }
             // The client closed the connection before it was accepted.
             Err(error) if is_connection_error(&error) => {}
@@ -150,7 +153,7 @@ fn is_connection_error(error: &io::Error) -> bool {
 async fn serve_client(
     stream: TcpStream,
     address: RemoteAddress,
-    place: &Place,
+    guard: &ConnectionGuard,
     router: Router,
     limits: ConnectionLimits,
     stops: watch::Receiver<bool>,
@@ -158,16 +161,16 @@ async fn serve_client(
     // A response in several writes must not wait for the client's acknowledgements. An error here only costs latency.
     let _ = stream.set_nodelay(true);
     // The stream and the responses share the phase: it decides which timeout runs.
-    let phases = Arc::clone(&place.phases);
+    let phases = Arc::clone(&guard.phases);
     let router = TowerToHyperService::new(router);
     let exchange = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(address);
-        // The guard is in the response's body: until the body is written, no timeout runs.
-        let guard = PhaseTracker::begin_request(&phases);
+        // This guard is in the response's body: until the body is written, no timeout runs.
+        let serving = PhaseTracker::begin_request(&phases);
         let response = router.call(request);
         async move {
             let response = response.await?;
-            Ok::<_, Infallible>(response.map(|body| GuardedBody { body, _guard: guard }))
+            Ok::<_, Infallible>(response.map(|body| GuardedBody { body, _guard: serving }))
         }
     });
     let stream = TokioIo::new(TimedStream::new(stream, Arc::clone(&phases), limits));
@@ -179,7 +182,7 @@ async fn serve_client(
     // just before the connection had to make room.
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = place.makes_room() => {
+        () = guard.makes_room() => {
             if !phases.current().is_busy() {
                 return;
             }

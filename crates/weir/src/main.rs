@@ -6,18 +6,21 @@ mod clock;
 mod commands;
 mod config;
 mod engine;
-mod lease;
+mod exit;
+mod heartbeat;
 mod listener;
 mod logs;
 mod metrics;
 mod open_files;
+mod stage;
 mod traces;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use cli::{Cli, Exit};
+use cli::Cli;
+use exit::Exit;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

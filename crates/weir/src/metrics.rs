@@ -16,7 +16,7 @@ use weir_worker::Load;
 
 use crate::{
     backends::{Backends, Depths, StoreUse},
-    config::Role,
+    config::ProcessRole,
     listener,
 };
 
@@ -74,7 +74,7 @@ pub(crate) struct Metrics {
 /// Where the gauges are read from.
 #[derive(Clone)]
 pub(crate) struct GaugeSources {
-    pub(crate) role: Role,
+    pub(crate) role: ProcessRole,
     pub(crate) backends: Backends,
     /// The load of the worker, if this process runs one.
     pub(crate) load: Option<Load>,

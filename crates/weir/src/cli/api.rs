@@ -10,26 +10,8 @@ use serde::Serialize;
 use url::Url;
 use weir_core::Timestamp;
 
-use super::destinations::DestinationCommand;
-
 /// The heading of the flags that all of these commands have.
 const COMMON: &str = "Common options";
-
-#[derive(Debug, Clone, Subcommand)]
-pub(crate) enum ApiCommand {
-    /// List, show, create, edit, pause, resume, test, purge and delete destinations
-    Destinations(ApiArgs<DestinationCommand>),
-    /// Post, list and show events
-    Events(ApiArgs<EventCommand>),
-    /// List, show, retry and cancel deliveries
-    Deliveries(ApiArgs<DeliveryCommand>),
-    /// Create, list, show and cancel replays, which send ended deliveries again
-    Replays(ApiArgs<ReplayCommand>),
-    /// Create, list and delete API keys
-    Keys(ApiArgs<KeyCommand>),
-    /// Show the attempts at a destination as they end, until Ctrl-C
-    Tail(TailArgs),
-}
 
 /// The server, and the key for it.
 #[derive(Debug, Clone, Args)]

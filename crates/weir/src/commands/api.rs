@@ -26,10 +26,11 @@ use self::{
 use super::output::{self, Screen, json, table::Table};
 use crate::{
     cli::{
-        Exit, Misuse,
-        api::{ApiCommand, CallFlags, Consent, PageFlags},
+        ApiCommand,
+        api::{CallFlags, Consent, PageFlags},
     },
     clock::SystemClock,
+    exit::{Exit, Misuse},
 };
 
 /// Runs a command of the API.

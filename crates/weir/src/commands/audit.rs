@@ -20,7 +20,7 @@ use super::{
     },
     output::{self, Screen},
 };
-use crate::cli::{AuditArgs, Exit};
+use crate::{cli::AuditArgs, exit::Exit};
 
 /// Audits the selected destinations. Ends with [`Exit::Failure`] if any limit was exceeded.
 pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {

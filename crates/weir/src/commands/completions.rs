@@ -4,7 +4,10 @@ use clap::CommandFactory as _;
 use clap_complete::{Shell, generate};
 
 use super::output;
-use crate::cli::{Cli, CompletedShell, Exit};
+use crate::{
+    cli::{Cli, CompletedShell},
+    exit::Exit,
+};
 
 pub(super) fn run(shell: CompletedShell) -> anyhow::Result<Exit> {
     let shell = match shell {

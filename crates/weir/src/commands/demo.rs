@@ -12,9 +12,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use weir_api::{ApiKeys, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, TrustedProxies};
-use weir_core::{Clock, Timestamp, address::AddressPolicy, audit::AuditReport, retention::Retention};
-use weir_store::DestinationLimits;
+use weir_core::{Clock, Timestamp, audit::AuditReport};
 
 use self::{
     client::Client,
@@ -26,10 +24,11 @@ use super::{
     serve::StopSignals,
 };
 use crate::{
-    cli::{DemoArgs, Exit},
+    cli::DemoArgs,
     clock::SystemClock,
-    config::{Backing, LogFormat, Role},
-    engine::{Engine, EngineSettings},
+    config::{DatabaseUrl, LogFormat, ProcessRole, Settings},
+    engine::Engine,
+    exit::Exit,
     logs,
     metrics::Metrics,
 };
@@ -101,37 +100,20 @@ pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
     let stop = arguments.dashboard.then(StopSignals::handle).transpose()?;
     let folder = tempfile::tempdir().context("cannot make a temporary folder for the demo's database")?;
     // The engine of `weir serve`, on a free port of loopback and with a temporary database.
-    let engine = Engine::start(
-        Role::Serve,
-        EngineSettings {
-            backing: Backing::Embedded { database: folder.path().join("demo.db") },
-            listen: (Ipv4Addr::LOCALHOST, 0).into(),
-            metrics_listen: None,
-            api_keys: ApiKeys::new::<String>([]),
-            hosts: Hosts::default(),
-            public_url: None,
-            proxies: TrustedProxies::default(),
-            dashboard: arguments.dashboard,
-            // The receiver of the demo listens on loopback, over plain HTTP.
-            addresses: AddressPolicy {
-                allow_http: true,
-                allow_networks: vec!["127.0.0.0/8".parse()?],
-                ..AddressPolicy::default()
-            },
-            max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
-            bodies: BodyBudget::new(DEFAULT_BODY_BUDGET_BYTES),
-            max_connections: MAX_CONNECTIONS,
-            // The demo is the only client.
-            max_connections_per_address: Some(MAX_CONNECTIONS),
-            destination_limits: DestinationLimits::default(),
-            worker_capacity: None,
-            shutdown_grace: Duration::from_secs(2),
-            retention: Retention::default(),
-            traces: None,
-        },
-        Metrics::install()?,
-    )
-    .await?;
+    let settings = Settings {
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        database_url: DatabaseUrl::Sqlite(folder.path().join("demo.db")),
+        dashboard: arguments.dashboard,
+        // The receiver of the demo listens on loopback, over plain HTTP.
+        allow_http: true,
+        allow_networks: vec!["127.0.0.0/8".parse()?],
+        max_connections: MAX_CONNECTIONS,
+        // The demo is the only client.
+        max_connections_per_address: Some(MAX_CONNECTIONS),
+        shutdown_grace_s: 2,
+        ..Settings::defaults()?
+    };
+    let engine = Engine::start(ProcessRole::Serve, &settings, None, Metrics::install()?).await?;
 
     // Stop the engine even after an error, before the folder of its database is removed.
     let exit = run_on(&engine, arguments, stop).await;

@@ -13,8 +13,8 @@ use super::api::{
     connection::Connection,
 };
 use crate::{
-    cli::{Exit, Misuse, SettingFlags},
-    config::Settings,
+    config::{SettingFlags, Settings},
+    exit::{Exit, Misuse},
 };
 
 /// The process checks its store and its queue for at most 2 s each before it answers.

@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use terminal_size::Width;
 
-use crate::cli::Exit;
+use crate::exit::Exit;
 
 /// What standard output can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

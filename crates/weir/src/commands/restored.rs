@@ -10,9 +10,9 @@ use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
 
 use crate::{
-    cli::{Exit, SettingFlags},
     clock::SystemClock,
-    config::{Backing, Role, Settings},
+    config::{Backing, ProcessRole, SettingFlags, Settings},
+    exit::Exit,
 };
 
 /// The clock of the old system may have been ahead of this clock. The margin delays no send: a last start in the future
@@ -22,8 +22,8 @@ const CLOCK_DIFFERENCE: Duration = Duration::from_secs(2);
 pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
     // No role is started. The settings are read like those of a worker, which need no API key. The backends are chosen
     // as for `serve`, which accepts both kinds.
-    let settings = Settings::load(flags, Role::Worker)?;
-    let sends_until = match settings.backing(Role::Serve)? {
+    let settings = Settings::load(flags, ProcessRole::Worker)?;
+    let sends_until = match settings.backing(ProcessRole::Serve)? {
         Backing::Embedded { database } => {
             // This fails while another process has the file open.
             let store = SqliteStore::open(&database).await?;

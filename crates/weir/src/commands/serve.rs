@@ -1,56 +1,23 @@
 //! `weir serve` runs all roles in one process; `weir api`, `weir scheduler` and `weir worker` run one role.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use weir_api::{ApiKeys, BodyBudget, Hosts, PublicUrl, TrustedProxies};
-use weir_core::address::AddressPolicy;
 
 use crate::{
-    cli::{Exit, SettingFlags},
-    config::{Role, Settings},
-    engine::{Engine, EngineSettings},
+    config::{ProcessRole, SettingFlags, Settings},
+    engine::Engine,
+    exit::Exit,
     logs,
     metrics::Metrics,
     traces::TraceSettings,
 };
 
-pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit> {
+pub(super) async fn run(flags: &SettingFlags, role: ProcessRole) -> anyhow::Result<Exit> {
     // Read all settings first: an invalid one ends the process before anything is opened.
     let settings = Settings::load(flags, role)?;
-    let backing = settings.backing(role)?;
     let traces = TraceSettings::load()?;
     logs::start(&settings.log, settings.log_format);
     let mut stop = StopSignals::handle()?;
-    // Whoever names the public URL means its host too.
-    let public_host = settings.public_url.as_ref().map(PublicUrl::host);
-    let start = Engine::start(
-        role,
-        EngineSettings {
-            backing,
-            listen: settings.listen,
-            metrics_listen: settings.metrics_listen,
-            api_keys: ApiKeys::new(&settings.api_keys),
-            hosts: Hosts::new(settings.hosts.iter().chain(public_host).cloned()),
-            public_url: settings.public_url.clone(),
-            proxies: TrustedProxies::new(settings.trusted_proxies.clone()),
-            dashboard: settings.dashboard,
-            addresses: AddressPolicy {
-                allow_http: settings.allow_http,
-                allow_networks: settings.allow_networks.clone(),
-                deny_networks: settings.deny_networks.clone(),
-                allow_ports: settings.allow_ports.clone(),
-            },
-            max_event_bytes: settings.max_event_bytes,
-            bodies: BodyBudget::new(settings.body_budget_bytes),
-            max_connections: settings.max_connections,
-            max_connections_per_address: settings.max_connections_per_address,
-            destination_limits: settings.destination_limits,
-            worker_capacity: settings.worker_capacity,
-            shutdown_grace: settings.shutdown_grace,
-            retention: settings.retention,
-            traces,
-        },
-        Metrics::install()?,
-    );
+    let start = Engine::start(role, &settings, traces, Metrics::install()?);
     let mut engine = tokio::select! {
         // Boxed, because this future is large.
         started = Box::pin(start) => started?,
@@ -64,7 +31,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
         println!("metrics are served on http://{address}/metrics");
     }
     let (version, address) = (env!("CARGO_PKG_VERSION"), engine.address());
-    if role == Role::Serve {
+    if role == ProcessRole::Serve {
         println!("weir {version} is listening on http://{address}");
     } else {
         println!("weir {version} {} is listening on http://{address}", role.name());
@@ -79,7 +46,7 @@ pub(super) async fn run(flags: &SettingFlags, role: Role) -> anyhow::Result<Exit
     // Run until a signal asks to stop or a background task has panicked. Both end with an orderly stop.
     let exit = tokio::select! {
         signal = stop.received() => {
-            let grace_s = settings.shutdown_grace.as_secs();
+            let grace_s = settings.shutdown_grace_s;
             tracing::info!(signal, grace_s, "stopping: attempts in flight may finish");
             Exit::Done
         }

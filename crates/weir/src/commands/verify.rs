@@ -13,8 +13,9 @@ use weir_core::{
 };
 
 use crate::{
-    cli::{Exit, Misuse, VerifyArgs},
+    cli::VerifyArgs,
     clock::SystemClock,
+    exit::{Exit, Misuse},
 };
 
 /// Ends with [`Exit::Failure`] and prints the reason if the signature is not valid.

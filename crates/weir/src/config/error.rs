@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf};
 
-use super::key::Key;
+use super::names::{flag, variable};
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,17 +16,18 @@ pub(crate) enum Origin {
 /// A setting and the source of its value, shown as it is written in that source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SettingSource {
-    pub(crate) key: Key,
-    pub(crate) origin: Origin,
+    pub(super) name: &'static str,
+    pub(super) origin: Origin,
 }
 
 impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name;
         match &self.origin {
-            Origin::Flag => write!(f, "{}", self.key.flag()),
-            Origin::Environment => write!(f, "{} in the environment", self.key.env()),
-            Origin::File(path) => write!(f, "`{}` in {}", self.key.name(), path.display()),
-            Origin::Default => write!(f, "`{}` by default", self.key.name()),
+            Origin::Flag => f.write_str(&flag(name)),
+            Origin::Environment => write!(f, "{} in the environment", variable(name)),
+            Origin::File(path) => write!(f, "`{name}` in {}", path.display()),
+            Origin::Default => write!(f, "`{name}` by default"),
         }
     }
 }
@@ -37,11 +38,11 @@ pub(crate) enum ConfigError {
     #[error("{setting}: {problem}")]
     Invalid { setting: SettingSource, problem: String },
 
-    #[error("{} is not a setting of Weir{}; unset it, or use one of {}", .name, did_you_mean(.nearest), all_variables())]
-    UnknownVariable { name: String, nearest: Option<String> },
+    #[error("{name} is not a setting of Weir{}; unset it, or use one of {known}", did_you_mean(.nearest))]
+    UnknownVariable { name: String, nearest: Option<String>, known: String },
 
-    #[error("`{}` in {} is not a setting of Weir{}; remove it, or use one of {}", .name, .path.display(), did_you_mean(.nearest), all_names())]
-    UnknownKey { name: String, path: PathBuf, nearest: Option<String> },
+    #[error("`{name}` in {} is not a setting of Weir{}; remove it, or use one of {known}", .path.display(), did_you_mean(.nearest))]
+    UnknownKey { name: String, path: PathBuf, nearest: Option<String>, known: String },
 
     #[error("cannot read the configuration file {}: {reason}; set another file with --config or WEIR_CONFIG", .path.display())]
     Unreadable { path: PathBuf, reason: String },
@@ -77,12 +78,4 @@ pub(crate) enum ConfigError {
 
 fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default()
-}
-
-fn all_variables() -> String {
-    Key::ALL.map(Key::env).join(", ")
-}
-
-fn all_names() -> String {
-    Key::ALL.map(Key::name).join(", ")
 }

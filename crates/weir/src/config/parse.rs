@@ -1,11 +1,11 @@
 //! Parses texts into typed settings. Each error says what is wrong and what is valid; it never repeats a secret.
 
 use std::{
+    fmt::Display,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::RangeInclusive,
     path::PathBuf,
     str::FromStr,
-    time::Duration,
 };
 
 use ipnet::IpNet;
@@ -13,7 +13,12 @@ use tracing_subscriber::EnvFilter;
 use url::Host;
 use weir_api::{InvalidPublicUrl, PublicUrl};
 
-use super::{AUTO, ApiKey, DatabaseUrl, FOREVER, LogFormat, ServerUrl};
+use super::{ApiKey, DatabaseUrl, LogFormat, ServerUrl};
+
+/// Accepted instead of a number of attempts or connections.
+const AUTO: &str = "auto";
+/// Accepted instead of a number of days.
+const FOREVER: &str = "forever";
 
 type Parsed<T> = Result<T, String>;
 
@@ -163,15 +168,11 @@ pub(super) fn log(text: &str) -> Parsed<String> {
 }
 
 pub(super) fn log_format(text: &str) -> Parsed<LogFormat> {
-    match text {
-        "text" => Ok(LogFormat::Text),
-        "json" => Ok(LogFormat::Json),
-        _ => Err(format!("`{text}` is not a log format; use text or json")),
-    }
+    text.parse().map_err(|_| format!("`{text}` is not a log format; use text or json"))
 }
 
 /// A whole number from `least` to `most`.
-pub(super) fn number<T: FromStr + PartialOrd + std::fmt::Display>(text: &str, least: T, most: T) -> Parsed<T> {
+pub(super) fn number<T: FromStr + PartialOrd + Display>(text: &str, least: T, most: T) -> Parsed<T> {
     match text.parse::<T>() {
         Ok(number) if least <= number && number <= most => Ok(number),
         _ => Err(format!("`{text}` is not a whole number from {least} to {most}")),
@@ -185,33 +186,31 @@ pub(super) fn destinations(text: &str) -> Parsed<usize> {
 
 /// The maximum number of attempts that a worker makes at one time. `None`: as many as the limit of open files allows.
 pub(super) fn capacity(text: &str) -> Parsed<Option<usize>> {
-    if text == AUTO {
-        return Ok(None);
-    }
-    number(text, 1, 1_000_000)
-        .map(Some)
-        .map_err(|problem| format!("{problem}, nor {AUTO}, which means as many as the limit of open files allows"))
+    number_or(AUTO, "means as many as the limit of open files allows", text, 1_000_000)
 }
 
 /// The maximum number of connections of one client address. `None`: a quarter of all connections.
 pub(super) fn connections_per_address(text: &str) -> Parsed<Option<usize>> {
-    if text == AUTO {
-        return Ok(None);
-    }
-    number(text, 1, 1_000_000)
-        .map(Some)
-        .map_err(|problem| format!("{problem}, nor {AUTO}, which means a quarter of all connections"))
+    number_or(AUTO, "means a quarter of all connections", text, 1_000_000)
 }
 
-/// How long records are kept. `None`: forever. The minimum is a day, because daily limits need the sends of the last
-/// day.
-pub(super) fn days(text: &str) -> Parsed<Option<Duration>> {
-    if text == FOREVER {
+/// How many days records are kept. `None`: forever. The minimum is a day, because daily limits need the sends of the
+/// last day.
+pub(super) fn days(text: &str) -> Parsed<Option<u64>> {
+    number_or(FOREVER, "disables the deletion", text, 36_500)
+}
+
+/// A whole number from 1 to `most`, or a word.
+fn number_or<T: FromStr + PartialOrd + Display + From<u8>>(
+    word: &str,
+    meaning: &str,
+    text: &str,
+    most: T,
+) -> Parsed<Option<T>> {
+    if text == word {
         return Ok(None);
     }
-    let days: Parsed<u64> = number(text, 1, 36_500);
-    days.map(|days| Some(Duration::from_secs(days * 86_400)))
-        .map_err(|problem| format!("{problem}, nor {FOREVER}, which disables the deletion"))
+    number(text, T::from(1), most).map(Some).map_err(|problem| format!("{problem}, nor {word}, which {meaning}"))
 }
 
 /// The items of a comma-separated list, trimmed; empty items are ignored.
@@ -301,7 +300,7 @@ mod tests {
 
     #[test]
     fn retention_is_a_number_of_days_or_forever() {
-        assert_eq!(days("14"), Ok(Some(Duration::from_secs(14 * 86_400))));
+        assert_eq!(days("14"), Ok(Some(14)));
         assert_eq!(days("forever"), Ok(None));
         for bad in ["0", "-1", "1.5", "never", "", "36501"] {
             assert!(days(bad).unwrap_err().contains("nor forever"), "{bad}");

@@ -1,28 +1,22 @@
-//! The sources of settings. Each is read into the same form: texts by key, with their origin.
+//! The sources of settings. Each is read into the same form: texts by name, with their origin.
 
 use std::{
-    collections::BTreeMap,
     ffi::{OsStr, OsString},
     io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use super::{
+    ProcessRole,
     error::{ConfigError, Origin, SettingSource},
-    key::{API_KEY_ENV, CLIENT_ENV, CONFIG_ENV, ENV_PREFIX, Key, VERIFY_ENV, nearest},
+    flags::SettingFlags,
+    names::{API_KEY_ENV, CLIENT_ENV, CONFIG_ENV, ENV_PREFIX, VERIFY_ENV, nearest, variable},
+    settings::SETTINGS,
+    values::SourceValues,
 };
-use crate::cli::SettingFlags;
 
 /// The configuration file that is read by default, if it exists.
 const DEFAULT_FILE: &str = "weir.toml";
-
-/// Every setting that is set, with the value of its strongest source.
-#[derive(Debug, Default)]
-pub(crate) struct SourceValues {
-    values: BTreeMap<Key, (Origin, String)>,
-    /// Whether `WEIR_API_KEY` is set, the key of commands that call a server.
-    pub(crate) has_client_key: bool,
-}
 
 impl SourceValues {
     /// Reads the flags, then the environment, then the configuration file named by a flag or the environment.
@@ -47,24 +41,21 @@ impl SourceValues {
         Ok(values)
     }
 
-    /// The value of a setting with its source, or the default.
-    pub(crate) fn get(&self, key: Key, default: &str) -> (SettingSource, String) {
-        self.find(key).unwrap_or_else(|| (SettingSource { key, origin: Origin::Default }, default.to_owned()))
-    }
-
-    pub(crate) fn find(&self, key: Key) -> Option<(SettingSource, String)> {
-        let (origin, text) = self.values.get(&key)?;
-        Some((SettingSource { key, origin: origin.clone() }, text.clone()))
-    }
-
-    /// Adds a value unless a stronger source, which was read earlier, has set it.
-    fn add(&mut self, key: Key, origin: Origin, text: String) {
-        self.values.entry(key).or_insert((origin, text));
+    /// Adds the default of each setting that no source has set.
+    pub(crate) fn or_defaults(mut self, role: ProcessRole) -> Self {
+        // Process roles without the API serve only health and metrics, by default on any free port.
+        if !role.serves_api() {
+            self.add("listen", Origin::Default, "127.0.0.1:0".to_owned());
+        }
+        for setting in SETTINGS {
+            self.add(setting.name, Origin::Default, setting.default.to_owned());
+        }
+        self
     }
 
     pub(crate) fn add_flags(&mut self, flags: &SettingFlags) {
-        for (key, text) in flags.texts() {
-            self.add(key, Origin::Flag, text);
+        for (name, text) in &flags.texts {
+            self.add(name, Origin::Flag, text.clone());
         }
     }
 
@@ -77,32 +68,32 @@ impl SourceValues {
         let mut config = None;
         for (name, value) in environment {
             // Skip the variables of other programs, and those that Kubernetes sets for a service named `weir`.
-            let Some(name) = name.to_str().filter(|name| name.starts_with(ENV_PREFIX)) else { continue };
-            if is_service_link(name, &value) {
+            let Some(set) = name.to_str().filter(|name| name.starts_with(ENV_PREFIX)) else { continue };
+            if is_service_link(set, &value) {
                 continue;
             }
             // Two variables are no settings: the path of the file, and the secret of `weir verify`.
-            if name == CONFIG_ENV {
+            if set == CONFIG_ENV {
                 config = Some(PathBuf::from(value)).filter(|path| !path.as_os_str().is_empty());
                 continue;
             }
             // The variables of commands that call a server are no settings either. Such commands may run on the same
             // machine.
-            if name == VERIFY_ENV || CLIENT_ENV.contains(&name) {
-                self.has_client_key |= name == API_KEY_ENV && !value.is_empty();
+            if set == VERIFY_ENV || CLIENT_ENV.contains(&set) {
+                self.has_client_key |= set == API_KEY_ENV && !value.is_empty();
                 continue;
             }
             // An unknown name is probably misspelled. Ignoring it would leave a setting at its default.
-            let Some(key) = Key::of_env(name) else {
-                let known = Key::ALL.into_iter().map(Key::env).chain([CONFIG_ENV.to_owned()]);
-                return Err(ConfigError::UnknownVariable { name: name.to_owned(), nearest: nearest(name, known) });
+            let Some(name) = names().find(|name| variable(name) == set) else {
+                let known = names().map(variable).chain([CONFIG_ENV.to_owned()]);
+                return Err(unknown_variable(set, nearest(set, known)));
             };
             let text = value.into_string().map_err(|_| ConfigError::Invalid {
-                setting: SettingSource { key, origin: Origin::Environment },
+                setting: SettingSource { name, origin: Origin::Environment },
                 problem: "the value is not UTF-8".to_owned(),
             })?;
             if !text.is_empty() {
-                self.add(key, Origin::Environment, text);
+                self.add(name, Origin::Environment, text);
             }
         }
         Ok(config)
@@ -113,27 +104,37 @@ impl SourceValues {
         // The reason does not quote the line, which may hold a secret.
         let not_toml =
             |error: toml::de::Error| ConfigError::NotToml { path: path.into(), reason: place_and_reason(text, &error) };
-        for (name, value) in toml::from_str::<toml::Table>(text).map_err(not_toml)? {
+        for (key, value) in toml::from_str::<toml::Table>(text).map_err(not_toml)? {
             // An unknown key is probably misspelled. Ignoring it would leave a setting at its default.
-            let Some(key) = Key::of_name(&name) else {
-                let nearest = nearest(&name, Key::ALL.into_iter().map(|key| key.name().to_owned()));
-                return Err(ConfigError::UnknownKey { name, path: path.into(), nearest });
+            let Some(name) = names().find(|name| *name == key) else {
+                let nearest = nearest(&key, names().map(str::to_owned));
+                let known = names().collect::<Vec<_>>().join(", ");
+                return Err(ConfigError::UnknownKey { name: key, path: path.into(), nearest, known });
             };
             // Every value becomes the text that a variable would have, so one parser reads both.
             let origin = Origin::File(path.into());
             match as_text(&value) {
-                Some(text) => self.add(key, origin, text),
+                Some(text) => self.add(name, origin, text),
                 None => {
                     let problem = format!(
                         "must not be a TOML {}; use a string, a whole number, true or false, or a list of these",
                         value.type_str()
                     );
-                    return Err(ConfigError::Invalid { setting: SettingSource { key, origin }, problem });
+                    return Err(ConfigError::Invalid { setting: SettingSource { name, origin }, problem });
                 }
             }
         }
         Ok(())
     }
+}
+
+pub(super) fn unknown_variable(name: &str, nearest: Option<String>) -> ConfigError {
+    let known = names().map(variable).collect::<Vec<_>>().join(", ");
+    ConfigError::UnknownVariable { name: name.to_owned(), nearest, known }
+}
+
+fn names() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().map(|setting| setting.name)
 }
 
 /// The line and the reason of a TOML error. The error's own text quotes the line, which may hold a key or a password.

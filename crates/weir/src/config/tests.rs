@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use clap::Parser;
+use clap::{Args as _, Command, FromArgMatches as _};
 
 use super::*;
-use crate::cli::{Cli, Command};
 
 fn flags(arguments: &[&str]) -> SettingFlags {
-    let cli = Cli::try_parse_from(["weir", "serve"].iter().chain(arguments)).unwrap();
-    let Command::Serve(flags) = cli.command else { panic!("not serve: {cli:?}") };
-    flags
+    let matches = SettingFlags::augment_args(Command::new("weir")).get_matches_from(["weir"].iter().chain(arguments));
+    SettingFlags::from_arg_matches(&matches).unwrap()
 }
 
 fn environment(variables: &[(&str, &str)]) -> impl Iterator<Item = (OsString, OsString)> {
@@ -23,7 +21,7 @@ fn load(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Se
     values.add_flags(&flags(arguments));
     values.add_environment(environment(variables))?;
     values.add_file(Path::new("weir.toml"), file)?;
-    Settings::from_sources(&values, Role::Serve)
+    Settings::from_sources(values, ProcessRole::Serve)
 }
 
 /// The message of the error.
@@ -36,7 +34,7 @@ fn a_health_check_asks_the_metrics_listener_or_the_main_listener() {
     let asked = |variables: &[(&str, &str)]| {
         let mut values = SourceValues::default();
         values.add_environment(environment(variables)).unwrap();
-        Settings::health_listen_of(&values).map(|listen| listen.to_string())
+        Settings::health_listen_of(values).map(|listen| listen.to_string())
     };
     let (listen, metrics) = (("WEIR_LISTEN", "0.0.0.0:8000"), ("WEIR_METRICS_LISTEN", "0.0.0.0:9464"));
     assert_eq!(asked(&[listen, metrics]).unwrap(), "0.0.0.0:9464");
@@ -69,12 +67,16 @@ fn the_defaults_match_the_documentation() {
         body_budget_bytes: weir_api::DEFAULT_BODY_BUDGET_BYTES,
         max_connections: 4096,
         max_connections_per_address: None,
-        destination_limits: DestinationLimits::default(),
+        max_destinations: DestinationLimits::default().of_tenant,
+        max_destinations_per_event: DestinationLimits::default().of_event,
         worker_capacity: None,
-        shutdown_grace: Duration::from_secs(25),
-        retention: Retention::default(),
+        shutdown_grace_s: 25,
+        retention_delivered_days: Some(14),
+        retention_cancelled_days: Some(14),
+        retention_dead_days: None,
     };
     assert_eq!(settings, expected);
+    assert_eq!(settings.retention(), Retention::default());
 }
 
 #[test]
@@ -90,7 +92,7 @@ fn a_file_may_use_the_types_of_toml() {
     let file = "allow_http = true\nallow_networks = ['127.0.0.0/8', '10.0.0.0/8']\napi_keys = ['a', 'b']\nshutdown_grace_s = 5\n";
     let settings = load(&[], &[], file).unwrap();
     assert!(settings.allow_http);
-    assert_eq!((settings.allow_networks.len(), settings.api_keys.len(), settings.shutdown_grace.as_secs()), (2, 2, 5));
+    assert_eq!((settings.allow_networks.len(), settings.api_keys.len(), settings.shutdown_grace_s), (2, 2, 5));
     assert_eq!(load(&[], &[], "allow_ports = [443, '8000-8999']").unwrap().allow_ports, [443..=443, 8_000..=8_999]);
     assert!(
         refusal(&[], &[], "allow_ports = [[443]]").starts_with("`allow_ports` in weir.toml: must not be a TOML array;")
@@ -199,13 +201,13 @@ fn the_store_determines_the_queue() {
     let backing = |role, variables: &[(&str, &str)]| load(&[], variables, "").unwrap().backing(role);
     let (postgres, redis) = (("WEIR_DATABASE_URL", "postgres://db/weir"), ("WEIR_REDIS_URL", "redis://cache"));
     let embedded = Backing::Embedded { database: "weir.db".into() };
-    assert_eq!(backing(Role::Serve, &[]), Ok(embedded));
-    for role in [Role::Serve, Role::Api, Role::Scheduler, Role::Worker] {
+    assert_eq!(backing(ProcessRole::Serve, &[]), Ok(embedded));
+    for role in [ProcessRole::Serve, ProcessRole::Api, ProcessRole::Scheduler, ProcessRole::Worker] {
         assert!(matches!(backing(role, &[postgres, redis]), Ok(Backing::Scaled { .. })), "{role:?}");
         assert_eq!(backing(role, &[postgres]), Err(ConfigError::PostgresAlone));
         assert_eq!(backing(role, &[redis]), Err(ConfigError::RedisAlone));
     }
-    let alone = backing(Role::Worker, &[]).unwrap_err().to_string();
+    let alone = backing(ProcessRole::Worker, &[]).unwrap_err().to_string();
     for named in ["weir worker", "WEIR_DATABASE_URL", "WEIR_REDIS_URL", "weir serve"] {
         assert!(alone.contains(named), "{alone}");
     }
@@ -215,8 +217,8 @@ fn the_store_determines_the_queue() {
 fn only_the_api_needs_a_key_to_listen_beyond_loopback() {
     let mut values = SourceValues::default();
     values.add_environment(environment(&[("WEIR_LISTEN", "0.0.0.0:9000")])).unwrap();
-    assert!(matches!(Settings::from_sources(&values, Role::Api), Err(ConfigError::OpenToAll { .. })));
-    assert!(Settings::from_sources(&values, Role::Worker).is_ok());
+    assert!(matches!(Settings::from_sources(values.clone(), ProcessRole::Api), Err(ConfigError::OpenToAll { .. })));
+    assert!(Settings::from_sources(values, ProcessRole::Worker).is_ok());
 }
 
 #[test]
@@ -247,10 +249,11 @@ fn a_named_file_is_read_and_must_exist() {
     let path = directory.path().join("other.toml");
     std::fs::write(&path, "listen = '127.0.0.1:4'").unwrap();
     let path = path.to_str().unwrap();
-    let by_flag = Settings::load_from(&flags(&["--config", path]), Role::Serve, environment(&[])).unwrap();
-    let by_environment = Settings::load_from(&flags(&[]), Role::Serve, environment(&[("WEIR_CONFIG", path)])).unwrap();
+    let by_flag = Settings::load_from(&flags(&["--config", path]), ProcessRole::Serve, environment(&[])).unwrap();
+    let by_environment =
+        Settings::load_from(&flags(&[]), ProcessRole::Serve, environment(&[("WEIR_CONFIG", path)])).unwrap();
     assert_eq!((by_flag.listen.port(), by_environment.listen.port()), (4, 4));
-    let missing = Settings::load_from(&flags(&["--config", "no/such.toml"]), Role::Serve, environment(&[]))
+    let missing = Settings::load_from(&flags(&["--config", "no/such.toml"]), ProcessRole::Serve, environment(&[]))
         .unwrap_err()
         .to_string();
     assert!(missing.starts_with("cannot read the configuration file no/such.toml"), "{missing}");

@@ -5,10 +5,11 @@ use std::{
     cmp::Reverse,
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
@@ -61,7 +62,7 @@ struct Connection {
 
 /// The right to one connection. Its drop ends it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionGuard {
     connections: Arc<Connections>,
     number: u64,
     pub(super) phases: Arc<PhaseTracker>,
@@ -73,25 +74,20 @@ impl Connections {
         Arc::new(Self { limits, open: Mutex::default(), ended: Notify::new() })
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
-        // No panic can happen under the lock.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place for a new connection, once there is one. `None`: its network has its maximum of busy connections.
-    pub(super) async fn place(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    /// Adds a new connection, once there is room. `None`: its network has its maximum of busy connections.
+    pub(super) async fn enter(self: &Arc<Self>, address: IpAddr) -> Option<ConnectionGuard> {
         let network = Network::of(address);
         loop {
             let ended = self.ended.notified();
             {
-                let mut open = self.open();
+                let mut open = self.open.lock();
                 let of_network = open.by_network.get(&network).copied().unwrap_or(0);
                 if of_network >= self.limits.max_per_address && !open.make_room(Some(network)) {
                     return None;
                 }
                 if open.counted < self.limits.max_connections || open.make_room(None) {
                     let (number, phases, makes_room) = open.add(network);
-                    return Some(Place { connections: Arc::clone(self), number, phases, makes_room });
+                    return Some(ConnectionGuard { connections: Arc::clone(self), number, phases, makes_room });
                 }
             }
             tokio::select! {
@@ -105,7 +101,7 @@ impl Connections {
     pub(super) async fn all_ended(&self) {
         loop {
             let ended = self.ended.notified();
-            if self.open().all.is_empty() {
+            if self.open.lock().all.is_empty() {
                 return;
             }
             ended.await;
@@ -165,16 +161,16 @@ impl Open {
     }
 }
 
-impl Place {
+impl ConnectionGuard {
     /// Waits until the connection has to make room for another one.
     pub(super) async fn makes_room(&self) {
         self.makes_room.notified().await;
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let mut open = self.connections.open();
+        let mut open = self.connections.open.lock();
         open.discount(self.number);
         open.all.remove(&self.number);
         drop(open);
@@ -200,23 +196,23 @@ mod tests {
         let limits = ConnectionLimits::new(5, Some(4));
         let connections = Connections::new(limits);
         let (many, few) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
-        let mut places = Vec::new();
+        let mut guards = Vec::new();
         for address in [few, many, many, many, many] {
-            let place = connections.place(address).await.unwrap();
-            drop(PhaseTracker::begin_request(&place.phases));
-            places.push(place);
+            let guard = connections.enter(address).await.unwrap();
+            drop(PhaseTracker::begin_request(&guard.phases));
+            guards.push(guard);
         }
         // The last one to become idle.
-        drop(PhaseTracker::begin_request(&places[1].phases));
-        places.push(connections.place(few).await.unwrap());
-        places[2].makes_room().await;
+        drop(PhaseTracker::begin_request(&guards[1].phases));
+        guards.push(connections.enter(few).await.unwrap());
+        guards[2].makes_room().await;
         // At its own maximum a network makes room for itself, and is refused when all its connections are busy.
-        let busy: Vec<_> = [1, 3, 4].map(|index| PhaseTracker::begin_request(&places[index].phases)).into();
-        drop(places.remove(5));
-        let last = connections.place(many).await.unwrap();
+        let busy: Vec<_> = [1, 3, 4].map(|index| PhaseTracker::begin_request(&guards[index].phases)).into();
+        drop(guards.remove(5));
+        let last = connections.enter(many).await.unwrap();
         let _served = PhaseTracker::begin_request(&last.phases);
-        assert!(connections.place(many).await.is_none());
+        assert!(connections.enter(many).await.is_none());
         drop(busy);
-        assert!(connections.place(many).await.is_some());
+        assert!(connections.enter(many).await.is_some());
     }
 }

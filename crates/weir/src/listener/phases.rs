@@ -2,13 +2,14 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use axum::body::Body as RouterBody;
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The phase of a connection.
@@ -45,25 +46,21 @@ impl PhaseTracker {
         Arc::new(Self(Mutex::new(Phase { number: 0, since: now, head_since: Some(now), is_stalled: false })))
     }
 
-    fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn current(&self) -> Phase {
-        *self.phase()
+        *self.0.lock()
     }
 
     /// The first bytes of a head have arrived.
     pub(super) fn begin_head(&self) {
-        self.phase().head_since = Some(Instant::now());
+        self.0.lock().head_since = Some(Instant::now());
     }
 
     pub(super) fn set_stalled(&self, is_stalled: bool) {
-        self.phase().is_stalled = is_stalled;
+        self.0.lock().is_stalled = is_stalled;
     }
 
     fn advance(&self) {
-        let mut phase = self.phase();
+        let mut phase = self.0.lock();
         *phase = Phase { number: phase.number + 1, since: Instant::now(), head_since: None, ..*phase };
     }
 

@@ -1,12 +1,9 @@
 //! How busy the process was in the last seconds: the threads of its runtime, and the places of its worker. Both are means
 //! over time. Many destinations send in the same milliseconds, so a single reading of the places says little.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::OnceLock, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     runtime::{Handle, RuntimeMetrics},
     time::Instant,
@@ -56,7 +53,7 @@ impl BusyMeter {
     /// Takes a sample. Call it every [`SAMPLE_EVERY`].
     pub(super) fn sample(&self) {
         let now = self.now();
-        let mut samples = self.samples();
+        let mut samples = self.samples.lock();
         if samples.len() == SAMPLES_KEPT {
             samples.pop_front();
         }
@@ -75,7 +72,7 @@ impl BusyMeter {
 
     /// The share since the earliest of the last `samples` samples.
     fn share(&self, samples: usize, of: usize, spent: impl Fn(Sample) -> Duration) -> f64 {
-        let (since, now) = (self.samples().iter().rev().take(samples).next_back().copied(), self.now());
+        let (since, now) = (self.samples.lock().iter().rev().take(samples).next_back().copied(), self.now());
         since.map_or(0.0, |since| share(spent(now).saturating_sub(spent(since)), now.at.duration_since(since.at), of))
     }
 
@@ -86,11 +83,6 @@ impl BusyMeter {
             worked: threads.map(|thread| self.runtime.worker_total_busy_duration(thread)).sum(),
             held: self.worker.get().map(Load::spent).unwrap_or_default(),
         }
-    }
-
-    // A panic under the lock leaves valid samples.
-    fn samples(&self) -> MutexGuard<'_, VecDeque<Sample>> {
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

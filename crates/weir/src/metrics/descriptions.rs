@@ -1,158 +1,149 @@
 //! The help texts of the metrics: what each metric measures, and what to do when it is high.
 
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics::{describe_counter, describe_gauge, describe_histogram};
+
+const GAUGES: &[(&str, &str)] = &[
+    ("weir_build_info", "Always 1; the labels give the version and the role of this process"),
+    (
+        "weir_store_up",
+        "1 while the database answers and takes writes; at 0 no event is accepted and no result is recorded",
+    ),
+    ("weir_queue_up", "1 while the queue answers; at 0 events are accepted but nothing is sent"),
+    (
+        "weir_clock_offset_seconds",
+        "How far the clock of Redis is ahead of this machine's; beyond 30 seconds the process is not ready",
+    ),
+    (
+        "weir_store_round_trip_seconds",
+        "Duration of the last check of the database, one round trip; above 50 ms limits are used less",
+    ),
+    (
+        "weir_queue_round_trip_seconds",
+        "Duration of the last check of the queue, one round trip; above 10 ms limits are used less",
+    ),
+    (
+        "weir_runtime_busy_ratio",
+        "Share of the last ten seconds in which the threads of this process were busy; near 1 it needs more CPU",
+    ),
+    (
+        "weir_worker_busy_ratio",
+        "How busy the worker is: the share of its capacity that attempts took in the last second, or the busy share of its threads if larger; scale workers on it",
+    ),
+    ("weir_worker_capacity", "Maximum number of attempts that the worker makes at one time"),
+    (
+        "weir_delivery_queue_depth",
+        "Permits that no worker has taken, over all processes: use the max, not the sum; scale workers on it",
+    ),
+    (
+        "weir_delivery_queue_oldest_seconds",
+        "Age of the oldest permit that no worker has taken, over all processes; add workers when it grows",
+    ),
+    (
+        "weir_backlog_deliveries",
+        "Deliveries that wait in the store, over all processes, counted about every ten seconds; most wait for a rate limit",
+    ),
+    (
+        "weir_http_connections",
+        "Open connections of clients; at the limit (WEIR_MAX_CONNECTIONS) idle ones make room, and then new ones wait",
+    ),
+    ("weir_outbound_connections", "Open connections to destinations, by state (in use, idle)"),
+    ("weir_postgres_pool_connections", "Open PostgreSQL connections for edits and reads, by state (in use, idle)"),
+    (
+        "weir_postgres_pool_max_connections",
+        "Maximum number of PostgreSQL connections for edits and reads; when all are in use, reads wait",
+    ),
+    (
+        "weir_sqlite_wal_bytes",
+        "Size of the SQLite write-ahead log; a checkpoint copies it into the file every few MiB, so growth means failing checkpoints",
+    ),
+    ("weir_queued_permits", "Published permits without a slot, over all processes"),
+    ("weir_in_flight_sends", "Sends started and not yet settled, over all processes"),
+    ("weir_scheduled_jobs", "Destinations with a job in the schedule: those with deliveries to send"),
+    (
+        "weir_attempts_under_way",
+        "Attempts that the worker has begun and not ended, including those that wait for a slot",
+    ),
+    (
+        "weir_attempts_unrecorded",
+        "Ended attempts and unused permits that the store does not have yet; at the worker's capacity no attempt begins",
+    ),
+];
+const COUNTERS: &[(&str, &str)] = &[
+    ("weir_slots_used_total", "Sends that started inside their slots"),
+    (
+        "weir_permits_crowded_out_total",
+        "Permits handed back because slow attempts of their destination hold its share of the worker; they are published again",
+    ),
+    ("weir_deliveries_total", "Deliveries that an attempt ended, by final state"),
+    ("weir_breaker_changes_total", "State changes of circuit breakers, by new state"),
+    ("weir_alerts_total", "Alert events sent to destinations, by type"),
+    ("weir_scheduler_runs_total", "Runs of the destinations' jobs: the work of the scheduler"),
+    ("weir_permits_published_total", "Permits published by runs"),
+    (
+        "weir_permits_admitted_total",
+        "New deliveries claimed in the commit of their event and offered to the queue without a run (fast path)",
+    ),
+    (
+        "weir_permits_declined_total",
+        "Fast-path deliveries that the queue declined and that wait for a run; each costs the store two writes",
+    ),
+    ("weir_permits_taken_total", "Permits taken by workers"),
+    (
+        "weir_permits_unused_total",
+        "Permits handed back unsent: destination paused, held or deleted, or worker shutting down",
+    ),
+    (
+        "weir_slots_missed_total",
+        "Slots that passed unused; each one delays the next send of its destination by up to one spacing",
+    ),
+    ("weir_stale_publishes_total", "Runs whose job lease or settings were outdated and that published nothing"),
+    ("weir_processes_lost_total", "Processes whose heartbeat ended without a shutdown; find out why they died"),
+    (
+        "weir_claims_recovered_total",
+        "Claims recovered from dead processes; each counts as an attempt of unknown outcome",
+    ),
+    ("weir_claims_lost_total", "Attempts that ended after their claim was recovered: probable duplicates"),
+    (
+        "weir_retention_deleted_total",
+        "Deliveries, attempts, events and whole days deleted by retention; the rows of a whole day are not counted one by one",
+    ),
+    ("weir_attempts_total", "Attempts by outcome and kind of error; alert on the share that fails"),
+];
+const HISTOGRAMS: &[(&str, &str)] = &[
+    (
+        "weir_store_commit_seconds",
+        "Duration of group commits, by operation; when it grows, check the disk of the database",
+    ),
+    ("weir_store_commit_size", "Operations in one group commit, by operation"),
+    (
+        "weir_start_lag_seconds",
+        "Delay from the earliest start that the limits allow to the start of a send, without connecting; add workers when it grows",
+    ),
+    (
+        "weir_slot_request_seconds",
+        "Duration of requests for slots; workers ask earlier by it, up to 80 ms, and slower answers cost slots",
+    ),
+    (
+        "weir_scheduler_lateness_seconds",
+        "Delay between the earliest due time of a batch of jobs that may publish and its run; the scheduler is overloaded when it grows",
+    ),
+    ("weir_attempt_duration_seconds", "Time from the start of a send to the end of the response"),
+    (
+        "weir_delivery_latency_seconds",
+        "Time from the creation of an event, or its deliver_at, to its delivery, including the wait for rate limits",
+    ),
+];
 
 /// Registers the descriptions. The recorder must be installed before.
 pub(super) fn describe() {
     metrics_process::Collector::default().describe();
-    describe_gauge!("weir_build_info", "Always 1; the labels give the version and the role of this process");
-    describe_gauge!(
-        "weir_store_up",
-        "1 while the database answers and takes writes; at 0 no event is accepted and no result is recorded"
-    );
-    describe_gauge!("weir_queue_up", "1 while the queue answers; at 0 events are accepted but nothing is sent");
-    describe_gauge!(
-        "weir_clock_offset_seconds",
-        "How far the clock of Redis is ahead of this machine's; beyond 30 seconds the process is not ready"
-    );
-    describe_gauge!(
-        "weir_store_round_trip_seconds",
-        Unit::Seconds,
-        "Duration of the last check of the database, one round trip; above 50 ms limits are used less"
-    );
-    describe_gauge!(
-        "weir_queue_round_trip_seconds",
-        Unit::Seconds,
-        "Duration of the last check of the queue, one round trip; above 10 ms limits are used less"
-    );
-    describe_gauge!(
-        "weir_runtime_busy_ratio",
-        "Share of the last ten seconds in which the threads of this process were busy; near 1 it needs more CPU"
-    );
-    describe_gauge!(
-        "weir_worker_busy_ratio",
-        "How busy the worker is: the share of its capacity that attempts took in the last second, or the busy share of its threads if larger; scale workers on it"
-    );
-    describe_gauge!("weir_worker_capacity", "Maximum number of attempts that the worker makes at one time");
-    describe_gauge!(
-        "weir_delivery_queue_depth",
-        "Permits that no worker has taken, over all processes: use the max, not the sum; scale workers on it"
-    );
-    describe_gauge!(
-        "weir_delivery_queue_oldest_seconds",
-        Unit::Seconds,
-        "Age of the oldest permit that no worker has taken, over all processes; add workers when it grows"
-    );
-    describe_gauge!(
-        "weir_backlog_deliveries",
-        "Deliveries that wait in the store, over all processes, counted about every ten seconds; most wait for a rate limit"
-    );
-    describe_gauge!(
-        "weir_http_connections",
-        "Open connections of clients; at the limit (WEIR_MAX_CONNECTIONS) idle ones make room, and then new ones wait"
-    );
-    describe_gauge!("weir_outbound_connections", "Open connections to destinations, by state (in use, idle)");
-    describe_gauge!(
-        "weir_postgres_pool_connections",
-        "Open PostgreSQL connections for edits and reads, by state (in use, idle)"
-    );
-    describe_gauge!(
-        "weir_postgres_pool_max_connections",
-        "Maximum number of PostgreSQL connections for edits and reads; when all are in use, reads wait"
-    );
-    describe_gauge!(
-        "weir_sqlite_wal_bytes",
-        Unit::Bytes,
-        "Size of the SQLite write-ahead log; a checkpoint copies it into the file every few MiB, so growth means failing checkpoints"
-    );
-    describe_histogram!(
-        "weir_store_commit_seconds",
-        Unit::Seconds,
-        "Duration of group commits, by operation; when it grows, check the disk of the database"
-    );
-    describe_histogram!("weir_store_commit_size", "Operations in one group commit, by operation");
-    describe_histogram!(
-        "weir_start_lag_seconds",
-        Unit::Seconds,
-        "Delay from the earliest start that the limits allow to the start of a send, without connecting; add workers when it grows"
-    );
-    describe_histogram!(
-        "weir_slot_request_seconds",
-        Unit::Seconds,
-        "Duration of requests for slots; workers ask earlier by it, up to 80 ms, and slower answers cost slots"
-    );
-    describe_counter!("weir_slots_used_total", "Sends that started inside their slots");
-    describe_counter!(
-        "weir_permits_crowded_out_total",
-        "Permits handed back because slow attempts of their destination hold its share of the worker; they are published again"
-    );
-    describe_counter!("weir_deliveries_total", "Deliveries that an attempt ended, by final state");
-    describe_counter!("weir_breaker_changes_total", "State changes of circuit breakers, by new state");
-    describe_counter!("weir_alerts_total", "Alert events sent to destinations, by type");
-    describe_gauge!("weir_queued_permits", "Published permits without a slot, over all processes");
-    describe_gauge!("weir_in_flight_sends", "Sends started and not yet settled, over all processes");
-    describe_gauge!("weir_scheduled_jobs", "Destinations with a job in the schedule: those with deliveries to send");
-    describe_gauge!(
-        "weir_attempts_under_way",
-        "Attempts that the worker has begun and not ended, including those that wait for a slot"
-    );
-    describe_gauge!(
-        "weir_attempts_unrecorded",
-        "Ended attempts and unused permits that the store does not have yet; at the worker's capacity no attempt begins"
-    );
-    describe_counter!("weir_scheduler_runs_total", "Runs of the destinations' jobs: the work of the scheduler");
-    describe_counter!("weir_permits_published_total", "Permits published by runs");
-    describe_counter!(
-        "weir_permits_admitted_total",
-        "New deliveries claimed in the commit of their event and offered to the queue without a run (fast path)"
-    );
-    describe_counter!(
-        "weir_permits_declined_total",
-        "Fast-path deliveries that the queue declined and that wait for a run; each costs the store two writes"
-    );
-    describe_counter!("weir_permits_taken_total", "Permits taken by workers");
-    describe_counter!(
-        "weir_permits_unused_total",
-        "Permits handed back unsent: destination paused, held or deleted, or worker shutting down"
-    );
-    describe_counter!(
-        "weir_slots_missed_total",
-        "Slots that passed unused; each one delays the next send of its destination by up to one spacing"
-    );
-    describe_counter!(
-        "weir_stale_publishes_total",
-        "Runs whose lease or settings were outdated and that published nothing"
-    );
-    describe_counter!(
-        "weir_processes_lost_total",
-        "Processes whose lease ended without a shutdown; find out why they died"
-    );
-    describe_counter!(
-        "weir_claims_recovered_total",
-        "Claims recovered from dead processes; each counts as an attempt of unknown outcome"
-    );
-    describe_counter!(
-        "weir_claims_lost_total",
-        "Attempts that ended after their claim was recovered: probable duplicates"
-    );
-    describe_counter!(
-        "weir_retention_deleted_total",
-        "Deliveries, attempts, events and whole days deleted by retention; the rows of a whole day are not counted one by one"
-    );
-    describe_counter!("weir_attempts_total", "Attempts by outcome and kind of error; alert on the share that fails");
-    describe_histogram!(
-        "weir_scheduler_lateness_seconds",
-        Unit::Seconds,
-        "Delay between the earliest due time of a batch of jobs that may publish and its run; the scheduler is overloaded when it grows"
-    );
-    describe_histogram!(
-        "weir_attempt_duration_seconds",
-        Unit::Seconds,
-        "Time from the start of a send to the end of the response"
-    );
-    describe_histogram!(
-        "weir_delivery_latency_seconds",
-        Unit::Seconds,
-        "Time from the creation of an event, or its deliver_at, to its delivery, including the wait for rate limits"
-    );
+    for &(name, text) in GAUGES {
+        describe_gauge!(name, text);
+    }
+    for &(name, text) in COUNTERS {
+        describe_counter!(name, text);
+    }
+    for &(name, text) in HISTOGRAMS {
+        describe_histogram!(name, text);
+    }
 }

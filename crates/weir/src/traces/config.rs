@@ -6,7 +6,7 @@ use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
 use url::Url;
 use weir_core::TraceParent;
 
-use crate::cli::Misuse;
+use crate::exit::Misuse;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";

@@ -23,7 +23,7 @@ use opentelemetry_sdk::{
 use tokio::runtime::Handle;
 use url::Url;
 
-use crate::cli::Misuse;
+use crate::exit::Misuse;
 
 const EXPORTED: &str = "weir_spans_exported_total";
 const DROPPED: &str = "weir_spans_dropped_total";

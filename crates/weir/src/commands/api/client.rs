@@ -9,7 +9,7 @@ use serde_json::{Map, Value, value::RawValue};
 use url::Url;
 
 use super::{connection::Connection, records::Destination};
-use crate::cli::{Misuse, api::KeyText};
+use crate::{cli::api::KeyText, exit::Misuse};
 
 /// The longest requests are audits, which the server aborts after 100 s, and purges.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -30,7 +30,7 @@ pub(in crate::commands) struct Unreachable {
 
 /// A refusal of the server, in its words.
 #[derive(Debug)]
-pub(crate) struct ApiError {
+pub(super) struct ApiError {
     url: Url,
     status: StatusCode,
     problem: Problem,
@@ -52,17 +52,17 @@ struct FieldError {
 }
 
 impl ApiError {
-    /// Whether the request was wrong, so that it would be refused again.
-    pub(crate) fn is_misuse(&self) -> bool {
-        matches!(
-            self.status,
+    /// [`Misuse`] if the request was wrong, so that it would be refused again.
+    fn into_error(self) -> anyhow::Error {
+        match self.status {
             StatusCode::BAD_REQUEST
-                | StatusCode::UNAUTHORIZED
-                | StatusCode::FORBIDDEN
-                | StatusCode::NOT_FOUND
-                | StatusCode::MISDIRECTED_REQUEST
-                | StatusCode::UNPROCESSABLE_ENTITY
-        )
+            | StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::NOT_FOUND
+            | StatusCode::MISDIRECTED_REQUEST
+            | StatusCode::UNPROCESSABLE_ENTITY => Misuse(self.to_string()).into(),
+            _ => self.into(),
+        }
     }
 }
 
@@ -141,7 +141,8 @@ impl Client {
         let (status, etag) = (response.status(), response.headers().get(header::ETAG).cloned());
         let text = response.text().await.map_err(unreachable)?;
         if !status.is_success() {
-            return Err(ApiError { url, status, problem: serde_json::from_str(&text).unwrap_or_default() }.into());
+            let problem = serde_json::from_str(&text).unwrap_or_default();
+            return Err(ApiError { url, status, problem }.into_error());
         }
         let etag = etag.and_then(|etag| etag.to_str().ok().map(str::to_owned));
         Ok(Answer { url, text, etag })
@@ -289,7 +290,7 @@ impl Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Exit, api::server_url};
+    use crate::{cli::api::server_url, exit::Exit};
 
     fn refused(status: u16, problem: Value) -> anyhow::Error {
         ApiError {
@@ -297,7 +298,7 @@ mod tests {
             status: StatusCode::from_u16(status).unwrap(),
             problem: serde_json::from_value(problem).unwrap(),
         }
-        .into()
+        .into_error()
     }
 
     #[test]

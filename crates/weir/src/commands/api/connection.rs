@@ -12,11 +12,9 @@ use url::Url;
 
 use self::profile::{Profile, ProfileFile};
 use crate::{
-    cli::{
-        Misuse,
-        api::{KeyText, ServerFlags, server_url},
-    },
+    cli::api::{KeyText, ServerFlags, server_url},
     config::{API_KEY_ENV, PROFILE_ENV, URL_ENV},
+    exit::Misuse,
 };
 
 const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
@@ -102,7 +100,7 @@ mod tests {
     use std::{collections::HashMap, fs, os::unix::fs::PermissionsExt as _};
 
     use super::*;
-    use crate::cli::{Cli, Command, api::ApiCommand};
+    use crate::cli::{ApiCommand, Cli, Command};
 
     const FILE: &str = r#"
         profile = "staging"

@@ -12,15 +12,13 @@ use super::{
     settings,
 };
 use crate::{
-    cli::{
-        Misuse,
-        destinations::{Changes, DestinationCommand as Command},
-    },
+    cli::destinations::{Changes, DestinationCommand as Command},
     commands::output::{
         self,
         table::{Cell, Column, Table},
         texts::{count, joined},
     },
+    exit::Misuse,
 };
 
 const LIST: [&str; 2] = ["v1", "destinations"];

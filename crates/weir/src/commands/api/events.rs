@@ -11,15 +11,13 @@ use super::{
     settings,
 };
 use crate::{
-    cli::{
-        Misuse,
-        api::{EventCommand as Command, PostArgs},
-    },
+    cli::api::{EventCommand as Command, PostArgs},
     commands::output::{
         json,
         table::{Cell, Column, Table},
         texts::{age, clean, count, or_none},
     },
+    exit::Misuse,
 };
 
 const LIST: [&str; 2] = ["v1", "events"];

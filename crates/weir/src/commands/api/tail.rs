@@ -78,7 +78,7 @@ pub(super) async fn run(call: &Call, args: &TailArgs) -> anyhow::Result<()> {
 
 /// Whether a later try may succeed.
 fn may_pass(error: &anyhow::Error) -> bool {
-    error.is::<Unreachable>() || error.downcast_ref::<ApiError>().is_some_and(|error| !error.is_misuse())
+    error.is::<Unreachable>() || error.is::<ApiError>()
 }
 
 struct Tail<'a> {

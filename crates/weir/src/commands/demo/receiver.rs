@@ -1,17 +1,12 @@
 //! The receiver of the demo: a minimal HTTP server on loopback that checks the signatures and counts the requests.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use weir_core::{Clock, Timestamp, signing::Secret};
 
@@ -63,15 +58,11 @@ impl Receiver {
 
     /// Opens a path whose requests must be signed with `secret`.
     pub(super) fn open(&self, path: &str, secret: Secret, response_delay: Duration) {
-        self.inboxes().insert(path.to_owned(), Inbox { secret, response_delay, tally: Tally::default() });
+        self.inboxes.lock().insert(path.to_owned(), Inbox { secret, response_delay, tally: Tally::default() });
     }
 
     pub(super) fn tally(&self, path: &str) -> Tally {
-        self.inboxes().get(path).map(|inbox| inbox.tally.clone()).unwrap_or_default()
-    }
-
-    fn inboxes(&self) -> MutexGuard<'_, HashMap<String, Inbox>> {
-        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inboxes.lock().get(path).map(|inbox| inbox.tally.clone()).unwrap_or_default()
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, Infallible> {
@@ -79,7 +70,7 @@ impl Receiver {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let delay = self.inboxes().get_mut(head.uri.path()).map(|inbox| {
+        let delay = self.inboxes.lock().get_mut(head.uri.path()).map(|inbox| {
             let timestamp = header("webhook-timestamp").parse().unwrap_or_default();
             let expected = inbox.secret.sign(header("webhook-id"), timestamp, &body);
             inbox.tally.arrivals.push(at);

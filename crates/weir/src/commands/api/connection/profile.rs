@@ -20,11 +20,9 @@ use url::Url;
 
 use super::{config_folder, key_in};
 use crate::{
-    cli::{
-        Misuse,
-        api::{KeyText, server_url},
-    },
+    cli::api::{KeyText, server_url},
     config::place_and_reason,
+    exit::Misuse,
 };
 
 /// A file of profiles.

@@ -1,4 +1,4 @@
-//! The lease of this process: the process registers in the store and raises its beat periodically.
+//! The heartbeat of this process: the process registers in the store and raises its beat periodically.
 //!
 //! Each beat that the store accepts extends the use of the queue by a few seconds. So a process that loses the
 //! connection to the store stops by itself, before other processes declare it dead and resolve its claims.
@@ -13,7 +13,7 @@ use weir_store::{BEAT_EVERY, LEASE_VALID, ProcessProfile, SharedStore, StoreResu
 /// How long the deregistration may take on shutdown.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(crate) struct ProcessLease {
+pub(crate) struct Heartbeat {
     store: SharedStore,
     queue: SharedQueue,
     process: ProcessId,
@@ -21,7 +21,7 @@ pub(crate) struct ProcessLease {
     profile: ProcessProfile,
 }
 
-impl ProcessLease {
+impl Heartbeat {
     pub(crate) async fn begin(store: SharedStore, queue: SharedQueue, profile: ProcessProfile) -> StoreResult<Self> {
         let asked = Instant::now();
         let process = store.register_process().await?;
@@ -30,7 +30,7 @@ impl ProcessLease {
         Ok(Self { store, queue, process, profile })
     }
 
-    /// Renews the lease until the task is aborted. Each reason of a failure is logged once.
+    /// Beats until the task is aborted. Each reason of a failure is logged once.
     pub(crate) async fn keep(mut self) {
         let mut failure = None;
         loop {
@@ -40,9 +40,9 @@ impl ProcessLease {
                 match &now_failing {
                     Some(error) => tracing::warn!(
                         error,
-                        "cannot renew the lease of this process in the store; nothing is sent without it"
+                        "cannot record the heartbeat of this process in the store; nothing is sent without it"
                     ),
-                    None => tracing::info!("the store takes writes again; the lease of this process is renewed"),
+                    None => tracing::info!("the store records the heartbeat of this process again"),
                 }
                 failure = now_failing;
             }
@@ -66,7 +66,7 @@ impl ProcessLease {
     /// Deregisters the process, so that other processes can resolve its claims at once.
     pub(crate) async fn end(store: &SharedStore) {
         if !matches!(tokio::time::timeout(DEREGISTER_TIMEOUT, store.deregister()).await, Ok(Ok(()))) {
-            tracing::warn!("cannot deregister this process in the store; its lease ends in a few seconds");
+            tracing::warn!("cannot deregister this process in the store; its heartbeat ends in a few seconds");
         }
     }
 }
