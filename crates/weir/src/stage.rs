@@ -31,7 +31,7 @@ impl Stage {
     /// Resolves when a task has ended by itself.
     pub(crate) async fn task_ended(&mut self) {
         if self.tasks.join_next().await.is_none() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -17,9 +17,9 @@ fn row(setting: &Setting) -> String {
         (_, shown) => shown.to_owned(),
     };
     let roles: Vec<_> = setting.used_by.iter().map(|role| role.name()).collect();
-    let used_by = if roles.len() == 3 { "all".to_owned() } else { roles.join(", ") };
-    let more = Some(setting.more).filter(|more| !more.is_empty()).map(|more| format!(" {more}")).unwrap_or_default();
-    format!("| `{}` | {default} | {used_by} | {}.{more} |\n", variable(setting.name), setting.help)
+    let used_by = if roles.is_empty() { "all".to_owned() } else { roles.join(", ") };
+    let help = format!("{}. {}", setting.help, setting.more);
+    format!("| `{}` | {default} | {used_by} | {} |\n", variable(setting.name), help.trim_end())
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn the_page_of_the_configuration_has_the_table_of_the_settings() {
     let (before, rest) = page.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
     let rows: String = SETTINGS.iter().map(row).collect();
-    let table = format!("| variable | default | processes | |\n|---|---|---|---|\n{rows}");
+    let table = format!("| variable | default | used by | meaning |\n|---|---|---|---|\n{rows}");
     let renewed = format!("{before}{BEGIN}{table}{END}{after}");
     if std::env::var_os(RENEW).is_some() {
         std::fs::write(PAGE, &renewed).unwrap();

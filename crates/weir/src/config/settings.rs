@@ -29,7 +29,7 @@ pub(crate) struct Setting {
     /// The default for people; empty: none that is worth a word.
     pub(super) shown_default: &'static str,
     pub(super) help: &'static str,
-    /// What the page of the reference says in addition, and which processes use the setting; `serve` uses every one.
+    /// What the page of the reference says in addition, and which processes use the setting; empty: all of them.
     #[cfg(test)]
     pub(super) more: &'static str,
     #[cfg(test)]
@@ -42,7 +42,7 @@ macro_rules! settings {
         $name:ident: $type:ty = $parse:expr, $form:literal {
             $(default $default:literal;)?
             $(shown $shown:literal;)?
-            used_by $($role:ident),+;
+            $(used_by $($role:ident),+;)?
             help $help:literal;
             $(more $more:literal;)?
         }
@@ -56,7 +56,7 @@ macro_rules! settings {
             #[cfg(test)]
             more: concat!($($more)?),
             #[cfg(test)]
-            used_by: &[$(ProcessRole::$role),+],
+            used_by: &[$($(ProcessRole::$role),+)?],
         }),+];
 
         /// The settings of a process. A field has the name of its setting, also where that ends in a unit.
@@ -81,52 +81,48 @@ settings! {
     listen: SocketAddr = parse::listen, "ADDRESS:PORT" {
         default "127.0.0.1:8080";
         shown "127.0.0.1:8080; for a scheduler or worker, which serve health and metrics, any free port";
-        used_by Api, Scheduler, Worker;
         help "Address to listen on; without API keys the API must listen on a loopback address";
     }
     /// `None`: metrics are served on `listen`.
     metrics_listen: Option<SocketAddr> = parse::optional_listen, "ADDRESS:PORT" {
         shown "none";
-        used_by Api, Scheduler, Worker;
         help "Separate address for metrics, which are then not served on the listen address; serves health too";
     }
     database_url: DatabaseUrl = parse::database_url, "URL" {
         default "sqlite://weir.db";
-        used_by Api, Scheduler, Worker;
         help "Database: sqlite://FILE or postgres://…";
         more "A file can be open in one process only.";
     }
     /// `None`: the queue is in the process.
     redis_url: Option<ServerUrl> = parse::redis_url, "URL" {
         shown "none, the queue is in the process";
-        used_by Api, Scheduler, Worker;
         help "Redis for the queue, or several nodes of a Redis Cluster";
         more "`redis://`, `rediss://` for TLS; commas separate the nodes of a Cluster.";
     }
     // The prefix of every earlier version.
     redis_prefix: String = parse::redis_prefix, "PREFIX" {
         default "weir";
-        used_by Api, Scheduler, Worker;
         help "Prefix of all keys in Redis; several installations may share a Redis if each has its own";
+        more "See [Redis](../operations/redis.md).";
     }
     /// Empty: requests need no key, and `listen` is a loopback address.
     api_keys: Vec<ApiKey> = parse::api_keys, "KEY,…" {
         used_by Api;
         help "API keys; a request must send one of them. Beyond loopback they have at least 16 characters. The \
               environment variable hides them better";
-        more "A request sends its key as `Authorization: Bearer <key>`. These keys are admins of all tenants.";
+        more "A request sends its key as `Authorization: Bearer <key>`. These keys are admins of all tenants, see \
+              [keys](../guides/keys-and-tenants.md).";
     }
     hosts: Vec<Host<String>> = parse::hosts, "HOST,…" {
-        used_by Api, Scheduler, Worker;
         help "Host names that requests may address, besides loopback hosts";
-        more "Without ports. Other hosts get 421, against DNS rebinding. A process that listens beyond loopback \
-              answers health and metrics for any host.";
+        more "They are written without ports. Other hosts get 421, against DNS rebinding. A process that listens beyond \
+              loopback answers health and metrics for any host.";
     }
     /// `None`: the API is reached at its listener, without a path and over http.
     public_url: Option<PublicUrl> = parse::public_url, "URL" {
         used_by Api;
         help "Where browsers and producers reach the API, for links, the cookie of the dashboard and `WEIR_HOSTS`";
-        more "Such as `https://ops.example.com/weir`. Its host counts as one of `WEIR_HOSTS`; a reverse proxy removes \
+        more "Example: `https://ops.example.com/weir`. Its host counts as one of `WEIR_HOSTS`; a reverse proxy removes \
               its path.";
     }
     trusted_proxies: Vec<IpNet> = parse::networks, "CIDR,…" {
@@ -135,13 +131,11 @@ settings! {
         more "Clients with wrong keys are then throttled apart.";
     }
     dashboard: bool = parse::on_or_off, "on|off" {
-        default "on";
-        used_by Api;
+        default "on"; used_by Api;
         help "Serve the dashboard at `/`";
     }
     allow_http: bool = parse::boolean, "true|false" {
-        default "false";
-        used_by Api, Worker;
+        default "false"; used_by Api, Worker;
         help "Accept destinations with plain http URLs";
     }
     allow_networks: Vec<IpNet> = parse::networks, "CIDR,…" {
@@ -157,83 +151,70 @@ settings! {
         shown "any";
         used_by Api, Worker;
         help "Accept only destinations on these ports";
-        more "Such as `443,8000-8999`.";
+        more "Example: `443,8000-8999`.";
     }
     log: String = parse::log, "FILTER" {
         default "info";
-        used_by Api, Scheduler, Worker;
         help "Log filter, such as info,weir_worker=debug";
     }
     log_format: LogFormat = parse::log_format, "FORMAT" {
         default "text";
-        used_by Api, Scheduler, Worker;
         help "Format of log lines: text or json";
     }
     max_event_bytes: usize = |text| number(text, 1_024, 64 << 20), "BYTES" {
-        default "1048576";
-        used_by Api;
+        default "1048576"; used_by Api;
         help "Refuse events larger than this size";
     }
     body_budget_bytes: usize = |text| number(text, 1 << 20, 64 << 40), "BYTES" {
-        default "268435456";
-        used_by Api;
+        default "268435456"; used_by Api;
         help "Memory for the bodies of all open requests; further requests get 503";
         more "One API key may hold half of it. The 503 has `Retry-After`.";
     }
     // Far more connections than a few dozen producers open; with a buffer of 8 KiB each they need at most 32 MiB.
     max_connections: usize = |text| number(text, 1, 1_000_000), "N" {
         default "4096";
-        used_by Api, Scheduler, Worker;
         help "Maximum number of client connections at one time; idle ones make room";
         more "If none is idle, new ones wait.";
     }
     /// `None`: a quarter of all connections.
     max_connections_per_address: Option<usize> = parse::connections_per_address, "N" {
         default "auto";
-        used_by Api, Scheduler, Worker;
         help "Maximum number of connections of one client address at one time; auto: a quarter of all connections";
         more "An IPv6 client counts by its /64. Further connections get 503. Behind a proxy, all clients have its \
               address.";
     }
     // Of a tenant and of an event: one event is then one commit of a fraction of a second.
     max_destinations: usize = parse::destinations, "N" {
-        default "10000";
-        used_by Api;
+        default "10000"; used_by Api;
         help "Maximum number of destinations of a tenant";
         more "One more gets 409.";
     }
     max_destinations_per_event: usize = parse::destinations, "N" {
-        default "10000";
-        used_by Api, Scheduler;
+        default "10000"; used_by Api, Scheduler;
         help "Refuse events for more destinations than this";
         more "Such an event gets 422.";
     }
     /// `None`: as many as the limit of open files allows.
     worker_capacity: Option<usize> = parse::capacity, "N" {
-        default "auto";
-        used_by Worker;
+        default "auto"; used_by Worker;
         help "Maximum number of attempts of a worker at one time; auto: as many as the limit of open files allows, up \
               to 8192";
     }
     shutdown_grace_s: u64 = |text| number(text, 0, 3_600), "SECONDS" {
-        default "25";
-        used_by Worker;
+        default "25"; used_by Worker;
         help "Time for attempts in flight to finish on shutdown";
     }
     retention_delivered_days: Option<u64> = parse::days, "DAYS" {
-        default "14";
-        used_by Scheduler;
+        default "14"; used_by Scheduler;
         help "Delete delivered deliveries, with their attempts and events, after this time; or: forever";
         more "The time counts from the end of the delivery.";
     }
     retention_cancelled_days: Option<u64> = parse::days, "DAYS" {
-        default "14";
-        used_by Scheduler;
+        default "14"; used_by Scheduler;
         help "Delete cancelled deliveries after this time; or: forever";
     }
     retention_dead_days: Option<u64> = parse::days, "DAYS" {
-        default "forever";
-        used_by Scheduler;
+        default "forever"; used_by Scheduler;
         help "Delete dead letters (dead and failed deliveries) after this time; or: forever";
     }
 }
