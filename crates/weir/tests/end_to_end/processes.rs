@@ -1,12 +1,9 @@
 //! Processes that die or lose their connection, on PostgreSQL and Redis: their claims and permits are resolved within
 //! ten seconds, and those of other processes are not touched.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -184,7 +181,7 @@ impl Proxy {
             while let Ok((mut client, _)) = listener.accept().await {
                 let server = server.clone();
                 // While the proxy is cut, new connections are closed at once.
-                if let Some(connections) = &mut *open.lock().unwrap_or_else(PoisonError::into_inner) {
+                if let Some(connections) = &mut *open.lock() {
                     connections.spawn(async move {
                         let mut server = TcpStream::connect(server).await.expect("the server listens");
                         let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
@@ -196,7 +193,7 @@ impl Proxy {
     }
 
     fn set(&self, connections: Option<JoinSet<()>>) {
-        *self.connections.lock().unwrap_or_else(PoisonError::into_inner) = connections;
+        *self.connections.lock() = connections;
     }
 
     fn cut(&self) {

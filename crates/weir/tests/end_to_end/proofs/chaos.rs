@@ -3,10 +3,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 use serde_json::{Value, json};
 use weir_test_support::Postgres;
@@ -156,7 +157,7 @@ async fn produce(urls: Urls, events: Vec<Value>) -> HashMap<String, String> {
     for (turn, batch) in events.chunks(BATCH).enumerate() {
         let mut turn = turn;
         let ids = loop {
-            let url = urls.lock().unwrap_or_else(PoisonError::into_inner)[turn % APIS].clone();
+            let url = urls.lock()[turn % APIS].clone();
             if let Some(ids) = post(&http, &url, batch).await {
                 break ids;
             }
@@ -234,7 +235,7 @@ impl Chaos {
             }
         };
         if member < APIS {
-            self.urls.lock().unwrap_or_else(PoisonError::into_inner)[member] = another.url.clone();
+            self.urls.lock()[member] = another.url.clone();
         }
         self.members[member] = another;
     }

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -59,7 +60,7 @@ struct InFlight<'w>(&'w OrderReceiver, String);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        if let Some(seen) = self.0.state().keys.get_mut(&self.1) {
+        if let Some(seen) = self.0.state.lock().keys.get_mut(&self.1) {
             seen.in_flight -= 1;
         }
     }
@@ -85,10 +86,6 @@ impl OrderReceiver {
         order_receiver
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn answer(&self, request: Request<Incoming>, rule: &Rule) -> Result<Response<Empty<Bytes>>, hyper::Error> {
         let body = request.into_body().collect().await?.to_bytes();
         let event: Value = serde_json::from_slice(&body).expect("an event");
@@ -101,7 +98,7 @@ impl OrderReceiver {
         // Both are updated before the answer is sent, because the next event may arrive right after it.
         drop(in_flight);
         if !matches!(status, 408 | 425 | 429 | 500..) {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let seen = state.keys.entry(key).or_default();
             seen.ended = seen.ended.max(at + 1);
         }
@@ -111,7 +108,7 @@ impl OrderReceiver {
     /// Records an arrival. Returns the number of earlier arrivals of its place, and whether no other event of the key
     /// may arrive until it is answered.
     fn arrived(&self, key: &str, at: usize) -> (usize, bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let State { keys, violations, ignored } = &mut *state;
         let seen = keys.entry(key.to_owned()).or_default();
         let is_checked = !ignored.iter().any(|(skipped, place)| skipped == key && *place == at);
@@ -136,7 +133,7 @@ impl OrderReceiver {
 
     /// Allows this place of a key to arrive at any time from now on.
     pub(crate) fn ignore_order(&self, key: &str, at: usize) {
-        self.state().ignored.push((key.to_owned(), at));
+        self.state.lock().ignored.push((key.to_owned(), at));
     }
 
     pub(crate) fn url(&self) -> String {
@@ -144,25 +141,25 @@ impl OrderReceiver {
     }
 
     pub(crate) fn seen(&self, key: &str) -> KeyHistory {
-        self.state().keys.get(key).cloned().unwrap_or_default()
+        self.state.lock().keys.get(key).cloned().unwrap_or_default()
     }
 
     /// The number of places of all keys that have ended.
     pub(crate) fn ended(&self) -> usize {
-        self.state().keys.values().map(|seen| seen.ended).sum()
+        self.state.lock().keys.values().map(|seen| seen.ended).sum()
     }
 
     /// The number of arrivals.
     pub(crate) fn total(&self) -> usize {
-        self.state().keys.values().map(|seen| seen.arrivals.len()).sum()
+        self.state.lock().keys.values().map(|seen| seen.arrivals.len()).sum()
     }
 
     pub(crate) fn is_in_order(&self) -> bool {
-        self.state().violations.is_empty()
+        self.state.lock().violations.is_empty()
     }
 
     pub(crate) fn assert_in_order(&self) {
-        let state = self.state();
+        let state = self.state.lock();
         assert!(
             state.violations.is_empty(),
             "{} violations of the order: {:#?}",

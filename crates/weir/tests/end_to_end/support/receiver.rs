@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -17,6 +17,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -154,7 +155,7 @@ impl Receiver {
         let path = head.uri.path().to_owned();
         let body = body.collect().await?.to_bytes();
         let answer = {
-            let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut paths = self.paths.lock();
             let path = paths.entry(path).or_default();
             path.arrivals.push(Arrival { at, stalled: Duration::ZERO, headers: head.headers, body });
             let turn = (path.arrivals.len() - 1).min(path.script.len().saturating_sub(1));
@@ -172,7 +173,7 @@ impl Receiver {
 
     /// Sets the answers of a path, given in turn; the last one is repeated.
     pub(crate) fn script(&self, path: &str, answers: impl IntoIterator<Item = Answer>) {
-        let mut paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paths = self.paths.lock();
         paths.entry(path.to_owned()).or_default().script = answers.into_iter().collect();
     }
 
@@ -183,10 +184,10 @@ impl Receiver {
 
     /// The arrivals at a path so far.
     pub(crate) fn arrivals(&self, path: &str) -> Vec<Arrival> {
-        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let paths = self.paths.lock();
         let mut arrivals = paths.get(path).map(|path| path.arrivals.clone()).unwrap_or_default();
         drop(paths);
-        let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        let stalls = self.stalls.lock();
         for arrival in &mut arrivals {
             arrival.stalled = stalled(&stalls, arrival.at);
         }
@@ -194,13 +195,13 @@ impl Receiver {
     }
 
     pub(crate) fn count(&self, path: &str) -> usize {
-        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let paths = self.paths.lock();
         paths.get(path).map_or(0, |path| path.arrivals.len())
     }
 
     /// The number of arrivals at all paths.
     pub(crate) fn total(&self) -> usize {
-        let paths = self.paths.lock().unwrap_or_else(PoisonError::into_inner);
+        let paths = self.paths.lock();
         paths.values().map(|path| path.arrivals.len()).sum()
     }
 
@@ -218,7 +219,7 @@ async fn watch_for_stalls(stalls: Weak<Mutex<Vec<Stall>>>) {
         tokio::time::sleep(BEAT).await;
         let until = now();
         if until - from > super::SLACK {
-            stalls.lock().unwrap_or_else(PoisonError::into_inner).push(Stall { from, until });
+            stalls.lock().push(Stall { from, until });
         }
         from = until;
     }
