@@ -63,10 +63,10 @@ pub fn known_settings() -> anyhow::Result<Vec<String>> {
 /// How long a process may take to end, from the constants of the program: sends in flight, recording, the listener, and
 /// the return of permits.
 pub fn drain_seconds() -> anyhow::Result<u64> {
-    let (engine, config) = (read("crates/weir/src/engine.rs")?, read("crates/weir/src/config.rs")?);
+    let (engine, settings) = (read("crates/weir/src/engine.rs")?, read("docs/reference/configuration.md")?);
     let recording = number_after(&engine, "const RECORDING_GRACE: Duration = Duration::from_secs(")?;
     let api = number_after(&engine, "const API_GRACE: Duration = Duration::from_secs(")?;
-    let in_flight = number_after(&config, "const DEFAULT_SHUTDOWN_GRACE_S: &str = \"")?;
+    let in_flight = number_after(&settings, "| `WEIR_SHUTDOWN_GRACE_S` | `")?;
     Ok(in_flight + recording + api + recording)
 }
 
