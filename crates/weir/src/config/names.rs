@@ -2,9 +2,9 @@
 //! setting follow from its key in `weir.toml`: `listen`, `WEIR_LISTEN`, `--listen`.
 
 /// The prefix of Weir's environment variables.
-pub(crate) const ENV_PREFIX: &str = "WEIR_";
+pub(super) const ENV_PREFIX: &str = "WEIR_";
 /// The path of the configuration file. This variable has no key in the file.
-pub(crate) const CONFIG_ENV: &str = "WEIR_CONFIG";
+pub(super) const CONFIG_ENV: &str = "WEIR_CONFIG";
 /// The secret for `weir verify`. It is no setting of a server, and a server ignores it.
 pub(crate) const VERIFY_ENV: &str = "WEIR_VERIFY_SECRET";
 /// The server, the key and the profile of the commands that call a server. They are no settings of a server, and a
@@ -12,20 +12,20 @@ pub(crate) const VERIFY_ENV: &str = "WEIR_VERIFY_SECRET";
 pub(crate) const URL_ENV: &str = "WEIR_URL";
 pub(crate) const API_KEY_ENV: &str = "WEIR_API_KEY";
 pub(crate) const PROFILE_ENV: &str = "WEIR_PROFILE";
-pub(crate) const CLIENT_ENV: [&str; 3] = [URL_ENV, API_KEY_ENV, PROFILE_ENV];
+pub(super) const CLIENT_ENV: [&str; 3] = [URL_ENV, API_KEY_ENV, PROFILE_ENV];
 
 /// The environment variable of a setting.
-pub(crate) fn variable(setting: &str) -> String {
+pub(super) fn variable(setting: &str) -> String {
     format!("{ENV_PREFIX}{}", setting.to_ascii_uppercase())
 }
 
 /// The flag of a setting.
-pub(crate) fn flag(setting: &str) -> String {
+pub(super) fn flag(setting: &str) -> String {
     format!("--{}", setting.replace('_', "-"))
 }
 
 /// The known name that is most similar to `unknown`, if any is similar.
-pub(crate) fn nearest(unknown: &str, known: impl Iterator<Item = String>) -> Option<String> {
+pub(super) fn nearest(unknown: &str, known: impl Iterator<Item = String>) -> Option<String> {
     let unknown = unknown.to_ascii_lowercase();
     let distances = known.map(|name| (distance(&unknown, &name.to_ascii_lowercase()), name));
     distances.filter(|(distance, _)| *distance <= 3).min().map(|(_, name)| name)

@@ -21,8 +21,8 @@ pub(super) const BOOLEAN: &str = "true|false";
 
 /// A row of the table. The name gives all names: `listen` in `weir.toml`, `WEIR_LISTEN`, `--listen`.
 #[derive(Debug)]
-pub(crate) struct Setting {
-    pub(crate) name: &'static str,
+pub(super) struct Setting {
+    pub(super) name: &'static str,
     /// What kind of value it is, for the help.
     pub(super) form: &'static str,
     pub(super) default: &'static str,
@@ -47,7 +47,7 @@ macro_rules! settings {
             $(more $more:literal;)?
         }
     )+) => {
-        pub(crate) static SETTINGS: &[Setting] = &[$(Setting {
+        pub(super) static SETTINGS: &[Setting] = &[$(Setting {
             name: stringify!($name),
             form: $form,
             default: concat!($($default)?),
