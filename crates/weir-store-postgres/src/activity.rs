@@ -13,7 +13,7 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
-    edits::Edit,
+    edit::change,
     history::Select,
     rows::{Statement, bind, uuid},
 };
@@ -56,7 +56,7 @@ pub(crate) const PRUNE_ANSWERS: &str =
 #[async_trait]
 impl ActivityLog for PostgresStore {
     async fn record_activity(&self, creation: Creation) -> StoreResult<Created<()>> {
-        self.edit(Record(creation)).await
+        self.edit(|connection| change(record_alone(connection, &creation))).await
     }
 
     async fn list_activity(&self, filter: &ActivityFilter, page: PageRequest) -> StoreResult<Page<Activity>> {
@@ -71,7 +71,7 @@ impl ActivityLog for PostgresStore {
     }
 
     async fn prune_activity(&self, activity_before: Timestamp, answers_before: Timestamp) -> StoreResult<u64> {
-        self.edit(PruneSome { activity_before, answers_before }).await
+        self.edit(|connection| change(prune(connection, activity_before, answers_before))).await
     }
 }
 
@@ -171,34 +171,21 @@ pub(crate) async fn record_creation(
     Ok(None)
 }
 
-struct Record(Creation);
-
-#[async_trait]
-impl Edit for Record {
-    type Answer = Created<()>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        let before = record_creation(&mut transaction, &self.0).await?;
-        transaction.commit().await?;
-        Ok(before.map_or(Created::New(()), Created::Before))
-    }
+async fn record_alone(connection: &mut PgConnection, creation: &Creation) -> Result<Created<()>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    let before = record_creation(&mut transaction, creation).await?;
+    transaction.commit().await?;
+    Ok(before.map_or(Created::New(()), Created::Before))
 }
 
-struct PruneSome {
+async fn prune(
+    connection: &mut PgConnection,
     activity_before: Timestamp,
     answers_before: Timestamp,
-}
-
-#[async_trait]
-impl Edit for PruneSome {
-    type Answer = u64;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
-        let first = first_id(self.activity_before.as_millis());
-        let old = sqlx::query(PRUNE_ACTIVITY).bind(uuid(&first)).bind(STEP);
-        let activities = old.execute(&mut *connection).await?.rows_affected();
-        let old = sqlx::query(PRUNE_ANSWERS).bind(self.answers_before.as_nanos()).bind(STEP);
-        Ok(activities + old.execute(connection).await?.rows_affected())
-    }
+) -> Result<u64, sqlx::Error> {
+    let first = first_id(activity_before.as_millis());
+    let old = sqlx::query(PRUNE_ACTIVITY).bind(uuid(&first)).bind(STEP);
+    let activities = old.execute(&mut *connection).await?.rows_affected();
+    let old = sqlx::query(PRUNE_ANSWERS).bind(answers_before.as_nanos()).bind(STEP);
+    Ok(activities + old.execute(connection).await?.rows_affected())
 }

@@ -15,9 +15,8 @@ use weir_store::{
 use crate::{
     PostgresStore,
     activity::record,
-    destinations::unwritable,
-    edits::Edit,
-    rows::{Read, uuid},
+    edit::change,
+    rows::{Read, unwritable, uuid},
 };
 
 const POLICY: &str = "SELECT policy FROM alert_policy";
@@ -77,7 +76,7 @@ impl Alerting for PostgresStore {
         policy: AlertPolicy,
         activity: Activity,
     ) -> StoreResult<bool> {
-        self.edit(SetPolicy { expected, policy, activity }).await
+        self.edit(|connection| change(set_policy(connection, &expected, &policy, &activity))).await
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
@@ -104,7 +103,7 @@ impl Alerting for PostgresStore {
     }
 
     async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
-        self.edit(RecordAlertState { id, version, state }).await
+        self.edit(|connection| change(record_alert_state(connection, id, version, &state))).await
     }
 }
 
@@ -129,50 +128,35 @@ impl ConditionRow {
     }
 }
 
-struct SetPolicy {
-    expected: AlertPolicy,
-    policy: AlertPolicy,
-    activity: Activity,
-}
-
-#[async_trait]
-impl Edit for SetPolicy {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        sqlx::query(LOCK_POLICY).execute(&mut *transaction).await?;
-        let current = sqlx::query(POLICY).fetch_optional(&mut *transaction).await?;
-        let current = current.as_ref().map(rows::alert_policy).transpose()?.unwrap_or_default();
-        if current != self.expected {
-            transaction.rollback().await?;
-            return Ok(false);
-        }
-        sqlx::query(SET_POLICY)
-            .bind(serde_json::to_string(&self.policy).map_err(unwritable)?)
-            .execute(&mut *transaction)
-            .await?;
-        record(&mut transaction, &self.activity).await?;
-        transaction.commit().await?;
-        Ok(true)
+async fn set_policy(
+    connection: &mut PgConnection,
+    expected: &AlertPolicy,
+    policy: &AlertPolicy,
+    activity: &Activity,
+) -> Result<bool, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    sqlx::query(LOCK_POLICY).execute(&mut *transaction).await?;
+    let current = sqlx::query(POLICY).fetch_optional(&mut *transaction).await?;
+    let current = current.as_ref().map(rows::alert_policy).transpose()?.unwrap_or_default();
+    if current != *expected {
+        transaction.rollback().await?;
+        return Ok(false);
     }
+    sqlx::query(SET_POLICY).bind(serde_json::to_string(policy).map_err(unwritable)?).execute(&mut *transaction).await?;
+    record(&mut transaction, activity).await?;
+    transaction.commit().await?;
+    Ok(true)
 }
 
-struct RecordAlertState {
+async fn record_alert_state(
+    connection: &mut PgConnection,
     id: DestinationId,
     version: u64,
-    state: AlertState,
-}
-
-#[async_trait]
-impl Edit for RecordAlertState {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let query = sqlx::query(RECORD_ALERT_STATE)
-            .bind(uuid(self.id.as_bytes()))
-            .bind(self.version as i64 + 1)
-            .bind(serde_json::to_string(&self.state).map_err(unwritable)?);
-        Ok(query.execute(connection).await?.rows_affected() == 1)
-    }
+    state: &AlertState,
+) -> Result<bool, sqlx::Error> {
+    let query = sqlx::query(RECORD_ALERT_STATE)
+        .bind(uuid(id.as_bytes()))
+        .bind(version as i64 + 1)
+        .bind(serde_json::to_string(state).map_err(unwritable)?);
+    Ok(query.execute(connection).await?.rows_affected() == 1)
 }

@@ -11,7 +11,7 @@ use weir_store::{
 use crate::{
     PostgresStore,
     activity::{record, record_creation},
-    edits::Edit,
+    edit::change,
     rows::uuid,
 };
 
@@ -32,11 +32,11 @@ impl ApiKeys for PostgresStore {
     }
 
     async fn create_api_key(&self, key: ApiKey, creation: Creation) -> StoreResult<Created<()>> {
-        self.edit(Create { key, creation }).await
+        self.edit(|connection| change(create(connection, &key, &creation))).await
     }
 
     async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool> {
-        self.edit(Delete { id, activity }).await
+        self.edit(|connection| change(delete(connection, id, &activity))).await
     }
 
     async fn session_secret(&self, proposed: SessionSecret) -> StoreResult<SessionSecret> {
@@ -44,73 +44,48 @@ impl ApiKeys for PostgresStore {
         let kept = self.read(sqlx::query(SESSION_SECRET), session_secret).await?.pop();
         match kept {
             Some(kept) => Ok(kept),
-            None => self.edit(KeepSessionSecret(proposed)).await,
+            None => self.edit(|connection| change(keep_session_secret(connection, &proposed))).await,
         }
     }
 }
 
-struct Create {
-    key: ApiKey,
-    creation: Creation,
-}
-
-#[async_trait]
-impl Edit for Create {
-    type Answer = Created<()>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let Self { key, creation } = self;
-        let mut transaction = connection.begin().await?;
-        if let Some(before) = record_creation(&mut transaction, creation).await? {
-            transaction.rollback().await?;
-            return Ok(Created::Before(before));
-        }
-        sqlx::query(INSERT)
-            .bind(uuid(key.id.as_bytes()))
-            .bind(&key.name)
-            .bind(key.role.as_str())
-            .bind(tenants_json(&key.tenants))
-            .bind(&key.digest[..])
-            .bind(key.created_at.as_nanos())
-            .bind(key.expires_at.map(|at| at.as_nanos()))
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
-        Ok(Created::New(()))
+async fn create(connection: &mut PgConnection, key: &ApiKey, creation: &Creation) -> Result<Created<()>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    if let Some(before) = record_creation(&mut transaction, creation).await? {
+        transaction.rollback().await?;
+        return Ok(Created::Before(before));
     }
+    sqlx::query(INSERT)
+        .bind(uuid(key.id.as_bytes()))
+        .bind(&key.name)
+        .bind(key.role.as_str())
+        .bind(tenants_json(&key.tenants))
+        .bind(&key.digest[..])
+        .bind(key.created_at.as_nanos())
+        .bind(key.expires_at.map(|at| at.as_nanos()))
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await?;
+    Ok(Created::New(()))
 }
 
-struct Delete {
-    id: ApiKeyId,
-    activity: Activity,
-}
-
-#[async_trait]
-impl Edit for Delete {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        let delete = sqlx::query(DELETE).bind(uuid(self.id.as_bytes()));
-        let is_deleted = delete.execute(&mut *transaction).await?.rows_affected() == 1;
-        if is_deleted {
-            record(&mut transaction, &self.activity).await?;
-        }
-        transaction.commit().await?;
-        Ok(is_deleted)
+async fn delete(connection: &mut PgConnection, id: ApiKeyId, activity: &Activity) -> Result<bool, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    let delete = sqlx::query(DELETE).bind(uuid(id.as_bytes()));
+    let is_deleted = delete.execute(&mut *transaction).await?.rows_affected() == 1;
+    if is_deleted {
+        record(&mut transaction, activity).await?;
     }
+    transaction.commit().await?;
+    Ok(is_deleted)
 }
 
 /// Keeps a secret if there is none, and returns the kept one.
-struct KeepSessionSecret(SessionSecret);
-
-#[async_trait]
-impl Edit for KeepSessionSecret {
-    type Answer = SessionSecret;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<SessionSecret, sqlx::Error> {
-        // The insert waits for another one that is under way, so the statement after it sees the secret of that one.
-        sqlx::query(KEEP_SESSION_SECRET).bind(&self.0[..]).execute(&mut *connection).await?;
-        Ok(session_secret(&sqlx::query(SESSION_SECRET).fetch_one(connection).await?)?)
-    }
+async fn keep_session_secret(
+    connection: &mut PgConnection,
+    proposed: &SessionSecret,
+) -> Result<SessionSecret, sqlx::Error> {
+    // The insert waits for another one that is under way, so the statement after it sees the secret of that one.
+    sqlx::query(KEEP_SESSION_SECRET).bind(&proposed[..]).execute(&mut *connection).await?;
+    Ok(session_secret(&sqlx::query(SESSION_SECRET).fetch_one(connection).await?)?)
 }

@@ -20,9 +20,8 @@ use weir_store::{
 
 use crate::{
     Shared,
-    ingest::column,
     message_groups::advance,
-    rows::{Read, named, uuid},
+    rows::{Read, column, named, uuid},
     writer::Operation,
 };
 

@@ -12,7 +12,11 @@ use weir_store::{
     state_columns, summed_states, summed_traffic, traffic_columns,
 };
 
-use crate::{PostgresStore, edits::Edit, ingest::column, rows::uuid};
+use crate::{
+    PostgresStore,
+    edit::change,
+    rows::{column, uuid},
+};
 
 /// Both parts are read in one statement, so that a fold between them cannot be missed or counted twice.
 macro_rules! counts {
@@ -140,7 +144,7 @@ impl Counters for PostgresStore {
         if self.read(sqlx::query(HAS_CHANGES), |_| Ok(())).await?.is_empty() {
             return Ok(0);
         }
-        self.edit(Fold).await
+        self.edit(|connection| change(fold(connection))).await
     }
 
     async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
@@ -150,21 +154,14 @@ impl Counters for PostgresStore {
 }
 
 /// Folds some rows of changes into the totals. Answers 0 while another process folds.
-struct Fold;
-
-#[async_trait]
-impl Edit for Fold {
-    type Answer = u64;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        sqlx::query(RECOVERABLE).execute(&mut *transaction).await?;
-        if !sqlx::query(TAKE_LOCK).fetch_one(&mut *transaction).await?.flag(0)? {
-            transaction.rollback().await?;
-            return Ok(0);
-        }
-        let folded = sqlx::query(FOLD).bind(i64::from(FOLDED_AT_ONCE)).fetch_one(&mut *transaction).await?.count(0)?;
-        transaction.commit().await?;
-        Ok(folded)
+async fn fold(connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    sqlx::query(RECOVERABLE).execute(&mut *transaction).await?;
+    if !sqlx::query(TAKE_LOCK).fetch_one(&mut *transaction).await?.flag(0)? {
+        transaction.rollback().await?;
+        return Ok(0);
     }
+    let folded = sqlx::query(FOLD).bind(i64::from(FOLDED_AT_ONCE)).fetch_one(&mut *transaction).await?.count(0)?;
+    transaction.commit().await?;
+    Ok(folded)
 }

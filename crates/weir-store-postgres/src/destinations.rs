@@ -1,4 +1,4 @@
-//! Destinations: cached lookups, lists and counts. The edits of destinations are in edits.rs.
+//! Destinations: cached lookups, lists and counts. The edits of destinations are in destination_edits.rs and own_changes.rs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,8 +8,7 @@ use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold,
-    LimitChange, NamedCreation, Page, PageRequest, Pause, SCANNED_AT_MOST, StoreResult, destination_columns,
-    edited_columns, first_id,
+    LimitChange, NamedCreation, Page, PageRequest, Pause, SCANNED_AT_MOST, StoreResult, first_id,
     rows::{self, Row as _},
 };
 
@@ -17,9 +16,11 @@ use crate::{
     PostgresStore, Shared,
     cache::Change,
     counters::OLDEST_IN_FLIGHT,
-    edits::{Create, CreateNamed, Delete, Patch},
-    own_changes::{ChangeBreakers, HoldSome, PauseSome},
-    rows::{Read, Statement, bind, uuid},
+    destination_edits::{DELETION_TIMEOUT, create, create_named, delete, patch},
+    destination_rows::{EDITED, LIST, LOOK_UP, NAMED, read_change},
+    edit::change,
+    own_changes::{change_breakers, hold_all, pause_all},
+    rows::{Read, uuid},
     writer::Operation,
 };
 
@@ -34,7 +35,8 @@ impl Destinations for PostgresStore {
         destination: Destination,
         creation: Creation,
     ) -> StoreResult<Created<Arc<Destination>>> {
-        self.edit(Create { destination, creation, most: self.most_of_tenant() }).await
+        let most = self.most_of_tenant();
+        self.edit(|connection| change(create(connection, &destination, &creation, most))).await
     }
 
     async fn create_named_destination(
@@ -42,7 +44,8 @@ impl Destinations for PostgresStore {
         destination: Destination,
         activity: Activity,
     ) -> StoreResult<NamedCreation> {
-        self.edit(CreateNamed { destination, activity, most: self.most_of_tenant() }).await
+        let most = self.most_of_tenant();
+        self.edit(|connection| change(create_named(connection, &destination, &activity, most))).await
     }
 
     async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>> {
@@ -87,26 +90,26 @@ impl Destinations for PostgresStore {
 
     async fn patch_destination(
         &self,
-        patch: DestinationPatch,
-        edit: Creation,
+        edit: DestinationPatch,
+        creation: Creation,
     ) -> StoreResult<Created<Option<Arc<Destination>>>> {
-        self.edit(Patch { patch, creation: edit }).await
+        self.edit(|connection| change(patch(connection, &edit, &creation))).await
     }
 
     async fn pause_destinations(&self, pauses: Vec<Pause>) -> StoreResult<Vec<bool>> {
-        self.edit(PauseSome(pauses)).await
+        self.edit(|connection| change(pause_all(connection, &pauses))).await
     }
 
     async fn hold_destinations(&self, holds: Vec<Hold>) -> StoreResult<()> {
-        self.edit(HoldSome(holds)).await
+        self.edit(|connection| change(hold_all(connection, &holds))).await
     }
 
     async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
-        self.edit(ChangeBreakers(changes)).await
+        self.edit(|connection| change(change_breakers(connection, &changes))).await
     }
 
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
-        self.edit(Delete { deletion, activity }).await
+        self.edit_within(DELETION_TIMEOUT, |connection| change(delete(connection, &deletion, &activity))).await
     }
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
@@ -151,6 +154,13 @@ impl Destinations for PostgresStore {
     }
 }
 
+impl PostgresStore {
+    /// The most destinations of a tenant.
+    fn most_of_tenant(&self) -> usize {
+        self.shared.limits.get().of_tenant
+    }
+}
+
 pub(crate) const RECENT_SENDS: &str =
     "SELECT count(*) FROM attempts WHERE destination_id = $1 AND sent_at > $2 AND sent_at <= $3";
 
@@ -160,90 +170,6 @@ pub(crate) const RECENT_ARRIVALS: &str =
 
 const LIMIT_CHANGES: &str =
     "SELECT at, rate_limits, min_interval_ms FROM limit_changes WHERE destination_id = $1 ORDER BY at";
-
-/// The columns for [`rows::destination`] and [`read_change`].
-macro_rules! select {
-    ($from:literal) => {
-        concat!("SELECT ", destination_columns!(), ", version, deleted_at ", $from)
-    };
-}
-
-/// The named destinations whose versions or holds differ from the cached ones.
-const LOOK_UP: &str = select!(
-    "FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS r (named, cached, held)
-    JOIN destinations ON id = r.named AND (version <> r.cached OR held_until IS DISTINCT FROM r.held)"
-);
-
-/// The destinations of some tenants that have changed since the cached versions. For a tenant that is not cached,
-/// deleted destinations are left out.
-pub(crate) const CHANGED: &str = select!(
-    "FROM unnest($1::text[], $2::bigint[]) AS r (named, cached)
-    JOIN destinations ON tenant = r.named AND version > r.cached
-    WHERE r.cached > 0 OR deleted_at IS NULL"
-);
-
-const LIST: &str = select!(
-    "FROM destinations
-    WHERE deleted_at IS NULL AND ($1::text[] IS NULL OR tenant = ANY($1)) AND ($2::uuid IS NULL OR id < $2)
-        AND ($3::text IS NULL OR name = $3) AND ($4::text IS NULL OR url = $4)
-    ORDER BY id DESC LIMIT $5"
-);
-
-/// Two are enough to know that a name is not unique.
-/// Counted up to the maximum, in the index of names.
-pub(crate) const COUNT_OF_TENANT: &str = "
-SELECT count(*) FROM (SELECT FROM destinations WHERE tenant = $1 AND deleted_at IS NULL LIMIT $2) AS counted";
-
-pub(crate) const NAMED: &str =
-    select!("FROM destinations WHERE tenant = $1 AND name = $2 AND deleted_at IS NULL LIMIT 2");
-
-pub(crate) const EDITED: &str =
-    select!("FROM destinations WHERE (updated_at, id) > ($1, $2) ORDER BY updated_at, id LIMIT $3");
-
-/// Reads and locks a destination for an edit.
-pub(crate) const LOCK_LIVE: &str = select!("FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE");
-
-/// Reads and locks destinations for one edit of all, in the order of their ids, so that two such edits do not deadlock.
-pub(crate) const LOCK_ALL_LIVE: &str =
-    select!("FROM destinations WHERE id = ANY($1) AND deleted_at IS NULL ORDER BY id FOR NO KEY UPDATE");
-
-pub(crate) const INSERT: &str = concat!(
-    "INSERT INTO destinations (",
-    edited_columns!(),
-    ", takes_alerts, id, tenant, created_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25, $26)"
-);
-
-pub(crate) const UPDATE: &str = concat!(
-    "UPDATE destinations SET (",
-    edited_columns!(),
-    ", takes_alerts, version)
-    = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        DEFAULT)
-    WHERE id = $24"
-);
-
-pub(crate) fn unwritable(error: serde_json::Error) -> sqlx::Error {
-    sqlx::Error::Encode(error.into())
-}
-
-/// The first 22 parameters of [`INSERT`] and [`UPDATE`].
-pub(crate) fn write_destination(sql: &'static str, destination: &Destination) -> Result<Statement, sqlx::Error> {
-    let values = rows::destination_values(destination).map_err(unwritable)?;
-    let statement = values.into_iter().fold(sqlx::query(sql), bind);
-    Ok(statement.bind(destination.settings.takes_alerts()).bind(uuid(destination.id.as_bytes())))
-}
-
-pub(crate) fn read_change(row: &PgRow) -> Read<Change> {
-    let is_deleted = row.optional_int(26)?.is_some();
-    Ok(Change {
-        id: row.destination_id(0)?,
-        tenant: row.text(1)?,
-        version: row.int(25)?,
-        destination: if is_deleted { None } else { Some(Arc::new(rows::destination(row)?)) },
-    })
-}
 
 /// The current values of some destinations.
 pub(crate) struct Lookup(Vec<DestinationId>);

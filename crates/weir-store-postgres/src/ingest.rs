@@ -31,13 +31,13 @@ use weir_store::{
 
 use crate::{
     PostgresStore, Shared,
-    destinations::{CHANGED, read_change},
+    destination_rows::{CHANGED, read_change},
     errors::{ATTEMPTS, lacks_partition},
     locks::{KEY_LOCK_SPACE, LOCK_SPACE, begin_beside_edits, locks_of},
     message_groups::{self, advance, lock_name},
     partitions::day_of_id,
     processes::IS_REGISTERED,
-    rows::{Read, uuid},
+    rows::{Read, column, uuid},
     writer::Operation,
 };
 
@@ -352,11 +352,6 @@ fn freed_groups(row: &PgRow) -> Result<BTreeSet<MessageGroup>, sqlx::Error> {
     let destinations: Option<Vec<Uuid>> = row.try_get_unchecked(1)?;
     let keys: Option<Vec<String>> = row.try_get_unchecked(2)?;
     Ok(message_groups::of_columns(destinations.unwrap_or_default(), keys.unwrap_or_default()).collect())
-}
-
-/// One parameter of a statement over many rows.
-pub(crate) fn column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> T) -> Vec<T> {
-    rows.iter().map(value).collect()
 }
 
 /// Like [`column()`]; `None` if no row has a value.

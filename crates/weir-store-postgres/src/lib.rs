@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   callers ──operations──▶ writers: a few connections per kind, one commit per group    (writer.rs)
-//!   callers ──edits, lists──▶ pool                                                        (edits.rs, history.rs)
+//!   callers ──edits, lists──▶ pool                                                        (edit.rs, history.rs)
 //! ```
 //!
 //! Invariants:
@@ -26,8 +26,10 @@ mod counters;
 #[path = "../tests/store/database.rs"]
 mod database;
 mod deliveries;
+mod destination_edits;
+mod destination_rows;
 mod destinations;
-mod edits;
+mod edit;
 mod errors;
 #[cfg(test)]
 #[path = "../tests/store/fixtures.rs"]

@@ -25,11 +25,10 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
-    edits::Edit,
+    edit::change,
     errors::{ATTEMPTS, conflicts},
-    ingest::column,
     locks::{KEY_LOCK_SPACE, locks_of},
-    rows::{named, uuid},
+    rows::{column, named, uuid},
 };
 
 #[async_trait]
@@ -45,12 +44,15 @@ impl MessageGroups for PostgresStore {
         let query = sqlx::query(MESSAGE_GROUPS).bind(uuid(&id)).bind(key).bind(i64::from(limit));
         let found = self.read(query, |row| Ok((rows::message_group(row)?, row.time(2)?))).await?;
         let HeadlessGroups { headless, next } = HeadlessGroups::of(found, limit);
-        let advanced = if headless.is_empty() { 0 } else { self.edit(Advance(headless)).await? };
+        let advanced = match headless.is_empty() {
+            true => 0,
+            false => self.edit(|connection| change(repair(connection, &headless))).await?,
+        };
         Ok(MessageGroupsRepaired { advanced, next })
     }
 
     async fn dissolve_message_groups(&self, limit: u32) -> StoreResult<u64> {
-        self.edit(Dissolve { limit }).await
+        self.edit(|connection| change(dissolve(connection, limit))).await
     }
 }
 
@@ -174,29 +176,13 @@ async fn try_advance(
     Ok(dues)
 }
 
-/// Message groups that seem to have no head.
-struct Advance(BTreeSet<MessageGroup>);
-
-#[async_trait]
-impl Edit for Advance {
-    type Answer = u64;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
-        let advanced = try_advance(&self.0, &[], connection).await?;
-        Ok(advanced.iter().flatten().count() as u64)
-    }
+/// Gives heads to message groups that seem to have none. Returns how many got one.
+async fn repair(connection: &mut PgConnection, headless: &BTreeSet<MessageGroup>) -> Result<u64, sqlx::Error> {
+    let advanced = try_advance(headless, &[], connection).await?;
+    Ok(advanced.iter().flatten().count() as u64)
 }
 
-struct Dissolve {
-    limit: u32,
-}
-
-#[async_trait]
-impl Edit for Dissolve {
-    type Answer = u64;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
-        let dissolve = sqlx::query(DISSOLVE).bind(i64::from(self.limit));
-        Ok(dissolve.execute(connection).await?.rows_affected())
-    }
+async fn dissolve(connection: &mut PgConnection, limit: u32) -> Result<u64, sqlx::Error> {
+    let dissolve = sqlx::query(DISSOLVE).bind(i64::from(limit));
+    Ok(dissolve.execute(connection).await?.rows_affected())
 }

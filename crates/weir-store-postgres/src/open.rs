@@ -16,7 +16,7 @@ use crate::{
     partitions::days_around,
     prune::Pruning,
     schema,
-    writer::{CONNECT_TIMEOUT, GROUP_TIMEOUT, Writers, connect, within},
+    writer::{CONNECT_TIMEOUT, GROUP_TIMEOUT, Writers, connect, recoverable, within},
 };
 
 /// The oldest supported server, as a `server_version_num`.
@@ -214,11 +214,6 @@ pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
     let has_name = options.get_application_name().is_some();
     let options = if has_name { options } else { options.application_name("weir") };
     Ok(options.options(SETTINGS).disable_statement_logging())
-}
-
-/// Options for writes that may be lost in a power failure: recovery resolves them as unknown.
-pub(crate) fn recoverable(options: &PgConnectOptions) -> PgConnectOptions {
-    options.clone().options([("synchronous_commit", "off")])
 }
 
 fn server(options: &PgConnectOptions) -> Server {

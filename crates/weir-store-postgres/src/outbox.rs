@@ -14,12 +14,11 @@ use weir_store::{
 use crate::{
     PostgresStore, Shared,
     claims::Claiming,
-    edits::Edit,
+    edit::change,
     errors::store_error,
-    ingest::column,
     message_groups::advance,
-    recovery::{Abandoned, Recovery},
-    rows::{named, uuid},
+    recovery::{Abandoned, recover},
+    rows::{column, named, uuid},
     writer::{Operation, Writers},
 };
 
@@ -53,11 +52,12 @@ impl Outbox for PostgresStore {
 
     async fn recover_claims(&self, now: Timestamp, all: bool, limit: u32) -> StoreResult<Recovered> {
         let until = Recovered::latest_expiry(now, all);
-        self.edit(Recovery { now, of: Abandoned::Expired { until, limit } }).await
+        let expired = Abandoned::Expired { until, limit };
+        self.edit(|connection| change(recover(connection, &expired, now))).await
     }
 
     async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
-        self.edit(Expiry { now, limit }).await
+        self.edit(|connection| change(expire(connection, now, limit))).await
     }
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
@@ -67,7 +67,7 @@ impl Outbox for PostgresStore {
     }
 
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
-        self.edit(RestoreMark { sends_until }).await
+        self.edit(|connection| change(mark_restored(connection, sends_until))).await
     }
 
     async fn maintain(&self, now: Timestamp) -> StoreResult<()> {
@@ -115,7 +115,7 @@ async fn claim_through(
 }
 
 /// Releases claims, as [`Outbox::release`] says. The row of the destination is locked, so that a deletion cannot commit
-/// between this read and this commit (edits.rs). `state + 0` makes the planner look up the given deliveries; with
+/// between this read and this commit (destination_edits.rs). `state + 0` makes the planner look up the given deliveries; with
 /// `state` it could scan all claims.
 pub(crate) const RELEASE: &str = "
 WITH released AS MATERIALIZED (
@@ -229,39 +229,18 @@ impl Operation for Releasing {
     }
 }
 
-/// The operation of `expire_deliveries`.
-struct Expiry {
-    now: Timestamp,
-    limit: u32,
-}
-
-#[async_trait]
-impl Edit for Expiry {
-    type Answer = u64;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
-        let expire = sqlx::query(EXPIRE).bind(self.now.as_nanos()).bind(i64::from(self.limit));
-        let rows = expire.fetch_all(&mut *connection).await?;
-        let mut freed = BTreeSet::new();
-        for row in &rows {
-            let destination_id = row.destination_id(0)?;
-            freed.extend(row.optional_text(1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
-        }
-        advance(&freed, &[], connection).await;
-        Ok(rows.len() as u64)
+async fn expire(connection: &mut PgConnection, now: Timestamp, limit: u32) -> Result<u64, sqlx::Error> {
+    let expire = sqlx::query(EXPIRE).bind(now.as_nanos()).bind(i64::from(limit));
+    let rows = expire.fetch_all(&mut *connection).await?;
+    let mut freed = BTreeSet::new();
+    for row in &rows {
+        let destination_id = row.destination_id(0)?;
+        freed.extend(row.optional_text(1)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
     }
+    advance(&freed, &[], connection).await;
+    Ok(rows.len() as u64)
 }
 
-/// The operation of `mark_restored`.
-struct RestoreMark {
-    sends_until: Timestamp,
-}
-
-#[async_trait]
-impl Edit for RestoreMark {
-    type Answer = ();
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        sqlx::query(MARK_RESTORED).bind(self.sends_until.as_nanos()).execute(connection).await.map(drop)
-    }
+async fn mark_restored(connection: &mut PgConnection, sends_until: Timestamp) -> Result<(), sqlx::Error> {
+    sqlx::query(MARK_RESTORED).bind(sends_until.as_nanos()).execute(connection).await.map(drop)
 }

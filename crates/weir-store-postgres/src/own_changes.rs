@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
 use weir_core::{
     Destination, DestinationId,
@@ -17,10 +16,9 @@ use weir_store::{BreakerChange, Hold, Pause, rows};
 use crate::{
     activity::{bind_activities, record_all, unnest_activities},
     counters::RECOVERABLE,
-    destinations::{LOCK_ALL_LIVE, unwritable},
-    edits::Edit,
+    destination_rows::LOCK_ALL_LIVE,
     locks::begin_to_edit,
-    rows::{Read, uuid},
+    rows::{Read, column, unwritable, uuid},
 };
 
 /// Extends holds ([`Hold::extends`]), and records those that continue no other. The first parameters are the activities; their tenants and
@@ -61,78 +59,59 @@ FROM unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::text[], $5::text[])
     AS c (id, updated_at, paused, paused_reason, breaker_state)
 WHERE d.id = c.id";
 
-pub(crate) struct HoldSome(pub(crate) Vec<Hold>);
-
-#[async_trait]
-impl Edit for HoldSome {
-    type Answer = ();
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let Self(holds) = self;
-        if holds.is_empty() {
-            return Ok(());
-        }
-        let activities: Vec<_> =
-            holds.iter().map(|hold| Activity::of_hold(hold.id, hold.until, &hold.reason, hold.now)).collect();
-        let mut transaction = connection.begin_with(AssertSqlSafe(format!("BEGIN; {RECOVERABLE}"))).await?;
-        bind_activities(HOLD, &activities)
-            .bind(holds.iter().map(|hold| hold.until.as_nanos()).collect::<Vec<_>>())
-            .bind(holds.iter().map(|hold| hold.reason.clone()).collect::<Vec<_>>())
-            .bind(holds.iter().map(|hold| hold.now.before(HOLDS_APART).as_nanos()).collect::<Vec<_>>())
-            .bind(holds.iter().map(|hold| hold.sent_at.as_nanos()).collect::<Vec<_>>())
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await
+pub(crate) async fn hold_all(connection: &mut PgConnection, holds: &[Hold]) -> Result<(), sqlx::Error> {
+    if holds.is_empty() {
+        return Ok(());
     }
+    let activities: Vec<_> =
+        holds.iter().map(|hold| Activity::of_hold(hold.id, hold.until, &hold.reason, hold.now)).collect();
+    let mut transaction = connection.begin_with(AssertSqlSafe(format!("BEGIN; {RECOVERABLE}"))).await?;
+    bind_activities(HOLD, &activities)
+        .bind(column(holds, |hold| hold.until.as_nanos()))
+        .bind(column(holds, |hold| hold.reason.clone()))
+        .bind(column(holds, |hold| hold.now.before(HOLDS_APART).as_nanos()))
+        .bind(column(holds, |hold| hold.sent_at.as_nanos()))
+        .execute(&mut *transaction)
+        .await?;
+    transaction.commit().await
 }
 
-pub(crate) struct PauseSome(pub(crate) Vec<Pause>);
-
-#[async_trait]
-impl Edit for PauseSome {
-    type Answer = Vec<bool>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Vec<bool>, sqlx::Error> {
-        let pauses: HashMap<_, _> = self.0.iter().map(|pause| (pause.id, pause)).collect();
-        let pause = |current: &Destination| {
-            let paused = pauses.get(&current.id)?.applied_to(current)?;
-            let activity = Activity::of_pause(&paused);
-            Some((paused, Some(activity)))
-        };
-        let ids: Vec<_> = self.0.iter().map(|pause| pause.id).collect();
-        let uuids: Vec<Uuid> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
-        let tenants: Vec<String> = sqlx::query_scalar(TENANTS).bind(uuids).fetch_all(&mut *connection).await?;
-        // Under the locks of the tenants no event is fanned out partly before and partly after the pause.
-        let begin = begin_to_edit(tenants.iter().map(String::as_str));
-        let mut transaction = connection.begin_with(begin).await?;
-        let paused = change_all(&mut transaction, &ids, pause).await?;
-        transaction.commit().await?;
-        Ok(paused)
-    }
+pub(crate) async fn pause_all(connection: &mut PgConnection, pauses: &[Pause]) -> Result<Vec<bool>, sqlx::Error> {
+    let by_id: HashMap<_, _> = pauses.iter().map(|pause| (pause.id, pause)).collect();
+    let pause = |current: &Destination| {
+        let paused = by_id.get(&current.id)?.applied_to(current)?;
+        let activity = Activity::of_pause(&paused);
+        Some((paused, Some(activity)))
+    };
+    let ids: Vec<_> = pauses.iter().map(|pause| pause.id).collect();
+    let uuids: Vec<Uuid> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
+    let tenants: Vec<String> = sqlx::query_scalar(TENANTS).bind(uuids).fetch_all(&mut *connection).await?;
+    // Under the locks of the tenants no event is fanned out partly before and partly after the pause.
+    let begin = begin_to_edit(tenants.iter().map(String::as_str));
+    let mut transaction = connection.begin_with(begin).await?;
+    let paused = change_all(&mut transaction, &ids, pause).await?;
+    transaction.commit().await?;
+    Ok(paused)
 }
 
 /// Without the locks of tenants: events would wait for each of the many changes while a breaker of their tenant opens
 /// and closes. Ingest looks at a breaker only to leave out the fast path, and Redis declines a delivery whose
 /// destination has other terms. So if a process misses a change, nothing is sent that must not be.
-pub(crate) struct ChangeBreakers(pub(crate) Vec<BreakerChange>);
-
-#[async_trait]
-impl Edit for ChangeBreakers {
-    type Answer = Vec<bool>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Vec<bool>, sqlx::Error> {
-        let changes: HashMap<_, _> = self.0.iter().map(|change| (change.id, change)).collect();
-        let change = |current: &Destination| {
-            let changed = changes.get(&current.id)?.applied_to(current)?;
-            let activity = Activity::of_breaker(current, &changed);
-            Some((changed, activity))
-        };
-        let ids: Vec<_> = self.0.iter().map(|change| change.id).collect();
-        let mut transaction = connection.begin_with(AssertSqlSafe(format!("BEGIN; {RECOVERABLE}"))).await?;
-        let changed = change_all(&mut transaction, &ids, change).await?;
-        transaction.commit().await?;
-        Ok(changed)
-    }
+pub(crate) async fn change_breakers(
+    connection: &mut PgConnection,
+    changes: &[BreakerChange],
+) -> Result<Vec<bool>, sqlx::Error> {
+    let by_id: HashMap<_, _> = changes.iter().map(|change| (change.id, change)).collect();
+    let change = |current: &Destination| {
+        let changed = by_id.get(&current.id)?.applied_to(current)?;
+        let activity = Activity::of_breaker(current, &changed);
+        Some((changed, activity))
+    };
+    let ids: Vec<_> = changes.iter().map(|change| change.id).collect();
+    let mut transaction = connection.begin_with(AssertSqlSafe(format!("BEGIN; {RECOVERABLE}"))).await?;
+    let changed = change_all(&mut transaction, &ids, change).await?;
+    transaction.commit().await?;
+    Ok(changed)
 }
 
 /// Replaces destinations with the results of `change` in a transaction, and records the activities. `change` returns
@@ -160,10 +139,10 @@ async fn write(connection: &mut PgConnection, changed: &[Destination]) -> Result
     }
     let breakers = changed.iter().map(|destination| serde_json::to_string(&destination.breaker).map_err(unwritable));
     sqlx::query(CHANGE)
-        .bind(changed.iter().map(|destination| uuid(destination.id.as_bytes())).collect::<Vec<_>>())
-        .bind(changed.iter().map(|destination| destination.updated_at.as_nanos()).collect::<Vec<_>>())
-        .bind(changed.iter().map(|destination| destination.settings.paused).collect::<Vec<_>>())
-        .bind(changed.iter().map(|destination| destination.paused_reason.clone()).collect::<Vec<_>>())
+        .bind(column(changed, |destination| uuid(destination.id.as_bytes())))
+        .bind(column(changed, |destination| destination.updated_at.as_nanos()))
+        .bind(column(changed, |destination| destination.settings.paused))
+        .bind(column(changed, |destination| destination.paused_reason.clone()))
         .bind(breakers.collect::<Result<Vec<_>, _>>()?)
         .execute(connection)
         .await

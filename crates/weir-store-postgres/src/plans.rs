@@ -22,8 +22,8 @@ use crate::{
     counters::{COUNTS, FOLD, OLDEST_IN_FLIGHT, OLDEST_WAITING},
     database::Database,
     deliveries::{count_of_part, deliveries_page, failures_of_part, large_backlog, window_end},
+    destination_edits::CANCEL_SOME,
     destinations::{RECENT_ARRIVALS, RECENT_SENDS},
-    edits::CANCEL_SOME,
     fixtures::{NOW, creation, destination, destination_id, event, request, result},
     history::{IN_ORDER, SENDS, Select, event_deliveries, events_page, events_window_end},
     ingest::KNOWN_KEYS,
@@ -34,8 +34,7 @@ use crate::{
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
     purge::{PURGE, PURGE_PREFIX, PURGE_TYPE, count_sql},
     recovery::{EXPIRED, NAMED},
-    replay_steps::{IS_UNFINISHED, PUT_BACK, step_of},
-    replays::FIGURES,
+    replay_steps::{FIGURES, IS_UNFINISHED, PUT_BACK, step_of},
     results::SETTLE,
 };
 

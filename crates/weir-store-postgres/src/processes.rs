@@ -24,10 +24,9 @@ use weir_store::{
 
 use crate::{
     PostgresStore, Shared,
-    edits::Edit,
-    ingest::column,
-    recovery::{Abandoned, Recovery},
-    rows::{Unreadable, process_id, uuid},
+    edit::change,
+    recovery::{Abandoned, recover},
+    rows::{Unreadable, column, process_id, uuid},
     writer::Operation,
 };
 
@@ -51,14 +50,14 @@ impl OwnProcess {
 #[async_trait]
 impl Processes for PostgresStore {
     async fn register_process(&self) -> StoreResult<ProcessId> {
-        let id = ProcessId(self.edit(Register).await?);
+        let id = ProcessId(self.edit(|connection| change(register(connection))).await?);
         self.shared.process.set(Some(id));
         Ok(id)
     }
 
     async fn describe_process(&self, profile: ProcessProfile) -> StoreResult<()> {
         match self.shared.process.id() {
-            Some(id) => self.edit(Describe { id, profile }).await,
+            Some(id) => self.edit(|connection| change(describe(connection, id, &profile))).await,
             None => Ok(()),
         }
     }
@@ -80,12 +79,12 @@ impl Processes for PostgresStore {
     }
 
     async fn declare_dead(&self, id: ProcessId, beat: i64) -> StoreResult<bool> {
-        self.edit(Remove { id, beat: Some(beat) }).await
+        self.edit(|connection| change(remove(connection, id, Some(beat)))).await
     }
 
     async fn deregister(&self) -> StoreResult<()> {
         if let Some(id) = self.shared.process.id() {
-            self.edit(Remove { id, beat: None }).await?;
+            self.edit(|connection| change(remove(connection, id, None))).await?;
             self.shared.process.set(None);
         }
         Ok(())
@@ -97,7 +96,8 @@ impl Processes for PostgresStore {
         }
         // Every process updates rows in the order of their ids, which prevents deadlocks.
         claims.sort_unstable_by_key(|claim| claim.delivery_id);
-        self.edit(Renewal { claims, expires_at, owner: self.shared.process.id() }).await
+        let owner = self.shared.process.id();
+        self.edit(|connection| change(renew(connection, &claims, expires_at, owner))).await
     }
 
     async fn orphaned_claims(&self, limit: u32) -> StoreResult<Vec<Claim>> {
@@ -108,7 +108,8 @@ impl Processes for PostgresStore {
         if claims.is_empty() {
             return Ok(Recovered::default());
         }
-        self.edit(Recovery { now, of: Abandoned::Named(claims) }).await
+        let named = Abandoned::Named(claims);
+        self.edit(|connection| change(recover(connection, &named, now))).await
     }
 }
 
@@ -141,51 +142,28 @@ UPDATE deliveries d SET claim_expires_at = greatest(d.claim_expires_at, $3), cla
 FROM unnest($1::uuid[], $2::bigint[]) AS r (id, epoch)
 WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1";
 
-struct Renewal {
-    claims: Vec<Claim>,
+async fn renew(
+    connection: &mut PgConnection,
+    claims: &[Claim],
     expires_at: Timestamp,
     owner: Option<ProcessId>,
+) -> Result<u64, sqlx::Error> {
+    let renew = sqlx::query(RENEW)
+        .bind(column(claims, |claim| uuid(claim.delivery_id.as_bytes())))
+        .bind(column(claims, |claim| claim.epoch))
+        .bind(expires_at.as_nanos())
+        .bind(owner.map(|owner| owner.0));
+    Ok(renew.execute(connection).await?.rows_affected())
 }
 
-#[async_trait]
-impl Edit for Renewal {
-    type Answer = u64;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
-        let renew = sqlx::query(RENEW)
-            .bind(column(&self.claims, |claim| uuid(claim.delivery_id.as_bytes())))
-            .bind(column(&self.claims, |claim| claim.epoch))
-            .bind(self.expires_at.as_nanos())
-            .bind(self.owner.map(|owner| owner.0));
-        Ok(renew.execute(connection).await?.rows_affected())
-    }
+async fn register(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
+    sqlx::query_scalar(REGISTER).fetch_one(connection).await
 }
 
-struct Register;
-
-#[async_trait]
-impl Edit for Register {
-    type Answer = i32;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
-        sqlx::query_scalar(REGISTER).fetch_one(connection).await
-    }
-}
-
-struct Describe {
-    id: ProcessId,
-    profile: ProcessProfile,
-}
-
-#[async_trait]
-impl Edit for Describe {
-    type Answer = ();
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let ProcessProfile { role, version, started_at } = &self.profile;
-        let describe = sqlx::query(DESCRIBE).bind(self.id.0).bind(role).bind(version).bind(started_at.as_nanos());
-        describe.execute(connection).await.map(drop)
-    }
+async fn describe(connection: &mut PgConnection, id: ProcessId, profile: &ProcessProfile) -> Result<(), sqlx::Error> {
+    let ProcessProfile { role, version, started_at } = profile;
+    let describe = sqlx::query(DESCRIBE).bind(id.0).bind(role).bind(version).bind(started_at.as_nanos());
+    describe.execute(connection).await.map(drop)
 }
 
 fn running_process(row: &PgRow) -> Result<RunningProcess, Unreadable> {
@@ -195,19 +173,9 @@ fn running_process(row: &PgRow) -> Result<RunningProcess, Unreadable> {
     Ok(RunningProcess { id: process_id(row, 0)?, profile })
 }
 
-struct Remove {
-    id: ProcessId,
-    beat: Option<i64>,
-}
-
-#[async_trait]
-impl Edit for Remove {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let removed = sqlx::query(REMOVE).bind(self.id.0).bind(self.beat).execute(connection).await?;
-        Ok(removed.rows_affected() == 1)
-    }
+async fn remove(connection: &mut PgConnection, id: ProcessId, beat: Option<i64>) -> Result<bool, sqlx::Error> {
+    let removed = sqlx::query(REMOVE).bind(id.0).bind(beat).execute(connection).await?;
+    Ok(removed.rows_affected() == 1)
 }
 
 /// A beat. It has a connection of its own, so that it waits neither for other operations of this process nor for the

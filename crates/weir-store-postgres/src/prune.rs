@@ -16,10 +16,9 @@ use weir_store::{
 use crate::{
     PostgresStore,
     errors::{is_in_use, store_error},
-    open::recoverable,
     partitions::{Day, MILLIS_PER_DAY, day_of, day_of_id},
     rows::{Read, uuid},
-    writer::{GROUP_TIMEOUT, connect, within},
+    writer::{GROUP_TIMEOUT, connect, recoverable, within},
 };
 
 /// The most rows that one step reads. It deletes some or all of them.

@@ -1,12 +1,11 @@
 //! A purge in steps: each step reads a part of the waiting deliveries of one destination and cancels those that match.
 //! The order of the steps is that of [`weir_store::PurgeScan`].
 
-use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _};
 use weir_core::{activity::Activity, order::BEHIND, pattern::EventPattern};
 use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _};
 
-use crate::{activity::record, edits::Edit, history::Select, message_groups::advance, rows::uuid};
+use crate::{activity::record, history::Select, message_groups::advance, rows::uuid};
 
 /// How many deliveries a step reads. Claims of the destination wait for the commit of a step.
 const STEP: i64 = 1_000;
@@ -80,70 +79,62 @@ pub(crate) fn count_sql(purge: &Purge) -> Select {
     select
 }
 
-pub(crate) struct PurgeSome<'p> {
-    pub(crate) purge: &'p Purge,
-    pub(crate) after: Option<PurgePlace>,
-    pub(crate) activity: &'p Activity,
-    /// The number of deliveries that earlier steps have cancelled.
-    pub(crate) before: u64,
+/// Makes one step, and records the purge with the number of deliveries that it has cancelled. Earlier steps have
+/// cancelled `before`.
+pub(crate) async fn purge_some(
+    connection: &mut PgConnection,
+    purge: &Purge,
+    after: Option<PurgePlace>,
+    activity: &Activity,
+    before: u64,
+) -> Result<PurgeStep, sqlx::Error> {
+    let mut after = after.unwrap_or(PurgePlace::FIRST_BEHIND);
+    let mut transaction = connection.begin().await?;
+    let mut scan = scan_some(&mut transaction, purge, after).await?;
+    if scan.found_none_behind(after) {
+        after = PurgePlace::FIRST_DUE;
+        scan = scan_some(&mut transaction, purge, after).await?;
+    }
+    if scan.cancelled > 0 {
+        record(&mut transaction, &activity.clone().with_cancelled(before + scan.cancelled)).await?;
+    }
+    transaction.commit().await?;
+    advance(&scan.freed, &[], connection).await;
+    Ok(scan.step(after))
 }
 
-#[async_trait]
-impl Edit for PurgeSome<'_> {
-    type Answer = PurgeStep;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<PurgeStep, sqlx::Error> {
-        let mut after = self.after.unwrap_or(PurgePlace::FIRST_BEHIND);
-        let mut transaction = connection.begin().await?;
-        let mut scan = self.scan(after, &mut transaction).await?;
-        if scan.found_none_behind(after) {
-            after = PurgePlace::FIRST_DUE;
-            scan = self.scan(after, &mut transaction).await?;
-        }
-        if scan.cancelled > 0 {
-            record(&mut transaction, &self.activity.clone().with_cancelled(self.before + scan.cancelled)).await?;
-        }
-        transaction.commit().await?;
-        advance(&scan.freed, &[], connection).await;
-        Ok(scan.step(after))
+async fn scan_some(connection: &mut PgConnection, purge: &Purge, after: PurgePlace) -> Result<PurgeScan, sqlx::Error> {
+    let &Purge { destination_id, ref event_type, before, now, .. } = purge;
+    // A purge of every type looks up no events.
+    let (sql, of_type) = match event_type {
+        None => (PURGE, None),
+        Some(EventPattern::Any) => (PURGE_ANY, None),
+        Some(EventPattern::Exact(exact)) => (PURGE_TYPE, Some(exact)),
+        Some(EventPattern::Prefix(prefix)) => (PURGE_PREFIX, Some(prefix)),
+    };
+    // Deliveries behind heads are read first, and alone. The scan of due deliveries ends before them.
+    let last_due = if after.is_behind() { BEHIND.as_nanos() } else { BEHIND.as_nanos() - 1 };
+    let mut query = sqlx::query(sql)
+        .bind(uuid(destination_id.as_bytes()))
+        .bind(after.due.as_nanos())
+        .bind(uuid(after.id.as_bytes()))
+        .bind(STEP)
+        .bind(purge.state_codes())
+        .bind(before.as_nanos())
+        .bind(now.as_nanos())
+        .bind(last_due);
+    if let Some(text) = of_type {
+        query = query.bind(text);
     }
-}
-
-impl PurgeSome<'_> {
-    async fn scan(&self, after: PurgePlace, connection: &mut PgConnection) -> Result<PurgeScan, sqlx::Error> {
-        let &Purge { destination_id, ref event_type, before, now, .. } = self.purge;
-        // A purge of every type looks up no events.
-        let (sql, of_type) = match event_type {
-            None => (PURGE, None),
-            Some(EventPattern::Any) => (PURGE_ANY, None),
-            Some(EventPattern::Exact(exact)) => (PURGE_TYPE, Some(exact)),
-            Some(EventPattern::Prefix(prefix)) => (PURGE_PREFIX, Some(prefix)),
-        };
-        // Deliveries behind heads are read first, and alone. The scan of due deliveries ends before them.
-        let last_due = if after.is_behind() { BEHIND.as_nanos() } else { BEHIND.as_nanos() - 1 };
-        let mut query = sqlx::query(sql)
-            .bind(uuid(destination_id.as_bytes()))
-            .bind(after.due.as_nanos())
-            .bind(uuid(after.id.as_bytes()))
-            .bind(STEP)
-            .bind(self.purge.state_codes())
-            .bind(before.as_nanos())
-            .bind(now.as_nanos())
-            .bind(last_due);
-        if let Some(text) = of_type {
-            query = query.bind(text);
-        }
-        // Without a row no delivery waits after the place.
-        let Some(row) = query.fetch_optional(connection).await? else { return Ok(PurgeScan::default()) };
-        let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
-        let message_groups =
-            keys.into_iter().flatten().map(|ordering_key| MessageGroup { destination_id, ordering_key });
-        Ok(PurgeScan {
-            last: Some(PurgePlace { due: row.time(2)?, id: row.delivery_id(3)? }),
-            is_full: row.int(0)? == STEP,
-            cancelled: row.count(1)?,
-            // The groups of deliveries that were behind still have their heads.
-            freed: message_groups.filter(|_| !after.is_behind()).collect(),
-        })
-    }
+    // Without a row no delivery waits after the place.
+    let Some(row) = query.fetch_optional(connection).await? else { return Ok(PurgeScan::default()) };
+    let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
+    let message_groups = keys.into_iter().flatten().map(|ordering_key| MessageGroup { destination_id, ordering_key });
+    Ok(PurgeScan {
+        last: Some(PurgePlace { due: row.time(2)?, id: row.delivery_id(3)? }),
+        is_full: row.int(0)? == STEP,
+        cancelled: row.count(1)?,
+        // The groups of deliveries that were behind still have their heads.
+        freed: message_groups.filter(|_| !after.is_behind()).collect(),
+    })
 }

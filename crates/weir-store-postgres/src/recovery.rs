@@ -1,6 +1,5 @@
 //! Recovery of abandoned claims: claims that have expired, and claims that the caller names.
 
-use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{Timestamp, claim::Claim, retry::RetryPolicy};
 use weir_store::{
@@ -9,10 +8,8 @@ use weir_store::{
 };
 
 use crate::{
-    edits::Edit,
-    ingest::column,
     results::settle_all,
-    rows::{Read, uuid},
+    rows::{Read, column, uuid},
 };
 
 /// Reads and locks claims, with the retry policies that decide the next states of their deliveries. Several processes
@@ -50,32 +47,27 @@ pub(crate) enum Abandoned {
     Named(Vec<Claim>),
 }
 
-pub(crate) struct Recovery {
-    pub(crate) of: Abandoned,
-    pub(crate) now: Timestamp,
-}
-
-#[async_trait]
-impl Edit for Recovery {
-    type Answer = Recovered;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Recovered, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        // Lock the claims, so that no late result settles them meanwhile.
-        let query = match &self.of {
-            Abandoned::Expired { until, limit } => sqlx::query(EXPIRED).bind(until.as_nanos()).bind(i64::from(*limit)),
-            Abandoned::Named(claims) => sqlx::query(NAMED)
-                .bind(column(claims, |claim| uuid(claim.delivery_id.as_bytes())))
-                .bind(column(claims, |claim| claim.epoch)),
-        };
-        let rows = query.fetch_all(&mut *transaction).await?;
-        // Each was an attempt of unknown outcome: the request may have been sent, so it counts.
-        let results: Result<Vec<AttemptResult>, sqlx::Error> =
-            rows.iter().map(|row| Ok(read_abandoned(row)?.unknown_outcome(self.now))).collect();
-        let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
-        transaction.commit().await?;
-        Ok(Recovered::of(&settled.advance(connection).await))
-    }
+/// Resolves abandoned claims as attempts of unknown outcome.
+pub(crate) async fn recover(
+    connection: &mut PgConnection,
+    abandoned: &Abandoned,
+    now: Timestamp,
+) -> Result<Recovered, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    // Lock the claims, so that no late result settles them meanwhile.
+    let query = match abandoned {
+        Abandoned::Expired { until, limit } => sqlx::query(EXPIRED).bind(until.as_nanos()).bind(i64::from(*limit)),
+        Abandoned::Named(claims) => sqlx::query(NAMED)
+            .bind(column(claims, |claim| uuid(claim.delivery_id.as_bytes())))
+            .bind(column(claims, |claim| claim.epoch)),
+    };
+    let rows = query.fetch_all(&mut *transaction).await?;
+    // Each was an attempt of unknown outcome: the request may have been sent, so it counts.
+    let results: Result<Vec<AttemptResult>, sqlx::Error> =
+        rows.iter().map(|row| Ok(read_abandoned(row)?.unknown_outcome(now))).collect();
+    let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
+    transaction.commit().await?;
+    Ok(Recovered::of(&settled.advance(connection).await))
 }
 
 fn read_abandoned(row: &PgRow) -> Read<AbandonedClaim> {

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 
-use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
 use weir_store::{
@@ -14,10 +13,9 @@ use weir_store::{
 };
 
 use crate::{
-    edits::Edit,
+    deliveries::JOINED,
     history::Select,
     message_groups::{advance, of_columns},
-    replays::{FIGURES, filter_joins},
     rows::{Read, Unreadable, uuid},
 };
 
@@ -34,6 +32,9 @@ const MARK_MOVED: &str = "UPDATE replays SET phase = 1, total = moved WHERE id =
 
 const END: &str = "
 UPDATE replays SET phase = $2, delivered = $3, failed = $4, cancelled = $5, ended_at = coalesce(ended_at, $6) WHERE id = $1";
+
+/// Counts by state: an index-only scan, on pages that vacuum has marked all-visible.
+pub(crate) const FIGURES: &str = "SELECT state, count(*) FROM deliveries WHERE replay_id = $1 GROUP BY state";
 
 const DELETE_REPLAY_DESTINATIONS: &str = "DELETE FROM replay_destinations WHERE replay_id = $1";
 
@@ -61,119 +62,116 @@ UPDATE deliveries d SET state = d.state_before, state_before = NULL, attempts_be
 FROM waiting WHERE d.id = waiting.id"
 );
 
-pub(crate) struct Step {
-    pub(crate) id: ReplayId,
-    pub(crate) now: Timestamp,
+pub(crate) async fn step(
+    connection: &mut PgConnection,
+    id: ReplayId,
+    now: Timestamp,
+) -> Result<ReplayStep, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    // No row: the replay has ended, or another process makes its step.
+    let row = sqlx::query(LOCK).bind(uuid(id.as_bytes())).fetch_optional(&mut *transaction).await?;
+    let Some(row) = row else { return Ok(ReplayStep::default()) };
+    let open = read_open(id, &row)?;
+    let mut message_groups = BTreeSet::new();
+    let step = match open.task() {
+        ReplayTask::Move(state) => move_some(&mut transaction, &open, state, now, &mut message_groups).await?,
+        ReplayTask::MarkMoved => mark_moved(&mut transaction, id).await?,
+        ReplayTask::PutBack => match put_back(&mut transaction, id, now).await? {
+            0 => end_if_finished(&mut transaction, id, ReplayPhase::Cancelled, now).await?,
+            moved => ReplayStep::of(moved, Vec::new()),
+        },
+        ReplayTask::End(ended) => end_if_finished(&mut transaction, id, ended, now).await?,
+    };
+    transaction.commit().await?;
+    advance(&message_groups, &[], connection).await;
+    Ok(step)
 }
 
-#[async_trait]
-impl Edit for Step {
-    type Answer = ReplayStep;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        // No row: the replay has ended, or another process makes its step.
-        let row = sqlx::query(LOCK).bind(uuid(self.id.as_bytes())).fetch_optional(&mut *transaction).await?;
-        let Some(row) = row else { return Ok(ReplayStep::default()) };
-        let open = self.read_open(&row)?;
-        let mut message_groups = BTreeSet::new();
-        let step = match open.task() {
-            ReplayTask::Move(state) => self.move_some(&open, state, &mut message_groups, &mut transaction).await?,
-            ReplayTask::MarkMoved => self.mark_moved(&mut transaction).await?,
-            ReplayTask::PutBack => match self.put_back(&mut transaction).await? {
-                0 => self.end_if_finished(ReplayPhase::Cancelled, &mut transaction).await?,
-                moved => ReplayStep::of(moved, Vec::new()),
-            },
-            ReplayTask::End(ended) => self.end_if_finished(ended, &mut transaction).await?,
-        };
-        transaction.commit().await?;
-        advance(&message_groups, &[], connection).await;
-        Ok(step)
-    }
+/// Reads a row of [`LOCK`].
+fn read_open(id: ReplayId, row: &PgRow) -> Read<OpenReplay> {
+    let state = usize::try_from(row.int(3)?).map_err(|_| Corrupt("a place"))?;
+    Ok(OpenReplay {
+        id,
+        phase: rows::phase(row, 0)?,
+        filter: row.parsed(1, "a filter", ReplayFilter::from_stored)?,
+        created_at: row.time(2)?,
+        place: ReplayPlace { state, after: row.id(4)? },
+        moved: row.count(5)?,
+    })
 }
 
-impl Step {
-    /// Reads a row of [`LOCK`].
-    fn read_open(&self, row: &PgRow) -> Read<OpenReplay> {
-        let state = usize::try_from(row.int(3)?).map_err(|_| Corrupt("a place"))?;
-        Ok(OpenReplay {
-            id: self.id,
-            phase: rows::phase(row, 0)?,
-            filter: row.parsed(1, "a filter", ReplayFilter::from_stored)?,
-            created_at: row.time(2)?,
-            place: ReplayPlace { state, after: row.id(4)? },
-            moved: row.count(5)?,
-        })
-    }
+/// Reads the next deliveries in a state and moves those that the replay takes. Ordered deliveries join their
+/// message groups among the live deliveries: the caller advances these groups after its commit.
+async fn move_some(
+    connection: &mut PgConnection,
+    open: &OpenReplay,
+    state: DeliveryState,
+    now: Timestamp,
+    message_groups: &mut BTreeSet<MessageGroup>,
+) -> Result<ReplayStep, sqlx::Error> {
+    // One statement reads the next deliveries and moves those that the replay takes.
+    let (sql, arguments) = move_statement(open, state, now).into_parts();
+    let arguments = arguments.map_err(|_| Unreadable::from(Corrupt("a filter")))?;
+    let row = sqlx::query_with(AssertSqlSafe(sql), arguments).fetch_one(&mut *connection).await?;
+    let moved = row.count(1)?;
+    let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
+    let (ordered_destinations, keys): (Vec<Uuid>, Vec<String>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
+    message_groups.extend(of_columns(ordered_destinations, keys));
+    // Save the place in the same transaction: after a crash the next step continues here and moves nothing twice.
+    let place = open.place.next(row.optional_id(2)?, row.int(0)? == STEP);
+    sqlx::query(SAVE_PROGRESS)
+        .bind(uuid(open.id.as_bytes()))
+        .bind(place.state as i32)
+        .bind(uuid(&place.after))
+        .bind((open.moved + moved) as i64)
+        .execute(connection)
+        .await?;
+    let wake = wake.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes()));
+    Ok(ReplayStep::of(moved, wake.collect()))
+}
 
-    /// Reads the next deliveries in a state and moves those that the replay takes. Ordered deliveries join their
-    /// message groups among the live deliveries: the caller advances these groups after its commit.
-    async fn move_some(
-        &self,
-        open: &OpenReplay,
-        state: DeliveryState,
-        message_groups: &mut BTreeSet<MessageGroup>,
-        connection: &mut PgConnection,
-    ) -> Result<ReplayStep, sqlx::Error> {
-        // One statement reads the next deliveries and moves those that the replay takes.
-        let (sql, arguments) = move_some(open, state, self.now).into_parts();
-        let arguments = arguments.map_err(|_| Unreadable::from(Corrupt("a filter")))?;
-        let row = sqlx::query_with(AssertSqlSafe(sql), arguments).fetch_one(&mut *connection).await?;
-        let moved = row.count(1)?;
-        let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
-        let (ordered_destinations, keys): (Vec<Uuid>, Vec<String>) =
-            (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
-        message_groups.extend(of_columns(ordered_destinations, keys));
-        // Save the place in the same transaction: after a crash the next step continues here and moves nothing twice.
-        let place = open.place.next(row.optional_id(2)?, row.int(0)? == STEP);
-        sqlx::query(SAVE_PROGRESS)
-            .bind(uuid(self.id.as_bytes()))
-            .bind(place.state as i32)
-            .bind(uuid(&place.after))
-            .bind((open.moved + moved) as i64)
-            .execute(connection)
-            .await?;
-        let wake = wake.into_iter().map(|id| DestinationId::from_bytes(id.into_bytes()));
-        Ok(ReplayStep::of(moved, wake.collect()))
-    }
+async fn mark_moved(connection: &mut PgConnection, id: ReplayId) -> Result<ReplayStep, sqlx::Error> {
+    sqlx::query(MARK_MOVED).bind(uuid(id.as_bytes())).execute(connection).await?;
+    Ok(ReplayStep::of(0, Vec::new()))
+}
 
-    async fn mark_moved(&self, connection: &mut PgConnection) -> Result<ReplayStep, sqlx::Error> {
-        sqlx::query(MARK_MOVED).bind(uuid(self.id.as_bytes())).execute(connection).await?;
-        Ok(ReplayStep::of(0, Vec::new()))
-    }
+/// Returns how many deliveries it put back.
+async fn put_back(connection: &mut PgConnection, id: ReplayId, now: Timestamp) -> Result<u64, sqlx::Error> {
+    let put_back = sqlx::query(PUT_BACK).bind(uuid(id.as_bytes())).bind(STEP).bind(now.as_nanos());
+    Ok(put_back.execute(connection).await?.rows_affected())
+}
 
-    /// Returns how many deliveries it put back.
-    async fn put_back(&self, connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
-        let put_back = sqlx::query(PUT_BACK).bind(uuid(self.id.as_bytes())).bind(STEP).bind(self.now.as_nanos());
-        Ok(put_back.execute(connection).await?.rows_affected())
+async fn end_if_finished(
+    connection: &mut PgConnection,
+    id: ReplayId,
+    ended: ReplayPhase,
+    now: Timestamp,
+) -> Result<ReplayStep, sqlx::Error> {
+    let id = uuid(id.as_bytes());
+    let unfinished = sqlx::query(IS_UNFINISHED).bind(id).bind(ended.waits_for_live());
+    if unfinished.fetch_optional(&mut *connection).await?.is_some() {
+        return Ok(ReplayStep::default());
     }
+    // Nothing waits for the replay any more: store its figures, which each request has counted until now.
+    let counted = sqlx::query(FIGURES).bind(id).fetch_all(&mut *connection).await?;
+    let figures: ReplayFigures = counted.iter().map(rows::figure).collect::<Read<_>>()?;
+    sqlx::query(END)
+        .bind(id)
+        .bind(phase_code(ended))
+        .bind(figures.delivered as i64)
+        .bind(figures.failed as i64)
+        .bind(figures.cancelled as i64)
+        .bind(now.as_nanos())
+        .execute(&mut *connection)
+        .await?;
+    // The runs of its destinations need not claim for this replay any more.
+    sqlx::query(DELETE_REPLAY_DESTINATIONS).bind(id).execute(connection).await?;
+    Ok(ReplayStep::default())
+}
 
-    async fn end_if_finished(
-        &self,
-        ended: ReplayPhase,
-        connection: &mut PgConnection,
-    ) -> Result<ReplayStep, sqlx::Error> {
-        let id = uuid(self.id.as_bytes());
-        let unfinished = sqlx::query(IS_UNFINISHED).bind(id).bind(ended.waits_for_live());
-        if unfinished.fetch_optional(&mut *connection).await?.is_some() {
-            return Ok(ReplayStep::default());
-        }
-        // Nothing waits for the replay any more: store its figures, which each request has counted until now.
-        let counted = sqlx::query(FIGURES).bind(id).fetch_all(&mut *connection).await?;
-        let figures: ReplayFigures = counted.iter().map(rows::figure).collect::<Read<_>>()?;
-        sqlx::query(END)
-            .bind(id)
-            .bind(phase_code(ended))
-            .bind(figures.delivered as i64)
-            .bind(figures.failed as i64)
-            .bind(figures.cancelled as i64)
-            .bind(self.now.as_nanos())
-            .execute(&mut *connection)
-            .await?;
-        // The runs of its destinations need not claim for this replay any more.
-        sqlx::query(DELETE_REPLAY_DESTINATIONS).bind(id).execute(connection).await?;
-        Ok(ReplayStep::default())
-    }
+/// The joins that the filter needs, each a lookup per row.
+pub(crate) fn filter_joins(filter: &ReplayFilter) -> &'static str {
+    if filter.deliveries.filters_joined() { JOINED } else { "" }
 }
 
 /// One step of a replay that moves deliveries:
@@ -184,15 +182,36 @@ impl Step {
 ///    planner could start with all deliveries of the destinations.
 /// 4. Lock the rows that have not changed since (`chosen`), skip rows that another transaction has locked, and move the
 ///    locked ones (`moved`).
-fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select {
-    // `seen`: the next deliveries in this state, after the place. Their number says whether the state is read to its
-    // end.
+fn move_statement(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select {
+    let mut select = seen(open, state);
+    add_wanted(&mut select, open, state, now);
+    add_moved(&mut select, open, now);
+    // `inserted`: the runs of these destinations also claim deliveries of replays.
+    select.sql.push_str(
+        "), inserted AS (
+            INSERT INTO replay_destinations (replay_id, destination_id) SELECT",
+    );
+    select.value(uuid(open.id.as_bytes()));
+    select.sql.push_str(
+        ", destination_id FROM (SELECT DISTINCT destination_id FROM moved) m ON CONFLICT DO NOTHING
+        )",
+    );
+    select.sql.push_str(RESULT);
+    select
+}
+
+/// The next deliveries in this state, after the place. Their number says whether the state is read to its end.
+fn seen(open: &OpenReplay, state: DeliveryState) -> Select {
     let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
     select.index_for_state(&open.filter, state);
     select.compare("d.id >", uuid(&open.place.after));
     select.sql.push_str(" ORDER BY d.id LIMIT");
     select.value(STEP);
-    // `live`: destinations are locked before deliveries, as in a deletion. `wanted`: the filter chooses among `seen`.
+    select
+}
+
+/// `live`: destinations are locked before deliveries, as in a deletion. `wanted`: the filter chooses among `seen`.
+fn add_wanted(select: &mut Select, open: &OpenReplay, state: DeliveryState, now: Timestamp) {
     select.sql = format!(
         "WITH seen AS MATERIALIZED ({}), live AS MATERIALIZED (
             SELECT id, ordered FROM destinations
@@ -204,8 +223,12 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
     );
     select.eligible(state, open.created_at, now);
     select.filter_joined(&open.filter.deliveries);
-    // `chosen` locks the rows that have not changed. `moved` makes these deliveries wait, and keeps the values that a
-    // cancellation restores.
+}
+
+/// `chosen` locks the rows that have not changed. `moved` makes these deliveries wait, and keeps the values that a
+/// cancellation restores. A delivery with a key at an ordered destination joins its message group: it becomes a live
+/// delivery behind the others of the group.
+fn add_moved(select: &mut Select, open: &OpenReplay, now: Timestamp) {
     select.sql.push_str(
         "), chosen AS MATERIALIZED (
             SELECT d.id, d.destination_id FROM wanted JOIN deliveries d
@@ -215,8 +238,6 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
             UPDATE deliveries d SET state = 0, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id =",
     );
     select.value(uuid(open.id.as_bytes()));
-    // A delivery with a key at an ordered destination joins its message group. It becomes a live delivery behind the
-    // others of the group.
     select.sql.push_str(concat!(
         ", ordering_key = CASE WHEN live.ordered THEN d.ordering_key END,
             is_replay = NOT (live.ordered AND d.ordering_key IS NOT NULL),
@@ -227,28 +248,22 @@ fn move_some(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Select 
     select.value(open.created_at.as_nanos());
     select.sql.push_str(" END, updated_at =");
     select.value(now.as_nanos());
-    // `inserted`: the runs of these destinations also claim deliveries of replays.
     select.sql.push_str(
         " FROM chosen JOIN live ON live.id = chosen.destination_id WHERE d.id = chosen.id
             RETURNING d.destination_id, d.ordering_key
-        ), inserted AS (
-            INSERT INTO replay_destinations (replay_id, destination_id) SELECT",
+        ",
     );
-    select.value(uuid(open.id.as_bytes()));
-    // The result: how many deliveries were read and moved, the last id that was read, the destinations to wake, and the
-    // message groups to advance.
-    select.sql.push_str(
-        ", destination_id FROM (SELECT DISTINCT destination_id FROM moved) m ON CONFLICT DO NOTHING
-        )
+}
+
+/// How many deliveries were read and moved, the last id that was read, the destinations to wake, and the message groups
+/// to advance.
+const RESULT: &str = "
         SELECT (SELECT count(*) FROM seen), (SELECT count(*) FROM moved), (SELECT id FROM seen ORDER BY id DESC LIMIT 1),
             ARRAY(SELECT DISTINCT destination_id FROM moved),
             ARRAY(SELECT destination_id FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key),
-            ARRAY(SELECT ordering_key FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key)",
-    );
-    select
-}
+            ARRAY(SELECT ordering_key FROM moved WHERE ordering_key IS NOT NULL ORDER BY destination_id, ordering_key)";
 
 #[cfg(test)]
 pub(crate) fn step_of(filter: ReplayFilter, state: DeliveryState) -> String {
-    move_some(&weir_store::conformance::begun(filter), state, Timestamp::MIN).sql
+    move_statement(&weir_store::conformance::begun(filter), state, Timestamp::MIN).sql
 }

@@ -12,10 +12,9 @@ use weir_store::{
 use crate::{
     PostgresStore,
     activity::{record, record_creation},
-    deliveries::JOINED,
-    edits::Edit,
+    edit::change,
     history::Select,
-    replay_steps::Step,
+    replay_steps::{FIGURES, filter_joins, step},
     rows::uuid,
 };
 
@@ -31,7 +30,7 @@ impl Replays for PostgresStore {
     }
 
     async fn create_replay(&self, replay: NewReplay, total: u64, creation: Creation) -> StoreResult<Created<()>> {
-        self.edit(Create { replay: &replay, total, creation }).await
+        self.edit(|connection| change(create(connection, &replay, total, &creation))).await
     }
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>> {
@@ -59,7 +58,7 @@ impl Replays for PostgresStore {
         now: Timestamp,
         activity: Activity,
     ) -> StoreResult<Option<ReplayPhase>> {
-        self.edit(Cancel { id, now, activity }).await
+        self.edit(|connection| change(cancel(connection, id, now, &activity))).await
     }
 
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
@@ -67,7 +66,7 @@ impl Replays for PostgresStore {
     }
 
     async fn step_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<ReplayStep> {
-        self.edit(Step { id, now }).await
+        self.edit(|connection| change(step(connection, id, now))).await
     }
 
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
@@ -86,9 +85,6 @@ pub(crate) const OPEN: &str = "SELECT id FROM replays WHERE phase IN (0, 1, 3) O
 
 const REPLAY_DESTINATIONS: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
 
-/// Counts by state: an index-only scan, on pages that vacuum has marked all-visible.
-pub(crate) const FIGURES: &str = "SELECT state, count(*) FROM deliveries WHERE replay_id = $1 GROUP BY state";
-
 const INSERT: &str = "INSERT INTO replays (id, filter, phase, created_at, total) VALUES ($1, $2, 0, $3, $4)";
 
 const CANCEL: &str = "UPDATE replays SET phase = 3, ended_at = $2 WHERE id = $1 AND phase IN (0, 1)";
@@ -106,59 +102,42 @@ impl PostgresStore {
     }
 }
 
-struct Create<'r> {
-    replay: &'r NewReplay,
+async fn create(
+    connection: &mut PgConnection,
+    replay: &NewReplay,
     total: u64,
-    creation: Creation,
-}
-
-#[async_trait]
-impl Edit for Create<'_> {
-    type Answer = Created<()>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        if let Some(before) = record_creation(&mut transaction, &self.creation).await? {
-            transaction.rollback().await?;
-            return Ok(Created::Before(before));
-        }
-        let insert = sqlx::query(INSERT)
-            .bind(uuid(self.replay.id.as_bytes()))
-            .bind(self.replay.filter.to_stored())
-            .bind(self.replay.created_at.as_nanos())
-            .bind(self.total as i64);
-        insert.execute(&mut *transaction).await?;
-        transaction.commit().await?;
-        Ok(Created::New(()))
+    creation: &Creation,
+) -> Result<Created<()>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    if let Some(before) = record_creation(&mut transaction, creation).await? {
+        transaction.rollback().await?;
+        return Ok(Created::Before(before));
     }
+    let insert = sqlx::query(INSERT)
+        .bind(uuid(replay.id.as_bytes()))
+        .bind(replay.filter.to_stored())
+        .bind(replay.created_at.as_nanos())
+        .bind(total as i64);
+    insert.execute(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(Created::New(()))
 }
 
-struct Cancel {
+async fn cancel(
+    connection: &mut PgConnection,
     id: ReplayId,
     now: Timestamp,
-    activity: Activity,
-}
-
-#[async_trait]
-impl Edit for Cancel {
-    type Answer = Option<ReplayPhase>;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<Self::Answer, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        let id = uuid(self.id.as_bytes());
-        let cancel = sqlx::query(CANCEL).bind(id).bind(self.now.as_nanos());
-        if cancel.execute(&mut *transaction).await?.rows_affected() == 1 {
-            record(&mut transaction, &self.activity).await?;
-        }
-        let row = sqlx::query(PHASE).bind(id).fetch_optional(&mut *transaction).await?;
-        transaction.commit().await?;
-        Ok(row.map(|row| rows::phase(&row, 0)).transpose()?)
+    activity: &Activity,
+) -> Result<Option<ReplayPhase>, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    let id = uuid(id.as_bytes());
+    let cancel = sqlx::query(CANCEL).bind(id).bind(now.as_nanos());
+    if cancel.execute(&mut *transaction).await?.rows_affected() == 1 {
+        record(&mut transaction, activity).await?;
     }
-}
-
-/// The joins that the filter needs, each a lookup per row.
-pub(crate) fn filter_joins(filter: &ReplayFilter) -> &'static str {
-    if filter.deliveries.filters_joined() { JOINED } else { "" }
+    let row = sqlx::query(PHASE).bind(id).fetch_optional(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(row.map(|row| rows::phase(&row, 0)).transpose()?)
 }
 
 impl Select {

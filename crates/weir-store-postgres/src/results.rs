@@ -18,11 +18,10 @@ use weir_store::{
 use crate::{
     PostgresStore, Shared,
     activity::record,
-    edits::Edit,
-    ingest::column,
+    edit::change,
     message_groups::advance,
-    purge::{PurgeSome, count_sql},
-    rows::{named, uuid},
+    purge::{count_sql, purge_some},
+    rows::{column, named, uuid},
     writer::Operation,
 };
 
@@ -36,11 +35,11 @@ impl Results for PostgresStore {
     }
 
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
-        self.edit(RetryDelivery { id, now, activity }).await
+        self.edit(|connection| change(retry_delivery(connection, id, now, &activity))).await
     }
 
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
-        self.edit(CancelDelivery { id, now, activity }).await
+        self.edit(|connection| change(cancel_delivery(connection, id, now, &activity))).await
     }
 
     async fn purge_some(
@@ -50,7 +49,7 @@ impl Results for PostgresStore {
         activity: &Activity,
         before: u64,
     ) -> StoreResult<PurgeStep> {
-        self.edit(PurgeSome { purge, after, activity, before }).await
+        self.edit(|connection| change(purge_some(connection, purge, after, activity, before))).await
     }
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {
@@ -62,7 +61,7 @@ impl Results for PostgresStore {
 
 /// Moves the deliveries whose claims are still valid to their next states ([`AttemptResult::next_state`]), and records
 /// the attempts of only these. The rows of the destinations of retries are locked, so that a deletion cannot commit
-/// between this read and this commit (edits.rs). `state + 0` makes the planner look up the given deliveries; with
+/// between this read and this commit (destination_edits.rs). `state + 0` makes the planner look up the given deliveries; with
 /// `state` it could scan all claims. Returns the ordering key of each delivery that must leave its message group
 /// (`DeliveryOrder::leaves_message_group`).
 pub(crate) const SETTLE: &str = "
@@ -286,86 +285,73 @@ pub(crate) async fn make_waiting(
     waiting.bind(message_group.is_some()).execute(connection).await.map(drop)
 }
 
-struct RetryDelivery {
+async fn retry_delivery(
+    connection: &mut PgConnection,
     id: DeliveryId,
     now: Timestamp,
-    activity: Activity,
-}
-
-#[async_trait]
-impl Edit for RetryDelivery {
-    type Answer = DeliveryAction;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<DeliveryAction, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        let of = sqlx::query_scalar(DESTINATION_OF).bind(uuid(self.id.as_bytes()));
-        let Some(destination) = of.fetch_optional(&mut *transaction).await? else {
-            return Ok(DeliveryAction::NotFound);
-        };
-        // The destination is locked first, as in a deletion.
-        let live = sqlx::query(LOCK_DESTINATION).bind::<Uuid>(destination).fetch_optional(&mut *transaction).await?;
-        // Under its own lock the delivery stays as it is now until the commit.
-        let Some(LockedDelivery { destination_id, state, expires_at, message_group }) =
-            lock_delivery(&mut transaction, self.id).await?
-        else {
-            return Ok(DeliveryAction::NotFound);
-        };
-        // Cases in which the retry is refused. Nothing has been changed before, so the transaction needs no commit.
-        let Some(live) = live else {
-            return Ok(DeliveryAction::DestinationGone);
-        };
-        if state == DeliveryState::Delivering {
-            return Ok(DeliveryAction::Refused(state));
-        }
-        if expires_at.is_some_and(|at| at <= self.now) {
-            // Release the lock now, not at the next use of the connection: the sweep skips locked rows.
-            transaction.rollback().await?;
-            return Ok(DeliveryAction::Expired);
-        }
-        record(&mut transaction, &self.activity).await?;
-        // The key counts only while the destination is ordered.
-        let message_group = message_group.filter(|_| live.flag(0).is_ok_and(|ordered| ordered));
-        // A waiting delivery is due now, unless it is behind a head. An ended one waits again.
-        if state.is_waiting() {
-            update_delivery(&mut transaction, PULL_FORWARD, self.id, self.now).await?;
-            transaction.commit().await?;
-            return Ok(DeliveryAction::Done { destination_id });
-        }
-        make_waiting(&mut transaction, self.id, message_group.as_ref(), self.now).await?;
-        transaction.commit().await?;
-        // After the commit the advance may make it the head. As the head it is due now.
-        if message_group.is_some() {
-            advance(&message_group.into_iter().collect(), &[], connection).await;
-            update_delivery(connection, PULL_FORWARD, self.id, self.now).await?;
-        }
-        Ok(DeliveryAction::Done { destination_id })
+    activity: &Activity,
+) -> Result<DeliveryAction, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    let of = sqlx::query_scalar(DESTINATION_OF).bind(uuid(id.as_bytes()));
+    let Some(destination) = of.fetch_optional(&mut *transaction).await? else {
+        return Ok(DeliveryAction::NotFound);
+    };
+    // The destination is locked first, as in a deletion.
+    let live = sqlx::query(LOCK_DESTINATION).bind::<Uuid>(destination).fetch_optional(&mut *transaction).await?;
+    // Under its own lock the delivery stays as it is now until the commit.
+    let Some(LockedDelivery { destination_id, state, expires_at, message_group }) =
+        lock_delivery(&mut transaction, id).await?
+    else {
+        return Ok(DeliveryAction::NotFound);
+    };
+    // Cases in which the retry is refused. Nothing has been changed before, so the transaction needs no commit.
+    let Some(live) = live else {
+        return Ok(DeliveryAction::DestinationGone);
+    };
+    if state == DeliveryState::Delivering {
+        return Ok(DeliveryAction::Refused(state));
     }
-}
-
-struct CancelDelivery {
-    id: DeliveryId,
-    now: Timestamp,
-    activity: Activity,
-}
-
-#[async_trait]
-impl Edit for CancelDelivery {
-    type Answer = DeliveryAction;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<DeliveryAction, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        let Some(LockedDelivery { destination_id, state, message_group, .. }) =
-            lock_delivery(&mut transaction, self.id).await?
-        else {
-            return Ok(DeliveryAction::NotFound);
-        };
-        if !state.is_waiting() {
-            return Ok(DeliveryAction::Refused(state));
-        }
-        update_delivery(&mut transaction, CANCEL, self.id, self.now).await?;
-        record(&mut transaction, &self.activity).await?;
+    if expires_at.is_some_and(|at| at <= now) {
+        // Release the lock now, not at the next use of the connection: the sweep skips locked rows.
+        transaction.rollback().await?;
+        return Ok(DeliveryAction::Expired);
+    }
+    record(&mut transaction, activity).await?;
+    // The key counts only while the destination is ordered.
+    let message_group = message_group.filter(|_| live.flag(0).is_ok_and(|ordered| ordered));
+    // A waiting delivery is due now, unless it is behind a head. An ended one waits again.
+    if state.is_waiting() {
+        update_delivery(&mut transaction, PULL_FORWARD, id, now).await?;
         transaction.commit().await?;
+        return Ok(DeliveryAction::Done { destination_id });
+    }
+    make_waiting(&mut transaction, id, message_group.as_ref(), now).await?;
+    transaction.commit().await?;
+    // After the commit the advance may make it the head. As the head it is due now.
+    if message_group.is_some() {
         advance(&message_group.into_iter().collect(), &[], connection).await;
-        Ok(DeliveryAction::Done { destination_id })
+        update_delivery(connection, PULL_FORWARD, id, now).await?;
     }
+    Ok(DeliveryAction::Done { destination_id })
+}
+
+async fn cancel_delivery(
+    connection: &mut PgConnection,
+    id: DeliveryId,
+    now: Timestamp,
+    activity: &Activity,
+) -> Result<DeliveryAction, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    let Some(LockedDelivery { destination_id, state, message_group, .. }) = lock_delivery(&mut transaction, id).await?
+    else {
+        return Ok(DeliveryAction::NotFound);
+    };
+    if !state.is_waiting() {
+        return Ok(DeliveryAction::Refused(state));
+    }
+    update_delivery(&mut transaction, CANCEL, id, now).await?;
+    record(&mut transaction, activity).await?;
+    transaction.commit().await?;
+    advance(&message_group.into_iter().collect(), &[], connection).await;
+    Ok(DeliveryAction::Done { destination_id })
 }

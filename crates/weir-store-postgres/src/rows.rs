@@ -65,6 +65,11 @@ pub(crate) fn named<'a, T>(row: &PgRow, column: usize, all: &'a [T]) -> Read<(us
     Ok((index, all.get(index).ok_or(Corrupt("an ordinal"))?))
 }
 
+/// One parameter of a statement over many rows.
+pub(crate) fn column<'r, R, T>(rows: &'r [R], value: impl Fn(&'r R) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
+}
+
 /// An id as a parameter.
 pub(crate) const fn uuid(id: &[u8; 16]) -> Uuid {
     Uuid::from_bytes(*id)
@@ -78,4 +83,9 @@ pub(crate) fn bind(statement: Statement, value: Value<'_>) -> Statement {
         Value::Flag(value) => statement.bind(value),
         Value::Text(value) => statement.bind(value.map(|text| text.into_owned())),
     }
+}
+
+/// The error of a value that JSON cannot express.
+pub(crate) fn unwritable(error: serde_json::Error) -> sqlx::Error {
+    sqlx::Error::Encode(error.into())
 }

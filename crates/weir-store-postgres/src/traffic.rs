@@ -16,7 +16,7 @@ use weir_store::{
 use crate::{
     PostgresStore,
     counters::{RECOVERABLE, TAKE_LOCK},
-    edits::Edit,
+    edit::change,
     rows::uuid,
 };
 
@@ -121,7 +121,7 @@ impl TrafficLog for PostgresStore {
     }
 
     async fn roll_up_traffic(&self, now: Timestamp) -> StoreResult<bool> {
-        self.edit(RollUpTraffic(now)).await
+        self.edit(|connection| change(roll_up_some(connection, now))).await
     }
 }
 
@@ -148,68 +148,63 @@ SELECT at - at % $3, destination_id, kind, value, sum(n) FROM old GROUP BY 1, 2,
 ON CONFLICT (at, destination_id, kind, value) DO UPDATE SET n = t.n + excluded.n";
 
 /// One step of the retention of traffic. Answers that nothing is left to do while another process folds or rolls up.
-struct RollUpTraffic(Timestamp);
-
-#[async_trait]
-impl Edit for RollUpTraffic {
-    type Answer = bool;
-
-    async fn run(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let mut transaction = connection.begin().await?;
-        sqlx::query(RECOVERABLE).execute(&mut *transaction).await?;
-        if !sqlx::query(TAKE_LOCK).fetch_one(&mut *transaction).await?.flag(0)? {
-            transaction.rollback().await?;
-            return Ok(false);
-        }
-        let done = self.step(&mut transaction).await?;
-        transaction.commit().await?;
-        Ok(done)
+async fn roll_up_some(connection: &mut PgConnection, now: Timestamp) -> Result<bool, sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    sqlx::query(RECOVERABLE).execute(&mut *transaction).await?;
+    if !sqlx::query(TAKE_LOCK).fetch_one(&mut *transaction).await?.flag(0)? {
+        transaction.rollback().await?;
+        return Ok(false);
     }
+    let done = step(&mut transaction, now).await?;
+    transaction.commit().await?;
+    Ok(done)
 }
 
-impl RollUpTraffic {
-    async fn step(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        for roll_up in RollUp::ALL {
-            if self.roll_up(roll_up, connection).await? {
-                return Ok(true);
-            }
+async fn step(connection: &mut PgConnection, now: Timestamp) -> Result<bool, sqlx::Error> {
+    for roll_up in RollUp::ALL {
+        if roll_up_first(connection, roll_up, now).await? {
+            return Ok(true);
         }
-        for table in ExpiringTable::ALL {
-            if self.delete_oldest(table, connection).await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
+    for table in ExpiringTable::ALL {
+        if delete_oldest(connection, table, now).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
 
-    async fn roll_up(&self, roll_up: RollUp, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let RollUp { table, mark, bucket, .. } = roll_up;
-        let (cutoff, bucket) = (roll_up.cutoff(self.0), bucket.as_nanos() as i64);
-        let first = format!(
-            "SELECT at FROM {table} WHERE at >= (SELECT {mark} FROM traffic_rolled_up) AND at < $1 AND at % $2 <> 0
-            ORDER BY at LIMIT 1"
-        );
-        let first = sqlx::query(AssertSqlSafe(first)).bind(cutoff.as_nanos()).bind(bucket);
-        let first = first.fetch_optional(&mut *connection).await?.map(|row| row.time(0)).transpose()?;
-        let step = roll_up.step(first, self.0);
-        if let Some((from, to)) = step.interval {
-            let sql = if table == "traffic" { ROLL_UP } else { ROLL_UP_HISTOGRAMS };
-            let query = sqlx::query(sql).bind(from.as_nanos()).bind(to.as_nanos()).bind(bucket);
-            query.execute(&mut *connection).await?;
-        }
-        let behind = format!("UPDATE traffic_rolled_up SET {mark} = $1 WHERE {mark} < $1");
-        sqlx::query(AssertSqlSafe(behind)).bind(step.mark.as_nanos()).execute(connection).await?;
-        Ok(step.interval.is_some())
+async fn roll_up_first(connection: &mut PgConnection, roll_up: RollUp, now: Timestamp) -> Result<bool, sqlx::Error> {
+    let RollUp { table, mark, bucket, .. } = roll_up;
+    let (cutoff, bucket) = (roll_up.cutoff(now), bucket.as_nanos() as i64);
+    let first = format!(
+        "SELECT at FROM {table} WHERE at >= (SELECT {mark} FROM traffic_rolled_up) AND at < $1 AND at % $2 <> 0
+        ORDER BY at LIMIT 1"
+    );
+    let first = sqlx::query(AssertSqlSafe(first)).bind(cutoff.as_nanos()).bind(bucket);
+    let first = first.fetch_optional(&mut *connection).await?.map(|row| row.time(0)).transpose()?;
+    let step = roll_up.step(first, now);
+    if let Some((from, to)) = step.interval {
+        let sql = if table == "traffic" { ROLL_UP } else { ROLL_UP_HISTOGRAMS };
+        let query = sqlx::query(sql).bind(from.as_nanos()).bind(to.as_nanos()).bind(bucket);
+        query.execute(&mut *connection).await?;
     }
+    let behind = format!("UPDATE traffic_rolled_up SET {mark} = $1 WHERE {mark} < $1");
+    sqlx::query(AssertSqlSafe(behind)).bind(step.mark.as_nanos()).execute(connection).await?;
+    Ok(step.interval.is_some())
+}
 
-    async fn delete_oldest(&self, expiring: ExpiringTable, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let table = expiring.table;
-        let first = format!("SELECT at FROM {table} ORDER BY at LIMIT 1");
-        let first = sqlx::query(AssertSqlSafe(first)).fetch_optional(&mut *connection).await?;
-        let first = first.map(|row| row.time(0)).transpose()?;
-        let Some(until) = expiring.step(first, self.0) else { return Ok(false) };
-        let delete = format!("DELETE FROM {table} WHERE at < $1");
-        sqlx::query(AssertSqlSafe(delete)).bind(until.as_nanos()).execute(connection).await?;
-        Ok(true)
-    }
+async fn delete_oldest(
+    connection: &mut PgConnection,
+    expiring: ExpiringTable,
+    now: Timestamp,
+) -> Result<bool, sqlx::Error> {
+    let table = expiring.table;
+    let first = format!("SELECT at FROM {table} ORDER BY at LIMIT 1");
+    let first = sqlx::query(AssertSqlSafe(first)).fetch_optional(&mut *connection).await?;
+    let first = first.map(|row| row.time(0)).transpose()?;
+    let Some(until) = expiring.step(first, now) else { return Ok(false) };
+    let delete = format!("DELETE FROM {table} WHERE at < $1");
+    sqlx::query(AssertSqlSafe(delete)).bind(until.as_nanos()).execute(connection).await?;
+    Ok(true)
 }

@@ -339,6 +339,11 @@ impl Redial {
     }
 }
 
+/// Options for writes that may be lost in a power failure: recovery resolves them as unknown.
+pub(crate) fn recoverable(options: &PgConnectOptions) -> PgConnectOptions {
+    options.clone().options([("synchronous_commit", "off")])
+}
+
 pub(crate) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     within(CONNECT_TIMEOUT, options.connect()).await
 }

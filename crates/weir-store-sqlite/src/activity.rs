@@ -9,11 +9,11 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     history::WhereClause,
     sql::{Values, execute, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// The values of [`ACTIVITY_COLUMNS`]. Each step of a purge writes the row of the purge again. No other row changes.
@@ -37,7 +37,7 @@ pub(crate) const PRUNE_ANSWERS: &str = "DELETE FROM keyed_answers WHERE key IN (
 #[async_trait]
 impl ActivityLog for SqliteStore {
     async fn record_activity(&self, creation: Creation) -> StoreResult<Created<()>> {
-        self.ask(creation, |edit| Edit::operation(Edit::Record(edit))).await
+        self.edit(Durable::Yes, move |transaction| transaction.create_once(&creation, |_| Ok(()))).await
     }
 
     async fn list_activity(&self, filter: &ActivityFilter, page: PageRequest) -> StoreResult<Page<Activity>> {
@@ -53,7 +53,7 @@ impl ActivityLog for SqliteStore {
     }
 
     async fn prune_activity(&self, activity_before: Timestamp, answers_before: Timestamp) -> StoreResult<u64> {
-        self.ask((activity_before, answers_before), |edit| Edit::operation(Edit::PruneActivity(edit))).await
+        self.edit(Durable::No, move |transaction| transaction.prune_activity(activity_before, answers_before)).await
     }
 }
 
@@ -174,7 +174,7 @@ impl Transaction<'_, '_> {
         Ok(query(self.connection, &sql, &values, |row| keyed_answer(row))?.pop())
     }
 
-    pub(crate) fn prune_activity(&mut self, activity_before: Timestamp, answers_before: Timestamp) -> Result<u64> {
+    fn prune_activity(&mut self, activity_before: Timestamp, answers_before: Timestamp) -> Result<u64> {
         let mut old = Values::default();
         old.owned_blob(first_id(activity_before.as_millis())).int(STEP);
         let activities = execute(self.connection, PRUNE_ACTIVITY, &old)?;

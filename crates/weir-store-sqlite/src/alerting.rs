@@ -16,10 +16,10 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Values, execute, fetch, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 const POLICY: &str = "SELECT policy FROM alert_policy";
@@ -64,7 +64,11 @@ impl Alerting for SqliteStore {
         policy: AlertPolicy,
         activity: Activity,
     ) -> StoreResult<bool> {
-        self.ask((expected, policy, activity), |edit| Edit::operation(Edit::SetAlertPolicy(edit))).await
+        self.edit(Durable::Yes, move |transaction| {
+            let is_set = transaction.set_alert_policy(&expected, &policy)?;
+            transaction.recorded(is_set, |is_set| *is_set, &activity)
+        })
+        .await
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
@@ -110,7 +114,7 @@ impl Alerting for SqliteStore {
     }
 
     async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
-        self.ask((id, version, state), |edit| Edit::operation(Edit::RecordAlertState(edit))).await
+        self.edit(Durable::Yes, move |transaction| transaction.record_alert_state(id, version, &state)).await
     }
 }
 

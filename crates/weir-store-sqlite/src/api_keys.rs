@@ -9,10 +9,10 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Values, execute, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// The values of [`API_KEY_COLUMNS`].
@@ -31,11 +31,16 @@ impl ApiKeys for SqliteStore {
     }
 
     async fn create_api_key(&self, key: ApiKey, creation: Creation) -> StoreResult<Created<()>> {
-        self.ask((key, creation), |edit| Edit::operation(Edit::CreateApiKey(edit))).await
+        self.edit(Durable::Yes, move |transaction| transaction.create_once(&creation, |this| this.create_api_key(&key)))
+            .await
     }
 
     async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool> {
-        self.ask((id, activity), |edit| Edit::operation(Edit::DeleteApiKey(edit))).await
+        self.edit(Durable::Yes, move |transaction| {
+            let deleted = transaction.delete_api_key(id)?;
+            transaction.recorded(deleted, |deleted| *deleted, &activity)
+        })
+        .await
     }
 
     async fn session_secret(&self, proposed: SessionSecret) -> StoreResult<SessionSecret> {
@@ -43,13 +48,13 @@ impl ApiKeys for SqliteStore {
         let kept = self.read(SESSION_SECRET.to_owned(), Values::default(), session_secret).await?.pop();
         match kept {
             Some(kept) => Ok(kept),
-            None => self.ask(proposed, |edit| Edit::operation(Edit::KeepSessionSecret(edit))).await,
+            None => self.edit(Durable::Yes, move |transaction| transaction.keep_session_secret(&proposed)).await,
         }
     }
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) fn create_api_key(&mut self, key: &ApiKey) -> Result<()> {
+    fn create_api_key(&mut self, key: &ApiKey) -> Result<()> {
         let tenants = tenants_json(&key.tenants);
         let mut values = Values::default();
         values.blob(key.id.as_bytes()).text(&key.name).text(key.role.as_str()).optional_text(tenants.as_deref());
@@ -57,14 +62,14 @@ impl Transaction<'_, '_> {
         execute(self.connection, INSERT, &values).map(drop)
     }
 
-    pub(crate) fn delete_api_key(&mut self, id: ApiKeyId) -> Result<bool> {
+    fn delete_api_key(&mut self, id: ApiKeyId) -> Result<bool> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
         Ok(execute(self.connection, DELETE, &values)? == 1)
     }
 
     /// Keeps a secret if there is none, and returns the kept one.
-    pub(crate) fn keep_session_secret(&mut self, proposed: &SessionSecret) -> Result<SessionSecret> {
+    fn keep_session_secret(&mut self, proposed: &SessionSecret) -> Result<SessionSecret> {
         let mut values = Values::default();
         values.blob(proposed);
         execute(self.connection, KEEP_SESSION_SECRET, &values)?;

@@ -1,8 +1,8 @@
 //! The cached destinations: all that are not deleted. The cache is authoritative, because only one engine has the file
 //! open.
 //!
-//! Only the writer changes the cache, after the commit that changed the table. While a group runs, its changes are in
-//! [`StagedDestinations`], through which the writer reads. They are dropped if the group fails.
+//! Only the writer changes the cache, after the commit that changed the table. While a batch runs, its changes are in
+//! [`StagedDestinations`], through which the writer reads. They are dropped if the batch fails.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -15,11 +15,11 @@ use weir_store::{
 };
 
 use crate::{
+    commit_batch::Claiming,
     error::Result,
-    group::Claiming,
     outbox::ExpiredDelivery,
     sql::{Batch, MAX_ROWS, Values, padded, query, visit_rows},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// The oldest waiting deliveries of one destination, either live or of replays, from its part of the due index. The

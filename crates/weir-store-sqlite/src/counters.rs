@@ -12,10 +12,10 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// Both parts are read in one statement, so that a fold between them cannot be missed or counted twice.
@@ -128,7 +128,7 @@ impl Counters for SqliteStore {
         if fetch(&self.readers, HAS_CHANGES, Values::default(), |_| Ok(())).await?.is_empty() {
             return Ok(0);
         }
-        self.ask((), |edit| Edit::operation(Edit::Fold(edit))).await
+        self.edit(Durable::No, |transaction| transaction.fold_changes()).await
     }
 
     async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
@@ -149,7 +149,7 @@ fn for_each<'v>(batch: &Batch, ids: &'v [DestinationId]) -> (std::sync::Arc<str>
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) fn fold_changes(&mut self) -> Result<u64> {
+    fn fold_changes(&mut self) -> Result<u64> {
         let mut step = Values::default();
         step.int(i64::from(FOLDED_AT_ONCE) - 1);
         let last = query(self.connection, LAST_OF_STEP, &step, |row| row.int(0))?.pop().unwrap_or(i64::MAX);

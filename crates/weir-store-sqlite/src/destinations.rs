@@ -16,10 +16,10 @@ use weir_store::{
 use crate::{
     SqliteStore,
     counters::OLDEST_IN_FLIGHT,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Values, execute, fetch, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 #[async_trait]
@@ -33,7 +33,11 @@ impl Destinations for SqliteStore {
         destination: Destination,
         creation: Creation,
     ) -> StoreResult<Created<Arc<Destination>>> {
-        self.ask((destination, creation), |edit| Edit::operation(Edit::Create(edit))).await
+        self.edit(Durable::Yes, move |transaction| match transaction.is_full(&destination) {
+            true => Ok(transaction.stored_answer(&creation)?.map_or(Created::Full, Created::Before)),
+            false => transaction.create_once(&creation, |this| this.create_destination(&destination)),
+        })
+        .await
     }
 
     async fn create_named_destination(
@@ -41,7 +45,11 @@ impl Destinations for SqliteStore {
         destination: Destination,
         activity: Activity,
     ) -> StoreResult<NamedCreation> {
-        self.ask((destination, activity), |edit| Edit::operation(Edit::CreateNamed(edit))).await
+        self.edit(Durable::Yes, move |transaction| {
+            let created = transaction.create_named_destination(&destination)?;
+            transaction.recorded(created, NamedCreation::is_new, &activity)
+        })
+        .await
     }
 
     async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>> {
@@ -74,25 +82,38 @@ impl Destinations for SqliteStore {
     async fn patch_destination(
         &self,
         patch: DestinationPatch,
-        edit: Creation,
+        creation: Creation,
     ) -> StoreResult<Created<Option<Arc<Destination>>>> {
-        self.ask((patch, edit), |edit| Edit::operation(Edit::Patch(edit))).await
+        self.edit(Durable::Yes, move |transaction| transaction.patch_destination(&patch, &creation)).await
     }
 
     async fn pause_destinations(&self, pauses: Vec<Pause>) -> StoreResult<Vec<bool>> {
-        self.ask(pauses, |edit| Edit::operation(Edit::Pause(edit))).await
+        self.edit(Durable::Yes, move |transaction| {
+            pauses.iter().map(|pause| transaction.pause_destination(pause)).collect()
+        })
+        .await
     }
 
     async fn hold_destinations(&self, holds: Vec<Hold>) -> StoreResult<()> {
-        self.ask(holds, |edit| Edit::operation(Edit::Hold(edit))).await
+        // After a power failure one `Retry-After` is ignored.
+        self.edit(Durable::No, move |transaction| holds.iter().try_for_each(|hold| transaction.hold_destination(hold)))
+            .await
     }
 
     async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
-        self.ask(changes, |edit| Edit::operation(Edit::ChangeBreakers(edit))).await
+        // After a power failure the breaker opens again.
+        self.edit(Durable::No, move |transaction| {
+            changes.iter().map(|change| transaction.change_breaker(change)).collect()
+        })
+        .await
     }
 
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
-        self.ask((deletion, activity), |edit| Edit::operation(Edit::Delete(edit))).await
+        self.edit(Durable::Yes, move |transaction| {
+            let deleted = transaction.delete_destination(&deletion)?;
+            transaction.recorded(deleted, |deleted| *deleted == Deletion::Deleted, &activity)
+        })
+        .await
     }
 
     async fn destination_counts(&self, id: DestinationId) -> StoreResult<DestinationCounts> {
@@ -199,7 +220,7 @@ pub(crate) fn load(connection: &Connection) -> Result<Vec<Destination>> {
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) fn create_destination(&mut self, destination: &Destination) -> Result<Arc<Destination>> {
+    fn create_destination(&mut self, destination: &Destination) -> Result<Arc<Destination>> {
         let mut values = edited_values(destination)?;
         values.text(&destination.settings.tenant).int(destination.created_at.as_nanos());
         values.blob(destination.id.as_bytes());
@@ -211,11 +232,11 @@ impl Transaction<'_, '_> {
     }
 
     /// Whether the tenant of a new destination has as many as it may.
-    pub(crate) fn is_full(&self, destination: &Destination) -> bool {
+    fn is_full(&self, destination: &Destination) -> bool {
         self.destinations.of_tenant(&destination.settings.tenant) >= self.limits.of_tenant
     }
 
-    pub(crate) fn create_named_destination(&mut self, destination: &Destination) -> Result<NamedCreation> {
+    fn create_named_destination(&mut self, destination: &Destination) -> Result<NamedCreation> {
         let mut values = Values::default();
         values.text(&destination.settings.tenant).text(&destination.settings.name);
         if !query(self.connection, NAMED, &values, |_| Ok(()))?.is_empty() {
@@ -246,7 +267,7 @@ impl Transaction<'_, '_> {
         Ok(destination)
     }
 
-    pub(crate) fn patch_destination(
+    fn patch_destination(
         &mut self,
         patch: &DestinationPatch,
         creation: &Creation,
@@ -262,7 +283,7 @@ impl Transaction<'_, '_> {
         })
     }
 
-    pub(crate) fn pause_destination(&mut self, pause: &Pause) -> Result<bool> {
+    fn pause_destination(&mut self, pause: &Pause) -> Result<bool> {
         let paused = self.destinations.get(pause.id).and_then(|current| pause.applied_to(&current));
         let Some(paused) = paused else { return Ok(false) };
         self.record(&Activity::of_pause(&paused))?;
@@ -270,7 +291,7 @@ impl Transaction<'_, '_> {
         Ok(true)
     }
 
-    pub(crate) fn hold_destination(&mut self, hold: &Hold) -> Result<()> {
+    fn hold_destination(&mut self, hold: &Hold) -> Result<()> {
         let &Hold { id, until, ref reason, now, .. } = hold;
         let Some(current) = self.destinations.get(id).filter(|current| hold.extends(current)) else { return Ok(()) };
         if Activity::is_new_hold(current.held_until, now) {
@@ -285,7 +306,7 @@ impl Transaction<'_, '_> {
         Ok(())
     }
 
-    pub(crate) fn change_breaker(&mut self, change: &BreakerChange) -> Result<bool> {
+    fn change_breaker(&mut self, change: &BreakerChange) -> Result<bool> {
         let Some(current) = self.destinations.get(change.id) else { return Ok(false) };
         let Some(changed) = change.applied_to(&current) else { return Ok(false) };
         if let Some(activity) = Activity::of_breaker(&current, &changed) {
@@ -295,7 +316,7 @@ impl Transaction<'_, '_> {
         Ok(true)
     }
 
-    pub(crate) fn delete_destination(&mut self, deletion: &DestinationDeletion) -> Result<Deletion> {
+    fn delete_destination(&mut self, deletion: &DestinationDeletion) -> Result<Deletion> {
         let &DestinationDeletion { id, now, .. } = deletion;
         let Some(current) = self.destinations.get(id) else { return Ok(Deletion::Missing) };
         if !deletion.applies_to(current.updated_at) {

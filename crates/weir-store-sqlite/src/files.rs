@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::open::OpenError;
+use crate::error::OpenError;
 
 /// The files that belong to a database, by their suffix. The first one is the database.
 const DATA: [&str; 3] = ["", "-wal", "-shm"];

@@ -16,7 +16,7 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Values, fetch},
 };
@@ -79,7 +79,8 @@ impl History for SqliteStore {
 
     async fn check(&self) -> StoreResult<()> {
         self.write_failures.check()?;
-        self.ask((), |edit| Edit::operation(Edit::Check(edit))).await?;
+        // Proves that the writer runs and can lock the database.
+        self.edit(Durable::No, |_| Ok(())).await?;
         self.read("SELECT 1".to_owned(), Values::default(), |_| Ok(())).await.map(drop)
     }
 }

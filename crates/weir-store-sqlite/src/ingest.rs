@@ -1,4 +1,4 @@
-//! Ingest: events are deduplicated, fanned out, and stored with their deliveries in a few statements per commit group.
+//! Ingest: events are deduplicated, fanned out, and stored with their deliveries in a few statements per commit batch.
 //! [`weir_store::intake`] decides, and has the rules of idempotency, coalescing and order.
 
 use std::{
@@ -17,11 +17,11 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
+    commit_batch::{self, Operation},
     error::Result,
-    group::{self, Operation},
     message_groups::GroupPosition,
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 #[async_trait]
@@ -97,7 +97,7 @@ const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE i
 const REPLACE: &str = "UPDATE deliveries SET replaced = 1, updated_at = ? WHERE id = ?";
 
 impl Transaction<'_, '_> {
-    pub(crate) fn ingest(&mut self, ingests: &mut [group::Ingest]) -> Result<()> {
+    pub(crate) fn ingest(&mut self, ingests: &mut [commit_batch::Ingest]) -> Result<()> {
         if ingests.is_empty() {
             return Ok(());
         }
@@ -222,7 +222,7 @@ impl Transaction<'_, '_> {
             let size = padded(part.len());
             let mut values = Values::with_capacity(insert.columns() * size);
             for delivery in part {
-                // Its first state: superseded by a later event of the commit group, claimed for the fast path, or
+                // Its first state: superseded by a later event of the commit batch, claimed for the fast path, or
                 // waiting.
                 let state = match delivery.claimed_until {
                     _ if delivery.superseded => DeliveryState::Superseded,

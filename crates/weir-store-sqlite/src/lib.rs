@@ -1,7 +1,7 @@
-//! The record store on SQLite: one writer with group commit, separate readers.
+//! The record store on SQLite: one writer that commits in batches, separate readers.
 //!
 //! ```text
-//!   callers ──operations──▶ writer thread ──one transaction per group──▶ its connection  (writer.rs, on rusqlite)
+//!   callers ──operations──▶ writer thread ──one transaction per batch──▶ its connection  (writer.rs, on rusqlite)
 //!      ▲                          │
 //!      └──────── answers ─────────┘
 //!   callers ──reads───────▶ pool of read-only connections                                (history.rs, on sqlx)
@@ -12,7 +12,7 @@
 //! - One engine at a time has the file open, under a lock of its own. So the cached destinations are authoritative: they
 //!   change only after the commit that changes the table.
 //! - Nothing is stored in a file that was removed or replaced, because no later process would find it (files.rs).
-//! - A write is answered only after its group has committed. Writes acknowledged to a producer or a person, and durable
+//! - A write is answered only after its batch has committed. Writes acknowledged to a producer or a person, and durable
 //!   claims, are then on disk. A power failure may lose the last commits of other claims and results; recovery resolves
 //!   those as unknown outcomes. The database itself stays consistent in either case (WAL).
 //! - Every write of a delivery names the state that it expects, and for a claimed delivery the epoch.
@@ -24,20 +24,22 @@ mod cache;
 mod change_log;
 mod checkpoint;
 mod claims;
+mod commit_batch;
+mod commit_queue;
 mod counters;
 mod deliveries;
 mod destinations;
 #[cfg(test)]
 mod durability;
-mod edits;
+mod edit;
 mod error;
 mod files;
-mod group;
 mod history;
 mod ingest;
 mod message_groups;
 mod open;
 mod outbox;
+mod pending;
 #[cfg(test)]
 mod plans;
 mod processes;
@@ -50,6 +52,7 @@ mod rows;
 mod schema;
 mod sql;
 mod traffic;
+mod transaction;
 mod writer;
 
 use std::{path::PathBuf, sync::Arc};
@@ -58,10 +61,10 @@ use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
 use weir_store::{FastPathHandle, SharedDestinationLimits, WriteFailures};
 
-pub use open::OpenError;
+pub use error::OpenError;
 
 use cache::DestinationCache;
-use group::Operation;
+use commit_batch::Operation;
 
 /// The store of one engine in one SQLite file.
 #[derive(Debug)]

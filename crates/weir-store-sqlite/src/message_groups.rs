@@ -18,10 +18,10 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Values, execute, fetch, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 #[async_trait]
@@ -43,7 +43,7 @@ impl MessageGroups for SqliteStore {
         let HeadlessGroups { headless, next } = HeadlessGroups::of(found, limit);
         let mut advanced = 0;
         if !headless.is_empty() {
-            advanced = self.ask(headless, |edit| Edit::operation(Edit::Advance(edit))).await?;
+            advanced = self.edit(Durable::No, move |transaction| transaction.advance_message_groups(&headless)).await?;
         }
         Ok(MessageGroupsRepaired { advanced, next })
     }
@@ -54,7 +54,9 @@ impl MessageGroups for SqliteStore {
         {
             let ordered = |id| self.destinations.get(id).is_some_and(|found| found.settings.order.is_by_key());
             if remaining > 0 && !ordered(id) {
-                remaining -= self.ask((id, remaining), |edit| Edit::operation(Edit::Dissolve(edit))).await?;
+                let dissolve =
+                    move |transaction: &mut Transaction<'_, '_>| transaction.dissolve_message_groups(id, remaining);
+                remaining -= self.edit(Durable::No, dissolve).await?;
             }
         }
         Ok((limit - remaining).into())
@@ -160,7 +162,7 @@ impl Transaction<'_, '_> {
         let mut group_positions = HashMap::new();
         for delivery in deliveries {
             let Some(message_group) = delivery.message_group() else { continue };
-            // It is the head if its group is empty, in the table and in this commit group.
+            // It is the head if its group is empty, in the table and in this commit batch.
             let is_behind = delivery.follows || self.first_of(&message_group)?.is_some();
             *self.last_group_position = delivery.event.created_at.as_nanos().max(*self.last_group_position + 1);
             group_positions.insert(delivery.id, GroupPosition { position: *self.last_group_position, is_behind });
@@ -203,7 +205,7 @@ impl Transaction<'_, '_> {
         Ok(advanced)
     }
 
-    pub(crate) fn dissolve_message_groups(&mut self, id: DestinationId, limit: u32) -> Result<u32> {
+    fn dissolve_message_groups(&mut self, id: DestinationId, limit: u32) -> Result<u32> {
         if self.destinations.get(id).is_some_and(|found| found.settings.order.is_by_key()) {
             return Ok(0);
         }

@@ -1,11 +1,6 @@
 //! Opens a file: takes its lock, migrates its schema, connects, and loads the destinations into the cache.
 
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use rusqlite::{Connection, OpenFlags};
 use sqlx::{
@@ -19,10 +14,10 @@ use weir_store::{FastPathHandle, Obstacle, SharedDestinationLimits, WriteFailure
 use crate::{
     SqliteStore,
     cache::DestinationCache,
+    commit_batch::Operation,
     destinations,
-    error::Error,
+    error::{Error, OpenError},
     files::DatabaseFiles,
-    group::Operation,
     message_groups, schema,
     writer::{self, Commit, WriterSetup},
 };
@@ -39,70 +34,6 @@ const ROWS_BUFFERED: usize = 1_000;
 /// The number of statements that the writer keeps prepared: each batch in each of its sizes.
 const WRITER_STATEMENTS: usize = 256;
 const WAL_SIZE_LIMIT_BYTES: u32 = 64 * 1024 * 1024;
-
-/// Why a file could not be opened. Each message names the setting and a remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error(
-        "database_url: the directory {} does not exist; create it, or name another file",
-        .directory.display()
-    )]
-    NoDirectory { directory: PathBuf },
-    #[error(
-        "database_url: {} cannot be written ({source}); give the user Weir runs as the right to write it and its directory, \
-         or name another file",
-        .path.display()
-    )]
-    NotWritable { path: PathBuf, source: io::Error },
-    #[error(
-        "database_url: the disk of {} is full; free some space, or name a file on another disk", .path.display()
-    )]
-    DiskFull { path: PathBuf },
-    #[error(
-        "database_url: the disk of {} is read-only; make it writable, or name a file on another disk", .path.display()
-    )]
-    ReadOnlyDisk { path: PathBuf },
-    #[error(
-        "database_url: every user of this machine can use the files of {}, and with them the API keys and the secrets of \
-         destinations; run `chmod 600 {files}`",
-        .path.display()
-    )]
-    OpenToOthers { path: PathBuf, files: String },
-    #[error(
-        "database_url: {} is in use by another Weir (the lock of {} is held); stop that one, or name another file. For \
-         several processes on one database use PostgreSQL",
-        .path.display(), .lock.display()
-    )]
-    InUse { path: PathBuf, lock: PathBuf },
-    #[error("database_url: {} is not a SQLite database; name another file, or move this one away", .path.display())]
-    NotADatabase { path: PathBuf },
-    #[error(
-        "database_url: {} was written by a newer Weir (schema {found}, this one knows {known}); start that version or a \
-         later one, or restore the backup made before the upgrade",
-        .path.display()
-    )]
-    NewerSchema { path: PathBuf, found: i64, known: i64 },
-    #[error(
-        "database_url: the schema of {} was changed by hand (migration {version} differs); restore a backup, or name \
-         another file",
-        .path.display()
-    )]
-    ForeignSchema { path: PathBuf, version: i64 },
-    #[error("database_url: {} cannot be opened: {reason}; check the file with `sqlite3 … 'PRAGMA integrity_check'`, or name another", .path.display())]
-    Failed { path: PathBuf, reason: String },
-}
-
-impl OpenError {
-    /// The error of a file that cannot be made, opened or locked.
-    pub(crate) fn unwritable(path: &Path, source: io::Error) -> Self {
-        let path = path.to_owned();
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { path },
-            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnlyDisk { path },
-            _ => Self::NotWritable { path, source },
-        }
-    }
-}
 
 impl SqliteStore {
     /// Opens the file, creates it if it is missing, and migrates its schema.

@@ -13,11 +13,11 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    commit_batch::{Operation, Recovery, Release},
+    edit::Durable,
     error::Result,
-    group::{Operation, Recovery, Release},
     sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 #[async_trait]
@@ -54,7 +54,7 @@ impl Outbox for SqliteStore {
     }
 
     async fn expire_deliveries(&self, now: Timestamp, limit: u32) -> StoreResult<u64> {
-        self.ask((now, limit), |edit| Edit::operation(Edit::Expire(edit))).await
+        self.edit(Durable::No, move |transaction| transaction.expire_deliveries(now, limit)).await
     }
 
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
@@ -74,7 +74,7 @@ impl Outbox for SqliteStore {
     }
 
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
-        self.ask(sends_until, |edit| Edit::operation(Edit::MarkRestored(edit))).await
+        self.edit(Durable::Yes, move |transaction| transaction.mark_restored(sends_until)).await
     }
 }
 

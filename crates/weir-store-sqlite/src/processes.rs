@@ -16,10 +16,10 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Values, execute, fetch},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 const RENEW: &str = "
@@ -46,7 +46,7 @@ impl Processes for SqliteStore {
 
     /// Nobody observes the beat. It shows this process every second whether the store can write.
     async fn beat(&self) -> StoreResult<bool> {
-        self.ask((), |edit| Edit::operation(Edit::Beat(edit))).await?;
+        self.edit(Durable::No, |transaction| transaction.beat()).await?;
         Ok(true)
     }
 
@@ -66,7 +66,7 @@ impl Processes for SqliteStore {
         if claims.is_empty() {
             return Ok(0);
         }
-        self.ask((claims, expires_at), |edit| Edit::operation(Edit::Renew(edit))).await
+        self.edit(Durable::No, move |transaction| transaction.renew(&claims, expires_at)).await
     }
 
     async fn orphaned_claims(&self, _: u32) -> StoreResult<Vec<Claim>> {
@@ -93,6 +93,11 @@ impl Processes for SqliteStore {
 }
 
 impl Transaction<'_, '_> {
+    /// Writes the first page of the file, which is then the only page of the commit. Weir does not use the value.
+    fn beat(&self) -> Result<()> {
+        execute(self.connection, "PRAGMA user_version = 0", &Values::default()).map(drop)
+    }
+
     pub(crate) fn renew(&mut self, claims: &[Claim], expires_at: Timestamp) -> Result<u64> {
         let mut renewed = 0;
         for claim in claims {

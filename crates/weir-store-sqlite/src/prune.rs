@@ -12,10 +12,10 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Values, execute},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// The rows that one step reads and may delete: about 10 ms of the writer's time.
@@ -23,7 +23,7 @@ const STEP: usize = 500;
 
 /// A delivery that is too old, with its state when it was read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OldDelivery {
+struct OldDelivery {
     id: DeliveryId,
     state: DeliveryState,
     ended_at: Timestamp,
@@ -32,7 +32,7 @@ pub(crate) struct OldDelivery {
 
 /// The rows that the writer is to delete.
 #[derive(Debug, Clone)]
-pub(crate) enum PruneBatch {
+enum PruneBatch {
     Deliveries(Vec<OldDelivery>),
     Events(Vec<EventId>),
 }
@@ -100,7 +100,7 @@ impl SqliteStore {
     }
 
     async fn delete(&self, batch: PruneBatch) -> StoreResult<Pruned> {
-        self.ask(batch, |edit| Edit::operation(Edit::Prune(edit))).await
+        self.edit(Durable::No, move |transaction| transaction.prune(&batch)).await
     }
 }
 
@@ -112,7 +112,7 @@ fn range(after: &[u8; 16], before: Timestamp) -> Values<'_> {
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) fn prune(&mut self, batch: &PruneBatch) -> Result<Pruned> {
+    fn prune(&mut self, batch: &PruneBatch) -> Result<Pruned> {
         let mut pruned = Pruned::default();
         match batch {
             PruneBatch::Deliveries(old) => {

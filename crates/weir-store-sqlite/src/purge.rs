@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     history::WhereClause,
     sql::{Batch, MAX_ROWS, Values, execute, padded, visit_rows},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// The deliveries that one step scans: about 10 ms of the writer's time, because claims and events wait for it.

@@ -16,7 +16,7 @@ use crate::{
     history::WhereClause,
     replays::{FIGURES, eligible, filter_joins, index_for_state},
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// The deliveries that one step reads: about 10 ms of the writer's time, because claims and events wait for it.

@@ -8,7 +8,7 @@ use weir_store::{
     rows::{self, LAST_ATTEMPT, REPLAY_COLUMNS, Row as _, state_code},
 };
 
-use crate::{SqliteStore, edits::Edit, history::WhereClause, sql::Values};
+use crate::{SqliteStore, edit::Durable, history::WhereClause, sql::Values};
 
 #[async_trait]
 impl Replays for SqliteStore {
@@ -22,7 +22,10 @@ impl Replays for SqliteStore {
     }
 
     async fn create_replay(&self, replay: NewReplay, total: u64, creation: Creation) -> StoreResult<Created<()>> {
-        self.ask((replay, total, creation), |edit| Edit::operation(Edit::CreateReplay(edit))).await
+        self.edit(Durable::Yes, move |transaction| {
+            transaction.create_once(&creation, |this| this.create_replay(&replay, total))
+        })
+        .await
     }
 
     async fn replay(&self, id: ReplayId) -> StoreResult<Option<Replay>> {
@@ -55,7 +58,7 @@ impl Replays for SqliteStore {
         now: Timestamp,
         activity: Activity,
     ) -> StoreResult<Option<ReplayPhase>> {
-        self.ask((id, now, activity), |edit| Edit::operation(Edit::CancelReplay(edit))).await
+        self.edit(Durable::Yes, move |transaction| transaction.cancel_replay(id, now, &activity)).await
     }
 
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
@@ -63,7 +66,7 @@ impl Replays for SqliteStore {
     }
 
     async fn step_replay(&self, id: ReplayId, now: Timestamp) -> StoreResult<ReplayStep> {
-        self.ask((id, now), |edit| Edit::operation(Edit::StepReplay(edit))).await
+        self.edit(Durable::No, move |transaction| transaction.step_replay(id, now)).await
     }
 
     async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
@@ -74,7 +77,9 @@ impl Replays for SqliteStore {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        self.ask((requests, now), |edit| Edit::operation(Edit::ClaimReplays(edit))).await
+        let is_durable = requests.iter().any(|request| request.durable);
+        let durable = if is_durable { Durable::Yes } else { Durable::No };
+        self.edit(durable, move |transaction| transaction.claim_all(&requests, now, true)).await
     }
 }
 

@@ -15,12 +15,12 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    commit_batch::{Operation, Settle},
+    edit::Durable,
     error::Result,
-    group::{Operation, Settle},
     purge::count_sql,
     sql::{Batch, MAX_ROWS, Values, execute, padded, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// A long list of results is split into operations of this size, so that claims can run between them.
@@ -41,11 +41,19 @@ impl Results for SqliteStore {
     }
 
     async fn retry_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
-        self.ask((id, now, activity), |edit| Edit::operation(Edit::RetryDelivery(edit))).await
+        self.edit(Durable::Yes, move |transaction| {
+            let retried = transaction.retry_delivery(id, now)?;
+            transaction.recorded(retried, DeliveryAction::is_done, &activity)
+        })
+        .await
     }
 
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
-        self.ask((id, now, activity), |edit| Edit::operation(Edit::CancelDelivery(edit))).await
+        self.edit(Durable::Yes, move |transaction| {
+            let cancelled = transaction.cancel_delivery(id, now)?;
+            transaction.recorded(cancelled, DeliveryAction::is_done, &activity)
+        })
+        .await
     }
 
     async fn purge_some(
@@ -55,7 +63,13 @@ impl Results for SqliteStore {
         activity: &Activity,
         before: u64,
     ) -> StoreResult<PurgeStep> {
-        self.ask((purge.clone(), after, activity.clone(), before), |edit| Edit::operation(Edit::Purge(edit))).await
+        let (purge, activity) = (purge.clone(), activity.clone());
+        self.edit(Durable::Yes, move |transaction| {
+            let step = transaction.purge(&purge, after)?;
+            let counted = activity.clone().with_cancelled(before + step.cancelled);
+            transaction.recorded(step, |step| step.cancelled > 0, &counted)
+        })
+        .await
     }
 
     async fn count_purge(&self, purge: &Purge) -> StoreResult<u64> {

@@ -13,10 +13,10 @@ use weir_store::{
 
 use crate::{
     SqliteStore,
-    edits::Edit,
+    edit::Durable,
     error::Result,
     sql::{Values, execute, fetch, query},
-    writer::Transaction,
+    transaction::Transaction,
 };
 
 /// The traffic of one destination from ?2 on, folded or not. One statement, so that a fold cannot be missed or counted
@@ -191,7 +191,7 @@ impl TrafficLog for SqliteStore {
     }
 
     async fn roll_up_traffic(&self, now: Timestamp) -> StoreResult<bool> {
-        self.ask(now, |edit| Edit::operation(Edit::RollUp(edit))).await
+        self.edit(Durable::No, move |transaction| transaction.roll_up_traffic(now)).await
     }
 }
 

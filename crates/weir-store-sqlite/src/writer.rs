@@ -1,32 +1,27 @@
-//! The writer: one thread owns the only writing connection and commits the waiting operations in groups.
+//! The writer: one thread owns the only writing connection and commits the waiting operations in batches.
 //!
 //! ```text
-//!   callers ──▶ channel ──▶ group of waiting operations ──▶ BEGIN IMMEDIATE … COMMIT ──▶ answers
+//!   callers ──▶ channel ──▶ batch of waiting operations ──▶ BEGIN IMMEDIATE … COMMIT ──▶ answers
 //!                  ▲                                                  │
-//!                  └────────── the next group gathers meanwhile ◀─────┘
+//!                  └────────── the next batch gathers meanwhile ◀─────┘
 //! ```
 //!
-//! The `COMMIT` of a group with durable operations waits for the disk (`synchronous=FULL`). It makes every earlier
-//! commit durable as well, because the log keeps their order. Other groups do not wait (`NORMAL`).
+//! The `COMMIT` of a batch with durable operations waits for the disk (`synchronous=FULL`). It makes every earlier
+//! commit durable as well, because the log keeps their order. Other batches do not wait (`NORMAL`).
 //!
 //! A failed sync may have lost pages of the log. Later syncs do not restore them, so later commits would be lost as
 //! well. After such a failure the writer stores nothing until the next start, when SQLite recovers the log.
 //!
-//! In a group, operations of one kind share their statements. When a group fails, it is rolled back and each operation
+//! In a batch, operations of one kind share their statements. When a batch fails, it is rolled back and each operation
 //! runs in a transaction of its own, so that only the faulty operation fails.
 
 use std::sync::Arc;
 
 use metrics::{Histogram, histogram};
 use rusqlite::{Connection, config::DbConfig};
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-    time::Instant,
-};
+use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 use weir_store::{
-    BodyCache, DestinationLimits, FastPathBatch, FastPathHandle, Obstacle, SharedDestinationLimits, StoreError,
-    StoreResult, WriteFailures,
+    BodyCache, FastPathBatch, FastPathHandle, Obstacle, SharedDestinationLimits, StoreError, StoreResult, WriteFailures,
 };
 
 use crate::{
@@ -34,10 +29,13 @@ use crate::{
     cache::{DestinationCache, StagedDestinations},
     change_log::ChangeLog,
     checkpoint::{self, Checkpoints},
+    commit_batch::{CommitBatch, Operation},
+    commit_queue::CommitQueue,
     error::{Error, Result},
     files::DatabaseFiles,
-    group::{CommitQueue, Group, Operation, Pending},
+    pending::{Answer, Pending, closed},
     sql::{Values, execute},
+    transaction::Transaction,
 };
 
 /// Ends a transaction: `COMMIT`, or the replacement of a test.
@@ -60,40 +58,14 @@ impl SqliteStore {
         input: I,
         wrap: impl FnOnce(Pending<I, O>) -> Operation,
     ) -> StoreResult<Answer<O>> {
-        let (reply, answer) = oneshot::channel();
-        let operation = wrap(Pending { input, answer: None, reply });
-        self.operations.send(operation).await.map_err(|_| closed())?;
-        Ok(Answer(answer))
+        let (pending, answer) = Pending::new(input);
+        self.operations.send(wrap(pending)).await.map_err(|_| closed())?;
+        Ok(answer)
     }
 }
 
-/// The future answer to an operation.
-pub(crate) struct Answer<O>(oneshot::Receiver<StoreResult<O>>);
-
-impl<O> Answer<O> {
-    pub(crate) async fn get(self) -> StoreResult<O> {
-        self.0.await.map_err(|_| closed())?
-    }
-}
-
-fn closed() -> StoreError {
-    StoreError::Unavailable("the store is closed".to_owned())
-}
-
-/// Adds nothing to a group while it runs.
-const ALONE: fn(&Group) -> Option<Group> = |_| None;
-
-/// The state that the operations of one transaction use.
-pub(crate) struct Transaction<'t, 'c> {
-    pub(crate) connection: &'t Connection,
-    pub(crate) destinations: &'t mut StagedDestinations<'c>,
-    pub(crate) bodies: &'t mut BodyCache,
-    pub(crate) fast_path_batch: &'t mut FastPathBatch,
-    pub(crate) limits: DestinationLimits,
-    pub(crate) changes: &'t mut ChangeLog,
-    /// The last position that was assigned in any message group.
-    pub(crate) last_group_position: &'t mut i64,
-}
+/// Adds nothing to a batch while it runs.
+const ALONE: fn(&CommitBatch) -> Option<CommitBatch> = |_| None;
 
 struct Writer {
     /// They stay locked until the connections are closed, so that no other Weir opens them before the last commit.
@@ -170,8 +142,8 @@ pub(crate) struct WriterSetup {
 impl Writer {
     fn run(mut self, mut operations: mpsc::Receiver<Operation>) {
         let mut queue = CommitQueue::default();
-        while let Some(group) = queue.next_group(&mut operations) {
-            self.store(group, |group| queue.more_results(group, &mut operations));
+        while let Some(batch) = queue.next_batch(&mut operations) {
+            self.store(batch, |batch| queue.more_results(batch, &mut operations));
         }
         // Refuse later operations. Then end the checkpoints: the last connection to close copies and removes the log.
         drop(operations);
@@ -185,38 +157,42 @@ impl Writer {
         drop(self.files);
     }
 
-    /// Commits a group, with the results that `more` adds while it runs, and answers its callers.
-    fn store(&mut self, mut group: Group, more: impl FnMut(&Group) -> Option<Group>) {
+    /// Commits a batch, with the results that `more` adds while it runs, and answers its callers.
+    fn store(&mut self, mut batch: CommitBatch, more: impl FnMut(&CommitBatch) -> Option<CommitBatch>) {
         let began = Instant::now();
-        match self.commit(&mut group, more) {
+        match self.commit(&mut batch, more) {
             Ok(fast_path_batch) => {
                 self.commit_seconds.record(began.elapsed());
-                self.commit_size.record(group.operations() as f64);
-                let rows = group.written();
+                self.commit_size.record(batch.operations() as f64);
+                let rows = batch.written();
                 // The commit has succeeded, so the events of the fast path are on disk and may be sent.
                 fast_path_batch.admit();
-                group.finish(None);
+                batch.finish(None);
                 if let Err(error) = self.checkpoints.after(rows, &self.connection) {
                     tracing::warn!(%error, "a checkpoint failed; the log grows until the next one");
                     self.stop_after_failed_sync(&error);
                 }
             }
-            Err(error @ StoreError::Failed(_)) if group.has_several() => {
-                tracing::warn!(%error, "a commit group failed; its operations run one by one");
+            Err(error @ StoreError::Failed(_)) if batch.has_several() => {
+                tracing::warn!(%error, "a commit batch failed; its operations run one by one");
                 // Only the faulty operation is to fail.
-                group.split().into_iter().for_each(|alone| self.store(alone, ALONE));
+                batch.split().into_iter().for_each(|alone| self.store(alone, ALONE));
             }
-            Err(error) => group.finish(Some(&error)),
+            Err(error) => batch.finish(Some(&error)),
         }
     }
 
     /// Returns the deliveries that go over the fast path.
-    fn commit(&mut self, group: &mut Group, more: impl FnMut(&Group) -> Option<Group>) -> StoreResult<FastPathBatch> {
+    fn commit(
+        &mut self,
+        batch: &mut CommitBatch,
+        more: impl FnMut(&CommitBatch) -> Option<CommitBatch>,
+    ) -> StoreResult<FastPathBatch> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
         let committed = self.check_files().and_then(|()| {
-            self.try_commit(group, more).map_err(|error| {
+            self.try_commit(batch, more).map_err(|error| {
                 self.stop_after_failed_sync(&error);
                 self.failure.clone().unwrap_or_else(|| error.into())
             })
@@ -263,12 +239,12 @@ impl Writer {
 
     fn try_commit(
         &mut self,
-        group: &mut Group,
-        mut more: impl FnMut(&Group) -> Option<Group>,
+        batch: &mut CommitBatch,
+        mut more: impl FnMut(&CommitBatch) -> Option<CommitBatch>,
     ) -> Result<FastPathBatch> {
-        self.wait_for_disk(group.is_durable())?;
+        self.wait_for_disk(batch.is_durable())?;
         statement(&self.connection, "BEGIN IMMEDIATE")?;
-        // Changes of destinations are staged until the commit. Positions and bodies are not: a group that is rolled
+        // Changes of destinations are staged until the commit. Positions and bodies are not: a batch that is rolled
         // back may skip positions, and the bodies are only a cache.
         let mut destinations = StagedDestinations::new(&self.destinations);
         let mut fast_path_batch = self.fast_path.batch();
@@ -282,13 +258,13 @@ impl Writer {
             last_group_position: &mut self.last_group_position,
             bodies: &mut self.bodies,
         };
-        // Run the group, then add results for as long as nothing urgent waits.
-        let mut done = group.run(&mut transaction);
+        // Run the batch, then add results for as long as nothing urgent waits.
+        let mut done = batch.run(&mut transaction);
         while done.is_ok()
-            && let Some(mut next) = more(group)
+            && let Some(mut next) = more(batch)
         {
             done = next.run(&mut transaction);
-            group.join(next);
+            batch.join(next);
         }
         // The counters change in the transaction that changes the deliveries. After a rollback the log is dropped.
         let done = done.and_then(|()| changes.write(&self.connection));
@@ -315,13 +291,6 @@ impl Writer {
             self.is_durable = is_durable;
         }
         Ok(())
-    }
-}
-
-impl Transaction<'_, '_> {
-    /// Writes the first page of the file, which is then the only page of the commit. Weir does not use the value.
-    pub(crate) fn beat(&self) -> Result<()> {
-        statement(self.connection, "PRAGMA user_version = 0")
     }
 }
 

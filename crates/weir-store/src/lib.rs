@@ -32,6 +32,7 @@ mod destinations;
 mod directory;
 mod error;
 mod fast_path;
+mod filters;
 mod history;
 mod ingest;
 pub mod intake;
@@ -67,15 +68,13 @@ pub use destinations::{
 pub use directory::{Directory, TenantDestinations};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
-pub use history::{
-    DeliveryDetail, DeliveryFilter, ErrorFilter, EventFilter, History, Page, PageRequest, SCANNED_AT_MOST, SendPlace,
-    SendRecord, SendsRequest, delivery_ids_of, first_id,
+pub use filters::{
+    DeliveryFilter, ErrorFilter, EventFilter, ListOrder, Page, PageRequest, SCANNED_AT_MOST, delivery_ids_of, first_id,
 };
+pub use history::{DeliveryDetail, History, SendPlace, SendRecord, SendsRequest};
 pub use ingest::{Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use list_statements::ListStatements;
-pub use listing::{
-    EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListOrder, ListPart, Scan,
-};
+pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
 pub use processes::{

@@ -1,4 +1,4 @@
-//! How a list is read, in both stores: its order, the parts of a filter with several states, counts, and groups of
+//! How a list is read, in both stores: the parts of a filter with several states, counts, and groups of
 //! failures.
 //!
 //! A statement reads one index in the order of ids. No index has several states in that order, so a list of several
@@ -10,45 +10,11 @@ use weir_core::{
     DeliveryId, DeliveryState, DestinationId, ErrorKind, Timestamp, delivery::AttemptOutcome, outcome::Failure,
 };
 
-use crate::{DeliveryFilter, ErrorFilter, Page, PageRequest, SCANNED_AT_MOST};
+use crate::{DeliveryFilter, ErrorFilter, ListOrder, Page, PageRequest, SCANNED_AT_MOST};
 
 /// The most deliveries that a count or the groups of failures examine. Each of them costs a look-up of its event and of
 /// its last attempt, so this bounds the time of a request. More than this is shown as `10,000+`.
 pub const EXAMINED_AT_MOST: u32 = 10_000;
-
-/// The order of a list, by the times in the ids.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ListOrder {
-    #[default]
-    Newest,
-    Oldest,
-}
-
-impl ListOrder {
-    /// The direction of `ORDER BY`.
-    pub const fn sql(self) -> &'static str {
-        match self {
-            Self::Newest => "DESC",
-            Self::Oldest => "ASC",
-        }
-    }
-
-    /// The comparison of ids that come after another one in this order.
-    pub const fn after(self) -> &'static str {
-        match self {
-            Self::Newest => "<",
-            Self::Oldest => ">",
-        }
-    }
-
-    /// The comparison of ids that come before another one in this order, or are the same.
-    pub const fn until(self) -> &'static str {
-        match self {
-            Self::Newest => ">=",
-            Self::Oldest => "<=",
-        }
-    }
-}
 
 /// How one statement finds its deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,40 +1,21 @@
-//! Commit groups: operations that commit together. [`queue`] decides which operations form the next group.
+//! Commit batches: operations that commit together. The commit queue decides which operations form the next one.
 //!
-//! The operations of a group may run in any order, because none of their callers has an answer yet.
-
-mod queue;
+//! The operations of a batch may run in any order, because none of their callers has an answer yet.
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tokio::sync::oneshot;
 use weir_core::{Timestamp, claim::Claim};
 use weir_store::{
-    AttemptResult, ClaimRequest, Claims, MOST_DELIVERIES_OF_COMMIT, Part, Recovered, Settlement, StoreError,
-    StoreResult, Turns, intake::IngestResult,
+    AttemptResult, ClaimRequest, Claims, MOST_DELIVERIES_OF_COMMIT, Part, Recovered, Settlement, StoreError, Turns,
+    intake::IngestResult,
 };
 
-pub(crate) use queue::CommitQueue;
-
-use crate::{edits::Edit, error::Result, writer::Transaction};
-
-/// One operation and the channel to its caller.
-pub(crate) struct Pending<I, O> {
-    pub(crate) input: I,
-    pub(crate) answer: Option<O>,
-    pub(crate) reply: oneshot::Sender<StoreResult<O>>,
-}
-
-impl<I, O> Pending<I, O> {
-    /// Sends the answer, or the reason for its absence. Ignores callers that no longer wait.
-    pub(crate) fn finish(self, failure: Option<&StoreError>) {
-        let unanswered = || StoreError::Failed("the operation was not answered".to_owned());
-        let answer = match failure {
-            Some(error) => Err(error.clone()),
-            None => self.answer.ok_or_else(unanswered),
-        };
-        let _ = self.reply.send(answer);
-    }
-}
+use crate::{
+    edit::{Durable, Edit},
+    error::Result,
+    pending::Pending,
+    transaction::Transaction,
+};
 
 pub(crate) type Ingest = Pending<Part, Vec<IngestResult>>;
 pub(crate) type Claiming = Pending<(Vec<ClaimRequest>, Timestamp), Vec<Claims>>;
@@ -51,7 +32,7 @@ pub(crate) struct Recovery {
 }
 
 pub(crate) enum Operation {
-    Edit(Box<Edit>),
+    Edit(Edit),
     Ingest(Ingest),
     Settle(Settle),
     Release(Release),
@@ -61,25 +42,31 @@ pub(crate) enum Operation {
     Close,
 }
 
-/// Operations that commit together.
-#[derive(Default)]
-pub(crate) struct Group {
-    edits: Vec<Edit>,
-    ingests: Vec<Ingest>,
-    settles: Vec<Settle>,
-    releases: Vec<Release>,
-    recoveries: Vec<Recover>,
-    claims: Vec<Claiming>,
-    operations: usize,
-    /// The number of events, results and edits in the group.
-    rows: usize,
-    /// The expected deliveries of the events.
-    deliveries: usize,
+impl From<Edit> for Operation {
+    fn from(edit: Edit) -> Self {
+        Self::Edit(edit)
+    }
 }
 
-impl Group {
+/// Operations that commit together.
+#[derive(Default)]
+pub(crate) struct CommitBatch {
+    edits: Vec<Edit>,
+    pub(crate) ingests: Vec<Ingest>,
+    pub(crate) settles: Vec<Settle>,
+    releases: Vec<Release>,
+    recoveries: Vec<Recover>,
+    pub(crate) claims: Vec<Claiming>,
+    pub(crate) operations: usize,
+    /// The number of events, results and edits in the batch.
+    pub(crate) rows: usize,
+    /// The expected deliveries of the events.
+    pub(crate) deliveries: usize,
+}
+
+impl CommitBatch {
     /// Adds operations until it has `rows` rows.
-    fn fill(&mut self, queue: &mut VecDeque<Operation>, rows: usize) {
+    pub(crate) fn fill(&mut self, queue: &mut VecDeque<Operation>, rows: usize) {
         while self.rows < rows
             && let Some(operation) = queue.pop_front()
         {
@@ -89,7 +76,7 @@ impl Group {
 
     /// Adds events in the turns of their tenants until it has `rows` rows, and not more deliveries than a commit may
     /// have.
-    fn fill_with_events(&mut self, turns: &mut Turns<Ingest>, rows: usize) {
+    pub(crate) fn fill_with_events(&mut self, turns: &mut Turns<Ingest>, rows: usize) {
         while self.rows < rows
             && let Some(ingest) =
                 turns.pop(|more| self.ingests.is_empty() || self.deliveries + more <= MOST_DELIVERIES_OF_COMMIT)
@@ -103,7 +90,7 @@ impl Group {
         match operation {
             Operation::Edit(edit) => {
                 self.rows += 1;
-                self.edits.push(*edit);
+                self.edits.push(edit);
             }
             Operation::Ingest(ingest) => {
                 self.rows += ingest.input.events().len();
@@ -138,7 +125,7 @@ impl Group {
     /// Whether the commit must reach the disk before the callers get their answers.
     pub(crate) fn is_durable(&self) -> bool {
         !self.ingests.is_empty()
-            || self.edits.iter().any(Edit::durable)
+            || self.edits.iter().any(|edit| edit.durable == Durable::Yes)
             || self.claims.iter().any(|claim| claim.input.0.iter().any(|request| request.durable))
     }
 
@@ -171,9 +158,9 @@ impl Group {
         self.claims.into_iter().for_each(|claim| claim.finish(failure));
     }
 
-    /// Each operation in a group of its own.
+    /// Each operation in a batch of its own.
     pub(crate) fn split(self) -> Vec<Self> {
-        let edits = self.edits.into_iter().map(Edit::operation);
+        let edits = self.edits.into_iter().map(Operation::Edit);
         let operations = edits
             .chain(self.ingests.into_iter().map(Operation::Ingest))
             .chain(self.settles.into_iter().map(Operation::Settle))
@@ -181,45 +168,40 @@ impl Group {
             .chain(self.recoveries.into_iter().map(Operation::Recover))
             .chain(self.claims.into_iter().map(Operation::Claim));
         let alone = |operation| {
-            let mut group = Self::default();
-            group.add(operation);
-            group
+            let mut batch = Self::default();
+            batch.add(operation);
+            batch
         };
         operations.map(alone).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
+pub(crate) mod tests {
     use bytes::Bytes;
     use weir_core::{
         DestinationId, EventId,
         event::{DeliveryOptions, Event, EventBody},
     };
 
-    use weir_store::{
-        DestinationLimits, NewEvent,
-        conformance::{activity, deletion},
-    };
+    use weir_store::{DestinationLimits, NewEvent};
 
     use super::*;
 
-    pub(super) fn pending<I, O>(input: I) -> Pending<I, O> {
-        Pending { input, answer: None, reply: oneshot::channel().0 }
+    pub(crate) fn pending<I, O>(input: I) -> Pending<I, O> {
+        Pending::new(input).0
     }
 
-    pub(super) fn claiming(durable: bool) -> Operation {
+    pub(crate) fn claiming(durable: bool) -> Operation {
         let destination_id = DestinationId::new(Timestamp::MIN, 1);
         let request = ClaimRequest { destination_id, limit: 1, expires_at: Timestamp::MAX, durable };
         Operation::Claim(pending((vec![request], Timestamp::MIN)))
     }
 
     fn durable(operations: impl IntoIterator<Item = Operation>) -> bool {
-        let mut group = Group::default();
-        operations.into_iter().for_each(|operation| group.add(operation));
-        group.is_durable()
+        let mut batch = CommitBatch::default();
+        operations.into_iter().for_each(|operation| batch.add(operation));
+        batch.is_durable()
     }
 
     #[test]
@@ -229,17 +211,17 @@ mod tests {
         assert!(!durable([claiming(false), settle(), release()]));
         assert!(durable([settle(), claiming(true)]));
         assert!(durable([claiming(false), ingest(1)]));
-        let delete = Edit::Delete(pending((deletion(1, Duration::ZERO), activity())));
-        assert!(durable([delete.operation(), settle()]));
-        assert!(!durable([Edit::Check(pending(())).operation()]));
+        let edit = |durable| Operation::Edit(Edit::new(durable, pending(|_: &mut Transaction<'_, '_>| Ok(()))));
+        assert!(durable([edit(Durable::Yes), settle()]));
+        assert!(!durable([edit(Durable::No)]));
     }
 
-    pub(super) fn ingest(events: usize) -> Operation {
+    pub(crate) fn ingest(events: usize) -> Operation {
         ingest_of("default", events, 1)
     }
 
     /// Events of a tenant with this many destinations each.
-    pub(super) fn ingest_of(tenant: &str, events: usize, destinations: usize) -> Operation {
+    pub(crate) fn ingest_of(tenant: &str, events: usize, destinations: usize) -> Operation {
         let new = |number: usize| NewEvent {
             event: Event {
                 id: EventId::new(Timestamp::MIN, number as u128),

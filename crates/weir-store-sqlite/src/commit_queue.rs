@@ -1,14 +1,14 @@
-//! The queue of waiting operations, which forms the commit groups.
+//! The queue of waiting operations, which forms the commit batches.
 //!
 //! The events of tenants take turns, and the deliveries of one commit are bounded: a tenant whose events have thousands
 //! of destinations does not keep the others waiting.
 //!
-//! There is no timer. A single operation commits at once; under load a group has the operations that arrived during the
+//! There is no timer. A single operation commits at once; under load a batch has the operations that arrived during the
 //! last commit.
 //!
 //! Events and results share their commits, because most of the cost of a commit is the pages it writes, and they write
 //! the same pages. Other operations (claims, edits) are urgent, because workers are idle while a claim waits. They have
-//! groups of their own, alternating with the shared ones. A long list of results is interrupted when an urgent
+//! batches of their own, alternating with the shared ones. A long list of results is interrupted when an urgent
 //! operation arrives.
 
 use std::collections::VecDeque;
@@ -16,28 +16,28 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use weir_store::Turns;
 
-use super::{Group, Ingest, Operation};
+use crate::commit_batch::{CommitBatch, Ingest, Operation};
 
 /// The most rows of ingests and results in one commit: a few milliseconds of work.
 const MAX_BULK_ROWS: usize = 512;
 /// Results written between two checks for urgent operations.
 const RESULTS_PER_STEP: usize = 64;
 
-/// The operations that have arrived and are in no group yet.
+/// The operations that have arrived and are in no batch yet.
 #[derive(Default)]
 pub(crate) struct CommitQueue {
     /// Claims, and rare operations such as edits.
     urgent: VecDeque<Operation>,
     ingests: Turns<Ingest>,
     results: VecDeque<Operation>,
-    /// Whether the last group was urgent, so that events and results are next.
+    /// Whether the last batch was urgent, so that events and results are next.
     bulk_next: bool,
     closing: bool,
 }
 
 impl CommitQueue {
-    /// Waits for the next group. `None` when the store closes.
-    pub(crate) fn next_group(&mut self, operations: &mut mpsc::Receiver<Operation>) -> Option<Group> {
+    /// Waits for the next batch. `None` when the store closes.
+    pub(crate) fn next_batch(&mut self, operations: &mut mpsc::Receiver<Operation>) -> Option<CommitBatch> {
         // Wait for an operation. A store that closes still commits what arrived before the close.
         self.gather(operations);
         while self.urgent.is_empty() && !self.has_bulk() {
@@ -50,34 +50,38 @@ impl CommitQueue {
             }
             self.gather(operations);
         }
-        // Urgent groups and groups of events and results alternate, so that neither kind starves the other.
+        // Urgent batches and batches of events and results alternate, so that neither kind starves the other.
         let bulk = self.urgent.is_empty() || self.bulk_next && self.has_bulk();
         self.bulk_next = !bulk;
-        let mut group = Group::default();
+        let mut batch = CommitBatch::default();
         if bulk {
-            // When ingests and results both wait, neither fills the group alone.
+            // When ingests and results both wait, neither fills the batch alone.
             let ingests = if self.results.is_empty() { MAX_BULK_ROWS } else { MAX_BULK_ROWS / 2 };
-            group.fill_with_events(&mut self.ingests, ingests);
-            group.fill(&mut self.results, group.rows + RESULTS_PER_STEP);
+            batch.fill_with_events(&mut self.ingests, ingests);
+            batch.fill(&mut self.results, batch.rows + RESULTS_PER_STEP);
         } else {
-            // One group takes all urgent operations, because workers are idle while a claim waits.
-            group.fill(&mut self.urgent, usize::MAX);
+            // One batch takes all urgent operations, because workers are idle while a claim waits.
+            batch.fill(&mut self.urgent, usize::MAX);
         }
-        Some(group)
+        Some(batch)
     }
 
     fn has_bulk(&self) -> bool {
         !self.ingests.is_empty() || !self.results.is_empty()
     }
 
-    /// More results for a running group. `None` when an urgent operation waits or the group is full.
-    pub(crate) fn more_results(&mut self, group: &Group, operations: &mut mpsc::Receiver<Operation>) -> Option<Group> {
+    /// More results for a running batch. `None` when an urgent operation waits or the batch is full.
+    pub(crate) fn more_results(
+        &mut self,
+        batch: &CommitBatch,
+        operations: &mut mpsc::Receiver<Operation>,
+    ) -> Option<CommitBatch> {
         self.gather(operations);
-        if group.settles.is_empty() || self.results.is_empty() || !self.urgent.is_empty() || group.rows >= MAX_BULK_ROWS
+        if batch.settles.is_empty() || self.results.is_empty() || !self.urgent.is_empty() || batch.rows >= MAX_BULK_ROWS
         {
             return None;
         }
-        let mut more = Group::default();
+        let mut more = CommitBatch::default();
         more.fill(&mut self.results, RESULTS_PER_STEP);
         Some(more)
     }
@@ -106,27 +110,25 @@ impl CommitQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::tests::{claiming, ingest, ingest_of, pending},
-        *,
-    };
+    use super::*;
+    use crate::commit_batch::tests::{claiming, ingest, ingest_of, pending};
 
     #[test]
-    fn events_and_results_share_a_group_and_alternate_with_claims() {
+    fn events_and_results_share_a_batch_and_alternate_with_claims() {
         let (sender, mut operations) = mpsc::channel(16);
         let settle = || Operation::Settle(pending(Vec::new()));
         for operation in [ingest(1), settle(), claiming(false), ingest(1), claiming(false)] {
             sender.try_send(operation).ok().unwrap();
         }
         let mut queue = CommitQueue::default();
-        let urgent = queue.next_group(&mut operations).unwrap();
+        let urgent = queue.next_batch(&mut operations).unwrap();
         assert_eq!((urgent.claims.len(), urgent.operations), (2, 2));
         sender.try_send(claiming(false)).ok().unwrap();
-        let bulk = queue.next_group(&mut operations).unwrap();
+        let bulk = queue.next_batch(&mut operations).unwrap();
         assert_eq!((bulk.ingests.len(), bulk.settles.len(), bulk.operations), (2, 1, 3));
         sender.try_send(settle()).ok().unwrap();
         assert!(queue.more_results(&bulk, &mut operations).is_none(), "a claim waits");
-        assert_eq!(queue.next_group(&mut operations).unwrap().claims.len(), 1);
+        assert_eq!(queue.next_batch(&mut operations).unwrap().claims.len(), 1);
         assert!(queue.more_results(&bulk, &mut operations).is_some());
     }
 
@@ -137,10 +139,10 @@ mod tests {
             sender.try_send(ingest_of("acme", 4, 2_048)).ok().unwrap();
         }
         let mut queue = CommitQueue::default();
-        assert_eq!(queue.next_group(&mut operations).unwrap().deliveries, 8_192);
+        assert_eq!(queue.next_batch(&mut operations).unwrap().deliveries, 8_192);
         sender.try_send(ingest_of("globex", 1, 1)).ok().unwrap();
-        assert_eq!(queue.next_group(&mut operations).unwrap().deliveries, 1);
-        assert_eq!(queue.next_group(&mut operations).unwrap().deliveries, 8_192);
+        assert_eq!(queue.next_batch(&mut operations).unwrap().deliveries, 1);
+        assert_eq!(queue.next_batch(&mut operations).unwrap().deliveries, 8_192);
     }
 
     #[test]
@@ -149,7 +151,7 @@ mod tests {
         for operation in [ingest(MAX_BULK_ROWS), ingest(1), Operation::Settle(pending(Vec::new()))] {
             sender.try_send(operation).ok().unwrap();
         }
-        let group = CommitQueue::default().next_group(&mut operations).unwrap();
-        assert_eq!((group.ingests.len(), group.settles.len()), (1, 1));
+        let batch = CommitQueue::default().next_batch(&mut operations).unwrap();
+        assert_eq!((batch.ingests.len(), batch.settles.len()), (1, 1));
     }
 }

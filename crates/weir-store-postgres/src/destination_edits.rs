@@ -1,0 +1,201 @@
+//! The edits of destinations by people. They hold the lock of the tenant (locks.rs).
+
+use std::{sync::Arc, time::Duration};
+
+use sqlx::{Connection as _, PgConnection};
+use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
+use weir_store::{
+    Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation,
+    rows::{self, Row as _, interval_code, limits_json},
+};
+
+use crate::{
+    activity::{record, record_creation},
+    destination_rows::{COUNT_OF_TENANT, INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
+    locks::begin_to_edit,
+    rows::uuid,
+};
+
+/// A long backlog is cancelled in many statements.
+pub(crate) const DELETION_TIMEOUT: Duration = Duration::from_secs(3_600);
+
+const TENANT: &str = "SELECT tenant FROM destinations WHERE id = $1 AND deleted_at IS NULL";
+
+const INSERT_LIMIT_CHANGE: &str =
+    "INSERT INTO limit_changes (destination_id, at, rate_limits, min_interval_ms) VALUES ($1, $2, $3, $4)";
+
+/// Statements that depend on the destination not being deleted lock its row FOR KEY SHARE, which conflicts with this
+/// lock. An UPDATE alone takes a weaker lock, which does not conflict.
+const LOCK_TO_DELETE: &str = "SELECT updated_at FROM destinations WHERE id = $1 AND deleted_at IS NULL FOR UPDATE";
+
+const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
+
+/// Cancels part of a backlog. Rows that are locked are skipped.
+pub(crate) const CANCEL_SOME: &str = "
+WITH waiting AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE destination_id = $2 AND state IN (0, 2)
+    ORDER BY is_replay, next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
+)
+UPDATE deliveries d SET state = 6, updated_at = $1 FROM waiting WHERE d.id = waiting.id";
+
+/// Bounds how long one transaction locks rows and keeps vacuum from removing dead ones.
+const CANCELLED_AT_ONCE: i64 = 5_000;
+
+const CANCEL_WAITING: &str =
+    "UPDATE deliveries SET state = 6, updated_at = $1 WHERE destination_id = $2 AND state IN (0, 2)";
+
+async fn record_limits(
+    connection: &mut PgConnection,
+    destination: &Destination,
+    at: Timestamp,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(INSERT_LIMIT_CHANGE)
+        .bind(uuid(destination.id.as_bytes()))
+        .bind(at.as_nanos())
+        .bind(limits_json(&destination.settings.rate_limits))
+        .bind(interval_code(&destination.settings.rate_limits))
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar(TENANT).bind(uuid(id.as_bytes())).fetch_optional(connection).await
+}
+
+/// Inserts a new destination in a transaction that has the lock of its tenant.
+async fn insert(connection: &mut PgConnection, destination: &Destination) -> Result<Arc<Destination>, sqlx::Error> {
+    write_destination(INSERT, destination)?
+        .bind(destination.settings.tenant.clone())
+        .bind(destination.created_at.as_nanos())
+        .execute(&mut *connection)
+        .await?;
+    record_limits(connection, destination, destination.created_at).await?;
+    Ok(Arc::new(destination.clone()))
+}
+
+/// Whether the tenant of a new destination has `most` or more. The transaction has the tenant's lock.
+async fn is_full(connection: &mut PgConnection, destination: &Destination, most: usize) -> Result<bool, sqlx::Error> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let counted = sqlx::query_scalar(COUNT_OF_TENANT).bind(&destination.settings.tenant).bind(most);
+    counted.fetch_one(connection).await.map(|count: i64| count >= most)
+}
+
+pub(crate) async fn create(
+    connection: &mut PgConnection,
+    destination: &Destination,
+    creation: &Creation,
+    most: usize,
+) -> Result<Created<Arc<Destination>>, sqlx::Error> {
+    let mut transaction = connection.begin_with(begin_to_edit([destination.settings.tenant.as_str()])).await?;
+    if let Some(before) = record_creation(&mut transaction, creation).await? {
+        transaction.rollback().await?;
+        return Ok(Created::Before(before));
+    }
+    if is_full(&mut transaction, destination, most).await? {
+        transaction.rollback().await?;
+        return Ok(Created::Full);
+    }
+    let created = insert(&mut transaction, destination).await?;
+    transaction.commit().await?;
+    Ok(Created::New(created))
+}
+
+/// The lock of the tenant keeps any other destination from getting the name meanwhile.
+pub(crate) async fn create_named(
+    connection: &mut PgConnection,
+    destination: &Destination,
+    activity: &Activity,
+    most: usize,
+) -> Result<NamedCreation, sqlx::Error> {
+    let tenant = &destination.settings.tenant;
+    let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
+    let named = sqlx::query(NAMED).bind(tenant).bind(&destination.settings.name);
+    if named.fetch_optional(&mut *transaction).await?.is_some() {
+        transaction.rollback().await?;
+        return Ok(NamedCreation::Taken);
+    }
+    if is_full(&mut transaction, destination, most).await? {
+        transaction.rollback().await?;
+        return Ok(NamedCreation::Full);
+    }
+    let created = insert(&mut transaction, destination).await?;
+    record(&mut transaction, activity).await?;
+    transaction.commit().await?;
+    Ok(NamedCreation::New(created))
+}
+
+pub(crate) async fn patch(
+    connection: &mut PgConnection,
+    patch: &DestinationPatch,
+    creation: &Creation,
+) -> Result<Created<Option<Arc<Destination>>>, sqlx::Error> {
+    let none = Created::New(None);
+    let Some(tenant) = tenant_of(connection, patch.id).await? else { return Ok(none) };
+    // Under the tenant's lock no event is fanned out partly before and partly after the change.
+    let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
+    // Apply the patch to the current values of the locked row, not to those in the cache.
+    let current = sqlx::query(LOCK_LIVE).bind(uuid(patch.id.as_bytes())).fetch_optional(&mut *transaction).await?;
+    let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(none) };
+    let Some(changed) = patch.applied_to(&current) else { return Ok(none) };
+    if let Some(before) = record_creation(&mut transaction, creation).await? {
+        transaction.rollback().await?;
+        return Ok(Created::Before(before));
+    }
+    // The audit judges each send by the limits that applied when it started.
+    if changed.settings.rate_limits != current.settings.rate_limits {
+        record_limits(&mut transaction, &changed, changed.updated_at).await?;
+    }
+    write_destination(UPDATE, &changed)?.execute(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(Created::New(Some(Arc::new(changed))))
+}
+
+pub(crate) async fn delete(
+    connection: &mut PgConnection,
+    deletion: &DestinationDeletion,
+    activity: &Activity,
+) -> Result<Deletion, sqlx::Error> {
+    let DestinationDeletion { id, now, expected_updated_at } = *deletion;
+    let Some(tenant) = tenant_of(connection, id).await? else { return Ok(Deletion::Missing) };
+    // Most of the backlog is cancelled without the tenant's lock, so that ingest waits only for the rest. But a
+    // deletion that names a version may be refused, and a refused deletion must not cancel anything. So it cancels
+    // everything later, under the lock.
+    if expected_updated_at.is_none() {
+        cancel_backlog(connection, deletion).await?;
+    }
+    let id = uuid(id.as_bytes());
+    let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
+    // The destination is locked before any delivery: an UPDATE keeps a lock even on a row that it finds already
+    // changed, and the transaction that settles this row may hold the destination.
+    let current = sqlx::query(LOCK_TO_DELETE).bind(id).fetch_optional(&mut *transaction).await?;
+    let refusal = match current {
+        None => Some(Deletion::Missing),
+        Some(current) => (!deletion.applies_to(current.time(0)?)).then_some(Deletion::Changed),
+    };
+    if let Some(refusal) = refusal {
+        transaction.rollback().await?;
+        return Ok(refusal);
+    }
+    // Later events do not find the destination. The deliveries that came meanwhile are cancelled with it.
+    sqlx::query(TOMBSTONE).bind(now.as_nanos()).bind(id).execute(&mut *transaction).await?;
+    sqlx::query(CANCEL_WAITING).bind(now.as_nanos()).bind(id).execute(&mut *transaction).await?;
+    record(&mut transaction, activity).await?;
+    transaction.commit().await?;
+    Ok(Deletion::Deleted)
+}
+
+/// Cancels the backlog in steps before the deletion, so that few deliveries are left to cancel under the tenant's
+/// lock. If the deletion then fails, the destination remains without the cancelled deliveries. The caller gets an
+/// error and repeats the deletion.
+async fn cancel_backlog(connection: &mut PgConnection, deletion: &DestinationDeletion) -> Result<(), sqlx::Error> {
+    loop {
+        let cancel = sqlx::query(CANCEL_SOME)
+            .bind(deletion.now.as_nanos())
+            .bind(uuid(deletion.id.as_bytes()))
+            .bind(CANCELLED_AT_ONCE);
+        if cancel.execute(&mut *connection).await?.rows_affected() < CANCELLED_AT_ONCE.unsigned_abs() {
+            return Ok(());
+        }
+    }
+}
