@@ -10,6 +10,7 @@ use weir_core::{
 use weir_store::{
     Alerting, Condition, Conditions, StoreResult,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -31,7 +32,7 @@ const SET_POLICY: &str =
 const ALERT_SUBSCRIBERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
 
 /// An index-only scan of the due index, on pages that vacuum has marked all-visible.
-const BACKLOG: &str = "SELECT count(*) FROM deliveries WHERE state IN (0, 2)";
+const BACKLOG: &str = sql!("SELECT count(*) FROM deliveries WHERE state IN ({waiting})");
 
 const RECORD_ALERT_STATE: &str = "
 INSERT INTO alert_states AS t (destination_id, version, state) VALUES ($1, $2, $3)
@@ -40,20 +41,20 @@ WHERE t.version = excluded.version - 1";
 
 /// Each row has a kind, a count, a time and an alert state. The backlog has no deliveries of replays, because a person
 /// asked for them. The counts are index-only scans, on pages that vacuum has marked all-visible.
-pub(crate) const CONDITIONS: &str = "
-SELECT x.destination_id, x.kind, x.count, x.at, x.state
+pub(crate) const CONDITIONS: &str = sql!(
+    "SELECT x.destination_id, x.kind, x.count, x.at, x.state
 FROM (
     -- 0: the backlog, and when its oldest delivery was created.
     SELECT destination_id, 0 AS kind, count(*) AS count, min(created_at) AS at, NULL AS state
-    FROM deliveries WHERE state IN (0, 2) AND NOT is_replay
+    FROM deliveries WHERE state IN ({waiting}) AND NOT is_replay
     GROUP BY destination_id
     UNION ALL
     -- 1: when the last waiting delivery expires.
     SELECT destination_id, 1, 0, max(expires_at), NULL
-    FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2) GROUP BY destination_id
+    FROM deliveries WHERE expires_at IS NOT NULL AND state IN ({waiting}) GROUP BY destination_id
     UNION ALL
     -- 2: dead letters.
-    SELECT destination_id, 2, count(*), NULL, NULL FROM deliveries WHERE state = 5 GROUP BY destination_id
+    SELECT destination_id, 2, count(*), NULL, NULL FROM deliveries WHERE state = {dead} GROUP BY destination_id
     UNION ALL
     -- 3: the recorded alert state, also of a destination that has recovered.
     SELECT destination_id, 3, version, NULL, state FROM alert_states
@@ -62,7 +63,8 @@ FROM (
     SELECT id, 4, 0, NULL, NULL FROM destinations
     WHERE paused_reason IS NOT NULL OR breaker_state::jsonb ->> 'open' IS NOT NULL
 ) x
-JOIN destinations t ON t.id = x.destination_id AND t.tenant = ANY($1) AND t.deleted_at IS NULL";
+JOIN destinations t ON t.id = x.destination_id AND t.tenant = ANY($1) AND t.deleted_at IS NULL"
+);
 
 #[async_trait]
 impl Alerting for PostgresStore {

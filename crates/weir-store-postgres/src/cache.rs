@@ -8,11 +8,9 @@
 //! every destination of a tenant and asks for versions above the highest cached one. This finds every change, because
 //! edits that affect ingest hold the tenant's lock, so their versions become visible in order (locks.rs).
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use weir_core::{Destination, DestinationId, Timestamp};
 use weir_store::{Directory, NewEvent, TenantDestinations};
 
@@ -42,14 +40,14 @@ impl DestinationCache {
     /// The cached version of each destination, and the end of its hold; version 0, which no destination has, if it is not
     /// cached.
     pub(crate) fn versions(&self, ids: &[DestinationId]) -> (Vec<i64>, Vec<Option<i64>>) {
-        let looked_up = lock(&self.looked_up);
+        let looked_up = self.looked_up.lock();
         let known = |id| looked_up.get(id).map_or((0, None), Change::version_and_hold);
         ids.iter().map(known).map(|(version, held)| (version, held.map(Timestamp::as_nanos))).unzip()
     }
 
     /// Stores changes that were read by id.
     pub(crate) fn learn(&self, changes: Vec<Change>) {
-        let mut looked_up = lock(&self.looked_up);
+        let mut looked_up = self.looked_up.lock();
         for change in changes {
             if looked_up.get(&change.id).is_none_or(|known| known.version_and_hold() < change.version_and_hold()) {
                 looked_up.insert(change.id, change);
@@ -58,18 +56,14 @@ impl DestinationCache {
     }
 
     pub(crate) fn get_many(&self, ids: &[DestinationId]) -> Vec<Option<Arc<Destination>>> {
-        let looked_up = lock(&self.looked_up);
+        let looked_up = self.looked_up.lock();
         ids.iter().map(|id| looked_up.get(id)?.destination.clone()).collect()
     }
 
     /// The destinations by tenant, as ingest needs them.
     pub(crate) fn tenants(&self) -> MutexGuard<'_, Tenants> {
-        lock(&self.tenants)
+        self.tenants.lock()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The destinations that are not deleted, of each tenant that has received events.

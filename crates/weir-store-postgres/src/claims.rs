@@ -16,6 +16,7 @@ use weir_core::{
 use weir_store::{
     ClaimRequest, Claims, MessageGroup,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -63,21 +64,21 @@ WITH owner AS MATERIALIZED (
     SELECT r.request, r.now, r.expires_at, d.id, d.address
     FROM request r CROSS JOIN LATERAL (
         SELECT id, ctid AS address FROM deliveries
-        WHERE destination_id = r.destination_id AND state IN (0, 2) AND is_replay = r.is_replay
+        WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
             AND next_attempt_at <= r.now
         ORDER BY next_attempt_at, id LIMIT r.max_claims
     ) d
 ), claimed AS (
-    -- Claim them (1), or let them expire (8). A row that another claim has taken meanwhile is left out.
+    -- Claim them, or let them expire. A row that another claim has taken meanwhile is left out.
     UPDATE deliveries d
-    SET state = CASE WHEN d.expires_at <= due.now THEN 8 ELSE 1 END, claim_epoch = claim_epoch + 1,
+    SET state = CASE WHEN d.expires_at <= due.now THEN {expired} ELSE {delivering} END, claim_epoch = claim_epoch + 1,
         claim_expires_at = CASE WHEN d.expires_at <= due.now THEN NULL ELSE due.expires_at END,
         claimed_by = CASE WHEN d.expires_at <= due.now THEN NULL ELSE $7 END, updated_at = due.now
-    FROM due WHERE d.ctid = due.address AND d.id = due.id AND d.state + 0 IN (0, 2)
-    RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = 1 THEN d.claim_epoch END AS epoch, d.attempts,
+    FROM due WHERE d.ctid = due.address AND d.id = due.id AND d.state + 0 IN ({waiting})
+    RETURNING due.request, d.id, d.event_id, CASE WHEN d.state = {delivering} THEN d.claim_epoch END AS epoch, d.attempts,
         coalesce(d.deliver_at, d.created_at) AS created_at, d.next_attempt_at,
         coalesce(d.attempts_before, 0) AS attempts_before, d.replay_id,
-        CASE WHEN d.state = 8 THEN d.ordering_key END AS freed_key
+        CASE WHEN d.state = {expired} THEN d.ordering_key END AS freed_key
 )
 SELECT c.request, c.next_attempt_at, c.id, c.event_id, c.epoch, c.attempts, c.created_at, ",
             $body,
@@ -90,7 +91,7 @@ UNION ALL
 SELECT r.request, next.next_attempt_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM request r CROSS JOIN LATERAL (
     SELECT next_attempt_at FROM deliveries
-    WHERE destination_id = r.destination_id AND state IN (0, 2) AND is_replay = r.is_replay
+    WHERE destination_id = r.destination_id AND state IN ({waiting}) AND is_replay = r.is_replay
         AND next_attempt_at > r.after
     ORDER BY next_attempt_at LIMIT 1
 ) next
@@ -104,9 +105,9 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
 /// The claim that also reads the bodies. [`CLAIM`] reads none. It is a separate statement, because an outer join with a
 /// condition would look up each event and then discard it.
 pub(crate) const CLAIM_WITH_BODIES: &str =
-    claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id");
+    sql!(claim!("e.data_offset, e.body, e.traceparent", "claimed c JOIN events e ON e.id = c.event_id"));
 
-pub(crate) const CLAIM: &str = claim!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c");
+pub(crate) const CLAIM: &str = sql!(claim!("NULL::integer, NULL::bytea, NULL::bytea", "claimed c"));
 
 pub(crate) const BODIES: &str =
     "SELECT e.id, e.data_offset, e.body, e.traceparent FROM unnest($1::uuid[]) AS r (id) JOIN events e ON e.id = r.id";
@@ -147,7 +148,7 @@ impl Operation for Claiming {
             group.iter().map(|claiming| vec![Claims::default(); claiming.requests.len()]).collect();
         let waves = waves(group);
         let (mut claimed, mut freed) = (Vec::new(), BTreeSet::new());
-        let has_cached_bodies = !shared.bodies().is_empty();
+        let has_cached_bodies = !shared.bodies.lock().is_empty();
         let owner = shared.process.id();
         // Several waves commit together, so that a failure leaves no claim. One wave is one statement and commits by
         // itself.
@@ -310,7 +311,7 @@ async fn find_bodies(
 ) -> Result<(), sqlx::Error> {
     // Take the cached bodies. The block releases the lock of the cache before the statement.
     let missing: HashSet<Uuid> = {
-        let mut cache = shared.bodies();
+        let mut cache = shared.bodies.lock();
         for one in &mut *claimed {
             one.body = cache.take(one.event_id);
         }

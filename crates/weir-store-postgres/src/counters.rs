@@ -9,7 +9,7 @@ use weir_core::{DestinationId, Timestamp};
 use weir_store::{
     Counters, FOLDED_AT_ONCE, StateCounts, StoreResult, added_states, added_traffic,
     rows::{self, Row as _},
-    state_columns, summed_states, summed_traffic, traffic_columns,
+    sql, state_columns, summed_states, summed_traffic, traffic_columns,
 };
 
 use crate::{
@@ -43,18 +43,19 @@ pub(crate) const COUNTS: &str = counts!("WHERE destination_id = ANY($1)");
 const ALL_COUNTS: &str = counts!("");
 
 /// One probe of an index for each of the three deliveries that may be the oldest.
-pub(crate) const OLDEST_WAITING: &str = "
-SELECT r.id, least(
-    (SELECT created_at FROM deliveries WHERE destination_id = r.id AND NOT is_replay AND state IN (0, 2)
+pub(crate) const OLDEST_WAITING: &str = sql!(
+    "SELECT r.id, least(
+    (SELECT created_at FROM deliveries WHERE destination_id = r.id AND NOT is_replay AND state IN ({waiting})
         ORDER BY next_attempt_at, id LIMIT 1),
-    (SELECT created_at FROM deliveries WHERE destination_id = r.id AND is_replay AND state IN (0, 2)
+    (SELECT created_at FROM deliveries WHERE destination_id = r.id AND is_replay AND state IN ({waiting})
         ORDER BY next_attempt_at, id LIMIT 1),
-    (SELECT created_at FROM deliveries WHERE destination_id = r.id AND state - 2 = 0 ORDER BY id LIMIT 1)
-) FROM unnest($1::uuid[]) AS r (id)";
+    (SELECT created_at FROM deliveries WHERE destination_id = r.id AND state - {retrying} = 0 ORDER BY id LIMIT 1)
+) FROM unnest($1::uuid[]) AS r (id)"
+);
 
 /// Reads all claims of a destination: there are only as many as its sends in flight.
 pub(crate) const OLDEST_IN_FLIGHT: &str =
-    "SELECT min(created_at) FROM deliveries WHERE destination_id = $1 AND state = 1";
+    sql!("SELECT min(created_at) FROM deliveries WHERE destination_id = $1 AND state = {delivering}");
 
 const COUNT_BY_SCAN: &str = "SELECT destination_id, state, count(*) FROM deliveries GROUP BY destination_id, state";
 

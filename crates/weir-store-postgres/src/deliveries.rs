@@ -7,6 +7,7 @@ use weir_store::{
     DeliveryFilter, EventFilter, FailedDelivery, ListPart, ListStatements, PageRequest, SCANNED_AT_MOST, Scan,
     StoreResult,
     rows::{self, DELIVERY_COLUMNS, FAILED_COLUMNS, Row as _, error_condition, in_states, state_code},
+    sql,
 };
 
 use crate::{
@@ -83,7 +84,7 @@ impl ListStatements for PostgresStore {
 pub(crate) fn large_backlog(of: Option<DestinationId>) -> Select {
     let mut select = Select::new("SELECT d.state FROM deliveries d".to_owned());
     select.of_destination(of);
-    select.condition("d.state IN (0, 2)");
+    select.condition(sql!("d.state IN ({waiting})"));
     select.sql.push_str(" ORDER BY d.destination_id LIMIT 1 OFFSET");
     select.value(i64::from(SCANNED_AT_MOST));
     select
@@ -118,7 +119,7 @@ fn indexed(filter: &DeliveryFilter, part: &ListPart, cursor: Option<[u8; 16]>) -
     if few {
         select.condition(&in_states("d.state", &part.states));
         if part.states.iter().all(|state| state.is_waiting()) {
-            select.condition("d.state IN (0, 2)");
+            select.condition(sql!("d.state IN ({waiting})"));
         }
         // In a CTE of its own, so that the planner does not scan the ids because of the range or the order.
         select.sql = format!(
@@ -206,7 +207,7 @@ impl Select {
     pub(crate) fn ended(&mut self, state: Option<DeliveryState>) {
         use DeliveryState::{Cancelled, Dead, Expired, Failed, Superseded};
         if let Some(state @ (Failed | Dead | Cancelled | Superseded | Expired)) = state {
-            self.condition(&format!("d.state > 3 AND d.state = {}", state_code(state)));
+            self.condition(&format!("{} AND d.state = {}", sql!("d.state > {delivered}"), state_code(state)));
         }
     }
 

@@ -7,6 +7,7 @@ use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation,
     rows::{self, Row as _, interval_code, limits_json},
+    sql,
 };
 
 use crate::{
@@ -31,18 +32,20 @@ const LOCK_TO_DELETE: &str = "SELECT updated_at FROM destinations WHERE id = $1 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
 
 /// Cancels part of a backlog. Rows that are locked are skipped.
-pub(crate) const CANCEL_SOME: &str = "
-WITH waiting AS MATERIALIZED (
-    SELECT id FROM deliveries WHERE destination_id = $2 AND state IN (0, 2)
+pub(crate) const CANCEL_SOME: &str = sql!(
+    "WITH waiting AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE destination_id = $2 AND state IN ({waiting})
     ORDER BY is_replay, next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 )
-UPDATE deliveries d SET state = 6, updated_at = $1 FROM waiting WHERE d.id = waiting.id";
+UPDATE deliveries d SET state = {cancelled}, updated_at = $1 FROM waiting WHERE d.id = waiting.id"
+);
 
 /// Bounds how long one transaction locks rows and keeps vacuum from removing dead ones.
 const CANCELLED_AT_ONCE: i64 = 5_000;
 
-const CANCEL_WAITING: &str =
-    "UPDATE deliveries SET state = 6, updated_at = $1 WHERE destination_id = $2 AND state IN (0, 2)";
+const CANCEL_WAITING: &str = sql!(
+    "UPDATE deliveries SET state = {cancelled}, updated_at = $1 WHERE destination_id = $2 AND state IN ({waiting})"
+);
 
 async fn record_limits(
     connection: &mut PgConnection,

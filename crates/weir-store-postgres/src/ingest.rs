@@ -242,7 +242,7 @@ async fn after_commit(
 fn cache_bodies(intake: &Intake<'_>, shared: &Shared) {
     let mut waiting = intake.deliveries.iter().filter(|delivery| delivery.is_due_soon()).peekable();
     if waiting.peek().is_some() {
-        let mut bodies = shared.bodies();
+        let mut bodies = shared.bodies.lock();
         waiting.for_each(|delivery| bodies.add(delivery.event.id, &delivery.event.body));
     }
 }

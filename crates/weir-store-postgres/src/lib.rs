@@ -56,8 +56,9 @@ mod schema;
 mod traffic;
 mod writer;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sqlx::PgPool;
 use weir_store::{BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, WriteFailures};
 
@@ -141,9 +142,5 @@ impl Shared {
         let error = errors::store_error(error);
         self.write_failures.note(&error);
         error
-    }
-
-    fn bodies(&self) -> MutexGuard<'_, BodyCache> {
-        self.bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,6 +21,7 @@ use weir_core::{DeliveryId, DestinationId, Timestamp};
 use weir_store::{
     HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult, end_of_time,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -57,12 +58,12 @@ impl MessageGroups for PostgresStore {
 }
 
 /// The message groups after a given one, each with the due time of its first delivery: a loose index scan.
-pub(crate) const MESSAGE_GROUPS: &str = "
-WITH RECURSIVE found AS (
+pub(crate) const MESSAGE_GROUPS: &str = sql!(
+    "WITH RECURSIVE found AS (
     -- The first group after the given one.
     (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
-        WHERE (destination_id, ordering_key) > ($1, $2) AND ordering_key IS NOT NULL AND state < 3
+        WHERE (destination_id, ordering_key) > ($1, $2) AND ordering_key IS NOT NULL AND state < {delivered}
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     )
     UNION ALL
@@ -70,29 +71,30 @@ WITH RECURSIVE found AS (
     SELECT n.destination_id, n.ordering_key, n.next_attempt_at FROM found f CROSS JOIN LATERAL (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
         WHERE (destination_id, ordering_key) > (f.destination_id, f.ordering_key)
-            AND ordering_key IS NOT NULL AND state < 3
+            AND ordering_key IS NOT NULL AND state < {delivered}
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     ) n
 )
-SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3";
+SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3"
+);
 
 /// Dissolves message groups of destinations that are no longer ordered: their deliveries lose their ordering keys and
 /// become due. `grouped` are the destinations with message groups. Rows that another process has locked are skipped.
-pub(crate) const DISSOLVE: &str = concat!(
+pub(crate) const DISSOLVE: &str = sql!(concat!(
     "
 WITH RECURSIVE grouped (id) AS (
     -- The destinations that have message groups: a loose index scan.
     SELECT (SELECT destination_id FROM deliveries
-        WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
+        WHERE ordering_key IS NOT NULL AND state < {delivered} ORDER BY destination_id LIMIT 1)
     UNION ALL
     SELECT (SELECT destination_id FROM deliveries
-        WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > grouped.id
+        WHERE ordering_key IS NOT NULL AND state < {delivered} AND destination_id > grouped.id
         ORDER BY destination_id LIMIT 1)
     FROM grouped WHERE grouped.id IS NOT NULL
 ), chosen AS MATERIALIZED (
     -- Some deliveries of those that are no longer ordered.
     SELECT d.id FROM grouped JOIN destinations t ON t.id = grouped.id AND NOT t.ordered CROSS JOIN LATERAL (
-        SELECT id FROM deliveries WHERE destination_id = t.id AND ordering_key IS NOT NULL AND state < 3
+        SELECT id FROM deliveries WHERE destination_id = t.id AND ordering_key IS NOT NULL AND state < {delivered}
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED
     ) d LIMIT $1
 )
@@ -103,7 +105,7 @@ UPDATE deliveries d SET ordering_key = NULL,
         CASE WHEN d.replay_id IS NULL THEN coalesce(d.deliver_at, d.created_at) ELSE d.updated_at END
         ELSE d.next_attempt_at END
 FROM chosen WHERE d.id = chosen.id"
-);
+));
 
 /// See `migrations/postgres/functions/advance_message_groups.sql`.
 const ADVANCE: &str = "

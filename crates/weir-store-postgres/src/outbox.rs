@@ -9,6 +9,7 @@ use weir_core::{DestinationId, Timestamp, claim::Claim};
 use weir_store::{
     ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, StoreResult, end_of_time,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -117,8 +118,8 @@ async fn claim_through(
 /// Releases claims, as [`Outbox::release`] says. The row of the destination is locked, so that a deletion cannot commit
 /// between this read and this commit (destination_edits.rs). `state + 0` makes the planner look up the given deliveries; with
 /// `state` it could scan all claims.
-pub(crate) const RELEASE: &str = "
-WITH released AS MATERIALIZED (
+pub(crate) const RELEASE: &str = sql!(
+    "WITH released AS MATERIALIZED (
     -- The claims to release.
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::bigint[]) WITH ORDINALITY
         AS r (id, epoch, destination_id, now, claim)
@@ -129,32 +130,34 @@ WITH released AS MATERIALIZED (
 -- 6 cancelled, 7 superseded; otherwise as before the claim: 0 pending, 2 retrying. A delivery has been attempted if it
 -- has attempts; in a replay, if it has some that count.
 UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at = r.now,
-    state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6 WHEN d.replaced THEN 7
-        WHEN d.attempts = CASE WHEN d.replay_id IS NULL THEN 0 ELSE coalesce(d.attempts_before, 0) END THEN 0 ELSE 2 END
-FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
-RETURNING r.claim, CASE WHEN d.state = 7 THEN d.ordering_key END";
+    state = CASE WHEN r.destination_id NOT IN (SELECT id FROM live) THEN {cancelled} WHEN d.replaced THEN {superseded}
+        WHEN d.attempts = CASE WHEN d.replay_id IS NULL THEN 0 ELSE coalesce(d.attempts_before, 0) END
+            THEN {pending} ELSE {retrying} END
+FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = {delivering}
+RETURNING r.claim, CASE WHEN d.state = {superseded} THEN d.ordering_key END"
+);
 
 /// A loose index scan over destinations: its cost does not depend on the lengths of the backlogs. The due time of a
 /// destination is the earlier one of its first live delivery and its first delivery of a replay. Deliveries behind the
 /// head of a message group are never due. The destination is a scalar subquery, because with a join the planner could
 /// start with all destinations, in another order.
-pub(crate) const DUE_DESTINATIONS: &str = concat!(
+pub(crate) const DUE_DESTINATIONS: &str = sql!(concat!(
     "
 WITH RECURSIVE waiting (id) AS (
     -- The first destination after the given one that has waiting deliveries, then the next ones.
     SELECT (SELECT destination_id FROM deliveries
-        WHERE state IN (0, 2) AND destination_id > $1 ORDER BY destination_id LIMIT 1)
+        WHERE state IN ({waiting}) AND destination_id > $1 ORDER BY destination_id LIMIT 1)
     UNION ALL
     SELECT (SELECT destination_id FROM deliveries
-        WHERE state IN (0, 2) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
+        WHERE state IN ({waiting}) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
     FROM waiting WHERE waiting.id IS NOT NULL
 ), first (id, due) AS MATERIALIZED (
     -- The earlier of two due times: of its live deliveries, and of its deliveries of replays.
     SELECT id, least(
         (SELECT next_attempt_at FROM deliveries
-            WHERE destination_id = waiting.id AND state IN (0, 2) AND NOT is_replay ORDER BY next_attempt_at LIMIT 1),
+            WHERE destination_id = waiting.id AND state IN ({waiting}) AND NOT is_replay ORDER BY next_attempt_at LIMIT 1),
         (SELECT next_attempt_at FROM deliveries
-            WHERE destination_id = waiting.id AND state IN (0, 2) AND is_replay ORDER BY next_attempt_at LIMIT 1))
+            WHERE destination_id = waiting.id AND state IN ({waiting}) AND is_replay ORDER BY next_attempt_at LIMIT 1))
     FROM waiting WHERE id IS NOT NULL
 )
 -- A due time at the end of time: only deliveries behind heads remain.
@@ -164,27 +167,29 @@ WHERE first.due < $2 AND first.due < ",
     "
     AND (SELECT NOT t.paused AND t.deleted_at IS NULL FROM destinations t WHERE t.id = first.id)
 LIMIT $3"
-);
+));
 
-pub(crate) const SEND_HISTORY: &str = "
-SELECT r.id,
+pub(crate) const SEND_HISTORY: &str = sql!(
+    "SELECT r.id,
     (SELECT sent_at FROM attempts WHERE destination_id = r.id AND sent_at IS NOT NULL ORDER BY sent_at DESC LIMIT 1),
-    EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = 1),
+    EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = {delivering}),
     (SELECT m.sends_until FROM restored m
         WHERE m.single AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = r.id))
-FROM unnest($1::uuid[]) AS r (id)";
+FROM unnest($1::uuid[]) AS r (id)"
+);
 
 const MARK_RESTORED: &str = "
 INSERT INTO restored (sends_until) VALUES ($1) ON CONFLICT (single) DO UPDATE SET sends_until = excluded.sends_until";
 
 /// Expires waiting deliveries. Rows that another process has locked are skipped.
-pub(crate) const EXPIRE: &str = "
-WITH expired AS MATERIALIZED (
-    SELECT id FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= $1
+pub(crate) const EXPIRE: &str = sql!(
+    "WITH expired AS MATERIALIZED (
+    SELECT id FROM deliveries WHERE expires_at IS NOT NULL AND state IN ({waiting}) AND expires_at <= $1
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
-UPDATE deliveries d SET state = 8, updated_at = $1 FROM expired WHERE d.id = expired.id
-RETURNING d.destination_id, d.ordering_key";
+UPDATE deliveries d SET state = {expired}, updated_at = $1 FROM expired WHERE d.id = expired.id
+RETURNING d.destination_id, d.ordering_key"
+);
 
 /// The claims that one caller releases.
 pub(crate) struct Releasing {

@@ -4,11 +4,9 @@
 //! missing (a wrong clock, a suspended process), ingest makes it before it stores the event, so that every time is in
 //! range.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeSet;
 
+use parking_lot::Mutex;
 use sqlx::PgConnection;
 use weir_core::Timestamp;
 
@@ -46,10 +44,6 @@ pub(crate) fn days_around(now: Timestamp) -> impl Iterator<Item = Day> {
 }
 
 impl Partitions {
-    fn known(&self) -> MutexGuard<'_, BTreeSet<Day>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes the missing partitions of these days. Costs nothing if all of them are known.
     pub(crate) async fn ensure(
         &self,
@@ -58,20 +52,20 @@ impl Partitions {
     ) -> Result<(), sqlx::Error> {
         // The block releases the lock before the statement. Two callers may name one day: only what is missing is made.
         let missing: BTreeSet<Day> = {
-            let known = self.known();
+            let known = self.known.lock();
             days.filter(|day| !known.contains(day)).collect()
         };
         if !missing.is_empty() {
             let days: Vec<Day> = missing.iter().copied().collect();
             sqlx::query(MAKE_PARTITIONS).bind(days).execute(connection).await?;
-            self.known().extend(missing);
+            self.known.lock().extend(missing);
         }
         Ok(())
     }
 
     /// Clears the known days, because another process has dropped a partition.
     pub(crate) fn forget(&self) {
-        self.known().clear();
+        self.known.lock().clear();
     }
 }
 

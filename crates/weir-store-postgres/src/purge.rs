@@ -3,7 +3,7 @@
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 use weir_core::{activity::Activity, order::BEHIND, pattern::EventPattern};
-use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _};
+use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _, sql};
 
 use crate::{activity::record, history::Select, message_groups::advance, rows::uuid};
 
@@ -23,12 +23,12 @@ WITH waiting AS MATERIALIZED (
     -- The next deliveries in due order: live ones and those of replays, each from its section of the index.
     SELECT * FROM (
         (SELECT id, event_id, next_attempt_at FROM deliveries
-        WHERE destination_id = $1 AND state IN (0, 2) AND NOT is_replay
+        WHERE destination_id = $1 AND state IN ({waiting}) AND NOT is_replay
             AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
         ORDER BY next_attempt_at, id LIMIT $4)
         UNION ALL
         (SELECT id, event_id, next_attempt_at FROM deliveries
-        WHERE destination_id = $1 AND state IN (0, 2) AND is_replay
+        WHERE destination_id = $1 AND state IN ({waiting}) AND is_replay
             AND (next_attempt_at, id) > ($2, $3) AND next_attempt_at <= $8
         ORDER BY next_attempt_at, id LIMIT $4)
     ) w ORDER BY next_attempt_at, id LIMIT $4
@@ -40,8 +40,8 @@ WITH waiting AS MATERIALIZED (
             "
     FOR UPDATE OF d SKIP LOCKED
 ), cancelled AS (
-    -- Cancel them (6).
-    UPDATE deliveries d SET state = 6, updated_at = $7 FROM chosen WHERE d.id = chosen.id RETURNING d.ordering_key
+    -- Cancel them.
+    UPDATE deliveries d SET state = {cancelled}, updated_at = $7 FROM chosen WHERE d.id = chosen.id RETURNING d.ordering_key
 )
 -- The numbers read and cancelled, the place of the last one read, and the keys of cancelled ones. No row: none waits.
 SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM cancelled), w.next_attempt_at, w.id,
@@ -57,10 +57,10 @@ macro_rules! event_type {
     };
 }
 
-pub(crate) const PURGE: &str = purge!("");
-pub(crate) const PURGE_ANY: &str = purge!(concat!("AND NOT starts_with(", event_type!(), ", 'weir.')"));
-pub(crate) const PURGE_TYPE: &str = purge!(concat!("AND ", event_type!(), " = $9"));
-pub(crate) const PURGE_PREFIX: &str = purge!(concat!("AND starts_with(", event_type!(), ", $9)"));
+pub(crate) const PURGE: &str = sql!(purge!(""));
+pub(crate) const PURGE_ANY: &str = sql!(purge!(concat!("AND NOT starts_with(", event_type!(), ", 'weir.')")));
+pub(crate) const PURGE_TYPE: &str = sql!(purge!(concat!("AND ", event_type!(), " = $9")));
+pub(crate) const PURGE_PREFIX: &str = sql!(purge!(concat!("AND starts_with(", event_type!(), ", $9)")));
 
 /// Counts the deliveries that a purge would cancel. OFFSET 0 makes the event type a lookup per row: otherwise the
 /// planner could join all events.
@@ -69,7 +69,7 @@ pub(crate) fn count_sql(purge: &Purge) -> Select {
     let events = if purge.event_type.is_some() { of_type } else { "" };
     let mut select = Select::new(format!("SELECT count(*) FROM deliveries d {events}"));
     select.compare("d.destination_id =", uuid(purge.destination_id.as_bytes()));
-    select.condition("d.state IN (0, 2)");
+    select.condition(sql!("d.state IN ({waiting})"));
     select.compare("d.state + 0 = ANY(", purge.state_codes());
     select.sql.push(')');
     select.compare("d.created_at <", purge.before.as_nanos());

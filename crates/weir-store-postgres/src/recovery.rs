@@ -5,6 +5,7 @@ use weir_core::{Timestamp, claim::Claim, retry::RetryPolicy};
 use weir_store::{
     AbandonedClaim, AttemptResult, Recovered,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -29,13 +30,14 @@ FROM ",
 }
 
 /// There are only as many outstanding claims as sends in flight, so all of them may be read.
-pub(crate) const EXPIRED: &str = abandoned!("deliveries d WHERE d.state = 1 AND d.claim_expires_at <= $1 LIMIT $2");
+pub(crate) const EXPIRED: &str =
+    sql!(abandoned!("deliveries d WHERE d.state = {delivering} AND d.claim_expires_at <= $1 LIMIT $2"));
 
 /// `state + 0` makes the planner look up the given deliveries; with `state` it could scan all claims.
-pub(crate) const NAMED: &str = abandoned!(
+pub(crate) const NAMED: &str = sql!(abandoned!(
     "unnest($1::uuid[], $2::bigint[]) AS r (id, epoch) JOIN deliveries d ON d.id = r.id
-WHERE d.claim_epoch = r.epoch AND d.state + 0 = 1"
-);
+WHERE d.claim_epoch = r.epoch AND d.state + 0 = {delivering}"
+));
 
 /// The claims to resolve with an unknown outcome.
 pub(crate) enum Abandoned {

@@ -10,6 +10,7 @@ use weir_store::{
     MessageGroup, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep, ReplayTask,
     end_of_time,
     rows::{self, Corrupt, Row as _, phase_code},
+    sql,
 };
 
 use crate::{
@@ -40,19 +41,19 @@ const DELETE_REPLAY_DESTINATIONS: &str = "DELETE FROM replay_destinations WHERE 
 
 /// Whether a delivery of a replay waits or is in flight. With `$2` this includes deliveries that are live by now
 /// ([`ReplayPhase::waits_for_live`]).
-pub(crate) const IS_UNFINISHED: &str = concat!(
+pub(crate) const IS_UNFINISHED: &str = sql!(concat!(
     "SELECT 1 FROM deliveries
-    WHERE replay_id = $1 AND state < 3 AND (is_replay OR next_attempt_at = ",
+    WHERE replay_id = $1 AND state < {delivered} AND (is_replay OR next_attempt_at = ",
     end_of_time!(),
     " OR $2) LIMIT 1"
-);
+));
 
 /// Deliveries that wait for the replay, also behind a head, get their earlier states back.
-pub(crate) const PUT_BACK: &str = concat!(
+pub(crate) const PUT_BACK: &str = sql!(concat!(
     "
 WITH waiting AS MATERIALIZED (
     SELECT id FROM deliveries
-    WHERE replay_id = $1 AND state IN (0, 2) AND (is_replay OR next_attempt_at = ",
+    WHERE replay_id = $1 AND state IN ({waiting}) AND (is_replay OR next_attempt_at = ",
     end_of_time!(),
     ")
     LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -60,7 +61,7 @@ WITH waiting AS MATERIALIZED (
 UPDATE deliveries d SET state = d.state_before, state_before = NULL, attempts_before = NULL, replay_id = NULL, is_replay = false,
     updated_at = $3
 FROM waiting WHERE d.id = waiting.id"
-);
+));
 
 pub(crate) async fn step(
     connection: &mut PgConnection,
@@ -229,14 +230,14 @@ fn add_wanted(select: &mut Select, open: &OpenReplay, state: DeliveryState, now:
 /// cancellation restores. A delivery with a key at an ordered destination joins its message group: it becomes a live
 /// delivery behind the others of the group.
 fn add_moved(select: &mut Select, open: &OpenReplay, now: Timestamp) {
-    select.sql.push_str(
+    select.sql.push_str(sql!(
         "), chosen AS MATERIALIZED (
             SELECT d.id, d.destination_id FROM wanted JOIN deliveries d
                 ON d.id = wanted.id AND d.updated_at = wanted.updated_at
-            WHERE d.state + 0 NOT IN (0, 1, 2) FOR UPDATE OF d SKIP LOCKED
+            WHERE d.state + 0 NOT IN ({pending}, {delivering}, {retrying}) FOR UPDATE OF d SKIP LOCKED
         ), moved AS (
-            UPDATE deliveries d SET state = 0, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id =",
-    );
+            UPDATE deliveries d SET state = {pending}, state_before = d.state, attempts_before = d.attempts, replaced = NULL, replay_id ="
+    ));
     select.value(uuid(open.id.as_bytes()));
     select.sql.push_str(concat!(
         ", ordering_key = CASE WHEN live.ordered THEN d.ordering_key END,

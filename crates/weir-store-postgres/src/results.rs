@@ -13,6 +13,7 @@ use weir_store::{
     AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
     end_of_time,
     rows::{Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
+    sql,
 };
 
 use crate::{
@@ -64,8 +65,8 @@ impl Results for PostgresStore {
 /// between this read and this commit (destination_edits.rs). `state + 0` makes the planner look up the given deliveries; with
 /// `state` it could scan all claims. Returns the ordering key of each delivery that must leave its message group
 /// (`DeliveryOrder::leaves_message_group`).
-pub(crate) const SETTLE: &str = "
-WITH result AS MATERIALIZED (
+pub(crate) const SETTLE: &str = sql!(
+    "WITH result AS MATERIALIZED (
     -- The results, one row for each.
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[],
             $8::uuid[], $9::bigint[], $10::bigint[], $11::smallint[], $12::integer[], $13::text[], $14::smallint[], $15::bytea[],
@@ -74,22 +75,22 @@ WITH result AS MATERIALIZED (
             attempt_id, sent_at, duration_ms, outcome, status_code, error, failure, response_body,
             signed_at, connection, response_headers, latency, is_counted, result)
 ), live AS MATERIALIZED (
-    -- The destinations of retries (2), unless they are deleted.
+    -- The destinations of retries, unless they are deleted.
     SELECT id, skip_after_attempts FROM destinations
-    WHERE id IN (SELECT destination_id FROM result WHERE state = 2) AND deleted_at IS NULL FOR KEY SHARE
+    WHERE id IN (SELECT destination_id FROM result WHERE state = {retrying}) AND deleted_at IS NULL FOR KEY SHARE
 ), settled AS (
-    -- Only claims that still hold. A delivery that would be retried is cancelled (6) if its destination is deleted, and
-    -- superseded (7) if it was replaced.
+    -- Only claims that still hold. A delivery that would be retried is cancelled if its destination is deleted, and
+    -- superseded if it was replaced.
     UPDATE deliveries d SET attempts = r.number, claim_expires_at = NULL, claimed_by = NULL,
-        state = CASE WHEN r.state <> 2 THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN 6
-            WHEN d.replaced THEN 7 ELSE r.state END,
+        state = CASE WHEN r.state <> {retrying} THEN r.state WHEN r.destination_id NOT IN (SELECT id FROM live) THEN {cancelled}
+            WHEN d.replaced THEN {superseded} ELSE r.state END,
         attempts_before = CASE WHEN r.is_counted THEN d.attempts_before ELSE coalesce(d.attempts_before, 0) + 1 END,
         next_attempt_at = coalesce(r.due, d.next_attempt_at), updated_at = r.now
-    FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = 1
+    FROM result r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = {delivering}
     RETURNING r.result, d.state, r.id, r.number, r.attempt_id, r.destination_id, r.sent_at, r.duration_ms, r.outcome,
         r.status_code, r.error, r.failure, r.response_body, r.signed_at, r.connection, r.response_headers, r.latency,
         r.now,
-        CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> 2
+        CASE WHEN d.ordering_key IS NOT NULL AND (d.state <> {retrying}
             OR r.is_counted AND r.number >= (SELECT live.skip_after_attempts FROM live WHERE live.id = r.destination_id))
             THEN d.ordering_key END
             AS freed_key
@@ -104,13 +105,13 @@ WITH result AS MATERIALIZED (
     -- Their traffic, by the bucket of 10 s in which they started.
     INSERT INTO traffic_changes (destination_id, at, sends, delivered, failed, dead, last_success_at, latencies, attempts)
     SELECT destination_id, at, count(sent_at), count(*) FILTER (WHERE outcome = 0), count(*) FILTER (WHERE outcome <> 0),
-        count(*) FILTER (WHERE state IN (4, 5)), max(now) FILTER (WHERE outcome = 0),
+        count(*) FILTER (WHERE state IN ({failed}, {dead})), max(now) FILTER (WHERE outcome = 0),
         array_agg(latency) FILTER (WHERE latency IS NOT NULL), array_agg(number) FILTER (WHERE outcome = 0)
     FROM (
         SELECT *, coalesce(sent_at, now) - coalesce(sent_at, now) % 10000000000 AS at FROM settled
     ) attempt GROUP BY destination_id, at
 )
-SELECT result, state, freed_key FROM settled";
+SELECT result, state, freed_key FROM settled");
 
 const DESTINATION_OF: &str = "SELECT destination_id FROM deliveries WHERE id = $1";
 
@@ -119,20 +120,21 @@ const LOCK_DESTINATION: &str = "SELECT ordered FROM destinations WHERE id = $1 A
 const LOCK_DELIVERY: &str =
     "SELECT destination_id, state, expires_at, ordering_key FROM deliveries WHERE id = $1 FOR UPDATE";
 
-const RETRY_ENDED: &str = "
-UPDATE deliveries SET state = 0, is_replay = false, replaced = NULL, next_attempt_at = $3, updated_at = $2,
+const RETRY_ENDED: &str = sql!(
+    "UPDATE deliveries SET state = {pending}, is_replay = false, replaced = NULL, next_attempt_at = $3, updated_at = $2,
     ordering_key = CASE WHEN $4 THEN ordering_key END
-WHERE id = $1";
+WHERE id = $1"
+);
 
 /// A delivery behind the head of its message group stays there. A delivery of a replay becomes live, because a person
 /// asked for it.
-const PULL_FORWARD: &str = concat!(
+const PULL_FORWARD: &str = sql!(concat!(
     "UPDATE deliveries SET is_replay = false, next_attempt_at = least(next_attempt_at, $2), updated_at = $2
-    WHERE id = $1 AND state + 0 IN (0, 2) AND next_attempt_at < ",
+    WHERE id = $1 AND state + 0 IN ({waiting}) AND next_attempt_at < ",
     end_of_time!()
-);
+));
 
-const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = $2 WHERE id = $1";
+const CANCEL: &str = sql!("UPDATE deliveries SET state = {cancelled}, updated_at = $2 WHERE id = $1");
 
 /// The results that one caller records.
 pub(crate) struct Settling(Vec<Arc<AttemptResult>>);

@@ -142,7 +142,7 @@ enum Message<O: Operation> {
 /// The writers of one kind of operation.
 pub(crate) struct Writers<O: Operation> {
     inbox: mpsc::Sender<Message<O>>,
-    tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
+    tasks: parking_lot::Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl<O: Operation> std::fmt::Debug for Writers<O> {
@@ -167,8 +167,8 @@ impl<O: Operation> Writers<O> {
             commit_seconds: histogram!("weir_store_commit_seconds", "operation" => O::NAME),
             commit_size: histogram!("weir_store_commit_size", "operation" => O::NAME),
         };
-        let tasks = (0..count).map(|_| tokio::spawn(writer().run())).collect();
-        Self { inbox, tasks: std::sync::Mutex::new(tasks) }
+        let tasks: Vec<_> = (0..count).map(|_| tokio::spawn(writer().run())).collect();
+        Self { inbox, tasks: tasks.into() }
     }
 
     /// Sends an operation to the writers and waits for its answer.
@@ -183,7 +183,7 @@ impl<O: Operation> Writers<O> {
     pub(crate) async fn close(&self) {
         // Fails only if the writers have already ended.
         let _ = self.inbox.send(Message::Close).await;
-        let tasks = self.tasks.lock().map(|mut tasks| std::mem::take(&mut *tasks)).unwrap_or_default();
+        let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a writer task ended unexpectedly");

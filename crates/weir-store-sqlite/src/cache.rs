@@ -7,9 +7,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     ops::Bound,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
+    sync::Arc,
 };
 
+use parking_lot::RwLock;
 use weir_core::{Destination, DestinationId};
 use weir_store::{DestinationFilter, Directory, NewEvent, TenantDestinations};
 
@@ -31,23 +32,19 @@ impl DestinationCache {
         this
     }
 
-    // No code panics while it holds the lock, so a poisoned lock is safe to use.
-    fn read(&self) -> RwLockReadGuard<'_, CachedDestinations> {
-        self.inner.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn get(&self, id: DestinationId) -> Option<Arc<Destination>> {
-        self.read().by_id.get(&id).cloned()
+        self.inner.read().by_id.get(&id).cloned()
     }
 
     pub(crate) fn get_many(&self, ids: &[DestinationId]) -> Vec<Option<Arc<Destination>>> {
-        let cached = self.read();
+        let cached = self.inner.read();
         ids.iter().map(|id| cached.by_id.get(id).cloned()).collect()
     }
 
     /// The destinations for which `which` is true, in the order of their ids.
     pub(crate) fn filter(&self, which: impl Fn(&Destination) -> bool) -> Vec<DestinationId> {
-        self.read().by_id.values().filter(|destination| which(destination)).map(|destination| destination.id).collect()
+        let cached = self.inner.read();
+        cached.by_id.values().filter(|destination| which(destination)).map(|destination| destination.id).collect()
     }
 
     /// At most `limit` destinations that match, with ids below `before`, newest first.
@@ -57,7 +54,7 @@ impl DestinationCache {
         before: Option<DestinationId>,
         limit: usize,
     ) -> Vec<Arc<Destination>> {
-        let cached = self.read();
+        let cached = self.inner.read();
         let all = match filter.tenants.only() {
             None => &cached.by_id,
             Some(tenant) => match cached.tenants.get(tenant) {
@@ -79,19 +76,19 @@ impl DestinationCache {
     /// The destinations of a tenant whose patterns match a type.
     fn matching(&self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
         // Most types were matched before: a read lock is enough.
-        match self.read().tenants.get(tenant).map(|found| found.remembered(event_type)) {
+        match self.inner.read().tenants.get(tenant).map(|found| found.remembered(event_type)) {
             None => return Arc::default(),
             Some(Some(matches)) => return matches,
             Some(None) => {}
         }
         // The first event of a type is matched against the patterns, and the result is remembered.
-        let mut cached = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.inner.write();
         cached.tenants.get_mut(tenant).map(|found| found.matching(tenant, event_type)).unwrap_or_default()
     }
 
     /// Applies committed changes; `None` for a deleted destination.
     fn apply(&self, changes: impl IntoIterator<Item = (DestinationId, Option<Arc<Destination>>)>) {
-        let mut cached = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.inner.write();
         for (id, destination) in changes {
             // Remove a deleted destination, and its tenant if it has no other. No destination changes its tenant.
             if destination.is_none()
@@ -132,7 +129,7 @@ impl<'a> StagedDestinations<'a> {
 
     /// How many destinations a tenant has.
     pub(crate) fn of_tenant(&self, tenant: &str) -> usize {
-        let cached = self.cache.read();
+        let cached = self.cache.inner.read();
         let has = |destination: &&Arc<Destination>| destination.settings.tenant == tenant;
         let committed = cached.tenants.get(tenant).map_or(0, |found| found.by_id().len());
         let replaced = self.changes.keys().filter_map(|id| cached.by_id.get(id)).filter(has).count();
@@ -182,7 +179,7 @@ mod tests {
     fn matches_are_forgotten_only_when_patterns_change() {
         let cache = DestinationCache::new(vec![destination(1), destination(2)]);
         let set = |changed: Destination| cache.apply([(changed.id, Some(Arc::new(changed)))]);
-        let remembered = || cache.read().tenants["acme"].remembered("order.paid").map(|matches| matches.len());
+        let remembered = || cache.inner.read().tenants["acme"].remembered("order.paid").map(|matches| matches.len());
         assert_eq!(cache.matching("acme", "order.paid").len(), 2);
         set(Destination { held_until: Some(NOW), ..destination(1) });
         assert_eq!(remembered(), Some(2), "a hold changes no match");

@@ -7,6 +7,7 @@ use weir_store::{
     DeliveryFilter, EventFilter, FailedDelivery, ListPart, ListStatements, PageRequest, SCANNED_AT_MOST, Scan,
     StoreResult, delivery_ids_of,
     rows::{self, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, Row as _, error_condition, in_states},
+    sql,
 };
 
 use crate::{
@@ -30,12 +31,14 @@ impl PartIndex {
             // The ids of an event's deliveries are in one narrow range.
             _ if filter.event_id.is_some() => ("NOT INDEXED", None),
             (Scan::Sorted, ..) if part.states == [DeliveryState::Delivering] => {
-                ("INDEXED BY deliveries_claimed", Some("d.state = 1"))
+                ("INDEXED BY deliveries_claimed", Some(sql!("d.state = {delivering}")))
             }
-            (Scan::Sorted, ..) => ("INDEXED BY deliveries_due", Some("d.state IN (0, 2)")),
+            (Scan::Sorted, ..) => ("INDEXED BY deliveries_due", Some(sql!("d.state IN ({waiting})"))),
             // The states of deliveries that ended undelivered have indexes in the order of ids.
-            (_, Some(_), Some(_)) => ("INDEXED BY deliveries_ended_of_destination", Some("d.state > 3")),
-            (_, Some(_), None) => ("INDEXED BY deliveries_ended", Some("d.state > 3")),
+            (_, Some(_), Some(_)) => {
+                ("INDEXED BY deliveries_ended_of_destination", Some(sql!("d.state > {delivered}")))
+            }
+            (_, Some(_), None) => ("INDEXED BY deliveries_ended", Some(sql!("d.state > {delivered}"))),
             // Every other list reads the ids.
             (_, None, Some(_)) => ("INDEXED BY deliveries_of_destination", None),
             (_, None, None) => ("NOT INDEXED", None),
@@ -51,8 +54,9 @@ impl ListStatements for SqliteStore {
         conditions.of_destination(destination_id.as_ref());
         conditions.values.int(SCANNED_AT_MOST.into());
         let sql = format!(
-            "SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE {} AND d.state IN (0, 2) LIMIT 1 OFFSET +?",
-            conditions.sql
+            "SELECT 1 FROM deliveries d INDEXED BY deliveries_due WHERE {} AND {} LIMIT 1 OFFSET +?",
+            conditions.sql,
+            sql!("d.state IN ({waiting})")
         );
         Ok(self.read(sql, conditions.values, |_| Ok(())).await?.is_empty())
     }

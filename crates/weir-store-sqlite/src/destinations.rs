@@ -11,6 +11,7 @@ use weir_store::{
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold,
     LimitChange, NamedCreation, Page, PageRequest, Pause, StoreResult, destination_columns, edited_columns, first_id,
     rows::{self, Row as _, interval_code, limits_json},
+    sql,
 };
 
 use crate::{
@@ -197,13 +198,15 @@ const SELECT_ALL: &str = concat!("SELECT ", destination_columns!(), " FROM desti
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = ?, updated_at = ? WHERE id = ? AND deleted_at IS NULL";
 
 /// Deliveries in flight are not cancelled; they end by themselves.
-const CANCEL_WAITING: &str = "
-UPDATE deliveries INDEXED BY deliveries_due SET state = 6, updated_at = ? WHERE destination_id = ? AND state IN (0, 2)";
+const CANCEL_WAITING: &str = sql!(
+    "UPDATE deliveries INDEXED BY deliveries_due SET state = {cancelled}, updated_at = ? WHERE destination_id = ? AND state IN ({waiting})"
+);
 
 /// Counted in the index alone.
-pub(crate) const WAITING_BY_STATE: &str = "
-SELECT state, count(*) FROM deliveries INDEXED BY deliveries_due
-WHERE destination_id = ? AND state IN (0, 2) GROUP BY state";
+pub(crate) const WAITING_BY_STATE: &str = sql!(
+    "SELECT state, count(*) FROM deliveries INDEXED BY deliveries_due
+WHERE destination_id = ? AND state IN ({waiting}) GROUP BY state"
+);
 
 /// The values of [`edited_columns!`].
 fn edited_values(destination: &Destination) -> Result<Values<'_>> {

@@ -13,6 +13,7 @@ use weir_store::{
     FastPath, Ingest, NewEvent, Part, StoreResult, event_columns,
     intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
     rows::{self, Row as _, state_code},
+    sql,
 };
 
 use crate::{
@@ -87,11 +88,13 @@ pub(crate) static KNOWN_KEYS: Batch = Batch::new(
 );
 
 /// The deliveries that coalesce with a new one.
-pub(crate) const COALESCING: &str = "
-SELECT id, event_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
-WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state < 3";
+pub(crate) const COALESCING: &str = sql!(
+    "SELECT id, event_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
+WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state < {delivered}"
+);
 
-const SUPERSEDE: &str = "UPDATE deliveries SET state = 7, updated_at = ? WHERE id = ? AND state IN (0, 2)";
+const SUPERSEDE: &str =
+    sql!("UPDATE deliveries SET state = {superseded}, updated_at = ? WHERE id = ? AND state IN ({waiting})");
 
 /// Marks a delivery in flight as replaced.
 const REPLACE: &str = "UPDATE deliveries SET replaced = 1, updated_at = ? WHERE id = ?";

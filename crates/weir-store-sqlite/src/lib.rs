@@ -57,6 +57,7 @@ mod writer;
 
 use std::{path::PathBuf, sync::Arc};
 
+use parking_lot::Mutex;
 use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
 use weir_store::{FastPathHandle, SharedDestinationLimits, WriteFailures};
@@ -70,7 +71,7 @@ use commit_batch::Operation;
 #[derive(Debug)]
 pub struct SqliteStore {
     operations: mpsc::Sender<Operation>,
-    writer: std::sync::Mutex<Option<JoinHandle<()>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
     readers: SqlitePool,
     destinations: Arc<DestinationCache>,
     fast_path: FastPathHandle,
@@ -79,5 +80,5 @@ pub struct SqliteStore {
     /// The write-ahead log.
     log: PathBuf,
     /// What this process says of itself.
-    profile: std::sync::Mutex<Option<weir_store::ProcessProfile>>,
+    profile: Mutex<Option<weir_store::ProcessProfile>>,
 }

@@ -14,6 +14,7 @@ use weir_store::{
     HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired, StoreResult,
     intake::NewDelivery,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -76,10 +77,10 @@ macro_rules! select {
 }
 
 /// The first delivery of a message group: its head, or the next one if the group has no head.
-pub(crate) const FIRST_OF_GROUP: &str = select!(
-    "WHERE destination_id = ? AND ordering_key = ? AND ordering_key IS NOT NULL AND state < 3
+pub(crate) const FIRST_OF_GROUP: &str = sql!(select!(
+    "WHERE destination_id = ? AND ordering_key = ? AND ordering_key IS NOT NULL AND state < {delivered}
     ORDER BY next_attempt_at, group_position LIMIT 1"
-);
+));
 
 const MAKE_HEAD: &str = "UPDATE deliveries SET next_attempt_at = ? WHERE id = ?";
 
@@ -91,13 +92,13 @@ const LEAVE_GROUP: &str = "UPDATE deliveries SET ordering_key = NULL WHERE id = 
 
 /// The message groups after a given one, each with the due time of its first delivery. A loose index scan: it jumps
 /// from one group to the next.
-pub(crate) const MESSAGE_GROUPS: &str = "
-WITH RECURSIVE found (destination_id, ordering_key, due) AS (
+pub(crate) const MESSAGE_GROUPS: &str = sql!(
+    "WITH RECURSIVE found (destination_id, ordering_key, due) AS (
     -- The first group after the given one.
     SELECT * FROM (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries INDEXED BY deliveries_message_groups
         WHERE (destination_id, ordering_key) > (?, ?) AND destination_id >= ?
-            AND ordering_key IS NOT NULL AND state < 3
+            AND ordering_key IS NOT NULL AND state < {delivered}
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     )
     UNION ALL
@@ -105,36 +106,38 @@ WITH RECURSIVE found (destination_id, ordering_key, due) AS (
     SELECT n.destination_id, n.ordering_key, n.next_attempt_at FROM found CROSS JOIN deliveries n ON n.id = coalesce((
         SELECT id FROM deliveries INDEXED BY deliveries_message_groups
         WHERE destination_id = found.destination_id AND ordering_key > found.ordering_key
-            AND ordering_key IS NOT NULL AND state < 3
+            AND ordering_key IS NOT NULL AND state < {delivered}
         ORDER BY ordering_key, next_attempt_at LIMIT 1
     ), (
         SELECT id FROM deliveries INDEXED BY deliveries_message_groups
-        WHERE destination_id > found.destination_id AND ordering_key IS NOT NULL AND state < 3
+        WHERE destination_id > found.destination_id AND ordering_key IS NOT NULL AND state < {delivered}
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     ))
 )
-SELECT destination_id, ordering_key, due FROM found LIMIT +?";
+SELECT destination_id, ordering_key, due FROM found LIMIT +?"
+);
 
 /// The destinations that have message groups, by a loose index scan.
-pub(crate) const DESTINATIONS_WITH_GROUPS: &str = "
-WITH RECURSIVE found (id) AS (
+pub(crate) const DESTINATIONS_WITH_GROUPS: &str = sql!(
+    "WITH RECURSIVE found (id) AS (
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_message_groups
-        WHERE ordering_key IS NOT NULL AND state < 3 ORDER BY destination_id LIMIT 1)
+        WHERE ordering_key IS NOT NULL AND state < {delivered} ORDER BY destination_id LIMIT 1)
     UNION ALL
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_message_groups
-        WHERE ordering_key IS NOT NULL AND state < 3 AND destination_id > found.id ORDER BY destination_id LIMIT 1)
+        WHERE ordering_key IS NOT NULL AND state < {delivered} AND destination_id > found.id ORDER BY destination_id LIMIT 1)
     FROM found WHERE found.id IS NOT NULL
 )
-SELECT id FROM found WHERE id IS NOT NULL";
+SELECT id FROM found WHERE id IS NOT NULL");
 
 pub(crate) const SOME_OF_GROUPS: &str =
-    select!("WHERE destination_id = ? AND ordering_key IS NOT NULL AND state < 3 LIMIT +?");
+    sql!(select!("WHERE destination_id = ? AND ordering_key IS NOT NULL AND state < {delivered} LIMIT +?"));
 
 const DISSOLVE: &str = "UPDATE deliveries SET ordering_key = NULL, next_attempt_at = ? WHERE id = ?";
 
-const LAST_POSITION: &str = "
-SELECT coalesce(max(group_position), 0) FROM deliveries INDEXED BY deliveries_message_groups
-WHERE ordering_key IS NOT NULL AND state < 3";
+const LAST_POSITION: &str = sql!(
+    "SELECT coalesce(max(group_position), 0) FROM deliveries INDEXED BY deliveries_message_groups
+WHERE ordering_key IS NOT NULL AND state < {delivered}"
+);
 
 /// The last position in any message group. Read once at the start, over all deliveries in groups.
 pub(crate) fn load(connection: &Connection) -> Result<i64> {

@@ -111,7 +111,7 @@ impl SqliteStore {
     pub async fn close(&self) {
         // Close the readers first, because the last connection to close removes the WAL.
         self.readers.close().await;
-        let writer = self.writer.lock().ok().and_then(|mut writer| writer.take());
+        let writer = self.writer.lock().take();
         let Some(writer) = writer else { return };
         // Fails only if the writer has already ended.
         let _ = self.operations.send(Operation::Close).await;

@@ -9,6 +9,7 @@ use weir_store::{
     AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult,
     end_of_time,
     rows::{self, Row as _},
+    sql,
 };
 
 use crate::{
@@ -80,41 +81,45 @@ impl Outbox for SqliteStore {
 
 /// Releases one claim, as [`Outbox::release`] says. `?2`: the destination is deleted. A delivery has been attempted if
 /// it has attempts; in a replay, if it has some that count.
-const RELEASE: &str = "
-UPDATE deliveries SET claim_expires_at = NULL, updated_at = ?1,
-    state = CASE WHEN ?2 THEN 6 WHEN replaced = 1 THEN 7 WHEN attempts = iif(replay_id IS NULL, 0, coalesce(attempts_before, 0)) THEN 0 ELSE 2 END
-WHERE id = ?3 AND claim_epoch = ?4 AND +state = 1
-RETURNING state, ordering_key IS NOT NULL";
+const RELEASE: &str = sql!(
+    "UPDATE deliveries SET claim_expires_at = NULL, updated_at = ?1,
+    state = CASE WHEN ?2 THEN {cancelled} WHEN replaced = 1 THEN {superseded}
+        WHEN attempts = iif(replay_id IS NULL, 0, coalesce(attempts_before, 0)) THEN {pending} ELSE {retrying} END
+WHERE id = ?3 AND claim_epoch = ?4 AND +state = {delivering}
+RETURNING state, ordering_key IS NOT NULL"
+);
 
 /// The waiting deliveries that have expired.
-pub(crate) const EXPIRING: &str = "
-SELECT id, destination_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_expiring
-WHERE expires_at IS NOT NULL AND state IN (0, 2) AND expires_at <= ? ORDER BY expires_at LIMIT +?";
+pub(crate) const EXPIRING: &str = sql!(
+    "SELECT id, destination_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_expiring
+WHERE expires_at IS NOT NULL AND state IN ({waiting}) AND expires_at <= ? ORDER BY expires_at LIMIT +?"
+);
 
-const EXPIRE: &str = "UPDATE deliveries SET state = 8, updated_at = ? WHERE id = ? AND state IN (0, 2)";
+const EXPIRE: &str =
+    sql!("UPDATE deliveries SET state = {expired}, updated_at = ? WHERE id = ? AND state IN ({waiting})");
 
 /// A loose index scan: it jumps from one destination to the next, so its cost does not depend on the backlogs. A
 /// delivery behind the head of a message group is never due.
-pub(crate) const DUE_DESTINATIONS: &str = concat!(
+pub(crate) const DUE_DESTINATIONS: &str = sql!(concat!(
     "
 WITH RECURSIVE waiting (id) AS (
     -- The first destination after the given one that has waiting deliveries, then the next ones.
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
-        WHERE state IN (0, 2) AND destination_id > ? ORDER BY destination_id LIMIT 1)
+        WHERE state IN ({waiting}) AND destination_id > ? ORDER BY destination_id LIMIT 1)
     UNION ALL
     SELECT (SELECT destination_id FROM deliveries INDEXED BY deliveries_due
-        WHERE state IN (0, 2) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
+        WHERE state IN ({waiting}) AND destination_id > waiting.id ORDER BY destination_id LIMIT 1)
     FROM waiting WHERE waiting.id IS NOT NULL
 ), first (id, due) AS (
     -- The earlier of two due times: of its live deliveries, and of its deliveries of replays.
     SELECT id, min(
         coalesce((SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = waiting.id AND is_replay = 0 AND state IN (0, 2)
+            WHERE destination_id = waiting.id AND is_replay = 0 AND state IN ({waiting})
             ORDER BY next_attempt_at LIMIT 1), ",
     end_of_time!(),
     "),
         coalesce((SELECT next_attempt_at FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = waiting.id AND is_replay = 1 AND state IN (0, 2)
+            WHERE destination_id = waiting.id AND is_replay = 1 AND state IN ({waiting})
             ORDER BY next_attempt_at LIMIT 1), ",
     end_of_time!(),
     ")
@@ -126,17 +131,19 @@ SELECT first.id, first.due FROM first CROSS JOIN destinations t ON t.id = first.
 WHERE first.due < ? AND first.due < ",
     end_of_time!(),
     " AND t.paused = 0 AND t.deleted_at IS NULL LIMIT +?"
-);
+));
 
 pub(crate) static SEND_HISTORY: Batch = Batch::new(
-    "SELECT r.column1,
+    sql!(
+        "SELECT r.column1,
         (SELECT max(sent_at) FROM attempts INDEXED BY attempts_of_destination
             WHERE destination_id = r.column1 AND sent_at IS NOT NULL),
         EXISTS (SELECT 1 FROM deliveries INDEXED BY deliveries_claimed
-            WHERE destination_id = r.column1 AND state = 1),
+            WHERE destination_id = r.column1 AND state = {delivering}),
         (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
             WHERE t.id = r.column1 AND m.single = 1 AND t.created_at <= m.sends_until)
-    FROM (VALUES ",
+    FROM (VALUES "
+    ),
     "(?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
@@ -145,9 +152,10 @@ pub(crate) static SEND_HISTORY: Batch = Batch::new(
 const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 
 /// There are only as many claims as sends in flight, so the statement may read all of them.
-pub(crate) const ABANDONED: &str = "
-SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
-FROM deliveries INDEXED BY deliveries_claimed WHERE state = 1 AND claim_expires_at <= ? LIMIT +?";
+pub(crate) const ABANDONED: &str = sql!(
+    "SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
+FROM deliveries INDEXED BY deliveries_claimed WHERE state = {delivering} AND claim_expires_at <= ? LIMIT +?"
+);
 
 /// A waiting delivery whose `expires_at` has passed. Its state is that before it becomes `expired`.
 pub(crate) struct ExpiredDelivery {

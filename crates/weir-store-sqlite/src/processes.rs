@@ -1,7 +1,7 @@
 //! Process leases: only one process has the file open, so no other process can observe its death. Its claims are
 //! recovered at the next start and are never orphaned.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
@@ -11,7 +11,7 @@ use weir_core::{
 };
 use weir_store::{
     AbandonedClaim, ProcessBeat, ProcessProfile, Processes, Recovered, Results as _, RunningProcess, StoreResult,
-    rows::Row as _,
+    rows::Row as _, sql,
 };
 
 use crate::{
@@ -22,8 +22,9 @@ use crate::{
     transaction::Transaction,
 };
 
-const RENEW: &str = "
-UPDATE deliveries SET claim_expires_at = max(claim_expires_at, ?) WHERE id = ? AND claim_epoch = ? AND +state = 1";
+const RENEW: &str = sql!(
+    "UPDATE deliveries SET claim_expires_at = max(claim_expires_at, ?) WHERE id = ? AND claim_epoch = ? AND +state = {delivering}"
+);
 
 const ATTEMPTS: &str = "SELECT attempts, coalesce(attempts_before, 0) FROM deliveries WHERE id = ?";
 
@@ -35,12 +36,12 @@ impl Processes for SqliteStore {
 
     async fn describe_process(&self, profile: ProcessProfile) -> StoreResult<()> {
         // It is kept in memory, because no other process can ask for it.
-        *self.profile.lock().unwrap_or_else(PoisonError::into_inner) = Some(profile);
+        *self.profile.lock() = Some(profile);
         Ok(())
     }
 
     async fn running_processes(&self) -> StoreResult<Vec<RunningProcess>> {
-        let profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let profile = self.profile.lock().clone();
         Ok(vec![RunningProcess { id: ProcessId(1), profile }])
     }
 

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
-use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _};
+use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _, sql};
 
 use crate::{
     error::Result,
@@ -26,14 +26,14 @@ macro_rules! waiting {
                 -- Live deliveries.
                 SELECT * FROM (
                     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-                    WHERE destination_id = ?1 AND is_replay = 0 AND state IN (0, 2) AND (next_attempt_at, id) > (?2, ?3)
+                    WHERE destination_id = ?1 AND is_replay = 0 AND state IN ({waiting}) AND (next_attempt_at, id) > (?2, ?3)
                     ORDER BY next_attempt_at, id LIMIT +?4
                 )
                 UNION ALL
                 -- Deliveries of replays.
                 SELECT * FROM (
                     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-                    WHERE destination_id = ?1 AND is_replay = 1 AND state IN (0, 2) AND (next_attempt_at, id) > (?2, ?3)
+                    WHERE destination_id = ?1 AND is_replay = 1 AND state IN ({waiting}) AND (next_attempt_at, id) > (?2, ?3)
                     ORDER BY next_attempt_at, id LIMIT +?4
                 )
                 ORDER BY next_attempt_at, id LIMIT +?4
@@ -43,17 +43,17 @@ macro_rules! waiting {
     };
 }
 
-pub(crate) const WAITING_OF_ANY_TYPE: &str = waiting!("''", "");
+pub(crate) const WAITING_OF_ANY_TYPE: &str = sql!(waiting!("''", ""));
 pub(crate) const WAITING_WITH_TYPES: &str =
-    waiting!("e.event_type", "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id");
+    sql!(waiting!("e.event_type", "CROSS JOIN events e INDEXED BY events_id ON e.id = d.event_id"));
 
 /// Columns: id, now. `+state` makes the planner look up the given ids; with `state` it could scan all waiting
 /// deliveries.
 pub(crate) static CANCEL: Batch = Batch::new(
-    "UPDATE OR ROLLBACK deliveries SET state = 6, updated_at = r.column2 FROM (VALUES ",
+    sql!("UPDATE OR ROLLBACK deliveries SET state = {cancelled}, updated_at = r.column2 FROM (VALUES "),
     "(?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
+    sql!(") AS r WHERE deliveries.id = r.column1 AND +state IN ({waiting})"),
 );
 
 /// The statement that counts the deliveries a purge would cancel. It runs on a reader connection.
@@ -62,7 +62,7 @@ pub(crate) fn count_sql(purge: &Purge) -> (String, Values<'_>) {
     let mut conditions = WhereClause::new();
     conditions.add("d.destination_id = ?").blob(purge.destination_id.as_bytes());
     // The first term is the condition of the index, word for word.
-    conditions.add(&format!("d.state IN (0, 2) AND d.state IN ({})", states.join(", ")));
+    conditions.add(&format!("{} AND d.state IN ({})", sql!("d.state IN ({waiting})"), states.join(", ")));
     conditions.add("d.created_at < ?").int(purge.before.as_nanos());
     let mut events = "";
     if let Some(pattern) = &purge.event_type {

@@ -9,6 +9,7 @@ use weir_store::{
     ListOrder, MessageGroup, NewReplay, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep,
     ReplayTask, end_of_time,
     rows::{self, Corrupt, Row as _, phase_code},
+    sql,
 };
 
 use crate::{
@@ -46,37 +47,38 @@ const INSERT_REPLAY_DESTINATION: &str =
 const DELETE_REPLAY_DESTINATIONS: &str = "DELETE FROM replay_destinations WHERE replay_id = ?";
 
 /// Whether any delivery of a replay waits or is in flight.
-pub(crate) const IS_UNFINISHED: &str = "
-SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
-WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 LIMIT 1";
-
-/// The same without deliveries that are live by now ([`ReplayPhase::waits_for_live`]).
-pub(crate) const IS_UNFINISHED_IN_REPLAY: &str = concat!(
+pub(crate) const IS_UNFINISHED: &str = sql!(
     "SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
-    WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND (is_replay = 1 OR next_attempt_at = ",
-    end_of_time!(),
-    ") LIMIT 1"
+WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} LIMIT 1"
 );
 
+/// The same without deliveries that are live by now ([`ReplayPhase::waits_for_live`]).
+pub(crate) const IS_UNFINISHED_IN_REPLAY: &str = sql!(concat!(
+    "SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
+    WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} AND (is_replay = 1 OR next_attempt_at = ",
+    end_of_time!(),
+    ") LIMIT 1"
+));
+
 /// The waiting deliveries of a replay that is being cancelled.
-pub(crate) const WAITING_OF_REPLAY: &str = concat!(
+pub(crate) const WAITING_OF_REPLAY: &str = sql!(concat!(
     "SELECT id, destination_id, state, state_before FROM deliveries INDEXED BY deliveries_replayed
-    WHERE replay_id = ? AND replay_id IS NOT NULL AND state < 3 AND state <> 1
+    WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} AND state <> {delivering}
         AND (is_replay = 1 OR next_attempt_at = ",
     end_of_time!(),
     ") LIMIT +?"
-);
+));
 
 /// Columns: id, replay, due, now, whether it joins its message group. `+state` makes the planner look up the given ids;
 /// with `state` it could scan all ended deliveries.
 pub(crate) static MOVE: Batch = Batch::new(
-    "UPDATE OR ROLLBACK deliveries SET state = 0, state_before = state, attempts_before = attempts, replaced = NULL,
+    sql!("UPDATE OR ROLLBACK deliveries SET state = {pending}, state_before = state, attempts_before = attempts, replaced = NULL,
         replay_id = r.column2, next_attempt_at = r.column3, updated_at = r.column4, is_replay = NOT r.column5,
         ordering_key = CASE WHEN r.column5 THEN ordering_key END
-    FROM (VALUES ",
+    FROM (VALUES "),
     "(?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND +state > 2",
+    sql!(") AS r WHERE deliveries.id = r.column1 AND +state > {retrying}"),
 );
 
 /// Columns: id, now.
@@ -86,7 +88,7 @@ pub(crate) static PUT_BACK: Batch = Batch::new(
     FROM (VALUES ",
     "(?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND +state IN (0, 2)",
+    sql!(") AS r WHERE deliveries.id = r.column1 AND +state IN ({waiting})"),
 );
 
 /// A stored place: the index of the state in one byte, and the last id.

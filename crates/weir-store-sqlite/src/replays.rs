@@ -6,6 +6,7 @@ use weir_store::{
     ClaimRequest, Claims, Created, Creation, ListOrder, NewReplay, Page, PageRequest, Replay, ReplayFilter,
     ReplayPhase, ReplayStep, Replays, StoreResult,
     rows::{self, LAST_ATTEMPT, REPLAY_COLUMNS, Row as _, state_code},
+    sql,
 };
 
 use crate::{SqliteStore, edit::Durable, history::WhereClause, sql::Values};
@@ -104,7 +105,7 @@ impl SqliteStore {
 
 /// The index that has a state in the order of ids, and the condition that it needs word for word.
 pub(crate) fn index_for_state(filter: &ReplayFilter, state: DeliveryState) -> (&'static str, String) {
-    let ended = format!("d.state > 3 AND d.state = {}", state_code(state));
+    let ended = format!("{} AND d.state = {}", sql!("d.state > {delivered}"), state_code(state));
     match (state, filter.deliveries.destination_id) {
         (DeliveryState::Delivered, None) => ("NOT INDEXED", "1".to_owned()),
         (DeliveryState::Delivered, Some(_)) => ("INDEXED BY deliveries_of_destination", "1".to_owned()),

@@ -11,6 +11,7 @@ use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::A
 use weir_store::{
     AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult, end_of_time,
     rows::{Corrupt, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
+    sql,
 };
 
 use crate::{
@@ -83,15 +84,19 @@ pub(crate) static HELD_CLAIMS: Batch = Batch::new(
     "SELECT d.id, d.claim_epoch, d.replaced IS NOT NULL, d.ordering_key IS NOT NULL FROM (VALUES ",
     "(?,?)",
     ",",
-    ") AS r CROSS JOIN deliveries d ON d.id = r.column1 AND d.claim_epoch = r.column2 AND +d.state = 1",
+    sql!(
+        ") AS r CROSS JOIN deliveries d ON d.id = r.column1 AND d.claim_epoch = r.column2 AND +d.state = {delivering}"
+    ),
 );
 
 /// Ends deliveries with the same final state and number of attempts; nearly all share both. SQLite changes each row
 /// where it finds it; from a join it would collect the changes in a table first and look up each row twice, which takes
 /// 1.5 times as long. `+state` makes the planner look up the given ids; with `state` it could scan all claims.
 pub(crate) static END: Batch = Batch::new(
-    "UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, claim_expires_at = NULL, updated_at = ?3
-    WHERE +state = 1 AND id IN (",
+    sql!(
+        "UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, claim_expires_at = NULL, updated_at = ?3
+    WHERE +state = {delivering} AND id IN ("
+    ),
     "?",
     ",",
     ")",
@@ -106,7 +111,7 @@ pub(crate) static RETRY: Batch = Batch::new(
     FROM (VALUES ",
     "(?,?,?,?,?,?)",
     ",",
-    ") AS r WHERE deliveries.id = r.column1 AND +state = 1",
+    sql!(") AS r WHERE deliveries.id = r.column1 AND +state = {delivering}"),
 );
 
 /// The columns of an attempt.
@@ -123,18 +128,20 @@ static INSERT_ATTEMPTS: Batch = Batch::new(
 
 const SELECT_ONE: &str = "SELECT destination_id, state, expires_at FROM deliveries WHERE id = ?";
 
-const RETRY_ENDED: &str = "
-UPDATE deliveries SET state = 0, replaced = NULL, is_replay = 0, next_attempt_at = ?, updated_at = ?
-WHERE id = ? AND state > 2";
-
-/// Makes a waiting delivery live and due now, unless it is behind the head of a message group.
-const PULL_FORWARD: &str = concat!(
-    "UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
-    WHERE id = ? AND state IN (0, 2) AND next_attempt_at < ",
-    end_of_time!()
+const RETRY_ENDED: &str = sql!(
+    "UPDATE deliveries SET state = {pending}, replaced = NULL, is_replay = 0, next_attempt_at = ?, updated_at = ?
+WHERE id = ? AND state > {retrying}"
 );
 
-const CANCEL: &str = "UPDATE deliveries SET state = 6, updated_at = ? WHERE id = ? AND state IN (0, 2)";
+/// Makes a waiting delivery live and due now, unless it is behind the head of a message group.
+const PULL_FORWARD: &str = sql!(concat!(
+    "UPDATE deliveries SET is_replay = 0, next_attempt_at = min(next_attempt_at, ?), updated_at = ?
+    WHERE id = ? AND state IN ({waiting}) AND next_attempt_at < ",
+    end_of_time!()
+));
+
+const CANCEL: &str =
+    sql!("UPDATE deliveries SET state = {cancelled}, updated_at = ? WHERE id = ? AND state IN ({waiting})");
 
 /// A claim that still holds.
 struct HeldClaim {

@@ -1,6 +1,8 @@
 //! How many destinations a tenant may have, and how many of them one event may go to.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 /// The default of both limits. The deliveries of one event are stored in one commit, which then takes less than a
 /// second.
@@ -26,10 +28,10 @@ pub struct SharedDestinationLimits(Arc<RwLock<DestinationLimits>>);
 
 impl SharedDestinationLimits {
     pub fn set(&self, limits: DestinationLimits) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = limits;
+        *self.0.write() = limits;
     }
 
     pub fn get(&self) -> DestinationLimits {
-        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+        *self.0.read()
     }
 }

@@ -1,11 +1,8 @@
 //! Why a call failed, and whether the store can write.
 
-use std::{
-    fmt,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Why a call failed.
@@ -71,13 +68,13 @@ pub struct WriteFailures(Mutex<Option<(Instant, StoreError)>>);
 impl WriteFailures {
     pub fn note(&self, error: &StoreError) {
         if matches!(error, StoreError::CannotWrite { .. }) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), error.clone()));
+            *self.0.lock() = Some((Instant::now(), error.clone()));
         }
     }
 
     /// Fails with the last such error while it counts.
     pub fn check(&self) -> StoreResult<()> {
-        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.0.lock() {
             Some((at, error)) if at.elapsed() < REMEMBERED => Err(error.clone()),
             _ => Ok(()),
         }

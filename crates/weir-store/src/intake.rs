@@ -21,7 +21,7 @@ use std::{
 };
 
 use weir_core::{
-    DeliveryId, DestinationId, Timestamp,
+    DeliveryId, Destination, DestinationId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::Event,
 };
@@ -171,62 +171,77 @@ impl<'e> Intake<'e> {
         if !self.deliveries.is_empty() && self.deliveries.len() + fan_out.len() > MOST_DELIVERIES_OF_COMMIT {
             return None;
         }
-        // A delivery with a coalesce key waits for a run: sent at once, it could not be superseded.
-        let by_fast_path = event.delayed_until().is_none() && event.options.coalesce_key.is_none();
         let mut wake = Vec::new();
         for (index, &destination_id) in fan_out.iter().enumerate() {
-            let id = delivery_id(event, *random, index);
             let found = directory.find(&event.tenant, destination_id);
             let ordered = found.as_ref().is_some_and(|found| found.settings.order.is_by_key());
-            let ordering_key = event.options.ordering_key.as_deref().filter(|_| ordered);
-            // A paused destination keeps its deliveries: they are not sent at once, and it is not woken.
-            let awake = found.filter(|found| !found.settings.paused);
-            // An ordered delivery waits for a run: only the table knows whether it is the head of its message group.
-            let by_fast_path = by_fast_path && ordering_key.is_none();
-            // While the breaker is open or has just closed, only a run may decide about an attempt.
-            let eligible = awake
-                .as_ref()
-                .filter(|destination| by_fast_path && destination.breaker.allows_full_rate(event.created_at));
-            // With room on the fast path, the delivery is stored as claimed until this instant.
-            let claimed_until = eligible.and_then(|destination| {
-                fast_path_batch.try_add(destination, |expires_at| ClaimedDelivery {
-                    claim: Claim { delivery_id: id, destination_id, epoch },
-                    event_id: event.id,
-                    event_created_at: event.created_at,
-                    attempts: 0,
-                    attempts_before: 0,
-                    is_replay: false,
-                    body: ClaimedBody::Inline(event.body.clone()),
-                    expires_at,
-                    destination: Some(destination.clone()),
-                })
-            });
-            // A delivery that waits needs a run of its destination's job.
-            if awake.is_some() && claimed_until.is_none() {
-                wake.push(destination_id);
-            }
-            // If several deliveries in this commit group have the same coalesce key, the last one supersedes the
-            // others.
-            if let Some(key) = &event.options.coalesce_key {
-                let key = (destination_id, event.event_type.as_str(), key.as_str());
-                if let Some(earlier) = self.last_of_key.insert(key, self.deliveries.len()) {
-                    self.deliveries[earlier].superseded = true;
-                }
-            }
-            self.deliveries.push(NewDelivery {
-                id,
+            let mut delivery = NewDelivery {
+                id: delivery_id(event, *random, index),
                 event,
                 destination_id,
-                claimed_until,
+                claimed_until: None,
                 superseded: false,
-                ordering_key,
+                ordering_key: event.options.ordering_key.as_deref().filter(|_| ordered),
                 follows: false,
-            });
+            };
+            // A paused destination keeps its deliveries: they are not sent at once, and it is not woken.
+            if let Some(awake) = found.filter(|found| !found.settings.paused) {
+                delivery.claimed_until = claim_at_once(&delivery, &awake, epoch, fast_path_batch);
+                // A delivery that waits needs a run of its destination's job.
+                if delivery.claimed_until.is_none() {
+                    wake.push(destination_id);
+                }
+            }
+            self.add(delivery);
         }
         let deliveries = fan_out.len() as u32;
         self.events.push((event, deliveries));
         Some(Ok(Ingested { event: event.clone(), deliveries, duplicate: false, wake }))
     }
+
+    /// Adds a delivery. Of several deliveries in this commit group with the same coalesce key, the last one supersedes
+    /// the others.
+    fn add(&mut self, delivery: NewDelivery<'e>) {
+        let NewDelivery { event, destination_id, .. } = delivery;
+        if let Some(key) = &event.options.coalesce_key {
+            let key = (destination_id, event.event_type.as_str(), key.as_str());
+            if let Some(earlier) = self.last_of_key.insert(key, self.deliveries.len()) {
+                self.deliveries[earlier].superseded = true;
+            }
+        }
+        self.deliveries.push(delivery);
+    }
+}
+
+/// With room on the fast path, the delivery is stored as claimed until the returned instant.
+fn claim_at_once(
+    delivery: &NewDelivery<'_>,
+    destination: &Arc<Destination>,
+    epoch: i64,
+    fast_path_batch: &mut FastPathBatch,
+) -> Option<Timestamp> {
+    let &NewDelivery { id, event, destination_id, .. } = delivery;
+    let waits_for_a_run = event.delayed_until().is_some()
+        // Sent at once, it could not be superseded.
+        || event.options.coalesce_key.is_some()
+        // Only the table knows whether it is the head of its message group.
+        || delivery.ordering_key.is_some()
+        // While the breaker is open or has just closed, only a run may decide about an attempt.
+        || !destination.breaker.allows_full_rate(event.created_at);
+    if waits_for_a_run {
+        return None;
+    }
+    fast_path_batch.try_add(destination, |expires_at| ClaimedDelivery {
+        claim: Claim { delivery_id: id, destination_id, epoch },
+        event_id: event.id,
+        event_created_at: event.created_at,
+        attempts: 0,
+        attempts_before: 0,
+        is_replay: false,
+        body: ClaimedBody::Inline(event.body.clone()),
+        expires_at,
+        destination: Some(Arc::clone(destination)),
+    })
 }
 
 /// The destinations of an event, at most `most`: the named ones, or all of the tenant whose patterns match.

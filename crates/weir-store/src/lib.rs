@@ -48,6 +48,8 @@ mod replays;
 mod results;
 pub mod rows;
 pub mod schema;
+#[doc(hidden)]
+pub mod state_names;
 mod stored_filter;
 mod traffic;
 mod traffic_retention;

@@ -1,6 +1,6 @@
 //! The fast path: new deliveries are claimed as they are stored.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use super::{
     message_groups::{in_order, ordered},
@@ -26,7 +26,7 @@ const EXPIRES_AT: Timestamp = Timestamp::from_secs(1_800_000_090);
 
 impl FakeFastPath {
     fn with_calls<T>(&self, f: impl FnOnce(&mut Calls) -> T) -> T {
-        f(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.calls.lock())
     }
 
     pub(super) fn admitted(&self) -> Vec<ClaimedDelivery> {
