@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use metrics::counter;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::SharedQueue;
-use weir_store::SharedStore;
+use weir_store::RunStore;
 
 use crate::release::{ClaimReleaser, START_WITHIN};
 
@@ -51,7 +51,7 @@ pub struct DeclinedAdmissions {
 }
 
 impl DeclinedAdmissions {
-    pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let releaser = ClaimReleaser::new(store, queue.clone(), clock);
         Self { queue, releaser }
     }

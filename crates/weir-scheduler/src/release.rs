@@ -7,7 +7,7 @@ use weir_core::{
     claim::{Claim, ClaimedDelivery},
 };
 use weir_queue::{QueueError, SharedQueue, Wake};
-use weir_store::{SharedStore, StoreError};
+use weir_store::{RunStore, StoreError};
 
 /// How long a claimed delivery may wait for its send start before its claim expires. Longer than the 40 s for which
 /// Redis keeps permits that no worker reads: the claims of such permits are released before they expire. So a claim
@@ -25,13 +25,13 @@ pub(crate) enum Failure {
 
 /// Releases claims.
 pub(crate) struct ClaimReleaser {
-    store: SharedStore,
+    store: Arc<dyn RunStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
 }
 
 impl ClaimReleaser {
-    pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         Self { store, queue, clock }
     }
 

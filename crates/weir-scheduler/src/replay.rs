@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use weir_core::{Backoff, Clock, DestinationId, Timestamp};
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{SharedStore, StoreError};
+use weir_store::{RunStore, StoreError};
 
 use crate::{replay_shares::ReplayShares, scheduler::Scheduler};
 
@@ -23,7 +23,7 @@ const WAKE_ALL: Duration = Duration::from_secs(5);
 
 /// Takes the steps of replays.
 pub struct Replayer {
-    store: SharedStore,
+    store: Arc<dyn RunStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     replay_shares: Arc<ReplayShares>,
@@ -31,7 +31,7 @@ pub struct Replayer {
 
 impl Replayer {
     /// The runs of `scheduler` learn from this replayer which destinations have replays.
-    pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>, scheduler: &Scheduler) -> Self {
+    pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>, scheduler: &Scheduler) -> Self {
         Self { store, queue, clock, replay_shares: scheduler.replay_shares() }
     }
 

@@ -11,7 +11,7 @@ use weir_core::{
     plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue};
-use weir_store::{Claims, SharedStore, StoreError};
+use weir_store::{Claims, RunStore, StoreError};
 
 use crate::{
     release::{ClaimReleaser, Failure},
@@ -34,7 +34,7 @@ pub(crate) const RETRY_RUN: Duration = Duration::from_millis(250);
 
 /// Executes the rate-limiter jobs.
 pub struct Scheduler {
-    pub(crate) store: SharedStore,
+    pub(crate) store: Arc<dyn RunStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     releaser: ClaimReleaser,
@@ -42,7 +42,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let releaser = ClaimReleaser::new(store.clone(), queue.clone(), clock.clone());
         Self { store, queue, clock, releaser, replay_shares: Arc::default() }
     }

@@ -10,7 +10,7 @@ use metrics::counter;
 use tokio::time::Instant;
 use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, SharedStore, Store, StoreError};
+use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, StoreError, SweepStore};
 
 /// The time between two sweeps. What only a sweep finds must be under way within ten seconds of a crash, also when it
 /// has just missed one sweep.
@@ -28,14 +28,14 @@ const PAGE: u32 = 1_000;
 
 /// Wakes destinations with due deliveries; recovers claims whose holder died.
 pub struct Sweeper {
-    store: SharedStore,
+    store: Arc<dyn SweepStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     interval: Duration,
 }
 
 impl Sweeper {
-    pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn SweepStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         Self { store, queue, clock, interval: INTERVAL }
     }
 
@@ -131,11 +131,11 @@ impl Sweeper {
 }
 
 /// Resolves every claim as an attempt of unknown outcome. Call it at the start, when no other process can hold a claim.
-pub async fn recover_all(store: &dyn Store, now: Timestamp) -> Result<Recovered, StoreError> {
+pub async fn recover_all(store: &dyn SweepStore, now: Timestamp) -> Result<Recovered, StoreError> {
     recover(store, now, true).await
 }
 
-async fn recover(store: &dyn Store, now: Timestamp, all: bool) -> Result<Recovered, StoreError> {
+async fn recover(store: &dyn SweepStore, now: Timestamp, all: bool) -> Result<Recovered, StoreError> {
     let mut total = Recovered::default();
     loop {
         let recovered = store.recover_claims(now, all, PAGE).await?;

@@ -120,8 +120,8 @@ pub(crate) struct Claiming {
     pub(crate) of_replays: bool,
 }
 
-/// One request of a group. `operation` and `index` say which request of which operation it is, for the answer.
-struct GroupRequest<'r> {
+/// One request of a batch. `operation` and `index` say which request of which operation it is, for the answer.
+struct BatchRequest<'r> {
     operation: usize,
     index: usize,
     request: &'r ClaimRequest,
@@ -140,13 +140,13 @@ impl Operation for Claiming {
     }
 
     async fn run(
-        group: &[&Self],
+        batch: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let mut answers: Vec<Vec<Claims>> =
-            group.iter().map(|claiming| vec![Claims::default(); claiming.requests.len()]).collect();
-        let waves = waves(group);
+            batch.iter().map(|claiming| vec![Claims::default(); claiming.requests.len()]).collect();
+        let waves = waves(batch);
         let (mut claimed, mut freed) = (Vec::new(), BTreeSet::new());
         let has_cached_bodies = !shared.bodies.lock().is_empty();
         let owner = shared.process.id();
@@ -177,10 +177,10 @@ impl Operation for Claiming {
 /// The requests of all operations, in waves. A wave names each section of the due index once: two requests for one
 /// section in one statement would find the same rows. There is nearly always one wave. Every process claims in the
 /// order of the index, so that two processes with the same sections cannot deadlock.
-fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<GroupRequest<'r>>> {
-    let mut waves: Vec<Vec<GroupRequest<'r>>> = Vec::new();
+fn waves<'r>(batch: &[&'r Claiming]) -> Vec<Vec<BatchRequest<'r>>> {
+    let mut waves: Vec<Vec<BatchRequest<'r>>> = Vec::new();
     let mut times_named: HashMap<(DestinationId, bool), usize> = HashMap::new();
-    for (operation, claiming) in group.iter().enumerate() {
+    for (operation, claiming) in batch.iter().enumerate() {
         let (now, of_replays) = (claiming.now, claiming.of_replays);
         for (index, request) in claiming.requests.iter().enumerate() {
             // The first request for a section goes to the first wave, the second one to the second wave.
@@ -188,7 +188,7 @@ fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<GroupRequest<'r>>> {
             if waves.len() == *wave {
                 waves.push(Vec::new());
             }
-            waves[*wave].push(GroupRequest { operation, index, request, now, of_replays });
+            waves[*wave].push(BatchRequest { operation, index, request, now, of_replays });
             *wave += 1;
         }
     }
@@ -199,7 +199,7 @@ fn waves<'r>(group: &[&'r Claiming]) -> Vec<Vec<GroupRequest<'r>>> {
 }
 
 /// A request with a limit of 0 asks for the first due time of all waiting deliveries.
-fn after(one: &GroupRequest<'_>) -> i64 {
+fn after(one: &BatchRequest<'_>) -> i64 {
     if one.request.limit == 0 { i64::MIN } else { one.now.as_nanos() }
 }
 
@@ -220,7 +220,7 @@ struct ClaimedRow {
 
 /// Returns the message groups whose heads have expired.
 async fn claim(
-    requests: &[GroupRequest<'_>],
+    requests: &[BatchRequest<'_>],
     owner: Option<ProcessId>,
     has_cached_bodies: bool,
     connection: &mut PgConnection,
@@ -284,7 +284,7 @@ struct RequestCount {
     expired: bool,
 }
 
-fn read_claimed(row: &PgRow, one: &GroupRequest<'_>) -> Read<ClaimedRow> {
+fn read_claimed(row: &PgRow, one: &BatchRequest<'_>) -> Read<ClaimedRow> {
     let replayed_at = row.optional_id(11)?.map(|id| ReplayId::from_bytes(id).made_at());
     let &ClaimRequest { destination_id, expires_at, .. } = one.request;
     Ok(ClaimedRow {

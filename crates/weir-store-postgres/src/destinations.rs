@@ -185,11 +185,11 @@ impl Operation for Lookup {
     }
 
     async fn run(
-        group: &[&Self],
+        batch: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
-        let mut ids: Vec<DestinationId> = group.iter().flat_map(|lookup| &lookup.0).copied().collect();
+        let mut ids: Vec<DestinationId> = batch.iter().flat_map(|lookup| &lookup.0).copied().collect();
         ids.sort_unstable();
         ids.dedup();
         // With the cached versions the statement returns only the destinations that have changed.
@@ -197,6 +197,6 @@ impl Operation for Lookup {
         let ids: Vec<_> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
         let changed = sqlx::query(LOOK_UP).bind(ids).bind(versions).bind(holds).fetch_all(connection).await?;
         shared.destinations.learn(changed.iter().map(read_change).collect::<Read<_>>()?);
-        Ok(group.iter().map(|lookup| shared.destinations.get_many(&lookup.0)).collect())
+        Ok(batch.iter().map(|lookup| shared.destinations.get_many(&lookup.0)).collect())
     }
 }

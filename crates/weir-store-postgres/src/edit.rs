@@ -10,7 +10,7 @@ use weir_store::StoreResult;
 use crate::{
     PostgresStore,
     errors::{ATTEMPTS, conflicts},
-    writer::{GROUP_TIMEOUT, within},
+    writer::{COMMIT_TIMEOUT, within},
 };
 
 type Steps<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
@@ -35,7 +35,7 @@ impl PostgresStore {
         &self,
         edit: impl for<'c> Fn(&'c mut PgConnection) -> Change<'input, 'c, T> + Sync,
     ) -> StoreResult<T> {
-        self.edit_within(GROUP_TIMEOUT, edit).await
+        self.edit_within(COMMIT_TIMEOUT, edit).await
     }
 
     /// Like [`PostgresStore::edit`]. The edit fails after this time without an answer.

@@ -22,7 +22,7 @@ use crate::{
     PostgresStore,
     errors::store_error,
     rows::{Read, uuid},
-    writer::{GROUP_TIMEOUT, within},
+    writer::{COMMIT_TIMEOUT, within},
 };
 
 #[async_trait]
@@ -127,7 +127,7 @@ impl PostgresStore {
 
     async fn fetch(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
-        let rows = within(GROUP_TIMEOUT, query.fetch_all(&mut *connection)).await;
+        let rows = within(COMMIT_TIMEOUT, query.fetch_all(&mut *connection)).await;
         if rows.is_err() {
             // The connection may be lost, or in the middle of an answer.
             connection.close_on_drop();
@@ -138,7 +138,7 @@ impl PostgresStore {
     /// The rows of a statement with the settings [`IN_ORDER`], which apply only to its transaction.
     async fn fetch_in_order(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
-        let rows = within(GROUP_TIMEOUT, async {
+        let rows = within(COMMIT_TIMEOUT, async {
             let mut transaction = connection.begin().await?;
             raw_sql(IN_ORDER).execute(&mut *transaction).await?;
             let rows = query.fetch_all(&mut *transaction).await?;

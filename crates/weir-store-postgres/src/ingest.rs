@@ -5,12 +5,12 @@
 //! changed destinations until its commit. Therefore ingest sees every edit that was answered before the event came. An
 //! edit that is answered later finds the deliveries of the event committed: a deletion cancels all of them.
 //!
-//! In nearly every call no destination has changed and no idempotency key is known. So a group is first decided by the
+//! In nearly every call no destination has changed and no idempotency key is known. So a batch is first decided by the
 //! cached destinations. One call of the function `store_events` takes the locks, checks that the cache is current, and
-//! stores the group: one round trip and one commit. If the check fails, nothing is stored, and the group is decided
+//! stores the batch: one round trip and one commit. If the check fails, nothing is stored, and the batch is decided
 //! again in a transaction that first reads the changes.
 //!
-//! Idempotency keys are unique across processes by the primary key of their table. If two groups have the same new key,
+//! Idempotency keys are unique across processes by the primary key of their table. If two batches have the same new key,
 //! one waits for the other's commit, fails, and runs again; the second run finds the stored event.
 
 use std::{
@@ -62,7 +62,7 @@ impl Ingest for PostgresStore {
     }
 }
 
-/// A large body counts as one more row for each 4 KiB, so that a group holds fewer large events.
+/// A large body counts as one more row for each 4 KiB, so that a batch holds fewer large events.
 const BYTES_PER_ROW: usize = 4 * 1024;
 /// The most deliveries in one statement. Only a single event may have more.
 const MAX_DELIVERIES: usize = MOST_DELIVERIES_OF_COMMIT;
@@ -76,7 +76,7 @@ pub(crate) const KNOWN_KEYS: &str = concat!(
     JOIN events e ON e.id = k.event_id"
 );
 
-/// Stores a group in one call; see `migrations/postgres/functions/store_events.sql`.
+/// Stores a batch in one call; see `migrations/postgres/functions/store_events.sql`.
 const STORE: &str = "
 SELECT stored, freed_destinations, freed_keys
 FROM store_events(
@@ -114,11 +114,11 @@ impl Operation for Posting {
     }
 
     async fn run(
-        group: &[&Self],
+        batch: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
     ) -> Result<Vec<Self::Answer>, sqlx::Error> {
-        let all: Vec<&NewEvent> = group.iter().flat_map(|posting| posting.0.events()).collect();
+        let all: Vec<&NewEvent> = batch.iter().flat_map(|posting| posting.0.events()).collect();
         // A row without a partition of its day could not be stored.
         let days = all.iter().map(|new| day_of_id(new.event.id.as_bytes()));
         shared.partitions.ensure(&mut *connection, days).await?;
@@ -128,7 +128,7 @@ impl Operation for Posting {
             shared.partitions.forget();
         }
         let mut answers = answers?.into_iter();
-        Ok(group.iter().map(|posting| answers.by_ref().take(posting.0.events().len()).collect()).collect())
+        Ok(batch.iter().map(|posting| answers.by_ref().take(posting.0.events().len()).collect()).collect())
     }
 }
 
@@ -151,7 +151,7 @@ async fn store(
     Err(sqlx::Error::Protocol("other processes keep storing events under the same idempotency keys".to_owned()))
 }
 
-/// Reads the changes, then decides and stores the group. `None`: another process has stored one of the keys meanwhile.
+/// Reads the changes, then decides and stores the batch. `None`: another process has stored one of the keys meanwhile.
 async fn store_after_refresh(
     new: &[&NewEvent],
     tenants: &[&str],
@@ -190,7 +190,7 @@ async fn store_after_refresh(
     Ok(Some(intake.answers))
 }
 
-/// Decides the group by the cached destinations and stores it. `None`: the cache is out of date, or may be.
+/// Decides the batch by the cached destinations and stores it. `None`: the cache is out of date, or may be.
 async fn store_by_cache(
     new: &[&NewEvent],
     tenants: &[&str],
@@ -198,7 +198,7 @@ async fn store_by_cache(
     shared: &Shared,
 ) -> Result<Option<Vec<IngestResult>>, sqlx::Error> {
     let mut fast_path_batch = shared.fast_path.batch();
-    // Decide under the lock of the cache, so that the guards have the versions by which the group was decided.
+    // Decide under the lock of the cache, so that the guards have the versions by which the batch was decided.
     let (guards, intake) = {
         let mut cached = shared.destinations.tenants();
         let guards = Guards {
@@ -275,7 +275,7 @@ async fn is_registered(process: Option<ProcessId>, connection: &mut PgConnection
     }
 }
 
-/// The conditions under which a group is stored: the process that owns the claims, the locks to take, and the versions
+/// The conditions under which a batch is stored: the process that owns the claims, the locks to take, and the versions
 /// up to which the tenants' destinations are cached. There are no locks and versions if the transaction has already
 /// taken and checked them.
 #[derive(Default)]
@@ -293,13 +293,13 @@ async fn insert(
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
 ) -> Result<Option<BTreeSet<MessageGroup>>, sqlx::Error> {
-    // A column that no row uses is NULL as a whole. Most groups use neither coalesce keys nor ordering keys.
+    // A column that no row uses is NULL as a whole. Most batches use neither coalesce keys nor ordering keys.
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
     let message_groups = rare_column(deliveries, |delivery| delivery.message_group());
     // Each key has a lock. Two transactions that use the same key take the same lock, so one waits for the other.
     let names: Vec<String> = message_groups.iter().flatten().flatten().map(lock_name).collect();
     let key_locks = locks_of(coalescing.iter().flatten().flatten().chain(&names).map(String::as_str));
-    // The other columns that only such groups use.
+    // The other columns that only such batches use.
     let superseded = coalescing.as_ref().map(|_| column(deliveries, |delivery| delivery.superseded));
     let follows = message_groups.as_ref().map(|_| column(deliveries, |delivery| delivery.follows));
     let ordering_keys: Option<Vec<Option<String>>> =

@@ -1,14 +1,14 @@
 //! The record store on PostgreSQL, shared by any number of processes.
 //!
 //! ```text
-//!   callers ──operations──▶ writers: a few connections per kind, one commit per group    (writer.rs)
+//!   callers ──operations──▶ writers: a few connections per kind, one commit per batch    (writer.rs)
 //!   callers ──edits, lists──▶ pool                                                        (edit.rs, history.rs)
 //! ```
 //!
 //! Invariants:
 //! - The database is the single source of truth, because other processes write to it too. Destinations are cached with
 //!   the version that they were read at, and later changes are read before a cached destination is used (cache.rs).
-//! - A write is answered only after its group has committed. Writes that are acknowledged to a producer or a person,
+//! - A write is answered only after its batch has committed. Writes that are acknowledged to a producer or a person,
 //!   and durable claims, wait for the disk (`synchronous_commit`). Other claims and results may lose their last commits
 //!   in a power failure; recovery resolves these as unknown outcomes.
 //! - Every write of a delivery names the state that it expects, and for a claimed delivery also the epoch.

@@ -16,7 +16,7 @@ use crate::{
     partitions::days_around,
     prune::Pruning,
     schema,
-    writer::{CONNECT_TIMEOUT, GROUP_TIMEOUT, Writers, connect, recoverable, within},
+    writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, Writers, connect, recoverable, within},
 };
 
 /// The oldest supported server, as a `server_version_num`.
@@ -183,7 +183,7 @@ impl PostgresStore {
     /// Makes the missing partitions of the days around `now`.
     pub(crate) async fn make_partitions(&self, now: Timestamp) -> Result<(), sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
-        let made = within(GROUP_TIMEOUT, self.shared.partitions.ensure(&mut connection, days_around(now))).await;
+        let made = within(COMMIT_TIMEOUT, self.shared.partitions.ensure(&mut connection, days_around(now))).await;
         // After a timeout the connection may still be in the middle of a statement.
         if made.is_err() {
             connection.close_on_drop();

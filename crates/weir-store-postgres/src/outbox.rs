@@ -207,10 +207,10 @@ impl Operation for Releasing {
         self.claims.len()
     }
 
-    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<u64>, sqlx::Error> {
+    async fn run(batch: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<u64>, sqlx::Error> {
         // The claims of all callers, each with the index of its caller.
         let mut all: Vec<(usize, Claim, Timestamp)> = Vec::new();
-        for (operation, releasing) in group.iter().enumerate() {
+        for (operation, releasing) in batch.iter().enumerate() {
             all.extend(releasing.claims.iter().map(|&claim| (operation, claim, releasing.now)));
         }
         // Every process updates rows in the order of their ids, which prevents deadlocks.
@@ -223,7 +223,7 @@ impl Operation for Releasing {
             .fetch_all(&mut *connection)
             .await?;
         // A claim without a row no longer held, and is not counted. A head that its release superseded frees its group.
-        let (mut released, mut freed) = (vec![0; group.len()], BTreeSet::new());
+        let (mut released, mut freed) = (vec![0; batch.len()], BTreeSet::new());
         for row in &rows {
             let (_, &(operation, Claim { destination_id, .. }, _)) = named(row, 0, &all)?;
             released[operation] += 1;

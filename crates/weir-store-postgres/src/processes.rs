@@ -198,9 +198,9 @@ impl Operation for Beating {
         1
     }
 
-    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<bool>, sqlx::Error> {
+    async fn run(batch: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<bool>, sqlx::Error> {
         let raised: Vec<i32> =
-            sqlx::query_scalar(BEAT).bind(column(group, |Self(id)| id.0)).fetch_all(connection).await?;
-        Ok(group.iter().map(|Self(id)| raised.contains(&id.0)).collect())
+            sqlx::query_scalar(BEAT).bind(column(batch, |Self(id)| id.0)).fetch_all(connection).await?;
+        Ok(batch.iter().map(|Self(id)| raised.contains(&id.0)).collect())
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     errors::{is_in_use, store_error},
     partitions::{Day, MILLIS_PER_DAY, day_of, day_of_id},
     rows::{Read, uuid},
-    writer::{GROUP_TIMEOUT, connect, recoverable, within},
+    writer::{COMMIT_TIMEOUT, connect, recoverable, within},
 };
 
 /// The most rows that one step reads. It deletes some or all of them.
@@ -108,7 +108,7 @@ impl PostgresStore {
             Some(connection) => connection,
             None => connect(&recoverable(&self.pool.connect_options())).await?,
         };
-        let done = within(GROUP_TIMEOUT, async {
+        let done = within(COMMIT_TIMEOUT, async {
             // The session that holds the lock gets it again, so this also checks that the connection still works.
             let is_holder = sqlx::query(TAKE_LOCK).fetch_one(&mut connection).await?.flag(0)?;
             if !is_holder {

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity};
 use weir_store::{
     ClaimRequest, Claims, Created, Creation, ListOrder, NewReplay, Page, PageRequest, Replay, ReplayFilter,
-    ReplayPhase, ReplayStep, Replays, StoreResult, end_of_time,
+    ReplayPhase, ReplayStep, ReplaySteps, Replays, StoreResult, end_of_time,
     rows::{self, REPLAY_COLUMNS, Row as _, state_code},
 };
 
@@ -60,7 +60,10 @@ impl Replays for PostgresStore {
     ) -> StoreResult<Option<ReplayPhase>> {
         self.edit(|connection| change(cancel(connection, id, now, &activity))).await
     }
+}
 
+#[async_trait]
+impl ReplaySteps for PostgresStore {
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
         self.read(sqlx::query(OPEN), |row| row.replay_id(0)).await
     }

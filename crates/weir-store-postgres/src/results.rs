@@ -149,11 +149,11 @@ impl Operation for Settling {
         self.0.len()
     }
 
-    async fn run(group: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
-        let all: Vec<&AttemptResult> = group.iter().flat_map(|settling| &settling.0).map(Arc::as_ref).collect();
+    async fn run(batch: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
+        let all: Vec<&AttemptResult> = batch.iter().flat_map(|settling| &settling.0).map(Arc::as_ref).collect();
         let settled = settle_all(&all, connection).await?;
         let mut settlements = settled.advance(connection).await.into_iter();
-        Ok(group.iter().map(|settling| settlements.by_ref().take(settling.0.len()).collect()).collect())
+        Ok(batch.iter().map(|settling| settlements.by_ref().take(settling.0.len()).collect()).collect())
     }
 }
 

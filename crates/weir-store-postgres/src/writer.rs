@@ -1,18 +1,18 @@
 //! Writers: each kind of operation has a few connections of its own and commits all queued operations together.
 //!
 //! ```text
-//!   callers ──▶ inbox ──▶ group: all queued operations ──▶ one statement set, one commit ──▶ answers
-//!                 ▲  └──▶ another writer of the kind, for a second group that is large enough
-//!                 └─────── the next group gathers
+//!   callers ──▶ inbox ──▶ batch: all queued operations ──▶ one statement set, one commit ──▶ answers
+//!                 ▲  └──▶ another writer of the kind, for a second batch that is large enough
+//!                 └─────── the next batch gathers
 //! ```
 //!
-//! The operations of tenants take turns, and the rows of a group are bounded, so that one tenant's large operations do
+//! The operations of tenants take turns, and the rows of a batch are bounded, so that one tenant's large operations do
 //! not keep the others waiting.
 //!
-//! A single operation commits at once. Under load a group is all operations that arrived during the last commit. A
-//! statement costs the server as much as several rows, so small groups do not run at the same time: operations that
+//! A single operation commits at once. Under load a batch is all operations that arrived during the last commit. A
+//! statement costs the server as much as several rows, so small batches do not run at the same time: operations that
 //! arrive during a commit wait for its end, unless they become many or the commit takes long. If one operation of a
-//! group fails, the operations are run again one by one, so that only the faulty operation fails. A group with a
+//! batch fails, the operations are run again one by one, so that only the faulty operation fails. A batch with a
 //! conflict is run again a few times.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
@@ -35,14 +35,14 @@ use crate::{
 
 /// The length of the inbox. Callers wait while it is full.
 const WAITING_OPERATIONS: usize = 8_192;
-/// The most rows (approximately) in one group: it bounds how long the next group waits.
-const MAX_GROUP_ROWS: usize = 4_096;
-/// A group with this many rows runs at the same time as another group.
+/// The most rows (approximately) in one batch: it bounds how long the next batch waits.
+const MAX_BATCH_ROWS: usize = 4_096;
+/// A batch with this many rows runs at the same time as another batch.
 const ENOUGH_ROWS: usize = 1_024;
-/// A group that has waited this long also runs at the same time as another, which may wait for a lock or a slow disk.
+/// A batch that has waited this long also runs at the same time as another, which may wait for a lock or a slow disk.
 const LONGEST_WAIT: Duration = Duration::from_millis(10);
 /// Longer than `statement_timeout`, because the server's error is more precise.
-pub(crate) const GROUP_TIMEOUT: Duration = Duration::from_secs(45);
+pub(crate) const COMMIT_TIMEOUT: Duration = Duration::from_secs(45);
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// After a failed connection a writer refuses operations at once for this time, which doubles from the first value to
 /// the last.
@@ -57,8 +57,8 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
     /// The name of the operation in metrics.
     const NAME: &'static str;
 
-    /// After this time without an answer from the server the group fails.
-    const TIMEOUT: Duration = GROUP_TIMEOUT;
+    /// After this time without an answer from the server the batch fails.
+    const TIMEOUT: Duration = COMMIT_TIMEOUT;
 
     /// The approximate number of rows that it writes.
     fn rows(&self) -> usize;
@@ -68,28 +68,28 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
         ""
     }
 
-    /// Does a group in one transaction. The answers are in the order of the group.
+    /// Does a batch in one transaction. The answers are in the order of the batch.
     async fn run(
-        group: &[&Self],
+        batch: &[&Self],
         connection: &mut PgConnection,
         shared: &Shared,
     ) -> Result<Vec<Self::Answer>, sqlx::Error>;
 }
 
-/// While a writer holds it, other small groups of the same kind wait.
+/// While a writer holds it, other small batches of the same kind wait.
 type Turn = Option<OwnedMutexGuard<()>>;
 
 /// Operations that are committed together.
-struct Group<O: Operation> {
+struct CommitBatch<O: Operation> {
     operations: Vec<Pending<O>>,
     rows: usize,
 }
 
-impl<O: Operation> Group<O> {
+impl<O: Operation> CommitBatch<O> {
     /// Adds the queued operations, in their turns.
     fn fill(&mut self, inbox: &mut Inbox<O>) {
         inbox.gather();
-        while self.rows < MAX_GROUP_ROWS
+        while self.rows < MAX_BATCH_ROWS
             && let Some(pending) =
                 inbox.waiting.pop(|rows| self.operations.is_empty() || self.rows + rows <= MOST_DELIVERIES_OF_COMMIT)
         {
@@ -99,7 +99,7 @@ impl<O: Operation> Group<O> {
     }
 }
 
-/// The operations that are in no group yet.
+/// The operations that are in no batch yet.
 struct Inbox<O: Operation> {
     arriving: mpsc::Receiver<Message<O>>,
     waiting: Turns<Pending<O>>,
@@ -194,7 +194,7 @@ impl<O: Operation> Writers<O> {
 
 struct Writer<O: Operation> {
     inbox: Arc<Mutex<Inbox<O>>>,
-    /// Held by a small group while it runs: its guard is the [`Turn`].
+    /// Held by a small batch while it runs: its guard is the [`Turn`].
     turn: Arc<Mutex<()>>,
     options: PgConnectOptions,
     connection: Option<PgConnection>,
@@ -207,13 +207,13 @@ struct Writer<O: Operation> {
 impl<O: Operation> Writer<O> {
     async fn run(mut self) {
         loop {
-            let (group, turn) = self.next_group().await;
+            let (batch, turn) = self.next_batch().await;
             // The store is closed, and no earlier operation is left.
-            if group.operations.is_empty() {
+            if batch.operations.is_empty() {
                 break;
             }
-            self.commit(group.operations).await;
-            // The next small group may run.
+            self.commit(batch.operations).await;
+            // The next small batch may run.
             drop(turn);
         }
         if let Some(connection) = self.connection {
@@ -222,26 +222,26 @@ impl<O: Operation> Writer<O> {
         }
     }
 
-    /// The next group and its turn, if it has one. Waits for an operation, and then for the turn, for [`ENOUGH_ROWS`]
-    /// or for [`LONGEST_WAIT`]. The group is empty if the store is closed.
-    async fn next_group(&self) -> (Group<O>, Turn) {
+    /// The next batch and its turn, if it has one. Waits for an operation, and then for the turn, for [`ENOUGH_ROWS`]
+    /// or for [`LONGEST_WAIT`]. The batch is empty if the store is closed.
+    async fn next_batch(&self) -> (CommitBatch<O>, Turn) {
         // One writer gathers, the others wait for the inbox. Wait for the first operation.
         let mut inbox = self.inbox.lock().await;
-        let mut group = Group { operations: Vec::new(), rows: 0 };
-        group.fill(&mut inbox);
-        while group.operations.is_empty() {
+        let mut batch = CommitBatch { operations: Vec::new(), rows: 0 };
+        batch.fill(&mut inbox);
+        while batch.operations.is_empty() {
             match inbox.arriving.recv().await {
                 Some(message) => inbox.add(message),
-                None => return (group, None),
+                None => return (batch, None),
             }
-            group.fill(&mut inbox);
+            batch.fill(&mut inbox);
         }
-        // Gather more until this group may run: because it is large, has the turn, or has waited for too long.
+        // Gather more until this batch may run: because it is large, has the turn, or has waited for too long.
         let mut longest_wait = pin!(sleep(LONGEST_WAIT));
         let turn = loop {
-            group.fill(&mut inbox);
-            // A large group runs in any case. It takes the turn if that is free, so that no small group runs beside it.
-            if group.rows >= ENOUGH_ROWS {
+            batch.fill(&mut inbox);
+            // A large batch runs in any case. It takes the turn if that is free, so that no small batch runs beside it.
+            if batch.rows >= ENOUGH_ROWS {
                 break Arc::clone(&self.turn).try_lock_owned().ok();
             }
             select! {
@@ -251,63 +251,63 @@ impl<O: Operation> Writer<O> {
                 () = &mut longest_wait => break None,
             }
         };
-        // Other tasks that are ready may add operations to this group.
+        // Other tasks that are ready may add operations to this batch.
         tokio::task::yield_now().await;
-        group.fill(&mut inbox);
-        (group, turn)
+        batch.fill(&mut inbox);
+        (batch, turn)
     }
 
-    /// Commits a group and answers it.
-    async fn commit(&mut self, group: Vec<Pending<O>>) {
-        let operations: Vec<&O> = group.iter().map(|pending| &pending.operation).collect();
+    /// Commits a batch and answers it.
+    async fn commit(&mut self, batch: Vec<Pending<O>>) {
+        let operations: Vec<&O> = batch.iter().map(|pending| &pending.operation).collect();
         let began = Instant::now();
-        match self.run_group(&operations).await {
+        match self.run_batch(&operations).await {
             Ok(answers) => {
                 self.commit_seconds.record(began.elapsed());
-                self.commit_size.record(group.len() as f64);
-                for (pending, answer) in group.into_iter().zip(answers) {
+                self.commit_size.record(batch.len() as f64);
+                for (pending, answer) in batch.into_iter().zip(answers) {
                     // Fails only if the caller no longer waits.
                     let _ = pending.reply.send(Ok(answer));
                 }
             }
             // One operation is faulty: alone, only that one fails.
-            Err(error @ StoreError::Failed(_)) if group.len() > 1 => {
-                tracing::warn!(%error, operations = group.len(), "a group failed; its operations are run one by one");
-                for pending in group {
-                    let answer = self.run_group(&[&pending.operation]).await;
+            Err(error @ StoreError::Failed(_)) if batch.len() > 1 => {
+                tracing::warn!(%error, operations = batch.len(), "a batch failed; its operations are run one by one");
+                for pending in batch {
+                    let answer = self.run_batch(&[&pending.operation]).await;
                     let alone = || StoreError::Failed("the operation was not answered".to_owned());
                     let _ = pending.reply.send(answer.and_then(|mut answers| answers.pop().ok_or_else(alone)));
                 }
             }
             // The server is unavailable, or the only operation is faulty: every caller gets the error.
             Err(error) => {
-                for pending in group {
+                for pending in batch {
                     let _ = pending.reply.send(Err(error.clone()));
                 }
             }
         }
     }
 
-    /// Runs a group, and runs it again after a conflict.
-    async fn run_group(&mut self, group: &[&O]) -> StoreResult<Vec<O::Answer>> {
+    /// Runs a batch, and runs it again after a conflict.
+    async fn run_batch(&mut self, batch: &[&O]) -> StoreResult<Vec<O::Answer>> {
         for _ in 1..ATTEMPTS {
-            match self.try_group(group).await {
+            match self.try_batch(batch).await {
                 Err(error) if conflicts(&error) => {
-                    tracing::debug!(%error, "a group conflicted with another transaction and runs again");
+                    tracing::debug!(%error, "a batch conflicted with another transaction and runs again");
                 }
                 outcome => return outcome.map_err(|error| self.shared.write_error(&error)),
             }
         }
-        self.try_group(group).await.map_err(|error| self.shared.write_error(&error))
+        self.try_batch(batch).await.map_err(|error| self.shared.write_error(&error))
     }
 
-    async fn try_group(&mut self, group: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
+    async fn try_batch(&mut self, batch: &[&O]) -> Result<Vec<O::Answer>, sqlx::Error> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             missing => missing.insert(self.redial.connect(&self.options).await?),
         };
-        let outcome = within(O::TIMEOUT, O::run(group, connection, &self.shared)).await;
-        // A connection in an unknown state may be inside a transaction. The next group opens another.
+        let outcome = within(O::TIMEOUT, O::run(batch, connection, &self.shared)).await;
+        // A connection in an unknown state may be inside a transaction. The next batch opens another.
         if outcome.as_ref().is_err_and(|error| !leaves_connection_sound(error)) {
             self.connection = None;
         }

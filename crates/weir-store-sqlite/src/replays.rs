@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity};
 use weir_store::{
     ClaimRequest, Claims, Created, Creation, ListOrder, NewReplay, Page, PageRequest, Replay, ReplayFilter,
-    ReplayPhase, ReplayStep, Replays, StoreResult,
+    ReplayPhase, ReplayStep, ReplaySteps, Replays, StoreResult,
     rows::{self, LAST_ATTEMPT, REPLAY_COLUMNS, Row as _, state_code},
     sql,
 };
@@ -61,7 +61,10 @@ impl Replays for SqliteStore {
     ) -> StoreResult<Option<ReplayPhase>> {
         self.edit(Durable::Yes, move |transaction| transaction.cancel_replay(id, now, &activity)).await
     }
+}
 
+#[async_trait]
+impl ReplaySteps for SqliteStore {
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
         self.read(OPEN.to_owned(), Values::default(), |row| row.replay_id(0)).await
     }

@@ -118,8 +118,8 @@ pub(crate) fn spawn(setup: WriterSetup) -> (mpsc::Sender<Operation>, JoinHandle<
         checkpoints: checkpoint::spawn(checkpointing),
         fast_path,
         limits,
-        commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "group"),
-        commit_size: histogram!("weir_store_commit_size", "operation" => "group"),
+        commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "batch"),
+        commit_size: histogram!("weir_store_commit_size", "operation" => "batch"),
     };
     // A thread for blocking calls.
     (sender, tokio::task::spawn_blocking(move || writer.run(operations)))

@@ -1,13 +1,13 @@
-//! The intake of a group of new events, which is the same in every store: deduplication, fan-out, and the choice of
+//! The intake of a batch of new events, which is the same in every store: deduplication, fan-out, and the choice of
 //! deliveries that take the fast path. The rules that go beyond the intake are said here, once:
 //!
 //! - **Idempotency.** An event with the tenant and the idempotency key of an earlier event, stored or earlier in the
-//!   group, is that event: nothing is stored, and its caller gets the answer to the first. A refused event does not use
+//!   batch, is that event: nothing is stored, and its caller gets the answer to the first. A refused event does not use
 //!   up its key. Retention deletes a key with its event.
 //! - **Coalescing.** Deliveries coalesce by destination, event type and coalesce key. A new delivery supersedes the
 //!   waiting ones in the same commit, before it is stored itself. One in flight is marked as replaced and continues; it
 //!   becomes `superseded` where it would wait again: after a retry, a release or a recovery. Of several new ones in the
-//!   group only the last waits. None takes the fast path, because a delivery that is sent at once cannot be superseded.
+//!   batch only the last waits. None takes the fast path, because a delivery that is sent at once cannot be superseded.
 //! - **Order.** A new delivery to an ordered destination joins the message group of its key ([`weir_core::order`]):
 //!   behind the others if there are any, else as the head. A delivery that ends, or is skipped, leaves its group. If
 //!   that leaves the group without a head, the delivery with the smallest position becomes the head. It is due at the
@@ -45,11 +45,11 @@ pub struct NewDelivery<'e> {
     pub destination_id: DestinationId,
     /// Set if it is stored as claimed: when that claim expires.
     pub claimed_until: Option<Timestamp>,
-    /// Whether it is stored as superseded by a later event of the commit group.
+    /// Whether it is stored as superseded by a later event of the commit batch.
     pub superseded: bool,
     /// The key of its message group. `None` if it is not ordered.
     pub ordering_key: Option<&'e str>,
-    /// Whether an earlier delivery of the commit group is in the same message group.
+    /// Whether an earlier delivery of the commit batch is in the same message group.
     pub follows: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct Intake<'e> {
     pub deliveries: Vec<NewDelivery<'e>>,
     /// The index of the last delivery for each destination, event type and coalesce key.
     last_of_key: HashMap<(DestinationId, &'e str, &'e str), usize>,
-    /// The message groups that have a delivery in this commit group.
+    /// The message groups that have a delivery in this commit batch.
     message_groups: HashSet<(DestinationId, &'e str)>,
 }
 
@@ -92,7 +92,7 @@ pub fn key(event: &Event) -> Option<Key<'_>> {
 }
 
 impl<'e> Intake<'e> {
-    /// Takes in the events of a commit group, up to [`MOST_DELIVERIES_OF_COMMIT`]. An event with more than `most`
+    /// Takes in the events of a commit batch, up to [`MOST_DELIVERIES_OF_COMMIT`]. An event with more than `most`
     /// destinations is refused. `epoch` is the epoch of the claims made here.
     pub fn of(
         new: &[&'e NewEvent],
@@ -149,7 +149,7 @@ impl<'e> Intake<'e> {
         {
             return Some(Ok(stored.clone()));
         }
-        // The first event of the group wakes the destinations.
+        // The first event of the batch wakes the destinations.
         let again = |first: Ingested| Ingested { duplicate: true, wake: Vec::new(), ..first };
         first.get(&(tenant, key)).map(|&at| self.answers[at].clone().map(again))
     }
@@ -199,7 +199,7 @@ impl<'e> Intake<'e> {
         Some(Ok(Ingested { event: event.clone(), deliveries, duplicate: false, wake }))
     }
 
-    /// Adds a delivery. Of several deliveries in this commit group with the same coalesce key, the last one supersedes
+    /// Adds a delivery. Of several deliveries in this commit batch with the same coalesce key, the last one supersedes
     /// the others.
     fn add(&mut self, delivery: NewDelivery<'e>) {
         let NewDelivery { event, destination_id, .. } = delivery;

@@ -2,7 +2,7 @@
 //!
 //! The traits are split by their users: [`Destinations`], [`History`], [`ActivityLog`] and [`ApiKeys`] serve the API,
 //! [`Ingest`] the producer, [`Outbox`] the scheduler, [`Processes`] the supervision of processes, [`MessageGroups`] the
-//! sweep, [`Results`] the worker, [`Replays`] the API and the scheduler, [`Alerting`] the alerts, [`Counters`] and
+//! sweep, [`Results`] the worker, [`Replays`] the API, [`ReplaySteps`] the scheduler, [`Alerting`] the alerts, [`Counters`] and
 //! [`TrafficLog`] the overview and the charts, and [`Prune`] the retention. A backend implements all of them
 //! ([`Store`]) and passes the `conformance` suite.
 //!
@@ -87,7 +87,7 @@ pub use purge::{Purge, PurgePlace, PurgeScan, PurgeStep};
 pub use refusals::{RefusalWatch, refusals_of};
 pub use replays::{
     NewReplay, OpenReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep,
-    ReplayTask, Replays,
+    ReplaySteps, ReplayTask, Replays,
 };
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use traffic::{
@@ -97,46 +97,25 @@ pub use traffic::{
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 pub use turns::Turns;
 
-/// Everything a backend offers.
-pub trait Store:
-    Destinations
-    + Ingest
-    + Outbox
-    + Processes
-    + Results
-    + MessageGroups
-    + History
-    + Prune
-    + Replays
-    + Alerting
-    + ApiKeys
-    + ActivityLog
-    + Counters
-    + TrafficLog
-    + Send
-    + Sync
-    + 'static
-{
+/// Names the traits that one kind of caller needs. Every store that has them has the name.
+macro_rules! bundles {
+    ($($(#[$doc:meta])* $name:ident: $first:ident $(+ $more:ident)*;)*) => {$(
+        $(#[$doc])*
+        pub trait $name: $first $(+ $more)* + Send + Sync + 'static {}
+        impl<T: $first $(+ $more)* + Send + Sync + 'static> $name for T {}
+    )*};
 }
-impl<T> Store for T where
-    T: Destinations
-        + Ingest
-        + Outbox
-        + Processes
-        + Results
-        + MessageGroups
-        + History
-        + Prune
-        + Replays
-        + Alerting
-        + ApiKeys
-        + ActivityLog
-        + Counters
-        + TrafficLog
-        + Send
-        + Sync
-        + 'static
-{
+
+bundles! {
+    /// For runs: live deliveries, and those of replays.
+    RunStore: Destinations + Outbox + ReplaySteps;
+    /// For the sweep.
+    SweepStore: MessageGroups + Outbox;
+    /// For attempts and their results.
+    WorkerStore: Destinations + History + Outbox + Processes + Results;
+    /// Everything a backend offers.
+    Store: RunStore + SweepStore + WorkerStore + ActivityLog + Alerting + ApiKeys + Counters + Ingest + Prune + Replays
+        + TrafficLog;
 }
 
 /// A store, shared.

@@ -230,7 +230,11 @@ pub trait Replays {
     /// such replay. Only a call that changes the phase is an activity.
     async fn cancel_replay(&self, id: ReplayId, now: Timestamp, activity: Activity)
     -> StoreResult<Option<ReplayPhase>>;
+}
 
+/// The work on replays that goes on in the background.
+#[async_trait]
+pub trait ReplaySteps {
     /// The replays with steps left, oldest first.
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>>;
 

@@ -13,7 +13,7 @@ use std::{
 
 use weir_core::{Clock, Timestamp, claim::Claim};
 use weir_queue::{Permit, SharedQueue};
-use weir_store::{SharedStore, StoreResult};
+use weir_store::{StoreResult, WorkerStore};
 
 /// How often the worker looks for claims to renew. Other processes wait five seconds after a loss of the queue's data
 /// before they resolve claims without a permit.
@@ -29,7 +29,7 @@ const PAGE: usize = 1_000;
 /// The claims that a worker holds: at most one for each attempt under way or unrecorded, and for each permit that waits
 /// for a place.
 pub(crate) struct HeldClaims {
-    store: SharedStore,
+    store: Arc<dyn WorkerStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     held: Mutex<ClaimSet>,
@@ -45,7 +45,7 @@ struct Held {
 }
 
 impl HeldClaims {
-    pub(crate) fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Arc<Self> {
+    pub(crate) fn new(store: Arc<dyn WorkerStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new(Self { store, queue, clock, held: Mutex::default() })
     }
 

@@ -19,7 +19,7 @@ use metrics::counter;
 use tokio::task::JoinSet;
 use weir_core::{Clock, claim::ClaimedBody, event::EventBody};
 use weir_queue::{Permit, SharedQueue};
-use weir_store::{SharedStore, StoreError};
+use weir_store::{StoreError, WorkerStore};
 
 use crate::{
     attempt::{Attempter, PermitEnd, UnusedPermit},
@@ -51,7 +51,7 @@ const RETRY: Duration = Duration::from_millis(250);
 
 /// Delivers permitted attempts.
 pub struct Worker {
-    store: SharedStore,
+    store: Arc<dyn WorkerStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     outbound: Arc<Outbound>,
@@ -105,7 +105,7 @@ impl Load {
 
 impl Worker {
     pub fn new(
-        store: SharedStore,
+        store: Arc<dyn WorkerStore>,
         queue: SharedQueue,
         clock: Arc<dyn Clock>,
         outbound: Arc<Outbound>,

@@ -25,7 +25,7 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use weir_core::{Backoff, Clock, DestinationId, Timestamp, outcome::Effect};
 use weir_queue::{Hold, SharedQueue};
-use weir_store::SharedStore;
+use weir_store::WorkerStore;
 
 use self::{
     conditions::{Changing, ConditionStage, NewCondition},
@@ -90,7 +90,7 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(
-        store: SharedStore,
+        store: Arc<dyn WorkerStore>,
         queue: SharedQueue,
         clock: Arc<dyn Clock>,
         held_claims: Arc<HeldClaims>,

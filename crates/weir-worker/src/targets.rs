@@ -12,7 +12,7 @@ use weir_core::{
     outcome::SendResult,
 };
 use weir_queue::Permit;
-use weir_store::{SharedStore, StoreError};
+use weir_store::{StoreError, WorkerStore};
 
 use crate::outbound::Target;
 
@@ -47,12 +47,12 @@ impl DestinationTarget {
 
 /// Compiled targets, by destination.
 pub(crate) struct Targets {
-    store: SharedStore,
+    store: Arc<dyn WorkerStore>,
     compiled: HashMap<DestinationId, Arc<DestinationTarget>>,
 }
 
 impl Targets {
-    pub(crate) fn new(store: SharedStore) -> Self {
+    pub(crate) fn new(store: Arc<dyn WorkerStore>) -> Self {
         Self { store, compiled: HashMap::new() }
     }
 

@@ -1,7 +1,5 @@
 //! A store that implements only the calls of scheduler and sweep: waiting deliveries, claims, and the last sends.
 
-mod not_called;
-
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard},
@@ -11,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, Timestamp,
+    DeliveryId, Destination, DestinationId, EventId, Period, RateLimit, RateLimits, ReplayId, Timestamp,
     activity::Activity,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
@@ -21,10 +19,8 @@ use weir_store::{
     BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination,
     Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Page, PageRequest,
-    Pause, Recovered, SendHistory, StoreResult,
+    Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, StoreResult,
 };
-
-use self::not_called::not_called;
 
 pub(crate) fn destination(number: u8) -> DestinationId {
     DestinationId::from_bytes([number; 16])
@@ -70,6 +66,10 @@ struct Record {
     rows: Vec<Row>,
     posted: u128,
     released: u64,
+}
+
+fn not_called<T>() -> T {
+    panic!("neither scheduler nor sweep calls this method")
 }
 
 #[derive(Default)]
@@ -306,5 +306,25 @@ impl MessageGroups for TestStore {
 
     async fn dissolve_message_groups(&self, _: u32) -> StoreResult<u64> {
         Ok(0)
+    }
+}
+
+/// A store without replays.
+#[async_trait]
+impl ReplaySteps for TestStore {
+    async fn open_replays(&self) -> StoreResult<Vec<ReplayId>> {
+        Ok(Vec::new())
+    }
+
+    async fn step_replay(&self, _: ReplayId, _: Timestamp) -> StoreResult<ReplayStep> {
+        not_called()
+    }
+
+    async fn replay_destinations(&self) -> StoreResult<Vec<DestinationId>> {
+        not_called()
+    }
+
+    async fn claim_replays(&self, _: Vec<ClaimRequest>, _: Timestamp) -> StoreResult<Vec<Claims>> {
+        not_called()
     }
 }

@@ -13,8 +13,8 @@ use weir_core::{
     outcome::Verdict,
 };
 use weir_store::{
-    Destinations as _, FastPath, Ingest as _, Outbox as _, ProcessBeat, Processes as _, Recovered, Replays as _,
-    Results as _, Settlement, StoreError,
+    Destinations as _, FastPath, Ingest as _, Outbox as _, ProcessBeat, Processes as _, Recovered, ReplaySteps as _,
+    Replays as _, Results as _, Settlement, StoreError,
 };
 use weir_store_postgres::PostgresStore;
 

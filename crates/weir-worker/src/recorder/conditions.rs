@@ -9,7 +9,7 @@ use std::{
 use tokio::sync::mpsc;
 use weir_core::{Clock, DestinationId, outcome::Effect, time::InWords};
 use weir_queue::{Edit, SharedQueue, Terms};
-use weir_store::{BreakerChange, Hold, Pause, SharedStore};
+use weir_store::{BreakerChange, Hold, Pause, WorkerStore};
 
 use super::{BATCH, EndedAttempt, Report, latest, persist};
 use crate::{breakers::BreakerUpdate, meters};
@@ -62,7 +62,7 @@ impl Changing {
 
 /// Records conditions, and frees the room that waits for pauses and breakers.
 pub(super) struct ConditionStage {
-    pub(super) store: SharedStore,
+    pub(super) store: Arc<dyn WorkerStore>,
     pub(super) queue: SharedQueue,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) changing: Arc<Changing>,

@@ -6,7 +6,7 @@ use metrics::counter;
 use tokio::sync::mpsc;
 use weir_core::{Clock, DestinationId, Timestamp, outcome::Verdict};
 use weir_queue::{HandedBack, RUN_FALLBACK, SharedQueue, Wake};
-use weir_store::{Settlement, SharedStore};
+use weir_store::{Settlement, WorkerStore};
 
 use super::{BATCH, EndedAttempt, Report, persist};
 use crate::{
@@ -29,7 +29,7 @@ impl Report {
 
 /// The last stage: records attempts and releases claims in the store.
 pub(super) struct ResultStage {
-    store: SharedStore,
+    store: Arc<dyn WorkerStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     held_claims: Arc<HeldClaims>,
@@ -39,7 +39,7 @@ pub(super) struct ResultStage {
 
 impl ResultStage {
     pub(super) fn new(
-        store: SharedStore,
+        store: Arc<dyn WorkerStore>,
         queue: SharedQueue,
         clock: Arc<dyn Clock>,
         held_claims: Arc<HeldClaims>,
