@@ -41,8 +41,8 @@ WHERE t.version = excluded.version - 1";
 
 /// Each row has a kind, a count, a time and an alert state. The backlog has no deliveries of replays, because a person
 /// asked for them. The counts are index-only scans, on pages that vacuum has marked all-visible.
-pub(crate) const CONDITIONS: &str = sql!(
-    "SELECT x.destination_id, x.kind, x.count, x.at, x.state
+pub(crate) const CONDITIONS: &str = sql! {"
+SELECT x.destination_id, x.kind, x.count, x.at, x.state
 FROM (
     -- 0: the backlog, and when its oldest delivery was created.
     SELECT destination_id, 0 AS kind, count(*) AS count, min(created_at) AS at, NULL AS state
@@ -63,8 +63,7 @@ FROM (
     SELECT id, 4, 0, NULL, NULL FROM destinations
     WHERE paused_reason IS NOT NULL OR breaker_state::jsonb ->> 'open' IS NOT NULL
 ) x
-JOIN destinations t ON t.id = x.destination_id AND t.tenant = ANY($1) AND t.deleted_at IS NULL"
-);
+JOIN destinations t ON t.id = x.destination_id AND t.tenant = ANY($1) AND t.deleted_at IS NULL"};
 
 #[async_trait]
 impl Alerting for PostgresStore {

@@ -43,15 +43,14 @@ pub(crate) const COUNTS: &str = counts!("WHERE destination_id = ANY($1)");
 const ALL_COUNTS: &str = counts!("");
 
 /// One probe of an index for each of the three deliveries that may be the oldest.
-pub(crate) const OLDEST_WAITING: &str = sql!(
-    "SELECT r.id, least(
+pub(crate) const OLDEST_WAITING: &str = sql! {"
+SELECT r.id, least(
     (SELECT created_at FROM deliveries WHERE destination_id = r.id AND NOT is_replay AND state IN ({waiting})
         ORDER BY next_attempt_at, id LIMIT 1),
     (SELECT created_at FROM deliveries WHERE destination_id = r.id AND is_replay AND state IN ({waiting})
         ORDER BY next_attempt_at, id LIMIT 1),
     (SELECT created_at FROM deliveries WHERE destination_id = r.id AND state - {retrying} = 0 ORDER BY id LIMIT 1)
-) FROM unnest($1::uuid[]) AS r (id)"
-);
+) FROM unnest($1::uuid[]) AS r (id)"};
 
 /// Reads all claims of a destination: there are only as many as its sends in flight.
 pub(crate) const OLDEST_IN_FLIGHT: &str =

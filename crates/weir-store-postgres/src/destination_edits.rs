@@ -32,13 +32,12 @@ const LOCK_TO_DELETE: &str = "SELECT updated_at FROM destinations WHERE id = $1 
 const TOMBSTONE: &str = "UPDATE destinations SET deleted_at = $1, updated_at = $1, version = DEFAULT WHERE id = $2";
 
 /// Cancels part of a backlog. Rows that are locked are skipped.
-pub(crate) const CANCEL_SOME: &str = sql!(
-    "WITH waiting AS MATERIALIZED (
+pub(crate) const CANCEL_SOME: &str = sql! {"
+WITH waiting AS MATERIALIZED (
     SELECT id FROM deliveries WHERE destination_id = $2 AND state IN ({waiting})
     ORDER BY is_replay, next_attempt_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 )
-UPDATE deliveries d SET state = {cancelled}, updated_at = $1 FROM waiting WHERE d.id = waiting.id"
-);
+UPDATE deliveries d SET state = {cancelled}, updated_at = $1 FROM waiting WHERE d.id = waiting.id"};
 
 /// Bounds how long one transaction locks rows and keeps vacuum from removing dead ones.
 const CANCELLED_AT_ONCE: i64 = 5_000;

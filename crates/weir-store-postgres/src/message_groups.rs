@@ -58,8 +58,8 @@ impl MessageGroups for PostgresStore {
 }
 
 /// The message groups after a given one, each with the due time of its first delivery: a loose index scan.
-pub(crate) const MESSAGE_GROUPS: &str = sql!(
-    "WITH RECURSIVE found AS (
+pub(crate) const MESSAGE_GROUPS: &str = sql! {"
+WITH RECURSIVE found AS (
     -- The first group after the given one.
     (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries
@@ -75,8 +75,7 @@ pub(crate) const MESSAGE_GROUPS: &str = sql!(
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     ) n
 )
-SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3"
-);
+SELECT destination_id, ordering_key, next_attempt_at FROM found LIMIT $3"};
 
 /// Dissolves message groups of destinations that are no longer ordered: their deliveries lose their ordering keys and
 /// become due. `grouped` are the destinations with message groups. Rows that another process has locked are skipped.

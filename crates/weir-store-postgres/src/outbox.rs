@@ -116,10 +116,10 @@ async fn claim_through(
 }
 
 /// Releases claims, as [`Outbox::release`] says. The row of the destination is locked, so that a deletion cannot commit
-/// between this read and this commit (destination_edits.rs). `state + 0` makes the planner look up the given deliveries; with
-/// `state` it could scan all claims.
-pub(crate) const RELEASE: &str = sql!(
-    "WITH released AS MATERIALIZED (
+/// between this read and this commit (destination_edits.rs). `state + 0` makes the planner look up the given deliveries;
+/// with `state` it could scan all claims.
+pub(crate) const RELEASE: &str = sql! {"
+WITH released AS MATERIALIZED (
     -- The claims to release.
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::bigint[]) WITH ORDINALITY
         AS r (id, epoch, destination_id, now, claim)
@@ -134,8 +134,7 @@ UPDATE deliveries d SET claim_expires_at = NULL, claimed_by = NULL, updated_at =
         WHEN d.attempts = CASE WHEN d.replay_id IS NULL THEN 0 ELSE coalesce(d.attempts_before, 0) END
             THEN {pending} ELSE {retrying} END
 FROM released r WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = {delivering}
-RETURNING r.claim, CASE WHEN d.state = {superseded} THEN d.ordering_key END"
-);
+RETURNING r.claim, CASE WHEN d.state = {superseded} THEN d.ordering_key END"};
 
 /// A loose index scan over destinations: its cost does not depend on the lengths of the backlogs. The due time of a
 /// destination is the earlier one of its first live delivery and its first delivery of a replay. Deliveries behind the
@@ -169,27 +168,25 @@ WHERE first.due < $2 AND first.due < ",
 LIMIT $3"
 ));
 
-pub(crate) const SEND_HISTORY: &str = sql!(
-    "SELECT r.id,
+pub(crate) const SEND_HISTORY: &str = sql! {"
+SELECT r.id,
     (SELECT sent_at FROM attempts WHERE destination_id = r.id AND sent_at IS NOT NULL ORDER BY sent_at DESC LIMIT 1),
     EXISTS (SELECT 1 FROM deliveries WHERE destination_id = r.id AND state = {delivering}),
     (SELECT m.sends_until FROM restored m
         WHERE m.single AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = r.id))
-FROM unnest($1::uuid[]) AS r (id)"
-);
+FROM unnest($1::uuid[]) AS r (id)"};
 
 const MARK_RESTORED: &str = "
 INSERT INTO restored (sends_until) VALUES ($1) ON CONFLICT (single) DO UPDATE SET sends_until = excluded.sends_until";
 
 /// Expires waiting deliveries. Rows that another process has locked are skipped.
-pub(crate) const EXPIRE: &str = sql!(
-    "WITH expired AS MATERIALIZED (
+pub(crate) const EXPIRE: &str = sql! {"
+WITH expired AS MATERIALIZED (
     SELECT id FROM deliveries WHERE expires_at IS NOT NULL AND state IN ({waiting}) AND expires_at <= $1
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE deliveries d SET state = {expired}, updated_at = $1 FROM expired WHERE d.id = expired.id
-RETURNING d.destination_id, d.ordering_key"
-);
+RETURNING d.destination_id, d.ordering_key"};
 
 /// The claims that one caller releases.
 pub(crate) struct Releasing {

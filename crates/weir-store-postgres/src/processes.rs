@@ -130,20 +130,18 @@ const REMOVE: &str = "DELETE FROM processes WHERE id = $1 AND ($2::bigint IS NUL
 pub(crate) const IS_REGISTERED: &str = "SELECT EXISTS (SELECT FROM processes WHERE id = $1)";
 
 /// There are only as many outstanding claims as sends in flight, so all of them may be read.
-pub(crate) const ORPHANED: &str = sql!(
-    "SELECT d.id, d.destination_id, d.claim_epoch FROM deliveries d
+pub(crate) const ORPHANED: &str = sql! {"
+SELECT d.id, d.destination_id, d.claim_epoch FROM deliveries d
 WHERE d.state = {delivering} AND d.claimed_by IS NOT NULL
     AND NOT EXISTS (SELECT FROM processes p WHERE p.id = d.claimed_by)
-LIMIT $1"
-);
+LIMIT $1"};
 
 /// Renews claims. A claim keeps its owner if this process is not registered. `state + 0` makes the planner look up the
 /// given deliveries; with `state` it could scan all claims.
-pub(crate) const RENEW: &str = sql!(
-    "UPDATE deliveries d SET claim_expires_at = greatest(d.claim_expires_at, $3), claimed_by = coalesce($4, d.claimed_by)
+pub(crate) const RENEW: &str = sql! {"
+UPDATE deliveries d SET claim_expires_at = greatest(d.claim_expires_at, $3), claimed_by = coalesce($4, d.claimed_by)
 FROM unnest($1::uuid[], $2::bigint[]) AS r (id, epoch)
-WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = {delivering}"
-);
+WHERE d.id = r.id AND d.claim_epoch = r.epoch AND d.state + 0 = {delivering}"};
 
 async fn renew(
     connection: &mut PgConnection,

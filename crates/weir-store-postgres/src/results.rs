@@ -62,8 +62,8 @@ impl Results for PostgresStore {
 
 /// Moves the deliveries whose claims are still valid to their next states ([`AttemptResult::next_state`]), and records
 /// the attempts of only these. The rows of the destinations of retries are locked, so that a deletion cannot commit
-/// between this read and this commit (destination_edits.rs). `state + 0` makes the planner look up the given deliveries; with
-/// `state` it could scan all claims. Returns the ordering key of each delivery that must leave its message group
+/// between this read and this commit (destination_edits.rs). `state + 0` makes the planner look up the given deliveries;
+/// with `state` it could scan all claims. Returns the ordering key of each delivery that must leave its message group
 /// (`DeliveryOrder::leaves_message_group`).
 pub(crate) const SETTLE: &str = sql!(
     "WITH result AS MATERIALIZED (
@@ -120,11 +120,10 @@ const LOCK_DESTINATION: &str = "SELECT ordered FROM destinations WHERE id = $1 A
 const LOCK_DELIVERY: &str =
     "SELECT destination_id, state, expires_at, ordering_key FROM deliveries WHERE id = $1 FOR UPDATE";
 
-const RETRY_ENDED: &str = sql!(
-    "UPDATE deliveries SET state = {pending}, is_replay = false, replaced = NULL, next_attempt_at = $3, updated_at = $2,
+const RETRY_ENDED: &str = sql! {"
+UPDATE deliveries SET state = {pending}, is_replay = false, replaced = NULL, next_attempt_at = $3, updated_at = $2,
     ordering_key = CASE WHEN $4 THEN ordering_key END
-WHERE id = $1"
-);
+WHERE id = $1"};
 
 /// A delivery behind the head of its message group stays there. A delivery of a replay becomes live, because a person
 /// asked for it.

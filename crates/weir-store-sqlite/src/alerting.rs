@@ -36,23 +36,20 @@ WHERE version = excluded.version - 1";
 
 /// Reads the index alone. Deliveries of replays are left out, because an operator asked for them. The oldest delivery
 /// has the smallest id.
-pub(crate) const WAITING_COUNTS: &str = sql!(
-    "WITH counted (destination_id, deliveries, oldest) AS (
+pub(crate) const WAITING_COUNTS: &str = sql! {"
+WITH counted (destination_id, deliveries, oldest) AS (
     SELECT destination_id, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
     WHERE state IN ({waiting}) AND is_replay = 0 GROUP BY destination_id
 )
-SELECT destination_id, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted"
-);
+SELECT destination_id, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted"};
 
-pub(crate) const EXPIRING: &str = sql!(
-    "SELECT destination_id, max(expires_at) FROM deliveries INDEXED BY deliveries_expiring
-WHERE expires_at IS NOT NULL AND state IN ({waiting}) GROUP BY destination_id"
-);
+pub(crate) const EXPIRING: &str = sql! {"
+SELECT destination_id, max(expires_at) FROM deliveries INDEXED BY deliveries_expiring
+WHERE expires_at IS NOT NULL AND state IN ({waiting}) GROUP BY destination_id"};
 
-pub(crate) const DEAD: &str = sql!(
-    "SELECT destination_id, count(*) FROM deliveries INDEXED BY deliveries_ended_of_destination
-WHERE state > {delivered} AND state = {dead} GROUP BY destination_id"
-);
+pub(crate) const DEAD: &str = sql! {"
+SELECT destination_id, count(*) FROM deliveries INDEXED BY deliveries_ended_of_destination
+WHERE state > {delivered} AND state = {dead} GROUP BY destination_id"};
 
 const BACKLOG: &str = sql!("SELECT count(*) FROM deliveries INDEXED BY deliveries_due WHERE state IN ({waiting})");
 

@@ -26,19 +26,18 @@ use crate::{
 /// The oldest waiting deliveries of one destination, either live or of replays, from its part of the due index. The
 /// cost does not depend on the backlog, and no destination delays another. The rows come in the order of the index; the
 /// subquery's LIMIT keeps the planner from folding it into the join.
-pub(crate) const OLDEST_DUE: &str = sql!(
-    "SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.attempts_before, 0), d.claim_epoch,
+pub(crate) const OLDEST_DUE: &str = sql! {"
+SELECT d.id, due.next_attempt_at, d.event_id, d.attempts, coalesce(d.attempts_before, 0), d.claim_epoch,
     coalesce(d.deliver_at, d.created_at), d.expires_at, d.replay_id, d.ordering_key IS NOT NULL, d.state FROM (
     SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
     WHERE destination_id = ? AND is_replay = ? AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
-) due CROSS JOIN deliveries d ON d.id = due.id"
-);
+) due CROSS JOIN deliveries d ON d.id = due.id"};
 
 /// Claims the deliveries of one request. `+state` makes the planner look up the given ids; with `state` it could scan
 /// all waiting deliveries.
 pub(crate) static CLAIM: Batch = Batch::new(
-    sql!("UPDATE OR ROLLBACK deliveries SET state = {delivering}, claim_epoch = claim_epoch + 1, claim_expires_at = ?1, updated_at = ?2
-    WHERE +state IN ({waiting}) AND id IN ("),
+    sql! {"UPDATE OR ROLLBACK deliveries SET state = {delivering}, claim_epoch = claim_epoch + 1, claim_expires_at = ?1, updated_at = ?2
+    WHERE +state IN ({waiting}) AND id IN ("},
     "?",
     ",",
     ")",

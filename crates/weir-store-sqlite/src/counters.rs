@@ -55,7 +55,7 @@ const ALL_COUNTS: &str = concat!(
 
 /// One probe of an index for each of the three deliveries that may be the oldest.
 pub(crate) static OLDEST_WAITING: Batch = Batch::new(
-    sql!("SELECT r.column1, (
+    sql! {"SELECT r.column1, (
         SELECT min(created_at) FROM deliveries WHERE id IN (
             (SELECT id FROM deliveries INDEXED BY deliveries_due
                 WHERE destination_id = r.column1 AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT 1),
@@ -64,18 +64,17 @@ pub(crate) static OLDEST_WAITING: Batch = Batch::new(
             (SELECT id FROM deliveries INDEXED BY deliveries_retrying
                 WHERE destination_id = r.column1 AND state = {retrying} ORDER BY id LIMIT 1)
         )
-    ) FROM (VALUES "),
+    ) FROM (VALUES "},
     "(?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
 /// Reads all claims of a destination: there are only as many as its sends in flight.
-pub(crate) const OLDEST_IN_FLIGHT: &str = sql!(
-    "SELECT created_at FROM deliveries WHERE id = (
+pub(crate) const OLDEST_IN_FLIGHT: &str = sql! {"
+SELECT created_at FROM deliveries WHERE id = (
     SELECT min(id) FROM deliveries INDEXED BY deliveries_claimed WHERE destination_id = ? AND state = {delivering}
-)"
-);
+)"};
 
 const COUNT_BY_SCAN: &str = "SELECT destination_id, state, count(*) FROM deliveries GROUP BY destination_id, state";
 

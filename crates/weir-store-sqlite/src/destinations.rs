@@ -203,10 +203,9 @@ const CANCEL_WAITING: &str = sql!(
 );
 
 /// Counted in the index alone.
-pub(crate) const WAITING_BY_STATE: &str = sql!(
-    "SELECT state, count(*) FROM deliveries INDEXED BY deliveries_due
-WHERE destination_id = ? AND state IN ({waiting}) GROUP BY state"
-);
+pub(crate) const WAITING_BY_STATE: &str = sql! {"
+SELECT state, count(*) FROM deliveries INDEXED BY deliveries_due
+WHERE destination_id = ? AND state IN ({waiting}) GROUP BY state"};
 
 /// The values of [`edited_columns!`].
 fn edited_values(destination: &Destination) -> Result<Values<'_>> {

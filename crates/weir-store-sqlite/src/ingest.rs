@@ -88,10 +88,9 @@ pub(crate) static KNOWN_KEYS: Batch = Batch::new(
 );
 
 /// The deliveries that coalesce with a new one.
-pub(crate) const COALESCING: &str = sql!(
-    "SELECT id, event_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
-WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state < {delivered}"
-);
+pub(crate) const COALESCING: &str = sql! {"
+SELECT id, event_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_coalescing
+WHERE destination_id = ? AND coalesce_key = ? AND coalesce_key IS NOT NULL AND state < {delivered}"};
 
 const SUPERSEDE: &str =
     sql!("UPDATE deliveries SET state = {superseded}, updated_at = ? WHERE id = ? AND state IN ({waiting})");

@@ -92,8 +92,8 @@ const LEAVE_GROUP: &str = "UPDATE deliveries SET ordering_key = NULL WHERE id = 
 
 /// The message groups after a given one, each with the due time of its first delivery. A loose index scan: it jumps
 /// from one group to the next.
-pub(crate) const MESSAGE_GROUPS: &str = sql!(
-    "WITH RECURSIVE found (destination_id, ordering_key, due) AS (
+pub(crate) const MESSAGE_GROUPS: &str = sql! {"
+WITH RECURSIVE found (destination_id, ordering_key, due) AS (
     -- The first group after the given one.
     SELECT * FROM (
         SELECT destination_id, ordering_key, next_attempt_at FROM deliveries INDEXED BY deliveries_message_groups
@@ -114,8 +114,7 @@ pub(crate) const MESSAGE_GROUPS: &str = sql!(
         ORDER BY destination_id, ordering_key, next_attempt_at LIMIT 1
     ))
 )
-SELECT destination_id, ordering_key, due FROM found LIMIT +?"
-);
+SELECT destination_id, ordering_key, due FROM found LIMIT +?"};
 
 /// The destinations that have message groups, by a loose index scan.
 pub(crate) const DESTINATIONS_WITH_GROUPS: &str = sql!(
@@ -134,10 +133,9 @@ pub(crate) const SOME_OF_GROUPS: &str =
 
 const DISSOLVE: &str = "UPDATE deliveries SET ordering_key = NULL, next_attempt_at = ? WHERE id = ?";
 
-const LAST_POSITION: &str = sql!(
-    "SELECT coalesce(max(group_position), 0) FROM deliveries INDEXED BY deliveries_message_groups
-WHERE ordering_key IS NOT NULL AND state < {delivered}"
-);
+const LAST_POSITION: &str = sql! {"
+SELECT coalesce(max(group_position), 0) FROM deliveries INDEXED BY deliveries_message_groups
+WHERE ordering_key IS NOT NULL AND state < {delivered}"};
 
 /// The last position in any message group. Read once at the start, over all deliveries in groups.
 pub(crate) fn load(connection: &Connection) -> Result<i64> {

@@ -81,19 +81,17 @@ impl Outbox for SqliteStore {
 
 /// Releases one claim, as [`Outbox::release`] says. `?2`: the destination is deleted. A delivery has been attempted if
 /// it has attempts; in a replay, if it has some that count.
-const RELEASE: &str = sql!(
-    "UPDATE deliveries SET claim_expires_at = NULL, updated_at = ?1,
+const RELEASE: &str = sql! {"
+UPDATE deliveries SET claim_expires_at = NULL, updated_at = ?1,
     state = CASE WHEN ?2 THEN {cancelled} WHEN replaced = 1 THEN {superseded}
         WHEN attempts = iif(replay_id IS NULL, 0, coalesce(attempts_before, 0)) THEN {pending} ELSE {retrying} END
 WHERE id = ?3 AND claim_epoch = ?4 AND +state = {delivering}
-RETURNING state, ordering_key IS NOT NULL"
-);
+RETURNING state, ordering_key IS NOT NULL"};
 
 /// The waiting deliveries that have expired.
-pub(crate) const EXPIRING: &str = sql!(
-    "SELECT id, destination_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_expiring
-WHERE expires_at IS NOT NULL AND state IN ({waiting}) AND expires_at <= ? ORDER BY expires_at LIMIT +?"
-);
+pub(crate) const EXPIRING: &str = sql! {"
+SELECT id, destination_id, state, ordering_key IS NOT NULL FROM deliveries INDEXED BY deliveries_expiring
+WHERE expires_at IS NOT NULL AND state IN ({waiting}) AND expires_at <= ? ORDER BY expires_at LIMIT +?"};
 
 const EXPIRE: &str =
     sql!("UPDATE deliveries SET state = {expired}, updated_at = ? WHERE id = ? AND state IN ({waiting})");
@@ -134,16 +132,14 @@ WHERE first.due < ? AND first.due < ",
 ));
 
 pub(crate) static SEND_HISTORY: Batch = Batch::new(
-    sql!(
-        "SELECT r.column1,
+    sql! {"SELECT r.column1,
         (SELECT max(sent_at) FROM attempts INDEXED BY attempts_of_destination
             WHERE destination_id = r.column1 AND sent_at IS NOT NULL),
         EXISTS (SELECT 1 FROM deliveries INDEXED BY deliveries_claimed
             WHERE destination_id = r.column1 AND state = {delivering}),
         (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
             WHERE t.id = r.column1 AND m.single = 1 AND t.created_at <= m.sends_until)
-    FROM (VALUES "
-    ),
+    FROM (VALUES "},
     "(?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
@@ -152,10 +148,9 @@ pub(crate) static SEND_HISTORY: Batch = Batch::new(
 const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 
 /// There are only as many claims as sends in flight, so the statement may read all of them.
-pub(crate) const ABANDONED: &str = sql!(
-    "SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
-FROM deliveries INDEXED BY deliveries_claimed WHERE state = {delivering} AND claim_expires_at <= ? LIMIT +?"
-);
+pub(crate) const ABANDONED: &str = sql! {"
+SELECT id, destination_id, claim_epoch, attempts, coalesce(attempts_before, 0)
+FROM deliveries INDEXED BY deliveries_claimed WHERE state = {delivering} AND claim_expires_at <= ? LIMIT +?"};
 
 /// A waiting delivery whose `expires_at` has passed. Its state is that before it becomes `expired`.
 pub(crate) struct ExpiredDelivery {

@@ -47,10 +47,9 @@ const INSERT_REPLAY_DESTINATION: &str =
 const DELETE_REPLAY_DESTINATIONS: &str = "DELETE FROM replay_destinations WHERE replay_id = ?";
 
 /// Whether any delivery of a replay waits or is in flight.
-pub(crate) const IS_UNFINISHED: &str = sql!(
-    "SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
-WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} LIMIT 1"
-);
+pub(crate) const IS_UNFINISHED: &str = sql! {"
+SELECT 1 FROM deliveries INDEXED BY deliveries_replayed
+WHERE replay_id = ? AND replay_id IS NOT NULL AND state < {delivered} LIMIT 1"};
 
 /// The same without deliveries that are live by now ([`ReplayPhase::waits_for_live`]).
 pub(crate) const IS_UNFINISHED_IN_REPLAY: &str = sql!(concat!(
@@ -72,10 +71,10 @@ pub(crate) const WAITING_OF_REPLAY: &str = sql!(concat!(
 /// Columns: id, replay, due, now, whether it joins its message group. `+state` makes the planner look up the given ids;
 /// with `state` it could scan all ended deliveries.
 pub(crate) static MOVE: Batch = Batch::new(
-    sql!("UPDATE OR ROLLBACK deliveries SET state = {pending}, state_before = state, attempts_before = attempts, replaced = NULL,
+    sql! {"UPDATE OR ROLLBACK deliveries SET state = {pending}, state_before = state, attempts_before = attempts, replaced = NULL,
         replay_id = r.column2, next_attempt_at = r.column3, updated_at = r.column4, is_replay = NOT r.column5,
         ordering_key = CASE WHEN r.column5 THEN ordering_key END
-    FROM (VALUES "),
+    FROM (VALUES "},
     "(?,?,?,?,?)",
     ",",
     sql!(") AS r WHERE deliveries.id = r.column1 AND +state > {retrying}"),

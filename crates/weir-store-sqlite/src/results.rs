@@ -93,10 +93,8 @@ pub(crate) static HELD_CLAIMS: Batch = Batch::new(
 /// where it finds it; from a join it would collect the changes in a table first and look up each row twice, which takes
 /// 1.5 times as long. `+state` makes the planner look up the given ids; with `state` it could scan all claims.
 pub(crate) static END: Batch = Batch::new(
-    sql!(
-        "UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, claim_expires_at = NULL, updated_at = ?3
-    WHERE +state = {delivering} AND id IN ("
-    ),
+    sql! {"UPDATE OR ROLLBACK deliveries SET state = ?1, attempts = ?2, claim_expires_at = NULL, updated_at = ?3
+    WHERE +state = {delivering} AND id IN ("},
     "?",
     ",",
     ")",
@@ -128,10 +126,9 @@ static INSERT_ATTEMPTS: Batch = Batch::new(
 
 const SELECT_ONE: &str = "SELECT destination_id, state, expires_at FROM deliveries WHERE id = ?";
 
-const RETRY_ENDED: &str = sql!(
-    "UPDATE deliveries SET state = {pending}, replaced = NULL, is_replay = 0, next_attempt_at = ?, updated_at = ?
-WHERE id = ? AND state > {retrying}"
-);
+const RETRY_ENDED: &str = sql! {"
+UPDATE deliveries SET state = {pending}, replaced = NULL, is_replay = 0, next_attempt_at = ?, updated_at = ?
+WHERE id = ? AND state > {retrying}"};
 
 /// Makes a waiting delivery live and due now, unless it is behind the head of a message group.
 const PULL_FORWARD: &str = sql!(concat!(

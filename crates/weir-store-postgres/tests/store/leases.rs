@@ -14,7 +14,7 @@ use weir_core::{
 };
 use weir_store::{
     Destinations as _, FastPath, Ingest as _, Outbox as _, ProcessBeat, Processes as _, Recovered, ReplaySteps as _,
-    Replays as _, Results as _, Settlement, StoreError,
+    Results as _, Settlement, StoreError,
 };
 use weir_store_postgres::PostgresStore;
 
