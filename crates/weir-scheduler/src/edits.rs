@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{Clock, Timestamp};
 use weir_queue::{Edit, SharedQueue, Terms};
-use weir_store::{EditPlace, EditedDestination, SharedStore};
+use weir_store::{EditPosition, EditedDestination, SharedStore};
 
 use crate::release::Failure;
 
@@ -29,7 +29,7 @@ pub struct EditWatcher {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     /// The edits that the last passes have announced.
-    announced: HashSet<EditPlace>,
+    announced: HashSet<EditPosition>,
 }
 
 impl EditWatcher {
@@ -50,7 +50,7 @@ impl EditWatcher {
                         // The next pass goes back a little, because an edit may become visible late. Older edits are
                         // not read again.
                         since = now.before(OVERLAP);
-                        self.announced.retain(|place| place.updated_at >= since);
+                        self.announced.retain(|position| position.updated_at >= since);
                     }
                     Err(error) => tracing::warn!(%error, "could not announce edits; the next pass tries again"),
                 }
@@ -64,19 +64,19 @@ impl EditWatcher {
 
     /// Announces the edits since this time that were not announced before.
     async fn announce(&mut self, since: Timestamp) -> Result<(), Failure> {
-        let mut place = EditPlace::at(since);
+        let mut position = EditPosition::at(since);
         loop {
-            let edited = self.store.edited_after(place, PAGE).await?;
+            let edited = self.store.edited_after(position, PAGE).await?;
             let now = self.clock.now();
-            let new = edited.iter().filter(|edited| !self.announced.contains(&edited.place));
+            let new = edited.iter().filter(|edited| !self.announced.contains(&edited.position));
             let edits: Vec<_> = new.map(|edited| edit(edited, now)).collect();
             if !edits.is_empty() {
                 self.queue.edited(&edits).await?;
                 // Only after the call, so that edits whose announcement failed are announced again.
-                self.announced.extend(edited.iter().map(|edited| edited.place));
+                self.announced.extend(edited.iter().map(|edited| edited.position));
             }
             match edited.last() {
-                Some(last) if edited.len() == PAGE as usize => place = last.place,
+                Some(last) if edited.len() == PAGE as usize => position = last.position,
                 _ => return Ok(()),
             }
         }
@@ -84,7 +84,7 @@ impl EditWatcher {
 }
 
 fn edit(edited: &EditedDestination, now: Timestamp) -> Edit {
-    let EditPlace { updated_at, id } = edited.place;
+    let EditPosition { updated_at, id } = edited.position;
     let terms = match &edited.destination {
         Some(destination) => Terms::of(destination, now),
         None => Terms::deleted(updated_at),

@@ -7,7 +7,7 @@ use weir_core::{
     Clock, Timestamp,
     retention::{ACTIVITY_KEPT, ANSWERS_KEPT, Cutoffs, Retention},
 };
-use weir_store::{ActivityLog, Prune, PrunePlace, Pruned, SharedStore, StoreError};
+use weir_store::{ActivityLog, Prune, PrunePosition, Pruned, SharedStore, StoreError};
 
 /// The time between two passes. Each pass also reads old data that must be kept. Retention is counted in days, so ten
 /// minutes more do not matter.
@@ -76,13 +76,13 @@ async fn pass_activity<S: ActivityLog + Sync + ?Sized>(store: &S, now: Timestamp
 
 async fn pass<P: Prune + Sync + ?Sized>(store: &P, cutoffs: &Cutoffs) -> Result<Pruned, StoreError> {
     let mut total = Pruned::default();
-    let mut place = PrunePlace::START;
+    let mut position = PrunePosition::START;
     loop {
-        let step = store.prune_some(cutoffs, place).await?;
+        let step = store.prune_some(cutoffs, position).await?;
         count(step.pruned);
         total += step.pruned;
         let Some(next) = step.next else { return Ok(total) };
-        place = next;
+        position = next;
         tokio::time::sleep(if step.pruned == Pruned::default() { SHORT_PAUSE } else { PAUSE }).await;
     }
 }
@@ -109,14 +109,14 @@ mod tests {
 
     /// Three steps; the second deletes nothing.
     #[derive(Default)]
-    struct Steps(Mutex<Vec<(PrunePlace, Cutoffs, Instant)>>);
+    struct Steps(Mutex<Vec<(PrunePosition, Cutoffs, Instant)>>);
 
     #[async_trait]
     impl Prune for Steps {
-        async fn prune_some(&self, cutoffs: &Cutoffs, place: PrunePlace) -> StoreResult<PruneStep> {
+        async fn prune_some(&self, cutoffs: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep> {
             let mut steps = self.0.lock().unwrap();
-            steps.push((place, *cutoffs, Instant::now()));
-            let next = [Some(PrunePlace::Days(3)), Some(PrunePlace::Events([7; 16])), None][steps.len() - 1];
+            steps.push((position, *cutoffs, Instant::now()));
+            let next = [Some(PrunePosition::Days(3)), Some(PrunePosition::Events([7; 16])), None][steps.len() - 1];
             let deliveries = if steps.len() == 2 { 0 } else { 500 };
             Ok(PruneStep { pruned: Pruned { deliveries, ..Pruned::default() }, next })
         }
@@ -166,9 +166,9 @@ mod tests {
         assert_eq!(pass(&steps, &cutoffs).await.unwrap().deliveries, 1_000);
         let seen = steps.0.into_inner().unwrap();
         let expected = [
-            (PrunePlace::START, cutoffs, began),
-            (PrunePlace::Days(3), cutoffs, began + PAUSE),
-            (PrunePlace::Events([7; 16]), cutoffs, began + PAUSE + SHORT_PAUSE),
+            (PrunePosition::START, cutoffs, began),
+            (PrunePosition::Days(3), cutoffs, began + PAUSE),
+            (PrunePosition::Events([7; 16]), cutoffs, began + PAUSE + SHORT_PAUSE),
         ];
         assert_eq!(seen, expected);
     }

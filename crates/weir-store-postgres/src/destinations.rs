@@ -7,7 +7,7 @@ use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
     LimitChange, NamedCreation, Page, PageRequest, Pause, SCANNED_AT_MOST, StoreResult, first_id,
     rows::{self, Row as _},
 };
@@ -137,14 +137,14 @@ impl Destinations for PostgresStore {
         Ok(self.read(query, |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
-    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<EditedDestination>> {
+    async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>> {
         let query = sqlx::query(EDITED)
-            .bind(place.updated_at.as_nanos())
-            .bind(uuid(place.id.as_bytes()))
+            .bind(position.updated_at.as_nanos())
+            .bind(uuid(position.id.as_bytes()))
             .bind(i64::from(limit));
         let read = |row: &PgRow| {
             let Change { id, destination, .. } = read_change(row)?;
-            Ok(EditedDestination { place: EditPlace { updated_at: row.time(3)?, id }, destination })
+            Ok(EditedDestination { position: EditPosition { updated_at: row.time(3)?, id }, destination })
         };
         self.read(query, read).await
     }

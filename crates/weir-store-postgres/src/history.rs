@@ -66,13 +66,13 @@ impl History for PostgresStore {
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
-        let place = request.place();
+        let position = request.position();
         let query = sqlx::query(SENDS)
             .bind(uuid(request.destination_id.as_bytes()))
-            .bind(place.sent_at.as_nanos())
+            .bind(position.sent_at.as_nanos())
             .bind(request.to.as_nanos())
-            .bind(uuid(place.delivery_id.as_bytes()))
-            .bind(i64::from(place.number))
+            .bind(uuid(position.delivery_id.as_bytes()))
+            .bind(i64::from(position.number))
             .bind(i64::from(request.limit));
         let rows = self.fetch_in_order(query).await.map_err(|error| store_error(&error))?;
         read_all(&rows, rows::send)

@@ -9,7 +9,7 @@ use sqlx::{PgConnection, postgres::PgRow};
 use tokio::sync::Mutex;
 use weir_core::{DeliveryState, retention::Cutoffs};
 use weir_store::{
-    Prune, PrunePlace, PruneStep, Pruned, StoreResult, first_id,
+    Prune, PrunePosition, PruneStep, Pruned, StoreResult, first_id,
     rows::{Row as _, state_code},
 };
 
@@ -95,13 +95,13 @@ const DROP_DAY: &str = "SELECT drop_partitions($1)";
 
 #[async_trait]
 impl Prune for PostgresStore {
-    async fn prune_some(&self, cutoffs: &Cutoffs, place: PrunePlace) -> StoreResult<PruneStep> {
-        self.try_prune(cutoffs, place).await.map_err(|error| store_error(&error))
+    async fn prune_some(&self, cutoffs: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep> {
+        self.try_prune(cutoffs, position).await.map_err(|error| store_error(&error))
     }
 }
 
 impl PostgresStore {
-    async fn try_prune(&self, cutoffs: &Cutoffs, place: PrunePlace) -> Result<PruneStep, sqlx::Error> {
+    async fn try_prune(&self, cutoffs: &Cutoffs, position: PrunePosition) -> Result<PruneStep, sqlx::Error> {
         let mut pruning = self.pruning.lock().await;
         // The connection is taken out, so that a step that fails or is dropped closes it and so releases the lock.
         let mut connection = match pruning.take() {
@@ -114,12 +114,12 @@ impl PostgresStore {
             if !is_holder {
                 return Ok(None);
             }
-            // Make one step of the phase that the place names.
-            let step = match place {
-                PrunePlace::Deliveries(after) => prune_deliveries(&mut connection, cutoffs, after).await,
-                PrunePlace::Days(after) => find_day(&mut connection, cutoffs, after).await,
-                PrunePlace::Keys(after) => self.drop_day(&mut connection, after).await,
-                PrunePlace::Events(after) => prune_events(&mut connection, cutoffs, after).await,
+            // Make one step of the phase that the position names.
+            let step = match position {
+                PrunePosition::Deliveries(after) => prune_deliveries(&mut connection, cutoffs, after).await,
+                PrunePosition::Days(after) => find_day(&mut connection, cutoffs, after).await,
+                PrunePosition::Keys(after) => self.drop_day(&mut connection, after).await,
+                PrunePosition::Events(after) => prune_events(&mut connection, cutoffs, after).await,
             };
             step.map(Some)
         })
@@ -142,15 +142,15 @@ impl PostgresStore {
             .await?;
         // A full step: more keys may follow.
         if let Some(last) = last_of(&row, 1)? {
-            return Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Keys(last)));
+            return Ok(PruneStep::of(Pruned::NOTHING, PrunePosition::Keys(last)));
         }
         // No key names the day any more. If an event of that day still comes, ingest makes its partitions again.
         let dropped = sqlx::query(DROP_DAY).bind(day).execute(connection).await;
         self.shared.partitions.forget();
         match dropped {
-            Ok(_) => Ok(PruneStep::of(Pruned { days: 1, ..Pruned::NOTHING }, PrunePlace::Days(day))),
+            Ok(_) => Ok(PruneStep::of(Pruned { days: 1, ..Pruned::NOTHING }, PrunePosition::Days(day))),
             // Another session uses the tables. A later pass drops the day.
-            Err(error) if is_in_use(&error) => Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Days(day))),
+            Err(error) if is_in_use(&error) => Ok(PruneStep::of(Pruned::NOTHING, PrunePosition::Days(day))),
             Err(error) => Err(error),
         }
     }
@@ -162,10 +162,10 @@ async fn find_day(connection: &mut PgConnection, cutoffs: &Cutoffs, after: Day) 
     let row = sqlx::query(NEXT_DAY).bind(after).bind(day_of(before)).fetch_one(&mut *connection).await?;
     let day: Option<Day> = sqlx::Row::try_get_unchecked(&row, 0)?;
     // No such day is left: the events of the other days are deleted row by row.
-    let Some(day) = day else { return Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Events([0; 16]))) };
+    let Some(day) = day else { return Ok(PruneStep::of(Pruned::NOTHING, PrunePosition::Events([0; 16]))) };
     let has_deliveries = sqlx::query(DAY_HAS_DELIVERIES).bind(day).fetch_one(connection).await?.flag(0)?;
     // A day that still has deliveries is skipped. For any other day the idempotency keys are deleted first.
-    let next = if has_deliveries { PrunePlace::Days(day) } else { PrunePlace::Keys(first_id_of(day)) };
+    let next = if has_deliveries { PrunePosition::Days(day) } else { PrunePosition::Keys(first_id_of(day)) };
     Ok(PruneStep::of(Pruned::NOTHING, next))
 }
 
@@ -187,7 +187,7 @@ async fn prune_deliveries(
         .fetch_one(connection)
         .await?;
     let pruned = Pruned { deliveries: row.count(1)?, attempts: row.count(2)?, ..Pruned::NOTHING };
-    Ok(PruneStep::of(pruned, last_of(&row, 3)?.map_or(PrunePlace::Days(-1), PrunePlace::Deliveries)))
+    Ok(PruneStep::of(pruned, last_of(&row, 3)?.map_or(PrunePosition::Days(-1), PrunePosition::Deliveries)))
 }
 
 async fn prune_events(
@@ -198,7 +198,7 @@ async fn prune_events(
     let Some(before) = cutoffs.events() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
     let query = sqlx::query(DELETE_EVENTS).bind(uuid(&after)).bind(uuid(&first_id(before.as_millis()))).bind(STEP);
     let row = query.fetch_one(connection).await?;
-    Ok(PruneStep::of(Pruned { events: row.count(1)?, ..Pruned::NOTHING }, last_of(&row, 2)?.map(PrunePlace::Events)))
+    Ok(PruneStep::of(Pruned { events: row.count(1)?, ..Pruned::NOTHING }, last_of(&row, 2)?.map(PrunePosition::Events)))
 }
 
 /// The last id that a step has read; `None` if it read fewer rows than its limit, so that nothing remains.

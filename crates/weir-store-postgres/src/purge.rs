@@ -3,7 +3,7 @@
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 use weir_core::{activity::Activity, order::BEHIND, pattern::EventPattern};
-use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _, sql};
+use weir_store::{MessageGroup, Purge, PurgePosition, PurgeScan, PurgeStep, rows::Row as _, sql};
 
 use crate::{activity::record, history::Select, message_groups::advance, rows::uuid};
 
@@ -43,7 +43,7 @@ WITH waiting AS MATERIALIZED (
     -- Cancel them.
     UPDATE deliveries d SET state = {cancelled}, updated_at = $7 FROM chosen WHERE d.id = chosen.id RETURNING d.ordering_key
 )
--- The numbers read and cancelled, the place of the last one read, and the keys of cancelled ones. No row: none waits.
+-- The numbers read and cancelled, the position of the last one read, and the keys of cancelled ones. No row: none waits.
 SELECT (SELECT count(*) FROM waiting), (SELECT count(*) FROM cancelled), w.next_attempt_at, w.id,
     (SELECT array_agg(ordering_key) FROM cancelled WHERE ordering_key IS NOT NULL)
 FROM waiting w ORDER BY w.next_attempt_at DESC, w.id DESC LIMIT 1"
@@ -84,15 +84,15 @@ pub(crate) fn count_sql(purge: &Purge) -> Select {
 pub(crate) async fn purge_some(
     connection: &mut PgConnection,
     purge: &Purge,
-    after: Option<PurgePlace>,
+    after: Option<PurgePosition>,
     activity: &Activity,
     before: u64,
 ) -> Result<PurgeStep, sqlx::Error> {
-    let mut after = after.unwrap_or(PurgePlace::FIRST_BEHIND);
+    let mut after = after.unwrap_or(PurgePosition::FIRST_BEHIND);
     let mut transaction = connection.begin().await?;
     let mut scan = scan_some(&mut transaction, purge, after).await?;
     if scan.found_none_behind(after) {
-        after = PurgePlace::FIRST_DUE;
+        after = PurgePosition::FIRST_DUE;
         scan = scan_some(&mut transaction, purge, after).await?;
     }
     if scan.cancelled > 0 {
@@ -103,7 +103,11 @@ pub(crate) async fn purge_some(
     Ok(scan.step(after))
 }
 
-async fn scan_some(connection: &mut PgConnection, purge: &Purge, after: PurgePlace) -> Result<PurgeScan, sqlx::Error> {
+async fn scan_some(
+    connection: &mut PgConnection,
+    purge: &Purge,
+    after: PurgePosition,
+) -> Result<PurgeScan, sqlx::Error> {
     let &Purge { destination_id, ref event_type, before, now, .. } = purge;
     // A purge of every type looks up no events.
     let (sql, of_type) = match event_type {
@@ -126,12 +130,12 @@ async fn scan_some(connection: &mut PgConnection, purge: &Purge, after: PurgePla
     if let Some(text) = of_type {
         query = query.bind(text);
     }
-    // Without a row no delivery waits after the place.
+    // Without a row no delivery waits after the position.
     let Some(row) = query.fetch_optional(connection).await? else { return Ok(PurgeScan::default()) };
     let keys: Option<Vec<String>> = row.try_get_unchecked(4)?;
     let message_groups = keys.into_iter().flatten().map(|ordering_key| MessageGroup { destination_id, ordering_key });
     Ok(PurgeScan {
-        last: Some(PurgePlace { due: row.time(2)?, id: row.delivery_id(3)? }),
+        last: Some(PurgePosition { due: row.time(2)?, id: row.delivery_id(3)? }),
         is_full: row.int(0)? == STEP,
         cancelled: row.count(1)?,
         // The groups of deliveries that were behind still have their heads.

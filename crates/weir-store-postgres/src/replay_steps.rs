@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{DeliveryState, DestinationId, ReplayId, Timestamp};
 use weir_store::{
-    MessageGroup, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep, ReplayTask,
+    MessageGroup, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPosition, ReplayStep, ReplayTask,
     end_of_time,
     rows::{self, Corrupt, Row as _, phase_code},
     sql,
@@ -90,13 +90,13 @@ pub(crate) async fn step(
 
 /// Reads a row of [`LOCK`].
 fn read_open(id: ReplayId, row: &PgRow) -> Read<OpenReplay> {
-    let state = usize::try_from(row.int(3)?).map_err(|_| Corrupt("a place"))?;
+    let state = usize::try_from(row.int(3)?).map_err(|_| Corrupt("a position"))?;
     Ok(OpenReplay {
         id,
         phase: rows::phase(row, 0)?,
         filter: row.parsed(1, "a filter", ReplayFilter::from_stored)?,
         created_at: row.time(2)?,
-        place: ReplayPlace { state, after: row.id(4)? },
+        position: ReplayPosition { state, after: row.id(4)? },
         moved: row.count(5)?,
     })
 }
@@ -118,12 +118,12 @@ async fn move_some(
     let wake: Vec<Uuid> = row.try_get_unchecked(3)?;
     let (ordered_destinations, keys): (Vec<Uuid>, Vec<String>) = (row.try_get_unchecked(4)?, row.try_get_unchecked(5)?);
     message_groups.extend(of_columns(ordered_destinations, keys));
-    // Save the place in the same transaction: after a crash the next step continues here and moves nothing twice.
-    let place = open.place.next(row.optional_id(2)?, row.int(0)? == STEP);
+    // Save the position in the same transaction: after a crash the next step continues here and moves nothing twice.
+    let position = open.position.next(row.optional_id(2)?, row.int(0)? == STEP);
     sqlx::query(SAVE_PROGRESS)
         .bind(uuid(open.id.as_bytes()))
-        .bind(place.state as i32)
-        .bind(uuid(&place.after))
+        .bind(position.state as i32)
+        .bind(uuid(&position.after))
         .bind((open.moved + moved) as i64)
         .execute(connection)
         .await?;
@@ -201,11 +201,11 @@ fn move_statement(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Se
     select
 }
 
-/// The next deliveries in this state, after the place. Their number says whether the state is read to its end.
+/// The next deliveries in this state, after the position. Their number says whether the state is read to its end.
 fn seen(open: &OpenReplay, state: DeliveryState) -> Select {
     let mut select = Select::new("SELECT d.* FROM deliveries d".to_owned());
     select.index_for_state(&open.filter, state);
-    select.compare("d.id >", uuid(&open.place.after));
+    select.compare("d.id >", uuid(&open.position.after));
     select.sql.push_str(" ORDER BY d.id LIMIT");
     select.value(STEP);
     select

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, claim::Claim, order::BEHIND};
 use weir_store::{
-    AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult,
+    AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePosition, PurgeStep, Results, Settlement, StoreResult,
     end_of_time,
     rows::{Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
     sql,
@@ -46,7 +46,7 @@ impl Results for PostgresStore {
     async fn purge_some(
         &self,
         purge: &Purge,
-        after: Option<PurgePlace>,
+        after: Option<PurgePosition>,
         activity: &Activity,
         before: u64,
     ) -> StoreResult<PurgeStep> {

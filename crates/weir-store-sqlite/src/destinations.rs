@@ -8,7 +8,7 @@ use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
     BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPlace, EditedDestination, Hold,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
     LimitChange, NamedCreation, Page, PageRequest, Pause, StoreResult, destination_columns, edited_columns, first_id,
     rows::{self, Row as _, interval_code, limits_json},
     sql,
@@ -142,13 +142,14 @@ impl Destinations for SqliteStore {
         Ok(counted.first().copied().unwrap_or(0))
     }
 
-    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<EditedDestination>> {
+    async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>> {
         let mut values = Values::default();
-        values.int(place.updated_at.as_nanos()).blob(place.id.as_bytes()).int(limit.into());
-        let read = |row: &SqliteRow| Ok(EditPlace { updated_at: row.time(0)?, id: row.destination_id(1)? });
-        let places = fetch(&self.readers, EDITED, values, read).await?;
-        let edited = |place: EditPlace| EditedDestination { place, destination: self.destinations.get(place.id) };
-        Ok(places.into_iter().map(edited).collect())
+        values.int(position.updated_at.as_nanos()).blob(position.id.as_bytes()).int(limit.into());
+        let read = |row: &SqliteRow| Ok(EditPosition { updated_at: row.time(0)?, id: row.destination_id(1)? });
+        let positions = fetch(&self.readers, EDITED, values, read).await?;
+        let edited =
+            |position: EditPosition| EditedDestination { position, destination: self.destinations.get(position.id) };
+        Ok(positions.into_iter().map(edited).collect())
     }
 
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>> {

@@ -65,10 +65,10 @@ impl History for SqliteStore {
     }
 
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>> {
-        let place = request.place();
+        let position = request.position();
         let mut values = Values::id(request.destination_id.as_bytes());
-        values.int(place.sent_at.as_nanos()).int(request.to.as_nanos()).int(place.sent_at.as_nanos());
-        values.blob(place.delivery_id.as_bytes()).int(place.number.into()).int(request.limit.into());
+        values.int(position.sent_at.as_nanos()).int(request.to.as_nanos()).int(position.sent_at.as_nanos());
+        values.blob(position.delivery_id.as_bytes()).int(position.number.into()).int(request.limit.into());
         self.read(SENDS.to_owned(), values, rows::send).await
     }
 

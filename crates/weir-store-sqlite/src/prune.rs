@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, EventId, Timestamp, retention::Cutoffs};
 use weir_store::{
-    Prune, PrunePlace, PruneStep, Pruned, StoreResult, delivery_ids_of, first_id,
+    Prune, PrunePosition, PruneStep, Pruned, StoreResult, delivery_ids_of, first_id,
     rows::{Row as _, state_code},
 };
 
@@ -54,14 +54,14 @@ DELETE FROM events WHERE id = ?1 AND NOT EXISTS (
 
 #[async_trait]
 impl Prune for SqliteStore {
-    async fn prune_some(&self, cutoffs: &Cutoffs, place: PrunePlace) -> StoreResult<PruneStep> {
-        match place {
-            PrunePlace::Deliveries(after) => self.prune_deliveries(cutoffs, after).await,
+    async fn prune_some(&self, cutoffs: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep> {
+        match position {
+            PrunePosition::Deliveries(after) => self.prune_deliveries(cutoffs, after).await,
             // Events are in one table.
-            PrunePlace::Days(_) | PrunePlace::Keys(_) => {
-                Ok(PruneStep::of(Pruned::NOTHING, PrunePlace::Events([0; 16])))
+            PrunePosition::Days(_) | PrunePosition::Keys(_) => {
+                Ok(PruneStep::of(Pruned::NOTHING, PrunePosition::Events([0; 16])))
             }
-            PrunePlace::Events(after) => self.prune_events(cutoffs, after).await,
+            PrunePosition::Events(after) => self.prune_events(cutoffs, after).await,
         }
     }
 }
@@ -80,8 +80,8 @@ impl SqliteStore {
         let found = self.read(DELIVERIES.to_owned(), range(&after, before), read).await?;
         // A full step continues after the last row that it read, whether or not the row is old enough to delete.
         let next = match found.last() {
-            Some(last) if found.len() == STEP => PrunePlace::Deliveries(*last.id.as_bytes()),
-            _ => PrunePlace::Events([0; 16]),
+            Some(last) if found.len() == STEP => PrunePosition::Deliveries(*last.id.as_bytes()),
+            _ => PrunePosition::Events([0; 16]),
         };
         // The age counts from the end of a delivery, not from its id. Waiting deliveries have no cutoff.
         let too_old = |old: &OldDelivery| cutoffs.of(old.state).is_some_and(|cutoff| old.ended_at < cutoff);
@@ -94,7 +94,7 @@ impl SqliteStore {
         let Some(before) = cutoffs.events() else { return Ok(PruneStep::of(Pruned::NOTHING, None)) };
         let found = self.read(EVENTS.to_owned(), range(&after, before), |row| row.event_id(0)).await?;
         let last = found.last().filter(|_| found.len() == STEP);
-        let next = last.map(|last| PrunePlace::Events(*last.as_bytes()));
+        let next = last.map(|last| PrunePosition::Events(*last.as_bytes()));
         let pruned = if found.is_empty() { Pruned::NOTHING } else { self.delete(PruneBatch::Events(found)).await? };
         Ok(PruneStep::of(pruned, next))
     }

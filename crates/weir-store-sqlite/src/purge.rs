@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
-use weir_store::{MessageGroup, Purge, PurgePlace, PurgeScan, PurgeStep, rows::Row as _, sql};
+use weir_store::{MessageGroup, Purge, PurgePosition, PurgeScan, PurgeStep, rows::Row as _, sql};
 
 use crate::{
     error::Result,
@@ -74,20 +74,20 @@ pub(crate) fn count_sql(purge: &Purge) -> (String, Values<'_>) {
 }
 
 impl Transaction<'_, '_> {
-    pub(crate) fn purge(&mut self, purge: &Purge, after: Option<PurgePlace>) -> Result<PurgeStep> {
-        let mut after = after.unwrap_or(PurgePlace::FIRST_BEHIND);
+    pub(crate) fn purge(&mut self, purge: &Purge, after: Option<PurgePosition>) -> Result<PurgeStep> {
+        let mut after = after.unwrap_or(PurgePosition::FIRST_BEHIND);
         let mut scan = self.scan(purge, after)?;
         // No delivery is behind a head, or none any more: this step reads the due deliveries.
         if scan.found_none_behind(after) {
-            after = PurgePlace::FIRST_DUE;
+            after = PurgePosition::FIRST_DUE;
             scan = self.scan(purge, after)?;
         }
         self.advance_message_groups(&scan.freed)?;
         Ok(scan.step(after))
     }
 
-    /// Reads the deliveries after a place and cancels those that match.
-    fn scan(&mut self, purge: &Purge, after: PurgePlace) -> Result<PurgeScan> {
+    /// Reads the deliveries after a position and cancels those that match.
+    fn scan(&mut self, purge: &Purge, after: PurgePosition) -> Result<PurgeScan> {
         let mut values = Values::default();
         values.blob(purge.destination_id.as_bytes()).int(after.due.as_nanos()).blob(after.id.as_bytes());
         values.int(STEP as i64);
@@ -100,7 +100,7 @@ impl Transaction<'_, '_> {
                 return Ok(ControlFlow::Break(()));
             }
             scanned += 1;
-            scan.last = Some(PurgePlace { due, id });
+            scan.last = Some(PurgePosition { due, id });
             let event_type = row.text(4)?;
             // Choose the deliveries that the purge asks for.
             if purge.takes(row.state(2)?)

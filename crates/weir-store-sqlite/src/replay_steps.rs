@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, ReplayId, Timestamp, activity::Activity, order::BEHIND};
 use weir_store::{
-    ListOrder, MessageGroup, NewReplay, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep,
-    ReplayTask, end_of_time,
+    ListOrder, MessageGroup, NewReplay, OpenReplay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPosition,
+    ReplayStep, ReplayTask, end_of_time,
     rows::{self, Corrupt, Row as _, phase_code},
     sql,
 };
@@ -90,15 +90,15 @@ pub(crate) static PUT_BACK: Batch = Batch::new(
     sql!(") AS r WHERE deliveries.id = r.column1 AND +state IN ({waiting})"),
 );
 
-/// A stored place: the index of the state in one byte, and the last id.
-fn read_place(bytes: &[u8]) -> Option<ReplayPlace> {
+/// A stored position: the index of the state in one byte, and the last id.
+fn read_position(bytes: &[u8]) -> Option<ReplayPosition> {
     let (&state, after) = bytes.split_first()?;
-    Some(ReplayPlace { state: state.into(), after: after.try_into().ok()? })
+    Some(ReplayPosition { state: state.into(), after: after.try_into().ok()? })
 }
 
-fn place_bytes(place: ReplayPlace) -> Vec<u8> {
-    let mut bytes = vec![place.state as u8];
-    bytes.extend(place.after);
+fn position_bytes(position: ReplayPosition) -> Vec<u8> {
+    let mut bytes = vec![position.state as u8];
+    bytes.extend(position.after);
     bytes
 }
 
@@ -150,13 +150,13 @@ impl Transaction<'_, '_> {
 
     fn open_replay(&self, id: ReplayId) -> Result<Option<OpenReplay>> {
         let read = |row: &Row<'_>| {
-            let place = row.optional_bytes(3)?.map(|place| read_place(place).ok_or(Corrupt("a place")));
+            let position = row.optional_bytes(3)?.map(|position| read_position(position).ok_or(Corrupt("a position")));
             Ok(OpenReplay {
                 id,
                 phase: rows::phase(row, 0)?,
                 filter: row.parsed(1, "a filter", ReplayFilter::from_stored)?,
                 created_at: row.time(2)?,
-                place: place.transpose()?.unwrap_or_default(),
+                position: position.transpose()?.unwrap_or_default(),
                 moved: row.count(4)?,
             })
         };
@@ -165,7 +165,7 @@ impl Transaction<'_, '_> {
 
     /// Reads the next deliveries in a state and moves those that the replay takes.
     fn move_some(&mut self, open: &OpenReplay, state: DeliveryState, now: Timestamp) -> Result<ReplayStep> {
-        // Read the next deliveries. The saved place also moves past those that the replay does not take.
+        // Read the next deliveries. The saved position also moves past those that the replay does not take.
         let (sql, values) = candidates(open, state, now);
         let read = |row: &Row<'_>| {
             Ok(Candidate {
@@ -176,7 +176,7 @@ impl Transaction<'_, '_> {
             })
         };
         let seen = query(self.connection, &sql, &values, read)?;
-        let place = open.place.next(seen.last().map(|last| *last.id.as_bytes()), seen.len() == STEP);
+        let position = open.position.next(seen.last().map(|last| *last.id.as_bytes()), seen.len() == STEP);
         let taken: Vec<_> = seen.into_iter().filter(|candidate| candidate.is_eligible).collect();
         // Ordered deliveries join their message groups behind the others; the groups without a head then get one.
         let mut message_groups = BTreeSet::new();
@@ -202,10 +202,10 @@ impl Transaction<'_, '_> {
             values.blob(open.id.as_bytes()).blob(to.as_bytes());
             execute(self.connection, INSERT_REPLAY_DESTINATION, &values)?;
         }
-        // Save the place with the moves: after a crash the next step continues here and moves nothing twice.
+        // Save the position with the moves: after a crash the next step continues here and moves nothing twice.
         let moved = taken.len() as u64;
         let mut values = Values::default();
-        values.owned_blob(place_bytes(place)).int((open.moved + moved) as i64).blob(open.id.as_bytes());
+        values.owned_blob(position_bytes(position)).int((open.moved + moved) as i64).blob(open.id.as_bytes());
         execute(self.connection, SAVE_PROGRESS, &values)?;
         Ok(ReplayStep::of(moved, wake.into_iter().collect()))
     }
@@ -270,21 +270,21 @@ impl Transaction<'_, '_> {
 
 /// The next deliveries in a state, in the order of ids, and whether the replay takes each.
 pub(crate) fn candidates(open: &OpenReplay, state: DeliveryState, now: Timestamp) -> (String, Values<'_>) {
-    let OpenReplay { filter, created_at, place, .. } = open;
+    let OpenReplay { filter, created_at, position, .. } = open;
     let (index, indexed) = index_for_state(filter, state);
     let mut conditions = WhereClause::new();
     // The conditions for whether the replay takes a delivery become a column of the result, so their values come first
     // in the statement.
     eligible(&mut conditions, state, *created_at, now);
     conditions.filter_joined(&filter.deliveries);
-    // They are a column and not a filter, because the saved place must also move past deliveries that the replay does
+    // They are a column and not a filter, because the saved position must also move past deliveries that the replay does
     // not take.
     let is_eligible = std::mem::replace(&mut conditions.sql, "1".to_owned());
     conditions.add(&indexed);
     conditions.of_destination(filter.deliveries.destination_id.as_ref());
-    // The conditions of the index, the times of the filter, and the place.
+    // The conditions of the index, the times of the filter, and the position.
     conditions.range("d", (ListOrder::Newest, None), filter.deliveries.from, filter.deliveries.to);
-    conditions.add("d.id > ?").blob(&place.after);
+    conditions.add("d.id > ?").blob(&position.after);
     conditions.values.int(STEP as i64);
     let sql = format!(
         "SELECT d.id, d.destination_id, coalesce({is_eligible}, 0), d.ordering_key FROM (

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, order::BEHIND};
 use weir_store::{
-    AttemptResult, DeliveryAction, Purge, PurgePlace, PurgeStep, Results, Settlement, StoreResult, end_of_time,
+    AttemptResult, DeliveryAction, Purge, PurgePosition, PurgeStep, Results, Settlement, StoreResult, end_of_time,
     rows::{Corrupt, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
     sql,
 };
@@ -60,7 +60,7 @@ impl Results for SqliteStore {
     async fn purge_some(
         &self,
         purge: &Purge,
-        after: Option<PurgePlace>,
+        after: Option<PurgePosition>,
         activity: &Activity,
         before: u64,
     ) -> StoreResult<PurgeStep> {

@@ -182,19 +182,19 @@ pub struct LimitChange {
 /// A destination after its last edit.
 #[derive(Debug, Clone)]
 pub struct EditedDestination {
-    pub place: EditPlace,
+    pub position: EditPosition,
     /// `None` if it was deleted.
     pub destination: Option<Arc<Destination>>,
 }
 
 /// The position of an edit among all edits, in the order of their times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct EditPlace {
+pub struct EditPosition {
     pub updated_at: Timestamp,
     pub id: DestinationId,
 }
 
-impl EditPlace {
+impl EditPosition {
     /// The position before all edits at and after an instant.
     pub fn at(time: Timestamp) -> Self {
         Self { updated_at: time, id: DestinationId::from_bytes([0; 16]) }
@@ -359,7 +359,7 @@ pub trait Destinations {
     async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
 
     /// At most `limit` destinations whose last edit is after this position, in the order of their edits.
-    async fn edited_after(&self, place: EditPlace, limit: u32) -> StoreResult<Vec<EditedDestination>>;
+    async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>>;
 
     /// Every change of a destination's limits, oldest first, including the initial limits. Kept after deletion.
     async fn limit_changes(&self, id: DestinationId) -> StoreResult<Vec<LimitChange>>;

@@ -24,21 +24,21 @@ pub struct SendsRequest {
     pub from: Timestamp,
     pub to: Timestamp,
     /// The last send of the previous page. The page has later sends.
-    pub after: Option<SendPlace>,
+    pub after: Option<SendPosition>,
     pub limit: u32,
 }
 
 impl SendsRequest {
     /// The position after which the page begins.
-    pub fn place(&self) -> SendPlace {
-        let beginning = SendPlace { sent_at: self.from, delivery_id: DeliveryId::from_bytes([0; 16]), number: 0 };
+    pub fn position(&self) -> SendPosition {
+        let beginning = SendPosition { sent_at: self.from, delivery_id: DeliveryId::from_bytes([0; 16]), number: 0 };
         self.after.map_or(beginning, |after| after.max(beginning))
     }
 }
 
 /// The position of a send among those of its destination: by time, and at the same time by attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SendPlace {
+pub struct SendPosition {
     pub sent_at: Timestamp,
     pub delivery_id: DeliveryId,
     /// The number of the attempt within its delivery.
@@ -49,7 +49,7 @@ pub struct SendPlace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendRecord {
     /// For a send of unknown outcome, with the latest instant at which it may have started.
-    pub place: SendPlace,
+    pub position: SendPosition,
     /// For a successful attempt: when its event was created (or was due, or its replay began), and when the response
     /// was complete.
     pub delivered: Option<(Timestamp, Timestamp)>,

@@ -65,7 +65,8 @@ pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
     BreakerChange, Deletion, DestinationCondition, DestinationCounts, DestinationDeletion, DestinationFilter,
-    DestinationPatch, Destinations, EditPlace, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
+    DestinationPatch, Destinations, EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause,
+    later_than,
 };
 pub use directory::{Directory, TenantDestinations};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};
@@ -73,7 +74,7 @@ pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use filters::{
     DeliveryFilter, ErrorFilter, EventFilter, ListOrder, Page, PageRequest, SCANNED_AT_MOST, delivery_ids_of, first_id,
 };
-pub use history::{DeliveryDetail, History, SendPlace, SendRecord, SendsRequest};
+pub use history::{DeliveryDetail, History, SendPosition, SendRecord, SendsRequest};
 pub use ingest::{Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
@@ -82,11 +83,11 @@ pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHi
 pub use processes::{
     AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, ProcessProfile, Processes, RunningProcess,
 };
-pub use prune::{Prune, PrunePlace, PruneStep, Pruned};
-pub use purge::{Purge, PurgePlace, PurgeScan, PurgeStep};
+pub use prune::{Prune, PrunePosition, PruneStep, Pruned};
+pub use purge::{Purge, PurgePosition, PurgeScan, PurgeStep};
 pub use refusals::{RefusalWatch, refusals_of};
 pub use replays::{
-    NewReplay, OpenReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPlace, ReplayStep,
+    NewReplay, OpenReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPosition, ReplayStep,
     ReplaySteps, ReplayTask, Replays,
 };
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};

@@ -92,7 +92,7 @@ impl DeliveryFilter {
 
 impl<T> Page<T> {
     /// One page from pages of several lists, each read with this request. The merged page ends where the first of them
-    /// ends, because the rows beyond that place are not known for all.
+    /// ends, because the rows beyond that position are not known for all.
     pub fn merged(pages: Vec<Self>, request: PageRequest, order: ListOrder, id: impl Fn(&T) -> [u8; 16]) -> Self {
         let ends = pages.iter().filter_map(|page| page.next);
         let end = match order {

@@ -9,7 +9,7 @@ use crate::StoreResult;
 
 /// The progress of a pass. It starts with the deliveries; days and events are deleted once they have no deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PrunePlace {
+pub enum PrunePosition {
     /// After the delivery with this id.
     Deliveries([u8; 16]),
     /// After this day, counted since the Unix epoch. Only in stores that can drop whole days.
@@ -20,7 +20,7 @@ pub enum PrunePlace {
     Events([u8; 16]),
 }
 
-impl PrunePlace {
+impl PrunePosition {
     pub const START: Self = Self::Deliveries([0; 16]);
 }
 
@@ -53,19 +53,19 @@ impl AddAssign for Pruned {
 pub struct PruneStep {
     pub pruned: Pruned,
     /// Where the next step continues; `None` at the end of the pass, and while another process prunes.
-    pub next: Option<PrunePlace>,
+    pub next: Option<PrunePosition>,
 }
 
 impl PruneStep {
-    pub fn of(pruned: Pruned, next: impl Into<Option<PrunePlace>>) -> Self {
+    pub fn of(pruned: Pruned, next: impl Into<Option<PrunePosition>>) -> Self {
         Self { pruned, next: next.into() }
     }
 }
 
 #[async_trait]
 pub trait Prune {
-    /// One step, from `place` on. Deletes deliveries that ended before the cutoff of their state, with their attempts,
+    /// One step, from `position` on. Deletes deliveries that ended before the cutoff of their state, with their attempts,
     /// and events that have no deliveries, with their idempotency keys. The transaction is too short to delay
     /// deliveries, and a pass may stop after any step. Only one process prunes at a time.
-    async fn prune_some(&self, cutoffs: &Cutoffs, place: PrunePlace) -> StoreResult<PruneStep>;
+    async fn prune_some(&self, cutoffs: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep>;
 }

@@ -45,12 +45,12 @@ impl Purge {
 
 /// The progress of a purge, in the order of due times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PurgePlace {
+pub struct PurgePosition {
     pub due: Timestamp,
     pub id: DeliveryId,
 }
 
-impl PurgePlace {
+impl PurgePosition {
     /// Before all deliveries behind heads, where a purge begins.
     pub const FIRST_BEHIND: Self = Self { due: BEHIND, id: DeliveryId::from_bytes([0; 16]) };
     /// Before all due deliveries.
@@ -67,14 +67,14 @@ impl PurgePlace {
 pub struct PurgeStep {
     pub cancelled: u64,
     /// Where the next step continues; `None` at the end.
-    pub next: Option<PurgePlace>,
+    pub next: Option<PurgePosition>,
 }
 
 /// The deliveries that a store has read for one step, all of them behind heads or all of them due.
 #[derive(Debug, Default)]
 pub struct PurgeScan {
     /// The last delivery that was read.
-    pub last: Option<PurgePlace>,
+    pub last: Option<PurgePosition>,
     /// Whether as many were read as one step may read, so that more may follow.
     pub is_full: bool,
     pub cancelled: u64,
@@ -84,15 +84,15 @@ pub struct PurgeScan {
 
 impl PurgeScan {
     /// Whether the scan from `after` found no delivery behind a head. The same step then reads the due deliveries.
-    pub fn found_none_behind(&self, after: PurgePlace) -> bool {
+    pub fn found_none_behind(&self, after: PurgePosition) -> bool {
         after.is_behind() && self.last.is_none()
     }
 
     /// The result of the step that ends with this scan from `after`.
-    pub fn step(&self, after: PurgePlace) -> PurgeStep {
+    pub fn step(&self, after: PurgePosition) -> PurgeStep {
         let next = match self.last {
             Some(last) if self.is_full => Some(last),
-            Some(_) if after.is_behind() => Some(PurgePlace::FIRST_DUE),
+            Some(_) if after.is_behind() => Some(PurgePosition::FIRST_DUE),
             _ => None,
         };
         PurgeStep { cancelled: self.cancelled, next }
@@ -105,11 +105,11 @@ mod tests {
 
     #[test]
     fn a_purge_reads_the_deliveries_behind_heads_and_then_the_due_ones() {
-        let next = |last: Option<PurgePlace>, is_full, after| {
+        let next = |last: Option<PurgePosition>, is_full, after| {
             PurgeScan { last, is_full, ..PurgeScan::default() }.step(after).next
         };
-        let (behind, due) = (PurgePlace::FIRST_BEHIND, PurgePlace::FIRST_DUE);
-        let read = |place: PurgePlace| PurgePlace { id: DeliveryId::from_bytes([7; 16]), ..place };
+        let (behind, due) = (PurgePosition::FIRST_BEHIND, PurgePosition::FIRST_DUE);
+        let read = |position: PurgePosition| PurgePosition { id: DeliveryId::from_bytes([7; 16]), ..position };
         assert_eq!(next(Some(read(behind)), true, behind), Some(read(behind)));
         assert_eq!(next(Some(read(behind)), false, behind), Some(due));
         assert_eq!(next(Some(read(due)), true, due), Some(read(due)));

@@ -49,7 +49,8 @@ pub async fn refusals_of(
     let sends = store.sends(request).await?;
     // A send of unknown outcome has no exact instant.
     let known = sends.iter().filter(|send| !send.is_unknown);
-    let sends: Vec<_> = known.map(|send| JudgedSend { at: send.place.sent_at, is_refused: send.is_refused }).collect();
+    let sends: Vec<_> =
+        known.map(|send| JudgedSend { at: send.position.sent_at, is_refused: send.is_refused }).collect();
     Ok(diagnose(&destination.settings.rate_limits, &sends))
 }
 

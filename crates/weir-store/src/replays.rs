@@ -142,22 +142,22 @@ pub struct OpenReplay {
     pub phase: ReplayPhase,
     pub filter: ReplayFilter,
     pub created_at: Timestamp,
-    pub place: ReplayPlace,
+    pub position: ReplayPosition,
     /// The number of deliveries moved so far.
     pub moved: u64,
 }
 
 /// The progress of a replay that moves deliveries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReplayPlace {
+pub struct ReplayPosition {
     /// The index of the current state in the filter.
     pub state: usize,
     /// The last delivery read in that state.
     pub after: [u8; 16],
 }
 
-impl ReplayPlace {
-    /// The place after a step that read deliveries up to `last`. A full step continues after its last delivery;
+impl ReplayPosition {
+    /// The position after a step that read deliveries up to `last`. A full step continues after its last delivery;
     /// otherwise the next state begins.
     pub fn next(self, last: Option<[u8; 16]>, is_full: bool) -> Self {
         match last {
@@ -170,7 +170,7 @@ impl ReplayPlace {
 /// What the next step of a replay does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayTask {
-    /// Read the next deliveries in this state, move those that the replay takes, and save the place.
+    /// Read the next deliveries in this state, move those that the replay takes, and save the position.
     Move(DeliveryState),
     /// Enter [`ReplayPhase::Moved`]: the deliveries in every state were read.
     MarkMoved,
@@ -185,7 +185,7 @@ pub enum ReplayTask {
 impl OpenReplay {
     pub fn task(&self) -> ReplayTask {
         match self.phase {
-            ReplayPhase::Moving => match self.filter.states.get(self.place.state) {
+            ReplayPhase::Moving => match self.filter.states.get(self.position.state) {
                 Some(&state) => ReplayTask::Move(state),
                 None => ReplayTask::MarkMoved,
             },
@@ -261,15 +261,15 @@ mod tests {
             phase: ReplayPhase::Moving,
             filter,
             created_at: Timestamp::MIN,
-            place: ReplayPlace::default(),
+            position: ReplayPosition::default(),
             moved: 0,
         };
         assert_eq!(open.task(), ReplayTask::Move(DeliveryState::Dead));
-        open.place = open.place.next(Some([7; 16]), true);
-        assert_eq!((open.task(), open.place.after), (ReplayTask::Move(DeliveryState::Dead), [7; 16]));
-        open.place = open.place.next(Some([9; 16]), false);
-        assert_eq!((open.task(), open.place.after), (ReplayTask::Move(DeliveryState::Failed), [0; 16]));
-        open.place = open.place.next(None, false);
+        open.position = open.position.next(Some([7; 16]), true);
+        assert_eq!((open.task(), open.position.after), (ReplayTask::Move(DeliveryState::Dead), [7; 16]));
+        open.position = open.position.next(Some([9; 16]), false);
+        assert_eq!((open.task(), open.position.after), (ReplayTask::Move(DeliveryState::Failed), [0; 16]));
+        open.position = open.position.next(None, false);
         assert_eq!(open.task(), ReplayTask::MarkMoved);
         open.phase = ReplayPhase::Moved;
         assert_eq!(open.task(), ReplayTask::End(ReplayPhase::Completed));

@@ -11,7 +11,7 @@ use weir_core::{
     outcome::Verdict,
 };
 
-use crate::{Purge, PurgePlace, PurgeStep, StoreResult, latency_bucket};
+use crate::{Purge, PurgePosition, PurgeStep, StoreResult, latency_bucket};
 
 /// One attempt to record, and its verdict on the delivery.
 #[derive(Debug, Clone)]
@@ -116,7 +116,7 @@ pub trait Results {
     async fn purge_some(
         &self,
         purge: &Purge,
-        after: Option<PurgePlace>,
+        after: Option<PurgePosition>,
         activity: &Activity,
         before: u64,
     ) -> StoreResult<PurgeStep>;
@@ -129,8 +129,8 @@ pub trait Results {
     async fn purge(&self, purge: &Purge, activity: Activity) -> StoreResult<u64> {
         let mut step = self.purge_some(purge, None, &activity, 0).await?;
         let mut cancelled = step.cancelled;
-        while let Some(place) = step.next {
-            step = self.purge_some(purge, Some(place), &activity, cancelled).await?;
+        while let Some(position) = step.next {
+            step = self.purge_some(purge, Some(position), &activity, cancelled).await?;
             cancelled += step.cancelled;
         }
         Ok(cancelled)

@@ -74,21 +74,21 @@ async fn judge(
         if page.len() < PAGE as usize {
             return Ok(auditor.report());
         }
-        request.after = page.last().map(|record| record.place);
+        request.after = page.last().map(|record| record.position);
         tokio::task::yield_now().await;
     }
 }
 
 fn judge_send(auditor: &mut Auditor, record: &SendRecord) {
-    let place = record.place;
+    let position = record.position;
     if record.is_unknown {
         auditor.unknown_send(UnknownSend {
-            delivery_id: place.delivery_id,
-            number: place.number,
-            latest_at: place.sent_at,
+            delivery_id: position.delivery_id,
+            number: position.number,
+            latest_at: position.sent_at,
         });
     } else {
-        auditor.send(place.sent_at);
+        auditor.send(position.sent_at);
     }
     if let Some((created, done)) = record.delivered {
         auditor.delivered(done.since(created));

@@ -17,9 +17,9 @@ use weir_core::{
 use weir_queue::conformance::settings;
 use weir_store::{
     BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
-    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPlace, EditedDestination,
-    Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox, Page, PageRequest,
-    Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, StoreResult,
+    DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
+    EditedDestination, Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox,
+    Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -289,7 +289,7 @@ impl Destinations for TestStore {
         not_called()
     }
 
-    async fn edited_after(&self, _: EditPlace, _: u32) -> StoreResult<Vec<EditedDestination>> {
+    async fn edited_after(&self, _: EditPosition, _: u32) -> StoreResult<Vec<EditedDestination>> {
         not_called()
     }
 

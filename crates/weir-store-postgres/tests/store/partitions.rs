@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use sqlx::raw_sql;
 use weir_core::{Timestamp, outcome::Verdict, retention::Retention};
 use weir_store::{
-    ClaimRequest, Destinations as _, History as _, Ingest as _, Outbox as _, Prune as _, PrunePlace, Pruned,
+    ClaimRequest, Destinations as _, History as _, Ingest as _, Outbox as _, Prune as _, PrunePosition, Pruned,
     Results as _,
 };
 use weir_store_postgres::PostgresStore;
@@ -90,11 +90,11 @@ const LATER: Timestamp = Timestamp::from_secs(1_800_000_000 + 20 * 86_400);
 
 async fn prune(store: &PostgresStore) -> Pruned {
     let cutoffs = Retention::default().cutoffs(LATER);
-    let (mut place, mut total) = (Some(PrunePlace::START), Pruned::default());
-    while let Some(at) = place {
+    let (mut position, mut total) = (Some(PrunePosition::START), Pruned::default());
+    while let Some(at) = position {
         let step = store.prune_some(&cutoffs, at).await.unwrap();
         total += step.pruned;
-        place = step.next;
+        position = step.next;
     }
     total
 }
@@ -162,7 +162,7 @@ async fn one_process_prunes_at_a_time_and_another_takes_over() {
     let other = PostgresStore::open(&database.url(), NOW).await.unwrap();
     three_days(&store).await;
     let cutoffs = Retention::default().cutoffs(LATER);
-    store.prune_some(&cutoffs, PrunePlace::Events([0xff; 16])).await.unwrap();
+    store.prune_some(&cutoffs, PrunePosition::Events([0xff; 16])).await.unwrap();
     assert_eq!(prune(&other).await, Pruned::default());
     store.close().await;
     // The server notices the end of the connection a moment later.

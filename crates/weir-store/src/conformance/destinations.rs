@@ -9,7 +9,7 @@ use weir_core::{
 };
 
 use super::*;
-use crate::{ActivityFilter, DestinationDeletion, DestinationPatch, EditPlace};
+use crate::{ActivityFilter, DestinationDeletion, DestinationPatch, EditPosition};
 
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
@@ -72,14 +72,14 @@ pub async fn edits_are_read_in_the_order_of_their_times(subject: Subject) {
     let second = Duration::from_secs(1);
     subject.store.delete_destination(deletion(1, later.since(NOW) + second), activity()).await.expect("delete");
     assert!(subject.pause_at(2, "so did it", later + seconds(2)).await);
-    let all = subject.store.edited_after(EditPlace::at(began), 9).await.expect("read");
-    let seen: Vec<_> = all.iter().map(|edited| (edited.place.id, edited.destination.is_some())).collect();
+    let all = subject.store.edited_after(EditPosition::at(began), 9).await.expect("read");
+    let seen: Vec<_> = all.iter().map(|edited| (edited.position.id, edited.destination.is_some())).collect();
     let [first, second, third, fourth] = [1, 2, 3, 4].map(destination_id);
     assert_eq!(seen, [(fourth, true), (third, true), (first, false), (second, true)]);
-    assert_eq!(all[1].place.updated_at, later);
+    assert_eq!(all[1].position.updated_at, later);
     assert!(all[1].destination.as_ref().expect("a destination").settings.paused);
-    let two = subject.store.edited_after(all[0].place, 2).await.expect("read");
-    assert_eq!(two.iter().map(|edited| edited.place).collect::<Vec<_>>(), [all[1].place, all[2].place]);
+    let two = subject.store.edited_after(all[0].position, 2).await.expect("read");
+    assert_eq!(two.iter().map(|edited| edited.position).collect::<Vec<_>>(), [all[1].position, all[2].position]);
 }
 
 pub async fn an_edit_applies_only_to_the_version_it_names(subject: Subject) {

@@ -52,10 +52,10 @@ impl Subject {
             let is_last = page.len() < 2;
             seen.extend(page);
             if is_last {
-                assert!(seen.is_sorted_by(|a, b| a.place < b.place), "{seen:?}");
+                assert!(seen.is_sorted_by(|a, b| a.position < b.position), "{seen:?}");
                 return seen;
             }
-            request.after = seen.last().map(|send| send.place);
+            request.after = seen.last().map(|send| send.position);
         }
     }
 
@@ -218,7 +218,7 @@ pub async fn sends_are_listed_with_their_results(subject: Subject) {
     subject.store.recover_claims(sent(35), true, 9).await.expect("recover");
     let sends = subject.sends(1, Timestamp::MIN, Timestamp::MAX).await;
     let answered = |second| sent(second) + Duration::from_millis(250);
-    let seen: Vec<_> = sends.iter().map(|send| (send.place.sent_at, send.delivered, send.is_unknown)).collect();
+    let seen: Vec<_> = sends.iter().map(|send| (send.position.sent_at, send.delivered, send.is_unknown)).collect();
     let expected = [
         (sent(20), None, false),
         (sent(30), Some((event(1).created_at, answered(30))), false),
@@ -227,9 +227,9 @@ pub async fn sends_are_listed_with_their_results(subject: Subject) {
     ];
     assert_eq!(seen, expected);
     for send in &sends {
-        let attempts = subject.attempts(send.place.delivery_id).await;
-        let attempt = attempts.iter().find(|attempt| attempt.number == send.place.number).expect("the attempt");
-        assert_eq!(attempt.sent_at, Some(send.place.sent_at));
+        let attempts = subject.attempts(send.position.delivery_id).await;
+        let attempt = attempts.iter().find(|attempt| attempt.number == send.position.number).expect("the attempt");
+        assert_eq!(attempt.sent_at, Some(send.position.sent_at));
     }
     assert_eq!(subject.sends(1, sent(30), sent(40)).await, sends[1..3]);
 }

@@ -3,7 +3,7 @@
 use weir_core::retention::{Cutoffs, Retention};
 
 use super::*;
-use crate::{PrunePlace, Pruned, StoreResult};
+use crate::{PrunePosition, Pruned, StoreResult};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -16,11 +16,11 @@ fn fortnight() -> Cutoffs {
 
 impl Subject {
     async fn prune(&self, cutoffs: &Cutoffs) -> Pruned {
-        let (mut place, mut total) = (Some(PrunePlace::START), Pruned::default());
-        while let Some(at) = place {
+        let (mut position, mut total) = (Some(PrunePosition::START), Pruned::default());
+        while let Some(at) = position {
             let step = self.store.prune_some(cutoffs, at).await.expect("a step");
             total += step.pruned;
-            place = step.next;
+            position = step.next;
         }
         // Not every store drops days.
         Pruned { days: 0, ..total }
@@ -165,8 +165,8 @@ pub async fn a_long_history_is_pruned_in_small_steps_beside_deliveries(subject: 
         let verdict = if index.is_multiple_of(5) { Verdict::Dead } else { Verdict::Delivered };
         subject.settle(result(claimed, verdict)).await;
     }
-    let (mut place, mut total, mut steps) = (Some(PrunePlace::START), Pruned::default(), 0);
-    while let Some(at) = place {
+    let (mut position, mut total, mut steps) = (Some(PrunePosition::START), Pruned::default(), 0);
+    while let Some(at) = position {
         let step = subject.store.prune_some(&fortnight(), at).await.expect("a step");
         assert!(step.pruned.deliveries <= 500 && step.pruned.events <= 500, "{step:?}");
         // A delivery that is retried meanwhile stays.
@@ -176,7 +176,7 @@ pub async fn a_long_history_is_pruned_in_small_steps_beside_deliveries(subject: 
         }
         total += step.pruned;
         steps += 1;
-        place = step.next;
+        position = step.next;
     }
     assert_eq!((total.deliveries, total.attempts, total.events), (1_359, 1_359, 1_359));
     assert!(steps >= 8, "{steps}");

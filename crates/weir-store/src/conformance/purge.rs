@@ -1,7 +1,7 @@
 //! Purges: waiting deliveries cancelled in bulk.
 
 use super::*;
-use crate::{Purge, PurgePlace, PurgeStep, Settlement};
+use crate::{Purge, PurgePosition, PurgeStep, Settlement};
 
 const LATER: Verdict = Verdict::Retry { at: Timestamp::from_secs(1_800_000_060) };
 
@@ -112,12 +112,12 @@ pub async fn a_long_purge_runs_in_steps_and_counts_all_deliveries(subject: Subje
     });
     subject.ingest(events.collect()).await;
     let purge = Purge { event_type: Some("video.*".parse().expect("a pattern")), ..everything() };
-    let (mut place, mut steps): (Option<PurgePlace>, Vec<PurgeStep>) = (None, Vec::new());
+    let (mut position, mut steps): (Option<PurgePosition>, Vec<PurgeStep>) = (None, Vec::new());
     loop {
-        let step = subject.store.purge_some(&purge, place, &activity(), 0).await.expect("a step");
+        let step = subject.store.purge_some(&purge, position, &activity(), 0).await.expect("a step");
         steps.push(step);
-        place = step.next;
-        if place.is_none() {
+        position = step.next;
+        if position.is_none() {
             break;
         }
         // Between two steps deliveries are claimed and stored. The purge cancels neither the claimed nor the new ones.

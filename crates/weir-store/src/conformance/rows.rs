@@ -6,7 +6,7 @@ use weir_core::{
 };
 
 use super::*;
-use crate::{OpenReplay, ReplayFilter, ReplayPhase, ReplayPlace};
+use crate::{OpenReplay, ReplayFilter, ReplayPhase, ReplayPosition};
 
 /// The present time of the suite.
 pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
@@ -109,7 +109,7 @@ pub fn begun(filter: ReplayFilter) -> OpenReplay {
         phase: ReplayPhase::Moving,
         filter,
         created_at: NOW,
-        place: ReplayPlace::default(),
+        position: ReplayPosition::default(),
         moved: 0,
     }
 }

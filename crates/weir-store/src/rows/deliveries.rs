@@ -9,7 +9,7 @@ use weir_core::{
 };
 
 use super::{Corrupt, Row, failure_code, state_code};
-use crate::{ErrorFilter, FailedDelivery, SendPlace, SendRecord};
+use crate::{ErrorFilter, FailedDelivery, SendPosition, SendRecord};
 
 /// The columns of a delivery `d`, its event `e` and its last attempt `a`, for [`delivery`].
 pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, \
@@ -142,12 +142,12 @@ pub fn response_headers_json(details: &AttemptDetails) -> Option<String> {
 /// From seven columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome,
 /// when the delivery began to be due, and whether the receiver refused it for its rate.
 pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
-    let place = SendPlace { sent_at: row.time(0)?, delivery_id: row.delivery_id(1)?, number: row.small(2)? };
-    let answered_at = place.sent_at + Duration::from_millis(row.small(3)?.into());
+    let position = SendPosition { sent_at: row.time(0)?, delivery_id: row.delivery_id(1)?, number: row.small(2)? };
+    let answered_at = position.sent_at + Duration::from_millis(row.small(3)?.into());
     let outcome = row.outcome(4)?;
     let delivered = if outcome == AttemptOutcome::Delivered { Some((row.time(5)?, answered_at)) } else { None };
     let is_refused = row.flag(6)?;
-    Ok(SendRecord { place, delivered, is_unknown: outcome == AttemptOutcome::Unknown, is_refused })
+    Ok(SendRecord { position, delivered, is_unknown: outcome == AttemptOutcome::Unknown, is_refused })
 }
 
 #[cfg(test)]

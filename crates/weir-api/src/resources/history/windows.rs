@@ -96,14 +96,14 @@ async fn sends(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp
     let mut request = SendsRequest { destination_id: id, from, to, after: None, limit: PAGE };
     loop {
         let page = api.store.sends(request).await?;
-        sends.extend(page.iter().map(|record| record.place.sent_at));
+        sends.extend(page.iter().map(|record| record.position.sent_at));
         if sends.len() > MAX_SENDS {
             return Ok(None);
         }
         if page.len() < PAGE as usize {
             return Ok(Some(sends));
         }
-        request.after = page.last().map(|record| record.place);
+        request.after = page.last().map(|record| record.position);
     }
 }
 
