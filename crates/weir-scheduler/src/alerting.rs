@@ -17,7 +17,7 @@ use weir_core::{
     refusals::Refusals,
 };
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{Condition, Ingested, NewEvent, RefusalWatch, SharedStore};
+use weir_store::{AlertStore, Condition, Ingested, NewEvent, RefusalWatch};
 
 use crate::release::Failure;
 
@@ -36,7 +36,7 @@ const PAGE: usize = 256;
 
 /// Publishes alerts.
 pub struct AlertPublisher {
-    store: SharedStore,
+    store: Arc<dyn AlertStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
 }
@@ -51,7 +51,7 @@ struct AlertUpdate {
 }
 
 impl AlertPublisher {
-    pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn AlertStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         Self { store, queue, clock }
     }
 

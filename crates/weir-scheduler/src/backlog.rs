@@ -1,10 +1,10 @@
 //! The gauge of the backlog in the store.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use metrics::gauge;
 use tokio::time::Instant;
-use weir_store::SharedStore;
+use weir_store::Alerting;
 
 /// The time between two counts: autoscalers read the gauge every 15 s or less often.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -14,11 +14,11 @@ const PAUSE_FACTOR: u32 = 60;
 
 /// Counts the waiting deliveries.
 pub struct BacklogMeter {
-    store: SharedStore,
+    store: Arc<dyn Alerting>,
 }
 
 impl BacklogMeter {
-    pub fn new(store: SharedStore) -> Self {
+    pub fn new(store: Arc<dyn Alerting>) -> Self {
         Self { store }
     }
 

@@ -8,7 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{Clock, Timestamp};
 use weir_queue::{Edit, SharedQueue, Terms};
-use weir_store::{EditPosition, EditedDestination, SharedStore};
+use weir_store::{Destinations, EditPosition, EditedDestination};
 
 use crate::release::Failure;
 
@@ -25,7 +25,7 @@ const PAGE: u32 = 256;
 
 /// Announces edits again.
 pub struct EditWatcher {
-    store: SharedStore,
+    store: Arc<dyn Destinations>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     /// The edits that the last passes have announced.
@@ -33,7 +33,7 @@ pub struct EditWatcher {
 }
 
 impl EditWatcher {
-    pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn Destinations>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         Self { store, queue, clock, announced: HashSet::new() }
     }
 

@@ -1,20 +1,20 @@
 //! The fold: recorded changes of the counters are added to their totals every second, so that few rows of changes exist
 //! at any time and reads of the counters stay short. No result depends on it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use weir_store::{Counters, FOLDED_AT_ONCE, SharedStore, StoreError};
+use weir_store::{Counters, FOLDED_AT_ONCE, StoreError};
 
 /// The time between two passes. The changes of a second are at most some thousand rows.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Folds the changes of the counters. Any number of processes may run this; the store lets one at a time fold.
 pub struct Folder {
-    store: SharedStore,
+    store: Arc<dyn Counters>,
 }
 
 impl Folder {
-    pub fn new(store: SharedStore) -> Self {
+    pub fn new(store: Arc<dyn Counters>) -> Self {
         Self { store }
     }
 

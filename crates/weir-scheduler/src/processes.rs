@@ -23,7 +23,7 @@ use weir_core::{
     claim::{Claim, ProcessId},
 };
 use weir_queue::{HandedBack, OrphanedPermit, SharedQueue};
-use weir_store::{BEAT_EVERY, DEAD_AFTER, ProcessBeat, SharedStore};
+use weir_store::{BEAT_EVERY, DEAD_AFTER, ProcessBeat, ProcessStore};
 
 use crate::release::{Failure, wakes_of};
 
@@ -34,7 +34,7 @@ const PAGE: usize = 1_000;
 
 /// Finds dead processes, and resolves their claims and permits.
 pub struct ProcessWatcher {
-    store: SharedStore,
+    store: Arc<dyn ProcessStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     beats: BeatTracker,
@@ -44,7 +44,7 @@ pub struct ProcessWatcher {
 }
 
 impl ProcessWatcher {
-    pub fn new(store: SharedStore, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn ProcessStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         Self { store, queue, clock, beats: BeatTracker::default(), claims_with_permit: HashSet::new() }
     }
 

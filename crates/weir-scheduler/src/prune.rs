@@ -7,7 +7,7 @@ use weir_core::{
     Clock, Timestamp,
     retention::{ACTIVITY_KEPT, ANSWERS_KEPT, Cutoffs, Retention},
 };
-use weir_store::{ActivityLog, Prune, PrunePosition, Pruned, SharedStore, StoreError};
+use weir_store::{ActivityLog, Prune, PrunePosition, Pruned, RetentionStore, StoreError};
 
 /// The time between two passes. Each pass also reads old data that must be kept. Retention is counted in days, so ten
 /// minutes more do not matter.
@@ -21,13 +21,13 @@ const SHORT_PAUSE: Duration = Duration::from_millis(5);
 /// Deletes data that is older than the retention. Any number of processes may run this; the store lets one at a time
 /// delete.
 pub struct Pruner {
-    store: SharedStore,
+    store: Arc<dyn RetentionStore>,
     clock: Arc<dyn Clock>,
     retention: Retention,
 }
 
 impl Pruner {
-    pub fn new(store: SharedStore, clock: Arc<dyn Clock>, retention: Retention) -> Self {
+    pub fn new(store: Arc<dyn RetentionStore>, clock: Arc<dyn Clock>, retention: Retention) -> Self {
         Self { store, clock, retention }
     }
 

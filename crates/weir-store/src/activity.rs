@@ -76,7 +76,7 @@ pub struct ActivityFilter {
 }
 
 #[async_trait]
-pub trait ActivityLog {
+pub trait ActivityLog: Send + Sync {
     /// Records an activity that changes nothing else in the store, such as the showing of a secret. If it comes with an
     /// answer, it is recorded only if no answer is stored under the same key.
     async fn record_activity(&self, creation: Creation) -> StoreResult<Created<()>>;

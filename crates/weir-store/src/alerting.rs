@@ -63,7 +63,7 @@ impl Conditions {
 }
 
 #[async_trait]
-pub trait Alerting {
+pub trait Alerting: Send + Sync {
     /// The alert policy for all destinations; the default until one is set.
     async fn alert_policy(&self) -> StoreResult<AlertPolicy>;
 

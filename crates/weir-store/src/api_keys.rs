@@ -28,7 +28,7 @@ pub struct ApiKey {
 pub type SessionSecret = [u8; 32];
 
 #[async_trait]
-pub trait ApiKeys {
+pub trait ApiKeys: Send + Sync {
     /// All keys, the oldest first, expired ones included. There are few: each API process keeps them in memory.
     async fn api_keys(&self) -> StoreResult<Vec<ApiKey>>;
 

@@ -58,7 +58,7 @@ impl StateCounts {
 }
 
 #[async_trait]
-pub trait Counters {
+pub trait Counters: Send + Sync {
     /// The counts of these destinations, in the same order; zeros for one without deliveries.
     async fn counts(&self, ids: &[DestinationId]) -> StoreResult<Vec<StateCounts>>;
 

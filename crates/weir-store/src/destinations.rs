@@ -288,7 +288,7 @@ impl NamedCreation {
 }
 
 #[async_trait]
-pub trait Destinations {
+pub trait Destinations: Send + Sync {
     /// Sets the limits of destinations for later creations and events.
     fn limit_destinations(&self, limits: DestinationLimits);
 

@@ -60,7 +60,7 @@ pub struct SendRecord {
 }
 
 #[async_trait]
-pub trait History {
+pub trait History: Send + Sync {
     /// The event, without its deliveries.
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>>;
 

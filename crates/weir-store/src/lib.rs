@@ -102,8 +102,8 @@ pub use turns::Turns;
 macro_rules! bundles {
     ($($(#[$doc:meta])* $name:ident: $first:ident $(+ $more:ident)*;)*) => {$(
         $(#[$doc])*
-        pub trait $name: $first $(+ $more)* + Send + Sync + 'static {}
-        impl<T: $first $(+ $more)* + Send + Sync + 'static> $name for T {}
+        pub trait $name: $first $(+ $more)* + 'static {}
+        impl<T: $first $(+ $more)* + 'static> $name for T {}
     )*};
 }
 
@@ -114,9 +114,17 @@ bundles! {
     SweepStore: MessageGroups + Outbox;
     /// For attempts and their results.
     WorkerStore: Destinations + History + Outbox + Processes + Results;
+    /// For the supervision of processes.
+    ProcessStore: Outbox + Processes;
+    /// For the retention.
+    RetentionStore: ActivityLog + Prune + TrafficLog;
+    /// For [`refusals_of`].
+    RefusalStore: History + TrafficLog;
+    /// For alerts.
+    AlertStore: Alerting + Destinations + Ingest + RefusalStore;
     /// Everything a backend offers.
-    Store: RunStore + SweepStore + WorkerStore + ActivityLog + Alerting + ApiKeys + Counters + Ingest + Prune + Replays
-        + TrafficLog;
+    Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore
+        + ApiKeys + Counters + Replays;
 }
 
 /// A store, shared.

@@ -57,7 +57,7 @@ pub struct MessageGroupsRepaired {
 }
 
 #[async_trait]
-pub trait MessageGroups {
+pub trait MessageGroups: Send + Sync {
     /// Checks at most `limit` message groups after a given one, in their order, and gives each group without a head a
     /// new head. A process may have died between the end of one delivery and the start of the next.
     async fn repair_message_groups(

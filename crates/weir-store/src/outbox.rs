@@ -67,7 +67,7 @@ impl Recovered {
 }
 
 #[async_trait]
-pub trait Outbox {
+pub trait Outbox: Send + Sync {
     /// Claims due live deliveries (`next_attempt_at ≤ now`, states pending and retrying) of several destinations in one
     /// transaction: they become `delivering`, with a new epoch. A delivery is in one claim at a time. Returns the
     /// claims in the order of the requests. The claim is committed before anything is sent on it, so it survives the

@@ -61,7 +61,7 @@ pub struct RunningProcess {
 }
 
 #[async_trait]
-pub trait Processes {
+pub trait Processes: Send + Sync {
     /// Registers this process. It owns every claim that this handle makes from then on, also by ingest. Earlier claims
     /// have no owner and end only when they expire.
     async fn register_process(&self) -> StoreResult<ProcessId>;

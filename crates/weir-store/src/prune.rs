@@ -63,7 +63,7 @@ impl PruneStep {
 }
 
 #[async_trait]
-pub trait Prune {
+pub trait Prune: Send + Sync {
     /// One step, from `position` on. Deletes deliveries that ended before the cutoff of their state, with their attempts,
     /// and events that have no deliveries, with their idempotency keys. The transaction is too short to delay
     /// deliveries, and a pass may stop after any step. Only one process prunes at a time.

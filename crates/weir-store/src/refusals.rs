@@ -15,7 +15,7 @@ use weir_core::{
     refusals::{FEWEST, JudgedSend, Refusals, diagnose},
 };
 
-use crate::{SendsRequest, Store, StoreResult, TRAFFIC_BUCKET};
+use crate::{RefusalStore, SendsRequest, StoreResult, TRAFFIC_BUCKET};
 
 /// How far back refusals are looked for: a few windows of a minute. So refusals are over when none was seen for this
 /// time.
@@ -29,7 +29,7 @@ const AT_ONCE: usize = 8;
 /// The refusals within the limit among the recent sends of a destination, if there are some. Reads at most
 /// `SENDS_READ` sends, none of them from before the last edit.
 pub async fn refusals_of(
-    store: &dyn Store,
+    store: &dyn RefusalStore,
     destination: &Destination,
     now: Timestamp,
 ) -> StoreResult<Option<Refusals>> {
@@ -81,7 +81,7 @@ impl RefusalWatch {
     /// forgotten: nothing fails there.
     pub async fn look(
         &mut self,
-        store: &dyn Store,
+        store: &dyn RefusalStore,
         mut suspects: Vec<Arc<Destination>>,
         now: Timestamp,
     ) -> StoreResult<()> {

@@ -214,7 +214,7 @@ impl ReplayStep {
 }
 
 #[async_trait]
-pub trait Replays {
+pub trait Replays: Send + Sync {
     /// The number of deliveries that a replay would send again if it began at `now`.
     async fn count_replay(&self, filter: &ReplayFilter, now: Timestamp) -> StoreResult<u64>;
 
@@ -234,7 +234,7 @@ pub trait Replays {
 
 /// The work on replays that goes on in the background.
 #[async_trait]
-pub trait ReplaySteps {
+pub trait ReplaySteps: Send + Sync {
     /// The replays with steps left, oldest first.
     async fn open_replays(&self) -> StoreResult<Vec<ReplayId>>;
 

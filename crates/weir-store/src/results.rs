@@ -95,7 +95,7 @@ impl DeliveryAction {
 }
 
 #[async_trait]
-pub trait Results {
+pub trait Results: Send + Sync {
     /// Records attempts and moves their deliveries to their next states ([`AttemptResult::next_state`]) in one
     /// commit. Returns the settlements in the same order. A delivery that has ended, or has failed
     /// `skip_after_attempts` times, leaves its message group; the next one becomes the head.

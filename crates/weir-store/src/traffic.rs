@@ -149,7 +149,7 @@ fn middle(bucket: u32) -> f64 {
 }
 
 #[async_trait]
-pub trait TrafficLog {
+pub trait TrafficLog: Send + Sync {
     /// The traffic of a destination in `[from, to)`, in buckets of `step`. All three are multiples of
     /// [`TRAFFIC_BUCKET`]; the step must be kept for the whole interval. One statement reads traffic and backlog.
     async fn traffic(

@@ -6,7 +6,7 @@ use http::{StatusCode, header};
 use serde_json::{Value, json};
 use weir_api::ApiKeys;
 use weir_core::{Clock as _, outcome::Verdict, retention::Cutoffs};
-use weir_store::PrunePlace;
+use weir_store::PrunePosition;
 
 use crate::harness::{Options, Reply, Server, json_request};
 
@@ -152,9 +152,9 @@ async fn a_reserved_test_event_that_is_missing_is_sent_by_the_repetition() {
     server.settle(&server.claim(id).await[0], 200, Verdict::Delivered).await;
     let later = Some(server.clock.now() + Duration::from_secs(60));
     let cutoffs = Cutoffs { delivered: later, cancelled: later, dead: later };
-    let mut place = Some(PrunePlace::START);
-    while let Some(from) = place {
-        place = server.store.prune_some(&cutoffs, from).await.unwrap().next;
+    let mut position = Some(PrunePosition::START);
+    while let Some(from) = position {
+        position = server.store.prune_some(&cutoffs, from).await.unwrap().next;
     }
     assert_eq!(server.listed("/v1/events").await, 0);
 
