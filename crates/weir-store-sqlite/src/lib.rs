@@ -16,6 +16,13 @@
 //!   claims, are then on disk. A power failure may lose the last commits of other claims and results; recovery resolves
 //!   those as unknown outcomes. The database itself stays consistent in either case (WAL).
 //! - Every write of a delivery names the state that it expects, and for a claimed delivery the epoch.
+//!
+//! # Files
+//!
+//! `open` prepares the file, `schema` migrates it, `error` says what an error means, `sql` builds statements over many rows,
+//! `rows` reads columns, `plans` tests which index each statement uses, `durability` power failures. The traits of
+//! `weir-store` are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`, `destinations`,
+//! `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
 
 mod activity;
 mod alerting;
