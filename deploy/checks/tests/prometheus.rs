@@ -91,9 +91,7 @@ fn every_alert_has_a_description_and_a_section_in_the_runbook() -> anyhow::Resul
 #[test]
 fn every_metric_of_rules_dashboard_and_documents_exists() -> anyhow::Result<()> {
     let mut known = queries::recorded()?;
-    for crate_folder in fs::read_dir(project().join("crates"))? {
-        exported_in(&crate_folder?.path().join("src"), &mut known)?;
-    }
+    known.extend(exported(&sources()?));
     let is_known = |name: &str| {
         let parts = ["_bucket", "_sum", "_count"].iter().filter_map(|part| name.strip_suffix(part));
         let foreign = name == "up" || name.starts_with("kube_") || name.starts_with("process_");
@@ -125,21 +123,13 @@ fn the_reference_has_every_metric_with_its_help_text() -> anyhow::Result<()> {
         .filter_map(|line| line.strip_prefix("| `weir_")?.strip_suffix(" |")?.split_once("` | "))
         .filter_map(|(name, rest)| Some((name, rest.split_once(" | ")?.1)))
         .collect();
-    let mut exported = BTreeSet::new();
-    let mut sources = String::new();
-    for crate_folder in fs::read_dir(project().join("crates"))? {
-        let folder = crate_folder?.path().join("src");
-        exported_in(&folder, &mut exported)?;
-        text_of(&folder, &mut sources)?;
-    }
+    let sources = sources()?;
+    let exported = exported(&sources);
     // A text may go on in the next line of its source.
     let sources: String = sources.split("\\\n").map(str::trim_start).collect();
     let differing: Vec<_> = rows.iter().filter(|(_, help)| !sources.contains(&format!("\"{help}\""))).collect();
     assert!(differing.is_empty(), "no source has these help texts: {differing:#?}");
-    let missing: Vec<_> = exported
-        .iter()
-        .filter(|name| !NOT_METRICS.contains(&name.as_str()) && !rows.contains_key(&name["weir_".len()..]))
-        .collect();
+    let missing: Vec<_> = exported.iter().filter(|name| !rows.contains_key(&name["weir_".len()..])).collect();
     assert!(missing.is_empty(), "{REFERENCE} lacks {missing:#?}");
     Ok(())
 }
@@ -191,33 +181,32 @@ fn anchor_of(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// The names of metrics in the sources of a folder: each is a string literal of its own.
-fn exported_in(folder: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            exported_in(&path, names)?;
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = fs::read_to_string(&path)?;
-            let texts = source.split('"').filter(|text| text.starts_with("weir_"));
-            let is_name = |text: &&str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-            names.extend(texts.filter(is_name).map(ToOwned::to_owned));
-        }
+/// The sources of every crate, one after the other.
+fn sources() -> anyhow::Result<String> {
+    let mut text = String::new();
+    for crate_folder in fs::read_dir(project().join("crates"))? {
+        add_sources(&crate_folder?.path().join("src"), &mut text)?;
     }
-    Ok(())
+    Ok(text)
 }
 
-/// The sources of a folder, one after the other.
-fn text_of(folder: &Path, text: &mut String) -> anyhow::Result<()> {
+fn add_sources(folder: &Path, text: &mut String) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            text_of(&path, text)?;
+            add_sources(&path, text)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             text.push_str(&fs::read_to_string(&path)?);
         }
     }
     Ok(())
+}
+
+/// The names of metrics in sources: each is a string literal of its own.
+fn exported(sources: &str) -> BTreeSet<String> {
+    let is_name = |text: &&str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let names = sources.split('"').filter(|text| text.starts_with("weir_") && !NOT_METRICS.contains(text));
+    names.filter(is_name).map(ToOwned::to_owned).collect()
 }
 
 fn items<'v>(value: &'v Value, pointer: &str) -> &'v [Value] {
