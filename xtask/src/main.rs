@@ -5,9 +5,9 @@
 //!
 //! # Files
 //!
-//! `servers` starts private servers (`guarded`, `server`, `programs`, `postgres`, `redis`, `prometheus`), `tools` installs the
-//! tools of the checks. `step` runs one step of a command, `test_programs` and `timing` the tests, and `judgements` counts
-//! what they did not judge.
+//! `servers` starts private servers (`guarded`, `server`, `programs`, `postgres`, `redis`, `prometheus`), `tools`
+//! installs the tools of the checks. `step` runs one step of a command, `test_programs` and `timing` the tests, and
+//! `judgements` counts what they did not judge.
 
 mod dev;
 mod judgements;

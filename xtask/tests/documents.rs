@@ -107,7 +107,8 @@ fn every_production_file_is_reached_from_a_row_or_from_its_crate() {
     let unreached: Vec<String> = production_folders()
         .iter()
         .flat_map(|folder| {
-            let head = ["lib.rs", "main.rs"].iter().find_map(|name| fs::read_to_string(folder.join(name)).ok()).unwrap();
+            let head =
+                ["lib.rs", "main.rs"].iter().find_map(|name| fs::read_to_string(folder.join(name)).ok()).unwrap();
             let head: String =
                 head.lines().take_while(|line| line.starts_with("//!")).map(|line| format!("{line}\n")).collect();
             let mut files = Vec::new();
@@ -124,8 +125,7 @@ fn every_production_file_is_reached_from_a_row_or_from_its_crate() {
 fn the_page_of_errors_has_every_problem() {
     let source = fs::read_to_string(root().join("crates/weir-api/src/problem.rs")).unwrap();
     let page = fs::read_to_string(root().join("docs/reference/errors.md")).unwrap();
-    let problems: Vec<&str> =
-        source.split("\"/docs#").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
+    let problems: Vec<&str> = source.split("\"/docs#").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
     assert!(!problems.is_empty());
     for problem in problems {
         assert!(page.contains(&format!("| `{problem}` |")), "{problem}");

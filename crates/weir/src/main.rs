@@ -3,9 +3,10 @@
 //! # Files
 //!
 //! `cli` declares the commands (those that call a server in `cli/api`, limits in `cli/limit`), `commands` runs them:
-//! `commands/serve`, `commands/migrate`, `commands/health`, `commands/verify`, `commands/completions`, and `commands/output`
-//! prints. `config` reads the settings, `backends` opens store and queue, `engine` starts and stops the roles. `listener`
-//! accepts connections (`phases`, `timed_stream`), `clock` makes engine time, `logs` writes lines.
+//! `commands/serve`, `commands/migrate`, `commands/health`, `commands/verify`, `commands/completions`, and
+//! `commands/output` prints. `config` reads the settings, `backends` opens store and queue, `engine` starts and stops
+//! the roles. `listener` accepts connections (`phases`, `timed_stream`), `clock` makes engine time, `logs` writes
+//! lines.
 
 mod backends;
 mod cli;

@@ -103,7 +103,8 @@ fn every_metric_of_rules_dashboard_and_documents_exists() -> anyhow::Result<()> 
             unknown.entry(metric).or_default().push(name.clone());
         }
     }
-    for page in fs::read_dir(project().join("docs/operations"))?.chain(fs::read_dir(project().join("docs/reference"))?) {
+    for page in fs::read_dir(project().join("docs/operations"))?.chain(fs::read_dir(project().join("docs/reference"))?)
+    {
         let page = page?.path();
         let text = fs::read_to_string(&page)?;
         let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));

@@ -47,7 +47,11 @@ const GUIDES: [(&str, &str); 13] = documents![
 const NOT_RUN: [(&str, &str, &str); 3] = [
     ("docs/guides/receiving.md", "--example receiver", "need the secret of the reader; `receivers.rs` runs them"),
     ("docs/guides/receiving.md", "-- verify --id", "needs the request of the reader; `signatures.rs` verifies one"),
-    ("docs/guides/signatures.md", "weir verify --style", "needs the request of the reader; `signatures.rs` verifies one"),
+    (
+        "docs/guides/signatures.md",
+        "weir verify --style",
+        "needs the request of the reader; `signatures.rs` verifies one",
+    ),
 ];
 
 /// Replaces the programs of the blocks: `cargo run --release -- …` runs the binary under test, and a refused request ends
@@ -67,13 +71,18 @@ fn every_block_is_run_or_has_a_reason() {
             match language {
                 "sh" => assert!(!block.lines().any(|line| code(line).contains('…')), "{path} cannot run:\n{block}"),
                 "sh no-run" => assert_eq!(reasons, 1, "{path} has a block without a reason:\n{block}"),
-                other => assert!(!["bash", "shell", "console"].contains(&other), "{path}: a fence is `sh`, not {other}"),
+                other => {
+                    assert!(!["bash", "shell", "console"].contains(&other), "{path}: a fence is `sh`, not {other}")
+                }
             }
         }
     }
     for (path, piece, _) in NOT_RUN {
         let (_, text) = GUIDES.into_iter().find(|(of, _)| *of == path).unwrap();
-        assert!(fences(text).any(|(language, block)| language == "sh no-run" && block.contains(piece)), "{path}: {piece}");
+        assert!(
+            fences(text).any(|(language, block)| language == "sh no-run" && block.contains(piece)),
+            "{path}: {piece}"
+        );
     }
 }
 
