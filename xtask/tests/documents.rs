@@ -142,8 +142,13 @@ fn is_reached(file: &Path, folder: &Path, rows: &BTreeSet<PathBuf>, head: &str) 
     ["lib", "main", "tests"].contains(&names[1])
         || rows.contains(file.strip_prefix(root()).unwrap())
         || names.iter().any(|name| {
-            ["`", " ", "("].iter().any(|before| head.contains(&format!("{before}{name}.{extension}")))
-                || head.contains(&format!("`{name}`"))
+            let forms = [
+                format!("`{name}`"),
+                format!(" {name}.{extension}"),
+                format!("({name}.{extension}"),
+                format!("─ {name}:"),
+            ];
+            forms.iter().any(|form| head.contains(form))
         })
         || parent != folder && is_reached(&parent.with_extension("rs"), folder, rows, head)
 }

@@ -1,29 +1,30 @@
 //! The queue on Redis, on a single server or a Cluster. Several processes schedule and send with it side by side.
 //!
+//! `config` has the settings, `connect` reaches the servers, `keys` builds the names of keys, `codec` writes permits,
+//! `clock` is the time of the server in this process, `shard_context` calls the scripts. `admission_estimates` guess
+//! whether a new delivery needs a run. `scripts` has the texts, and the head of each says what it does: `admit`, `begin`,
+//! `claim`, `depths`, `edit`, `hold`, `orphaned`, `publish`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the
+//! parts that they share, `arguments`, `entries`, `holders`, `limiter`, `permits`, `shard`.
+//!
 //! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job
 //! table. The server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store:
 //! when it loses its data, a new *generation* begins, and the scheduler recovers the cursors from the store.
-//!
-//! `config` has the settings, `connect` and `connection` reach the servers, `shard_context` calls a shard, `keys` builds
-//! the names of keys, `codec` writes permits. `scripts` has the text of every script; the head of each says what it does:
-//! `admit`, `begin`, `claim`, `depths`, `edit`, `hold`, `orphaned`, `publish`, `settle`, `take_slot`, `tidy`, `wake`,
-//! `withdraw`, and the parts that they share, `arguments`, `entries`, `holders`, `limiter`, `permits`, `shard`.
 //!
 //! ```text
 //! RedisQueue ── schedule.rs, permits.rs: the traits
 //!     │
 //! ShardContext ─┬─ connection: one shared connection, scripts in pipelines
-//!     │         ├─ due_times.rs: when each shard has a due job          ◀── notifications (pub/sub)
-//!     │         ├─ permit_registry.rs: permits held by this process     ◀── reader
-//!     │         ├─ leases.rs: the process lease, and permits of dead processes
-//!     │         ├─ slots.rs: slot requests, batched
-//!     │         ├─ settlements.rs: ended permits, batched
-//!     │         ├─ wakes.rs: batched, each destination once
-//!     │         ├─ admission_estimates.rs, admissions.rs: new deliveries that need no run
-//!     │         ├─ repairs.rs: shards whose keys were damaged begin anew
-//!     │         └─ timekeeping.rs, clock.rs: the offset to the server's TIME
+//!     │         ├─ due_times: when each shard has a due job          ◀── notifications (pub/sub)
+//!     │         ├─ permit_registry: permits held by this process     ◀── reader
+//!     │         ├─ leases: the process lease, and permits of dead processes
+//!     │         ├─ slots: slot requests, batched
+//!     │         ├─ settlements: ended permits, batched
+//!     │         ├─ wakes: batched, each destination once
+//!     │         ├─ admission_estimates, admissions: new deliveries that need no run
+//!     │         ├─ repairs: shards whose keys were damaged begin anew
+//!     │         └─ timekeeping, clock: the offset to the server's TIME
 //!     │
-//!   reader.rs ──── blocking reads of the delivery queue, on a connection of its own
+//!   reader ──── blocking reads of the delivery queue, on a connection of its own
 //! ```
 
 mod admission_estimates;
