@@ -72,7 +72,7 @@ fn every_block_is_run_or_has_a_reason() {
                 "sh" => assert!(!block.lines().any(|line| code(line).contains('…')), "{path} cannot run:\n{block}"),
                 "sh no-run" => assert_eq!(reasons, 1, "{path} has a block without a reason:\n{block}"),
                 other => {
-                    assert!(!["bash", "shell", "console"].contains(&other), "{path}: a fence is `sh`, not {other}")
+                    assert!(!["bash", "shell", "console"].contains(&other), "{path}: a fence is `sh`, not {other}");
                 }
             }
         }
