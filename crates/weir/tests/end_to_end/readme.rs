@@ -65,6 +65,8 @@ python3() { exec "$PYTHON" "$@"; }
 
 #[test]
 fn every_block_is_run_or_has_a_reason() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), GUIDES.len(), "a guide is not in the list");
     for (path, text) in [("README.md", README), ("docs/tour.md", TOUR)].into_iter().chain(GUIDES) {
         for (language, block) in fences(text) {
             let reasons = NOT_RUN.iter().filter(|(of, piece, _)| *of == path && block.contains(piece)).count();
