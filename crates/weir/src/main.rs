@@ -7,6 +7,8 @@
 //! `commands/output` prints. `config` reads the settings, `backends` opens store and queue, `engine` starts and stops
 //! the roles. `listener` accepts connections (`phases`, `timed_stream`), `clock` makes engine time, `logs` writes
 //! lines.
+//!
+//! `exit` has the exit codes, `stage` tasks that stop together.
 
 mod backends;
 mod cli;
