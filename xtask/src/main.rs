@@ -2,6 +2,12 @@
 //!
 //! Each command is a list of steps, and each step is one run of cargo or of a program that cargo has built. The first step that fails ends the list, and its
 //! heading names it. The servers of the tests are started before the first step and stopped after the last.
+//!
+//! # Files
+//!
+//! `servers` starts private servers (`guarded`, `server`, `programs`, `postgres`, `redis`, `prometheus`), `tools`
+//! installs the tools of the checks. `step` runs one step of a command, `test_programs` and `timing` the tests, and
+//! `judgements` counts what they did not judge.
 
 mod dev;
 mod judgements;

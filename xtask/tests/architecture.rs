@@ -2,12 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeSet, process::Command};
 
 use serde_json::Value;
 
@@ -59,73 +54,5 @@ fn the_domain_has_no_io_and_no_runtime() {
     assert!(!dependencies.is_empty());
     for forbidden in ["tokio", "sqlx", "hyper", "reqwest", "axum", "rand", "tracing", "metrics"] {
         assert!(dependencies.iter().all(|dependency| dependency["name"] != forbidden), "{forbidden}");
-    }
-}
-
-/// The short paths of ARCHITECTURE.md.
-const FOLDERS: [(&str, &[&str]); 14] = [
-    ("core/", &["crates/weir-core/src/"]),
-    ("chart/", &["crates/weir-chart/src/"]),
-    ("store/", &["crates/weir-store/src/"]),
-    ("sqlite/", &["crates/weir-store-sqlite/src/"]),
-    ("postgres/", &["crates/weir-store-postgres/src/"]),
-    ("stores/", &["crates/weir-store-sqlite/src/", "crates/weir-store-postgres/src/"]),
-    ("queue/", &["crates/weir-queue/src/"]),
-    ("redis/", &["crates/weir-queue-redis/src/"]),
-    ("scheduler/", &["crates/weir-scheduler/src/"]),
-    ("worker/", &["crates/weir-worker/src/"]),
-    ("api/", &["crates/weir-api/src/"]),
-    ("dashboard/", &["crates/weir-dashboard/src/"]),
-    ("bin/", &["crates/weir/src/"]),
-    ("", &[""]),
-];
-
-#[test]
-fn architecture_names_files_and_tests_that_exist() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
-    let mut sources = Vec::new();
-    for folder in ["crates", "load-tests", "deploy/checks", "xtask"] {
-        collect(&root.join(folder), &mut sources);
-    }
-    let code: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    let named = page.split('`').skip(1).step_by(2);
-    let missing: Vec<&str> = named
-        .filter(|name| {
-            if name.starts_with('.') {
-                false
-            } else if name.ends_with(".rs") || name.ends_with(".lua") {
-                !is_a_file(root, name, &sources)
-            } else {
-                // A test: a sentence in snake case.
-                name.matches('_').count() >= 4
-                    && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-                    && !code.contains(name)
-            }
-        })
-        .collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:#?}");
-    assert!(page.lines().count() <= 300, "ARCHITECTURE.md has at most 300 lines");
-    let (_, glossary) = page.split_once("## Glossary").unwrap();
-    assert!(glossary.matches("\n| ").count() <= 1 + 40, "the glossary has at most 40 words");
-}
-
-fn is_a_file(root: &Path, name: &str, sources: &[PathBuf]) -> bool {
-    if !name.contains('/') {
-        return sources.iter().any(|path| path.file_name().is_some_and(|file| file == name));
-    }
-    let (short, folders) = FOLDERS.iter().find(|(short, _)| name.starts_with(short)).unwrap();
-    folders.iter().all(|folder| root.join(folder).join(&name[short.len()..]).is_file())
-}
-
-/// The sources below a folder.
-fn collect(folder: &Path, sources: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() && !path.ends_with("target") {
-            collect(&path, sources);
-        } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "lua") {
-            sources.push(path);
-        }
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! An SVG is self-contained: no fonts, scripts or links. Its colours follow the reader's colour scheme. As a file of
 //! its own it has a background, so it is legible on every page. Every text is escaped here.
+//!
+//! `draw` makes the document, `axis` maps values to positions, `element` has what is drawn, `style` the colours, `text`
+//! the escaping, and `audit` the chart of audits.
 
 mod audit;
 mod axis;

@@ -2,6 +2,9 @@
 //!
 //! Time, ids and jitter are arguments, so tables and properties can test everything here. The central module is
 //! [`limiter`]: its slots and cursors keep every sliding window of a destination within its limits.
+//!
+//! The nouns have a file each: `destination`, `event`, `delivery`, `claim`, `activity`, `retention`, `trace`. What the
+//! recent answers of a destination say about its limits is in `answer_history`.
 
 pub mod access;
 pub mod activity;

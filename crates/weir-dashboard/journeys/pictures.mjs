@@ -1,4 +1,4 @@
-// Draws the pictures of the README. They need a Weir with an empty database and two minutes:
+// Draws the pictures of the documents. They need a Weir with an empty database and two minutes:
 //
 //   WEIR_URL=… WEIR_KEY=… WEIR_TEST_CHROMIUM=… WEIR_TEST_BROWSER_TOOLS=… node pictures.mjs ../../../docs/images
 

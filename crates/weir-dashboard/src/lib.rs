@@ -31,6 +31,16 @@
 //!    (`<div class="scroll" tabindex="0" role="region" aria-label="…">`), and a list ends with the links of
 //!    `pager.html`.
 //! 7. Add the routes to the table in `router`.
+//!
+//! # What pages share
+//!
+//! - The request: `visit` asks the API on behalf of the browser, `refusal` is what the API refused, `fields` reads
+//!   forms, `path_id` ids, and `delivery_filter` the filter of deliveries in a URL.
+//! - The page: `frame` is around it, `flash` has the message after a redirect, `live_region` its moving parts, `site`
+//!   what it is made from.
+//! - The values: `views` has answers that several pages show, `names` the names of destinations, `units` numbers and
+//!   times, `json_text` JSON, and `example` the commands in empty states.
+//! - The files of style and script: `assets`, named by their `fingerprint`.
 
 mod assets;
 mod client;

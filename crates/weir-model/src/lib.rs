@@ -61,9 +61,15 @@
 //! state. Epochs and generations are modelled only as matching or not.
 //!
 //! *Not modelled*: several limits and bursts (the arithmetic of one cursor, tested by the properties of
-//! `weir_core::limiter`), `max_in_flight` and `max_outstanding`, holds (a later start of the next slot), their release and the slow start, exhausted
-//! attempts, and the error of clocks. A producer with an admission estimate does not learn from declined deliveries: it
-//! may use the fast path at any time.
+//! `weir_core::limiter`), `max_in_flight` and `max_outstanding`, holds (a later start of the next slot), their release
+//! and the slow start, exhausted attempts, and the error of clocks. A producer with an admission estimate does not
+//! learn from declined deliveries: it may use the fast path at any time.
+//!
+//! # Files
+//!
+//! `state` is one state of the world, `actions` lists every step. The steps are in `store`, `queue`, `scheduler`,
+//! `worker` (with `permit`), `fast_path`, `surroundings` (producer, operator, faults) and `time`. `scenario` sets the
+//! size of the world and the remedies, `drained` checks that it comes to rest.
 
 mod actions;
 mod drained;

@@ -21,6 +21,8 @@
 //! Runs publish a backlog. A new delivery to a destination without a backlog needs no run: it takes the fast path. It
 //! is claimed as it is stored, with reserved room ([`Schedule::reserve`]), and admitted after the commit
 //! ([`Schedule::admit`]).
+//!
+//! `memory` is the queue inside a process. `mailbox` hands items from senders that must not wait to one receiver.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -7,6 +7,9 @@
 //! job get one. [`ProcessWatcher`] resolves the claims and permits of dead processes. [`EditWatcher`] announces edits
 //! again, [`Pruner`] deletes old data, [`AlertPublisher`] publishes alerts to operators, and [`BacklogMeter`] counts
 //! the backlog.
+//!
+//! A run is decided in `run`, and its last part for a destination with a replay in `replay_run`; `replay_shares` keeps
+//! the credit of each. `replay` moves the deliveries of replays.
 
 mod alerting;
 mod backlog;

@@ -15,6 +15,14 @@
 //! - A connection that fails is closed, and the next use opens another. If the answer to a commit is lost, its outcome
 //!   is unknown: the caller gets [`StoreError::Unavailable`] and repeats the
 //!   request, a producer with the same idempotency key.
+//!
+//! # Files
+//!
+//! `open` checks the server, `schema` migrates it, `errors` says what an error means for the caller, `locks` separates
+//! fan-out from edits, `rows` reads columns, `plans` tests which index each statement uses. The traits of `weir-store`
+//! are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`, `destinations`, `ingest`,
+//! `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`. `own_changes` has the holds,
+//! pauses and breakers that follow from answers, `recovery` the claims that nobody holds.
 
 mod activity;
 mod alerting;

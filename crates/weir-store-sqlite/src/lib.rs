@@ -9,13 +9,20 @@
 //! ```
 //!
 //! Invariants:
-//! - One engine at a time has the file open, under a lock of its own. So the cached destinations are authoritative: they
-//!   change only after the commit that changes the table.
+//! - One engine at a time has the file open, under a lock of its own. So the cached destinations are authoritative:
+//!   they change only after the commit that changes the table.
 //! - Nothing is stored in a file that was removed or replaced, because no later process would find it (files.rs).
 //! - A write is answered only after its batch has committed. Writes acknowledged to a producer or a person, and durable
 //!   claims, are then on disk. A power failure may lose the last commits of other claims and results; recovery resolves
 //!   those as unknown outcomes. The database itself stays consistent in either case (WAL).
 //! - Every write of a delivery names the state that it expects, and for a claimed delivery the epoch.
+//!
+//! # Files
+//!
+//! `open` prepares the file, `schema` migrates it, `error` says what an error means, `sql` builds statements over many
+//! rows, `rows` reads columns, `plans` tests which index each statement uses, `durability` power failures. The traits
+//! of `weir-store` are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`,
+//! `destinations`, `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
 
 mod activity;
 mod alerting;

@@ -19,6 +19,13 @@
 //!
 //! Every write names the state that it expects; zero changed rows are a result, not an error. `now` is always an
 //! argument, never the database's clock.
+//!
+//! # Files
+//!
+//! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `fast_path`, `history`,
+//! `ingest`, `message_groups`, `outbox`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
+//! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
+//! `traffic_retention` adds up old traffic, and `refusals` reads the sends for a diagnosis.
 
 mod activity;
 mod alerting;

@@ -1,5 +1,8 @@
 //! What tests, load tests and xtask share: held ports, accounts, and, with the feature `servers`, private servers and
 //! processes of Weir.
+//!
+//! `held_port` holds a port, `account` is the user of a process, `weir` starts a process of Weir that a test may
+//! kill.
 
 pub mod account;
 mod held_port;

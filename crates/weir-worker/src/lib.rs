@@ -2,6 +2,8 @@
 //!
 //! [`Worker`] takes permits from the delivery queue and makes an attempt with each. [`outbound`] is the HTTP client;
 //! its gate keeps each send inside its slot. A recorder settles ended attempts in group commits.
+//!
+//! `targets` keeps destinations as they are needed for sends, `spans` is the interface to a tracer.
 
 mod attempt;
 mod breakers;

@@ -1,4 +1,14 @@
 //! Weir: outbound webhooks under exact rate limits.
+//!
+//! # Files
+//!
+//! `cli` declares the commands (those that call a server in `cli/api`, limits in `cli/limit`), `commands` runs them:
+//! `commands/serve`, `commands/migrate`, `commands/health`, `commands/verify`, `commands/completions`, and
+//! `commands/output` prints. `config` reads the settings, `backends` opens store and queue, `engine` starts and stops
+//! the roles. `listener` accepts connections (`phases`, `timed_stream`), `clock` makes engine time, `logs` writes
+//! lines.
+//!
+//! `exit` has the exit codes, `stage` tasks that stop together.
 
 mod backends;
 mod cli;

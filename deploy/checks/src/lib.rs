@@ -1,5 +1,7 @@
 //! Shared code of the tests of `deploy/` and `k8s/`: the paths of the files, the tools that check them, and the
 //! manifests that kustomize renders.
+//!
+//! `manifests` renders the manifests of `k8s/`; `queries` reads those of the rules and of the dashboard.
 
 pub mod manifests;
 pub mod queries;

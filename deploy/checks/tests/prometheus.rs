@@ -14,9 +14,13 @@ use weir_deploy_checks::{
     read, run, tool, yaml,
 };
 
-const GUIDE: &str = "docs/operations.md";
-/// The URL of the guide in alerts.
-const GUIDE_URL: &str = "https://github.com/weir-webhooks/weir/blob/main/docs/operations.md";
+const RUNBOOK: &str = "docs/operations/runbook.md";
+/// The URL of the runbook in alerts.
+const RUNBOOK_URL: &str = "https://github.com/weir-webhooks/weir/blob/main/docs/operations/runbook.md";
+/// The page with every metric and its help text.
+const REFERENCE: &str = "docs/reference/metrics.md";
+/// Texts in the sources that begin like metrics: two cookies, and a name that no key may have.
+const NOT_METRICS: [&str; 3] = ["weir_api_keys", "weir_flash", "weir_session"];
 /// Gauges that several processes report with the same value. A sum would count the value several times.
 const CLUSTER_WIDE: [&str; 6] = [
     "weir_backlog_deliveries",
@@ -70,26 +74,24 @@ fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> an
 }
 
 #[test]
-fn every_alert_has_a_description_and_a_section_in_the_guide() -> anyhow::Result<()> {
-    let guide = read(GUIDE)?;
-    let anchors: BTreeSet<String> = guide.lines().filter(|line| line.starts_with('#')).map(anchor_of).collect();
+fn every_alert_has_a_description_and_a_section_in_the_runbook() -> anyhow::Result<()> {
+    let runbook = read(RUNBOOK)?;
+    let anchors: BTreeSet<String> = runbook.lines().filter(|line| line.starts_with('#')).map(anchor_of).collect();
     for alert in queries::alerts()? {
         let name = &alert.name;
         assert!(["critical", "warning"].contains(&alert.severity.as_str()), "{name}: {}", alert.severity);
         assert!(!alert.summary.is_empty() && !alert.description.is_empty(), "{name} has no summary or no description");
         let anchor = name.to_lowercase();
-        assert_eq!(alert.runbook_url, format!("{GUIDE_URL}#{anchor}"));
-        assert!(anchors.contains(&anchor), "{GUIDE} has no heading {name}");
+        assert_eq!(alert.runbook_url, format!("{RUNBOOK_URL}#{anchor}"));
+        assert!(anchors.contains(&anchor), "{RUNBOOK} has no heading {name}");
     }
     Ok(())
 }
 
 #[test]
-fn every_metric_of_rules_dashboard_and_guide_exists() -> anyhow::Result<()> {
+fn every_metric_of_rules_dashboard_and_documents_exists() -> anyhow::Result<()> {
     let mut known = queries::recorded()?;
-    for crate_folder in fs::read_dir(project().join("crates"))? {
-        exported_in(&crate_folder?.path().join("src"), &mut known)?;
-    }
+    known.extend(exported(&sources()?));
     let is_known = |name: &str| {
         let parts = ["_bucket", "_sum", "_count"].iter().filter_map(|part| name.strip_suffix(part));
         let foreign = name == "up" || name.starts_with("kube_") || name.starts_with("process_");
@@ -101,12 +103,35 @@ fn every_metric_of_rules_dashboard_and_guide_exists() -> anyhow::Result<()> {
             unknown.entry(metric).or_default().push(name.clone());
         }
     }
-    let guide = read(GUIDE)?;
-    let words = guide.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
-    for metric in words.filter(|word| word.starts_with("weir_") && !is_known(word)) {
-        unknown.entry(metric.to_owned()).or_default().push(GUIDE.to_owned());
+    let operations = fs::read_dir(project().join("docs/operations"))?.map(|entry| Ok(entry?.path()));
+    let pages = operations.chain([Ok(project().join(REFERENCE))]).collect::<anyhow::Result<Vec<_>>>()?;
+    for page in pages {
+        let text = fs::read_to_string(&page)?;
+        let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+        for metric in words.filter(|word| word.starts_with("weir_") && !is_known(word)) {
+            unknown.entry(metric.to_owned()).or_default().push(page.display().to_string());
+        }
     }
     assert!(unknown.is_empty(), "no source in crates/ exports {unknown:#?}");
+    Ok(())
+}
+
+#[test]
+fn the_reference_has_every_metric_with_its_help_text() -> anyhow::Result<()> {
+    let page = read(REFERENCE)?;
+    let rows: BTreeMap<&str, &str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `weir_")?.strip_suffix(" |")?.split_once("` | "))
+        .filter_map(|(name, rest)| Some((name, rest.split_once(" | ")?.1)))
+        .collect();
+    let sources = sources()?;
+    let exported = exported(&sources);
+    // A text may go on in the next line of its source.
+    let sources: String = sources.split("\\\n").map(str::trim_start).collect();
+    let differing: Vec<_> = rows.iter().filter(|(_, help)| !sources.contains(&format!("\"{help}\""))).collect();
+    assert!(differing.is_empty(), "no source has these help texts: {differing:#?}");
+    let missing: Vec<_> = exported.iter().filter(|name| !rows.contains_key(&name["weir_".len()..])).collect();
+    assert!(missing.is_empty(), "{REFERENCE} lacks {missing:#?}");
     Ok(())
 }
 
@@ -157,20 +182,32 @@ fn anchor_of(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// The names of metrics in the sources of a folder: each is a string literal of its own.
-fn exported_in(folder: &Path, names: &mut BTreeSet<String>) -> anyhow::Result<()> {
+/// The sources of every crate, one after the other.
+fn sources() -> anyhow::Result<String> {
+    let mut text = String::new();
+    for crate_folder in fs::read_dir(project().join("crates"))? {
+        add_sources(&crate_folder?.path().join("src"), &mut text)?;
+    }
+    Ok(text)
+}
+
+fn add_sources(folder: &Path, text: &mut String) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            exported_in(&path, names)?;
+            add_sources(&path, text)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let source = fs::read_to_string(&path)?;
-            let texts = source.split('"').filter(|text| text.starts_with("weir_"));
-            let is_name = |text: &&str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-            names.extend(texts.filter(is_name).map(ToOwned::to_owned));
+            text.push_str(&fs::read_to_string(&path)?);
         }
     }
     Ok(())
+}
+
+/// The names of metrics in sources: each is a string literal of its own.
+fn exported(sources: &str) -> BTreeSet<String> {
+    let is_name = |text: &&str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let names = sources.split('"').filter(|text| text.starts_with("weir_") && !NOT_METRICS.contains(text));
+    names.filter(is_name).map(ToOwned::to_owned).collect()
 }
 
 fn items<'v>(value: &'v Value, pointer: &str) -> &'v [Value] {

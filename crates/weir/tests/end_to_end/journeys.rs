@@ -108,7 +108,7 @@ mod alone {
     }
 }
 
-/// What the journeys share, and the pictures of the README.
+/// What the journeys share, and the pictures of the documents.
 const PARTS: [&str; 3] = ["browser.mjs", "pictures.mjs", "receiver.mjs"];
 
 #[test]

@@ -1,10 +1,14 @@
-//! Runs the tour of the README: every shell block from the start of the server to "Scale out", with the README's own
-//! `receiver.py`; and the block of "Scale out" itself.
+//! Runs the shell blocks of the README, of the tour and of the guides, in this order and against one server; and the
+//! block that starts the roles.
 //!
-//! Only ports and the external address are replaced. A command with `…` needs a value of the reader and is skipped;
-//! [`WITH_A_VALUE_OF_THE_READER`] is the number of these commands, so no other command is skipped by mistake.
+//! Only ports, the external address and the folder of the examples are replaced. A block that cannot run here is marked
+//! `no-run` in its fence, and [`NOT_RUN`] says why.
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::{
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -16,13 +20,41 @@ use weir_test_support::{HeldPort, Redis};
 
 use crate::support::{App, Receiver, servers};
 
+macro_rules! documents {
+    ($($path:literal),*) => { [$(($path, include_str!(concat!("../../../../", $path)))),*] };
+}
+
 const README: &str = include_str!("../../../../README.md");
+const TOUR: &str = include_str!("../../../../docs/tour.md");
+const SIZING: &str = include_str!("../../../../docs/operations/sizing.md");
+const GUIDES: [(&str, &str); 13] = documents![
+    "docs/guides/limits.md",
+    "docs/guides/order-coalesce-expire.md",
+    "docs/guides/backlog-and-replays.md",
+    "docs/guides/dashboard.md",
+    "docs/guides/command-line.md",
+    "docs/guides/clients.md",
+    "docs/guides/declare.md",
+    "docs/guides/alerts.md",
+    "docs/guides/receiving.md",
+    "docs/guides/failures.md",
+    "docs/guides/signatures.md",
+    "docs/guides/keys-and-tenants.md",
+    "docs/guides/activity.md"
+];
 
-/// Commands that need a secret, an id or a signature: the cancel of a replay, `weir verify`, and the three reference
-/// receivers (`receivers.rs` runs those).
-const WITH_A_VALUE_OF_THE_READER: usize = 5;
+/// The blocks that are not run: the document, a piece of the block, and why.
+const NOT_RUN: [(&str, &str, &str); 3] = [
+    ("docs/guides/receiving.md", "--example receiver", "need the secret of the reader; `receivers.rs` runs them"),
+    ("docs/guides/receiving.md", "-- verify --id", "needs the request of the reader; `signatures.rs` verifies one"),
+    (
+        "docs/guides/signatures.md",
+        "weir verify --style",
+        "needs the request of the reader; `signatures.rs` verifies one",
+    ),
+];
 
-/// Replaces the programs of the tour: `cargo run --release -- …` runs the binary under test, and a refused request ends
+/// Replaces the programs of the blocks: `cargo run --release -- …` runs the binary under test, and a refused request ends
 /// the block.
 const PRELUDE: &str = r#"
 set -euo pipefail
@@ -31,58 +63,83 @@ curl() { command curl --fail-with-body --show-error --max-time 30 "$@"; }
 python3() { exec "$PYTHON" "$@"; }
 "#;
 
+#[test]
+fn every_block_is_run_or_has_a_reason() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides");
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), GUIDES.len(), "a guide is not in the list");
+    for (path, text) in [("README.md", README), ("docs/tour.md", TOUR)].into_iter().chain(GUIDES) {
+        for (language, block) in fences(text) {
+            let reasons = NOT_RUN.iter().filter(|(of, piece, _)| *of == path && block.contains(piece)).count();
+            match language {
+                "sh" => assert!(!block.lines().any(|line| code(line).contains('…')), "{path} cannot run:\n{block}"),
+                "sh no-run" => assert_eq!(reasons, 1, "{path} has a block without a reason:\n{block}"),
+                other => {
+                    assert!(!["bash", "shell", "console"].contains(&other), "{path}: a fence is `sh`, not {other}");
+                }
+            }
+        }
+    }
+    for (path, piece, _) in NOT_RUN {
+        let (_, text) = GUIDES.into_iter().find(|(of, _)| *of == path).unwrap();
+        assert!(
+            fences(text).any(|(language, block)| language == "sh no-run" && block.contains(piece)),
+            "{path}: {piece}"
+        );
+    }
+}
+
 #[tokio::test]
-async fn every_command_of_the_tour_works() {
+async fn every_command_of_the_readme_the_tour_and_the_guides_works() {
     let folder = tempfile::tempdir().unwrap();
     let port = HeldPort::hold().unwrap();
-    let blocks: Vec<&str> = fenced("sh").skip_while(|block| !block.contains("-- serve")).collect();
-    let tour = &blocks[..blocks.iter().position(|block| block.contains("weir migrate")).unwrap()];
-    let (server, rest) = tour.split_first().unwrap();
-    let keys = blocks.iter().find(|block| block.contains("/v1/keys")).unwrap();
+    let blocks: Vec<&str> = run_in(README).collect();
+    let [demo, server, destination, event] = blocks[..] else { panic!("the README has other blocks: {blocks:#?}") };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let demo = shell(elsewhere.path(), demo).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
 
     let app = App::launch(shell(folder.path(), server)).await.unwrap();
-    let with_ports = |text: &str| {
+    let adapted = |text: &str| {
         text.replace("localhost:8080", &app.address().to_string())
             .replace("-- audit", &format!("-- audit --server {}", app.url))
             .replace("127.0.0.1:9000", &format!("127.0.0.1:{}", port.number()))
-            .replace(r#"("127.0.0.1", 9000)"#, &format!(r#"("127.0.0.1", {})"#, port.number()))
+            .replace("receiver.py 9000", &format!("receiver.py {}", port.number()))
+            .replace("examples/receivers", concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/receivers"))
             .replace("https://example.com", "https://127.0.0.1:1")
     };
-    let receiver = fenced("python").find(|block| block.contains("HTTPServer")).unwrap();
-    std::fs::write(folder.path().join("receiver.py"), with_ports(receiver)).unwrap();
-
     // The block that creates the destination ends with the receiver, which runs for as long as the test.
-    let (start, rest) = rest.split_first().unwrap();
-    let mut receiver = shell(folder.path(), &with_ports(start)).stdout(Stdio::piped()).spawn().unwrap();
+    let mut receiver = shell(folder.path(), &adapted(destination)).stdout(Stdio::piped()).spawn().unwrap();
     let mut received = BufReader::new(receiver.stdout.take().unwrap()).lines();
     listens(port.number()).await;
 
-    // "Third terminal; set `ID` as above."
-    let id = start.lines().find(|line| line.starts_with("ID=")).unwrap();
-    let mut skipped = 0;
-    for block in rest.iter().chain([keys]) {
-        let (needs_a_value, commands): (Vec<&str>, Vec<&str>) =
-            block.lines().partition(|line| code(line).contains('…'));
-        skipped += needs_a_value.len();
-        let script = format!("{id}\n{}", with_ports(&commands.join("\n")));
-        let output = shell(folder.path(), &script).output().await.unwrap();
-        let [output_text, error] =
-            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(output.status.success(), "{block}\nended with {}\n{output_text}\n{error}", output.status);
+    let id = TOUR.lines().find(|line| line.starts_with("ID=")).unwrap();
+    let run = async |block: &str| {
+        let script = format!("{id}\n{}", adapted(block));
+        succeeds(block, shell(folder.path(), &script).output().await.unwrap());
+    };
+    for block in [event].into_iter().chain(run_in(TOUR)) {
+        run(block).await;
     }
-    assert_eq!(skipped, WITH_A_VALUE_OF_THE_READER);
     assert!(std::fs::read_to_string(folder.path().join("audit.svg")).unwrap().contains("</svg>"));
     everything_arrives(&mut received).await;
+    for block in GUIDES.into_iter().flat_map(|(_, text)| run_in(text)) {
+        run(block).await;
+    }
+    succeeds("the demo", demo.wait_with_output().await.unwrap());
+}
+
+fn succeeds(block: &str, output: Output) {
+    let [text, error] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{block}\nended with {}\n{text}\n{error}", output.status);
 }
 
 /// The shell runs the roles in the background. They end with its standard input, which closes when the test ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commands_of_scale_out_start_roles_that_deliver() {
+async fn the_commands_that_start_the_roles_start_roles_that_deliver() {
     let folder = tempfile::tempdir().unwrap();
     let (database, redis, receiver) =
         (servers::database().await, Redis::start().await.unwrap(), Receiver::start().await);
     let port = HeldPort::hold().unwrap();
-    let block = fenced("sh").find(|block| block.contains("weir scheduler &")).unwrap();
+    let block = run_in(SIZING).find(|block| block.contains("weir scheduler &")).unwrap();
     let address = format!("127.0.0.1:{}", port.number());
     let block = block.replace("postgres://weir:…@db/weir", &database).replace("redis://cache:6379", &redis.url());
     let block = block.replace("127.0.0.1:8080", &address);
@@ -119,17 +176,15 @@ async fn the_commands_of_scale_out_start_roles_that_deliver() {
     ended.await.expect("the roles end with the script");
 }
 
-/// Asserts that the receiver gets all events of the tour: 150 events, the reminder, the last coalesced state, and
-/// revisions in order.
+/// Asserts that the receiver gets all events: that of the README, and 150 events, the reminder, the last coalesced
+/// state, and revisions in order, of the tour.
 async fn everything_arrives(received: &mut Lines<BufReader<ChildStdout>>) {
     let (mut created, mut percent, mut reminded, mut revisions) = (0, 0, false, Vec::new());
     let arrivals = async {
-        while created < 150 || percent < 1000 || !reminded || revisions.len() < 5 {
+        while created < 151 || percent < 1000 || !reminded || revisions.len() < 5 {
             let line = received.next_line().await.unwrap().expect("the receiver runs");
-            let Some((verdict, event)) = line.split_once(" evt_") else { continue };
-            // The answer to the creation of the destination has no final newline, so the first event follows it on the
-            // same line.
-            assert!(verdict.ends_with("verified"), "{line}");
+            assert!(!line.starts_with("refused"), "{line}");
+            let Some(event) = line.strip_prefix("accepted ") else { continue };
             let event: Value = serde_json::from_str(event.split_once(' ').unwrap().1).unwrap();
             match event["type"].as_str().unwrap() {
                 "video.created" => created += 1,
@@ -144,11 +199,21 @@ async fn everything_arrives(received: &mut Lines<BufReader<ChildStdout>>) {
     assert_eq!(revisions, [1, 2, 3, 4, 5]);
 }
 
-/// The README's fenced blocks of a language, in order.
-fn fenced(language: &str) -> impl Iterator<Item = &'static str> {
-    let fence = format!("```{language}\n");
-    let starts: Vec<usize> = README.match_indices(&fence).map(|(at, fence)| at + fence.len()).collect();
-    starts.into_iter().map(|start| README[start..].split_once("\n```").unwrap().0)
+/// The shell blocks of a document that are run, in order.
+fn run_in(text: &'static str) -> impl Iterator<Item = &'static str> {
+    fences(text).filter_map(|(language, block)| (language == "sh").then_some(block))
+}
+
+/// The fenced blocks of a document, each with the words behind its fence.
+fn fences(text: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (_, after) = rest.split_once("\n```")?;
+        let (language, after) = after.split_once('\n')?;
+        let (block, after) = after.split_once("\n```")?;
+        rest = after;
+        Some((language, block))
+    })
 }
 
 /// A line without its comment.

@@ -68,7 +68,7 @@ async fn judge(api: &App, receiver: &Receiver, loaded: &[(String, Vec<String>)])
     }
 }
 
-/// The backup command of `docs/operations.md`.
+/// The backup command of `docs/operations/backup.md`.
 fn back_up_file(folder: &Path) {
     let running = rusqlite::Connection::open(folder.join("weir.db")).unwrap();
     running.execute("VACUUM INTO ?", [folder.join("backup.db").to_str().unwrap()]).unwrap();
