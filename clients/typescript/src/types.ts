@@ -185,7 +185,7 @@ export interface Backlog {
   configured_per_s: number | null;
   effective_per_s: number | null;
   achieved_per_s: number;
-  inflow_per_s: number;
+  arrivals_per_s: number;
   drain_eta_s: number | null;
   drains: boolean | null;
 }
@@ -526,14 +526,15 @@ export interface OverviewRow {
   pending: number;
   retrying: number;
   delivering: number;
-  dead: number;
+  /** Dead and failed deliveries that were not sent again. */
+  undelivered: number;
   backlog: number;
   oldest_age_s: number | null;
   configured_per_s: number | null;
   effective_per_s: number | null;
   achieved_per_s: number;
   arrivals_per_s: number;
-  use: number | null;
+  utilisation: number | null;
   binding: Binding | "min_interval" | null;
   drain_eta_s: number | null;
   drains: boolean | null;

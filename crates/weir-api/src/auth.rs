@@ -16,6 +16,7 @@ pub(crate) mod access;
 mod address;
 mod caller;
 mod cookie;
+mod digest;
 mod keys;
 mod public_url;
 pub(crate) mod same_origin;
@@ -25,8 +26,9 @@ mod throttle;
 pub use address::{RemoteAddress, TrustedProxies};
 pub(crate) use caller::{Caller, Credential, Sharer};
 pub(crate) use cookie::SessionCookie;
-pub use keys::{ApiKeys, KeyRing};
-pub(crate) use keys::{NoCaller, Trial, digest};
+pub(crate) use digest::digest;
+pub use keys::{KeyRing, SettingKeys};
+pub(crate) use keys::{NoCaller, Trial};
 pub use public_url::{InvalidPublicUrl, PublicUrl};
 
 /// Whether a path needs a key or a session. The login needs none, and neither does the logout: it must also remove a

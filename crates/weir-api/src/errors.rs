@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use crate::problem::{ApiResult, FieldError, Problem};
+use weir_api_types::FieldError;
+
+use crate::problem::{ApiResult, Problem};
 
 /// The most errors that a client gets at once. Nobody reads more, and a body may have an error for every few bytes.
 const MAX_ERRORS: usize = 100;

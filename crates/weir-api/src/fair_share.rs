@@ -1,8 +1,8 @@
-//! Places that keys share fairly: open streams, audits, and reads of much data at one time.
+//! Seats that keys share fairly: open streams, audits, and reads of much data at one time.
 //!
-//! A key gets another place only while more places are free than it has. So a key that is alone has half of them, two
-//! keys have a third each, and some are free for the next key as long as there are fewer keys than places. Nobody has to
-//! give a place back for that. Source: Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998, with the factor 1.
+//! A key gets another seat only while more seats are free than it has. So a key that is alone has half of them, two
+//! keys have a third each, and some are free for the next key as long as there are fewer keys than seats. Nobody has to
+//! give a seat back for that. Source: Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998, with the factor 1.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -28,47 +28,47 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The waiting requests of one key, which bounds what they hold in memory. More than the tabs of a team ask for at once.
 const MAX_WAITING_OF_KEY: usize = 64;
 
-/// Places that are shared. Clones share the same places.
+/// Seats that are shared. Clones share the same seats.
 #[derive(Clone)]
 pub(crate) struct FairShare {
     /// The name for metrics and refusals.
     name: &'static str,
-    places: usize,
-    state: Arc<Mutex<Places>>,
+    seats: usize,
+    state: Arc<Mutex<Seats>>,
 }
 
 #[derive(Default)]
-struct Places {
+struct Seats {
     taken: usize,
-    /// No entry without a place.
+    /// No entry without a seat.
     by_sharer: HashMap<Sharer, usize>,
     /// In the order of their arrival.
-    waiting: VecDeque<(Sharer, oneshot::Sender<Place>)>,
+    waiting: VecDeque<(Sharer, oneshot::Sender<Seat>)>,
 }
 
-/// A place, until it is dropped.
-pub(crate) struct Place {
+/// A seat, until it is dropped.
+pub(crate) struct Seat {
     sharer: Sharer,
     share: FairShare,
 }
 
 impl FairShare {
-    pub(crate) fn new(name: &'static str, places: usize) -> Self {
-        Self { name, places, state: Arc::default() }
+    pub(crate) fn new(name: &'static str, seats: usize) -> Self {
+        Self { name, seats, state: Arc::default() }
     }
 
-    /// A place at once, or none.
-    pub(crate) fn take_now(&self, sharer: Sharer) -> Option<Place> {
-        self.lock().may_take(sharer, self.places).then(|| self.place(sharer))
+    /// A seat at once, or none.
+    pub(crate) fn take_now(&self, sharer: Sharer) -> Option<Seat> {
+        self.lock().may_take(sharer, self.seats).then(|| self.seat(sharer))
     }
 
-    /// A place when it is this sharer's turn; `None` if that takes too long, or if too many wait already.
-    pub(crate) async fn take(&self, sharer: Sharer) -> Option<Place> {
+    /// A seat when it is this sharer's turn; `None` if that takes too long, or if too many wait already.
+    pub(crate) async fn take(&self, sharer: Sharer) -> Option<Seat> {
         let turn = {
             let mut state = self.lock();
-            // Whoever may take a place now waits for nobody: others wait only for places that they may not take.
-            if state.may_take(sharer, self.places) {
-                return Some(self.place(sharer));
+            // Whoever may take a seat now waits for nobody: others wait only for seats that they may not take.
+            if state.may_take(sharer, self.seats) {
+                return Some(self.seat(sharer));
             }
             state.waiting.retain(|(_, turn)| !turn.is_closed());
             if state.waiting.iter().filter(|(other, _)| *other == sharer).count() >= MAX_WAITING_OF_KEY {
@@ -78,26 +78,26 @@ impl FairShare {
             state.waiting.push_back((sharer, sender));
             turn
         };
-        // A place that arrives too late, or for a client that has gone, is dropped with the channel.
+        // A seat that arrives too late, or for a client that has gone, is dropped with the channel.
         tokio::time::timeout(PATIENCE, turn).await.ok()?.ok()
     }
 
-    /// The place that [`Places::may_take`] has counted.
-    fn place(&self, sharer: Sharer) -> Place {
-        Place { sharer, share: self.clone() }
+    /// The seat that [`Seats::may_take`] has counted.
+    fn seat(&self, sharer: Sharer) -> Seat {
+        Seat { sharer, share: self.clone() }
     }
 
     /// The counts are complete after each step, also after a panic.
-    fn lock(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, Seats> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Places {
-    /// Counts another place of this sharer, if it may have one.
-    fn may_take(&mut self, sharer: Sharer, places: usize) -> bool {
+impl Seats {
+    /// Counts another seat of this sharer, if it may have one.
+    fn may_take(&mut self, sharer: Sharer, seats: usize) -> bool {
         let own = self.by_sharer.get(&sharer).copied().unwrap_or_default();
-        let may_take = own < places - self.taken;
+        let may_take = own < seats - self.taken;
         if may_take {
             self.taken += 1;
             *self.by_sharer.entry(sharer).or_default() += 1;
@@ -115,24 +115,24 @@ impl Places {
         }
     }
 
-    /// The first that waits for a place and may have one now. It is counted.
-    fn next(&mut self, places: usize) -> Option<(Sharer, oneshot::Sender<Place>)> {
+    /// The first that waits for a seat and may have one now. It is counted.
+    fn next(&mut self, seats: usize) -> Option<(Sharer, oneshot::Sender<Seat>)> {
         self.waiting.retain(|(_, turn)| !turn.is_closed());
         let sharers: Vec<Sharer> = self.waiting.iter().map(|(sharer, _)| *sharer).collect();
-        let first = sharers.into_iter().position(|sharer| self.may_take(sharer, places))?;
+        let first = sharers.into_iter().position(|sharer| self.may_take(sharer, seats))?;
         self.waiting.remove(first)
     }
 }
 
-impl Drop for Place {
+impl Drop for Seat {
     fn drop(&mut self) {
         self.share.lock().give_back(self.sharer);
-        // The lock is held for one step each: a place that nobody receives is dropped, which takes the lock again.
+        // The lock is held for one step each: a seat that nobody receives is dropped, which takes the lock again.
         while let Some((sharer, turn)) = {
             let mut state = self.share.lock();
-            state.next(self.share.places)
+            state.next(self.share.seats)
         } {
-            drop(turn.send(self.share.place(sharer)));
+            drop(turn.send(self.share.seat(sharer)));
         }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
     const B: Sharer = Sharer::Setting(1);
     const C: Sharer = Sharer::Nobody;
 
-    fn take_all(share: &FairShare, sharer: Sharer) -> Vec<Place> {
+    fn take_all(share: &FairShare, sharer: Sharer) -> Vec<Seat> {
         std::iter::from_fn(|| share.take_now(sharer)).collect()
     }
 
@@ -200,7 +200,7 @@ mod tests {
         }
         assert!(share.take(A).await.is_none(), "too many wait already");
         let other = tokio::time::timeout(Duration::ZERO, share.take(B)).await;
-        assert!(other.is_ok_and(|place| place.is_some()), "another key does not wait");
+        assert!(other.is_ok_and(|seat| seat.is_some()), "another key does not wait");
         drop(running);
         let served = join_all(flood).await;
         assert!(served.into_iter().all(|served| served.unwrap()));
@@ -216,7 +216,7 @@ mod tests {
         let mut gone = Box::pin(share.take(A));
         assert!((&mut gone).now_or_never().is_none());
         drop(running);
-        assert_eq!(share.lock().taken, 1, "the place was sent");
+        assert_eq!(share.lock().taken, 1, "the seat was sent");
         drop(gone);
         assert_eq!(share.lock().taken, 0);
     }

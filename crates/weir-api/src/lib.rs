@@ -30,7 +30,7 @@
 //! 4. Strings with a form are types in `readers::texts`: one pattern, one parser, one message.
 //! 5. Rules that need the configuration or the store run in `read_with`, so that the client gets their errors with all
 //!    others.
-//! 6. Answer with a `*View` that derives `Serialize` and `ToSchema`.
+//! 6. Answer with a type of `weir-api-types`, which a function of the resource makes from types of the domain.
 //! 7. Add the handler to the table in `routes`, with who may use it, and to `paths` in `openapi`. A test compares the
 //!    two.
 //!
@@ -47,6 +47,7 @@ mod browser_headers;
 mod docs;
 mod errors;
 mod fair_share;
+mod figures;
 mod hosts;
 mod meters;
 mod observe;
@@ -60,13 +61,14 @@ mod routes;
 mod spans;
 mod state;
 
-pub use auth::{ApiKeys, InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress, TrustedProxies};
+pub use auth::{InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress, SettingKeys, TrustedProxies};
 pub use hosts::Hosts;
 pub use overview::LiveOverview;
 pub use readers::body::BodyBudget;
 pub use routes::{operations_router, router};
 pub use spans::{RequestSpan, RequestSpans, StartedSpan};
 pub use state::{
-    ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Installation, Operations, QueueDepths,
-    ReadQueueDepths, Readiness, RenderMetrics,
+    ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Installation, Operations, ReadQueueDepths, Readiness,
+    RenderMetrics,
 };
+pub use weir_api_types::QueueDepths;

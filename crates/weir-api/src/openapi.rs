@@ -26,16 +26,28 @@ use crate::{
     problem::ProblemKind,
     readers::{query::Query, texts},
     resources::{
-        activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
-        preview, purge, replays, secrets, session, status, stream, test_event, verify,
+        activity, alerts, audit, backlog, deliveries, destinations,
+        destinations::{
+            body::BodyRequest, request::DestinationRequest, retry::RetryRequest, signature::SignatureRequest,
+        },
+        events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, status, stream,
+        test_event, verify,
     },
 };
+use weir_api_types as types;
 
 /// Rules between fields, which the derived schemas do not contain, by the name of the schema.
 fn keywords() -> Vec<(&'static str, Value)> {
-    let mut all = destinations::keywords().to_vec();
-    all.push(("VerifyRequest", verify::VerifyRequest::keywords()));
-    all
+    vec![
+        ("DestinationRequest", DestinationRequest::keywords()),
+        ("DestinationPatch", DestinationRequest::keywords()),
+        ("DestinationReplacement", DestinationRequest::keywords()),
+        ("RetryRequest", RetryRequest::keywords()),
+        ("SignatureRequest", SignatureRequest::keywords()),
+        ("BodyRequest", BodyRequest::keywords()),
+        ("PreviewRequest", preview::PreviewRequest::keywords()),
+        ("VerifyRequest", verify::VerifyRequest::keywords()),
+    ]
 }
 
 /// The document as served. It is made with the router, from the same table.
@@ -129,12 +141,12 @@ const SECURITY_SCHEME: &str = "api_key";
         status::show, health::live, health::ready, health::metrics, openapi, docs::page
     ),
     components(schemas(
-        crate::problem::ProblemDocument<'_>,
+        types::Problem,
         texts::ApiKeyIdText, texts::AttemptErrorText, texts::DeliveryIdText, texts::DeliveryStatesText, texts::DestinationIdText,
         texts::DestinationConditionText, texts::EventIdText, texts::EventPatternText,
         texts::FailureStatesText, texts::IdempotencyKeyText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
-        overview::OrderText, overview::SearchText, overview::StandingText, stream::SnapshotView, stream::ChangeView<'_>,
+        overview::OrderText, overview::OverviewSearchText, overview::StandingText, types::Snapshot, types::StreamChange,
         texts::ReplayIdText, texts::SearchText, texts::TenantText, texts::TimeText
     )),
     security(("api_key" = ["admin"])),

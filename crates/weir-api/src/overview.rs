@@ -12,12 +12,13 @@
 
 mod broadcast;
 mod changes;
-mod figures;
+mod live;
+mod row;
 mod sample;
 mod sampler;
 
 pub(crate) use broadcast::Samples;
 pub(crate) use changes::{Change, ChangeKind, DestinationChange};
-pub(crate) use figures::Figures;
-pub(crate) use sample::{Order, Row, Sample, Standing, Totals};
-pub use sampler::LiveOverview;
+pub use live::LiveOverview;
+pub(crate) use row::Row;
+pub(crate) use sample::{Order, Sample, Standing, Totals};

@@ -7,8 +7,9 @@ use std::{borrow::Cow, time::Duration};
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use serde::{Serialize, Serializer};
-use utoipa::{ToResponse, ToSchema};
+use serde::Serialize;
+use utoipa::ToResponse;
+use weir_api_types::{self as types, FieldError};
 use weir_store::StoreError;
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -125,17 +126,6 @@ impl ProblemKind {
     }
 }
 
-/// One error of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct FieldError {
-    /// The invalid value, as a JSON pointer into the body. For a query parameter: `/` and its name.
-    #[schema(example = "/rate_limits/0/limit")]
-    pub(crate) pointer: String,
-    /// The expected value.
-    #[schema(example = "must be a whole number from 1 to 1000000")]
-    pub(crate) detail: String,
-}
-
 /// A refused request.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
@@ -189,18 +179,19 @@ impl Problem {
         &self.detail
     }
 
+    #[cfg(test)]
     pub(crate) fn errors(&self) -> &[FieldError] {
         &self.errors
     }
 
     /// The document that clients see.
-    pub(crate) fn document(&self) -> ProblemDocument<'_> {
-        ProblemDocument {
-            kind: self.kind.uri(),
-            title: self.kind.title(),
+    pub(crate) fn document(&self) -> types::Problem {
+        types::Problem {
+            kind: self.kind.uri().to_owned(),
+            title: self.kind.title().to_owned(),
             status: self.kind.status().as_u16(),
-            detail: &self.detail,
-            errors: &self.errors,
+            detail: self.detail.clone().into_owned(),
+            errors: self.errors.clone(),
         }
     }
 }
@@ -209,33 +200,11 @@ fn describe(error: &FieldError) -> String {
     if error.pointer.is_empty() { error.detail.clone() } else { format!("{} {}", error.pointer, error.detail) }
 }
 
-/// An RFC 9457 problem.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-#[schema(as = Problem)]
-pub(crate) struct ProblemDocument<'a> {
-    /// The kind of problem, as a reference into the documentation of this server.
-    #[serde(rename = "type")]
-    #[schema(value_type = String, example = "/docs#problem-invalid")]
-    kind: &'static str,
-    /// A short description of the kind.
-    #[schema(value_type = String)]
-    title: &'static str,
-    /// The HTTP status.
-    status: u16,
-    /// The cause of this occurrence.
-    #[schema(value_type = String)]
-    detail: &'a str,
-    /// Every validation error of the request.
-    #[serde(skip_serializing_if = "<[FieldError]>::is_empty")]
-    #[schema(value_type = Vec<FieldError>, required = false)]
-    errors: &'a [FieldError],
-}
-
 /// The current state does not allow this operation
 #[derive(ToResponse)]
 #[response(description = "The current state does not allow this operation", content_type = "application/problem+json")]
 #[expect(dead_code, reason = "describes the response of a conflict; a `Problem` is sent")]
-pub(crate) struct Refused(ProblemDocument<'static>);
+pub(crate) struct Refused(types::Problem);
 
 /// The resource has another version than the request names
 #[derive(ToResponse)]
@@ -244,7 +213,7 @@ pub(crate) struct Refused(ProblemDocument<'static>);
     content_type = "application/problem+json"
 )]
 #[expect(dead_code, reason = "describes the response of a failed precondition; a `Problem` is sent")]
-pub(crate) struct Changed(ProblemDocument<'static>);
+pub(crate) struct Changed(types::Problem);
 
 /// Too many keys were tried that are not valid
 #[derive(ToResponse)]
@@ -253,13 +222,7 @@ pub(crate) struct Changed(ProblemDocument<'static>);
     content_type = "application/problem+json"
 )]
 #[expect(dead_code, reason = "describes the response of a throttled login; a `Problem` is sent")]
-pub(crate) struct Throttled(ProblemDocument<'static>);
-
-impl Serialize for Problem {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.document().serialize(serializer)
-    }
-}
+pub(crate) struct Throttled(types::Problem);
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
@@ -363,7 +326,7 @@ mod tests {
         ];
         for (error, status, retry) in table {
             let problem = Problem::from(error);
-            let text = serde_json::to_string(&problem).unwrap();
+            let text = serde_json::to_string(&problem.document()).unwrap();
             assert!(!text.contains("sda1") && !text.contains("table"), "{text}");
             let response = problem.into_response();
             assert_eq!(response.status(), status);

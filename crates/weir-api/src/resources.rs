@@ -12,7 +12,6 @@ pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod ingest;
 pub(crate) mod keys;
-mod load;
 pub(crate) mod overview;
 pub(crate) mod preview;
 pub(crate) mod purge;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use axum::extract::FromRef;
+use weir_api_types::QueueDepths;
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
 use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Terms, Wake};
 use weir_store::SharedStore;
@@ -82,21 +83,6 @@ pub struct Installation {
 
 /// Reads the depths of the queue; `None` while the queue cannot be reached.
 pub type ReadQueueDepths = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<QueueDepths>> + Send>> + Send + Sync>;
-
-/// How much is in the queue.
-#[derive(Debug, Clone, Copy, serde::Serialize, utoipa::ToSchema)]
-pub struct QueueDepths {
-    /// Destinations that have something to send.
-    pub jobs: u64,
-    /// Permits that no worker has taken yet.
-    pub ready: u64,
-    /// How long the oldest of them has waited.
-    pub oldest_waited_ms: u64,
-    /// Permits that have no slot yet.
-    pub queued: u64,
-    /// Sends started and not yet settled.
-    pub in_flight: u64,
-}
 
 /// Renders the metrics of this process in the Prometheus text format.
 pub type RenderMetrics = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = String> + Send>> + Send + Sync>;

@@ -16,6 +16,7 @@ mod backoff;
 pub mod body;
 pub mod breaker;
 pub mod claim;
+mod condition;
 pub mod delivery;
 pub mod destination;
 pub mod error_kind;
@@ -39,6 +40,7 @@ pub mod time;
 pub mod trace;
 
 pub use backoff::Backoff;
+pub use condition::Condition;
 pub use delivery::DeliveryState;
 pub use destination::Destination;
 pub use error_kind::ErrorKind;

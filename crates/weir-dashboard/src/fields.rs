@@ -3,12 +3,6 @@
 //! Anybody may send a form, so only its first bytes are read before the API knows its sender. They are enough for a
 //! login and for most forms.
 
-use std::{
-    collections::hash_map::DefaultHasher,
-    hash::{Hash as _, Hasher as _},
-    sync::Arc,
-};
-
 use axum::{
     body::Body,
     extract::{FromRequest, Request},
@@ -18,11 +12,11 @@ use http::{StatusCode, header};
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 use url::form_urlencoded;
-use weir_core::inbound::{ByteBudget, HeldBytes, time_to_arrive};
+use weir_api_types as types;
+use weir_core::inbound::{HeldBytes, time_to_arrive};
 
 use crate::{
     client::{ApiPath, Client},
-    frame::Me,
     refusal::Refusal,
     site::Site,
 };
@@ -32,26 +26,6 @@ const MAX_OPEN_BYTES: usize = 4 * 1024;
 /// The largest form: a pasted request body of the size that the API verifies, in which the browser has encoded each
 /// byte as three.
 const MAX_BYTES: usize = 3 * 256 * 1024;
-/// The memory for the forms that are larger than [`MAX_OPEN_BYTES`]. One sender alone may have five of the largest.
-const BUDGET_BYTES: usize = 16 * 1024 * 1024;
-
-/// The bytes of forms that the dashboard may hold at one time, shared by those who send them.
-#[derive(Debug, Clone)]
-pub(crate) struct FormBudget(Arc<ByteBudget<u64>>);
-
-impl Default for FormBudget {
-    fn default() -> Self {
-        Self(ByteBudget::new(BUDGET_BYTES))
-    }
-}
-
-impl FormBudget {
-    fn open(&self, sender: &Me) -> HeldBytes<u64> {
-        let mut hasher = DefaultHasher::new();
-        sender.name.hash(&mut hasher);
-        self.0.open(hasher.finish())
-    }
-}
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fields(Vec<(String, String)>);
@@ -105,14 +79,14 @@ impl FromRequest<Site> for Fields {
             return Ok(Self::parse(&form.bytes));
         }
         let api = Client::new(site.api.clone(), site.carry, &parts);
-        let me: Me = match api.get(&ApiPath::of(["me"])).await {
+        let me: types::Me = match api.get(&ApiPath::of(["me"])).await {
             Ok(me) => me,
             Err(refusal) => {
                 form.drop_rest().await;
                 return Err(refusal);
             }
         };
-        match form.read_to(MAX_BYTES, Some(site.forms.open(&me))).await? {
+        match form.read_to(MAX_BYTES, Some(site.forms.open(me.name.as_deref()))).await? {
             Read::End => Ok(Self::parse(&form.bytes)),
             Read::More => {
                 Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "The form is too large", "The form is too large."))

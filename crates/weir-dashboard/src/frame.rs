@@ -1,6 +1,9 @@
 //! The frame around every page: navigation, who is logged in, the message of the last action, live updates.
 
-use serde::{Deserialize, Deserializer, de};
+use std::str::FromStr;
+
+use serde::Deserialize;
+use weir_api_types as types;
 use weir_core::access::Role;
 
 use crate::{assets, flash::Flash, site::Site};
@@ -95,12 +98,12 @@ impl Section {
     }
 }
 
-/// The answer of `GET /v1/me`.
+/// The caller (`GET /v1/me`).
 #[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "types::Me")]
 pub(crate) struct Me {
     /// Null without configured keys.
     pub(crate) name: Option<String>,
-    #[serde(deserialize_with = "role")]
     pub(crate) role: Role,
     pub(crate) tenants: Option<Vec<String>>,
     pub(crate) keys_required: bool,
@@ -114,8 +117,13 @@ impl Me {
     }
 }
 
-fn role<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Role, D::Error> {
-    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+impl TryFrom<types::Me> for Me {
+    type Error = <Role as FromStr>::Err;
+
+    fn try_from(me: types::Me) -> Result<Self, Self::Error> {
+        let types::Me { name, role, tenants, keys_required, version, .. } = me;
+        Ok(Self { name, role: role.parse()?, tenants, keys_required, version })
+    }
 }
 
 /// An entry of the navigation.

@@ -1,8 +1,8 @@
 //! The dashboard: pages for people, made from the answers of the HTTP API.
 //!
 //! The dashboard is a client of the API within the process (`client`). It has no rights, makes no SQL and keeps no
-//! state: a page asks the API with the browser's cookie, reads the answer into a small struct of the fields that it
-//! shows, and renders a template.
+//! state: a page asks the API with the browser's cookie, reads the answer into its type of `weir-api-types`, and renders a
+//! template.
 //!
 //! ```text
 //!   browser ──▶ guard ──▶ pages ──▶ client ──▶ API router
@@ -15,8 +15,8 @@
 //!
 //! # How to add a page
 //!
-//! 1. A file in `pages`: a struct that derives `Deserialize` for the answer of the API, with the types of `units` for
-//!    its numbers and times, and a struct with the field `frame: Frame` that derives `Template`.
+//! 1. A file in `pages`: a struct with the field `frame: Frame` that derives `Template`. `extend!` gives an answer of the
+//!    API the methods that the template needs, and `units` shows its numbers and times: `{{ row.backlog.count() }}`.
 //! 2. A handler `async fn show(visit: Visit, …) -> Answered`: ask the API with `tokio::try_join!(visit.me(), …)`, and
 //!    answer with `visit.page(&…)`. A refusal goes up with `?`; it becomes a page with its status, or the login.
 //! 3. A template that extends `layout.html`. askama escapes every value. Links begin with `{{ frame.base() }}`.
@@ -46,9 +46,11 @@ mod assets;
 mod client;
 mod delivery_filter;
 mod example;
+mod extend;
 mod fields;
 mod fingerprint;
 mod flash;
+mod form_budget;
 mod frame;
 mod guard;
 mod json_text;

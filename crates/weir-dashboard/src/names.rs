@@ -3,22 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use futures_util::future::join_all;
-use serde::Deserialize;
+use weir_api_types::{BriefDestination, Destination, Overview};
 
 use crate::{client::ApiPath, refusal::Refusal, visit::Visit};
-
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct NamedDestination {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) url: String,
-}
-
-impl NamedDestination {
-    pub(crate) fn label(&self) -> &str {
-        label(&self.name, &self.url)
-    }
-}
 
 /// The name, or the URL of a destination without one. A name of white space only would make a link without a text.
 pub(crate) fn label<'a>(name: &'a str, url: &'a str) -> &'a str {
@@ -34,8 +21,8 @@ impl Names {
     pub(crate) async fn read<'a>(visit: &Visit, ids: impl IntoIterator<Item = &'a str>) -> Self {
         let ids: BTreeSet<&str> = ids.into_iter().filter(|id| !id.is_empty()).collect();
         let read = ids.into_iter().map(async |id| {
-            let found: Result<NamedDestination, Refusal> = visit.api.get(&ApiPath::of(["destinations", id])).await;
-            found.ok().map(|found| (id.to_owned(), found.label().to_owned()))
+            let found: Result<Destination, Refusal> = visit.api.get(&ApiPath::of(["destinations", id])).await;
+            found.ok().map(|found| (id.to_owned(), label(&found.settings.name, &found.settings.url).to_owned()))
         });
         Self(join_all(read).await.into_iter().flatten().collect())
     }
@@ -46,17 +33,17 @@ impl Names {
 }
 
 /// The destinations with a text in their name or URL: so many that one with exactly this name is among them.
-async fn search(visit: &Visit, text: &str) -> Result<Vec<NamedDestination>, Refusal> {
+async fn search(visit: &Visit, text: &str) -> Result<Vec<BriefDestination>, Refusal> {
     let path = ApiPath::of(["overview"]).with("q", text).with("sort", "name").with("limit", "50");
-    let found: crate::views::List<Found> = visit.api.get(&path).await?;
+    let found: Overview = visit.api.get(&path).await?;
     Ok(found.data.into_iter().map(|row| row.destination).collect())
 }
 
 /// The first two destinations that have exactly this name or URL.
 fn exactly<'a>(
-    found: &'a [NamedDestination],
+    found: &'a [BriefDestination],
     given: &str,
-) -> (Option<&'a NamedDestination>, Option<&'a NamedDestination>) {
+) -> (Option<&'a BriefDestination>, Option<&'a BriefDestination>) {
     let mut exact = found.iter().filter(|one| one.name.trim() == given || one.url == given);
     (exact.next(), exact.next())
 }
@@ -82,9 +69,4 @@ pub(crate) async fn destination_id(visit: &Visit, given: &str) -> Result<Result<
         (_, _, []) => Err(format!("No destination has “{given}” in its name or URL.")),
         _ => Err(format!("Several destinations have “{given}” in their names or URLs; name one of them exactly.")),
     })
-}
-
-#[derive(Deserialize)]
-struct Found {
-    destination: NamedDestination,
 }

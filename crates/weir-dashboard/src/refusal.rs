@@ -6,7 +6,9 @@
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
-use serde::Deserialize;
+use weir_api_types::{FieldError, Problem};
+
+use crate::extend::extend;
 
 /// The problem document of the API, with the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,22 +21,6 @@ pub(crate) struct Refusal {
     pub(crate) retry_after: Option<String>,
 }
 
-/// One invalid value of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct FieldError {
-    /// A JSON pointer into the body.
-    pub(crate) pointer: String,
-    pub(crate) detail: String,
-}
-
-#[derive(Deserialize)]
-struct ProblemDocument {
-    title: String,
-    detail: String,
-    #[serde(default)]
-    errors: Vec<FieldError>,
-}
-
 impl Refusal {
     pub(crate) fn new(status: StatusCode, title: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { status, title: title.into(), detail: detail.into(), errors: Vec::new(), retry_after: None }
@@ -43,8 +29,8 @@ impl Refusal {
     /// From an answer of the API that is no success.
     pub(crate) fn of_answer(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         let retry_after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        match serde_json::from_slice::<ProblemDocument>(body) {
-            Ok(ProblemDocument { title, detail, errors }) => Self { status, title, detail, errors, retry_after },
+        match serde_json::from_slice::<Problem>(body) {
+            Ok(Problem { title, detail, errors, .. }) => Self { status, title, detail, errors, retry_after },
             Err(_) => Self { retry_after, ..Self::broken(&"the API refused a request without a problem document") },
         }
     }
@@ -64,22 +50,24 @@ impl Refusal {
     pub(crate) fn sentence(&self) -> String {
         match self.errors.as_slice() {
             [] => self.detail.clone(),
-            errors => errors.iter().map(FieldError::sentence).collect::<Vec<_>>().join("; "),
+            errors => errors.iter().map(FieldErrorText::sentence).collect::<Vec<_>>().join("; "),
         }
     }
 }
 
-impl FieldError {
-    /// `/rate_limits/0/limit must be …` as `rate_limits, number 1, limit must be …`.
-    pub(crate) fn sentence(&self) -> String {
-        let parts = self.pointer.split('/').filter(|part| !part.is_empty());
-        let words: Vec<String> = parts
-            .map(|part| match part.parse::<usize>() {
-                Ok(index) => format!("number {}", index + 1),
-                Err(_) => part.replace("~1", "/").replace("~0", "~"),
-            })
-            .collect();
-        if words.is_empty() { self.detail.clone() } else { format!("{} {}", words.join(", "), self.detail) }
+extend! {
+    pub(crate) trait FieldErrorText for FieldError {
+        /// `/rate_limits/0/limit must be …` as `rate_limits, number 1, limit must be …`.
+        fn sentence(&self) -> String {
+            let parts = self.pointer.split('/').filter(|part| !part.is_empty());
+            let words: Vec<String> = parts
+                .map(|part| match part.parse::<usize>() {
+                    Ok(index) => format!("number {}", index + 1),
+                    Err(_) => part.replace("~1", "/").replace("~0", "~"),
+                })
+                .collect();
+            if words.is_empty() { self.detail.clone() } else { format!("{} {}", words.join(", "), self.detail) }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use axum::Router;
 use weir_core::Clock;
 
-use crate::{client::CarryExtensions, fields::FormBudget};
+use crate::{client::CarryExtensions, form_budget::FormBudget};
 
 /// What the composition root gives to the dashboard.
 #[derive(Clone)]

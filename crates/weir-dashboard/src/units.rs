@@ -1,16 +1,13 @@
-//! Numbers and times as people read them. View structs declare these types, so that templates only name the field.
-//!
-//! Each type reads the plain JSON value of the API and writes text, or HTML for times.
+//! Numbers and times as people read them: [`Units`] gives the plain values of the API's answers these types, which write text,
+//! or HTML for times.
 
 use std::{fmt, time::Duration};
 
 use askama::filters::HtmlSafe;
-use serde::Deserialize;
 use weir_core::{Timestamp, time::InWords};
 
 /// A whole number with commas: `12,345`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Count(pub(crate) u64);
 
 impl fmt::Display for Count {
@@ -27,8 +24,7 @@ impl fmt::Display for Count {
 }
 
 /// A rate in the unit that people can count: `120/s`, `9.8/s`, `12/min`, `3/h`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd)]
 pub(crate) struct PerSecond(pub(crate) f64);
 
 impl fmt::Display for PerSecond {
@@ -56,8 +52,7 @@ fn short(value: f64) -> String {
 }
 
 /// A duration with its two largest units: `850 ms`, `12 s`, `3 min 5 s`, `4 d 3 h`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd)]
 pub(crate) struct Seconds(pub(crate) f64);
 
 impl Seconds {
@@ -75,8 +70,7 @@ impl fmt::Display for Seconds {
 }
 
 /// A share of 1 as a percentage: `97 %`. It rounds down near 100 %, so that 100 % means all.
-#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd)]
 pub(crate) struct Share(pub(crate) f64);
 
 impl Share {
@@ -98,8 +92,7 @@ impl fmt::Display for Share {
 }
 
 /// An instant as `<time>`: the day and the clock in UTC. The script of the page shows it in the reader's zone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct At(pub(crate) Timestamp);
 
 impl At {
@@ -162,6 +155,46 @@ impl fmt::Display for Countdown {
 }
 
 impl HtmlSafe for Countdown {}
+
+/// The numbers of the API's answers in their units.
+pub(crate) trait Units: Copy {
+    fn count(&self) -> Count
+    where
+        Self: Into<u64>,
+    {
+        Count((*self).into())
+    }
+
+    fn per_s(&self) -> PerSecond
+    where
+        Self: Into<f64>,
+    {
+        PerSecond((*self).into())
+    }
+
+    fn seconds(&self) -> Seconds
+    where
+        Self: Into<f64>,
+    {
+        Seconds((*self).into())
+    }
+
+    fn share(&self) -> Share
+    where
+        Self: Into<f64>,
+    {
+        Share((*self).into())
+    }
+
+    fn time(&self) -> At
+    where
+        Self: Into<Timestamp>,
+    {
+        At((*self).into())
+    }
+}
+
+impl<T: Copy> Units for T {}
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryState, Destination, DestinationId, RateLimits, Timestamp, access::TenantScope, activity::Activity,
-    breaker::Breaker, destination::Settings,
+    Condition, DeliveryState, Destination, DestinationId, RateLimits, Timestamp, access::TenantScope,
+    activity::Activity, breaker::Breaker, destination::Settings,
 };
 
 use crate::{Created, Creation, DestinationLimits, Page, PageRequest, StateCounts, StoreResult};
@@ -209,47 +209,11 @@ pub struct DestinationFilter {
     pub name: Option<String>,
     /// Exactly this URL, as it is stored.
     pub url: Option<String>,
-    pub condition: Option<DestinationCondition>,
+    pub condition: Option<Condition>,
     /// A part of the name or of the URL. Upper and lower case are the same.
     pub text: Option<String>,
-    /// The time at which [`DestinationCondition::Held`] is judged.
+    /// The time at which [`Condition::Held`] is judged.
     pub now: Timestamp,
-}
-
-/// Why nothing is sent to a destination. Several conditions may be true at one time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DestinationCondition {
-    /// None of the other conditions is true.
-    Active,
-    Paused,
-    Held,
-    /// Its breaker is not closed.
-    Breaker,
-}
-
-impl DestinationCondition {
-    pub const ALL: [Self; 4] = [Self::Active, Self::Paused, Self::Held, Self::Breaker];
-
-    /// The name in the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Paused => "paused",
-            Self::Held => "held",
-            Self::Breaker => "breaker",
-        }
-    }
-
-    fn is_met(self, destination: &Destination, now: Timestamp) -> bool {
-        match self {
-            Self::Active => {
-                ![Self::Paused, Self::Held, Self::Breaker].iter().any(|other| other.is_met(destination, now))
-            }
-            Self::Paused => destination.settings.paused,
-            Self::Held => destination.held_until.is_some_and(|until| now < until),
-            Self::Breaker => destination.breaker.reason().is_some(),
-        }
-    }
 }
 
 impl DestinationFilter {
@@ -266,7 +230,7 @@ impl DestinationFilter {
         self.tenants.includes(&settings.tenant)
             && self.name.as_ref().is_none_or(|name| *name == settings.name)
             && self.url.as_ref().is_none_or(|url| *url == settings.url.as_str())
-            && self.condition.is_none_or(|condition| condition.is_met(destination, self.now))
+            && self.condition.is_none_or(|condition| destination.is(condition, self.now))
             && self.text.as_ref().is_none_or(|text| contains(&text.to_lowercase()))
     }
 }

@@ -5,8 +5,8 @@ use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 use axum::Router;
 use tokio::{net::TcpListener, task::JoinHandle};
 use weir_api::{
-    ApiKeys, ApiState, BodyBudget, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths,
-    Readiness, RemoteAddress, TrustedProxies,
+    ApiState, BodyBudget, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths, Readiness,
+    RemoteAddress, SettingKeys, TrustedProxies,
 };
 use weir_core::retention::Retention;
 use weir_dashboard::DashboardSettings;
@@ -175,7 +175,7 @@ impl Engine {
     /// The API, with the dashboard in front of it if it is on.
     async fn api(&mut self, settings: &Settings, hosts: Hosts, operations: Operations) -> Router {
         let (store, clock) = (self.backends.store(), self.backends.clock());
-        let keys = KeyRing::new(ApiKeys::new(&settings.api_keys));
+        let keys = KeyRing::new(SettingKeys::new(&settings.api_keys));
         // Before the first request. If it fails, requests with stored keys are answered 503 until a later one
         // succeeds.
         if let Err(error) = keys.refresh(&*store).await {

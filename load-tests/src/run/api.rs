@@ -7,6 +7,7 @@ use bytes::Bytes;
 use hyper::Method;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use weir_api_types::{Backlog, CreatedDestination};
 use weir_core::audit::AuditReport;
 
 use crate::{client::Connection, clock::now};
@@ -45,8 +46,8 @@ impl Api {
     }
 
     pub(crate) async fn create_destination(&self, settings: &Value) -> anyhow::Result<String> {
-        let answer: Value = self.ask(Method::POST, "/v1/destinations", settings).await?;
-        Ok(answer["id"].as_str().context("a destination without an id")?.to_owned())
+        let created: CreatedDestination = self.ask(Method::POST, "/v1/destinations", settings).await?;
+        Ok(created.destination.id)
     }
 
     pub(crate) async fn patch(&self, destination: &str, settings: &Value) -> anyhow::Result<()> {
@@ -57,9 +58,8 @@ impl Api {
     /// The number of deliveries that are waiting or in flight.
     pub(crate) async fn backlog(&self, destination: &str) -> anyhow::Result<u64> {
         let path = format!("/v1/destinations/{destination}/backlog");
-        let answer: Value = self.ask(Method::GET, &path, &Value::Null).await?;
-        let count = |name: &str| answer[name].as_u64().with_context(|| format!("{path} has no `{name}`"));
-        Ok(count("pending")? + count("retrying")? + count("delivering")?)
+        let Backlog { pending, retrying, delivering, .. } = self.ask(Method::GET, &path, &Value::Null).await?;
+        Ok(pending + retrying + delivering)
     }
 
     pub(crate) async fn audit(&self, destination: &str) -> anyhow::Result<AuditReport> {

@@ -12,7 +12,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{sync::mpsc, task::JoinSet};
-use weir_core::EventId;
+use weir_api_types::AcceptedEvent;
 
 use super::api::Api;
 use crate::{
@@ -217,12 +217,6 @@ async fn exchange(
 }
 
 #[derive(Deserialize)]
-struct Accepted {
-    id: EventId,
-    deliveries: u32,
-}
-
-#[derive(Deserialize)]
 struct Batch<'a> {
     #[serde(borrow)]
     events: Vec<&'a RawValue>,
@@ -230,8 +224,8 @@ struct Batch<'a> {
 
 /// The outcome of each event in an answer; `Unknown` where the answer cannot be parsed.
 fn outcomes(answer: &[u8], count: u64, at: weir_core::Timestamp) -> Vec<Outcome> {
-    let of = |event: &str| match serde_json::from_str::<Accepted>(event) {
-        Ok(Accepted { id, deliveries }) => Outcome::Accepted { id, deliveries, at },
+    let of = |event: &str| match serde_json::from_str::<AcceptedEvent>(event) {
+        Ok(AcceptedEvent { id, deliveries, .. }) => Outcome::Accepted { id, deliveries, at },
         // A refused event of a batch.
         Err(_) if event.contains("\"error\"") => Outcome::Refused(422),
         Err(_) => Outcome::Unknown,
@@ -246,6 +240,8 @@ fn outcomes(answer: &[u8], count: u64, at: weir_core::Timestamp) -> Vec<Outcome>
 
 #[cfg(test)]
 mod tests {
+    use weir_core::EventId;
+
     use super::*;
 
     fn publish(toml: &str) -> Publish {
@@ -289,7 +285,17 @@ mod tests {
     fn each_event_of_a_batch_has_its_own_outcome() {
         let at = weir_core::Timestamp::from_secs(1);
         let id = EventId::from_bytes([1; 16]);
-        let one = format!(r#"{{"id":"{id}","type":"x","deliveries":2,"duplicate":false}}"#);
+        let one = serde_json::to_string(&AcceptedEvent {
+            id,
+            event_type: "x".to_owned(),
+            tenant: "default".to_owned(),
+            created_at: at,
+            deliver_at: None,
+            expires_at: None,
+            deliveries: 2,
+            duplicate: false,
+        })
+        .unwrap();
         let accepted = Outcome::Accepted { id, deliveries: 2, at };
         assert_eq!(outcomes(one.as_bytes(), 1, at), [accepted]);
         let batch = format!(r#"{{"events":[{{"error":{{"status":422}}}},{one}]}}"#);

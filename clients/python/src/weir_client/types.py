@@ -202,7 +202,7 @@ class Backlog(TypedDict):
     configured_per_s: float | None
     effective_per_s: float | None
     achieved_per_s: float
-    inflow_per_s: float
+    arrivals_per_s: float
     drain_eta_s: float | None
     drains: bool | None
 
@@ -555,14 +555,15 @@ class OverviewRow(TypedDict):
     pending: int
     retrying: int
     delivering: int
-    dead: int
+    # Dead and failed deliveries that were not sent again.
+    undelivered: int
     backlog: int
     oldest_age_s: float | None
     configured_per_s: float | None
     effective_per_s: float | None
     achieved_per_s: float
     arrivals_per_s: float
-    use: float | None
+    utilisation: float | None
     binding: Binding | Literal["min_interval"] | None
     drain_eta_s: float | None
     drains: bool | None

@@ -12,7 +12,6 @@ use std::{
 };
 
 use http::{HeaderMap, Uri, header};
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use weir_core::{Timestamp, access::KeyDigest};
 use weir_store::{ApiKey, SessionSecret, SharedStore, Store, StoreResult};
@@ -20,6 +19,7 @@ use weir_store::{ApiKey, SessionSecret, SharedStore, Store, StoreResult};
 use super::{
     caller::Caller,
     cookie::SessionCookie,
+    digest::digest,
     is_guarded,
     session::{self, Fingerprint, SESSION_LENGTH, Token},
     throttle::Throttle,
@@ -36,9 +36,9 @@ const NOT_VALID: &str = "the API key is not valid: it is wrong, has expired, or 
 
 /// The keys in the settings of the process. Their holders are admins of all tenants.
 #[derive(Clone, Default)]
-pub struct ApiKeys(Vec<(KeyDigest, Caller)>);
+pub struct SettingKeys(Vec<(KeyDigest, Caller)>);
 
-impl ApiKeys {
+impl SettingKeys {
     /// Blank keys are ignored: an empty bearer token must never be valid.
     pub fn new<K: AsRef<str>>(keys: impl IntoIterator<Item = K>) -> Self {
         let keys = keys.into_iter().filter(|key| !key.as_ref().trim().is_empty());
@@ -61,16 +61,16 @@ impl ApiKeys {
     }
 }
 
-impl fmt::Debug for ApiKeys {
+impl fmt::Debug for SettingKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ApiKeys({})", self.0.len())
+        write!(f, "SettingKeys({})", self.0.len())
     }
 }
 
 /// All keys that this process accepts. Clones share the stored keys.
 #[derive(Clone)]
 pub struct KeyRing {
-    configured: ApiKeys,
+    configured: SettingKeys,
     /// `None` until they are read.
     stored: Arc<RwLock<Option<StoredKeys>>>,
     throttle: Arc<Throttle>,
@@ -135,7 +135,7 @@ impl StoredKeys {
 
 impl KeyRing {
     /// Only the keys of the settings, until the first [`Self::refresh`].
-    pub fn new(configured: ApiKeys) -> Self {
+    pub fn new(configured: SettingKeys) -> Self {
         Self { configured, stored: Arc::default(), throttle: Arc::default() }
     }
 
@@ -274,11 +274,6 @@ impl Trial {
 
 fn not_read_yet() -> Problem {
     Problem::new(ProblemKind::Unavailable, "the API keys are not read yet; try again")
-}
-
-/// The digest by which a key is stored and found.
-pub(crate) fn digest(key: &str) -> KeyDigest {
-    Sha256::digest(key.as_bytes()).into()
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -15,7 +15,7 @@ use std::{
 
 use weir_core::Timestamp;
 
-use super::keys::digest;
+use super::digest::digest;
 
 /// Failures are counted over a sliding minute: long enough to make guessing slow, short enough to wait for after
 /// mistakes.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use weir_core::{DestinationId, ReplayId, Timestamp, access::TenantScope, breaker::BreakerState};
 
-use super::sample::Row;
+use super::row::Row;
 
 /// A change, with what a viewer must see to be told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,15 +9,16 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, breaker::BreakerState};
+use weir_core::{Condition, Destination, DestinationId, Timestamp, access::TenantScope};
 use weir_store::{
     DestinationFilter, PageRequest, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET, Traffic,
 };
 
 use super::{
     changes::{self, Change, Known, OpenReplays},
-    figures::{Figures, Measured, Reason},
+    row::Row,
 };
+use crate::figures::{Figures, Measured, Reason};
 
 /// How many destinations are read at one time.
 const AT_ONCE: u32 = 1_000;
@@ -56,19 +57,12 @@ pub(crate) struct Sample {
     snapshots: std::sync::Mutex<HashMap<String, Bytes>>,
 }
 
-/// A destination with its figures.
-#[derive(Debug, Clone)]
-pub(crate) struct Row {
-    pub(crate) destination: Arc<Destination>,
-    pub(crate) figures: Figures,
-}
-
 /// The sums over some destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Totals {
     pub(crate) destinations: u64,
     pub(crate) backlog: u64,
-    pub(crate) dead: u64,
+    pub(crate) undelivered: u64,
     pub(crate) achieved_per_s: f64,
     pub(crate) arrivals_per_s: f64,
 }
@@ -86,13 +80,9 @@ pub(crate) enum Order {
 /// What a list can be limited to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Nothing stops it.
-    Active,
     /// It has a backlog.
     Waiting,
-    Paused,
-    Held,
-    Breaker,
+    In(Condition),
 }
 
 impl Sample {
@@ -137,11 +127,14 @@ impl Sample {
                 older_arrivals_per_s: per_s(older_arrivals, older_from, newer_from),
                 newer_arrivals_per_s: per_s(newer.arrivals, newer_from, now),
                 refusals: refusals.found(&destination).flatten(),
+                // Under a backlog the cursors are where a send of just now left them.
+                last_sent_at: Some(now),
+                answer_time: None,
             };
             Row { figures: Figures::of(&destination, &measured, now), destination }
         };
         let mut rows: Vec<Row> = destinations.into_iter().map(row).collect();
-        rows.sort_by_cached_key(|row| trouble(row, now));
+        rows.sort_by_cached_key(|row| trouble(row));
         let by_id = rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect();
         let mut sample = Self {
             as_of: now,
@@ -257,15 +250,9 @@ impl Order {
 
 impl Standing {
     pub(crate) fn is_of(self, row: &Row, now: Timestamp) -> bool {
-        let is_paused = row.destination.settings.paused;
-        let is_held = row.destination.held_until.is_some_and(|until| until > now);
-        let is_broken = row.destination.breaker.state(now) != BreakerState::Closed;
         match self {
-            Self::Active => !is_paused && !is_held && !is_broken,
             Self::Waiting => row.figures.counts.waiting() > 0,
-            Self::Paused => is_paused,
-            Self::Held => is_held,
-            Self::Breaker => is_broken,
+            Self::In(condition) => row.destination.is(condition, now),
         }
     }
 }
@@ -275,7 +262,7 @@ impl<'a> FromIterator<&'a Row> for Totals {
         rows.into_iter().fold(Self::default(), |sum, Row { figures, .. }| Self {
             destinations: sum.destinations + 1,
             backlog: sum.backlog + figures.counts.waiting(),
-            dead: sum.dead + figures.counts.dead_letters(),
+            undelivered: sum.undelivered + figures.counts.dead_letters(),
             achieved_per_s: sum.achieved_per_s + figures.achieved_per_s,
             arrivals_per_s: sum.arrivals_per_s + figures.arrivals_per_s,
         })
@@ -289,11 +276,10 @@ fn label(destination: &Destination) -> &str {
 }
 
 /// The order of trouble: the smallest first. Within a rank, what takes longest to drain, or has waited longest.
-fn trouble(row: &Row, now: Timestamp) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16]) {
+fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16]) {
     let Row { destination, figures } = row;
-    let is_broken = destination.breaker.state(now) != BreakerState::Closed;
     let rank = match figures.reason {
-        _ if is_broken || destination.paused_reason.is_some() => 0,
+        _ if destination.is_impaired() => 0,
         _ if figures.drains == Some(false) => 1,
         Some(
             Reason::Paused

@@ -21,6 +21,7 @@ use weir_store::{Creation, KeyedAnswer};
 use super::{
     body::{Body, BodyBudget},
     fields::{self, Read},
+    texts::check_idempotency_key,
 };
 use crate::{
     auth::Caller,
@@ -31,16 +32,15 @@ use crate::{
 const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 /// Marks an answer that was given before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
-const MAX_LENGTH: usize = 200;
 
 /// The idempotency key of a request.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "describes the header, which `Idempotency` reads")]
 pub(crate) struct IdempotencyParameters {
-    /// 1 to 200 printable ASCII characters. A repeated request with the same key and body gets the first answer again,
+    /// 1 to 255 printable ASCII characters. A repeated request with the same key and body gets the first answer again,
     /// with the header `idempotency-replayed: true`; the same key with another body is refused. Kept for a day.
-    #[param(rename = "Idempotency-Key", value_type = String, required = false, pattern = "^[!-~]([ -~]{0,198}[!-~])?$")]
+    #[param(rename = "Idempotency-Key", value_type = String, required = false, pattern = "^[!-~]([ -~]{0,253}[!-~])?$")]
     key: Option<String>,
 }
 
@@ -89,10 +89,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
         let request = digest(&[operation(parts).as_bytes()]);
         let mut given = parts.headers.get_all(HEADER).iter();
         let Some(key) = given.next().cloned() else { return Ok(Self { key: None, request }) };
-        let fits =
-            (1..=MAX_LENGTH).contains(&key.len()) && key.as_bytes().iter().all(|byte| (b' '..=b'~').contains(byte));
+        let fits = key.to_str().is_ok_and(|key| check_idempotency_key(key).is_ok());
         if !fits || given.next().is_some() {
-            let detail = "must be a single header of 1 to 200 printable ASCII characters";
+            let detail = "must be a single header of 1 to 255 printable ASCII characters";
             return Err(Problem::invalid_field("/idempotency-key", detail));
         }
         let caller = Caller::from_request_parts(parts, state).await?;

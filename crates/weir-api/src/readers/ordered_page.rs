@@ -56,24 +56,24 @@ impl<L: Listing> OrderedPage<L> {
 /// The random bits of an id (RFC 9562, section 5.7).
 const RANDOM: u128 = 0xfff << 64 | 0x3fff_ffff_ffff_ffff;
 
-/// The place in a list from which the next page is read, without the id of a hidden row: where the millisecond of `end`
-/// begins, in the order of the list. The rows from this place to `end` are examined again, and none is shown twice.
+/// The position in a list from which the next page is read, without the id of a hidden row: where the millisecond of `end`
+/// begins, in the order of the list. The rows from this position to `end` are examined again, and none is shown twice.
 fn beside(end: [u8; 16], last_shown: Option<[u8; 16]>, begin: Option<[u8; 16]>, order: ListOrder) -> [u8; 16] {
     let id = u128::from_be_bytes(end);
-    let (place, moves_on) = match order {
+    let (position, moves_on) = match order {
         ListOrder::Newest => {
-            let place = (id | RANDOM).to_be_bytes();
-            let place = last_shown.map_or(place, |last| place.min(last));
-            (place, begin.is_none_or(|begin| place < begin))
+            let position = (id | RANDOM).to_be_bytes();
+            let position = last_shown.map_or(position, |last| position.min(last));
+            (position, begin.is_none_or(|begin| position < begin))
         }
         ListOrder::Oldest => {
-            let place = (id & !RANDOM).to_be_bytes();
-            let place = last_shown.map_or(place, |last| place.max(last));
-            (place, begin.is_none_or(|begin| place > begin))
+            let position = (id & !RANDOM).to_be_bytes();
+            let position = last_shown.map_or(position, |last| position.max(last));
+            (position, begin.is_none_or(|begin| position > begin))
         }
     };
     // With more rows in one millisecond than a page examines, the next page would examine the same rows for ever.
-    if moves_on { place } else { end }
+    if moves_on { position } else { end }
 }
 
 impl<L: Listing> IntoParams for OrderedPage<L> {

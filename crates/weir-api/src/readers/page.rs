@@ -9,12 +9,13 @@ use axum::Json;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::Serialize;
 use utoipa::{
-    IntoParams, ToSchema,
+    IntoParams,
     openapi::{
         RefOr, Schema,
         path::{Parameter, ParameterIn},
     },
 };
+pub(crate) use weir_api_types::List;
 use weir_store::{Page, PageRequest};
 
 use super::{
@@ -45,14 +46,6 @@ pub(crate) trait Listing {
         let (tag, id) = decode(cursor)?;
         (tag == Self::TAG).then_some(id)
     }
-}
-
-/// One page of a list.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct List<T> {
-    pub(crate) data: Vec<T>,
-    /// The `cursor` of the next page; null on the last page.
-    pub(crate) next_cursor: Option<String>,
 }
 
 /// The cursor of a list's byte and an id.

@@ -5,12 +5,12 @@
 use serde_json::Value;
 use utoipa::openapi::Schema;
 use weir_core::{
-    ApiKeyId, DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
+    ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
     event::{MAX_TYPE_LEN, valid_type},
     pattern::EventPattern,
     signing::Secret,
 };
-use weir_store::{DestinationCondition, ErrorFilter, ListOrder, REPLAYABLE};
+use weir_store::{ErrorFilter, ListOrder, REPLAYABLE};
 
 use super::fields::Read;
 use crate::errors::{Errors, type_name};
@@ -228,9 +228,9 @@ text! {
 text! {
     /// What keeps a destination from being sent to.
     #[schema(as = DestinationCondition, value_type = String, pattern = "^(active|paused|held|breaker)$", example = "paused")]
-    pub(crate) struct DestinationConditionText(DestinationCondition);
+    pub(crate) struct DestinationConditionText(Condition);
     parse = |text| {
-        let found = DestinationCondition::ALL.into_iter().find(|condition| condition.as_str() == text);
+        let found = Condition::ALL.into_iter().find(|condition| condition.as_str() == text);
         found.ok_or_else(|| "must be `active`, `paused`, `held` or `breaker`".to_owned())
     };
 }

@@ -7,11 +7,9 @@ use axum::{
     extract::{FromRequestParts, State},
 };
 use http::request::Parts;
-use serde::Serialize;
-use serde_json::Value;
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_core::{
-    ActivityId, ApiKeyId, Timestamp,
+    Timestamp,
     activity::{Action, Activity, Origin, Subject},
 };
 use weir_store::{ActivityFilter, ActorFilter};
@@ -93,13 +91,13 @@ parameters! {
 #[utoipa::path(
     get, path = "/v1/activity", operation_id = "list_activity", tag = "activity",
     params(Filter, RangeParameters, ActivityPage),
-    responses((status = 200, description = "One page, newest first", body = List<ActivityView>))
+    responses((status = 200, description = "One page, newest first", body = List<types::Activity>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
     caller: Caller,
     Query((filter, range, page)): Query<(Filter, RangeParameters, ActivityPage)>,
-) -> ApiResult<Json<List<ActivityView>>> {
+) -> ApiResult<Json<List<types::Activity>>> {
     let (from, to) = range.times();
     let filter = ActivityFilter {
         destination_id: filter.destination.map(|id| id.0),
@@ -109,62 +107,15 @@ pub(crate) async fn list(
         to,
     };
     let page = api.store.list_activity(&filter, page.request).await?;
-    Ok(page::view::<Activities, _, _>(page, |activity| *activity.id.as_bytes(), ActivityView::from))
+    Ok(page::view::<Activities, _, _>(page, |activity| *activity.id.as_bytes(), view))
 }
 
-/// What somebody did.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Activity)]
-pub(crate) struct ActivityView {
-    #[schema(value_type = String, example = "act_01h2xcejqtf2nbrexx3vqjhp41")]
-    id: ActivityId,
-    #[schema(value_type = String, format = DateTime)]
-    at: Timestamp,
-    /// The name of the API key at that time, `WEIR_API_KEYS` for a key of the settings, `anonymous` without a key, or
-    /// `weir` for Weir itself.
-    #[schema(example = "billing service")]
-    actor: String,
-    /// `key`: an API key of the store; `setting`: a key of the settings; `anonymous`: no key; `system`: Weir itself.
-    #[schema(value_type = String, pattern = "^(key|setting|anonymous|system)$", example = "key")]
-    actor_kind: &'static str,
-    /// The API key of the actor. Names need not be unique.
-    #[schema(value_type = Option<String>)]
-    actor_key_id: Option<ApiKeyId>,
-    #[schema(value_type = String, pattern = "^[a-z]+\\.[a-z_]+$", example = "destination.edited")]
-    action: &'static str,
-    /// Null: what belongs to no tenant.
-    tenant: Option<String>,
-    subject: Option<SubjectView>,
-    /// The changed values before the change.
-    #[schema(value_type = Option<Object>)]
-    before: Option<Value>,
-    /// The changed values after the change.
-    #[schema(value_type = Option<Object>)]
-    after: Option<Value>,
-    /// The `x-request-id` of the request; null for Weir itself.
-    request_id: Option<String>,
-}
-
-/// What an activity is about.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ActivitySubject)]
-pub(crate) struct SubjectView {
-    #[serde(rename = "type")]
-    #[schema(pattern = "^(destination|delivery|replay|key)$", example = "destination")]
-    kind: String,
-    #[schema(example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
-    id: String,
-    /// Its name at that time; null if it has none.
-    name: Option<String>,
-}
-
-impl From<Activity> for ActivityView {
-    fn from(activity: Activity) -> Self {
-        let Activity { id, at, origin, action, tenant, subject, before, after, .. } = activity;
-        let Origin { actor, request_id } = origin;
-        let subject = subject.map(|Subject { kind, id, name }| SubjectView { kind, id, name });
-        let (actor_kind, actor_key_id, action) = (actor.kind(), actor.key_id().copied(), action.as_str());
-        let actor = actor.name().to_owned();
-        Self { id, at, actor, actor_kind, actor_key_id, action, tenant, subject, before, after, request_id }
-    }
+pub(crate) fn view(activity: Activity) -> types::Activity {
+    let Activity { id, at, origin, action, tenant, subject, before, after, .. } = activity;
+    let Origin { actor, request_id } = origin;
+    let subject = subject.map(|Subject { kind, id, name }| types::ActivitySubject { kind, id, name });
+    let (id, action) = (id.to_string(), action.as_str().to_owned());
+    let (actor_kind, actor_key_id) = (actor.kind().to_owned(), actor.key_id().map(ToString::to_string));
+    let actor = actor.name().to_owned();
+    types::Activity { id, at, actor, actor_kind, actor_key_id, action, tenant, subject, before, after, request_id }
 }

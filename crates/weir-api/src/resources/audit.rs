@@ -1,17 +1,15 @@
 //! The audit of a destination: reads the recorded send starts page by page and judges them.
 
-mod view;
-
 use std::time::Duration;
 
 use axum::{Json, extract::State};
+use weir_api_types as types;
 use weir_core::{
     DestinationId, Timestamp,
     audit::{AuditReport, Auditor, UnknownSend},
 };
 use weir_store::{SendRecord, SendsRequest};
 
-use self::view::AuditView;
 use super::destinations;
 use crate::{
     auth::Caller,
@@ -40,14 +38,14 @@ const TIME_LIMIT: Duration = Duration::from_secs(100);
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/audit", operation_id = "show_audit", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), RangeParameters),
-    responses((status = 200, description = "The audit", body = AuditView))
+    responses((status = 200, description = "The audit", body = types::Audit))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     Query(range): Query<RangeParameters>,
-) -> ApiResult<Json<AuditView>> {
+) -> ApiResult<Json<AuditReport>> {
     let (from, to) = range.times();
     match api.store.destination(id).await? {
         Some(destination) if caller.sees(&destination.settings.tenant) => {}
@@ -56,7 +54,7 @@ pub(crate) async fn show(
         _ => return Err(destinations::missing(id)),
     }
     let from = from.unwrap_or_else(|| to.unwrap_or_else(|| api.clock.now()).before(DEFAULT_RANGE).max(Timestamp::MIN));
-    in_time(judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(|report| Json(report.into()))
+    in_time(judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(Json)
 }
 
 async fn judge(
@@ -106,6 +104,8 @@ async fn in_time<T>(audit: impl Future<Output = ApiResult<T>>) -> ApiResult<T> {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::{DeliveryId, Period, RateLimit, RateLimits};
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -113,5 +113,20 @@ mod tests {
         let refused = in_time(std::future::pending::<ApiResult<()>>()).await.expect_err("it never ends");
         assert_eq!(refused.errors()[0].pointer, "/from");
         assert!(refused.detail().contains("100 s"), "{}", refused.detail());
+    }
+
+    #[test]
+    fn the_audit_of_the_document_is_the_json_of_the_report() {
+        let limits = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
+        let mut auditor = Auditor::new(vec![(Timestamp::MIN, limits)], Timestamp::MIN, Timestamp::MAX);
+        auditor.send(Timestamp::from_secs(1));
+        auditor.delivered(Duration::from_micros(1_500));
+        let delivery_id = DeliveryId::from_bytes([1; 16]);
+        auditor.unknown_send(UnknownSend { delivery_id, number: 1, latest_at: Timestamp::from_secs(2) });
+        let report = auditor.report();
+        assert!(!report.rate_limits.is_empty() && !report.unknown_sends.is_empty() && report.series.is_some());
+        let report = serde_json::to_value(report).unwrap();
+        let described: types::Audit = serde_json::from_value(report.clone()).unwrap();
+        assert_eq!(serde_json::to_value(described).unwrap(), report);
     }
 }

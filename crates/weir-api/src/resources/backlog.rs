@@ -4,108 +4,94 @@
 use std::time::Duration;
 
 use axum::{Json, extract::State};
-use serde::Serialize;
-use utoipa::ToSchema;
-use weir_core::{Destination, breaker::BreakerState};
-use weir_store::DestinationCounts;
+use weir_api_types as types;
+use weir_core::{DeliveryState, Destination, Timestamp};
+use weir_store::{DestinationCounts, StateCounts};
 
-use super::{
-    destinations,
-    load::{Load, millis},
-};
+use super::destinations;
 use crate::{
     auth::Caller,
+    figures::{Figures, Measured, millis},
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
-    state::Api,
+    state::{Api, ApiState},
 };
 
-/// The time over which `achieved_per_s` is measured.
-const RECENT: Duration = Duration::from_secs(10);
-
-/// The backlog of a destination.
-#[derive(Debug, PartialEq, Serialize, ToSchema)]
-#[schema(as = Backlog)]
-pub(crate) struct BacklogView {
-    /// Pending deliveries. All fields include deliveries that wait for their `deliver_at`.
-    pending: u64,
-    retrying: u64,
-    delivering: u64,
-    /// The age of the oldest of these deliveries; null if there is none.
-    oldest_age_s: Option<f64>,
-    /// The rate that the limits, their margins and the minimum interval allow; null if unlimited.
-    configured_per_s: Option<f64>,
-    /// The rate at which it can send now, as in a preview: the slots of the strictest limit, or what `max_in_flight`
-    /// and the recent answer time allow. 0 while the destination is paused or held or its breaker is not closed, and a
-    /// growing share after the breaker has closed; null if there is no limit and no recent answer.
-    effective_per_s: Option<f64>,
-    /// The sends of the last ten seconds, per second.
-    achieved_per_s: f64,
-    /// The new deliveries of the last minute, per second.
-    inflow_per_s: f64,
-    /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
-    /// is unknown, or while the destination is paused or its breaker is not closed.
-    drain_eta_s: Option<f64>,
-    /// Whether the backlog gets empty at the current inflow; null if unknown. Deliveries that arrived all at once are
-    /// no inflow.
-    drains: Option<bool>,
-}
+/// The time over which sends are measured.
+const SENDS: Duration = Duration::from_secs(10);
+/// The two halves of the time over which arrivals are measured.
+const ARRIVALS_HALF: Duration = Duration::from_secs(30);
+/// The time over which answer times are measured.
+const ANSWERS: Duration = Duration::from_secs(5 * 60);
 
 /// Show a destination's backlog
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/backlog", operation_id = "show_backlog", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
-    responses((status = 200, description = "The current backlog", body = BacklogView))
+    responses((status = 200, description = "The current backlog", body = types::Backlog))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
-) -> ApiResult<Json<BacklogView>> {
+) -> ApiResult<Json<types::Backlog>> {
     let destination = destinations::find(&api, &caller, id).await?;
     let counts = api.store.destination_counts(id).await?;
     let now = api.clock.now();
-    let sends = api.store.recent_sends(id, now, RECENT).await?;
-    let load = Load::read(&api, &destination, &counts, now).await?;
-    Ok(Json(view(&destination, counts, sends, &load)))
+    let measured = measure(&api, &destination, &counts, now).await?;
+    Ok(Json(view(&counts, Figures::of(&destination, &measured, now), now)))
 }
 
-fn view(destination: &Destination, counts: DestinationCounts, recent_sends: u64, load: &Load) -> BacklogView {
-    let (settings, now) = (&destination.settings, load.now);
-    let forecast = load.forecast(&settings.rate_limits, settings.max_in_flight);
-    let drain = load.drain(&forecast);
+/// Measures a destination anew.
+pub(crate) async fn measure(
+    api: &ApiState,
+    destination: &Destination,
+    counted: &DestinationCounts,
+    now: Timestamp,
+) -> ApiResult<Measured> {
+    let (store, id) = (&api.store, destination.id);
+    let newer = store.recent_arrivals(id, now, ARRIVALS_HALF).await?;
+    let both = store.recent_arrivals(id, now, ARRIVALS_HALF * 2).await?;
+    let sends = store.recent_sends(id, now, SENDS).await?;
+    let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
+    let latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
+    let per_s = |arrivals: u64| arrivals as f64 / ARRIVALS_HALF.as_secs_f64();
+    let mut counts = StateCounts::default();
+    counts.add(DeliveryState::Pending, counted.pending);
+    counts.add(DeliveryState::Retrying, counted.retrying);
+    counts.add(DeliveryState::Delivering, counted.delivering);
+    Ok(Measured {
+        counts,
+        oldest_at: counted.oldest_created_at,
+        achieved_per_s: sends as f64 / SENDS.as_secs_f64(),
+        arrivals_per_s: per_s(both) / 2.0,
+        older_arrivals_per_s: per_s(both.saturating_sub(newer)),
+        newer_arrivals_per_s: per_s(newer),
+        last_sent_at,
+        answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
+        refusals: None,
+    })
+}
 
-    // A hold delays the drain by a known time. A pause, or a breaker that is not closed, lasts for an unknown time.
-    let is_stopped = settings.paused || destination.breaker.state(now) != BreakerState::Closed;
-    let is_held = destination.held_until.is_some_and(|until| until > now);
-    BacklogView {
+pub(crate) fn view(counts: &DestinationCounts, figures: Figures, now: Timestamp) -> types::Backlog {
+    types::Backlog {
         pending: counts.pending,
         retrying: counts.retrying,
         delivering: counts.delivering,
         oldest_age_s: counts.oldest_created_at.map(|at| millis(now.since(at).as_secs_f64())),
-        configured_per_s: settings.rate_limits.per_second(),
-        effective_per_s: match forecast.per_second() {
-            _ if is_stopped || is_held => Some(0.0),
-            // After the breaker has closed, a growing share is allowed.
-            rate => rate.map(|rate| millis(rate * destination.breaker.share(now))),
-        },
-        achieved_per_s: recent_sends as f64 / RECENT.as_secs_f64(),
-        inflow_per_s: millis(load.arrivals_per_s),
-        drain_eta_s: drain.after().filter(|_| !is_stopped).map(|time| millis(time.as_secs_f64())),
-        drains: match load.waiting {
-            0 => Some(true),
-            _ if is_stopped => Some(false),
-            _ => drain.is_expected(),
-        },
+        configured_per_s: figures.configured_per_s,
+        effective_per_s: figures.effective_per_s.map(millis),
+        achieved_per_s: figures.achieved_per_s,
+        arrivals_per_s: millis(figures.arrivals_per_s),
+        drain_eta_s: figures.drain_eta.map(|time| millis(time.as_secs_f64())),
+        drains: figures.drains,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{
-        DestinationId, Period, RateLimit, RateLimits, Timestamp, address::AddressPolicy, breaker::Breaker,
-    };
+    use weir_core::{DestinationId, Period, RateLimit, RateLimits, address::AddressPolicy, breaker::Breaker};
 
     use super::*;
     use crate::resources::destinations::settings;
@@ -131,19 +117,26 @@ mod tests {
     }
 
     /// The backlog of a destination that sent just now, with this many waiting deliveries and this steady inflow.
-    fn shown(destination: &Destination, pending: u64, inflow_per_s: f64, answer_time: Option<Duration>) -> BacklogView {
+    fn shown(
+        destination: &Destination,
+        pending: u64,
+        inflow_per_s: f64,
+        answer_time: Option<Duration>,
+    ) -> types::Backlog {
         let oldest_created_at = (pending > 0).then(|| NOW - Duration::from_millis(2_500));
-        let counts = DestinationCounts { pending, oldest_created_at, ..DestinationCounts::default() };
-        let load = Load {
-            now: NOW,
-            waiting: pending,
+        let counted = DestinationCounts { pending, oldest_created_at, ..DestinationCounts::default() };
+        let mut counts = StateCounts::default();
+        counts.add(DeliveryState::Pending, pending);
+        let measured = Measured {
+            counts,
             arrivals_per_s: inflow_per_s,
-            inflow_per_s,
+            older_arrivals_per_s: inflow_per_s,
+            newer_arrivals_per_s: inflow_per_s,
             last_sent_at: Some(NOW),
-            held_until: destination.held_until,
             answer_time,
+            ..Measured::default()
         };
-        view(destination, counts, 0, &load)
+        view(&counted, Figures::of(destination, &measured, NOW), NOW)
     }
 
     #[test]
@@ -182,7 +175,7 @@ mod tests {
             assert_eq!((shown.drains, shown.drain_eta_s.is_some()), (Some(expected), expected), "{inflow_per_s}/s");
         }
         assert_eq!(shown(&limited, 0, 10.0, None).drains, Some(true), "nothing waits");
-        assert_eq!(shown(&destination(Some(60), true), 10, 0.0, None).drains, Some(false));
+        assert_eq!(shown(&destination(Some(60), true), 10, 0.0, None).drains, None, "nothing is sent at present");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Destinations: create, list, show, edit and delete. The settings have a file each, with their request and their view.
 
-mod body;
+pub(crate) mod body;
 mod breaker;
 mod by_name;
 mod edits;
@@ -9,11 +9,11 @@ pub(crate) mod health;
 mod patch;
 pub(crate) mod rates;
 mod release;
-mod request;
-mod retry;
+pub(crate) mod request;
+pub(crate) mod retry;
 pub(crate) mod settings;
 pub(crate) mod signature;
-mod view;
+pub(crate) mod view;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,6 +28,7 @@ use axum::{
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 use url::Url;
+use weir_api_types as types;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     activity::{Action, Activity},
@@ -37,19 +38,15 @@ use weir_core::{
 use weir_queue::Terms;
 use weir_store::{Created, Deletion, DestinationDeletion};
 
+pub(crate) use self::{
+    by_name::{__path_put, put},
+    edits::{Change, EDIT_ROUNDS, Requested, change, commit, crowded},
+    release::{__path_release, release},
+};
 use self::{
-    body::BodyRequest,
     edits::{Ends, later},
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
-    retry::RetryRequest,
-    signature::SignatureRequest,
-    view::{CreatedView, DestinationView, SettingsView},
-};
-pub(crate) use self::{
-    by_name::{__path_put, put},
-    edits::{Change, EDIT_ROUNDS, change, commit, crowded},
-    release::{__path_release, release},
 };
 use crate::{
     auth::Caller,
@@ -65,19 +62,6 @@ use crate::{
     resources::activity::{Author, destination_changes},
     state::{Api, ApiState},
 };
-
-/// Rules between fields that the document states with further keywords of JSON Schema.
-pub(crate) fn keywords() -> [(&'static str, Value); 7] {
-    [
-        ("DestinationRequest", DestinationRequest::keywords()),
-        ("DestinationPatch", DestinationRequest::keywords()),
-        ("DestinationReplacement", DestinationRequest::keywords()),
-        ("RetryRequest", RetryRequest::keywords()),
-        ("SignatureRequest", SignatureRequest::keywords()),
-        ("BodyRequest", BodyRequest::keywords()),
-        ("PreviewRequest", super::preview::PreviewRequest::keywords()),
-    ]
-}
 
 /// The list of destinations.
 pub(crate) enum Destinations {}
@@ -112,7 +96,7 @@ parameters! {
     post, path = "/v1/destinations", operation_id = "create_destination", tag = "destinations", request_body = DestinationRequest,
     params(IdempotencyParameters),
     responses(
-        (status = 201, description = "Created; shows the secret, which otherwise only `/secret` and `/rotate-secret` show", body = CreatedView,
+        (status = 201, description = "Created; shows the secret, which otherwise only `/secret` and `/rotate-secret` show", body = types::CreatedDestination,
         headers(("location" = String, description = "The path of the destination"))),
         (status = 409, response = inline(Refused)),
     )
@@ -133,7 +117,7 @@ pub(crate) async fn create(
     let now = api.clock.now();
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, &author)?;
-    let mut first = FirstAnswer::new(StatusCode::CREATED, &DestinationView::new(&destination, now))?;
+    let mut first = FirstAnswer::new(StatusCode::CREATED, &view::view(&destination, now))?;
     (first.location, first.etag) = (Some(path(destination.id)), Some(etag(&destination)));
     first.secret_digest = Some(secret_digest(&destination.settings.signing.secret.reveal()));
     match api.store.create_destination(destination, idempotency.creation(activity, &first, now)?).await? {
@@ -154,7 +138,7 @@ fn full() -> Problem {
 
 /// Answers the creation of a destination.
 fn created(destination: &Destination, now: Timestamp) -> Response {
-    let view = Json(CreatedView::new(destination, now));
+    let view = Json(view::created(destination, now));
     let location = [(header::LOCATION, path(destination.id))];
     unstored((StatusCode::CREATED, etag_header(destination), location, view).into_response())
 }
@@ -223,13 +207,13 @@ fn name_tenant(body: &mut Value, caller: &Caller) -> ApiResult<()> {
 #[utoipa::path(
     get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations",
     params(DestinationFilter, DestinationPage),
-    responses((status = 200, description = "One page, newest first", body = List<DestinationView>))
+    responses((status = 200, description = "One page, newest first", body = List<types::Destination>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
     caller: Caller,
     Query((filter, page)): Query<(DestinationFilter, DestinationPage)>,
-) -> ApiResult<Json<List<DestinationView>>> {
+) -> ApiResult<Json<List<types::Destination>>> {
     let now = api.clock.now();
     let filter = weir_store::DestinationFilter {
         tenants: caller.scope(filter.tenant.map(|tenant| tenant.0))?,
@@ -244,14 +228,14 @@ pub(crate) async fn list(
     Ok(page::view::<Destinations, _, _>(
         page,
         |destination| *destination.id.as_bytes(),
-        |destination| DestinationView::new(&destination, now),
+        |destination| view::view(&destination, now),
     ))
 }
 
 /// Show a destination
 #[utoipa::path(
     get, path = "/v1/destinations/{id}", operation_id = "show_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
-    responses((status = 200, description = "The destination", body = DestinationView,
+    responses((status = 200, description = "The destination", body = types::Destination,
         headers(("etag" = String, description = "The version of the destination, for `If-Match`"))))
 )]
 pub(crate) async fn show(
@@ -261,7 +245,7 @@ pub(crate) async fn show(
     _: Query<()>,
 ) -> ApiResult<impl IntoResponse> {
     let destination = find(&api, &caller, id).await?;
-    Ok((etag_header(&destination), Json(DestinationView::new(&destination, api.clock.now()))))
+    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now()))))
 }
 
 /// Edit a destination
@@ -279,7 +263,7 @@ pub(crate) async fn show(
     patch, path = "/v1/destinations/{id}", operation_id = "edit_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     request_body = Patch,
     responses(
-        (status = 200, description = "The edited destination", body = DestinationView,
+        (status = 200, description = "The edited destination", body = types::Destination,
             headers(("etag" = String, description = "The new version of the destination"))),
         (status = 409, response = inline(Refused)),
         (status = 412, response = inline(Changed)),
@@ -297,8 +281,9 @@ pub(crate) async fn edit(
     // `"paused": false` closes an open breaker and lifts a hold even if the destination is not paused.
     let resumes = patch.get("paused") == Some(&Value::Bool(false));
     let ends = if resumes { Ends::BreakerAndHold } else { Ends::Nothing };
-    let destination = change(&api, &caller, &author, id, &if_match, ends, |current| {
-        let shown = settings_value(&current.settings)?;
+    let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends };
+    let destination = change(&api, requested, |current| {
+        let shown = view::settings_value(&current.settings)?;
         let settings = settings::merge(&current.settings, shown, patch.clone(), &api.addresses)?;
         if settings.tenant != current.settings.tenant {
             return Err(Problem::conflict("a destination cannot change its tenant: create one for the other tenant"));
@@ -306,13 +291,7 @@ pub(crate) async fn edit(
         Ok(settings)
     })
     .await?;
-    Ok((etag_header(&destination), Json(DestinationView::new(&destination, api.clock.now()))))
-}
-
-/// The settings as the API shows them.
-pub(crate) fn settings_value(settings: &Settings) -> ApiResult<Value> {
-    serde_json::to_value(SettingsView::from(settings))
-        .map_err(|error| problem::internal("cannot serialise the settings of a destination", &error))
+    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now()))))
 }
 
 /// Delete a destination

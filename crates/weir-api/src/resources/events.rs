@@ -6,13 +6,11 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use serde::Serialize;
-use serde_json::value::RawValue;
-use utoipa::ToSchema;
-use weir_core::{EventId, Timestamp, access::TenantScope, destination::DEFAULT_TENANT, event::Event};
+use weir_api_types as types;
+use weir_core::{access::TenantScope, destination::DEFAULT_TENANT, event::Event};
 use weir_store::{EventFilter, Page};
 
-use super::deliveries::{self, DeliveryView};
+use super::deliveries;
 use crate::{
     auth::Caller,
     problem::{self, ApiResult, Problem},
@@ -66,7 +64,7 @@ parameters! {
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(Filter, RangeParameters, EventPage),
-    responses((status = 200, description = "One page", body = List<EventView<'static>>))
+    responses((status = 200, description = "One page", body = List<types::Event>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
@@ -127,7 +125,7 @@ async fn read_data(api: &Api, page: &mut Page<Event>) -> ApiResult<Vec<Option<By
 /// Show an event with its deliveries
 #[utoipa::path(
     get, path = "/v1/events/{id}", operation_id = "show_event", tag = "events", params(("id" = EventIdText, Path, description = "`evt_…`")),
-    responses((status = 200, description = "The event", body = EventDetailView<'static>))
+    responses((status = 200, description = "The event", body = types::EventDetail))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
@@ -139,75 +137,25 @@ pub(crate) async fn show(
     let event = event.ok_or_else(|| Problem::not_found(format!("there is no event {id}")))?;
     let deliveries = deliveries::views(&api, api.store.event_deliveries(id).await?).await?;
     let data = event.body.data();
-    Ok(Json(EventDetailView { event: view(&event, Some(&data))?, deliveries }).into_response())
+    Ok(Json(types::EventDetail { event: view(&event, Some(&data))?, deliveries }).into_response())
 }
 
-fn view<'a>(event: &'a Event, data: Option<&'a Bytes>) -> ApiResult<EventView<'a>> {
-    let data: Option<&RawValue> = data
+fn view(event: &Event, data: Option<&Bytes>) -> ApiResult<types::Event> {
+    let data = data
         .map(|data| serde_json::from_slice(data))
         .transpose()
         .map_err(|error| problem::internal("a stored event's data is not JSON", &format!("{}: {error}", event.id)))?;
-    Ok(EventView::new(event, data))
-}
-
-/// An event.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Event)]
-pub(crate) struct EventView<'a> {
-    #[schema(value_type = String, example = "evt_01h2xcejqtf2nbrexx3vqjhp41")]
-    id: EventId,
-    #[serde(rename = "type")]
-    #[schema(value_type = String, example = "video.created")]
-    event_type: &'a str,
-    #[schema(value_type = String)]
-    tenant: &'a str,
-    #[schema(value_type = String, format = DateTime)]
-    created_at: Timestamp,
-    #[schema(value_type = Option<String>)]
-    idempotency_key: Option<&'a str>,
-    /// No attempt starts before this instant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, format = DateTime, required = false)]
-    deliver_at: Option<Timestamp>,
-    /// Deliveries that are not sent by this instant become `expired`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, format = DateTime, required = false)]
-    expires_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = false)]
-    coalesce_key: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, required = false)]
-    ordering_key: Option<&'a str>,
-    /// The data, byte for byte as ingested. Lists show it only with `include=data`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value, required = false)]
-    data: Option<&'a RawValue>,
-}
-
-/// An event with its deliveries.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = EventDetail)]
-pub(crate) struct EventDetailView<'a> {
-    #[serde(flatten)]
-    pub(crate) event: EventView<'a>,
-    pub(crate) deliveries: Vec<DeliveryView>,
-}
-
-impl<'a> EventView<'a> {
-    /// `data` is the data of the event and valid JSON.
-    pub(crate) fn new(event: &'a Event, data: Option<&'a RawValue>) -> Self {
-        Self {
-            id: event.id,
-            event_type: &event.event_type,
-            tenant: &event.tenant,
-            created_at: event.created_at,
-            idempotency_key: event.idempotency_key.as_deref(),
-            deliver_at: event.options.deliver_at,
-            expires_at: event.options.expires_at,
-            coalesce_key: event.options.coalesce_key.as_deref(),
-            ordering_key: event.options.ordering_key.as_deref(),
-            data,
-        }
-    }
+    let event = event.clone();
+    Ok(types::Event {
+        id: event.id.to_string(),
+        event_type: event.event_type,
+        tenant: event.tenant,
+        created_at: event.created_at,
+        idempotency_key: event.idempotency_key,
+        deliver_at: event.options.deliver_at,
+        expires_at: event.options.expires_at,
+        coalesce_key: event.options.coalesce_key,
+        ordering_key: event.options.ordering_key,
+        data,
+    })
 }

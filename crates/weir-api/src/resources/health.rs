@@ -8,15 +8,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::header;
-use serde::Serialize;
 use tokio::time::Instant;
-use utoipa::ToSchema;
 
 use crate::{
     problem::{ApiResult, Problem, ProblemKind},
     readers::query::Query,
     state::Operations,
 };
+use weir_api_types as types;
 
 /// How long store and queue may take to answer the readiness check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -26,30 +25,13 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 const STORE_BUDGET: Duration = Duration::from_millis(60);
 const QUEUE_BUDGET: Duration = Duration::from_millis(15);
 
-/// Whether the process is ready, and what an operator should look at.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Readiness {
-    #[schema(value_type = String, example = "ready")]
-    status: &'static str,
-    /// Absent if there is nothing to say.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<String>,
-}
-
-/// A status in one word.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Status {
-    #[schema(value_type = String, example = "ok")]
-    status: &'static str,
-}
-
 /// Check that the process runs
 #[utoipa::path(
     get, path = "/healthz", operation_id = "health", tag = "operation",
-    responses((status = 200, description = "The process runs", body = Status))
+    responses((status = 200, description = "The process runs", body = types::Status))
 )]
-pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<Status>> {
-    Ok(Json(Status { status: "ok" }))
+pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<types::Status>> {
+    Ok(Json(types::Status { status: "ok".to_owned() }))
 }
 
 /// Check that the process is ready for requests
@@ -59,9 +41,12 @@ pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<Status>> {
 /// slowly for the limits to be used, `warnings` says so.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "operation",
-    responses((status = 200, description = "The process is ready", body = Readiness))
+    responses((status = 200, description = "The process is ready", body = types::Readiness))
 )]
-pub(crate) async fn ready(State(operations): State<Arc<Operations>>, _: Query<()>) -> ApiResult<Json<Readiness>> {
+pub(crate) async fn ready(
+    State(operations): State<Arc<Operations>>,
+    _: Query<()>,
+) -> ApiResult<Json<types::Readiness>> {
     if let Some(reason) = operations.readiness.not_ready_reason() {
         return Err(Problem::new(ProblemKind::Unavailable, reason));
     }
@@ -77,7 +62,7 @@ pub(crate) async fn ready(State(operations): State<Arc<Operations>>, _: Query<()
         }
         warnings.extend(slow("queue", began.elapsed(), QUEUE_BUDGET));
     }
-    Ok(Json(Readiness { status: "ready", warnings }))
+    Ok(Json(types::Readiness { status: "ready".to_owned(), warnings }))
 }
 
 /// The warning about a backend whose check took longer than its budget.

@@ -9,10 +9,10 @@ mod windows;
 use std::time::Duration;
 
 use axum::{Json, extract::State};
+use weir_api_types as types;
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{HOUR, MINUTE, TRAFFIC_BUCKET, TRAFFIC_KEPT};
 
-use self::view::HistoryView;
 use super::destinations;
 use crate::{
     auth::Caller,
@@ -111,14 +111,14 @@ fn ceil(at: Timestamp, step: Duration) -> Timestamp {
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/history", operation_id = "show_history", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), RangeParameters, StepParameters),
-    responses((status = 200, description = "The history", body = HistoryView))
+    responses((status = 200, description = "The history", body = types::History))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     Query((range, StepParameters { step })): Query<(RangeParameters, StepParameters)>,
-) -> ApiResult<Json<HistoryView>> {
+) -> ApiResult<Json<types::History>> {
     destinations::find(&api, &caller, id).await?;
     let (from, to) = range.times();
     let step = step.map_or(0, |step| step.0);
@@ -126,11 +126,11 @@ pub(crate) async fn show(
     Ok(Json(read(&api, id, buckets, STEPS[step].0).await?))
 }
 
-async fn read(api: &ApiState, id: DestinationId, buckets: Buckets, step: &'static str) -> ApiResult<HistoryView> {
+async fn read(api: &ApiState, id: DestinationId, buckets: Buckets, step: &'static str) -> ApiResult<types::History> {
     let history = api.store.traffic(id, buckets.from, buckets.to, buckets.step).await?;
     let changes = api.store.limit_changes(id).await?;
     let fullest = windows::fullest(api, id, buckets, &changes, &history).await?;
-    Ok(HistoryView::new(step, buckets, &history, fullest, &changes))
+    Ok(view::view(step, buckets, &history, fullest, &changes))
 }
 
 #[cfg(test)]

@@ -16,10 +16,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::value::RawValue;
-use utoipa::{IntoParams, ToSchema};
-use weir_core::{DestinationId, EventId, Timestamp, TraceParent};
+use utoipa::IntoParams;
+use weir_api_types as types;
+use weir_core::{DestinationId, Timestamp, TraceParent};
 use weir_queue::Wake;
 use weir_store::{IngestRefusal, Ingested, NewEvent};
 
@@ -31,7 +31,7 @@ use self::{
 use crate::{
     auth::Caller,
     meters,
-    problem::{self, ApiResult, FieldError, Problem, ProblemDocument, ProblemKind},
+    problem::{self, ApiResult, Problem, ProblemKind},
     readers::{
         body::{event_bytes, too_large},
         query::Query,
@@ -45,48 +45,6 @@ use crate::{
 const PARSED_AT_ONCE: usize = 64 * 1024;
 /// The largest body of a batch, unless the limit of one event is larger.
 const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
-
-/// An accepted event.
-#[derive(Serialize, ToSchema)]
-#[schema(as = AcceptedEvent)]
-pub(crate) struct AcceptedView {
-    #[schema(value_type = String, example = "evt_01h2xcejqtf2nbrexx3vqjhp41")]
-    id: EventId,
-    #[serde(rename = "type")]
-    event_type: String,
-    tenant: String,
-    #[schema(value_type = String, format = DateTime)]
-    created_at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, format = DateTime, required = false)]
-    deliver_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = String, format = DateTime, required = false)]
-    expires_at: Option<Timestamp>,
-    /// The number of deliveries, one per destination.
-    deliveries: u32,
-    /// Whether an event with this idempotency key already existed. If so, this is the existing event.
-    duplicate: bool,
-}
-
-/// The result of one event of a batch.
-#[derive(Serialize, ToSchema)]
-#[serde(untagged)]
-#[schema(as = BatchItem)]
-pub(crate) enum BatchItem {
-    Accepted(AcceptedView),
-    Refused {
-        #[schema(value_type = ProblemDocument<'_>)]
-        error: Problem,
-    },
-}
-
-/// The results of the events of a batch, in the same order.
-#[derive(Serialize, ToSchema)]
-#[schema(as = BatchAnswer)]
-pub(crate) struct BatchView {
-    events: Vec<BatchItem>,
-}
 
 /// The idempotency key as a header.
 #[derive(IntoParams)]
@@ -106,8 +64,8 @@ struct KeyParameters {
     post, path = "/v1/events", operation_id = "send_event", tag = "events", request_body = EventRequest,
     params(KeyParameters, TraceParameters),
     responses(
-        (status = 202, description = "Stored", body = AcceptedView),
-        (status = 200, description = "An event with this idempotency key already existed; nothing was stored", body = AcceptedView),
+        (status = 202, description = "Stored", body = types::AcceptedEvent),
+        (status = 200, description = "An event with this idempotency key already existed; nothing was stored", body = types::AcceptedEvent),
     )
 )]
 pub(crate) async fn post(
@@ -155,8 +113,8 @@ async fn accept_one(
     post, path = "/v1/events/batch", operation_id = "send_events", tag = "events", request_body = BorrowedBatch<'static>,
     params(TraceParameters),
     responses(
-        (status = 202, description = "At least one event was stored or already existed", body = BatchView),
-        (status = 422, description = "No event was valid", body = BatchProblemView<'static>,
+        (status = 202, description = "At least one event was stored or already existed", body = types::BatchAnswer),
+        (status = 422, description = "No event was valid", body = types::BatchProblem,
             content_type = "application/problem+json"),
     )
 )]
@@ -203,13 +161,16 @@ async fn accept_batch(
         read.into_iter().map(|event| event.map(|event| events.push(in_trace(event, trace))).err()).collect();
     // An error of the store, unlike a refused event, fails the whole batch, unless a part of it is already stored.
     let mut outcomes = store(api, events).await?.into_iter();
-    let events: Vec<BatchItem> = refused
+    let events: Vec<types::BatchItem> = refused
         .into_iter()
         .filter_map(|refusal| refusal.map(Err).or_else(|| outcomes.next()))
-        .map(|outcome| outcome.map_or_else(|error| BatchItem::Refused { error }, BatchItem::Accepted))
+        .map(|outcome| match outcome {
+            Ok(accepted) => types::BatchItem::Accepted(accepted),
+            Err(refusal) => types::BatchItem::Refused { error: refusal.document() },
+        })
         .collect();
     // The span of the request reports how many events were accepted.
-    accepted.event_count = events.iter().filter(|item| matches!(item, BatchItem::Accepted(_))).count();
+    accepted.event_count = events.iter().filter(|item| matches!(item, types::BatchItem::Accepted(_))).count();
     Ok(answer_batch(events))
 }
 
@@ -246,48 +207,36 @@ fn read_member(raw: &RawValue, limit: usize, caller: &Caller, now: Timestamp, in
 
 /// 202 if any event was accepted. Otherwise a problem that lists every error by its index in the batch and contains the
 /// results as an additional member.
-fn answer_batch(events: Vec<BatchItem>) -> Response {
-    if events.iter().any(|item| matches!(item, BatchItem::Accepted(_))) {
-        return (StatusCode::ACCEPTED, Json(BatchView { events })).into_response();
+fn answer_batch(events: Vec<types::BatchItem>) -> Response {
+    if events.iter().any(|item| matches!(item, types::BatchItem::Accepted(_))) {
+        return (StatusCode::ACCEPTED, Json(types::BatchAnswer { events })).into_response();
     }
     let mut errors = Vec::new();
     for (index, item) in events.iter().enumerate() {
-        let BatchItem::Refused { error } = item else { continue };
-        let of_event = |pointer: &str, detail: &str| FieldError {
+        let types::BatchItem::Refused { error } = item else { continue };
+        let of_event = |pointer: &str, detail: &str| types::FieldError {
             pointer: format!("/events/{index}{pointer}"),
             detail: detail.to_owned(),
         };
-        match error.errors() {
-            [] => errors.push(of_event("", error.detail())),
+        match &*error.errors {
+            [] => errors.push(of_event("", &error.detail)),
             some => errors.extend(some.iter().map(|error| of_event(&error.pointer, &error.detail))),
         }
     }
     // The results of the events have the remaining errors.
     errors.truncate(MAX_BATCH);
     let problem = Problem::invalid(errors);
-    problem::response(ProblemKind::Invalid, &BatchProblemView { problem: problem.document(), events })
-}
-
-/// A problem that also contains the results of the events, as in the answer to a batch with valid events.
-#[derive(Serialize, ToSchema)]
-#[schema(as = BatchProblem)]
-pub(crate) struct BatchProblemView<'a> {
-    #[serde(flatten)]
-    #[schema(inline)]
-    problem: ProblemDocument<'a>,
-    /// Absent if the body has no list of events.
-    #[schema(required = false)]
-    events: Vec<BatchItem>,
+    problem::response(ProblemKind::Invalid, &types::BatchProblem { problem: problem.document(), events })
 }
 
 /// Stores one event and wakes its destinations.
-pub(crate) async fn store_one(api: &ApiState, event: NewEvent) -> ApiResult<AcceptedView> {
+pub(crate) async fn store_one(api: &ApiState, event: NewEvent) -> ApiResult<types::AcceptedEvent> {
     let outcome = store(api, vec![event]).await?.pop();
     outcome.ok_or_else(|| problem::internal("the store returned no result", &"for one event"))?
 }
 
 /// Stores the events and wakes their destinations.
-async fn store(api: &ApiState, events: Vec<NewEvent>) -> ApiResult<Vec<ApiResult<AcceptedView>>> {
+async fn store(api: &ApiState, events: Vec<NewEvent>) -> ApiResult<Vec<ApiResult<types::AcceptedEvent>>> {
     let events: Arc<[NewEvent]> = events.into();
     let mut parts = Parts::of(events.len());
     while let Some(from) = parts.next() {
@@ -297,7 +246,11 @@ async fn store(api: &ApiState, events: Vec<NewEvent>) -> ApiResult<Vec<ApiResult
 }
 
 /// Stores the events that fit in one commit, and wakes their destinations.
-async fn store_part(api: &ApiState, events: &Arc<[NewEvent]>, from: usize) -> ApiResult<Vec<ApiResult<AcceptedView>>> {
+async fn store_part(
+    api: &ApiState,
+    events: &Arc<[NewEvent]>,
+    from: usize,
+) -> ApiResult<Vec<ApiResult<types::AcceptedEvent>>> {
     let outcomes = api.store.ingest_part(events, from).await.inspect_err(|error| {
         if from > 0 {
             tracing::warn!(%error, stored = from, events = events.len(), "only the first events of a batch were stored");
@@ -318,9 +271,9 @@ async fn store_part(api: &ApiState, events: &Arc<[NewEvent]>, from: usize) -> Ap
     Ok(outcomes.into_iter().map(view).collect())
 }
 
-fn view(outcome: Result<Ingested, IngestRefusal>) -> ApiResult<AcceptedView> {
+fn view(outcome: Result<Ingested, IngestRefusal>) -> ApiResult<types::AcceptedEvent> {
     match outcome {
-        Ok(Ingested { event, deliveries, duplicate, .. }) => Ok(AcceptedView {
+        Ok(Ingested { event, deliveries, duplicate, .. }) => Ok(types::AcceptedEvent {
             id: event.id,
             event_type: event.event_type,
             tenant: event.tenant,

@@ -9,11 +9,10 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::json;
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_core::{
-    ApiKeyId, Timestamp,
+    ApiKeyId,
     access::{Actor, Role, TenantScope},
     activity::{Action, Activity},
 };
@@ -104,7 +103,7 @@ object! {
     post, path = "/v1/keys", operation_id = "create_key", tag = "keys", request_body = KeyRequest,
     params(IdempotencyParameters),
     responses(
-        (status = 201, description = "The key, which is shown only here", body = CreatedKeyView),
+        (status = 201, description = "The key, which is shown only here", body = types::CreatedApiKey),
         (status = 409, response = inline(Refused)),
     )
 )]
@@ -136,14 +135,14 @@ pub(crate) async fn create(
         expires_at,
     };
     let activity = about(&key, author.does(Action::KeyCreated, now)).changing(None, Some(rights(&key)));
-    let first = FirstAnswer::new(StatusCode::CREATED, &KeyView::from(key.clone()))?;
+    let first = FirstAnswer::new(StatusCode::CREATED, &view(key.clone()))?;
     let creation = idempotency.creation(activity, &first, now)?;
     if let Created::Before(stored) = api.store.create_api_key(key.clone(), creation).await? {
         return Err(created_before(&idempotency.read(stored)?));
     }
     api.keys.refresh(&*api.store).await?;
     tracing::info!(key = %key.id, role = %key.role, "API key created");
-    let view = CreatedKeyView { key: key.into(), secret };
+    let view = types::CreatedApiKey { key: self::view(key), secret };
     Ok(unstored((StatusCode::CREATED, Json(view)).into_response()))
 }
 
@@ -195,22 +194,18 @@ fn scope(named: Option<Vec<TenantText>>, caller: &Caller) -> ApiResult<TenantSco
 /// The list has expired keys too, but no keys from the settings of the server.
 #[utoipa::path(
     get, path = "/v1/keys", operation_id = "list_keys", tag = "keys", params(KeyPage),
-    responses((status = 200, description = "One page, newest first", body = List<KeyView>))
+    responses((status = 200, description = "One page, newest first", body = List<types::ApiKey>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
     caller: Caller,
     Query(page): Query<KeyPage>,
-) -> ApiResult<Json<List<KeyView>>> {
+) -> ApiResult<Json<List<types::ApiKey>>> {
     let mut keys = api.store.api_keys().await?;
     keys.retain(|key| caller.sees_scope(&key.tenants));
     keys.retain(|key| page.request.before.is_none_or(|before| *key.id.as_bytes() < before));
     keys.reverse();
-    Ok(page::view::<Keys, _, _>(
-        Page::of(keys, page.request, |key| *key.id.as_bytes()),
-        |key| *key.id.as_bytes(),
-        KeyView::from,
-    ))
+    Ok(page::view::<Keys, _, _>(Page::of(keys, page.request, |key| *key.id.as_bytes()), |key| *key.id.as_bytes(), view))
 }
 
 /// Delete an API key
@@ -241,44 +236,13 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// An API key, without its secret.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ApiKey)]
-pub(crate) struct KeyView {
-    #[schema(value_type = String, example = "key_01h2xcejqtf2nbrexx3vqjhp41")]
-    id: ApiKeyId,
-    name: String,
-    #[schema(value_type = String, pattern = "^(ingest|read|operate|admin)$", example = "ingest")]
-    role: &'static str,
-    /// Null: all tenants.
-    tenants: Option<Vec<String>>,
-    #[schema(value_type = String, format = DateTime)]
-    created_at: Timestamp,
-    /// Null: it is valid until it is deleted.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    expires_at: Option<Timestamp>,
-}
-
-/// A newly created API key.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = CreatedApiKey)]
-pub(crate) struct CreatedKeyView {
-    #[serde(flatten)]
-    key: KeyView,
-    /// Send it as `Authorization: Bearer wk_…`.
-    #[schema(example = "wk_8qWz1m0yTDUp6n3v0r7cZb5k2hXo4eGf9sLjAaYtQiE")]
-    secret: String,
-}
-
-impl From<ApiKey> for KeyView {
-    fn from(key: ApiKey) -> Self {
-        Self {
-            id: key.id,
-            name: key.name,
-            role: key.role.as_str(),
-            tenants: key.tenants.tenants().map(|tenants| tenants.iter().cloned().collect()),
-            created_at: key.created_at,
-            expires_at: key.expires_at,
-        }
+pub(crate) fn view(key: ApiKey) -> types::ApiKey {
+    types::ApiKey {
+        id: key.id.to_string(),
+        name: key.name,
+        role: key.role.as_str().to_owned(),
+        tenants: key.tenants.tenants().map(|tenants| tenants.iter().cloned().collect()),
+        created_at: key.created_at,
+        expires_at: key.expires_at,
     }
 }

@@ -1,30 +1,30 @@
 //! Previews of limits: how other limits would send a destination's backlog. Nothing is changed.
 
 use axum::{Json, extract::State};
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_core::{
     DeliveryState, Destination, RateLimit, RateLimits, Timestamp,
-    preview::{Bound, Expiries},
+    preview::{Bound, Expiries, Forecast},
 };
 use weir_store::{DeliveryFilter, PageRequest};
 
 use super::{
+    backlog,
     destinations::{
         self,
         rates::{self, Limits, RateLimitRequest},
     },
-    load::{Load, millis},
 };
 use crate::{
     auth::Caller,
+    figures::{Measured, millis},
     problem::ApiResult,
     readers::{
         body::{Body, PathId},
         fields::object,
         query::Query,
-        texts::{DestinationIdText, PeriodText},
+        texts::DestinationIdText,
     },
     state::{Api, ApiState},
 };
@@ -61,7 +61,7 @@ impl PreviewRequest {
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/preview", operation_id = "preview_limits", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")), request_body = PreviewRequest,
-    responses((status = 200, description = "The proposed settings, and the current ones as `now`", body = PreviewView))
+    responses((status = 200, description = "The proposed settings, and the current ones as `now`", body = types::Preview))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
@@ -69,38 +69,47 @@ pub(crate) async fn show(
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     _: Query<()>,
     Body(request): Body<PreviewRequest>,
-) -> ApiResult<Json<PreviewView>> {
+) -> ApiResult<Json<types::Preview>> {
     let destination = destinations::find(&api, &caller, id).await?;
     let counts = api.store.destination_counts(id).await?;
-    let load = Load::read(&api, &destination, &counts, api.clock.now()).await?;
+    let now = api.clock.now();
+    let measured = backlog::measure(&api, &destination, &counts, now).await?;
     let expiries = expiries(&api, &destination, counts.oldest_created_at).await?;
     let current = &destination.settings;
     let min_interval = request.min_interval_ms.map_or(current.rate_limits.min_interval(), rates::min_interval);
     let proposed_limits = request.rate_limits.map_or_else(|| current.rate_limits.clone(), RateLimits::from);
-    let proposed = view(
-        &load,
-        expiries,
-        &proposed_limits.with_min_interval(min_interval),
-        request.max_in_flight.unwrap_or(current.max_in_flight),
-    );
-    let now = view(&load, expiries, &current.rate_limits, current.max_in_flight);
-    Ok(Json(PreviewView { proposed, now }))
+    let view = |limits: &RateLimits, max_in_flight: u32| {
+        let forecast = |limits: &RateLimits| measured.forecast(&destination, limits, max_in_flight, now);
+        view(&measured, expiries, limits, forecast)
+    };
+    Ok(Json(types::Preview {
+        proposed: view(
+            &proposed_limits.with_min_interval(min_interval),
+            request.max_in_flight.unwrap_or(current.max_in_flight),
+        ),
+        now: view(&current.rate_limits, current.max_in_flight),
+    }))
 }
 
-fn view(load: &Load, expiries: Option<Expiries>, limits: &RateLimits, max_in_flight: u32) -> ForecastView {
-    let forecast = load.forecast(limits, max_in_flight);
-    let drain = load.drain(&forecast);
-    let first_expiry_at = expiries.and_then(|expiries| forecast.first_expiry(load.waiting, expiries));
+pub(crate) fn view(
+    measured: &Measured,
+    expiries: Option<Expiries>,
+    limits: &RateLimits,
+    forecast_of: impl Fn(&RateLimits) -> Forecast,
+) -> types::Forecast {
+    let forecast = forecast_of(limits);
+    let drain = measured.drain(&forecast);
+    let first_expiry_at = expiries.and_then(|expiries| forecast.first_expiry(measured.counts.waiting(), expiries));
     // What each of them takes from the rate that is left without it.
-    let per_second = |limits: &RateLimits| load.forecast(limits, max_in_flight).per_second();
+    let per_second = |limits: &RateLimits| forecast_of(limits).per_second();
     let unspaced = limits.clone().with_min_interval(None);
     let (plain_per_s, unspaced_per_s) = (per_second(&unspaced.without_margins()), per_second(&unspaced));
     let cost = |before: Option<f64>, after: Option<f64>| Some(millis(before? - after?));
-    ForecastView {
+    types::Forecast {
         margins_cost_per_s: cost(plain_per_s, unspaced_per_s),
         min_interval_costs_per_s: cost(unspaced_per_s, forecast.per_second()),
         effective_per_s: forecast.per_second().map(millis),
-        binding: forecast.bound().map(BindingView::from),
+        binding: forecast.bound().map(binding),
         drain_eta_s: drain.after().map(|time| millis(time.as_secs_f64())),
         drains: drain.is_expected(),
         would_expire: first_expiry_at.is_some(),
@@ -126,79 +135,14 @@ async fn expiries(
     Ok(first.map(|(newest, created_at)| Expiries { oldest: oldest_created_at + newest.since(created_at), newest }))
 }
 
-/// How a destination would send its backlog with the proposed settings, and with the current ones.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Preview)]
-pub(crate) struct PreviewView {
-    #[serde(flatten)]
-    proposed: ForecastView,
-    now: ForecastView,
-}
-
-/// How a destination would send its backlog.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Forecast)]
-pub(crate) struct ForecastView {
-    /// The sustained rate: slots of a limit are (window + slot width + margin) / limit apart, those of a minimum interval
-    /// the interval and a slot width, and `max_in_flight` allows as many sends as there are answers. Null if there is no limit and no recent answer.
-    effective_per_s: Option<f64>,
-    /// What bounds this rate.
-    binding: Option<BindingView>,
-    /// How many sends per second the margins of the limits take from the rate; null if nothing else bounds it.
-    margins_cost_per_s: Option<f64>,
-    /// How many sends per second the minimum interval takes from the rate that is left; null if nothing else bounds it.
-    min_interval_costs_per_s: Option<f64>,
-    /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
-    /// is unknown.
-    drain_eta_s: Option<f64>,
-    /// Whether the backlog gets empty at the current inflow; null if unknown.
-    drains: Option<bool>,
-    /// Whether deliveries expire before they are sent, judged by the newest of them.
-    would_expire: bool,
-    /// When the first of them expires.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    first_expiry_at: Option<Timestamp>,
-}
-
-/// What bounds a rate: a limit, the minimum interval, or `max_in_flight`.
-#[derive(Debug, PartialEq, Serialize, ToSchema)]
-#[schema(as = Binding)]
-#[serde(untagged)]
-pub(crate) enum BindingView {
-    Limit(BindingLimitView),
-    Other(OtherBinding),
-}
-
-/// The limit that bounds a rate.
-#[derive(Debug, PartialEq, Serialize, ToSchema)]
-#[schema(as = BindingLimit)]
-pub(crate) struct BindingLimitView {
-    #[schema(minimum = 1, maximum = 1_000_000)]
-    limit: u32,
-    #[schema(value_type = PeriodText)]
-    period: &'static str,
-}
-
-/// `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`.
-#[derive(Debug, PartialEq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum OtherBinding {
-    MaxInFlight,
-    MinInterval,
-}
-
-impl From<Bound> for BindingView {
-    fn from(bound: Bound) -> Self {
-        match bound {
-            Bound::Limit(limit) => Self::Limit(limit.into()),
-            Bound::MinInterval(_) => Self::Other(OtherBinding::MinInterval),
-            Bound::MaxInFlight => Self::Other(OtherBinding::MaxInFlight),
-        }
+pub(crate) fn binding(bound: Bound) -> types::Binding {
+    match bound {
+        Bound::Limit(limit) => types::Binding::Limit(binding_limit(limit)),
+        Bound::MinInterval(_) => types::Binding::Other(types::OtherBinding::MinInterval),
+        Bound::MaxInFlight => types::Binding::Other(types::OtherBinding::MaxInFlight),
     }
 }
 
-impl From<RateLimit> for BindingLimitView {
-    fn from(limit: RateLimit) -> Self {
-        Self { limit: limit.limit.get(), period: limit.period.as_str() }
-    }
+pub(crate) fn binding_limit(limit: RateLimit) -> types::BindingLimit {
+    types::BindingLimit { limit: limit.limit.get(), period: limit.period.as_str().to_owned() }
 }

@@ -1,18 +1,13 @@
 //! Purges: waiting deliveries of a destination cancelled in bulk.
 
 use axum::{Json, extract::State};
-use serde::Serialize;
 use serde_json::json;
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_core::{DeliveryState, DestinationId, Timestamp, activity::Action};
 use weir_queue::Wake;
 use weir_store::Purge;
 
-use super::{
-    activity::Author,
-    destinations::find,
-    dry_run::{CountView, DryRun},
-};
+use super::{activity::Author, destinations::find, dry_run::DryRun};
 use crate::{
     auth::Caller,
     problem::ApiResult,
@@ -65,7 +60,7 @@ impl PurgeRequest {
     post, path = "/v1/destinations/{id}/purge", operation_id = "purge_destination", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), DryRun),
     request_body = PurgeRequest,
-    responses((status = 200, description = "The number of cancelled deliveries, or of those that would be cancelled (`dry_run`)", body = PurgeAnswer))
+    responses((status = 200, description = "The number of cancelled deliveries, or of those that would be cancelled (`dry_run`)", body = types::PurgeAnswer))
 )]
 pub(crate) async fn purge(
     State(api): State<Api>,
@@ -74,12 +69,12 @@ pub(crate) async fn purge(
     author: Author,
     Query(dry_run): Query<DryRun>,
     Body(request): Body<PurgeRequest>,
-) -> ApiResult<Json<PurgeAnswer>> {
+) -> ApiResult<Json<types::PurgeAnswer>> {
     let destination = find(&api, &caller, id).await?;
     let now = api.clock.now();
     let purge = request.purge(id, now);
     if dry_run.only_counts() {
-        return Ok(Json(PurgeAnswer::Counted(CountView { total: api.store.count_purge(&purge).await? })));
+        return Ok(Json(types::PurgeAnswer::Counted(types::Count { total: api.store.count_purge(&purge).await? })));
     }
     let states = [(purge.pending, DeliveryState::Pending), (purge.retrying, DeliveryState::Retrying)];
     let states: Vec<&str> = states.into_iter().filter(|(taken, _)| *taken).map(|(_, state)| state.as_str()).collect();
@@ -93,22 +88,7 @@ pub(crate) async fn purge(
         api.wake(&[Wake { destination_id: id, due: now }]).await;
     }
     tracing::info!(destination = %id, cancelled, "purged the waiting deliveries of a destination");
-    Ok(Json(PurgeAnswer::Purged(PurgedView { cancelled })))
-}
-
-/// The result of a purge or of its dry run.
-#[derive(Debug, Serialize, ToSchema)]
-#[serde(untagged)]
-pub(crate) enum PurgeAnswer {
-    Purged(PurgedView),
-    Counted(CountView),
-}
-
-/// The result of a purge.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Purged)]
-pub(crate) struct PurgedView {
-    cancelled: u64,
+    Ok(Json(types::PurgeAnswer::Purged(types::Purged { cancelled })))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Replays: ended deliveries sent again in bulk, beside live traffic.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -8,22 +8,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
-use serde::Serialize;
 use serde_json::json;
-use utoipa::ToSchema;
-use weir_core::{
-    DeliveryState, Destination, DestinationId, ReplayId, Timestamp, access::TenantScope, activity::Action,
-};
+use weir_api_types as types;
+use weir_core::{DeliveryState, Destination, ReplayId, Timestamp, access::TenantScope, activity::Action};
 use weir_store::{
     Created, DeliveryFilter, NewReplay, Page, PageRequest, Replay, ReplayFigures, ReplayFilter, ReplayPhase,
 };
 
-use super::{
-    activity::Author,
-    deliveries::WaitsForView,
-    destinations,
-    dry_run::{CountView, DryRun},
-};
+use super::{activity::Author, deliveries::waits_for, destinations, dry_run::DryRun};
 use crate::{
     auth::Caller,
     errors::Errors,
@@ -31,7 +23,7 @@ use crate::{
     readers::{
         body::PathId,
         fields::object,
-        idempotency::{FirstAnswer, IdempotencyParameters, Keyed},
+        idempotency::{FirstAnswer, Idempotency, IdempotencyParameters, Keyed},
         page::{self, List, Listing, PageParameters},
         query::Query,
         texts::{
@@ -125,8 +117,8 @@ const NO_BODY: &str = "is required: `{}` replays every dead and failed delivery,
     params(DryRun, IdempotencyParameters),
     request_body = ReplayRequest,
     responses(
-        (status = 200, description = "The number of deliveries that would be sent again (`dry_run`)", body = CountView),
-        (status = 202, description = "The replay has started", body = ReplayView),
+        (status = 200, description = "The number of deliveries that would be sent again (`dry_run`)", body = types::Count),
+        (status = 202, description = "The replay has started", body = types::Replay),
     )
 )]
 pub(crate) async fn create(
@@ -141,72 +133,94 @@ pub(crate) async fn create(
     {
         return Ok(first.into_response());
     }
-    // A missing body would mean every dead and failed delivery. A client must state this explicitly.
-    let mut filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
-    filter.deliveries.tenants = caller.scope(filter.only_tenant().map(str::to_owned))?;
-    // An unknown destination would select nothing, so it is refused.
-    let (mut tenant, mut destination) = (filter.only_tenant().map(str::to_owned), None);
-    if let Some(id) = filter.deliveries.destination_id {
-        let found = api.store.destination(id).await?.filter(|found| caller.sees(&found.settings.tenant));
-        let unknown = || {
-            Problem::invalid_field(
-                "/destination",
-                format!("there is no destination {id}: name another one, or leave it out"),
-            )
-        };
-        let found = found.ok_or_else(unknown)?;
-        let its_tenant = found.settings.tenant.clone();
-        destination = Some(found);
-        // A replay of one destination is of one tenant, so the keys of this tenant see it.
-        if tenant.is_none() {
-            filter.deliveries.tenants = TenantScope::one(its_tenant.clone());
-        }
-        tenant = Some(its_tenant);
-    }
-
-    // The number of selected deliveries: the answer of a dry run, or the first total of the replay.
+    let selection = Selection::of(&api, &caller, request).await?;
+    // The answer of a dry run, or the first total of the replay.
     let created_at = api.clock.now();
-    let total = api.store.count_replay(&filter, created_at).await?;
-    if dry_run.only_counts() {
-        return Ok(Json(CountView { total }).into_response());
+    let total = api.store.count_replay(&selection.filter, created_at).await?;
+    match dry_run.only_counts() {
+        true => Ok(Json(types::Count { total }).into_response()),
+        false => selection.replay(&api, author, &idempotency, total, created_at).await,
+    }
+}
+
+/// What a request selects.
+struct Selection {
+    filter: ReplayFilter,
+    /// The only tenant, and the only destination.
+    tenant: Option<String>,
+    destination: Option<Arc<Destination>>,
+}
+
+impl Selection {
+    async fn of(api: &ApiState, caller: &Caller, request: Option<ReplayRequest>) -> ApiResult<Self> {
+        // A missing body would mean every dead and failed delivery. A client must state this explicitly.
+        let mut filter = ReplayFilter::from(request.ok_or_else(|| Problem::invalid_field("", NO_BODY))?);
+        filter.deliveries.tenants = caller.scope(filter.only_tenant().map(str::to_owned))?;
+        let Some(id) = filter.deliveries.destination_id else {
+            let tenant = filter.only_tenant().map(str::to_owned);
+            return Ok(Self { filter, tenant, destination: None });
+        };
+        // An unknown destination would select nothing, so it is refused.
+        let found = api.store.destination(id).await?.filter(|found| caller.sees(&found.settings.tenant));
+        let found = found.ok_or_else(|| {
+            let detail = format!("there is no destination {id}: name another one, or leave it out");
+            Problem::invalid_field("/destination", detail)
+        })?;
+        let tenant = found.settings.tenant.clone();
+        // A replay of one destination is of one tenant, so the keys of this tenant see it.
+        if filter.only_tenant().is_none() {
+            filter.deliveries.tenants = TenantScope::one(tenant.clone());
+        }
+        Ok(Self { filter, tenant: Some(tenant), destination: Some(found) })
     }
 
-    // Store only the replay. The scheduler moves the deliveries into it, step by step.
-    let id = ReplayId::new(created_at, rand::random());
-    let selected = &filter.deliveries;
-    let after = json!({
-        "states": filter.states.iter().map(|state| state.as_str()).collect::<Vec<_>>(),
-        "event_type": selected.event_type.as_ref().map(ToString::to_string),
-        "error": selected.error.map(|error| error.to_string()),
-        "from": selected.from,
-        "to": selected.to,
-        "total": total,
-    });
-    let activity = author.does(Action::ReplayCreated, created_at).of_replay(id, selected.destination_id, tenant);
-    let activity = activity.changing(None, Some(after));
-    let figures = ReplayFigures { total, ..ReplayFigures::default() };
-    let shown = Replay { id, filter: filter.clone(), phase: ReplayPhase::Moving, figures, created_at, ended_at: None };
-    let view = ReplayView::of(shown, destination.as_deref(), created_at);
-    let creation = idempotency.creation(activity, &FirstAnswer::new(StatusCode::ACCEPTED, &view)?, created_at)?;
-    let replay = NewReplay { id, filter, created_at };
-    if let Created::Before(stored) = api.store.create_replay(replay, total, creation).await? {
-        return Ok(idempotency.read(stored)?.into_response());
+    /// Stores only the replay. The scheduler moves the deliveries into it, step by step.
+    async fn replay(
+        self,
+        api: &ApiState,
+        author: Author,
+        idempotency: &Idempotency,
+        total: u64,
+        created_at: Timestamp,
+    ) -> ApiResult<Response> {
+        let Self { filter, tenant, destination } = self;
+        let id = ReplayId::new(created_at, rand::random());
+        let selected = &filter.deliveries;
+        let after = json!({
+            "states": filter.states.iter().map(|state| state.as_str()).collect::<Vec<_>>(),
+            "event_type": selected.event_type.as_ref().map(ToString::to_string),
+            "error": selected.error.map(|error| error.to_string()),
+            "from": selected.from,
+            "to": selected.to,
+            "total": total,
+        });
+        let activity = author.does(Action::ReplayCreated, created_at).of_replay(id, selected.destination_id, tenant);
+        let activity = activity.changing(None, Some(after));
+        let figures = ReplayFigures { total, ..ReplayFigures::default() };
+        let shown =
+            Replay { id, filter: filter.clone(), phase: ReplayPhase::Moving, figures, created_at, ended_at: None };
+        let view = view(shown, destination.as_deref(), created_at);
+        let creation = idempotency.creation(activity, &FirstAnswer::new(StatusCode::ACCEPTED, &view)?, created_at)?;
+        let replay = NewReplay { id, filter, created_at };
+        if let Created::Before(stored) = api.store.create_replay(replay, total, creation).await? {
+            return Ok(idempotency.read(stored)?.into_response());
+        }
+        tracing::info!(replay = %id, total, "replay started");
+        Ok((StatusCode::ACCEPTED, Json(view)).into_response())
     }
-    tracing::info!(replay = %id, total, "replay started");
-    Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
 /// List replays
 #[utoipa::path(
     get, path = "/v1/replays", operation_id = "list_replays", tag = "replays",
     params(ReplayPage),
-    responses((status = 200, description = "One page, newest first", body = List<ReplayView>))
+    responses((status = 200, description = "One page, newest first", body = List<types::Replay>))
 )]
 pub(crate) async fn list(
     State(api): State<Api>,
     caller: Caller,
     Query(page): Query<ReplayPage>,
-) -> ApiResult<Json<List<ReplayView>>> {
+) -> ApiResult<Json<List<types::Replay>>> {
     let page = visible_page(&api, &caller, page.request).await?;
     let found =
         destinations::by_id(&api, page.rows.iter().filter_map(|replay| replay.filter.deliveries.destination_id))
@@ -214,7 +228,7 @@ pub(crate) async fn list(
     let now = api.clock.now();
     let view = |replay: Replay| {
         let destination = replay.filter.deliveries.destination_id.and_then(|id| found.get(&id));
-        ReplayView::of(replay, destination.map(AsRef::as_ref), now)
+        view(replay, destination.map(AsRef::as_ref), now)
     };
     Ok(page::view::<Replays, _, _>(page, |replay| *replay.id.as_bytes(), view))
 }
@@ -223,14 +237,14 @@ pub(crate) async fn list(
 #[utoipa::path(
     get, path = "/v1/replays/{id}", operation_id = "show_replay", tag = "replays",
     params(("id" = ReplayIdText, Path, description = "`rpl_…`")),
-    responses((status = 200, description = "The replay", body = ReplayView))
+    responses((status = 200, description = "The replay", body = types::Replay))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(ReplayIdText(id)): PathId<ReplayIdText>,
     _: Query<()>,
-) -> ApiResult<Json<ReplayView>> {
+) -> ApiResult<Json<types::Replay>> {
     find(&api, &caller, id).await.map(Json)
 }
 
@@ -242,7 +256,7 @@ pub(crate) async fn show(
     post, path = "/v1/replays/{id}/cancel", operation_id = "cancel_replay", tag = "replays",
     params(("id" = ReplayIdText, Path, description = "`rpl_…`")),
     responses(
-        (status = 200, description = "Cancelled", body = ReplayView),
+        (status = 200, description = "Cancelled", body = types::Replay),
         (status = 409, response = inline(Refused)),
     )
 )]
@@ -252,13 +266,14 @@ pub(crate) async fn cancel(
     PathId(ReplayIdText(id)): PathId<ReplayIdText>,
     author: Author,
     _: Query<()>,
-) -> ApiResult<Json<ReplayView>> {
-    let (replay, now) = (find(&api, &caller, id).await?, api.clock.now());
-    let tenant = match (replay.tenant, replay.destination) {
+) -> ApiResult<Json<types::Replay>> {
+    let (filter, now) = (found(&api, &caller, id).await?.filter, api.clock.now());
+    let destination_id = filter.deliveries.destination_id;
+    let tenant = match (filter.only_tenant(), destination_id) {
         (None, Some(id)) => api.store.destination(id).await?.map(|found| found.settings.tenant.clone()),
-        (tenant, _) => tenant,
+        (tenant, _) => tenant.map(str::to_owned),
     };
-    let activity = author.does(Action::ReplayCancelled, now).of_replay(id, replay.destination, tenant);
+    let activity = author.does(Action::ReplayCancelled, now).of_replay(id, destination_id, tenant);
     match api.store.cancel_replay(id, now, activity).await? {
         None => return Err(missing(id)),
         Some(ReplayPhase::Completed) => {
@@ -293,96 +308,55 @@ fn is_visible(replay: &Replay, caller: &Caller) -> bool {
     caller.sees_scope(&replay.filter.deliveries.tenants)
 }
 
-async fn find(api: &ApiState, caller: &Caller, id: ReplayId) -> ApiResult<ReplayView> {
-    let replay = api.store.replay(id).await?.filter(|replay| is_visible(replay, caller)).ok_or_else(|| missing(id))?;
+/// A replay that the caller sees.
+async fn found(api: &ApiState, caller: &Caller, id: ReplayId) -> ApiResult<Replay> {
+    api.store.replay(id).await?.filter(|replay| is_visible(replay, caller)).ok_or_else(|| missing(id))
+}
+
+async fn find(api: &ApiState, caller: &Caller, id: ReplayId) -> ApiResult<types::Replay> {
+    let replay = found(api, caller, id).await?;
     let destination = match replay.filter.deliveries.destination_id {
         Some(id) => api.store.destination(id).await?,
         None => None,
     };
-    Ok(ReplayView::of(replay, destination.as_deref(), api.clock.now()))
+    Ok(view(replay, destination.as_deref(), api.clock.now()))
 }
 
 fn missing(id: ReplayId) -> Problem {
     Problem::not_found(format!("there is no replay {id}"))
 }
 
-/// A replay and its progress. `total` is the sum of the four counts after it. It may change slightly until every
-/// delivery has been moved into the replay.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Replay)]
-pub(crate) struct ReplayView {
-    #[schema(value_type = String, example = "rpl_01h2xcejqtf2nbrexx3vqjhp41")]
-    id: ReplayId,
-    /// `running`, `completed` or `cancelled`.
-    #[schema(value_type = String, example = "running")]
-    state: &'static str,
-    /// The filter of the replay, here and in the next fields.
-    #[schema(value_type = Vec<String>)]
-    states: Vec<&'static str>,
-    #[schema(value_type = Option<String>)]
-    destination: Option<DestinationId>,
-    /// The only tenant; null if the replay has several tenants or all.
-    tenant: Option<String>,
-    /// The tenants; null: all.
-    tenants: Option<Vec<String>>,
-    event_type: Option<String>,
-    error: Option<String>,
-    #[schema(value_type = Option<String>, format = DateTime)]
-    from: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
-    to: Option<Timestamp>,
-    total: u64,
-    delivered: u64,
-    /// Deliveries that are `failed` or `dead` again.
-    failed: u64,
-    /// Deliveries that were cancelled individually, purged, superseded or expired meanwhile.
-    cancelled: u64,
-    /// Deliveries that have not ended; for a cancelled replay, deliveries that had not ended when the replay ended.
-    remaining: u64,
-    /// The estimated time until the end, at the average rate so far; null if unknown.
-    eta_s: Option<u64>,
-    /// What keeps the deliveries of a running replay of one destination from being sent; null if nothing does, and for a
-    /// replay of several destinations.
-    waits_for: Option<WaitsForView>,
-    #[schema(value_type = String, format = DateTime)]
-    created_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
-    ended_at: Option<Timestamp>,
-}
-
-impl ReplayView {
-    /// `destination`: the only destination of the replay, if it has one.
-    fn of(replay: Replay, destination: Option<&Destination>, now: Timestamp) -> Self {
-        let Replay { id, filter, phase, figures, created_at, ended_at } = replay;
-        // Clients do not see whether the deliveries are still being moved.
-        let state = match phase {
-            ReplayPhase::Moving | ReplayPhase::Moved => "running",
-            ReplayPhase::Completed => "completed",
-            ReplayPhase::Cancelling | ReplayPhase::Cancelled => "cancelled",
-        };
-        let remaining = figures.remaining();
-        Self {
-            id,
-            state,
-            states: filter.states.iter().map(|state| state.as_str()).collect(),
-            destination: filter.deliveries.destination_id,
-            tenant: filter.only_tenant().map(str::to_owned),
-            tenants: filter.deliveries.tenants.tenants().map(|tenants| tenants.iter().cloned().collect()),
-            event_type: filter.deliveries.event_type.map(|pattern| pattern.to_string()),
-            error: filter.deliveries.error.map(|error| error.to_string()),
-            from: filter.deliveries.from,
-            to: filter.deliveries.to,
-            total: figures.total,
-            delivered: figures.delivered,
-            failed: figures.failed,
-            cancelled: figures.cancelled,
-            remaining,
-            // Only a running replay has an estimated end.
-            eta_s: if state == "running" { eta_s(figures.ended(), remaining, now.since(created_at)) } else { None },
-            waits_for: destination.filter(|_| state == "running").and_then(|one| WaitsForView::of(one, now)),
-            created_at,
-            ended_at,
-        }
+/// `destination`: the only destination of the replay, if it has one.
+fn view(replay: Replay, destination: Option<&Destination>, now: Timestamp) -> types::Replay {
+    let Replay { id, filter, phase, figures, created_at, ended_at } = replay;
+    // Clients do not see whether the deliveries are still being moved.
+    let state = match phase {
+        ReplayPhase::Moving | ReplayPhase::Moved => "running",
+        ReplayPhase::Completed => "completed",
+        ReplayPhase::Cancelling | ReplayPhase::Cancelled => "cancelled",
+    };
+    let remaining = figures.remaining();
+    types::Replay {
+        id: id.to_string(),
+        state: state.to_owned(),
+        states: filter.states.iter().map(|state| state.as_str().to_owned()).collect(),
+        destination: filter.deliveries.destination_id.map(|id| id.to_string()),
+        tenant: filter.only_tenant().map(str::to_owned),
+        tenants: filter.deliveries.tenants.tenants().map(|tenants| tenants.iter().cloned().collect()),
+        event_type: filter.deliveries.event_type.map(|pattern| pattern.to_string()),
+        error: filter.deliveries.error.map(|error| error.to_string()),
+        from: filter.deliveries.from,
+        to: filter.deliveries.to,
+        total: figures.total,
+        delivered: figures.delivered,
+        failed: figures.failed,
+        cancelled: figures.cancelled,
+        remaining,
+        // Only a running replay has an estimated end.
+        eta_s: if state == "running" { eta_s(figures.ended(), remaining, now.since(created_at)) } else { None },
+        waits_for: destination.filter(|_| state == "running").and_then(|one| waits_for(one, now)),
+        created_at,
+        ended_at,
     }
 }
 

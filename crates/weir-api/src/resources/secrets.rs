@@ -8,8 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::StatusCode;
-use serde::Serialize;
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_core::{
     Destination, Timestamp,
     activity::Action,
@@ -60,7 +59,7 @@ object! {
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/secret", operation_id = "show_secret", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
-    responses((status = 200, description = "The secret", body = SecretView))
+    responses((status = 200, description = "The secret", body = types::Secret))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
@@ -88,7 +87,7 @@ pub(crate) async fn show(
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), IdempotencyParameters),
     request_body = Option<RotateSecretRequest>,
     responses(
-        (status = 200, description = "The new secret, and until when the previous secret also signs", body = SecretView,
+        (status = 200, description = "The new secret, and until when the previous secret also signs", body = types::Secret,
             headers(("etag" = String, description = "The new version of the destination"))),
         (status = 409, response = inline(Refused)),
         (status = 412, response = inline(Changed)),
@@ -202,24 +201,8 @@ fn successor(current: &Signing, given: Option<&Secret>) -> ApiResult<Secret> {
     Ok(given.clone())
 }
 
-/// The secret that signs the requests to a destination.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Secret)]
-pub(crate) struct SecretView {
-    #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
-    secret: String,
-    /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
-    #[schema(example = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")]
-    public_key: Option<String>,
-    /// The same key as the hex of its 32 bytes, as receivers of `discord` configure it.
-    public_key_hex: Option<String>,
-    /// Until when the secret before the last rotation also signs; null if only one secret signs.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    previous_valid_until: Option<Timestamp>,
-}
-
-fn view(signing: &Signing, now: Timestamp) -> SecretView {
-    SecretView {
+fn view(signing: &Signing, now: Timestamp) -> types::Secret {
+    types::Secret {
         secret: signing.secret.reveal(),
         public_key: signing.secret.public_key().map(|key| key.to_string()),
         public_key_hex: signing.secret.public_key().map(|key| key.to_hex()),

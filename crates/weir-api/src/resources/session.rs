@@ -6,9 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{Extensions, HeaderMap, StatusCode, header};
-use serde::Serialize;
-use utoipa::ToSchema;
-use weir_core::Timestamp;
+use weir_api_types as types;
 
 use super::destinations::unstored;
 use crate::{
@@ -43,7 +41,7 @@ object! {
 /// Every key may use this.
 #[utoipa::path(
     get, path = "/v1/me", operation_id = "show_me", tag = "session",
-    responses((status = 200, description = "The rights of the key or session", body = MeView))
+    responses((status = 200, description = "The rights of the key or session", body = types::Me))
 )]
 pub(crate) async fn me(State(api): State<Api>, caller: Caller, _: Query<()>) -> Response {
     unstored(Json(view(&api, &caller)).into_response())
@@ -58,7 +56,7 @@ pub(crate) async fn me(State(api): State<Api>, caller: Caller, _: Query<()>) -> 
 #[utoipa::path(
     post, path = "/v1/session", operation_id = "create_session", tag = "session", request_body = SessionRequest,
     responses(
-        (status = 201, description = "The rights of the session, and its cookie", body = MeView),
+        (status = 201, description = "The rights of the session, and its cookie", body = types::Me),
         (status = 429, response = inline(crate::problem::Throttled)),
     )
 )]
@@ -95,36 +93,16 @@ pub(crate) async fn delete(State(api): State<Api>, _: Query<()>) -> Response {
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
 }
 
-fn view(api: &Api, caller: &Caller) -> MeView {
-    MeView {
+fn view(api: &Api, caller: &Caller) -> types::Me {
+    types::Me {
         name: caller.actor().key_id().map(|_| caller.actor().name().to_owned()),
-        role: caller.role().as_str(),
+        role: caller.role().as_str().to_owned(),
         tenants: caller.tenants().map(|tenants| tenants.iter().cloned().collect()),
         session_expires_at: match caller.credential() {
             Credential::Session { expires_at } => Some(expires_at),
             Credential::Key | Credential::Nothing => None,
         },
         keys_required: api.keys.are_required(),
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
     }
-}
-
-/// The sender of a request.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Me)]
-pub(crate) struct MeView {
-    /// The name of the key; null for a key from the settings of the server, and without a key.
-    name: Option<String>,
-    #[schema(value_type = String, pattern = "^(ingest|read|operate|admin)$", example = "operate")]
-    role: &'static str,
-    /// Null: all tenants.
-    tenants: Option<Vec<String>>,
-    /// When the session ends; null for a request with a key, or without one.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    session_expires_at: Option<Timestamp>,
-    /// Whether requests need a key or a session. If not, everybody who reaches the server is an admin.
-    keys_required: bool,
-    /// The version of Weir.
-    #[schema(value_type = String, example = "0.1.0")]
-    version: &'static str,
 }

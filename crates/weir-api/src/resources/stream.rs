@@ -15,17 +15,16 @@ use axum::{
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
-use serde::Serialize;
-use utoipa::ToSchema;
-use weir_core::{DestinationId, ReplayId, Timestamp, access::Role};
+use weir_api_types as types;
+use weir_core::{DestinationId, access::Role};
 
 use super::{
     destinations,
-    overview::{RowView, TotalsView, totals_view, visible},
+    overview::{row_view, totals_view, visible},
 };
 use crate::{
     auth::{Caller, SessionCookie},
-    fair_share::Place,
+    fair_share::Seat,
     meters,
     overview::{Change, ChangeKind, DestinationChange, Order, Sample, Samples},
     problem::{ApiResult, Problem, ProblemKind},
@@ -76,7 +75,7 @@ pub(crate) async fn follow(
     if let Some(id) = destination {
         destinations::find(&api, &caller, id).await?;
     }
-    let Some((place, samples)) = api.live.open_stream(caller.sharer()) else {
+    let Some((seat, samples)) = api.live.open_stream(caller.sharer()) else {
         meters::shed("streams");
         let detail = "this key has as many open streams as its share; close one, or try again";
         return Err(Problem::new(ProblemKind::Unavailable, detail));
@@ -90,7 +89,7 @@ pub(crate) async fn follow(
         samples,
         last_change: None,
         due: VecDeque::new(),
-        _place: place,
+        _seat: seat,
     };
     let events = viewer.events().map(Ok::<_, Infallible>).take_until(api.live.stopped().boxed());
     let keep_alive = KeepAlive::new().interval(COMMENT_EVERY).text("");
@@ -135,7 +134,7 @@ struct Viewer {
     last_change: Option<u64>,
     /// Events to send before the next sample.
     due: VecDeque<Event>,
-    _place: Place,
+    _seat: Seat,
 }
 
 impl Viewer {
@@ -182,46 +181,22 @@ impl Viewer {
                 rows.retain(|row| row.destination.id == id);
             }
             let totals = totals_view(rows.iter().copied().collect());
-            let destinations = rows.into_iter().take(MAX_ROWS).map(|row| RowView::of(row, sample.as_of)).collect();
-            let view = SnapshotView { as_of: sample.as_of, totals, destinations };
+            let destinations = rows.into_iter().take(MAX_ROWS).map(|row| row_view(row, sample.as_of)).collect();
+            let view = types::Snapshot { as_of: sample.as_of, totals, destinations };
             serde_json::to_vec(&view).map(Bytes::from).unwrap_or_default()
         });
         Some(Event::default().event("snapshot").data(std::str::from_utf8(&bytes).ok()?))
     }
 }
 
-/// The overview at one instant.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Snapshot)]
-pub(crate) struct SnapshotView {
-    #[schema(value_type = String, format = DateTime)]
-    as_of: Timestamp,
-    totals: TotalsView,
-    destinations: Vec<RowView>,
-}
-
-/// What changed.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = StreamChange)]
-pub(crate) struct ChangeView<'a> {
-    #[schema(value_type = String, format = DateTime)]
-    at: Timestamp,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    destination_id: Option<DestinationId>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    replay_id: Option<ReplayId>,
-    /// `created`, `edited`, `deleted` of an edit; the state of a breaker; `running`, `ended` of a replay.
-    state: &'static str,
-    /// Why a breaker is not closed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    reason: Option<&'a str>,
-}
-
 fn change_event(change: &Change) -> Option<Event> {
-    let view = ChangeView { at: change.at, destination_id: None, replay_id: None, state: "", reason: None };
+    let view = |state: &str| types::StreamChange {
+        at: change.at,
+        destination_id: None,
+        replay_id: None,
+        state: state.to_owned(),
+        reason: None,
+    };
     let (name, view) = match &change.kind {
         ChangeKind::Destination { id, change } => {
             let state = match change {
@@ -229,14 +204,15 @@ fn change_event(change: &Change) -> Option<Event> {
                 DestinationChange::Edited => "edited",
                 DestinationChange::Deleted => "deleted",
             };
-            ("edit", ChangeView { destination_id: Some(*id), state, ..view })
+            ("edit", types::StreamChange { destination_id: Some(id.to_string()), ..view(state) })
         }
-        ChangeKind::Breaker { id, state, reason } => (
-            "breaker",
-            ChangeView { destination_id: Some(*id), state: state.as_str(), reason: reason.as_deref(), ..view },
-        ),
+        ChangeKind::Breaker { id, state, reason } => {
+            let (destination_id, reason) = (Some(id.to_string()), reason.clone());
+            ("breaker", types::StreamChange { destination_id, reason, ..view(state.as_str()) })
+        }
         ChangeKind::Replay { id, is_open } => {
-            ("replay", ChangeView { replay_id: Some(*id), state: if *is_open { "running" } else { "ended" }, ..view })
+            let state = if *is_open { "running" } else { "ended" };
+            ("replay", types::StreamChange { replay_id: Some(id.to_string()), ..view(state) })
         }
     };
     Event::default().event(name).json_data(view).ok()

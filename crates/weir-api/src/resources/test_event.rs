@@ -7,6 +7,7 @@ use axum::{
 };
 use http::StatusCode;
 use serde_json::json;
+use weir_api_types as types;
 use weir_core::{
     Destination, EventId, Timestamp,
     activity::Action,
@@ -14,11 +15,7 @@ use weir_core::{
 };
 use weir_store::{Created, NewEvent};
 
-use super::{
-    activity::Author,
-    deliveries::{self, DeliveryDetailView},
-    destinations, ingest,
-};
+use super::{activity::Author, deliveries, destinations, ingest};
 use crate::{
     auth::Caller,
     problem::{self, ApiResult},
@@ -42,7 +39,7 @@ const TYPE: &str = "weir.test";
 #[utoipa::path(
     post, path = "/v1/destinations/{id}/test", operation_id = "test_destination", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), IdempotencyParameters),
-    responses((status = 202, description = "The delivery of the test event", body = DeliveryDetailView))
+    responses((status = 202, description = "The delivery of the test event", body = types::DeliveryDetail))
 )]
 pub(crate) async fn send(
     State(api): State<Api>,

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use axum::{Json, extract::State};
-use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{ObjectBuilder, RefOr, Schema, schema::Type},
 };
+use weir_api_types as types;
 use weir_core::{
     Timestamp,
     signing::{
@@ -155,14 +155,14 @@ impl PartialSchema for ReceivedHeaders {
 #[utoipa::path(
     post, path = "/v1/verify", operation_id = "verify_request", tag = "destinations",
     request_body = VerifyRequest,
-    responses((status = 200, description = "Whether the signature is valid, and why not", body = VerifiedView))
+    responses((status = 200, description = "Whether the signature is valid, and why not", body = types::Verified))
 )]
 pub(crate) async fn verify(
     State(api): State<Api>,
     caller: Caller,
     _: Query<()>,
     Body(request): Body<VerifyRequest>,
-) -> ApiResult<Json<VerifiedView>> {
+) -> ApiResult<Json<types::Verified>> {
     let now = api.clock.wall();
     let given = request.secret.as_ref().map(|secret| secret.0.clone());
     let mut url = request.url.as_ref().map(|url| url.0.clone());
@@ -205,15 +205,15 @@ fn verified(
     request: &Request<'_>,
     now: Timestamp,
     tolerance: Duration,
-) -> VerifiedView {
+) -> types::Verified {
     let headers = request.headers;
     if let Some(name) = needed_headers(style).into_iter().find(|name| headers.get(name).is_none()) {
-        return VerifiedView::refused(format!("the header `{name}` is missing"));
+        return refused(format!("the header `{name}` is missing"));
     }
     let name = &style.format().header;
     let signature = headers.get(name).unwrap_or_default();
     if style.format().count_parts(signature) > MAX_SIGNATURE_PARTS {
-        return VerifiedView::refused(format!("the header `{name}` has too many signatures"));
+        return refused(format!("the header `{name}` has too many signatures"));
     }
     let received = Received {
         id: style.id_header().and_then(|name| headers.get(name)),
@@ -230,7 +230,7 @@ fn verified(
     let is_signed = matches!(verdict, Some(Ok(()) | Err(Rejection::TooOld(_) | Rejection::TooNew(_))));
     // Show the time only if a matching signature covers it. Otherwise anyone may have written it.
     let signed = signed_seconds(style, &received).filter(|_| is_signed);
-    VerifiedView {
+    types::Verified {
         valid: matches!(verdict, Some(Ok(()))),
         reason: verdict.and_then(|verdict| verdict.err()).map(|rejection| rejection.to_string()),
         signed_at: signed.and_then(instant),
@@ -252,24 +252,8 @@ fn instant(unix_seconds: i64) -> Option<Timestamp> {
     within.then(|| Timestamp::from_secs(unix_seconds))
 }
 
-/// Whether a request is signed as it should be.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Verified)]
-pub(crate) struct VerifiedView {
-    valid: bool,
-    /// Why the signature is not valid; null if it is.
-    reason: Option<String>,
-    /// The signed time; null unless the signature matches and has a time.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    signed_at: Option<Timestamp>,
-    /// How long ago that was; negative in the future.
-    age_s: Option<i64>,
-}
-
-impl VerifiedView {
-    fn refused(reason: String) -> Self {
-        Self { valid: false, reason: Some(reason), signed_at: None, age_s: None }
-    }
+fn refused(reason: String) -> types::Verified {
+    types::Verified { valid: false, reason: Some(reason), signed_at: None, age_s: None }
 }
 
 #[cfg(test)]
@@ -313,7 +297,12 @@ mod tests {
         ReceivedHeaders(own.chain(common).collect())
     }
 
-    fn judged(style: &SignatureStyle, secrets: &[u8], headers: &ReceivedHeaders, tolerance: Duration) -> VerifiedView {
+    fn judged(
+        style: &SignatureStyle,
+        secrets: &[u8],
+        headers: &ReceivedHeaders,
+        tolerance: Duration,
+    ) -> types::Verified {
         let secrets: Vec<_> = secrets.iter().map(|byte| secret(style, *byte)).collect();
         verified(style, &secrets, &Request { headers, url: URL, body: BODY }, NOW, tolerance)
     }

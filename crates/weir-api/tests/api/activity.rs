@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
-use weir_api::ApiKeys;
+use weir_api::SettingKeys;
 use weir_core::{Clock as _, outcome::Verdict};
 
 use crate::harness::{Options, Reply, Server, json_request};
@@ -64,7 +64,7 @@ impl Keyed<'_> {
 }
 
 async fn server() -> Server {
-    Server::start_with(Options { api_keys: ApiKeys::new([ROOT]), ..Options::default() }).await
+    Server::start_with(Options { api_keys: SettingKeys::new([ROOT]), ..Options::default() }).await
 }
 
 fn id(value: &Value) -> String {

@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, stream};
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use weir_api::ApiKeys;
+use weir_api::SettingKeys;
 
 use crate::harness::{Options, ROOT, Reply, Server, json_request};
 
@@ -56,7 +56,7 @@ impl<'s> Open<'s> {
 
 #[tokio::test]
 async fn bytes_that_were_only_announced_take_nothing_from_others() {
-    let options = Options { api_keys: ApiKeys::new([ROOT]), body_budget_bytes: 64 * 1024, ..Options::default() };
+    let options = Options { api_keys: SettingKeys::new([ROOT]), body_budget_bytes: 64 * 1024, ..Options::default() };
     let server = Server::start_with(options).await;
     let slow = server.key("ingest", Value::Null).await;
     let announced = (0..50).map(|_| Open::begin(&server, &slow, Some(1_000_000), r#"{"type":"#));
@@ -73,7 +73,7 @@ async fn bytes_that_were_only_announced_take_nothing_from_others() {
 
 #[tokio::test]
 async fn a_key_leaves_half_of_the_budget_to_others_until_its_requests_end() {
-    let options = Options { api_keys: ApiKeys::new([ROOT]), body_budget_bytes: 100_000, ..Options::default() };
+    let options = Options { api_keys: SettingKeys::new([ROOT]), body_budget_bytes: 100_000, ..Options::default() };
     let server = Server::start_with(options).await;
     let (heavy, other) = (server.key("ingest", Value::Null).await, server.key("ingest", Value::Null).await);
     let post = async |key: &str, size: usize| server.ask(key, "POST", "/v1/events", Some(&of_size(size))).await;

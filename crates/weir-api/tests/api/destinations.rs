@@ -274,7 +274,7 @@ async fn the_backlog_counts_states_and_estimates_the_drain() {
     let idle = server.get(&path).await.expect(StatusCode::OK);
     let expected = json!({
         "pending": 0, "retrying": 0, "delivering": 0, "oldest_age_s": null, "configured_per_s": 2.0, "effective_per_s": 1.98,
-        "achieved_per_s": 0.0, "inflow_per_s": 0.0, "drain_eta_s": 0.0, "drains": true,
+        "achieved_per_s": 0.0, "arrivals_per_s": 0.0, "drain_eta_s": 0.0, "drains": true,
     });
     assert_eq!(idle, expected);
     for _ in 0..3 {
@@ -289,7 +289,7 @@ async fn the_backlog_counts_states_and_estimates_the_drain() {
     let busy = server.get(&path).await.expect(StatusCode::OK);
     assert_eq!((&busy["pending"], &busy["retrying"], &busy["delivering"]), (&json!(1), &json!(1), &json!(1)));
     assert_eq!((&busy["achieved_per_s"], &busy["drain_eta_s"]), (&json!(0.2), &json!(0.505)));
-    assert_eq!((&busy["inflow_per_s"], &busy["drains"]), (&json!(0.067), &json!(true)));
+    assert_eq!((&busy["arrivals_per_s"], &busy["drains"]), (&json!(0.067), &json!(true)));
     assert_eq!(busy["oldest_age_s"], 2.0);
 }
 

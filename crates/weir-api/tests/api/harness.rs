@@ -21,8 +21,8 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tower::ServiceExt;
 use weir_api::{
-    ApiKeys, ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, Installation, KeyRing,
-    LiveOverview, Operations, PublicUrl, QueueDepths, Readiness, TrustedProxies, router,
+    ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, Installation, KeyRing,
+    LiveOverview, Operations, PublicUrl, QueueDepths, Readiness, SettingKeys, TrustedProxies, router,
 };
 use weir_core::{
     Clock, Timestamp,
@@ -55,7 +55,7 @@ pub(crate) struct Server {
 
 /// The options of a server.
 pub(crate) struct Options {
-    pub(crate) api_keys: ApiKeys,
+    pub(crate) api_keys: SettingKeys,
     pub(crate) addresses: AddressPolicy,
     pub(crate) hosts: Hosts,
     pub(crate) public_url: Option<PublicUrl>,
@@ -67,7 +67,7 @@ pub(crate) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            api_keys: ApiKeys::default(),
+            api_keys: SettingKeys::default(),
             addresses: AddressPolicy::default(),
             hosts: Hosts::default(),
             public_url: None,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::{StatusCode, header};
 use serde_json::{Value, json};
-use weir_api::ApiKeys;
+use weir_api::SettingKeys;
 use weir_core::{Clock as _, outcome::Verdict, retention::Cutoffs};
 use weir_store::PrunePosition;
 
@@ -14,7 +14,7 @@ const ROOT: &str = "sesame";
 const OTHER: &str = "sesame-2";
 
 async fn server() -> Server {
-    Server::start_with(Options { api_keys: ApiKeys::new([ROOT, OTHER]), ..Options::default() }).await
+    Server::start_with(Options { api_keys: SettingKeys::new([ROOT, OTHER]), ..Options::default() }).await
 }
 
 impl Server {
@@ -93,7 +93,7 @@ async fn a_key_belongs_to_its_caller() {
     // The keys of the settings have no names, and count as one caller.
     let again = server.keyed(OTHER, "shared", "/v1/destinations", &body).await;
     assert_eq!(again.header("idempotency-replayed"), "true");
-    for key in ["", &"a".repeat(201), "é"] {
+    for key in ["", &"a".repeat(256), "é"] {
         let refused = server.keyed(ROOT, key, "/v1/destinations", &body).await;
         assert_eq!(refused.pointers(), ["/idempotency-key"], "{key}");
     }

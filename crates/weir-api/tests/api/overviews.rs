@@ -70,10 +70,10 @@ async fn a_row_has_the_figures_of_its_destination() {
             "breaker_state": "closed", "breaker_reason": null, "next_probe_at": null,
             "held_until": null, "held_reason": null,
         },
-        "pending": 3, "retrying": 0, "delivering": 99, "dead": 1, "backlog": 3, "oldest_age_s": 90.0,
-        "configured_per_s": 5.0, "effective_per_s": 5.0, "achieved_per_s": 0.0, "arrivals_per_s": 0.0, "use": 0.0,
-        "binding": {"limit": 300, "period": "minute"}, "drain_eta_s": 0.601, "drains": true, "reason": "slow",
-        "refused_within_limit": null,
+        "pending": 3, "retrying": 0, "delivering": 99, "undelivered": 1, "backlog": 3, "oldest_age_s": 90.0,
+        "configured_per_s": 5.0, "effective_per_s": 4.992, "achieved_per_s": 0.0, "arrivals_per_s": 0.0,
+        "utilisation": 0.0, "binding": {"limit": 300, "period": "minute"}, "drain_eta_s": 0.601, "drains": true,
+        "reason": "slow", "refused_within_limit": null,
     });
     let age = row["oldest_age_s"].take().as_f64().unwrap();
     assert!((90.0..90.1).contains(&age), "{age}");
@@ -81,7 +81,7 @@ async fn a_row_has_the_figures_of_its_destination() {
     assert_eq!(*row, expected);
     assert_eq!(
         overview["totals"],
-        json!({"destinations": 1, "backlog": 3, "dead": 1, "achieved_per_s": 0.0, "arrivals_per_s": 0.0})
+        json!({"destinations": 1, "backlog": 3, "undelivered": 1, "achieved_per_s": 0.0, "arrivals_per_s": 0.0})
     );
     let mut one = server.get(&format!("/v1/destinations/{id}/overview")).await.expect(StatusCode::OK);
     assert!(one.as_object_mut().unwrap().remove("as_of").unwrap().is_string());
@@ -100,7 +100,7 @@ async fn rates_are_those_of_the_last_seconds() {
     server.clock.advance(Duration::from_secs(5));
     let row = server.overview("").await["data"][0].take();
     // The clock of the tests begins with a bucket of ten seconds.
-    assert_eq!((&row["achieved_per_s"], &row["use"]), (&json!(4.0), &json!(0.4)));
+    assert_eq!((&row["achieved_per_s"], &row["utilisation"]), (&json!(4.0), &json!(0.4)));
     let arrivals = row["arrivals_per_s"].as_f64().unwrap();
     assert!((0.9..=1.0).contains(&arrivals), "{arrivals}");
     assert_eq!((&row["reason"], &row["drain_eta_s"]), (&Value::Null, &json!(0.0)));

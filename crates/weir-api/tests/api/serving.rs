@@ -4,14 +4,14 @@ use axum::body::Body;
 use http::{Request, StatusCode};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
-use weir_api::{ApiKeys, Hosts, Operations, operations_router};
+use weir_api::{Hosts, Operations, SettingKeys, operations_router};
 use weir_store::PageRequest;
 
 use crate::harness::{Options, Server, reply};
 
 #[tokio::test]
 async fn with_configured_keys_every_v1_path_needs_one() {
-    let server = Server::start_with(Options { api_keys: ApiKeys::new(["sesame"]), ..Options::default() }).await;
+    let server = Server::start_with(Options { api_keys: SettingKeys::new(["sesame"]), ..Options::default() }).await;
     for path in ["/v1/events", "/v1/destinations", "/v1/nothing"] {
         let reply = server.get(path).await;
         reply.problem(401);
@@ -28,14 +28,14 @@ async fn with_configured_keys_every_v1_path_needs_one() {
 
 #[tokio::test]
 async fn a_request_for_another_host_is_not_answered_on_any_route() {
-    let keys = || ApiKeys::new(["sesame"]);
+    let keys = || SettingKeys::new(["sesame"]);
     let named = Hosts::new([url::Host::parse("weir.example.com").unwrap()]);
     let request = |path: &str, host: &str| {
         let request = Request::get(path).header("authorization", "Bearer sesame").header("host", host);
         request.body(Body::empty()).unwrap()
     };
     let paths = ["/v1/events", "/v1/nothing", "/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"];
-    for api_keys in [ApiKeys::default(), keys()] {
+    for api_keys in [SettingKeys::default(), keys()] {
         let server = Server::start_with(Options { api_keys, ..Options::default() }).await;
         for path in paths {
             for host in ["evil.test:8080", "weir.example.com"] {
@@ -78,7 +78,7 @@ async fn a_process_without_the_api_checks_the_host_too() {
 
 #[tokio::test]
 async fn every_answer_has_the_id_of_its_request() {
-    let server = Server::start_with(Options { api_keys: ApiKeys::new(["sesame"]), ..Options::default() }).await;
+    let server = Server::start_with(Options { api_keys: SettingKeys::new(["sesame"]), ..Options::default() }).await;
     let operations = operations_router(
         Operations {
             store: server.store.clone(),

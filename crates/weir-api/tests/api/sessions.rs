@@ -5,7 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
-use weir_api::{ApiKeys, PublicUrl, RemoteAddress, TrustedProxies};
+use weir_api::{PublicUrl, RemoteAddress, SettingKeys, TrustedProxies};
 
 use crate::harness::{Options, Reply, Server, json_request};
 
@@ -16,7 +16,7 @@ const OTHER_PAGE: (&str, &str) = ("sec-fetch-site", "cross-site");
 impl Server {
     async fn with_login(public_url: Option<&str>) -> Self {
         let public_url = public_url.map(|url| url.parse::<PublicUrl>().unwrap());
-        Self::start_with(Options { api_keys: ApiKeys::new([KEY]), public_url, ..Options::default() }).await
+        Self::start_with(Options { api_keys: SettingKeys::new([KEY]), public_url, ..Options::default() }).await
     }
 
     async fn log_in(&self, key: &str) -> Reply {
@@ -279,7 +279,7 @@ async fn keys_that_begin_alike_are_throttled_from_all_addresses() {
 #[tokio::test]
 async fn clients_behind_a_trusted_proxy_are_told_apart_and_nobody_chooses_an_address() {
     let proxies = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-    let server = Server::start_with(Options { api_keys: ApiKeys::new([KEY]), proxies, ..Options::default() }).await;
+    let server = Server::start_with(Options { api_keys: SettingKeys::new([KEY]), proxies, ..Options::default() }).await;
     let guess = |n: usize, address: &str, forwarded: &str| with_key(address, Some(forwarded), &format!("{n} guessed"));
     for n in 0..10 {
         server.send(guess(n, "10.0.0.1", "192.0.2.1")).await.problem(401);

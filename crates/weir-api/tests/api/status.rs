@@ -2,7 +2,7 @@
 
 use http::{Request, StatusCode, header};
 use serde_json::json;
-use weir_api::ApiKeys;
+use weir_api::SettingKeys;
 use weir_core::Timestamp;
 use weir_store::ProcessProfile;
 
@@ -30,7 +30,7 @@ async fn the_status_shows_processes_store_and_queue() {
 
 #[tokio::test]
 async fn a_key_that_is_bound_to_tenants_does_not_see_the_installation() {
-    let server = Server::start_with(Options { api_keys: ApiKeys::new(["root"]), ..Options::default() }).await;
+    let server = Server::start_with(Options { api_keys: SettingKeys::new(["root"]), ..Options::default() }).await;
     let request = |key: &str, path: &str, body: Option<serde_json::Value>| {
         let method = if body.is_some() { "POST" } else { "GET" };
         let builder =

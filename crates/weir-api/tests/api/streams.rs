@@ -6,7 +6,7 @@ use axum::body::{Body, BodyDataStream};
 use futures_util::{StreamExt as _, future::join_all};
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
-use weir_api::ApiKeys;
+use weir_api::SettingKeys;
 use weir_core::Clock;
 
 use crate::harness::{Options, Server, reply};
@@ -66,7 +66,7 @@ impl Server {
     }
 
     async fn with_a_key() -> Self {
-        Self::start_with(Options { api_keys: ApiKeys::new([KEY]), ..Options::default() }).await
+        Self::start_with(Options { api_keys: SettingKeys::new([KEY]), ..Options::default() }).await
     }
 
     async fn call(&self, method: &str, path: &str, body: Value) -> Value {

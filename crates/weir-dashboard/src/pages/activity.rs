@@ -1,21 +1,23 @@
 //! The activity log: who changed what, from what to what.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use askama::Template;
 use axum::extract::Query;
 use serde::Deserialize;
 use serde_json::Value;
+use weir_api_types::{Activity, ActivitySubject, List, RateLimit};
 
 use crate::{
     client::{ApiPath, append},
     delivery_filter::instant,
     example::Example,
+    extend::extend,
     frame::{Frame, Me, Section},
     live_region::LiveRegion,
     names::destination_id,
-    units::At,
-    views::List,
+    units::Units as _,
+    views::LimitText as _,
     visit::{Answered, Visit},
 };
 
@@ -56,30 +58,6 @@ impl Filter {
     }
 }
 
-/// A change, as the log has it.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Entry {
-    pub(crate) id: String,
-    pub(crate) at: At,
-    pub(crate) actor: String,
-    /// `key`, `setting`, `anonymous` or `system`.
-    actor_kind: String,
-    pub(crate) actor_key_id: Option<String>,
-    pub(crate) action: String,
-    subject: Option<Subject>,
-    before: Option<BTreeMap<String, Value>>,
-    after: Option<BTreeMap<String, Value>>,
-    pub(crate) request_id: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Subject {
-    #[serde(rename = "type")]
-    kind: String,
-    id: String,
-    name: Option<String>,
-}
-
 /// A field that a change gave another value.
 pub(crate) struct Change {
     pub(crate) field: String,
@@ -87,47 +65,49 @@ pub(crate) struct Change {
     pub(crate) after: Option<String>,
 }
 
-impl Entry {
-    /// What the actor is, if it is not a stored key, whose id is shown: names of keys are chosen by people.
-    pub(crate) fn actor_kind(&self) -> &str {
-        match self.actor_kind.as_str() {
-            "setting" => "key of the settings",
-            "anonymous" => "without a key",
-            "system" => "Weir itself",
-            other => other,
+extend! {
+    pub(crate) trait ActivityText for Activity {
+        /// What the actor is, if it is not a stored key, whose id is shown: names of keys are chosen by people.
+        fn actor_kind(&self) -> &str {
+            match self.actor_kind.as_str() {
+                "setting" => "key of the settings",
+                "anonymous" => "without a key",
+                "system" => "Weir itself",
+                other => other,
+            }
         }
-    }
 
-    /// `destination.edited` in words.
-    pub(crate) fn what(&self) -> String {
-        let (noun, verb) = self.action.split_once('.').unwrap_or(("", &self.action));
-        format!("{} {}", noun, verb.replace('_', " ")).trim().to_owned()
-    }
+        /// `destination.edited` in words.
+        fn what(&self) -> String {
+            let (noun, verb) = self.action.split_once('.').unwrap_or(("", &self.action));
+            format!("{} {}", noun, verb.replace('_', " ")).trim().to_owned()
+        }
 
-    /// The page of what was changed, and its name.
-    pub(crate) fn subject(&self) -> Option<(Option<String>, String)> {
-        let Subject { kind, id, name } = self.subject.as_ref()?;
-        let page = match kind.as_str() {
-            "destination" => Some(format!("/destinations/{id}")),
-            "delivery" => Some(format!("/deliveries/{id}")),
-            "replay" => Some(format!("/replays/{id}")),
-            _ => None,
-        };
-        let label = name.clone().filter(|name| !name.trim().is_empty()).unwrap_or_else(|| id.clone());
-        // A deleted destination has no page any more.
-        Some((page.filter(|_| self.action != "destination.deleted"), label))
-    }
+        /// The page of what was changed, and its name.
+        fn subject(&self) -> Option<(Option<String>, String)> {
+            let ActivitySubject { kind, id, name } = self.subject.as_ref()?;
+            let page = match kind.as_str() {
+                "destination" => Some(format!("/destinations/{id}")),
+                "delivery" => Some(format!("/deliveries/{id}")),
+                "replay" => Some(format!("/replays/{id}")),
+                _ => None,
+            };
+            let label = name.clone().filter(|name| !name.trim().is_empty()).unwrap_or_else(|| id.clone());
+            // A deleted destination has no page any more.
+            Some((page.filter(|_| self.action != "destination.deleted"), label))
+        }
 
-    pub(crate) fn changes(&self) -> Vec<Change> {
-        let none = BTreeMap::new();
-        let (before, after) = (self.before.as_ref().unwrap_or(&none), self.after.as_ref().unwrap_or(&none));
-        let fields: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-        let change = |field: &String| Change {
-            field: field.clone(),
-            before: before.get(field).map(|value| shown(field, value)),
-            after: after.get(field).map(|value| shown(field, value)),
-        };
-        fields.into_iter().map(change).collect()
+        fn changes(&self) -> Vec<Change> {
+            let fields = |value: &Option<Value>| value.as_ref().and_then(Value::as_object).cloned();
+            let (before, after) = (fields(&self.before).unwrap_or_default(), fields(&self.after).unwrap_or_default());
+            let fields: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+            let change = |field: &String| Change {
+                field: field.clone(),
+                before: before.get(field).map(|value| shown(field, value)),
+                after: after.get(field).map(|value| shown(field, value)),
+            };
+            fields.into_iter().map(change).collect()
+        }
     }
 }
 
@@ -143,10 +123,15 @@ fn plain(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(items) if items.is_empty() => "none".to_owned(),
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
-        Value::Object(_) => match serde_json::from_value::<crate::views::RateLimit>(value.clone()) {
-            Ok(limit) => limit.short(),
-            Err(_) => value.to_string(),
-        },
+        Value::Object(fields) => {
+            // An old limit may have no margin.
+            let defaults = [("burst".to_owned(), 1.into()), ("margin_ms".to_owned(), 0.into())];
+            let fields = defaults.into_iter().chain(fields.clone()).collect();
+            match serde_json::from_value::<RateLimit>(Value::Object(fields)) {
+                Ok(limit) => limit.short(),
+                Err(_) => value.to_string(),
+            }
+        }
         other => other.to_string(),
     }
 }
@@ -155,7 +140,7 @@ fn plain(value: &Value) -> String {
 struct Log {
     base: String,
     filter: Filter,
-    page: List<Entry>,
+    page: List<Activity>,
     /// For the empty state.
     example: Example,
     live: Option<LiveRegion>,
@@ -163,7 +148,7 @@ struct Log {
 
 impl Log {
     /// Every filter has an index, so the first page may be read again at every snapshot.
-    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<Entry>, Option<String>)) -> Self {
+    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<Activity>, Option<String>)) -> Self {
         let base = visit.site.base.clone();
         let fragment = filter.link(&format!("{base}/fragments/activity"), "");
         let version = version.filter(|_| filter.cursor.is_empty());
@@ -239,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_change_shows_each_field_before_and_after() {
-        let entry: Entry = serde_json::from_value(json!({
+        let entry: Activity = serde_json::from_value(json!({
             "id": "act_1", "at": "2026-11-21T07:30:00.000Z", "actor": "billing", "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.secret_rotated",
             "tenant": "acme", "subject": {"type": "destination", "id": "dst_1", "name": "Acme"},
             "before": {"rate_limits": [{"limit": 10, "period": "second", "burst": 1}], "paused": false},

@@ -3,8 +3,9 @@
 use askama::Template;
 use axum::extract::Query;
 use http::Method;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_core::alert::AlertPolicy;
 
 use super::recent_alerts::{KINDS, RecentAlerts};
 use crate::{
@@ -12,17 +13,9 @@ use crate::{
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
+    units::Units as _,
     visit::{Answered, Visit},
 };
-
-/// The thresholds; `None` is off.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Policy {
-    backlog_depth: Option<u64>,
-    oldest_age_s: Option<u64>,
-    drain_beyond_ttl: bool,
-    dead_letters: Option<u64>,
-}
 
 /// The thresholds that are numbers, with their labels.
 const THRESHOLDS: [(&str, &str); 3] = [
@@ -35,7 +28,7 @@ const THRESHOLDS: [(&str, &str); 3] = [
 #[template(path = "alerts.html")]
 struct AlertsPage {
     frame: Frame,
-    policy: Policy,
+    policy: AlertPolicy,
     recent: RecentAlerts,
 }
 
@@ -52,7 +45,7 @@ pub(crate) struct Seen {
     seen: String,
 }
 
-fn shown(threshold: &Option<u64>) -> String {
+fn shown(threshold: &Option<u32>) -> String {
     threshold.map(|threshold| threshold.to_string()).unwrap_or_default()
 }
 

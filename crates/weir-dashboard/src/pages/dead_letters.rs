@@ -5,19 +5,20 @@
 use askama::Template;
 use axum::extract::RawQuery;
 use http::StatusCode;
-use serde::Deserialize;
+use weir_api_types::{DeliveryGroup, DeliveryGroups};
 use weir_core::access::Role;
 
 use crate::{
     client::ApiPath,
     delivery_filter::{Chip, DeliveryFilter, ERRORS},
     example::Example,
+    extend::extend,
     fields::Fields,
     frame::{Frame, Me, Section},
     live_region::LiveRegion,
     names::{Names, label},
     refusal::Refusal,
-    units::{At, Count},
+    units::{Count, Units as _},
     visit::{Answered, Visit},
 };
 
@@ -25,47 +26,28 @@ const PATH: &str = "/dead-letters";
 /// The states of a dead letter.
 const DEAD: &str = "failed,dead";
 
-/// Deliveries that failed alike.
-#[derive(Debug, Deserialize)]
-struct Group {
-    destination_id: String,
-    destination_name: String,
-    state: String,
-    error: Option<String>,
-    status_code: Option<u16>,
-    deliveries: Count,
-    newest_at: At,
-    oldest_at: At,
-    example_id: String,
-}
+extend! {
+    trait GroupText for DeliveryGroup {
+        fn destination(&self) -> &str {
+            label(&self.destination_name, &self.destination_id)
+        }
 
-#[derive(Debug, Deserialize)]
-struct Groups {
-    data: Vec<Group>,
-    scanned: Count,
-    capped: bool,
-}
+        /// The error as the filter of the API names it: the status, which is more exact, or the word.
+        fn error_filter(&self) -> String {
+            self.status_code.map(|status| status.to_string()).or_else(|| self.error.clone()).unwrap_or_default()
+        }
 
-impl Group {
-    fn destination(&self) -> &str {
-        label(&self.destination_name, &self.destination_id)
-    }
+        /// The id of its row, by which live updates find the row again.
+        fn row_id(&self) -> String {
+            format!("row-{}-{}-{}", self.destination_id, self.state, self.error_filter())
+        }
 
-    /// The error as the filter of the API names it: the status, which is more exact, or the word.
-    fn error_filter(&self) -> String {
-        self.status_code.map(|status| status.to_string()).or_else(|| self.error.clone()).unwrap_or_default()
-    }
-
-    /// The id of its row, by which live updates find the row again.
-    fn row_id(&self) -> String {
-        format!("row-{}-{}-{}", self.destination_id, self.state, self.error_filter())
-    }
-
-    fn problem(&self) -> String {
-        match (self.status_code, &self.error) {
-            (Some(status), _) => format!("HTTP {status}"),
-            (None, Some(error)) => error.clone(),
-            (None, None) => "no error recorded".to_owned(),
+        fn problem(&self) -> String {
+            match (self.status_code, &self.error) {
+                (Some(status), _) => format!("HTTP {status}"),
+                (None, Some(error)) => error.clone(),
+                (None, None) => "no error recorded".to_owned(),
+            }
         }
     }
 }
@@ -74,7 +56,7 @@ impl Group {
 struct Table {
     base: String,
     filter: DeliveryFilter,
-    groups: Groups,
+    groups: DeliveryGroups,
     can_operate: bool,
     /// For the empty state.
     example: Example,
@@ -82,7 +64,7 @@ struct Table {
 }
 
 impl Table {
-    fn new(visit: &Visit, me: &Me, filter: DeliveryFilter, groups: Groups) -> Self {
+    fn new(visit: &Visit, me: &Me, filter: DeliveryFilter, groups: DeliveryGroups) -> Self {
         let base = visit.site.base.clone();
         let live = LiveRegion::slow(filter.link(&format!("{base}/fragments{PATH}")));
         let can_operate = me.role.includes(Role::Operate);
@@ -90,7 +72,7 @@ impl Table {
     }
 
     fn total(&self) -> Count {
-        Count(self.groups.data.iter().map(|group| group.deliveries.0).sum())
+        Count(self.groups.data.iter().map(|group| group.deliveries).sum())
     }
 
     fn is_filtered(&self) -> bool {
@@ -98,7 +80,7 @@ impl Table {
     }
 
     /// The deliveries of a group.
-    fn of_group(&self, group: &Group) -> DeliveryFilter {
+    fn of_group(&self, group: &DeliveryGroup) -> DeliveryFilter {
         DeliveryFilter {
             destination: group.destination_id.clone(),
             error: group.error_filter(),
@@ -107,11 +89,11 @@ impl Table {
         }
     }
 
-    fn list(&self, group: &Group) -> String {
+    fn list(&self, group: &DeliveryGroup) -> String {
         self.of_group(group).link(&format!("{}/deliveries", self.base))
     }
 
-    fn replay(&self, group: &Group) -> String {
+    fn replay(&self, group: &DeliveryGroup) -> String {
         self.of_group(group).link(&format!("{}/replays/new", self.base))
     }
 
@@ -169,7 +151,7 @@ fn other_states(filter: &DeliveryFilter) -> Option<Refusal> {
 
 async fn read(visit: &Visit, filter: DeliveryFilter) -> Result<(Me, Table), Refusal> {
     let path = filter.api_path(ApiPath::of(["deliveries", "groups"]));
-    let (me, groups) = tokio::try_join!(visit.me(), visit.api.get::<Groups>(&path))?;
+    let (me, groups) = tokio::try_join!(visit.me(), visit.api.get::<DeliveryGroups>(&path))?;
     let table = Table::new(visit, &me, filter, groups);
     Ok((me, table))
 }
@@ -190,7 +172,7 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
         Ok((me, table)) => (me, table, None),
         Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
             let me = visit.me().await?;
-            let none = Groups { data: Vec::new(), scanned: Count(0), capped: false };
+            let none = DeliveryGroups { data: Vec::new(), scanned: 0, capped: false };
             let table = Table { live: None, ..Table::new(&visit, &me, filter, none) };
             (me, table, Some(refusal.sentence()))
         }

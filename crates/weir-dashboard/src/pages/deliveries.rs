@@ -8,50 +8,38 @@ use std::fmt;
 use askama::Template;
 use axum::extract::RawQuery;
 use http::StatusCode;
-use serde::Deserialize;
+use weir_api_types::{self as types, Delivery, DeliveryList, ListCount};
 use weir_core::access::Role;
 
 use crate::{
     client::{ApiPath, append},
     delivery_filter::{Chip, DeliveryFilter, ERRORS, StateLink},
     example::Example,
+    extend::extend,
     fields::Fields,
     frame::{Frame, Me, Section},
     live_region::LiveRegion,
     names::Names,
     refusal::Refusal,
-    units::{At, Count},
-    views,
+    units::{Count, Units as _},
     visit::{Answered, Visit},
 };
 
 pub(crate) const PATH: &str = "/deliveries";
 
-/// One delivery of a list.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct DeliveryRow {
-    pub(crate) id: String,
-    pub(crate) event_type: String,
-    pub(crate) destination_id: String,
-    pub(crate) state: String,
-    pub(crate) attempt_count: Count,
-    pub(crate) next_attempt_at: Option<At>,
-    pub(crate) updated_at: At,
-    pub(crate) last_error: Option<String>,
-    pub(crate) last_status_code: Option<u16>,
-}
+extend! {
+    pub(crate) trait DeliveryText for Delivery {
+        fn tone(&self) -> &'static str {
+            state_tone(&self.state)
+        }
 
-impl DeliveryRow {
-    pub(crate) fn tone(&self) -> &'static str {
-        state_tone(&self.state)
-    }
-
-    /// Why the last attempt was no success: the status, or the error.
-    pub(crate) fn problem(&self) -> String {
-        match (self.last_status_code, &self.last_error) {
-            (_, Some(error)) => error.clone(),
-            (Some(status), None) if !(200..300).contains(&status) => format!("HTTP {status}"),
-            _ => String::new(),
+        /// Why the last attempt was no success: the status, or the error.
+        fn problem(&self) -> String {
+            match (self.last_status_code, &self.last_error) {
+                (_, Some(error)) => error.clone(),
+                (Some(status), None) if !(200..300).contains(&status) => format!("HTTP {status}"),
+                _ => String::new(),
+            }
         }
     }
 }
@@ -67,7 +55,7 @@ pub(crate) fn state_tone(state: &str) -> &'static str {
     }
 }
 
-type Rows = views::List<DeliveryRow>;
+type Rows = types::List<Delivery>;
 
 /// The rows, and what is below them.
 struct List {
@@ -123,7 +111,7 @@ impl List {
 }
 
 /// How many deliveries match. The API counts to 10,000.
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy)]
 struct CountOf {
     value: Count,
     capped: bool,
@@ -137,15 +125,13 @@ impl CountOf {
     }
 
     async fn read(visit: &Visit, filter: &DeliveryFilter, cursor: &str, rows: &Rows) -> Result<Self, Refusal> {
-        #[derive(Deserialize)]
-        struct Counted {
-            count: CountOf,
-        }
         if let Some(count) = Self::of_rows(rows, cursor) {
             return Ok(count);
         }
         let path = api_path(filter).with("limit", "1").with("count", "true");
-        visit.api.get::<Counted>(&path).await.map(|counted| counted.count)
+        let counted = visit.api.get::<DeliveryList>(&path).await?.count;
+        let ListCount { value, capped } = counted.ok_or_else(|| Refusal::broken(&"the list has no count"))?;
+        Ok(Self { value: Count(value), capped })
     }
 }
 

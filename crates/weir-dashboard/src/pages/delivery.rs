@@ -1,12 +1,11 @@
 //! One delivery: its timeline, every attempt with request and response, retry and cancel.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
+use weir_api_types::{Attempt, Body, DeliveryDetail, Destination, Event};
 use weir_core::{
     body::{BINARY_HEADERS, BodyFormat, BodySettings},
     signing::{self, TimestampFormat},
@@ -14,113 +13,46 @@ use weir_core::{
 
 use super::{
     deliveries::state_tone,
-    events::{EventView, SentBody},
+    events::{self, EventText as _, SentBody},
 };
 use crate::{
     client::{ApiPath, append},
     example::quoted,
+    extend::extend,
     frame::{Frame, Section},
     names::label,
     path_id::PathId,
     refusal::Refusal,
-    units::{At, Count},
-    views::{Accepted, WaitsFor},
+    units::Units as _,
+    views::{WaitsForText as _, accepted},
     visit::{Answered, Visit},
 };
 
-#[derive(Debug, Deserialize)]
-struct Delivery {
-    id: String,
-    event_id: String,
-    event_type: String,
-    destination_id: String,
-    state: String,
-    attempt_count: Count,
-    next_attempt_at: Option<At>,
-    #[serde(default)]
-    waits_for: Option<WaitsFor>,
-    expires_at: Option<At>,
-    created_at: At,
-    updated_at: At,
-    attempts: Vec<Attempt>,
+/// Another text after each change that the page shows.
+fn version(DeliveryDetail { delivery, attempts }: &DeliveryDetail) -> String {
+    let next = delivery.next_attempt_at.map(|at| at.to_string()).unwrap_or_default();
+    format!("{}.{}.{}.{next}", delivery.state, attempts.len(), delivery.updated_at)
 }
 
-impl Delivery {
-    /// Another text after each change that the page shows.
-    fn version(&self) -> String {
-        let next = self.next_attempt_at.map(|at| at.0.to_string()).unwrap_or_default();
-        format!("{}.{}.{}.{next}", self.state, self.attempts.len(), self.updated_at.0)
-    }
-}
-
-/// One request to the receiver.
-#[derive(Debug, Deserialize)]
-struct Attempt {
-    number: u32,
-    sent_at: Option<At>,
-    signed_at: Option<At>,
-    status_code: Option<u16>,
-    duration_ms: Count,
-    connect_ms: Option<f64>,
-    tls_ms: Option<f64>,
-    remote_address: Option<String>,
-    error: Option<String>,
-    outcome: String,
-    #[serde(default, deserialize_with = "or_none")]
-    response_headers: Vec<(String, String)>,
-    response_body: Option<String>,
-}
-
-/// An absent or null list reads as an empty one.
-fn or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, String)>, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
-
-impl Attempt {
-    fn tone(&self) -> &'static str {
-        match self.outcome.as_str() {
-            "delivered" => "good",
-            "unknown" => "warn",
-            _ => "bad",
+extend! {
+    trait AttemptText for Attempt {
+        fn tone(&self) -> &'static str {
+            match self.outcome.as_str() {
+                "delivered" => "good",
+                "unknown" => "warn",
+                _ => "bad",
+            }
         }
-    }
 
-    /// What came of it, in a word.
-    fn result(&self) -> String {
-        match (self.status_code, self.outcome.as_str()) {
-            (Some(status), _) => format!("HTTP {status}"),
-            (None, "unknown") => "unknown outcome".to_owned(),
-            (None, _) if self.sent_at.is_none() => "not sent".to_owned(),
-            (None, _) => "no answer".to_owned(),
+        /// What came of it, in a word.
+        fn result(&self) -> String {
+            match (self.status_code, self.outcome.as_str()) {
+                (Some(status), _) => format!("HTTP {status}"),
+                (None, "unknown") => "unknown outcome".to_owned(),
+                (None, _) if self.sent_at.is_none() => "not sent".to_owned(),
+                (None, _) => "no answer".to_owned(),
+            }
         }
-    }
-}
-
-/// What a request has of its destination.
-#[derive(Debug, Deserialize)]
-struct Destination {
-    name: String,
-    url: String,
-    headers: BTreeMap<String, String>,
-    #[serde(default)]
-    signature_format: SignatureFormat,
-    #[serde(default)]
-    body: BodySettings,
-}
-
-/// The headers of a signature.
-#[derive(Debug, Deserialize)]
-struct SignatureFormat {
-    header: String,
-    timestamp_header: Option<String>,
-    timestamp_format: String,
-    id_header: Option<String>,
-}
-
-impl Default for SignatureFormat {
-    fn default() -> Self {
-        let header = signing::DEFAULT_HEADER.to_owned();
-        Self { header, timestamp_header: None, timestamp_format: String::new(), id_header: None }
     }
 }
 
@@ -128,9 +60,9 @@ impl Default for SignatureFormat {
 #[template(path = "delivery.html")]
 struct DeliveryPage {
     frame: Frame,
-    delivery: Delivery,
+    found: DeliveryDetail,
     /// `None`: the event is no longer kept.
-    event: Option<EventView>,
+    event: Option<Event>,
     /// `None`: the destination is deleted.
     destination: Option<Destination>,
 }
@@ -151,41 +83,41 @@ impl std::ops::Deref for DeliveryLive {
 impl DeliveryPage {
     /// The fragment that replaces the delivery once it is another than the page has.
     fn fragment(&self) -> String {
-        let mut link = format!("{}/fragments/deliveries/{}", self.frame.base(), self.delivery.id);
-        append(&mut link, "seen", &self.delivery.version());
+        let mut link = format!("{}/fragments/deliveries/{}", self.frame.base(), self.found.delivery.id);
+        append(&mut link, "seen", &version(&self.found));
         link
     }
 
     fn tone(&self) -> &'static str {
-        state_tone(&self.delivery.state)
+        state_tone(&self.found.delivery.state)
     }
 
     fn destination_label(&self) -> &str {
         match &self.destination {
-            Some(found) => label(&found.name, &found.url),
-            None => &self.delivery.destination_id,
+            Some(found) => label(&found.settings.name, &found.settings.url),
+            None => &self.found.delivery.destination_id,
         }
     }
 
     fn target(&self) -> &str {
-        self.destination.as_ref().map_or("(the destination is deleted)", |found| &found.url)
+        self.destination.as_ref().map_or("(the destination is deleted)", |found| &found.settings.url)
     }
 
     fn can_cancel(&self) -> bool {
-        matches!(&*self.delivery.state, "pending" | "retrying")
+        matches!(&*self.found.delivery.state, "pending" | "retrying")
     }
 
     fn can_retry(&self) -> bool {
         let refused = ["delivering", "expired", "superseded", "delivered"];
-        self.destination.is_some() && !refused.contains(&&*self.delivery.state)
+        self.destination.is_some() && !refused.contains(&&*self.found.delivery.state)
     }
 
     fn has_ended(&self) -> bool {
-        !matches!(&*self.delivery.state, "pending" | "retrying" | "delivering")
+        !matches!(&*self.found.delivery.state, "pending" | "retrying" | "delivering")
     }
 
     fn ending(&self) -> &'static str {
-        match &*self.delivery.state {
+        match &*self.found.delivery.state {
             "delivered" => "Delivered",
             "failed" => "Failed: the receiver refused it for good",
             "dead" => "Dead: every attempt failed",
@@ -199,8 +131,8 @@ impl DeliveryPage {
     /// The headers as they were sent. Values that the API never shows are masked.
     fn request_headers(&self, attempt: &Attempt) -> Vec<(String, String)> {
         let fixed = |name: &str, value: String| (name.to_owned(), value);
-        let id = || self.delivery.event_id.clone();
-        let seconds = attempt.signed_at.or(attempt.sent_at).map(|At(at)| at.as_secs());
+        let id = || self.found.delivery.event_id.clone();
+        let seconds = attempt.signed_at.or(attempt.sent_at).map(|at| at.as_secs());
         let mut headers = self.body_headers();
         headers.push(fixed(signing::ID_HEADER, id()));
         headers.extend(seconds.map(|seconds| fixed(signing::TIMESTAMP_HEADER, seconds.to_string())));
@@ -213,17 +145,22 @@ impl DeliveryPage {
             let time = format.timestamp_header.iter().filter(is_known).zip(time);
             headers.extend(time.map(|(name, (format, seconds))| fixed(name, format.write(seconds))));
             headers.push(fixed(&format.header, "•••".to_owned()));
-            headers.extend(destination.headers.keys().map(|name| fixed(name, "•••".to_owned())));
+            headers.extend(destination.settings.headers.keys().map(|name| fixed(name, "•••".to_owned())));
         }
         headers
     }
 
     /// The settings of the body; those of a deleted destination are unknown.
     fn body_settings(&self) -> BodySettings {
-        self.destination.as_ref().map(|destination| destination.body.clone()).unwrap_or_default()
+        let body = self.destination.as_ref().map(|destination| &destination.settings.body);
+        body.map_or_else(BodySettings::default, |Body { format, content_type, source }| BodySettings {
+            format: BodyFormat::parse(format).unwrap_or_default(),
+            content_type: Some(content_type.clone()),
+            source: source.clone(),
+        })
     }
 
-    fn body(&self, event: &EventView) -> SentBody {
+    fn body(&self, event: &Event) -> SentBody {
         event.body_for(&self.body_settings())
     }
 
@@ -234,7 +171,7 @@ impl DeliveryPage {
         if settings.format == BodyFormat::CloudeventsBinary
             && let Some(event) = &self.event
         {
-            let created_at = event.created_at.0.to_string();
+            let created_at = event.created_at.to_string();
             let source = settings.source(&event.tenant);
             let values = ["1.0".to_owned(), event.id.clone(), source, event.event_type.clone(), created_at];
             headers.extend(BINARY_HEADERS.iter().map(|name| (*name).to_owned()).zip(values));
@@ -242,7 +179,7 @@ impl DeliveryPage {
         headers
     }
 
-    fn curl(&self, event: &EventView) -> String {
+    fn curl(&self, event: &Event) -> String {
         let mut lines = vec![format!("curl {}", quoted(self.target()))];
         let headers = self.body_headers().into_iter().chain([(signing::ID_HEADER.to_owned(), event.id.clone())]);
         lines.extend(headers.map(|(name, value)| format!("-H {}", quoted(&format!("{name}: {value}")))));
@@ -260,16 +197,17 @@ async fn if_kept<T>(read: impl Future<Output = Result<T, Refusal>>) -> Result<Op
     }
 }
 
-async fn find(visit: &Visit, id: &str) -> Result<Delivery, Refusal> {
+async fn find(visit: &Visit, id: &str) -> Result<DeliveryDetail, Refusal> {
     visit.api.get(&ApiPath::of(["deliveries", id])).await
 }
 
 /// The page of a delivery, with what is still kept of its event and its destination.
-async fn page_of(visit: &Visit, delivery: Delivery) -> Result<DeliveryPage, Refusal> {
+async fn page_of(visit: &Visit, found: DeliveryDetail) -> Result<DeliveryPage, Refusal> {
+    let delivery = &found.delivery;
     let path = ApiPath::of(["destinations", &delivery.destination_id]);
     let (me, event, destination) = tokio::try_join!(
         visit.me(),
-        if_kept(EventView::read(visit, &delivery.event_id)),
+        if_kept(events::read(visit, &delivery.event_id)),
         if_kept(visit.api.get::<Destination>(&path))
     )?;
     let frame = visit.frame(me, Section::Deliveries, format!("{} · delivery", delivery.event_type));
@@ -278,7 +216,7 @@ async fn page_of(visit: &Visit, delivery: Delivery) -> Result<DeliveryPage, Refu
         Some(_) => frame.live(format!("?destination={}", delivery.destination_id)),
         None => frame,
     };
-    Ok(DeliveryPage { frame, delivery, event, destination })
+    Ok(DeliveryPage { frame, found, event: event.map(|found| found.event), destination })
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
@@ -288,7 +226,7 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
 
 #[derive(Deserialize)]
 pub(crate) struct Seen {
-    /// [`Delivery::version`] of what the page shows.
+    /// The [`version`] of what the page shows.
     #[serde(default)]
     seen: String,
 }
@@ -297,7 +235,7 @@ pub(crate) struct Seen {
 /// stays.
 pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(Seen { seen }): Query<Seen>) -> Answered {
     let delivery = find(&visit, &id).await?;
-    if delivery.version() == seen {
+    if version(&delivery) == seen {
         return visit.unchanged();
     }
     let page = page_of(&visit, delivery).await?;
@@ -306,8 +244,11 @@ pub(crate) async fn fragment(visit: Visit, PathId(id): PathId, Query(Seen { seen
 
 pub(crate) async fn retry(visit: Visit, PathId(id): PathId) -> Answered {
     let path = ApiPath::of(["deliveries", &id, "retry"]);
-    let answer = visit.api.post::<Accepted>(&path, &json!({})).await;
-    let text = |retried: Accepted| retried.text("It is due now.", "It is sent under the limit of its destination.");
+    let answer = visit.api.post::<DeliveryDetail>(&path, &json!({})).await;
+    let text = |retried: DeliveryDetail| {
+        let unless_waiting = "It is sent under the limit of its destination.";
+        accepted(retried.delivery.waits_for.as_ref(), "It is due now.", unless_waiting)
+    };
     visit.after(&format!("/deliveries/{id}"), answer, text)
 }
 

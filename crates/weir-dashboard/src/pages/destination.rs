@@ -2,6 +2,7 @@
 
 pub(crate) mod backlog;
 pub(crate) mod limits;
+mod limits_form;
 pub(crate) mod now;
 pub(crate) mod proof;
 pub(crate) mod settings;
@@ -9,17 +10,14 @@ mod settings_errors;
 mod settings_form;
 
 use http::Method;
-use serde::Deserialize;
 use serde_json::json;
+use weir_api_types::Destination;
 
 use crate::{
     client::{ApiPath, Call},
     fields::Fields,
-    names::label,
     path_id::PathId,
     refusal::Refusal,
-    units::{At, Count},
-    views::RateLimit,
     visit::{Answered, Visit, local_path},
 };
 
@@ -45,53 +43,6 @@ impl Tab {
             Self::Settings => "Settings",
             Self::Activity => "Activity",
         }
-    }
-}
-
-/// A destination with its settings.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Destination {
-    pub(crate) id: String,
-    pub(crate) url: String,
-    pub(crate) name: String,
-    pub(crate) tenant: String,
-    pub(crate) rate_limits: Vec<RateLimit>,
-    #[serde(default)]
-    pub(crate) min_interval_ms: Option<u32>,
-    pub(crate) max_in_flight: Count,
-    pub(crate) paused: bool,
-    pub(crate) paused_reason: Option<String>,
-    pub(crate) breaker_state: String,
-    pub(crate) breaker_reason: Option<String>,
-    pub(crate) next_probe_at: Option<At>,
-    pub(crate) held_until: Option<At>,
-    pub(crate) held_reason: Option<String>,
-    /// While the secret before the last rotation also signs.
-    #[serde(default)]
-    pub(crate) previous_secret_valid_until: Option<At>,
-    #[serde(default)]
-    pub(crate) signature_format: Option<SignatureFormat>,
-    #[serde(default)]
-    pub(crate) public_key: Option<String>,
-    #[serde(default)]
-    pub(crate) public_key_hex: Option<String>,
-}
-
-/// How requests are signed.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct SignatureFormat {
-    pub(crate) signed: String,
-    pub(crate) value: String,
-    pub(crate) header: String,
-    pub(crate) algorithm: String,
-    pub(crate) encoding: String,
-    pub(crate) key: String,
-    pub(crate) separator: Option<String>,
-}
-
-impl Destination {
-    pub(crate) fn label(&self) -> &str {
-        label(&self.name, &self.url)
     }
 }
 

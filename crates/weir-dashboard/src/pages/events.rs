@@ -6,21 +6,22 @@ use askama::Template;
 use axum::extract::Query;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use weir_api_types::{Delivery, Event, EventDetail, List};
 use weir_core::{body::BodySettings, event::EventBody};
 
-use super::deliveries::DeliveryRow;
+use super::deliveries::DeliveryText as _;
 use crate::{
     client::{ApiPath, append},
     delivery_filter::{Chip, instant},
     example::Example,
+    extend::extend,
     frame::{Frame, Me, Section},
     json_text::indented,
     live_region::LiveRegion,
     names::Names,
     path_id::PathId,
     refusal::Refusal,
-    units::At,
-    views::List,
+    units::Units as _,
     visit::{Answered, Visit},
 };
 
@@ -78,48 +79,32 @@ impl Filter {
     }
 }
 
-/// An event, with what its own page shows of it.
-#[derive(Debug, Deserialize)]
-pub(crate) struct EventView {
-    pub(crate) id: String,
-    #[serde(rename = "type")]
-    pub(crate) event_type: String,
-    pub(crate) tenant: String,
-    pub(crate) created_at: At,
-    pub(crate) idempotency_key: Option<String>,
-    pub(crate) deliver_at: Option<At>,
-    pub(crate) expires_at: Option<At>,
-    pub(crate) ordering_key: Option<String>,
-    pub(crate) coalesce_key: Option<String>,
-    data: Option<Box<RawValue>>,
-    #[serde(default)]
-    pub(crate) deliveries: Vec<DeliveryRow>,
+pub(crate) async fn read(visit: &Visit, id: &str) -> Result<EventDetail, Refusal> {
+    visit.api.get(&ApiPath::of(["events", id])).await
 }
 
-impl EventView {
-    pub(crate) async fn read(visit: &Visit, id: &str) -> Result<Self, Refusal> {
-        visit.api.get(&ApiPath::of(["events", id])).await
-    }
+extend! {
+    pub(crate) trait EventText for Event {
+        /// The body that a destination with these settings receives, byte for byte.
+        fn body_for(&self, settings: &BodySettings) -> SentBody {
+            let envelope = self.envelope();
+            let data = self.data.as_deref().map_or("null", RawValue::get);
+            let offset = u32::try_from(envelope.len().saturating_sub(data.len() + 1)).unwrap_or_default();
+            let sent = settings.of(&EventBody::stored(envelope.into(), offset), &self.tenant);
+            SentBody { text: String::from_utf8_lossy(&sent).into_owned(), whereto: "" }
+        }
 
-    /// The body that a destination with these settings receives, byte for byte.
-    pub(crate) fn body_for(&self, settings: &BodySettings) -> SentBody {
-        let envelope = self.envelope();
-        let data = self.data.as_deref().map_or("null", RawValue::get);
-        let offset = u32::try_from(envelope.len().saturating_sub(data.len() + 1)).unwrap_or_default();
-        let sent = settings.of(&EventBody::stored(envelope.into(), offset), &self.tenant);
-        SentBody { text: String::from_utf8_lossy(&sent).into_owned(), whereto: "" }
-    }
+        /// The body that a destination receives unless it has another setting.
+        fn body(&self) -> SentBody {
+            SentBody { text: self.envelope(), whereto: ", unless the destination sets another form" }
+        }
 
-    /// The body that a destination receives unless it has another setting.
-    pub(crate) fn body(&self) -> SentBody {
-        SentBody { text: self.envelope(), whereto: ", unless the destination sets another form" }
-    }
-
-    /// Byte for byte as in `weir_core::event::EventBody`.
-    fn envelope(&self) -> String {
-        let data = self.data.as_deref().map_or("null", RawValue::get);
-        let Self { id, event_type, created_at, .. } = self;
-        format!(r#"{{"id":"{id}","type":"{event_type}","timestamp":"{}","data":{data}}}"#, created_at.0)
+        /// Byte for byte as in `weir_core::event::EventBody`.
+        fn envelope(&self) -> String {
+            let data = self.data.as_deref().map_or("null", RawValue::get);
+            let Self { id, event_type, created_at, .. } = self;
+            format!(r#"{{"id":"{id}","type":"{event_type}","timestamp":"{}","data":{data}}}"#, created_at)
+        }
     }
 }
 
@@ -151,14 +136,14 @@ impl SentBody {
 struct EventList {
     base: String,
     filter: Filter,
-    page: List<EventView>,
+    page: List<Event>,
     /// For the empty state.
     example: Example,
     live: Option<LiveRegion>,
 }
 
 impl EventList {
-    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<EventView>, String)) -> Self {
+    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<Event>, String)) -> Self {
         let base = visit.site.base.clone();
         let fragment = filter.link(&format!("{base}/fragments/events"), "", "");
         let live = filter.cursor.is_empty().then(|| match filter.is_costly() || me.is_bound() {
@@ -215,7 +200,8 @@ struct EventsList {
 #[template(path = "event.html")]
 struct EventPage {
     frame: Frame,
-    event: EventView,
+    event: Event,
+    deliveries: Vec<Delivery>,
     names: Names,
 }
 
@@ -238,8 +224,8 @@ pub(crate) async fn list_fragment(visit: Visit, Query(filter): Query<Filter>) ->
 }
 
 pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
-    let (me, event) = tokio::try_join!(visit.me(), EventView::read(&visit, &id))?;
-    let names = Names::read(&visit, event.deliveries.iter().map(|row| &*row.destination_id)).await;
+    let (me, EventDetail { event, deliveries }) = tokio::try_join!(visit.me(), read(&visit, &id))?;
+    let names = Names::read(&visit, deliveries.iter().map(|row| &*row.destination_id)).await;
     let frame = visit.frame(me, Section::Events, event.event_type.clone());
-    visit.page(&EventPage { frame, event, names })
+    visit.page(&EventPage { frame, event, deliveries, names })
 }

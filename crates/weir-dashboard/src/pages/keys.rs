@@ -5,6 +5,7 @@ use axum::extract::Query;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_api_types::{ApiKey, CreatedApiKey, List};
 
 use crate::{
     client::{ApiPath, Call, append},
@@ -15,8 +16,7 @@ use crate::{
     frame::{Frame, Section},
     path_id::PathId,
     refusal::Refusal,
-    units::At,
-    views::List,
+    units::{At, Units as _},
     visit::{Answered, Visit},
 };
 
@@ -27,24 +27,6 @@ const ROLES: [(&str, &str); 4] = [
     ("operate", "also posts events, and changes destinations and deliveries"),
     ("admin", "may do everything"),
 ];
-
-#[derive(Debug, Deserialize)]
-struct Key {
-    id: String,
-    name: String,
-    role: String,
-    tenants: Option<Vec<String>>,
-    created_at: At,
-    expires_at: Option<At>,
-}
-
-/// The answer to the creation of a key.
-#[derive(Debug, Deserialize)]
-struct Created {
-    name: String,
-    role: String,
-    secret: String,
-}
 
 /// What was typed into the form.
 #[derive(Debug, Default)]
@@ -59,9 +41,9 @@ struct Typed {
 #[template(path = "keys.html")]
 struct KeysPage {
     frame: Frame,
-    page: List<Key>,
+    page: List<ApiKey>,
     cursor: String,
-    created: Option<Created>,
+    created: Option<CreatedApiKey>,
     error: Option<String>,
     typed: Typed,
     /// Makes a form that is sent twice create one key.
@@ -85,8 +67,8 @@ impl KeysPage {
         Some(link)
     }
 
-    fn has_expired(&self, key: &Key) -> bool {
-        key.expires_at.is_some_and(|at| at <= self.now)
+    fn has_expired(&self, key: &ApiKey) -> bool {
+        key.expires_at.is_some_and(|at| at <= self.now.0)
     }
 }
 
@@ -134,7 +116,7 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     let call = Call::new(Method::POST, &ApiPath::of(["keys"])).json(&body)?;
     let answer = visit.api.send(&call.idempotency_key(fields.text("form"))?).await;
     let (status, created, error) = match answer {
-        Ok(answer) => (StatusCode::CREATED, Some(answer.read::<Created>()?), None),
+        Ok(answer) => (StatusCode::CREATED, Some(answer.read::<CreatedApiKey>()?), None),
         Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
             (refusal.status, None, Some(refusal.sentence()))
         }

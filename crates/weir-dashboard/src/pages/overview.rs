@@ -5,6 +5,7 @@ use axum::extract;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
+use weir_api_types::Overview;
 
 use crate::{
     client::{ApiPath, Call, append},
@@ -13,8 +14,8 @@ use crate::{
     flash::Flash,
     frame::{Frame, Me, Section},
     refusal::Refusal,
-    units::{At, Count, PerSecond},
-    views::{Drain, OverviewRow},
+    units::Units as _,
+    views::{BindingText as _, BriefText as _, Drain, LimitText as _, RowText as _},
     visit::{Answered, Visit, local_path},
 };
 
@@ -34,24 +35,6 @@ pub(crate) struct Filter {
 }
 
 pub(crate) type Query = extract::Query<Filter>;
-
-/// The answer of `GET /v1/overview`.
-#[derive(Debug, Deserialize)]
-struct Overview {
-    as_of: At,
-    totals: Totals,
-    data: Vec<OverviewRow>,
-    next_cursor: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Totals {
-    destinations: Count,
-    backlog: Count,
-    dead: Count,
-    achieved_per_s: PerSecond,
-    arrivals_per_s: PerSecond,
-}
 
 impl Filter {
     fn api_path(&self) -> ApiPath {

@@ -2,8 +2,8 @@
 
 use askama::Template;
 use axum::extract::RawQuery;
-use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_api_types::{self as types, Destination};
 use weir_core::Timestamp;
 
 use crate::{
@@ -12,9 +12,9 @@ use crate::{
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
-    names::NamedDestination,
     path_id::PathId,
     units::Count,
+    views::DestinationText as _,
     visit::{Answered, Visit},
 };
 
@@ -71,21 +71,11 @@ impl Filter {
     }
 }
 
-#[derive(Debug, Deserialize)]
-struct Counted {
-    total: Count,
-}
-
-#[derive(Debug, Deserialize)]
-struct Purged {
-    cancelled: Count,
-}
-
 #[derive(Template)]
 #[template(path = "purge.html")]
 struct PurgePage {
     frame: Frame,
-    destination: NamedDestination,
+    destination: Destination,
     filter: Filter,
     /// The events before this instant are counted.
     counted_until: String,
@@ -123,9 +113,9 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId, RawQuery(query): RawQ
     let (destination, body) = (ApiPath::of(["destinations", &id]), filter.body(&counted_until));
     let counting = ApiPath::of(["destinations", &id, "purge"]);
     let (me, destination, counted) =
-        tokio::try_join!(visit.me(), visit.api.get(&destination), visit.api.dry_run::<Counted>(counting, &body))?;
+        tokio::try_join!(visit.me(), visit.api.get(&destination), visit.api.dry_run::<types::Count>(counting, &body))?;
     let frame = visit.frame(me, Section::Overview, "Purge the backlog");
-    visit.page(&PurgePage { frame, destination, filter, counted_until, total: counted.total })
+    visit.page(&PurgePage { frame, destination, filter, counted_until, total: Count(counted.total) })
 }
 
 pub(crate) async fn purge(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
@@ -135,8 +125,8 @@ pub(crate) async fn purge(visit: Visit, PathId(id): PathId, fields: Fields) -> A
         return visit.redirect(&filter.link(&id), Some(Flash::error(format!("Nothing was cancelled: {reason}"))));
     }
     let answer = visit.api.post(&ApiPath::of(["destinations", &id, "purge"]), &filter.body(counted_until)).await;
-    visit.after(&format!("/destinations/{id}"), answer, |purged: Purged| {
-        let word = if purged.cancelled.0 == 1 { "delivery is" } else { "deliveries are" };
-        format!("{} waiting {word} cancelled.", purged.cancelled)
+    visit.after(&format!("/destinations/{id}"), answer, |purged: types::Purged| {
+        let word = if purged.cancelled == 1 { "delivery is" } else { "deliveries are" };
+        format!("{} waiting {word} cancelled.", Count(purged.cancelled))
     })
 }

@@ -1,17 +1,12 @@
 //! The most recent alerts: events that Weir itself sends about a destination, each in words.
 
 use serde::Deserialize;
+use weir_api_types::List;
+use weir_core::Timestamp;
 
 use crate::{
-    client::ApiPath,
-    example::Example,
-    frame::Me,
-    live_region::LiveRegion,
-    names::Names,
-    refusal::Refusal,
-    units::{At, Count, Seconds},
-    views::List,
-    visit::Visit,
+    client::ApiPath, example::Example, frame::Me, live_region::LiveRegion, names::Names, refusal::Refusal,
+    units::Units as _, visit::Visit,
 };
 
 /// The alerts that the page lists.
@@ -55,7 +50,7 @@ pub(super) struct Alert {
     pub(super) id: String,
     #[serde(rename = "type")]
     pub(super) event_type: String,
-    pub(super) created_at: At,
+    pub(super) created_at: Timestamp,
     #[serde(default)]
     data: Data,
 }
@@ -70,16 +65,16 @@ struct Data {
     reasons: Vec<String>,
     backlog: Backlog,
     reason: String,
-    new: Count,
-    dead_letters: Count,
+    new: u64,
+    dead_letters: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Backlog {
-    waiting: Count,
-    oldest_age_s: Seconds,
-    drain_eta_s: Option<Seconds>,
+    waiting: u64,
+    oldest_age_s: f64,
+    drain_eta_s: Option<f64>,
 }
 
 impl Alert {
@@ -109,13 +104,13 @@ impl Alert {
         let Data { backlog, reason, new, dead_letters, .. } = &self.data;
         match self.event_type.as_str() {
             "weir.backlog.high" => self.high(),
-            "weir.backlog.cleared" if backlog.waiting.0 == 0 => "Nothing waits any more.".to_owned(),
+            "weir.backlog.cleared" if backlog.waiting == 0 => "Nothing waits any more.".to_owned(),
             "weir.backlog.cleared" => format!("Only {} now.", waiting(backlog.waiting)),
             "weir.breaker.closed" => "The receiver answers again.".to_owned(),
             "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
             "weir.delivery.dead" if new == dead_letters => format!("{}.", counted(*new, "dead letter", "dead letters")),
             "weir.delivery.dead" => {
-                format!("{}, {dead_letters} in all.", counted(*new, "new dead letter", "new dead letters"))
+                format!("{}, {} in all.", counted(*new, "new dead letter", "new dead letters"), dead_letters.count())
             }
             _ if reason.is_empty() => String::new(),
             _ => format!("{}.", capitalised(reason)),
@@ -128,23 +123,23 @@ impl Alert {
         let has = |reason: &str| reasons.iter().any(|given| given == reason);
         let mut text = capitalised(&waiting(backlog.waiting));
         if has("oldest_age_s") {
-            text.push_str(&format!(", the oldest for {}", backlog.oldest_age_s));
+            text.push_str(&format!(", the oldest for {}", backlog.oldest_age_s.seconds()));
         }
         text.push('.');
         if has("drain_beyond_ttl") {
             text.push_str(" Some expire before the backlog drains");
-            text.push_str(&backlog.drain_eta_s.map_or_else(String::new, |eta| format!(" (in {eta})")));
+            text.push_str(&backlog.drain_eta_s.map_or_else(String::new, |eta| format!(" (in {})", eta.seconds())));
             text.push('.');
         }
         text
     }
 }
 
-fn counted(count: Count, one: &str, many: &str) -> String {
-    format!("{count} {}", if count.0 == 1 { one } else { many })
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count.count(), if count == 1 { one } else { many })
 }
 
-fn waiting(count: Count) -> String {
+fn waiting(count: u64) -> String {
     counted(count, "delivery waits", "deliveries wait")
 }
 

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::extract::RawQuery;
 use http::{Method, StatusCode};
-use serde::Deserialize;
+use weir_api_types::{self as types, OverviewRow, Replay};
 
 use crate::{
     client::{ApiPath, Call},
@@ -11,42 +11,14 @@ use crate::{
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
-    names::{Names, label},
+    names::Names,
     refusal::Refusal,
-    units::{Count, PerSecond, Seconds},
-    views::Accepted,
+    units::{Count, Seconds, Units as _},
+    views::{BriefText as _, accepted},
     visit::{Answered, Visit},
 };
 
 use super::purge::{confirmation, confirmed, counted_until};
-
-#[derive(Debug, Deserialize)]
-struct Counted {
-    total: Count,
-}
-
-/// What the plan shows of the only destination (`GET /v1/destinations/{id}/overview`).
-#[derive(Debug, Deserialize)]
-struct Receiver {
-    destination: ReceiverState,
-    backlog: Count,
-    effective_per_s: Option<PerSecond>,
-    arrivals_per_s: PerSecond,
-}
-
-#[derive(Debug, Deserialize)]
-struct ReceiverState {
-    name: String,
-    url: String,
-    paused: bool,
-    breaker_state: String,
-}
-
-impl Receiver {
-    fn label(&self) -> &str {
-        label(&self.destination.name, &self.destination.url)
-    }
-}
 
 #[derive(Template)]
 #[template(path = "replay_plan.html")]
@@ -58,7 +30,7 @@ struct PlanPage {
     counted_until: String,
     total: Count,
     /// The destination, if the replay has only one.
-    destination: Option<Receiver>,
+    destination: Option<OverviewRow>,
     /// Makes a form that is sent twice start one replay.
     form: String,
 }
@@ -75,7 +47,7 @@ impl PlanPage {
 
     /// How long it takes at the least, at the limit of the destination.
     fn at_least(&self) -> Option<Seconds> {
-        let rate = self.destination.as_ref()?.effective_per_s?.0;
+        let rate = self.destination.as_ref()?.effective_per_s?;
         (rate > 0.0 && self.total.0 > 0).then(|| Seconds(self.total.0 as f64 / rate))
     }
 
@@ -87,8 +59,8 @@ impl PlanPage {
 
 async fn count(visit: &Visit, filter: &DeliveryFilter, until: &str) -> Result<Count, Refusal> {
     let selected = DeliveryFilter { to: until.to_owned(), ..filter.clone() };
-    let counted: Counted = visit.api.dry_run(ApiPath::of(["replays"]), &selected.replay()).await?;
-    Ok(counted.total)
+    let counted: types::Count = visit.api.dry_run(ApiPath::of(["replays"]), &selected.replay()).await?;
+    Ok(Count(counted.total))
 }
 
 /// The filter of the fields. One that cannot be understood is refused: it would select more than was meant.
@@ -127,8 +99,8 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     let call = Call::new(Method::POST, &ApiPath::of(["replays"])).json(&selected.replay())?;
     match visit.api.send(&call.idempotency_key(fields.text("form"))?).await {
         Ok(answer) => {
-            let created: Accepted = answer.read()?;
-            let text = created.text("The replay has started.", "");
+            let created: Replay = answer.read()?;
+            let text = accepted(created.waits_for.as_ref(), "The replay has started.", "");
             visit.redirect(&format!("/replays/{}", created.id), Some(Flash::done(text)))
         }
         Err(refusal) => visit.after(&plan, Err::<(), _>(refusal), |()| String::new()),

@@ -4,74 +4,61 @@ use askama::Template;
 use axum::extract::Query;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_api_types::{List, Overview, OverviewRow, OverviewTotals, Replay};
 
 use crate::{
     client::{ApiPath, append},
     example::Example,
+    extend::extend,
     frame::{Frame, Section},
     names::Names,
     path_id::PathId,
     refusal::Refusal,
-    units::{At, Count, PerSecond, Seconds, Share},
-    views::{Drain, List, OverviewRow},
+    units::{Seconds, Share, Units as _},
+    views::{BriefText as _, Drain, RowText as _},
     visit::{Answered, Visit},
 };
 
-#[derive(Debug, Deserialize)]
-struct Replay {
-    id: String,
-    state: String,
-    states: Vec<String>,
-    destination: Option<String>,
-    tenant: Option<String>,
-    event_type: Option<String>,
-    error: Option<String>,
-    from: Option<At>,
-    to: Option<At>,
-    total: Count,
-    delivered: Count,
-    failed: Count,
-    cancelled: Count,
-    remaining: Count,
-    eta_s: Option<Seconds>,
-    created_at: At,
-    ended_at: Option<At>,
-}
-
-impl Replay {
-    fn tone(&self) -> &'static str {
-        match self.state.as_str() {
-            "running" => "calm",
-            "completed" if self.failed.0 == 0 => "good",
-            _ => "warn",
+extend! {
+    trait ReplayText for Replay {
+        fn tone(&self) -> &'static str {
+            match self.state.as_str() {
+                "running" => "calm",
+                "completed" if self.failed == 0 => "good",
+                _ => "warn",
+            }
         }
-    }
 
-    fn is_running(&self) -> bool {
-        self.state == "running"
-    }
-
-    /// The part that has ended.
-    fn progress(&self) -> Share {
-        match self.total.0 {
-            0 => Share(1.0),
-            total => Share((total.saturating_sub(self.remaining.0)) as f64 / total as f64),
+        fn is_running(&self) -> bool {
+            self.state == "running"
         }
-    }
 
-    /// What it takes, in words.
-    fn filter(&self, names: &Names) -> Vec<(&'static str, String)> {
-        let destination = self.destination.as_deref().map(|id| names.of(id));
-        let parts = [
-            ("State", Some(self.states.join(", "))),
-            ("Destination", destination),
-            ("Tenant", self.tenant.clone()),
-            ("Type", self.event_type.clone()),
-            ("Error", self.error.clone()),
-            ("From", self.from.map(|at| at.0.to_string())),
-            ("Before", self.to.map(|at| at.0.to_string())),
-        ];
-        parts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        /// The part that has ended.
+        fn progress(&self) -> Share {
+            match self.total {
+                0 => Share(1.0),
+                total => Share((total.saturating_sub(self.remaining)) as f64 / total as f64),
+            }
+        }
+
+        fn eta(&self) -> Option<Seconds> {
+            self.eta_s.map(|eta| Seconds(eta as f64))
+        }
+
+        /// What it takes, in words.
+        fn filter(&self, names: &Names) -> Vec<(&'static str, String)> {
+            let destination = self.destination.as_deref().map(|id| names.of(id));
+            let parts = [
+                ("State", Some(self.states.join(", "))),
+                ("Destination", destination),
+                ("Tenant", self.tenant.clone()),
+                ("Type", self.event_type.clone()),
+                ("Error", self.error.clone()),
+                ("From", self.from.map(|at| at.to_string())),
+                ("Before", self.to.map(|at| at.to_string())),
+            ];
+            parts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+        }
     }
 }
 
@@ -130,16 +117,9 @@ impl std::ops::Deref for ReplaysTable {
 /// What goes to the same receivers beside the replay.
 enum LiveTraffic {
     Destination(Box<OverviewRow>),
-    All(Totals),
+    All(OverviewTotals),
     /// It cannot be read now.
     Unknown,
-}
-
-#[derive(Debug, Deserialize)]
-struct Totals {
-    backlog: Count,
-    achieved_per_s: PerSecond,
-    arrivals_per_s: PerSecond,
 }
 
 #[derive(Template)]
@@ -195,10 +175,6 @@ async fn read_one(visit: &Visit, id: &str) -> Result<ReplayPage, Refusal> {
             (row.map_or(LiveTraffic::Unknown, |row| LiveTraffic::Destination(Box::new(row))), stream)
         }
         None => {
-            #[derive(Deserialize)]
-            struct Overview {
-                totals: Totals,
-            }
             let tenant = replay.tenant.as_deref().unwrap_or_default();
             let path = ApiPath::of(["overview"]).with("limit", "1").with("tenant", tenant);
             let overview = visit.api.get::<Overview>(&path).await;

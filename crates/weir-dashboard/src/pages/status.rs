@@ -1,76 +1,49 @@
 //! The state of the installation: store, queue and processes.
 
 use askama::Template;
-use serde::Deserialize;
+use weir_api_types::{Backend, InstallationStatus, Process, QueueDepths};
 
 use crate::{
     client::ApiPath,
+    extend::extend,
     frame::{Frame, Section},
     refusal::Refusal,
-    units::{At, Count, Seconds},
+    units::{Seconds, Units as _},
     visit::{Answered, Visit},
 };
 
-#[derive(Debug, Deserialize)]
-struct Status {
-    as_of: At,
-    version: String,
-    store: Backend,
-    queue: Backend,
-    queue_depths: Option<Depths>,
-    processes: Option<Vec<Process>>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Backend {
-    kind: String,
-    is_reachable: bool,
-    answered_in_ms: Option<f64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Depths {
-    jobs: Count,
-    ready: Count,
-    oldest_waited_ms: f64,
-    queued: Count,
-    in_flight: Count,
-}
-
-#[derive(Debug, Deserialize)]
-struct Process {
-    id: i32,
-    role: Option<String>,
-    version: Option<String>,
-    started_at: Option<At>,
-}
-
-impl Backend {
-    fn name(&self) -> &str {
-        match self.kind.as_str() {
-            "sqlite" => "SQLite",
-            "postgres" => "PostgreSQL",
-            "redis" => "Redis",
-            "memory" => "In memory, within the process",
-            other => other,
+extend! {
+    trait BackendText for Backend {
+        fn name(&self) -> &str {
+            match self.kind.as_str() {
+                "sqlite" => "SQLite",
+                "postgres" => "PostgreSQL",
+                "redis" => "Redis",
+                "memory" => "In memory, within the process",
+                other => other,
+            }
         }
     }
 }
 
-impl Depths {
-    fn waited(&self) -> Seconds {
-        Seconds(self.oldest_waited_ms / 1_000.0)
+extend! {
+    trait DepthsText for QueueDepths {
+        fn waited(&self) -> Seconds {
+            Seconds(self.oldest_waited_ms as f64 / 1_000.0)
+        }
     }
 }
 
-impl Process {
-    fn runs(&self) -> &'static str {
-        match self.role.as_deref() {
-            Some("serve") => "API, scheduler and worker",
-            Some("api") => "API",
-            Some("scheduler") => "scheduler",
-            Some("worker") => "worker",
-            _ => "unknown: an older version does not report it",
+extend! {
+    trait ProcessText for Process {
+        fn runs(&self) -> &'static str {
+            match self.role.as_deref() {
+                Some("serve") => "API, scheduler and worker",
+                Some("api") => "API",
+                Some("scheduler") => "scheduler",
+                Some("worker") => "worker",
+                _ => "unknown: an older version does not report it",
+            }
         }
     }
 }
@@ -79,12 +52,12 @@ impl Process {
 #[template(path = "status.html")]
 struct StatusPage {
     frame: Frame,
-    status: Status,
+    status: InstallationStatus,
 }
 
 impl StatusPage {
     fn up(&self, process: &Process) -> Option<Seconds> {
-        Some(Seconds(self.status.as_of.0.since(process.started_at?.0).as_secs_f64()))
+        Some(Seconds(self.status.as_of.since(process.started_at?).as_secs_f64()))
     }
 
     /// Whether processes of several versions run, as during an upgrade.

@@ -49,7 +49,8 @@ async fn a_replay_starts_only_after_the_typed_confirmation() {
 async fn a_replay_shows_its_progress_beside_live_traffic() {
     let api = FakeApi::for_role("operate");
     api.on("GET", "/v1/replays/rpl_1", 200, replay("running"));
-    let totals = json!({"destinations": 1, "backlog": 5, "dead": 0, "achieved_per_s": 9.5, "arrivals_per_s": 4.0});
+    let totals =
+        json!({"destinations": 1, "backlog": 5, "undelivered": 0, "achieved_per_s": 9.5, "arrivals_per_s": 4.0});
     api.on("GET", "/v1/overview", 200, json!({"as_of": AT, "totals": totals, "data": [], "next_cursor": null}));
     let page = api.dashboard().get("/replays/rpl_1").await;
     page.has(&["50 %", "9.5/s", "12 s", "hx-get=\"/fragments/replays/rpl_1\"", "action=\"/replays/rpl_1/cancel\""]);

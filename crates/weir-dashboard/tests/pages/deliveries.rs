@@ -35,7 +35,7 @@ fn delivery(api: &FakeApi, state: &str) {
     body["attempts"] = json!([{
         "id": "att_1", "number": 1, "sent_at": AT, "signed_at": AT, "status_code": 503, "duration_ms": 12,
         "error": null, "error_kind": "5xx", "outcome": "retryable", "response_body": XSS,
-        "response_headers": [["x-reason", XSS]], "remote_address": "192.0.2.7:443", "connect_ms": 1.5, "tls_ms": null,
+        "response_headers": [["x-reason", XSS]], "remote_address": "192.0.2.7:443", "connect_ms": 2, "tls_ms": null,
     }]);
     api.on("GET", "/v1/deliveries/dlv_1", 200, body);
 }
@@ -141,7 +141,7 @@ async fn a_delivery_shows_request_and_response_and_the_bytes_of_the_body() {
         "x-api-key: •••",
         "192.0.2.7:443",
         "HTTP 503",
-        "1.5 ms",
+        "2 ms",
         "&#34;data&#34;:{&#34;a&#34;:&#34;it&#39;s&#34;,&#34;b&#34;:1}}",
         "action=\"/deliveries/dlv_1/retry\"",
         "Dead: every attempt failed",

@@ -33,18 +33,15 @@ const PAGES: [&str; 19] = [
 /// An API in which every list has something.
 fn filled(role: &str) -> FakeApi {
     let api = FakeApi::for_role(role);
-    let list = |item: Value| json!({"data": [item], "next_cursor": "c2", "as_of": AT});
+    let list = |item: Value| json!({"data": [item], "next_cursor": "c2"});
     destinations(&api);
-    let delivery = json!({
-        "id": "dlv_1", "event_id": "evt_1", "event_type": "video.created", "destination_id": "dst_1", "state": "dead",
-        "attempt_count": 1, "next_attempt_at": null, "expires_at": null, "created_at": AT, "updated_at": AT,
-        "last_error": null, "last_error_kind": "5xx", "last_status_code": 503, "attempts": [{
-            "number": 1, "sent_at": AT, "signed_at": AT, "status_code": 503, "duration_ms": 12, "error": null,
-            "outcome": "retryable", "response_body": "no", "response_headers": [], "remote_address": "192.0.2.7:443",
-            "connect_ms": 1.5, "tls_ms": 2.5,
-        }],
-    });
-    api.on("GET", "/v1/deliveries/dlv_1", 200, delivery.clone());
+    let delivery = json!({"state": "dead", "attempt_count": 1, "last_error_kind": "5xx", "last_status_code": 503});
+    let mut detail = delivery.clone();
+    detail["attempts"] = json!([{
+        "sent_at": AT, "signed_at": AT, "status_code": 503, "outcome": "retryable", "response_body": "no",
+        "remote_address": "192.0.2.7:443", "connect_ms": 2, "tls_ms": 3,
+    }]);
+    api.on("GET", "/v1/deliveries/dlv_1", 200, detail);
     let mut deliveries = list(delivery.clone());
     deliveries["count"] = json!({"value": 1, "capped": false});
     api.on("GET", "/v1/deliveries", 200, deliveries);
@@ -53,16 +50,13 @@ fn filled(role: &str) -> FakeApi {
         "deliveries": 9, "newest_at": AT, "oldest_at": AT, "example_id": "dlv_1",
     });
     api.on("GET", "/v1/deliveries/groups", 200, json!({"data": [group], "scanned": 9, "capped": false}));
-    let event = json!({
-        "id": "evt_1", "type": "video.created", "tenant": "default", "created_at": AT, "idempotency_key": "a",
-        "ordering_key": "b", "data": {"id": 7}, "deliveries": [delivery],
-    });
-    api.on("GET", "/v1/events/evt_1", 200, event.clone());
-    api.on("GET", "/v1/events", 200, list(event));
+    let event = json!({"idempotency_key": "a", "ordering_key": "b", "data": {"id": 7}});
+    api.on("GET", "/v1/events", 200, list(event.clone()));
+    let mut detail = event;
+    detail["deliveries"] = json!([delivery]);
+    api.on("GET", "/v1/events/evt_1", 200, detail);
     let replay = json!({
-        "id": "rpl_1", "state": "running", "states": ["dead"], "destination": "dst_1", "tenant": null,
-        "event_type": null, "error": null, "from": null, "to": null, "total": 200, "delivered": 90, "failed": 10,
-        "cancelled": 0, "remaining": 100, "eta_s": 12, "created_at": AT, "ended_at": null,
+        "states": ["dead"], "destination": "dst_1", "total": 200, "delivered": 90, "failed": 10, "remaining": 100, "eta_s": 12,
     });
     api.on("GET", "/v1/replays/rpl_1", 200, replay.clone());
     api.on("GET", "/v1/replays", 200, list(replay));
@@ -74,10 +68,7 @@ fn filled(role: &str) -> FakeApi {
         "after": {"paused": true}, "subject": {"type": "destination", "id": "dst_1", "name": "Acme"}, "request_id": "r",
     });
     api.on("GET", "/v1/activity", 200, list(entry));
-    let key = json!({
-        "id": "key_1", "name": "video", "role": "read", "tenants": null, "created_at": AT, "expires_at": null,
-    });
-    api.on("GET", "/v1/keys", 200, list(key));
+    api.on("GET", "/v1/keys", 200, list(json!({})));
     let status = json!({
         "as_of": AT, "version": "0.1.0", "store": {"kind": "sqlite", "is_reachable": true, "answered_in_ms": 0.4},
         "queue": {"kind": "memory", "is_reachable": true, "answered_in_ms": null}, "queue_depths": null,
@@ -90,7 +81,8 @@ fn filled(role: &str) -> FakeApi {
 /// One destination with everything that its pages show.
 fn destinations(api: &FakeApi) {
     let mut state = row("dst_1", "Acme");
-    let totals = json!({"destinations": 1, "backlog": 5, "dead": 7, "achieved_per_s": 9.5, "arrivals_per_s": 4.0});
+    let totals =
+        json!({"destinations": 1, "backlog": 5, "undelivered": 7, "achieved_per_s": 9.5, "arrivals_per_s": 4.0});
     let overview = json!({"as_of": AT, "totals": totals, "data": [state.clone()], "next_cursor": "c2"});
     api.on("GET", "/v1/overview", 200, overview);
     let mut destination = state["destination"].clone();

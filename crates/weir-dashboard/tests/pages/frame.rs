@@ -5,7 +5,8 @@ use serde_json::json;
 use crate::support::{FakeApi, problem, row};
 
 fn overview(api: &FakeApi) {
-    let totals = json!({"destinations": 1, "backlog": 0, "dead": 0, "achieved_per_s": 0.0, "arrivals_per_s": 0.0});
+    let totals =
+        json!({"destinations": 1, "backlog": 0, "undelivered": 0, "achieved_per_s": 0.0, "arrivals_per_s": 0.0});
     let body = json!({"as_of": "2025-11-21T07:30:00.000Z", "totals": totals, "data": [row("dst_1", "Acme")],
         "next_cursor": null});
     api.on("GET", "/v1/overview", 200, body);

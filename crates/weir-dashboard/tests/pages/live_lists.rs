@@ -7,6 +7,11 @@ use crate::support::{FakeApi, Page};
 const AT: &str = "2025-11-21T07:30:00.000Z";
 
 fn list(rows: &[Value]) -> Value {
+    json!({"data": rows, "next_cursor": "c2"})
+}
+
+/// A list of deliveries, which have a count.
+fn counted(rows: &[Value]) -> Value {
     json!({"data": rows, "next_cursor": "c2", "count": {"value": rows.len(), "capped": false}})
 }
 
@@ -36,7 +41,7 @@ fn group(destination: &str) -> Value {
 fn filled(role: &str) -> FakeApi {
     let api = FakeApi::for_role(role);
     api.on("GET", "/v1/destinations/dst_1", 200, json!({"id": "dst_1", "name": "Acme", "url": "https://a.test"}));
-    api.on("GET", "/v1/deliveries", 200, list(&[delivery("dlv_1", "pending")]));
+    api.on("GET", "/v1/deliveries", 200, counted(&[delivery("dlv_1", "pending")]));
     api.on("GET", "/v1/events", 200, list(&[event("evt_1")]));
     api.on("GET", "/v1/activity", 200, list(&[change("act_1")]));
     let groups = json!({"data": [group("dst_1")], "scanned": 9, "capped": false});
@@ -58,7 +63,7 @@ fn region(page: &Page, id: &str) -> (String, String) {
 /// What the lists are called, with a row after a change.
 fn lists() -> [(&'static str, &'static str, Value, &'static str); 3] {
     [
-        ("deliveries", "/v1/deliveries", list(&[delivery("dlv_2", "pending"), delivery("dlv_1", "dead")]), "dlv_2"),
+        ("deliveries", "/v1/deliveries", counted(&[delivery("dlv_2", "pending"), delivery("dlv_1", "dead")]), "dlv_2"),
         ("events", "/v1/events", list(&[event("evt_2"), event("evt_1")]), "evt_2"),
         ("activity", "/v1/activity", list(&[change("act_2"), change("act_1")]), "act_2"),
     ]
@@ -162,11 +167,11 @@ async fn what_examines_many_rows_is_asked_for_every_ten_seconds_at_most() {
 async fn the_count_and_the_groups_follow_with_their_actions() {
     let api = filled("operate");
     let browser = api.dashboard();
-    api.on("GET", "/v1/deliveries", 200, list(&[]));
+    api.on("GET", "/v1/deliveries", 200, counted(&[]));
     let replay = "href=\"/replays/new?state=dead\"";
     let page = browser.get("/deliveries?state=dead").await;
     page.has(&["0 match"]).has_not(&[replay]);
-    api.on("GET", "/v1/deliveries", 200, list(&[delivery("dlv_1", "dead")]));
+    api.on("GET", "/v1/deliveries", 200, counted(&[delivery("dlv_1", "dead")]));
     let (fragment, _) = region(&page, "deliveries-head");
     browser.get(&fragment).await.has(&["<h1>Deliveries</h1>", "1 match", replay]);
     // What fits on one page is counted with each change, and not by the API.

@@ -4,6 +4,7 @@
 
 mod actions;
 mod alerts;
+mod answers;
 mod deliveries;
 mod destination;
 mod every_page;

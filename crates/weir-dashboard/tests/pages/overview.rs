@@ -6,7 +6,7 @@ use crate::support::{FakeApi, XSS, problem, row};
 
 fn script(api: &FakeApi, rows: Vec<Value>, next: Option<&str>) {
     let totals =
-        json!({"destinations": 3, "backlog": 12_345, "dead": 7, "achieved_per_s": 9.7, "arrivals_per_s": 104.0});
+        json!({"destinations": 3, "backlog": 12_345, "undelivered": 7, "achieved_per_s": 9.7, "arrivals_per_s": 104.0});
     let as_of = "2025-11-21T07:30:00.000Z";
     api.on("GET", "/v1/overview", 200, json!({"as_of": as_of, "totals": totals, "data": rows, "next_cursor": next}));
 }

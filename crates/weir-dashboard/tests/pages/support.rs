@@ -14,6 +14,8 @@ use tower::ServiceExt as _;
 use weir_core::{Clock, Timestamp};
 use weir_dashboard::DashboardSettings;
 
+use crate::answers;
+
 pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_763_710_200);
 /// A text that would run as a script wherever it is not escaped.
 pub(crate) const XSS: &str = "\"'><script>alert(1)</script>";
@@ -75,7 +77,7 @@ impl FakeApi {
         api
     }
 
-    /// Replaces the answer to `method path`.
+    /// Replaces the answer to `method path`. `body` has what the test adds to the fields that the answer must have.
     pub(crate) fn on(&self, method: &str, path: &str, status: u16, body: Value) {
         self.on_with(method, path, status, &[], body);
     }
@@ -85,6 +87,12 @@ impl FakeApi {
         let mut answers = self.answers.lock().unwrap();
         answers.retain(|answer| (&answer.method, answer.path.as_str()) != (&method, path));
         let headers = headers.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+        let body = match &body {
+            // No content, or a stream.
+            Value::Null | Value::String(_) => body,
+            _ if status >= 400 => answers::refusal(body),
+            _ => answers::answer(method.as_str(), path, body),
+        };
         let status = StatusCode::from_u16(status).unwrap();
         answers.push(Scripted { method, path: path.to_owned(), status, headers, body });
     }
@@ -251,8 +259,8 @@ pub(crate) fn row(id: &str, name: &str) -> Value {
             "max_in_flight": 64, "ordered": false, "paused": false, "paused_reason": null, "breaker_state": "closed",
             "breaker_reason": null, "next_probe_at": null, "held_until": null, "held_reason": null,
         },
-        "pending": 1_200, "retrying": 34, "delivering": 5, "dead": 7, "backlog": 1_234, "oldest_age_s": 185.0,
-        "configured_per_s": 10.0, "effective_per_s": 10.0, "achieved_per_s": 9.7, "arrivals_per_s": 4.2, "use": 0.97,
+        "pending": 1_200, "retrying": 34, "delivering": 5, "undelivered": 7, "backlog": 1_234, "oldest_age_s": 185.0,
+        "configured_per_s": 10.0, "effective_per_s": 10.0, "achieved_per_s": 9.7, "arrivals_per_s": 4.2, "utilisation": 0.97,
         "binding": {"limit": 10, "period": "second"}, "drain_eta_s": 212.0, "drains": true, "reason": "limit",
     })
 }

@@ -1,11 +1,9 @@
 //! Counts and groups of deliveries, and the filters of events and destinations.
 
-use weir_core::{ErrorKind, outcome::Failure};
+use weir_core::{Condition, ErrorKind, outcome::Failure};
 
 use super::*;
-use crate::{
-    DestinationCondition, EXAMINED_AT_MOST, ErrorFilter, EventFilter, ListCount, Page, ReplayFilter, SCANNED_AT_MOST,
-};
+use crate::{EXAMINED_AT_MOST, ErrorFilter, EventFilter, ListCount, Page, ReplayFilter, SCANNED_AT_MOST};
 
 fn both() -> TenantScope {
     TenantScope::Only([TENANT, "other"].map(str::to_owned).into())
@@ -179,11 +177,11 @@ pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: S
     let text = |text: &str| DestinationFilter { text: Some(text.to_owned()), ..all() };
     for (filter, expected) in [
         (all(), vec![5, 4, 3, 2, 1]),
-        (condition(DestinationCondition::Paused), vec![1]),
-        (condition(DestinationCondition::Held), vec![2]),
-        (DestinationFilter { now: until, ..condition(DestinationCondition::Held) }, vec![]),
-        (condition(DestinationCondition::Breaker), vec![3]),
-        (condition(DestinationCondition::Active), vec![5, 4]),
+        (condition(Condition::Paused), vec![1]),
+        (condition(Condition::Held), vec![2]),
+        (DestinationFilter { now: until, ..condition(Condition::Held) }, vec![]),
+        (condition(Condition::Breaker), vec![3]),
+        (condition(Condition::Active), vec![5, 4]),
         (DestinationFilter { name: Some("destination 4".to_owned()), ..all() }, vec![4]),
         (DestinationFilter { name: Some("Destination 4".to_owned()), ..all() }, vec![]),
         (DestinationFilter { url: Some("https://example.com/Hook/5".to_owned()), ..all() }, vec![5]),

@@ -2,39 +2,29 @@
 
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use weir_core::{Period, RateLimit};
 
 /// A limit, written `10/second` or, with a burst, `300/minute:5`; a margin follows: `10/second+50ms`. In JSON it is the
 /// object of the API.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LimitText {
-    limit: u32,
-    period: String,
-    #[serde(default = "one")]
-    burst: u32,
-    #[serde(default)]
-    margin_ms: u32,
-}
-
-const fn one() -> u32 {
-    1
-}
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct LimitText(pub(crate) weir_api_types::RateLimit);
 
 impl LimitText {
     /// A limit without a margin.
     pub(crate) fn new(limit: u32, period: Period, burst: u32) -> Self {
-        Self { limit, period: period.as_str().to_owned(), burst, margin_ms: 0 }
+        Self(weir_api_types::RateLimit { limit, period: period.as_str().to_owned(), burst, margin_ms: 0 })
     }
 }
 
 impl std::fmt::Display for LimitText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.limit, self.period)?;
-        if self.burst > 1 {
-            write!(f, ":{}", self.burst)?;
+        let weir_api_types::RateLimit { limit, period, burst, margin_ms } = &self.0;
+        write!(f, "{limit}/{period}")?;
+        if *burst > 1 {
+            write!(f, ":{burst}")?;
         }
-        if self.margin_ms > 0 { write!(f, "+{}ms", self.margin_ms) } else { Ok(()) }
+        if *margin_ms > 0 { write!(f, "+{margin_ms}ms") } else { Ok(()) }
     }
 }
 
@@ -55,7 +45,7 @@ impl FromStr for LimitText {
         RateLimit::with_burst(limit, period, burst)
             .ok_or_else(|| "limit and burst must be from 1 to 1000000".to_owned())?
             .with_margin(margin_ms)
-            .map(|_| Self { margin_ms, ..Self::new(limit, period, burst) })
+            .map(|_| Self(weir_api_types::RateLimit { margin_ms, ..Self::new(limit, period, burst).0 }))
             .ok_or_else(|| "a margin must be from 0 to 10000 ms".to_owned())
     }
 }

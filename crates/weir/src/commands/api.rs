@@ -16,12 +16,12 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
 use serde::de::DeserializeOwned;
+use weir_api_types::Destination;
 use weir_core::{Clock as _, Timestamp};
 
 use self::{
     client::{Answer, Client, Rows, Unreachable},
     connection::Connection,
-    records::Destination,
 };
 use super::output::{self, Screen, json, table::Table};
 use crate::{
@@ -62,7 +62,8 @@ pub(super) async fn destinations_of(client: &Client, named: &[String]) -> anyhow
     let mut all: Vec<Destination> =
         client.list(&["v1", "destinations"], &client::Fields::new(), usize::MAX).await?.read()?;
     all.reverse();
-    let is = |destination: &Destination, named: &String| destination.id == *named || destination.name == *named;
+    let is =
+        |destination: &Destination, named: &String| destination.id == *named || destination.settings.name == *named;
     if let Some(missing) = named.iter().find(|named| !all.iter().any(|destination| is(destination, named))) {
         return Err(Misuse(format!("no destination has the id or name `{missing}`")).into());
     }
@@ -186,12 +187,12 @@ mod tests {
         let id = |prefix: &str| format!("{prefix}_01h2xcejqtf2nbrexx3vqjhp41");
         let long = "a text that is much longer than the room that a column has on a terminal";
         let limits = json!([
-            {"limit": 1_000_000, "period": "second", "burst": 1_000_000}, {"limit": 1_000_000, "period": "day", "burst": 1}
+            {"limit": 1_000_000, "period": "second", "burst": 1_000_000, "margin_ms": 0},
+            {"limit": 1_000_000, "period": "day", "burst": 1, "margin_ms": 0},
         ]);
-        let destination = json!({
-            "id": id("dst"), "name": long, "url": long, "tenant": long, "event_types": [], "rate_limits": limits,
-            "paused": false, "breaker_state": "open",
-        });
+        let destination = records::tests::destination(&json!({
+            "id": id("dst"), "name": long, "url": long, "tenant": long, "rate_limits": limits, "breaker_state": "open",
+        }));
         let delivery = json!({
             "id": id("dlv"), "event_id": id("evt"), "event_type": long, "destination_id": id("dst"),
             "state": "superseded", "attempt_count": 1_000, "created_at": Timestamp::MIN, "updated_at": NOW,
@@ -202,11 +203,11 @@ mod tests {
         });
         let replay = json!({
             "id": id("rpl"), "state": "completed", "states": [], "total": 1_000_000, "delivered": 1_000_000,
-            "failed": 999_999, "cancelled": 0, "remaining": 9_999_999, "eta_s": 99.0, "created_at": Timestamp::MIN,
+            "failed": 999_999, "cancelled": 0, "remaining": 9_999_999, "eta_s": 99, "created_at": Timestamp::MIN,
         });
         let group = json!({
             "destination_id": id("dst"), "destination_name": long, "state": "failed", "error": "forbidden",
-            "deliveries": 10_000, "newest_at": Timestamp::MIN, "example_id": id("dlv"),
+            "deliveries": 10_000, "newest_at": Timestamp::MIN, "oldest_at": NOW, "example_id": id("dlv"),
         });
         let key = json!({
             "id": id("key"), "name": long, "role": "operate", "tenants": [long, long], "created_at": Timestamp::MIN,

@@ -54,7 +54,7 @@ async fn audits(client: &Client, arguments: &AuditArgs) -> anyhow::Result<Vec<Au
     let mut audited = Vec::new();
     for destination in destinations_of(client, &arguments.destinations).await? {
         let report = client.get(&["v1", "destinations", &destination.id, "audit"], &range).await?.read()?;
-        audited.push(Audited { id: destination.id, name: destination.name, report });
+        audited.push(Audited { id: destination.id, name: destination.settings.name, report });
     }
     Ok(audited)
 }

@@ -103,7 +103,7 @@ async fn a_backlog_that_drains_after_its_ttl_raises_an_alert(app: &App, operator
     assert_eq!(high["reasons"], json!(["drain_beyond_ttl"]), "{high}");
     // The events came all at once, so they are no inflow: the backlog drains, but too late for their TTL.
     let backlog = app.get(&format!("/v1/destinations/{slow}/backlog")).await;
-    let rates = ["inflow_per_s", "drain_eta_s"].map(|field| backlog[field].as_f64().unwrap());
+    let rates = ["arrivals_per_s", "drain_eta_s"].map(|field| backlog[field].as_f64().unwrap());
     assert!(backlog["drains"] == true && rates[0] > 1.0 && rates[1] > 3_600.0, "{backlog}");
     app.request(Method::DELETE, &format!("/v1/destinations/{slow}"), None).await;
 }

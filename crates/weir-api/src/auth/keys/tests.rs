@@ -57,8 +57,8 @@ fn log_in(keys: &KeyRing, key: &str) -> String {
 
 #[test]
 fn guarded_paths_need_a_valid_key() {
-    let configured = ApiKeys::new(["alpha", " beta ", "", " "]);
-    assert_eq!(format!("{configured:?}"), "ApiKeys(2)");
+    let configured = SettingKeys::new(["alpha", " beta ", "", " "]);
+    assert_eq!(format!("{configured:?}"), "SettingKeys(2)");
     let gamma = stored("wk_gamma", Role::Read, Some(NOW + Duration::from_nanos(1)));
     let keys = with_stored(KeyRing::new(configured), [gamma, stored("wk_expired", Role::Read, Some(NOW))]);
     let table = [
@@ -86,7 +86,7 @@ fn guarded_paths_need_a_valid_key() {
 
 #[test]
 fn without_configured_keys_no_path_needs_one_but_a_given_key_must_be_valid() {
-    let keys = KeyRing::new(ApiKeys::new([""; 1]));
+    let keys = KeyRing::new(SettingKeys::new([""; 1]));
     assert!(!admitted(&keys, "/v1/events", Some("Bearer anything")), "the stored keys are not known yet");
     let keys = with_stored(keys, []);
     assert!(admitted(&keys, "/v1/events", None));
@@ -100,7 +100,7 @@ fn without_configured_keys_no_path_needs_one_but_a_given_key_must_be_valid() {
 #[test]
 fn a_session_has_the_rights_and_the_name_of_its_key_for_twelve_hours() {
     let key = stored("wk_gamma", Role::Read, None);
-    let keys = with_stored(KeyRing::new(ApiKeys::new(["alpha"])), [key.clone()]);
+    let keys = with_stored(KeyRing::new(SettingKeys::new(["alpha"])), [key.clone()]);
     let end = NOW + 12 * HOUR;
     for (secret, role, name, key_id) in
         [("wk_gamma", Role::Read, "stored", Some(key.id)), (" alpha ", Role::Admin, "WEIR_API_KEYS", None)]
@@ -117,7 +117,7 @@ fn a_session_has_the_rights_and_the_name_of_its_key_for_twelve_hours() {
 fn a_session_ends_with_its_key() {
     let soon = NOW + HOUR;
     let keys = with_stored(
-        KeyRing::new(ApiKeys::new(["alpha"])),
+        KeyRing::new(SettingKeys::new(["alpha"])),
         [stored("wk_forever", Role::Read, None), stored("wk_hour", Role::Read, Some(soon))],
     );
     let (forever, hour, alpha) = (log_in(&keys, "wk_forever"), log_in(&keys, "wk_hour"), log_in(&keys, "alpha"));
@@ -131,13 +131,13 @@ fn a_session_ends_with_its_key() {
     assert_eq!(with_cookie(&keys, &forever, NOW).unwrap_err(), 401);
     assert_eq!(with_cookie(&keys, &alpha, NOW).unwrap_err(), 401);
     // A key that the settings no longer have.
-    let other = with_stored(KeyRing::new(ApiKeys::new(["beta"])), []);
+    let other = with_stored(KeyRing::new(SettingKeys::new(["beta"])), []);
     assert_eq!(with_cookie(&other, &alpha, NOW).unwrap_err(), 401);
 }
 
 #[test]
 fn a_changed_role_takes_effect_in_open_sessions() {
-    let keys = with_stored(KeyRing::new(ApiKeys::new(["alpha"])), [stored("wk_gamma", Role::Admin, None)]);
+    let keys = with_stored(KeyRing::new(SettingKeys::new(["alpha"])), [stored("wk_gamma", Role::Admin, None)]);
     let token = log_in(&keys, "wk_gamma");
     let keys = with_stored(keys, [stored("wk_gamma", Role::Ingest, None)]);
     assert_eq!(with_cookie(&keys, &token, NOW).unwrap().role(), Role::Ingest);
@@ -145,7 +145,7 @@ fn a_changed_role_takes_effect_in_open_sessions() {
 
 #[test]
 fn only_tokens_that_this_server_has_signed_are_accepted() {
-    let keys = with_stored(KeyRing::new(ApiKeys::new(["alpha"])), [stored("wk_gamma", Role::Read, None)]);
+    let keys = with_stored(KeyRing::new(SettingKeys::new(["alpha"])), [stored("wk_gamma", Role::Read, None)]);
     let token = log_in(&keys, "wk_gamma");
     // Signed by a key that is not stored; by the zero digest; and nothing at all.
     let foreign = Token::sign(&SECRET, &digest("wk_deleted"), NOW + HOUR).to_text();
@@ -163,7 +163,7 @@ fn only_tokens_that_this_server_has_signed_are_accepted() {
 
 #[test]
 fn a_key_overrides_the_cookie_even_if_the_key_is_not_valid() {
-    let keys = with_stored(KeyRing::new(ApiKeys::new(["alpha"])), [stored("wk_gamma", Role::Read, None)]);
+    let keys = with_stored(KeyRing::new(SettingKeys::new(["alpha"])), [stored("wk_gamma", Role::Read, None)]);
     let cookie = ("cookie", format!("weir_session={}", log_in(&keys, "wk_gamma")));
     let with = |value: &str| caller(&keys, "/v1/events", &[cookie.clone(), ("authorization", value.to_owned())], NOW);
     assert_eq!(with("Bearer alpha").unwrap().unwrap().role(), Role::Admin);
@@ -174,7 +174,7 @@ fn a_key_overrides_the_cookie_even_if_the_key_is_not_valid() {
 
 #[test]
 fn a_server_without_keys_ignores_the_cookie_of_another_server() {
-    let keys = with_stored(KeyRing::new(ApiKeys::default()), [stored("wk_gamma", Role::Read, None)]);
+    let keys = with_stored(KeyRing::new(SettingKeys::default()), [stored("wk_gamma", Role::Read, None)]);
     let other = Token::sign(&SECRET, &digest("of another server"), NOW + HOUR).to_text();
     assert_eq!(with_cookie(&keys, &other, NOW).unwrap().credential(), Credential::Nothing);
     assert_eq!(with_cookie(&keys, &log_in(&keys, "wk_gamma"), NOW).unwrap().role(), Role::Read);
@@ -182,7 +182,7 @@ fn a_server_without_keys_ignores_the_cookie_of_another_server() {
 
 #[test]
 fn an_empty_key_never_logs_in() {
-    for keys in [KeyRing::new(ApiKeys::default()), KeyRing::new(ApiKeys::new(["alpha"]))] {
+    for keys in [KeyRing::new(SettingKeys::default()), KeyRing::new(SettingKeys::new(["alpha"]))] {
         let keys = with_stored(keys, []);
         for key in ["", " ", "alph"] {
             assert!(keys.log_in(key, NOW).unwrap().is_none(), "{key:?}");

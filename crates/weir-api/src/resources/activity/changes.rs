@@ -11,7 +11,7 @@ use weir_core::{
 
 use crate::{
     problem::{self, ApiResult},
-    resources::destinations::settings_value,
+    resources::destinations::view::settings_value,
 };
 
 /// State that Weir sets and an edit can end. These fields do not decide which action an edit is.

@@ -1,11 +1,9 @@
 //! The list of deliveries and its count.
 
 use axum::{Json, extract::State};
-use serde::Serialize;
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_store::{DeliveryFilter, ListCount};
 
-use super::DeliveryView;
 use crate::{
     auth::Caller,
     problem::ApiResult,
@@ -65,17 +63,17 @@ parameters! {
 #[utoipa::path(
     get, path = "/v1/deliveries", operation_id = "list_deliveries", tag = "deliveries",
     params(Filter, RangeParameters, DeliveryPage, CountParameters),
-    responses((status = 200, description = "One page", body = DeliveryList))
+    responses((status = 200, description = "One page", body = types::DeliveryList))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     Query((filter, range, page, count)): Query<(Filter, RangeParameters, DeliveryPage, CountParameters)>,
-) -> ApiResult<Json<DeliveryList>> {
+) -> ApiResult<Json<types::DeliveryList>> {
     let count = count.count == Some(true);
     if is_of_others(&api, &caller, filter.destination.as_ref().map(|id| id.0)).await? {
         let list = List { data: Vec::new(), next_cursor: None };
-        return Ok(Json(DeliveryList { list, count: count.then(|| ListCount::default().into()) }));
+        return Ok(Json(types::DeliveryList { list, count: count.then(|| count_view(ListCount::default())) }));
     }
     let (from, to) = range.times();
     let filter = DeliveryFilter {
@@ -89,7 +87,7 @@ pub(crate) async fn show(
         to,
         order: page.order,
     };
-    let count = if count { Some(api.store.count_deliveries(&filter).await?.into()) } else { None };
+    let count = if count { Some(count_view(api.store.count_deliveries(&filter).await?)) } else { None };
     let read = api.store.list_deliveries(&filter, page.request).await?;
     let last = read.rows.last().map(|delivery| *delivery.id.as_bytes());
     let next_cursor = read.next.map(|end| match caller.sees_all() {
@@ -97,32 +95,9 @@ pub(crate) async fn show(
         false => page.cursor_beside(end, last),
     });
     let data = super::views(&api, read.rows).await?;
-    Ok(Json(DeliveryList { list: List { data, next_cursor }, count }))
+    Ok(Json(types::DeliveryList { list: List { data, next_cursor }, count }))
 }
 
-/// One page of deliveries.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct DeliveryList {
-    #[serde(flatten)]
-    list: List<DeliveryView>,
-    /// How many deliveries match the filter; only with `count=true`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    count: Option<ListCountView>,
-}
-
-/// A number of deliveries.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ListCount)]
-pub(crate) struct ListCountView {
-    /// At most 10,000.
-    value: u64,
-    /// There may be more than `value`: only 10,000 deliveries were examined.
-    capped: bool,
-}
-
-impl From<ListCount> for ListCountView {
-    fn from(count: ListCount) -> Self {
-        Self { value: count.value, capped: count.capped }
-    }
+fn count_view(ListCount { value, capped }: ListCount) -> types::ListCount {
+    types::ListCount { value, capped }
 }

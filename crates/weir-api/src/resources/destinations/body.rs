@@ -1,8 +1,7 @@
 //! What the body of a destination's requests is, as it is set and shown.
 
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_core::{
     body::{
         BodyFormat, BodySettings, CLOUDEVENTS_TYPE, MAX_CONTENT_TYPE, MAX_SOURCE, valid_content_type, valid_source,
@@ -114,27 +113,12 @@ impl From<BodyRequest> for BodySettings {
     }
 }
 
-/// What the body of a request is. It shows only what its format has, so a PATCH can send it back.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Body)]
-pub(crate) struct BodyView {
-    #[schema(value_type = BodyFormatText)]
-    format: &'static str,
-    content_type: String,
-    /// The `source` of CloudEvents.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    source: Option<String>,
-}
-
-impl From<&Settings> for BodyView {
-    fn from(settings: &Settings) -> Self {
-        let body = &settings.body;
-        Self {
-            format: body.format.as_str(),
-            content_type: body.content_type().to_owned(),
-            source: body.format.is_cloudevent().then(|| body.source(&settings.tenant)),
-        }
+pub(crate) fn view(settings: &Settings) -> types::Body {
+    let body = &settings.body;
+    types::Body {
+        format: body.format.as_str().to_owned(),
+        content_type: body.content_type().to_owned(),
+        source: body.format.is_cloudevent().then(|| body.source(&settings.tenant)),
     }
 }
 

@@ -1,7 +1,6 @@
 //! The circuit breaker of a destination, as it is set and shown.
 
-use serde::Serialize;
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_core::breaker::BreakerPolicy;
 
 use crate::{errors::Errors, readers::fields::object};
@@ -61,22 +60,7 @@ impl From<BreakerRequest> for BreakerPolicy {
     }
 }
 
-/// The circuit breaker, which stops sends to a failing destination.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Breaker)]
-pub(crate) struct BreakerView {
-    failure_ratio: f64,
-    min_attempts: u32,
-    consecutive: u32,
-    open_ms: u32,
-    open_max_ms: u32,
-    /// Null: never.
-    pause_after_s: Option<u32>,
-}
-
-impl From<&BreakerPolicy> for BreakerView {
-    fn from(policy: &BreakerPolicy) -> Self {
-        let &BreakerPolicy { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms, pause_after_s } = policy;
-        Self { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms, pause_after_s }
-    }
+pub(crate) fn view(policy: &BreakerPolicy) -> types::Breaker {
+    let &BreakerPolicy { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms, pause_after_s } = policy;
+    types::Breaker { failure_ratio, min_attempts, consecutive, open_ms, open_max_ms, pause_after_s }
 }

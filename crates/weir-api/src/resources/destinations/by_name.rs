@@ -13,6 +13,7 @@ use utoipa::{
     PartialSchema, ToSchema,
     openapi::{RefOr, Schema},
 };
+use weir_api_types as types;
 use weir_core::Destination;
 use weir_queue::Terms;
 use weir_store::NamedCreation;
@@ -22,8 +23,7 @@ use super::{
     edits::{Change, EDIT_ROUNDS, commit, crowded},
     etag, etag_header, full, new_destination,
     request::{DestinationRequest, NameText},
-    settings,
-    view::{CreatedView, DestinationView},
+    settings, view,
 };
 use crate::{
     auth::Caller,
@@ -118,9 +118,9 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
     ),
     request_body = DestinationReplacement,
     responses(
-        (status = 200, description = "Replaced", body = DestinationView,
+        (status = 200, description = "Replaced", body = types::Destination,
             headers(("etag" = String, description = "The new version of the destination"))),
-        (status = 201, description = "Created; shows the secret", body = CreatedView, headers(
+        (status = 201, description = "Created; shows the secret", body = types::CreatedDestination, headers(
             ("etag" = String, description = "The version of the destination"),
             ("location" = String, description = "The path of the destination"),
         )),
@@ -152,7 +152,7 @@ pub(crate) async fn put(
                 if_none_match.check(&etag(current))?;
                 if_match.check(&etag(current))?;
                 if let Some(destination) = replace(&api, &caller, &author, current, body.clone()).await? {
-                    let view = DestinationView::new(&destination, api.clock.now());
+                    let view = view::view(&destination, api.clock.now());
                     return Ok((etag_header(&destination), Json(view)).into_response());
                 }
             }

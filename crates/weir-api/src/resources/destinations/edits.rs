@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{
-    Destination, DestinationId, Timestamp,
+    Condition, Destination, DestinationId, Timestamp,
     access::Role,
     activity::{Action, Activity},
     destination::Settings,
@@ -27,15 +27,20 @@ pub(crate) const EDIT_ROUNDS: usize = 64;
 /// `updated_at` is shown in milliseconds, and two versions of a destination must show different values.
 const TICK: Duration = Duration::from_millis(1);
 
+/// Which destination a request edits, and for whom.
+pub(crate) struct Requested<'a> {
+    pub(crate) id: DestinationId,
+    pub(crate) if_match: &'a IfMatch,
+    pub(crate) caller: &'a Caller,
+    pub(crate) author: &'a Author,
+    pub(crate) ends: Ends,
+}
+
 /// Applies `edit` to a destination and announces the change. If another request changed the destination meanwhile, it
 /// starts again from the new state.
 pub(crate) async fn change(
     api: &ApiState,
-    caller: &Caller,
-    author: &Author,
-    id: DestinationId,
-    if_match: &IfMatch,
-    ends: Ends,
+    Requested { id, if_match, caller, author, ends }: Requested<'_>,
     edit: impl Fn(&Destination) -> ApiResult<Settings>,
 ) -> ApiResult<Arc<Destination>> {
     for _ in 0..EDIT_ROUNDS {
@@ -44,7 +49,7 @@ pub(crate) async fn change(
         let settings = edit(&current)?;
         // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
         let closes_breaker = ends == Ends::BreakerAndHold && current.breaker.reason().is_some();
-        let is_held = current.held_until.is_some_and(|until| until > api.clock.now());
+        let is_held = current.is(Condition::Held, api.clock.now());
         // A release is stored also where no hold is: the queue may know of one before the store.
         let lifts_hold = ends == Ends::Hold || ends == Ends::BreakerAndHold && is_held;
         let edited = if settings == current.settings && !closes_breaker && !lifts_hold {

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use axum::{Json, extract::State};
-use serde::Serialize;
-use utoipa::ToSchema;
-use weir_core::{Timestamp, refusals::Refusals};
+use weir_api_types as types;
+use weir_core::refusals::Refusals;
 use weir_store::{Health, refusals_of};
 
 use super::find;
@@ -17,7 +16,7 @@ use crate::{
         query::{Query, parameters},
         texts::{DestinationIdText, text},
     },
-    resources::refusals::RefusalsView,
+    resources::refusals,
     state::Api,
 };
 
@@ -45,60 +44,18 @@ parameters! {
     }
 }
 
-/// How the attempts of a destination went.
-#[derive(Debug, PartialEq, Serialize, ToSchema)]
-#[schema(as = DestinationHealth)]
-pub(crate) struct HealthView {
-    window: &'static str,
-    /// The share of attempts that succeeded; null without attempts.
-    success_ratio: Option<f64>,
-    /// From the start of a request to the end of its response or to its failure, of requests that were sent. Within 10 %.
-    latency_ms: LatencyView,
-    /// How many delivered deliveries needed each number of attempts, the smallest number first.
-    attempts: Vec<AttemptsView>,
-    attempts_made: u64,
-    /// Attempts that succeeded. Each has delivered a delivery.
-    delivered: u64,
-    /// Attempts that did not succeed.
-    failed: u64,
-    /// Deliveries that became `dead` or `failed`.
-    dead: u64,
-    /// When the last attempt succeeded, also before the window; null if none is known.
-    #[schema(value_type = Option<String>, format = DateTime)]
-    last_success_at: Option<Timestamp>,
-    /// Refusals within the limit in the last five minutes, whatever the window; null if there are none.
-    refused_within_limit: Option<RefusalsView>,
-}
-
-/// Percentiles in milliseconds; null if nothing was sent.
-#[derive(Debug, PartialEq, Serialize, ToSchema)]
-#[schema(as = HealthLatency)]
-struct LatencyView {
-    p50: Option<f64>,
-    p95: Option<f64>,
-    p99: Option<f64>,
-}
-
-/// How many deliveries needed a number of attempts.
-#[derive(Debug, PartialEq, Serialize, ToSchema)]
-#[schema(as = HealthAttempts)]
-struct AttemptsView {
-    number: u32,
-    deliveries: u64,
-}
-
 /// Show a destination's health
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/health", operation_id = "show_destination_health", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`"), HealthParameters),
-    responses((status = 200, description = "The health", body = HealthView))
+    responses((status = 200, description = "The health", body = types::DestinationHealth))
 )]
 pub(crate) async fn show(
     State(api): State<Api>,
     caller: Caller,
     PathId(DestinationIdText(id)): PathId<DestinationIdText>,
     Query(HealthParameters { window }): Query<HealthParameters>,
-) -> ApiResult<Json<HealthView>> {
+) -> ApiResult<Json<types::DestinationHealth>> {
     let destination = find(&api, &caller, id).await?;
     let (name, window) = WINDOWS[window.map_or(0, |window| window.0)];
     let now = api.clock.now();
@@ -107,21 +64,21 @@ pub(crate) async fn show(
     Ok(Json(view(name, &health, refusals)))
 }
 
-fn view(window: &'static str, health: &Health, refusals: Option<Refusals>) -> HealthView {
+fn view(window: &'static str, health: &Health, refusals: Option<Refusals>) -> types::DestinationHealth {
     let Health { traffic, latencies, attempts, last_success_at } = health;
     let attempts_made = traffic.delivered + traffic.failed;
     let percentile = |share| latencies.percentile(share).map(|ms: f64| (ms * 10.0).round() / 10.0);
-    HealthView {
-        window,
+    types::DestinationHealth {
+        window: window.to_owned(),
         success_ratio: (attempts_made > 0).then(|| traffic.delivered as f64 / attempts_made as f64),
-        latency_ms: LatencyView { p50: percentile(0.5), p95: percentile(0.95), p99: percentile(0.99) },
-        attempts: attempts.iter().map(|(&number, &deliveries)| AttemptsView { number, deliveries }).collect(),
+        latency_ms: types::HealthLatency { p50: percentile(0.5), p95: percentile(0.95), p99: percentile(0.99) },
+        attempts: attempts.iter().map(|(&number, &deliveries)| types::HealthAttempts { number, deliveries }).collect(),
         attempts_made,
         delivered: traffic.delivered,
         failed: traffic.failed,
         dead: traffic.dead,
         last_success_at: *last_success_at,
-        refused_within_limit: refusals.map(RefusalsView::from),
+        refused_within_limit: refusals.map(refusals::view),
     }
 }
 
@@ -134,7 +91,7 @@ mod tests {
     fn without_attempts_nothing_is_known() {
         let shown = view("1h", &Health::default(), None);
         assert_eq!((shown.success_ratio, shown.attempts_made, shown.last_success_at), (None, 0, None));
-        assert_eq!(shown.latency_ms, LatencyView { p50: None, p95: None, p99: None });
+        assert_eq!(shown.latency_ms, types::HealthLatency { p50: None, p95: None, p99: None });
     }
 
     #[test]

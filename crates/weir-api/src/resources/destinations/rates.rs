@@ -1,8 +1,8 @@
 //! The rate limits of a destination, as they are set and shown.
 
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::{ToSchema, openapi::Schema};
+use utoipa::openapi::Schema;
+use weir_api_types as types;
 use weir_core::{
     Period, RateLimit, RateLimits,
     limit::{InvalidLimits, MinInterval},
@@ -90,28 +90,11 @@ pub(crate) fn min_interval(millis: Option<u32>) -> Option<MinInterval> {
     millis.and_then(MinInterval::from_millis)
 }
 
-/// At most `limit` sends in every window of one `period`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = RateLimit)]
-pub(crate) struct RateLimitView {
-    #[schema(minimum = 1, maximum = 1_000_000)]
-    limit: u32,
-    #[schema(value_type = PeriodText)]
-    period: &'static str,
-    #[schema(minimum = 1, maximum = 1_000_000)]
-    burst: u32,
-    /// `limit` sends fit into a period that is longer by this time.
-    #[schema(minimum = 0, maximum = 10_000)]
-    margin_ms: u32,
-}
-
-impl From<&RateLimit> for RateLimitView {
-    fn from(limit: &RateLimit) -> Self {
-        Self {
-            limit: limit.limit.get(),
-            period: limit.period.as_str(),
-            burst: limit.burst.get(),
-            margin_ms: limit.margin_ms(),
-        }
+pub(crate) fn view(limit: &RateLimit) -> types::RateLimit {
+    types::RateLimit {
+        limit: limit.limit.get(),
+        period: limit.period.as_str().to_owned(),
+        burst: limit.burst.get(),
+        margin_ms: limit.margin_ms(),
     }
 }

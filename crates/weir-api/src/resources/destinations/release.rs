@@ -1,11 +1,11 @@
 //! The release of a held destination.
 
 use axum::{Json, extract::State, response::IntoResponse};
+use weir_api_types as types;
 
 use super::{
-    edits::{Ends, change},
-    etag_header,
-    view::DestinationView,
+    edits::{Ends, Requested, change},
+    etag_header, view,
 };
 use crate::{
     auth::Caller,
@@ -25,7 +25,7 @@ use crate::{
     post, path = "/v1/destinations/{id}/release", operation_id = "release_destination", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses(
-        (status = 200, description = "The destination, without a hold", body = DestinationView,
+        (status = 200, description = "The destination, without a hold", body = types::Destination,
             headers(("etag" = String, description = "The new version of the destination"))),
         (status = 412, response = inline(Changed)),
     )
@@ -38,7 +38,7 @@ pub(crate) async fn release(
     if_match: IfMatch,
     _: Query<()>,
 ) -> ApiResult<impl IntoResponse> {
-    let destination =
-        change(&api, &caller, &author, id, &if_match, Ends::Hold, |current| Ok(current.settings.clone())).await?;
-    Ok((etag_header(&destination), Json(DestinationView::new(&destination, api.clock.now()))))
+    let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends: Ends::Hold };
+    let destination = change(&api, requested, |current| Ok(current.settings.clone())).await?;
+    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now()))))
 }

@@ -1,8 +1,8 @@
 //! The retry policy of a destination, as it is set and shown.
 
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::{ToSchema, openapi::Schema};
+use utoipa::openapi::Schema;
+use weir_api_types as types;
 use weir_core::retry::{RetryDelays, RetryPolicy};
 
 use crate::{
@@ -100,29 +100,10 @@ fn default_backoff() -> (u32, u32) {
     }
 }
 
-/// The retry policy. The delays are given by `base_ms` and `cap_ms`, or by `schedule_ms`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Retry)]
-pub(crate) struct RetryView {
-    max_attempts: u32,
-    max_age_s: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    base_ms: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    cap_ms: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    schedule_ms: Option<Vec<u32>>,
-}
-
-impl From<&RetryPolicy> for RetryView {
-    fn from(policy: &RetryPolicy) -> Self {
-        let (base_ms, cap_ms, schedule_ms) = match &policy.delays {
-            RetryDelays::Backoff { base_ms, cap_ms } => (Some(*base_ms), Some(*cap_ms), None),
-            RetryDelays::Schedule(delays) => (None, None, Some(delays.clone())),
-        };
-        Self { max_attempts: policy.max_attempts, max_age_s: policy.max_age_s, base_ms, cap_ms, schedule_ms }
-    }
+pub(crate) fn view(policy: &RetryPolicy) -> types::Retry {
+    let (base_ms, cap_ms, schedule_ms) = match &policy.delays {
+        RetryDelays::Backoff { base_ms, cap_ms } => (Some(*base_ms), Some(*cap_ms), None),
+        RetryDelays::Schedule(delays) => (None, None, Some(delays.clone())),
+    };
+    types::Retry { max_attempts: policy.max_attempts, max_age_s: policy.max_age_s, base_ms, cap_ms, schedule_ms }
 }

@@ -1,9 +1,8 @@
 //! The signature style of a destination, as it is set and shown.
 
 use http::HeaderName;
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
+use weir_api_types as types;
 use weir_core::{
     destination::is_reserved_header,
     signing::{
@@ -260,107 +259,39 @@ pub(super) fn header_name(name: &str, allowed: &str) -> Result<String, String> {
     Ok(name.as_str().to_owned())
 }
 
-/// The signature of requests, as it is set: a PATCH can send it back. `signature_format` shows what it means.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Signature)]
-pub(crate) struct SignatureView {
-    #[schema(value_type = StyleText)]
-    style: &'static str,
-    /// The header of the signature, for styles with a configurable header.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    header: Option<String>,
-    /// The header of the signed time, for styles that have one; null if only the body is signed (`prefixed`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    timestamp_header: Option<Option<String>>,
-    /// The header of the signed id, for styles that have one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    id_header: Option<Option<String>>,
-    /// For `custom`, as all that follow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    signed: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    value: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    separator: Option<Option<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    encoding: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    algorithm: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    timestamp_format: Option<String>,
-}
-
-impl From<&SignatureStyle> for SignatureView {
-    fn from(style: &SignatureStyle) -> Self {
-        let spec = style.spec();
-        let is_custom = style.as_str() == CUSTOM;
-        // A member that the style has, though null.
-        let has_time = is_custom || style.as_str() == "prefixed";
-        Self {
-            style: style.as_str(),
-            header: spec.header,
-            timestamp_header: (has_time || spec.timestamp_header.is_some()).then_some(spec.timestamp_header),
-            id_header: (is_custom || spec.id_header.is_some()).then_some(spec.id_header),
-            signed: spec.signed,
-            value: spec.value,
-            separator: is_custom.then_some(spec.separator),
-            encoding: spec.encoding,
-            algorithm: spec.algorithm,
-            key: spec.key,
-            timestamp_format: spec.timestamp_format,
-        }
+pub(crate) fn view(style: &SignatureStyle) -> types::Signature {
+    let spec = style.spec();
+    let is_custom = style.as_str() == CUSTOM;
+    // A member that the style has, though null.
+    let has_time = is_custom || style.as_str() == "prefixed";
+    types::Signature {
+        style: style.as_str().to_owned(),
+        header: spec.header,
+        timestamp_header: (has_time || spec.timestamp_header.is_some()).then_some(spec.timestamp_header),
+        id_header: (is_custom || spec.id_header.is_some()).then_some(spec.id_header),
+        signed: spec.signed,
+        value: spec.value,
+        separator: is_custom.then_some(spec.separator),
+        encoding: spec.encoding,
+        algorithm: spec.algorithm,
+        key: spec.key,
+        timestamp_format: spec.timestamp_format,
     }
 }
 
-/// What a signature style means: what is signed with which key, and how the result is sent. The style `standard` with a
-/// private key signs with Ed25519 and writes `v1a,{signature}`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = SignatureFormat)]
-pub(crate) struct FormatView {
-    /// `{id}` is the value of `webhook-id`, `{url}` the destination's `url` as it is shown.
-    #[schema(example = "{timestamp}.{body}")]
-    signed: String,
-    #[schema(example = "t={timestamp},v1={signature}")]
-    value: String,
-    /// What stands between the signatures of two secrets; null: the header holds one signature.
-    separator: Option<String>,
-    encoding: &'static str,
-    algorithm: &'static str,
-    /// `text`: the secret as it is shown is the key. `decoded`: the bytes after `whsec_`.
-    key: &'static str,
-    timestamp_format: &'static str,
-    header: String,
-    timestamp_header: Option<String>,
-    id_header: Option<String>,
-}
-
-impl From<&SignatureStyle> for FormatView {
-    fn from(style: &SignatureStyle) -> Self {
-        let format = style.format();
-        Self {
-            signed: format.signed(),
-            value: format.value(),
-            separator: format.separator.clone(),
-            encoding: format.encoding.as_str(),
-            algorithm: format.algorithm.as_str(),
-            key: format.key.as_str(),
-            timestamp_format: format.timestamp_format.as_str(),
-            header: format.header.clone(),
-            timestamp_header: format.timestamp_header.clone(),
-            id_header: format.id_header.clone(),
-        }
+pub(crate) fn format(style: &SignatureStyle) -> types::SignatureFormat {
+    let format = style.format();
+    types::SignatureFormat {
+        signed: format.signed(),
+        value: format.value(),
+        separator: format.separator.clone(),
+        encoding: format.encoding.as_str().to_owned(),
+        algorithm: format.algorithm.as_str().to_owned(),
+        key: format.key.as_str().to_owned(),
+        timestamp_format: format.timestamp_format.as_str().to_owned(),
+        header: format.header.clone(),
+        timestamp_header: format.timestamp_header.clone(),
+        id_header: format.id_header.clone(),
     }
 }
 

@@ -70,38 +70,16 @@ fn accept(
     now: Timestamp,
     index: usize,
 ) -> ApiResult<NewEvent> {
+    // Every field is read first, and the errors are returned together: the client gets all of them in one answer.
     let mut errors = Errors::default();
-    // Check every field first and return the errors together: the client gets all of them in one answer.
-    if let Err(detail) = check_new_type(&request.event_type) {
-        errors.add("/type", detail);
-    }
-    if is_too_deep(request.data.get().as_bytes()) {
-        errors.add("/data", format!("must be nested at most {MAX_DEPTH} levels deep"));
-    }
-    if let Some(Err(detail)) = request.tenant.as_deref().map(check_tenant) {
-        errors.add("/tenant", detail);
-    }
-    if let Some(Err(detail)) = request.idempotency_key.as_deref().map(check_idempotency_key) {
-        errors.add("/idempotency_key", detail);
-    }
-    // The key may be in the field, in the header, or in both if they are equal.
-    if let (Some(field), Some(header)) = (&request.idempotency_key, &header_key)
-        && field != header
-    {
-        errors.add(
-            "/idempotency_key",
-            "differs from the `Idempotency-Key` header: send one of them, or the same key in both",
-        );
-    }
-
-    // The destinations as ids, and the delivery options: `ttl_s` becomes an instant.
+    check(&request, header_key.as_deref(), &mut errors);
+    // `ttl_s` becomes an instant.
     let destinations = request.destinations.map(|ids| read_destinations(&ids, &mut errors));
     let mut options = read_options(request.deliver_at.as_deref(), request.ttl_s, now, &mut errors);
-    if let Some(Err(detail)) = request.coalesce_key.as_deref().map(check_event_key) {
-        errors.add("/coalesce_key", detail);
-    }
-    if let Some(Err(detail)) = request.ordering_key.as_deref().map(check_event_key) {
-        errors.add("/ordering_key", detail);
+    for (pointer, key) in [("/coalesce_key", &request.coalesce_key), ("/ordering_key", &request.ordering_key)] {
+        if let Some(Err(detail)) = key.as_deref().map(check_event_key) {
+            errors.add(pointer, detail);
+        }
     }
     options.coalesce_key = request.coalesce_key;
     options.ordering_key = request.ordering_key;
@@ -128,6 +106,31 @@ fn accept(
         body,
     };
     Ok(NewEvent { event, destinations, random })
+}
+
+/// Checks the fields that stay texts.
+fn check(request: &BorrowedEvent<'_>, header_key: Option<&str>, errors: &mut Errors) {
+    if let Err(detail) = check_new_type(&request.event_type) {
+        errors.add("/type", detail);
+    }
+    if is_too_deep(request.data.get().as_bytes()) {
+        errors.add("/data", format!("must be nested at most {MAX_DEPTH} levels deep"));
+    }
+    if let Some(Err(detail)) = request.tenant.as_deref().map(check_tenant) {
+        errors.add("/tenant", detail);
+    }
+    if let Some(Err(detail)) = request.idempotency_key.as_deref().map(check_idempotency_key) {
+        errors.add("/idempotency_key", detail);
+    }
+    // The key may be in the field, in the header, or in both if they are equal.
+    if let (Some(field), Some(header)) = (request.idempotency_key.as_deref(), header_key)
+        && field != header
+    {
+        errors.add(
+            "/idempotency_key",
+            "differs from the `Idempotency-Key` header: send one of them, or the same key in both",
+        );
+    }
 }
 
 /// Reads the delivery options of an event. `ttl_s` counts from the time at which the event may be sent.

@@ -3,7 +3,7 @@
 use axum::body::Body;
 use http::{Request, header};
 use serde_json::{Value, json};
-use weir_api::ApiKeys;
+use weir_api::SettingKeys;
 
 use super::{Options, Reply, Server};
 
@@ -15,7 +15,7 @@ pub(crate) const FOREIGN: &str = "globex";
 impl Server {
     /// A server whose settings have the key [`ROOT`].
     pub(crate) async fn with_keys() -> Self {
-        Self::start_with(Options { api_keys: ApiKeys::new([ROOT]), ..Options::default() }).await
+        Self::start_with(Options { api_keys: SettingKeys::new([ROOT]), ..Options::default() }).await
     }
 
     /// Sends a request with a key.

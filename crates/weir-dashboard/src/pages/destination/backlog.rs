@@ -1,61 +1,30 @@
 //! The tab *Backlog*: what waits, since when, and what can be done about it.
 
 use askama::Template;
-use serde::Deserialize;
-use weir_core::access::Role;
+use weir_api_types::{Delivery, DestinationOverview, List};
+use weir_core::{Timestamp, access::Role};
 
 use super::{Head, Tab};
 use crate::{
     client::ApiPath,
     example::Example,
     frame::{Frame, Me, Section},
+    pages::deliveries::DeliveryText as _,
     path_id::PathId,
     refusal::Refusal,
-    units::{At, Count},
-    views::{Drain, List, OverviewRow},
+    units::Units as _,
+    views::{DestinationText as _, Drain, RowText as _},
     visit::{Answered, Visit},
 };
 
 /// The oldest deliveries that the page lists.
 const ROWS: &str = "20";
 
-/// The answer of `GET /v1/destinations/{id}/overview`.
-#[derive(Debug, Deserialize)]
-struct State {
-    as_of: At,
-    #[serde(flatten)]
-    row: OverviewRow,
-}
-
-/// A delivery that waits.
-#[derive(Debug, Deserialize)]
-struct Waiting {
-    id: String,
-    event_type: String,
-    state: String,
-    created_at: At,
-    attempt_count: Count,
-    next_attempt_at: Option<At>,
-    last_error: Option<String>,
-    last_status_code: Option<u16>,
-}
-
-impl Waiting {
-    /// Why the last attempt was no success.
-    fn problem(&self) -> String {
-        match (&self.last_error, self.last_status_code) {
-            (Some(error), _) => error.clone(),
-            (None, Some(status)) => format!("HTTP {status}"),
-            (None, None) => String::new(),
-        }
-    }
-}
-
 /// What live updates replace.
 struct Live {
     head: Head,
-    state: State,
-    oldest: Vec<Waiting>,
+    state: DestinationOverview,
+    oldest: Vec<Delivery>,
     /// More wait than the page lists.
     has_more: bool,
     example: Example,
@@ -66,7 +35,7 @@ impl Live {
         format!("{}/fragments/destinations/{}/backlog", self.head.base, self.head.destination.id)
     }
 
-    fn is_due(&self, at: &At) -> bool {
+    fn is_due(&self, at: &Timestamp) -> bool {
         *at <= self.state.as_of
     }
 
@@ -103,7 +72,7 @@ async fn read(visit: &Visit, id: &str) -> Result<(Me, Live), Refusal> {
         visit.me(),
         super::read(visit, id),
         visit.api.get(&overview),
-        visit.api.get::<List<Waiting>>(&oldest)
+        visit.api.get::<List<Delivery>>(&oldest)
     )?;
     let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
     let head = Head { base, destination, etag, tab: Tab::Backlog, can_operate };

@@ -4,19 +4,21 @@ use askama::Template;
 use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
+use weir_api_types::{self as types, Binding, DestinationHealth, DestinationOverview, HealthAttempts, HealthLatency};
 use weir_core::access::Role;
 
 use super::{
     Head, Tab,
-    limits::{Editor, Preview},
+    limits_form::{Editor, ForecastText as _},
 };
 use crate::{
     client::ApiPath,
+    extend::extend,
     frame::{Frame, Me, Section},
     path_id::PathId,
     refusal::Refusal,
-    units::{At, Count, Seconds, Share},
-    views::{Binding, Drain, OverviewRow},
+    units::{Seconds, Units as _},
+    views::{BindingText as _, DestinationText as _, Drain, RowText as _},
     visit::{Answered, Visit},
 };
 
@@ -37,70 +39,39 @@ impl View {
 
 const WINDOWS: [&str; 3] = ["1h", "24h", "7d"];
 
-/// The answer of `GET /v1/destinations/{id}/overview`.
-#[derive(Debug, Deserialize)]
-struct State {
-    as_of: At,
-    #[serde(flatten)]
-    row: OverviewRow,
-}
+extend! {
+    trait HealthText for DestinationHealth {
+        /// Each number of attempts, with the length of its bar in percent of the longest.
+        fn histogram(&self) -> Vec<(&HealthAttempts, u32)> {
+            let most = self.attempts.iter().map(|attempts| attempts.deliveries).max().unwrap_or(0).max(1);
+            let length = |deliveries: u64| (deliveries * 100).div_ceil(most) as u32;
+            self.attempts.iter().map(|attempts| (attempts, length(attempts.deliveries))).collect()
+        }
 
-/// The answer of `GET /v1/destinations/{id}/health`.
-#[derive(Debug, Deserialize)]
-struct Health {
-    success_ratio: Option<Share>,
-    latency_ms: Latency,
-    attempts: Vec<Attempts>,
-    attempts_made: Count,
-    delivered: Count,
-    failed: Count,
-    dead: Count,
-    last_success_at: Option<At>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Latency {
-    p50: Option<f64>,
-    p95: Option<f64>,
-    p99: Option<f64>,
-}
-
-/// Deliveries that needed this number of attempts.
-#[derive(Debug, Deserialize)]
-struct Attempts {
-    number: u32,
-    deliveries: Count,
-}
-
-impl Health {
-    /// Each number of attempts, with the length of its bar in percent of the longest.
-    fn histogram(&self) -> Vec<(&Attempts, u32)> {
-        let most = self.attempts.iter().map(|attempts| attempts.deliveries.0).max().unwrap_or(0).max(1);
-        let length = |deliveries: u64| (deliveries * 100).div_ceil(most) as u32;
-        self.attempts.iter().map(|attempts| (attempts, length(attempts.deliveries.0))).collect()
-    }
-
-    fn tone(&self) -> &'static str {
-        match self.success_ratio {
-            Some(Share(ratio)) if ratio < 0.9 => "bad",
-            Some(Share(ratio)) if ratio < 0.99 => "warn",
-            _ => "",
+        fn tone(&self) -> &'static str {
+            match self.success_ratio {
+                Some(ratio) if ratio < 0.9 => "bad",
+                Some(ratio) if ratio < 0.99 => "warn",
+                _ => "",
+            }
         }
     }
 }
 
-impl Latency {
-    fn shown(&self) -> [(&'static str, Option<String>); 3] {
-        let text = |ms: Option<f64>| ms.map(|ms| Seconds(ms / 1_000.0).to_string());
-        [("p50", text(self.p50)), ("p95", text(self.p95)), ("p99", text(self.p99))]
+extend! {
+    trait LatencyText for HealthLatency {
+        fn shown(&self) -> [(&'static str, Option<String>); 3] {
+            let text = |ms: Option<f64>| ms.map(|ms| Seconds(ms / 1_000.0).to_string());
+            [("p50", text(self.p50)), ("p95", text(self.p95)), ("p99", text(self.p99))]
+        }
     }
 }
 
 /// What live updates replace.
 struct Live {
     head: Head,
-    state: State,
-    health: Health,
+    state: DestinationOverview,
+    health: DestinationHealth,
     window: &'static str,
 }
 
@@ -114,13 +85,15 @@ impl Live {
         let row = &self.state.row;
         match row.reason.as_deref() {
             Some("limit") => match &row.binding {
-                Some(Binding::Limit(limit)) => format!("It sends as fast as its limit of {} allows.", limit.short()),
+                Some(binding @ Binding::Limit(_)) => {
+                    format!("It sends as fast as its limit of {} allows.", binding.short())
+                }
                 Some(binding) => format!("It sends as fast as {} allows.", binding.short()),
                 None => "It sends as fast as its limit allows.".to_owned(),
             },
             Some("slow") => format!(
                 "The receiver answers slowly: all {} places of max_in_flight are taken before the limit is reached.",
-                self.head.destination.max_in_flight
+                self.head.destination.settings.max_in_flight.count()
             ),
             Some("refused_within_limit") => "The receiver refuses sends that keep the limit.".to_owned(),
             Some("held") => "The receiver asked Weir to wait.".to_owned(),
@@ -133,8 +106,8 @@ impl Live {
 
     /// How long ago the receiver last accepted a delivery.
     fn since_success(&self) -> Option<Seconds> {
-        let At(at) = self.health.last_success_at?;
-        Some(Seconds(self.state.as_of.0.since(at).as_secs_f64().floor()))
+        let at = self.health.last_success_at?;
+        Some(Seconds(self.state.as_of.since(at).as_secs_f64().floor()))
     }
 
     fn fragment(&self) -> String {
@@ -177,7 +150,7 @@ pub(super) async fn page(
     id: &str,
     view: &View,
     status: StatusCode,
-    typed: Option<(Editor, Option<Preview>)>,
+    typed: Option<(Editor, Option<types::Preview>)>,
 ) -> Answered {
     let (me, live) = read(visit, id, view.window()).await?;
     let editor = match typed {

@@ -7,18 +7,22 @@ use askama::Template;
 use axum::{extract::Query, response::IntoResponse};
 use http::{StatusCode, header};
 use serde::Deserialize;
+use weir_api_types::{
+    Audit, Destination, History, HistoryBucket, LimitAudit, LimitChange, MaxWindow, MinIntervalAudit, RateLimit,
+};
 use weir_chart::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Stroke, stairs};
 use weir_core::{Timestamp, access::Role};
 
-use super::{Destination, Head, Tab};
+use super::{Head, Tab};
 use crate::{
     client::{ApiPath, append},
     delivery_filter::instant,
+    extend::extend,
     frame::{Frame, Me, Section},
     path_id::PathId,
     refusal::Refusal,
-    units::{At, Count, Share},
-    views::{RateLimit, apart},
+    units::{Count, Units as _},
+    views::{DestinationText as _, LimitText, apart},
     visit::{Answered, Visit},
 };
 
@@ -54,221 +58,169 @@ impl Range {
     }
 }
 
-/// The answer of `GET /v1/destinations/{id}/history`.
-#[derive(Debug, Deserialize)]
-pub(crate) struct History {
-    step: String,
-    from: At,
-    to: At,
-    data: Vec<Bucket>,
-    #[serde(default)]
-    limit_changes: Vec<LimitChange>,
-}
+extend! {
+    trait IntervalText for MinIntervalAudit {
+        fn apart(&self) -> String {
+            apart(self.min_interval_ms)
+        }
 
-#[derive(Debug, Deserialize)]
-struct Bucket {
-    at: At,
-    sends: Count,
-    delivered: Count,
-    failed: Count,
-    arrivals: Count,
-    backlog: Option<Count>,
-    max_window: Vec<MaxWindow>,
-}
-
-/// The largest sliding window of a limit that ends in the bucket.
-#[derive(Debug, Deserialize)]
-struct MaxWindow {
-    period: String,
-    sends: Count,
-    /// Null where no limit of the period was in force.
-    limit: Option<Count>,
-}
-
-#[derive(Debug, Deserialize)]
-struct LimitChange {
-    at: At,
-    rate_limits: Vec<RateLimit>,
-}
-
-/// The answer of `GET /v1/destinations/{id}/audit`.
-#[derive(Debug, Deserialize)]
-struct Audit {
-    sends: Count,
-    rate_limits: Vec<LimitAudit>,
-    #[serde(default)]
-    min_intervals: Vec<MinIntervalAudit>,
-}
-
-#[derive(Debug, Deserialize)]
-struct MinIntervalAudit {
-    min_interval_ms: u32,
-    least_gap_ms: Option<f64>,
-    violations: Count,
-}
-
-impl MinIntervalAudit {
-    fn apart(&self) -> String {
-        apart(self.min_interval_ms)
-    }
-
-    /// The shortest gap between two sends.
-    fn least(&self) -> String {
-        self.least_gap_ms.map_or_else(|| "–".to_owned(), |gap| format!("{gap:.1} ms"))
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct LimitAudit {
-    #[serde(flatten)]
-    limit: RateLimit,
-    worst_sliding_window: Option<Worst>,
-    violations: Count,
-    utilisation: Option<Share>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Worst {
-    start: At,
-    sends: Count,
-}
-
-impl Audit {
-    fn violations(&self) -> Count {
-        let gaps: u64 = self.min_intervals.iter().map(|interval| interval.violations.0).sum();
-        Count(gaps + self.rate_limits.iter().map(|limit| limit.violations.0).sum::<u64>())
-    }
-
-    fn has_limits(&self) -> bool {
-        !self.rate_limits.is_empty() || !self.min_intervals.is_empty()
-    }
-}
-
-impl Bucket {
-    fn window(&self, period: &str) -> Option<&MaxWindow> {
-        self.max_window.iter().find(|window| window.period == period)
-    }
-}
-
-impl History {
-    fn step_ms(&self) -> i64 {
-        match self.step.as_str() {
-            "1h" => 3_600_000,
-            "1m" => 60_000,
-            _ => 10_000,
+        /// The shortest gap between two sends.
+        fn least(&self) -> String {
+            self.least_gap_ms.map_or_else(|| "–".to_owned(), |gap| format!("{gap:.1} ms"))
         }
     }
+}
 
-    /// The periods that had a limit in the range.
-    fn periods(&self) -> Vec<&'static str> {
-        let has = |period: &str| self.data.iter().any(|bucket| bucket.window(period).is_some());
-        PERIODS.into_iter().filter(|period| has(period)).collect()
-    }
-
-    fn chart(&self, title: &str) -> Chart {
-        let windows = self.periods().into_iter().map(|period| self.window_panel(period));
-        let sends = self.panel("Sends", "sends per bucket", Color::Blue, |bucket| Some(bucket.sends.0));
-        let backlog = self.panel("Backlog", "waiting", Color::Grey, |bucket| bucket.backlog.map(|count| count.0));
-        let mut panels: Vec<Panel> = windows.collect();
-        if panels.is_empty() {
-            panels.push(sends);
-        }
-        panels.push(backlog);
-        Chart { width: WIDTH, title: title.to_owned(), legend: Vec::new(), panels }
-    }
-
-    /// The buckets as steps.
-    fn steps(&self, value: impl Fn(&Bucket) -> Option<u64>) -> Vec<Vec<(f64, f64)>> {
-        let step = self.step_ms() as f64;
-        let steps = self.data.iter().map(|bucket| {
-            let at = bucket.at.0.as_millis() as f64;
-            (at, at + step, value(bucket).map(|value| value as f64))
-        });
-        stairs(steps)
-    }
-
-    fn window_panel(&self, period: &'static str) -> Panel {
-        let sends = |bucket: &Bucket| bucket.window(period).map(|window| window.sends.0);
-        let cap = |bucket: &Bucket| bucket.window(period)?.limit.map(|limit| limit.0);
-        let highest = self.data.iter().flat_map(|bucket| [sends(bucket), cap(bucket)]).flatten().max().unwrap_or(0);
-        let mut elements: Vec<Element> =
-            self.steps(sends).into_iter().map(|line| Element::Area(Color::Blue, line)).collect();
-        elements.extend(self.steps(cap).into_iter().map(|line| Element::Line(Color::Red, Stroke::Dashed, line)));
-        elements.extend(self.edits(Some(period)));
-        let legend = vec![
-            Key { name: "largest window", color: Color::Blue, stroke: None },
-            Key { name: "limit", color: Color::Red, stroke: Some(Stroke::Dashed) },
-        ];
-        let plot = Plot { x: self.time_axis(), y: Axis::counts(highest.max(1)).named("sends"), elements };
-        Panel {
-            height: PANEL,
-            title: format!("Any {period}"),
-            note: String::new(),
-            legend,
-            content: Content::Plot(plot),
+extend! {
+    trait JudgedText for LimitAudit {
+        fn short(&self) -> String {
+            let Self { limit, burst, .. } = *self;
+            RateLimit { limit, period: self.period.clone(), burst, margin_ms: 0 }.short()
         }
     }
+}
 
-    fn panel(&self, title: &str, axis: &str, color: Color, value: impl Fn(&Bucket) -> Option<u64>) -> Panel {
-        let highest = self.data.iter().filter_map(&value).max().unwrap_or(0);
-        let mut elements: Vec<Element> = self.steps(value).into_iter().map(|line| Element::Area(color, line)).collect();
-        elements.extend(self.edits(None));
-        let plot = Plot { x: self.time_axis(), y: Axis::counts(highest.max(1)).named(axis), elements };
-        Panel {
-            height: PANEL - 40.0,
-            title: title.to_owned(),
-            note: String::new(),
-            legend: Vec::new(),
-            content: Content::Plot(plot),
+extend! {
+    trait AuditText for Audit {
+        fn violations(&self) -> Count {
+            let gaps: u64 = self.min_intervals.iter().map(|interval| interval.violations).sum();
+            Count(gaps + self.rate_limits.iter().map(|limit| limit.violations).sum::<u64>())
+        }
+
+        fn has_limits(&self) -> bool {
+            !self.rate_limits.is_empty() || !self.min_intervals.is_empty()
         }
     }
+}
 
-    /// The edits of the limits in the range; with a period, labelled by its new limit if it has another one.
-    fn edits(&self, period: Option<&str>) -> Vec<Element> {
-        let inside = self.limit_changes.iter().filter(|change| self.from < change.at && change.at < self.to);
-        let before = |at: At| {
-            let bucket =
-                self.data.iter().rev().find(|bucket| bucket.at.0.as_millis() + self.step_ms() <= at.0.as_millis());
-            bucket.and_then(|bucket| bucket.window(period?)?.limit)
-        };
-        let label = |change: &LimitChange| {
-            let Some(period) = period else { return String::new() };
-            let limit = change.rate_limits.iter().find(|limit| limit.period == period);
-            if limit.map(|limit| limit.limit) == before(change.at) {
-                return String::new();
+extend! {
+    trait BucketText for HistoryBucket {
+        fn window(&self, period: &str) -> Option<&MaxWindow> {
+            self.max_window.iter().find(|window| window.period == period)
+        }
+    }
+}
+
+extend! {
+    trait HistoryText for History {
+        fn step_ms(&self) -> i64 {
+            match self.step.as_str() {
+                "1h" => 3_600_000,
+                "1m" => 60_000,
+                _ => 10_000,
             }
-            limit.map_or_else(|| "no limit".to_owned(), RateLimit::short)
-        };
-        inside.map(|change| Element::Mark(Color::Amber, change.at.0.as_millis() as f64, label(change))).collect()
-    }
-
-    fn time_axis(&self) -> Axis {
-        let day: String = self.from.0.to_string().chars().take(10).collect();
-        Axis::times(self.from.0.as_millis(), self.to.0.as_millis()).named(format!("{day} UTC"))
-    }
-
-    /// The same data for a spreadsheet.
-    fn csv(&self) -> String {
-        let periods = self.periods();
-        let mut csv = String::from("at,sends,delivered,failed,arrivals,backlog");
-        // Writing to a `String` cannot fail.
-        for period in &periods {
-            let _ = write!(csv, ",largest_window_{period},limit_{period}");
         }
-        csv.push('\n');
-        let cell = |count: Option<Count>| count.map(|count| count.0.to_string()).unwrap_or_default();
-        for bucket in &self.data {
-            let Bucket { sends, delivered, failed, arrivals, .. } = bucket;
-            let _ = write!(csv, "{},{},{},{},{}", bucket.at.0, sends.0, delivered.0, failed.0, arrivals.0);
-            let _ = write!(csv, ",{}", cell(bucket.backlog));
+
+        /// The periods that had a limit in the range.
+        fn periods(&self) -> Vec<&'static str> {
+            let has = |period: &str| self.data.iter().any(|bucket| bucket.window(period).is_some());
+            PERIODS.into_iter().filter(|period| has(period)).collect()
+        }
+
+        fn chart(&self, title: &str) -> Chart {
+            let windows = self.periods().into_iter().map(|period| self.window_panel(period));
+            let sends = self.panel("Sends", "sends per bucket", Color::Blue, |bucket| Some(bucket.sends));
+            let backlog = self.panel("Backlog", "waiting", Color::Grey, |bucket| Some(bucket.backlog));
+            let mut panels: Vec<Panel> = windows.collect();
+            if panels.is_empty() {
+                panels.push(sends);
+            }
+            panels.push(backlog);
+            Chart { width: WIDTH, title: title.to_owned(), legend: Vec::new(), panels }
+        }
+
+        /// The buckets as steps.
+        fn steps(&self, value: impl Fn(&HistoryBucket) -> Option<u64>) -> Vec<Vec<(f64, f64)>> {
+            let step = self.step_ms() as f64;
+            let steps = self.data.iter().map(|bucket| {
+                let at = bucket.at.as_millis() as f64;
+                (at, at + step, value(bucket).map(|value| value as f64))
+            });
+            stairs(steps)
+        }
+
+        fn window_panel(&self, period: &'static str) -> Panel {
+            let sends = |bucket: &HistoryBucket| bucket.window(period).map(|window| window.sends);
+            let cap = |bucket: &HistoryBucket| Some(bucket.window(period)?.limit);
+            let highest = self.data.iter().flat_map(|bucket| [sends(bucket), cap(bucket)]).flatten().max().unwrap_or(0);
+            let mut elements: Vec<Element> =
+                self.steps(sends).into_iter().map(|line| Element::Area(Color::Blue, line)).collect();
+            elements.extend(self.steps(cap).into_iter().map(|line| Element::Line(Color::Red, Stroke::Dashed, line)));
+            elements.extend(self.edits(Some(period)));
+            let legend = vec![
+                Key { name: "largest window", color: Color::Blue, stroke: None },
+                Key { name: "limit", color: Color::Red, stroke: Some(Stroke::Dashed) },
+            ];
+            let plot = Plot { x: self.time_axis(), y: Axis::counts(highest.max(1)).named("sends"), elements };
+            Panel {
+                height: PANEL,
+                title: format!("Any {period}"),
+                note: String::new(),
+                legend,
+                content: Content::Plot(plot),
+            }
+        }
+
+        fn panel(&self, title: &str, axis: &str, color: Color, value: impl Fn(&HistoryBucket) -> Option<u64>) -> Panel {
+            let highest = self.data.iter().filter_map(&value).max().unwrap_or(0);
+            let mut elements: Vec<Element> = self.steps(value).into_iter().map(|line| Element::Area(color, line)).collect();
+            elements.extend(self.edits(None));
+            let plot = Plot { x: self.time_axis(), y: Axis::counts(highest.max(1)).named(axis), elements };
+            Panel {
+                height: PANEL - 40.0,
+                title: title.to_owned(),
+                note: String::new(),
+                legend: Vec::new(),
+                content: Content::Plot(plot),
+            }
+        }
+
+        /// The edits of the limits in the range; with a period, labelled by its new limit if it has another one.
+        fn edits(&self, period: Option<&str>) -> Vec<Element> {
+            let inside = self.limit_changes.iter().filter(|change| self.from < change.at && change.at < self.to);
+            let before = |at: Timestamp| {
+                let bucket =
+                    self.data.iter().rev().find(|bucket| bucket.at.as_millis() + self.step_ms() <= at.as_millis());
+                bucket.and_then(|bucket| Some(bucket.window(period?)?.limit))
+            };
+            let label = |change: &LimitChange| {
+                let Some(period) = period else { return String::new() };
+                let limit = change.rate_limits.iter().find(|limit| limit.period == period);
+                if limit.map(|limit| u64::from(limit.limit)) == before(change.at) {
+                    return String::new();
+                }
+                limit.map_or_else(|| "no limit".to_owned(), LimitText::short)
+            };
+            inside.map(|change| Element::Mark(Color::Amber, change.at.as_millis() as f64, label(change))).collect()
+        }
+
+        fn time_axis(&self) -> Axis {
+            let day: String = self.from.to_string().chars().take(10).collect();
+            Axis::times(self.from.as_millis(), self.to.as_millis()).named(format!("{day} UTC"))
+        }
+
+        /// The same data for a spreadsheet.
+        fn csv(&self) -> String {
+            let periods = self.periods();
+            let mut csv = String::from("at,sends,delivered,failed,arrivals,backlog");
+            // Writing to a `String` cannot fail.
             for period in &periods {
-                let window = bucket.window(period);
-                let limit = window.and_then(|window| window.limit);
-                let _ = write!(csv, ",{},{}", cell(window.map(|window| window.sends)), cell(limit));
+                let _ = write!(csv, ",largest_window_{period},limit_{period}");
             }
             csv.push('\n');
+            let cell = |count: Option<u64>| count.map(|count| count.to_string()).unwrap_or_default();
+            for bucket in &self.data {
+                let HistoryBucket { at, sends, delivered, failed, arrivals, backlog, .. } = bucket;
+                let _ = write!(csv, "{at},{sends},{delivered},{failed},{arrivals},{backlog}");
+                for period in &periods {
+                    let window = bucket.window(period);
+                    let limit = window.map(|window| window.limit);
+                    let _ = write!(csv, ",{},{}", cell(window.map(|window| window.sends)), cell(limit));
+                }
+                csv.push('\n');
+            }
+            csv
         }
-        csv
     }
 }
 
@@ -309,14 +261,14 @@ impl Shown {
     /// The link to exactly this range, whose data never changes once it is over.
     fn permalink(&self, kind: &str) -> String {
         let mut link = format!("{}{kind}", self.path);
-        append(&mut link, "from", &self.history.from.0.to_string());
-        append(&mut link, "to", &self.history.to.0.to_string());
+        append(&mut link, "from", &self.history.from.to_string());
+        append(&mut link, "to", &self.history.to.to_string());
         append(&mut link, "step", &self.history.step);
         link
     }
 
     /// Rows of the table, newest first, as the chart has them.
-    fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+    fn buckets(&self) -> impl Iterator<Item = &HistoryBucket> {
         self.history.data.iter().rev()
     }
 }
@@ -343,7 +295,7 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(range): Query<R
     let status = if shown.is_ok() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
     let typed = match &shown {
         Ok(Shown { history, .. }) => {
-            Range { from: history.from.0.to_string(), to: history.to.0.to_string(), step: history.step.clone() }
+            Range { from: history.from.to_string(), to: history.to.to_string(), step: history.step.clone() }
         }
         Err(_) => range,
     };
@@ -356,7 +308,7 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(range): Query<R
 async fn proof(visit: &Visit, id: &str, range: &Range, path: &str) -> Result<Shown, Refusal> {
     let history: History = visit.api.get(&history_path(id, range)).await?;
     let audit = ApiPath::of(["destinations", id, "audit"]);
-    let audit = audit.with("from", &history.from.0.to_string()).with("to", &history.to.0.to_string());
+    let audit = audit.with("from", &history.from.to_string()).with("to", &history.to.to_string());
     let audit = match visit.api.get::<Audit>(&audit).await {
         Ok(audit) => Some(audit),
         // The range is too long for an audit; the chart is exact too.
@@ -374,7 +326,7 @@ fn ranges(path: &str, now: Timestamp, shown: Option<&History>) -> Vec<RangeLink>
         append(&mut href, "step", step);
         // The edges of a range are those of buckets.
         let is_current = shown.is_some_and(|shown| {
-            let shown_s = shown.to.0.since(shown.from.0).as_secs();
+            let shown_s = shown.to.since(shown.from).as_secs();
             shown_s.abs_diff(seconds.unsigned_abs()) <= 2 * shown.step_ms().unsigned_abs() / 1_000
         });
         RangeLink { name, href, is_current }

@@ -4,24 +4,25 @@ use std::collections::BTreeMap;
 
 use askama::Template;
 use http::{Method, StatusCode};
-use serde::Deserialize;
 use serde_json::{Value, json};
+use weir_api_types::{DeliveryDetail, Destination, Secret, Verified};
 use weir_core::access::Role;
 
 use super::{
     Head, Tab,
     settings_errors::Refused,
-    settings_form::{Field, GROUPS, Group, Kind, Settings},
+    settings_form::{Field, GROUPS, Group, Kind, SettingsText as _},
 };
 use crate::{
     client::{ApiPath, Call},
+    extend::extend,
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
     path_id::PathId,
     refusal::Refusal,
-    units::{At, Seconds},
-    views::Accepted,
+    units::{Seconds, Units as _},
+    views::{DestinationText as _, accepted},
     visit::{Answered, Visit},
 };
 
@@ -29,23 +30,12 @@ use crate::{
 const OVERLAPS: [(u32, &str); 5] =
     [(0, "not at all"), (3_600, "1 hour"), (86_400, "24 hours"), (604_800, "7 days"), (2_592_000, "30 days")];
 
-/// The answer of `GET /v1/destinations/{id}/secret` and of a rotation.
-#[derive(Debug, Deserialize)]
-struct Secret {
-    secret: String,
-    public_key: Option<String>,
-    #[serde(default)]
-    public_key_hex: Option<String>,
-    previous_valid_until: Option<At>,
-}
-
-/// The answer of `POST /v1/verify`.
-#[derive(Debug, Deserialize)]
-struct Verified {
-    valid: bool,
-    reason: Option<String>,
-    signed_at: Option<At>,
-    age_s: Option<Seconds>,
+extend! {
+    trait VerifiedText for Verified {
+        fn age(&self) -> Option<Seconds> {
+            self.age_s.map(|age| Seconds(age as f64))
+        }
+    }
 }
 
 /// What the page shows beside the settings.
@@ -77,8 +67,7 @@ impl SettingsPage {
 
     /// A header that holds one signature has no overlap.
     fn overlaps(&self) -> Vec<(u32, &'static str)> {
-        let format = self.head.destination.signature_format.as_ref();
-        let takes_several = format.is_none_or(|format| format.separator.is_some());
+        let takes_several = self.head.destination.signature_format.separator.is_some();
         OVERLAPS.into_iter().filter(|(seconds, _)| takes_several || *seconds == 0).collect()
     }
 
@@ -104,8 +93,8 @@ async fn page(visit: &Visit, id: &str, status: StatusCode, shown: Shown) -> Answ
     let path = ApiPath::of(["destinations", id]);
     let call = Call::get(&path);
     let (me, answer) = tokio::try_join!(visit.me(), visit.api.send(&call))?;
-    let (destination, settings): (super::Destination, Settings) = (answer.read()?, answer.read()?);
-    let form = shown.typed.clone().unwrap_or_else(|| settings.fields());
+    let destination: Destination = answer.read()?;
+    let form = shown.typed.clone().unwrap_or_else(|| destination.settings.fields());
     let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
     let frame = visit.frame(me, Section::None, format!("Settings of {}", destination.label()));
     let head = Head { base, destination, etag: answer.etag().unwrap_or_default(), tab: Tab::Settings, can_operate };
@@ -118,8 +107,8 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId) -> Answered {
 
 pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
     let path = ApiPath::of(["destinations", &id]);
-    let current: Settings = visit.api.get(&path).await?;
-    let edit = Call::new(Method::PATCH, &path).json(&current.patch(&fields))?.if_match(fields.text("etag"))?;
+    let current: Destination = visit.api.get(&path).await?;
+    let edit = Call::new(Method::PATCH, &path).json(&current.settings.patch(&fields))?.if_match(fields.text("etag"))?;
     let refusal = match visit.api.send(&edit).await {
         Ok(_) => return visit.redirect(&format!("/destinations/{id}/settings"), Some(Flash::done("Settings saved."))),
         Err(refusal) => refusal,
@@ -159,7 +148,7 @@ pub(crate) async fn rotate(visit: Visit, PathId(id): PathId, fields: Fields) -> 
     }
     visit.after(&settings, answer, |secret| {
         let previous = match secret.previous_valid_until {
-            Some(until) => format!("The previous secret also signs until {} UTC.", until.plain()),
+            Some(until) => format!("The previous secret also signs until {} UTC.", until.time().plain()),
             None => "The previous secret no longer signs.".to_owned(),
         };
         format!("The secret is rotated. {previous} “Show the secret” shows the new one.")
@@ -169,10 +158,11 @@ pub(crate) async fn rotate(visit: Visit, PathId(id): PathId, fields: Fields) -> 
 /// Sends a test event, and leads to its delivery.
 pub(crate) async fn test(visit: Visit, PathId(id): PathId) -> Answered {
     let call = Call::new(Method::POST, &ApiPath::of(["destinations", &id, "test"]));
-    let sent: Result<Accepted, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
+    let sent: Result<DeliveryDetail, Refusal> = visit.api.send(&call).await.and_then(|answer| answer.read());
     match sent {
-        Ok(sent) => {
-            let text = sent.text("A test event was accepted.", "It is sent in its turn, within the limits.");
+        Ok(DeliveryDetail { delivery: sent, .. }) => {
+            let unless_waiting = "It is sent in its turn, within the limits.";
+            let text = accepted(sent.waits_for.as_ref(), "A test event was accepted.", unless_waiting);
             visit.redirect(&format!("/deliveries/{}", sent.id), Some(Flash::done(text)))
         }
         Err(refusal) => visit.after(&format!("/destinations/{id}/settings"), Err::<(), _>(refusal), |()| String::new()),

@@ -1,7 +1,9 @@
 //! What the API refused in the form of the settings, in the words of the form.
 
+use weir_api_types::FieldError;
+
 use super::settings_form::{Field, GROUPS};
-use crate::refusal::{FieldError, Refusal};
+use crate::refusal::{FieldErrorText as _, Refusal};
 
 /// The refusal of a form.
 pub(crate) struct Refused {
@@ -61,7 +63,9 @@ mod tests {
 
     fn refused(errors: &[(&str, &str)]) -> Refused {
         let errors = errors.iter().map(|(pointer, detail)| json!({"pointer": pointer, "detail": detail}));
-        let body = json!({"title": "Invalid", "detail": "d", "errors": errors.collect::<Vec<_>>()}).to_string();
+        let (kind, errors) = ("/docs#problem-invalid", errors.collect::<Vec<_>>());
+        let body =
+            json!({"type": kind, "title": "Invalid", "status": 422, "detail": "d", "errors": errors}).to_string();
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         Refused::of(&Refusal::of_answer(status, &HeaderMap::new(), body.as_bytes()))
     }

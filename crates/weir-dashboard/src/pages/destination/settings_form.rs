@@ -1,155 +1,75 @@
 //! The form of a destination's settings: its fields, what they show, and the patch that they make.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{collections::BTreeSet, num::NonZeroU32};
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use weir_api_types::{Body, DestinationSettings, Signature};
 use weir_core::{
     body::BodyFormat,
     signing::{Algorithm, CUSTOM, Encoding, KeyForm, STANDARD, TimestampFormat},
 };
 
-use crate::fields::Fields;
+use crate::{extend::extend, fields::Fields};
 
-/// The settings of a destination, except its limits.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Settings {
-    name: String,
-    url: String,
-    event_types: Vec<String>,
-    timeout_ms: u64,
-    retry: Retry,
-    #[serde(default)]
-    refusals_count: bool,
-    breaker: Option<Breaker>,
-    #[serde(default)]
-    alerts: Alerts,
-    ordered: bool,
-    skip_after_attempts: Option<u64>,
-    /// The names; the values are hidden.
-    headers: BTreeMap<String, String>,
-    signature: Signature,
-    #[serde(default)]
-    body: Body,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Retry {
-    max_attempts: u64,
-    max_age_s: u64,
-    base_ms: Option<u64>,
-    cap_ms: Option<u64>,
-    schedule_ms: Option<Vec<u64>>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Breaker {
-    failure_ratio: f64,
-    min_attempts: u64,
-    consecutive: u64,
-    open_ms: u64,
-    open_max_ms: u64,
-    pause_after_s: Option<u64>,
-}
-
-/// Absent: as for all destinations. Null: disabled.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Alerts {
-    #[serde(deserialize_with = "given")]
-    backlog_depth: Option<Value>,
-    #[serde(deserialize_with = "given")]
-    oldest_age_s: Option<Value>,
-    drain_beyond_ttl: Option<bool>,
-    #[serde(deserialize_with = "given")]
-    dead_letters: Option<Value>,
-}
-
-/// Tells a null from an absent member.
-fn given<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Signature {
-    style: String,
-    header: Option<String>,
-    timestamp_header: Option<String>,
-    id_header: Option<String>,
-    signed: Option<String>,
-    value: Option<String>,
-    separator: Option<String>,
-    encoding: Option<String>,
-    algorithm: Option<String>,
-    key: Option<String>,
-    timestamp_format: Option<String>,
-}
-
-impl Signature {
-    /// The headers, each with the name of its field in the form.
-    fn headers(&self) -> [(&'static str, &'static str, &Option<String>); 3] {
-        [
-            ("header", "signature_header", &self.header),
-            ("timestamp_header", "timestamp_header", &self.timestamp_header),
-            ("id_header", "id_header", &self.id_header),
-        ]
-    }
-
-    /// What only a style of its own has.
-    fn format(&self) -> [(&'static str, &Option<String>); 7] {
-        [
-            ("signed", &self.signed),
-            ("value", &self.value),
-            ("separator", &self.separator),
-            ("encoding", &self.encoding),
-            ("algorithm", &self.algorithm),
-            ("key", &self.key),
-            ("timestamp_format", &self.timestamp_format),
-        ]
-    }
-
-    /// The part of the patch. A header that was not typed is that of the former style, so another style gets its own.
-    fn patch(&self, typed: &Fields) -> Value {
-        let style = typed.text("style");
-        let mut patch = json!({"style": style});
-        if style == STANDARD {
-            return patch;
+extend! {
+    trait SignaturePart for Signature {
+        /// The headers, each with the name of its field in the form.
+        fn headers(&self) -> [(&'static str, &'static str, Option<&str>); 3] {
+            [
+                ("header", "signature_header", self.header.as_deref()),
+                ("timestamp_header", "timestamp_header", self.timestamp_header.as_ref().and_then(Option::as_deref)),
+                ("id_header", "id_header", self.id_header.as_ref().and_then(Option::as_deref)),
+            ]
         }
-        for (name, field, shown) in self.headers() {
-            let is_old = style != self.style && shown.as_deref() == Some(typed.text(field));
-            patch[name] = if is_old { Value::Null } else { text(typed.text(field)) };
+
+        /// What only a style of its own has.
+        fn format(&self) -> [(&'static str, Option<&str>); 7] {
+            [
+                ("signed", self.signed.as_deref()),
+                ("value", self.value.as_deref()),
+                ("separator", self.separator.as_ref().and_then(Option::as_deref)),
+                ("encoding", self.encoding.as_deref()),
+                ("algorithm", self.algorithm.as_deref()),
+                ("key", self.key.as_deref()),
+                ("timestamp_format", self.timestamp_format.as_deref()),
+            ]
         }
-        if style == CUSTOM {
-            for (name, _) in self.format() {
-                // A separator may be a space.
-                let typed = if name == "separator" { typed.raw(name) } else { typed.text(name) };
-                patch[name] = text(typed);
+
+        /// The part of the patch. A header that was not typed is that of the former style, so another style gets its own.
+        fn patch(&self, typed: &Fields) -> Value {
+            let style = typed.text("style");
+            let mut patch = json!({"style": style});
+            if style == STANDARD {
+                return patch;
             }
+            for (name, field, shown) in self.headers() {
+                let is_old = style != self.style && shown == Some(typed.text(field));
+                patch[name] = if is_old { Value::Null } else { text(typed.text(field)) };
+            }
+            if style == CUSTOM {
+                for (name, _) in self.format() {
+                    // A separator may be a space.
+                    let typed = if name == "separator" { typed.raw(name) } else { typed.text(name) };
+                    patch[name] = text(typed);
+                }
+            }
+            patch
         }
-        patch
     }
 }
 
-/// What the body of a request is.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Body {
-    format: String,
-    content_type: String,
-    source: Option<String>,
-}
-
-impl Body {
-    /// The part of the patch. As with the signature, another format gets its own content type and source.
-    fn patch(&self, typed: &Fields) -> Value {
-        let format = typed.text("body_format");
-        let of = |field: &str, shown: &str| {
-            let is_old = format != self.format && shown == typed.text(field);
-            if is_old { Value::Null } else { text(typed.text(field)) }
-        };
-        let content_type = of("content_type", &self.content_type);
-        json!({"format": format, "content_type": content_type, "source": of("source", self.source.as_deref().unwrap_or_default())})
+extend! {
+    trait BodyPart for Body {
+        /// The part of the patch. As with the signature, another format gets its own content type and source.
+        fn patch(&self, typed: &Fields) -> Value {
+            let format = typed.text("body_format");
+            let of = |field: &str, shown: &str| {
+                let is_old = format != self.format && shown == typed.text(field);
+                if is_old { Value::Null } else { text(typed.text(field)) }
+            };
+            let content_type = of("content_type", &self.content_type);
+            json!({"format": format, "content_type": content_type, "source": of("source", self.source.as_deref().unwrap_or_default())})
+        }
     }
 }
 
@@ -331,132 +251,131 @@ pub(crate) const GROUPS: [Group; 7] = [
     },
 ];
 
-impl Settings {
-    /// The fields as the form shows them.
-    pub(crate) fn fields(&self) -> Fields {
-        let number = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
-        let tick = |is_on: bool| if is_on { "on".to_owned() } else { String::new() };
-        let threshold = |value: &Option<Value>| match value {
-            Some(Value::Number(number)) => number.to_string(),
-            _ => String::new(),
-        };
-        let (retry, alerts, signature, body) = (&self.retry, &self.alerts, &self.signature, &self.body);
-        let schedule = retry.schedule_ms.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let headers: Vec<String> = self.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        let own = alerts.backlog_depth.is_some()
-            || alerts.oldest_age_s.is_some()
-            || alerts.dead_letters.is_some()
-            || alerts.drain_beyond_ttl.is_some();
-        let mut pairs = vec![
-            ("name", self.name.clone()),
-            ("url", self.url.clone()),
-            ("timeout_ms", self.timeout_ms.to_string()),
-            ("event_types", self.event_types.join("\n")),
-            ("ordered", tick(self.ordered)),
-            ("skip_after_attempts", number(self.skip_after_attempts)),
-            ("max_attempts", retry.max_attempts.to_string()),
-            ("max_age_s", retry.max_age_s.to_string()),
-            ("base_ms", number(retry.base_ms)),
-            ("cap_ms", number(retry.cap_ms)),
-            ("schedule_ms", schedule),
-            ("refusals_count", tick(self.refusals_count)),
-            ("headers", headers.join("\n")),
-            ("style", signature.style.clone()),
-            ("new_secret", String::new()),
-            ("body_format", body.format.clone()),
-            ("content_type", body.content_type.clone()),
-            ("source", body.source.clone().unwrap_or_default()),
-            ("own_alerts", tick(own)),
-            ("backlog_depth", threshold(&alerts.backlog_depth)),
-            ("oldest_age_s", threshold(&alerts.oldest_age_s)),
-            ("dead_letters", threshold(&alerts.dead_letters)),
-            ("drain_beyond_ttl", tick(alerts.drain_beyond_ttl.unwrap_or(true))),
-            ("breaker", tick(self.breaker.is_some())),
-        ];
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        pairs.extend(signature.headers().map(|(_, field, value)| (field, text(value))));
-        pairs.extend(signature.format().map(|(name, value)| (name, text(value))));
-        if let Some(breaker) = &self.breaker {
-            pairs.extend([
-                ("failure_ratio", breaker.failure_ratio.to_string()),
-                ("min_attempts", breaker.min_attempts.to_string()),
-                ("consecutive", breaker.consecutive.to_string()),
-                ("open_ms", breaker.open_ms.to_string()),
-                ("open_max_ms", breaker.open_max_ms.to_string()),
-                ("pause_after_s", number(breaker.pause_after_s)),
-            ]);
+extend! {
+    pub(super) trait SettingsText for DestinationSettings {
+        /// The fields as the form shows them.
+        fn fields(&self) -> Fields {
+            let number = |value: Option<u32>| value.map(|value| value.to_string()).unwrap_or_default();
+            let tick = |is_on: bool| if is_on { "on".to_owned() } else { String::new() };
+            let threshold = |value: Option<Option<u32>>| number(value.flatten());
+            let (retry, alerts, signature, body) = (&self.retry, &self.alerts, &self.signature, &self.body);
+            let schedule = retry.schedule_ms.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let headers: Vec<String> = self.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            let own = alerts.backlog_depth.is_some()
+                || alerts.oldest_age_s.is_some()
+                || alerts.dead_letters.is_some()
+                || alerts.drain_beyond_ttl.is_some();
+            let mut pairs = vec![
+                ("name", self.name.clone()),
+                ("url", self.url.clone()),
+                ("timeout_ms", self.timeout_ms.to_string()),
+                ("event_types", self.event_types.join("\n")),
+                ("ordered", tick(self.ordered)),
+                ("skip_after_attempts", number(self.skip_after_attempts.map(NonZeroU32::get))),
+                ("max_attempts", retry.max_attempts.to_string()),
+                ("max_age_s", retry.max_age_s.to_string()),
+                ("base_ms", number(retry.base_ms)),
+                ("cap_ms", number(retry.cap_ms)),
+                ("schedule_ms", schedule),
+                ("refusals_count", tick(self.refusals_count)),
+                ("headers", headers.join("\n")),
+                ("style", signature.style.clone()),
+                ("new_secret", String::new()),
+                ("body_format", body.format.clone()),
+                ("content_type", body.content_type.clone()),
+                ("source", body.source.clone().unwrap_or_default()),
+                ("own_alerts", tick(own)),
+                ("backlog_depth", threshold(alerts.backlog_depth)),
+                ("oldest_age_s", threshold(alerts.oldest_age_s)),
+                ("dead_letters", threshold(alerts.dead_letters)),
+                ("drain_beyond_ttl", tick(alerts.drain_beyond_ttl.unwrap_or(true))),
+                ("breaker", tick(self.breaker.is_some())),
+            ];
+            let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+            pairs.extend(signature.headers().map(|(_, field, value)| (field, text(value))));
+            pairs.extend(signature.format().map(|(name, value)| (name, text(value))));
+            if let Some(breaker) = &self.breaker {
+                pairs.extend([
+                    ("failure_ratio", breaker.failure_ratio.to_string()),
+                    ("min_attempts", breaker.min_attempts.to_string()),
+                    ("consecutive", breaker.consecutive.to_string()),
+                    ("open_ms", breaker.open_ms.to_string()),
+                    ("open_max_ms", breaker.open_max_ms.to_string()),
+                    ("pause_after_s", number(breaker.pause_after_s)),
+                ]);
+            }
+            Fields::of(pairs)
         }
-        Fields::of(pairs)
-    }
 
-    /// The merge patch that turns these settings into what was typed.
-    pub(crate) fn patch(&self, typed: &Fields) -> Value {
-        let number = |name: &str| number(typed.text(name));
-        let lines = |name: &str| -> Vec<String> {
-            typed.raw(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
-        };
-        let mut patch = json!({
-            "name": typed.text("name"),
-            "url": typed.text("url"),
-            "timeout_ms": number("timeout_ms"),
-            "event_types": lines("event_types"),
-            "ordered": typed.is_ticked("ordered"),
-            "retry": {"max_attempts": number("max_attempts"), "max_age_s": number("max_age_s")},
-            "refusals_count": typed.is_ticked("refusals_count"),
-            "breaker": null,
-            "headers": self.header_patch(&lines("headers")),
-            "signature": self.signature.patch(typed),
-            "body": self.body.patch(typed),
-            "alerts": null,
-        });
-        if typed.is_ticked("ordered") {
-            patch["skip_after_attempts"] = number("skip_after_attempts");
+        /// The merge patch that turns these settings into what was typed.
+        fn patch(&self, typed: &Fields) -> Value {
+            let number = |name: &str| number(typed.text(name));
+            let lines = |name: &str| -> Vec<String> {
+                typed.raw(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+            };
+            let mut patch = json!({
+                "name": typed.text("name"),
+                "url": typed.text("url"),
+                "timeout_ms": number("timeout_ms"),
+                "event_types": lines("event_types"),
+                "ordered": typed.is_ticked("ordered"),
+                "retry": {"max_attempts": number("max_attempts"), "max_age_s": number("max_age_s")},
+                "refusals_count": typed.is_ticked("refusals_count"),
+                "breaker": null,
+                "headers": self.header_patch(&lines("headers")),
+                "signature": self.signature.patch(typed),
+                "body": self.body.patch(typed),
+                "alerts": null,
+            });
+            if typed.is_ticked("ordered") {
+                patch["skip_after_attempts"] = number("skip_after_attempts");
+            }
+            let schedule = typed.text("schedule_ms");
+            if schedule.is_empty() {
+                patch["retry"]["base_ms"] = number("base_ms");
+                patch["retry"]["cap_ms"] = number("cap_ms");
+            } else {
+                let delays = schedule.split([',', ' ', ';']).filter(|delay| !delay.is_empty()).map(self::number);
+                patch["retry"]["schedule_ms"] = delays.collect();
+            }
+            if typed.is_ticked("breaker") {
+                let names = ["min_attempts", "consecutive", "open_ms", "open_max_ms", "pause_after_s"];
+                let mut breaker: Map<String, Value> =
+                    names.map(|name| (name.to_owned(), number(name))).into_iter().collect();
+                breaker.insert("failure_ratio".to_owned(), ratio(typed.text("failure_ratio")));
+                patch["breaker"] = breaker.into();
+            }
+            if typed.is_ticked("own_alerts") {
+                let names = ["backlog_depth", "oldest_age_s", "dead_letters"];
+                let mut alerts: Map<String, Value> =
+                    names.map(|name| (name.to_owned(), number(name))).into_iter().collect();
+                alerts.insert("drain_beyond_ttl".to_owned(), typed.is_ticked("drain_beyond_ttl").into());
+                patch["alerts"] = alerts.into();
+            }
+            if typed.is_ticked("new_secret") {
+                patch["secret"] = Value::Null;
+            }
+            patch
         }
-        let schedule = typed.text("schedule_ms");
-        if schedule.is_empty() {
-            patch["retry"]["base_ms"] = number("base_ms");
-            patch["retry"]["cap_ms"] = number("cap_ms");
-        } else {
-            let delays = schedule.split([',', ' ', ';']).filter(|delay| !delay.is_empty()).map(self::number);
-            patch["retry"]["schedule_ms"] = delays.collect();
-        }
-        if typed.is_ticked("breaker") {
-            let names = ["min_attempts", "consecutive", "open_ms", "open_max_ms", "pause_after_s"];
-            let mut breaker: Map<String, Value> =
-                names.map(|name| (name.to_owned(), number(name))).into_iter().collect();
-            breaker.insert("failure_ratio".to_owned(), ratio(typed.text("failure_ratio")));
-            patch["breaker"] = breaker.into();
-        }
-        if typed.is_ticked("own_alerts") {
-            let names = ["backlog_depth", "oldest_age_s", "dead_letters"];
-            let mut alerts: Map<String, Value> =
-                names.map(|name| (name.to_owned(), number(name))).into_iter().collect();
-            alerts.insert("drain_beyond_ttl".to_owned(), typed.is_ticked("drain_beyond_ttl").into());
-            patch["alerts"] = alerts.into();
-        }
-        if typed.is_ticked("new_secret") {
-            patch["secret"] = Value::Null;
-        }
-        patch
-    }
 
-    /// The typed headers, and null for those that are no longer there.
-    fn header_patch(&self, lines: &[String]) -> Value {
-        let split = |line: &String| match line.split_once(':') {
-            Some((name, value)) => (name.trim().to_ascii_lowercase(), json!(value.trim())),
-            // The API names what is wrong.
-            None => (line.clone(), json!("")),
-        };
-        let mut headers = Map::new();
-        for (name, value) in lines.iter().map(split) {
-            // The second line of a name must not replace the first one. In another spelling, the API refuses it.
-            let name = if headers.contains_key(&name) { name.to_ascii_uppercase() } else { name };
-            headers.insert(name, value);
+        /// The typed headers, and null for those that are no longer there.
+        fn header_patch(&self, lines: &[String]) -> Value {
+            let split = |line: &String| match line.split_once(':') {
+                Some((name, value)) => (name.trim().to_ascii_lowercase(), json!(value.trim())),
+                // The API names what is wrong.
+                None => (line.clone(), json!("")),
+            };
+            let mut headers = Map::new();
+            for (name, value) in lines.iter().map(split) {
+                // The second line of a name must not replace the first one. In another spelling, the API refuses it.
+                let name = if headers.contains_key(&name) { name.to_ascii_uppercase() } else { name };
+                headers.insert(name, value);
+            }
+            let typed: BTreeSet<String> = headers.keys().cloned().collect();
+            let removed = self.headers.keys().filter(|name| !typed.contains(*name));
+            headers.extend(removed.map(|name| (name.clone(), Value::Null)));
+            headers.into()
         }
-        let typed: BTreeSet<String> = headers.keys().cloned().collect();
-        let removed = self.headers.keys().filter(|name| !typed.contains(*name));
-        headers.extend(removed.map(|name| (name.clone(), Value::Null)));
-        headers.into()
     }
 }
 
@@ -477,9 +396,10 @@ fn text(text: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
+    fn settings() -> DestinationSettings {
         serde_json::from_value(json!({
             "name": "Acme", "url": "https://example.com/", "event_types": ["video.*", "a.b"], "timeout_ms": 15_000,
+            "tenant": "default", "rate_limits": [], "min_interval_ms": null, "max_in_flight": 64, "paused": false,
             "retry": {"max_attempts": 16, "max_age_s": 259_200, "base_ms": 10_000, "cap_ms": 3_600_000},
             "refusals_count": true,
             "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30_000,

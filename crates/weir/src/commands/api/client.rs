@@ -7,8 +7,9 @@ use reqwest::{Method, StatusCode, header, redirect};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 use url::Url;
+use weir_api_types::{Destination, FieldError};
 
-use super::{connection::Connection, records::Destination};
+use super::connection::Connection;
 use crate::{cli::api::KeyText, exit::Misuse};
 
 /// The longest requests are audits, which the server aborts after 100 s, and purges.
@@ -43,12 +44,6 @@ struct Problem {
     detail: Option<String>,
     #[serde(default)]
     errors: Vec<FieldError>,
-}
-
-#[derive(Debug, Deserialize)]
-struct FieldError {
-    pointer: String,
-    detail: String,
 }
 
 impl ApiError {

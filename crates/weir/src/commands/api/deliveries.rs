@@ -1,12 +1,13 @@
 //! `weir deliveries`.
 
+use weir_api_types::{Attempt, Delivery, DeliveryDetail, DeliveryGroup, DeliveryGroups};
 use weir_core::Timestamp;
 
 use super::{
     Call,
     client::{Client, Fields},
     fields,
-    records::{Attempt, Delivery, Group, Groups},
+    records::{answer, waits, waits_for},
     settings,
 };
 use crate::{
@@ -31,7 +32,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let mut query = by_id(&call.client, &filter).await?;
             query.extend(fields(&serde_json::json!({"state": state}))?);
             let answer = call.client.get(&["v1", "deliveries", "groups"], &query).await?;
-            call.print(&answer, |found: Groups| groups_text(found, call.screen, call.now))
+            call.print(&answer, |found: DeliveryGroups| groups_text(found, call.screen, call.now))
         }
         Command::Show { id } => {
             let answer = call.client.get(&["v1", "deliveries", &id], &Fields::new()).await?;
@@ -54,7 +55,9 @@ pub(super) async fn by_id(client: &Client, filter: &DeliveryFilter) -> anyhow::R
 async fn act(call: &Call, ids: &[String], action: &str, done: &str) -> anyhow::Result<()> {
     for id in ids {
         let answer = call.client.post(&["v1", "deliveries", id, action], None).await?;
-        call.print(&answer, |delivery: Delivery| format!("{done}: {}{}", delivery.id, delivery.waits()))?;
+        call.print(&answer, |DeliveryDetail { delivery, .. }| {
+            format!("{done}: {}{}", delivery.id, waits(delivery.waits_for.as_ref()))
+        })?;
     }
     Ok(())
 }
@@ -71,12 +74,12 @@ pub(super) fn table() -> Table<6> {
 }
 
 pub(super) fn row(delivery: Delivery, now: Timestamp) -> [Cell; 6] {
-    let (answer, age) = (or_none(delivery.answer()), age(delivery.created_at, now));
+    let (answer, age) = (or_none(answer(&delivery)), age(delivery.created_at, now));
     let Delivery { id, state, attempt_count, event_type, .. } = delivery;
     [id.into(), Cell::state(&state), attempt_count.into(), answer.into(), event_type.into(), age.into()]
 }
 
-fn groups_text(found: Groups, screen: Screen, now: Timestamp) -> String {
+fn groups_text(found: DeliveryGroups, screen: Screen, now: Timestamp) -> String {
     let rows = found.data.into_iter().map(|group| group_row(group, now));
     let table = groups_table().with(rows).render(screen);
     if found.capped {
@@ -96,7 +99,7 @@ pub(super) fn groups_table() -> Table<6> {
     ])
 }
 
-pub(super) fn group_row(group: Group, now: Timestamp) -> [Cell; 6] {
+pub(super) fn group_row(group: DeliveryGroup, now: Timestamp) -> [Cell; 6] {
     [
         group.deliveries.into(),
         Cell::state(&group.state),
@@ -107,7 +110,7 @@ pub(super) fn group_row(group: Group, now: Timestamp) -> [Cell; 6] {
     ]
 }
 
-fn shown(delivery: &Delivery, screen: Screen) -> String {
+fn shown(DeliveryDetail { delivery, attempts }: &DeliveryDetail, screen: Screen) -> String {
     let mut lines = vec![
         ("event", format!("{} ({})", delivery.event_id, delivery.event_type)),
         ("destination", delivery.destination_id.clone()),
@@ -116,23 +119,21 @@ fn shown(delivery: &Delivery, screen: Screen) -> String {
         ("changed", delivery.updated_at.to_string()),
     ];
     lines.extend(delivery.next_attempt_at.map(|at| ("next try", at.to_string())));
-    lines.extend(delivery.waits_for.as_ref().map(|waits_for| ("waits for", waits_for.to_string())));
+    lines.extend(delivery.waits_for.as_ref().map(|waits_for| ("waits for", self::waits_for(waits_for))));
     lines.extend(delivery.expires_at.map(|at| ("expires", at.to_string())));
     lines.extend(delivery.last_error.clone().map(|error| ("last error", error)));
     let mut text = format!("{}\n{}", delivery.id, settings::render(&lines, screen));
-    if !delivery.attempts.is_empty() {
-        let rows = delivery.attempts.iter().map(attempt_row);
-        text = format!("{text}\n\n{}", attempts().with(rows).render(screen));
+    if !attempts.is_empty() {
+        let rows = attempts.iter().map(attempt_row);
+        text = format!("{text}\n\n{}", attempt_table().with(rows).render(screen));
     }
-    if let Some(body) =
-        delivery.attempts.last().and_then(|last| last.response_body.as_deref()).filter(|b| !b.is_empty())
-    {
+    if let Some(body) = attempts.last().and_then(|last| last.response_body.as_deref()).filter(|b| !b.is_empty()) {
         text = format!("{text}\n\nThe last answer:\n{}", body.lines().map(clean).collect::<Vec<_>>().join("\n"));
     }
     text
 }
 
-fn attempts() -> Table<6> {
+fn attempt_table() -> Table<6> {
     Table::new([
         Column::number("attempt").or("#"),
         Column::text("sent at"),

@@ -3,12 +3,15 @@
 use anyhow::Context as _;
 use reqwest::Method;
 use serde_json::Value;
+use weir_api_types::{
+    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Purged, Secret,
+};
 
 use super::{
     Call,
     client::{Answer, Fields, Request},
     confirm, fields, read_file,
-    records::{Backlog, Created, Delivery, Destination, Purged, Secret, Total},
+    records::{InWords as _, waits},
     settings,
 };
 use crate::{
@@ -36,7 +39,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
                 body.insert("paused".to_owned(), true.into());
             }
             let created = call.client.post(&LIST, Some(&Value::Object(body).to_string())).await?;
-            call.print(&created, |Created { destination, secret }| {
+            call.print(&created, |CreatedDestination { destination, secret }| {
                 format!("Created {}.\nIts secret: {secret}", destination.label())
             })
         }
@@ -72,8 +75,8 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         Command::Test(one) => {
             let id = call.client.destination_id(&one.destination).await?;
             let answer = call.client.post(&["v1", "destinations", &id, "test"], None).await?;
-            call.print(&answer, |delivery: Delivery| {
-                let waits = delivery.waits();
+            call.print(&answer, |DeliveryDetail { delivery, .. }| {
+                let waits = waits(delivery.waits_for.as_ref());
                 format!(
                     "The delivery of the test event is {}: weir deliveries show {}{waits}",
                     delivery.state, delivery.id
@@ -85,11 +88,11 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let body = Value::Object(fields(&filter)?).to_string();
             let counted = purge(call, &destination, &body, true).await?;
             if dry_run {
-                return call.print(&counted, |Total { total }| {
+                return call.print(&counted, |Count { total }| {
                     format!("{} would be cancelled.", count(total, "delivery", "deliveries"))
                 });
             }
-            let Total { total } = counted.read()?;
+            let Count { total } = counted.read()?;
             let question = format!("Cancel {} to {}?", count(total, "delivery", "deliveries"), destination.title());
             confirm(consent, &question)?;
             let purged = purge(call, &destination, &body, false).await?;
@@ -137,7 +140,7 @@ pub(super) fn table() -> Table<6> {
 
 pub(super) fn row(destination: Destination) -> [Cell; 6] {
     let (state, limits) = (destination.state(), destination.limits());
-    let Destination { id, name, tenant, url, .. } = destination;
+    let (id, DestinationSettings { name, tenant, url, .. }) = (destination.id, destination.settings);
     [id.into(), name.into(), Cell::state(state), limits.into(), tenant.into(), url.into()]
 }
 
@@ -164,13 +167,13 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     let backlog = backlog(call, &destination.id).await?;
     let mut lines = vec![
         ("id", destination.id.clone()),
-        ("url", destination.url.clone()),
-        ("tenant", destination.tenant.clone()),
+        ("url", destination.settings.url.clone()),
+        ("tenant", destination.settings.tenant.clone()),
         ("state", destination.state().to_owned()),
     ];
     lines.extend(destination.reason().map(|reason| ("", reason)));
     lines.push(("limits", destination.limits()));
-    lines.push(("event types", joined(&destination.event_types)));
+    lines.push(("event types", joined(&destination.settings.event_types)));
     lines.extend(settings::lines(&answer.read()?));
     lines.extend(settings::backlog_lines(&backlog));
     output::print(&format!("{}\n{}", destination.title(), settings::render(&lines, call.screen)))

@@ -1,15 +1,10 @@
 //! `weir events`.
 
 use serde_json::value::RawValue;
+use weir_api_types::{AcceptedEvent, Event, EventDetail};
 use weir_core::Timestamp;
 
-use super::{
-    Call,
-    client::Fields,
-    deliveries, fields, read_file,
-    records::{AcceptedEvent, Event},
-    settings,
-};
+use super::{Call, client::Fields, deliveries, fields, read_file, settings};
 use crate::{
     cli::api::{EventCommand as Command, PostArgs},
     commands::output::{
@@ -81,7 +76,7 @@ pub(super) fn row(event: Event, now: Timestamp) -> [Cell; 5] {
     [event.id.into(), event.event_type.into(), event.tenant.into(), or_none(event.idempotency_key).into(), age.into()]
 }
 
-fn shown(event: Event, call: &Call) -> String {
+fn shown(EventDetail { event, deliveries }: EventDetail, call: &Call) -> String {
     let mut lines =
         vec![("type", event.event_type), ("tenant", event.tenant), ("created", event.created_at.to_string())];
     lines.extend(event.deliver_at.map(|at| ("deliver at", at.to_string())));
@@ -97,6 +92,6 @@ fn shown(event: Event, call: &Call) -> String {
         let data: Vec<_> = json::pretty(data.get()).lines().map(clean).collect();
         text = format!("{text}\n\n{}", data.join("\n"));
     }
-    let rows = event.deliveries.into_iter().map(|delivery| deliveries::row(delivery, call.now));
+    let rows = deliveries.into_iter().map(|delivery| deliveries::row(delivery, call.now));
     format!("{text}\n\n{}", deliveries::table().with(rows).render(call.screen))
 }

@@ -2,13 +2,13 @@
 
 use reqwest::Method;
 use serde_json::Value;
+use weir_api_types::{ApiKey, CreatedApiKey};
 use weir_core::Timestamp;
 
 use super::{
     Call,
     client::{Fields, Request},
     confirm, fields,
-    records::Key,
 };
 use crate::{
     cli::api::KeyCommand as Command,
@@ -28,8 +28,7 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         Command::Create(key) => {
             let body = Value::Object(fields(&key)?).to_string();
             let answer = call.client.post(&LIST, Some(&body)).await?;
-            call.print(&answer, |key: Key| {
-                let secret = key.secret.unwrap_or_default();
+            call.print(&answer, |CreatedApiKey { key, secret }| {
                 format!("Created {} ({}). The key, which is shown only now:\n{secret}", key.name, key.id)
             })
         }
@@ -52,7 +51,7 @@ pub(super) fn table() -> Table<6> {
     ])
 }
 
-pub(super) fn row(key: Key, now: Timestamp) -> [Cell; 6] {
+pub(super) fn row(key: ApiKey, now: Timestamp) -> [Cell; 6] {
     let tenants = key.tenants.as_deref().map_or_else(|| "all".to_owned(), joined);
     let expires = match key.expires_at {
         None => NONE.to_owned(),

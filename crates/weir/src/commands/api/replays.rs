@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use serde_json::Value;
+use weir_api_types::{Count, Replay};
 use weir_core::Timestamp;
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     client::{Answer, Fields, Request},
     confirm,
     deliveries::by_id,
-    records::{Replay, Total},
+    records::waits,
     settings,
 };
 use crate::{
@@ -33,14 +34,14 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let body = Value::Object(body).to_string();
             let counted = create(call, &body, true).await?;
             if dry_run {
-                return call.print(&counted, |Total { total }| {
+                return call.print(&counted, |Count { total }| {
                     format!("{} would be sent again.", count(total, "delivery", "deliveries"))
                 });
             }
-            let Total { total } = counted.read()?;
+            let Count { total } = counted.read()?;
             confirm(consent, &format!("Send {} again?", count(total, "delivery", "deliveries")))?;
             call.print(&create(call, &body, false).await?, |replay: Replay| {
-                format!("Started: weir replays show {}{}", replay.id, replay.waits())
+                format!("Started: weir replays show {}{}", replay.id, waits(replay.waits_for.as_ref()))
             })
         }
         Command::List { page } => {
@@ -86,7 +87,7 @@ pub(super) fn row(replay: &Replay, now: Timestamp) -> [Cell; 8] {
         replay.delivered.into(),
         replay.failed.into(),
         replay.remaining.into(),
-        or_none(replay.eta_s.map(span_s)).into(),
+        or_none(replay.eta_s.map(|eta| span_s(eta as f64))).into(),
         age(replay.created_at, now).into(),
     ]
 }
@@ -98,7 +99,7 @@ fn shown(replay: &Replay, screen: Screen) -> String {
         ("deliveries", format!("{total}: {delivered} delivered, {failed} failed, {cancelled} cancelled")),
         ("remaining", remaining.to_string()),
     ];
-    lines.extend(replay.eta_s.filter(|_| *remaining > 0).map(|eta| ("ends in", span_s(eta))));
+    lines.extend(replay.eta_s.filter(|_| *remaining > 0).map(|eta| ("ends in", span_s(eta as f64))));
     lines.push(("created", replay.created_at.to_string()));
     lines.extend(replay.ended_at.map(|at| ("ended", at.to_string())));
     lines.push(("states", joined(&replay.states)));

@@ -1,8 +1,8 @@
 //! What `show` prints: a line for each property, with its name before it.
 
 use serde_json::{Map, Value};
+use weir_api_types::Backlog;
 
-use super::records::Backlog;
 use crate::commands::output::{
     Screen,
     table::{Column, Table},
@@ -79,12 +79,12 @@ pub(super) fn backlog_lines(backlog: &Backlog) -> Vec<Line> {
     if let Some(oldest) = backlog.oldest_age_s {
         lines.push(("oldest", format!("{} old", span_s(oldest))));
     }
-    lines.push(("rate", format!("{}/s sent, {}/s arriving", backlog.achieved_per_s, backlog.inflow_per_s)));
+    lines.push(("rate", format!("{}/s sent, {}/s arriving", backlog.achieved_per_s, backlog.arrivals_per_s)));
     if pending + retrying > 0 {
         lines.push((
             "drained",
             match (backlog.drain_eta_s, backlog.drains) {
-                (_, Some(false)) => "never at this inflow".to_owned(),
+                (_, Some(false)) => "never at this rate of arrivals".to_owned(),
                 (Some(eta), _) => format!("in {}", span_s(eta.ceil())),
                 (None, _) => "unknown".to_owned(),
             },

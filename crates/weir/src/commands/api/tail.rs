@@ -7,13 +7,14 @@
 use std::{collections::HashMap, time::Duration};
 
 use serde_json::json;
+use weir_api_types::{Backlog, Delivery};
 use weir_core::{Clock as _, Timestamp};
 
 use super::{
     Call,
     client::{ApiError, Fields, Unreachable},
     fields,
-    records::{Backlog, Delivery},
+    records::answer,
 };
 use crate::{
     cli::api::TailArgs,
@@ -209,7 +210,7 @@ pub(super) fn row(delivery: Delivery) -> [Cell; 6] {
     // The time of day, of `2026-11-26T04:30:00.000Z`.
     let at = delivery.updated_at.to_string();
     let time = at.split(['T', '.']).nth(1).unwrap_or_default().to_owned();
-    let (state, answer) = (Cell::state(&delivery.state), or_none(delivery.answer()));
+    let (state, answer) = (Cell::state(&delivery.state), or_none(answer(&delivery)));
     [time.into(), state, answer.into(), delivery.attempt_count.into(), delivery.id.into(), delivery.event_type.into()]
 }
 
@@ -246,7 +247,7 @@ mod tests {
         let windows = |pending: u64, oldest_age_s: f64| {
             let backlog = json!({
                 "pending": pending, "retrying": 0, "delivering": 0, "oldest_age_s": oldest_age_s, "achieved_per_s": 1.0,
-                "inflow_per_s": 0.0, "drain_eta_s": null, "drains": null,
+                "arrivals_per_s": 0.0, "drain_eta_s": null, "drains": null,
             });
             windows(&serde_json::from_value(backlog).unwrap(), NOW)
         };

@@ -1,14 +1,23 @@
+use std::sync::Arc;
+
 use weir_core::{
-    DestinationId, Period, RateLimit, RateLimits,
+    DestinationId, Period, RateLimit,
     address::AddressPolicy,
-    breaker::Breaker,
+    breaker::{AttemptWindow, Breaker, BreakerPolicy, EndedAttempt},
+    delivery::AttemptOutcome,
     limit::MinInterval,
     order::DeliveryOrder,
+    outcome::Effect,
     refusals::{Cause, Remedy},
 };
 
+use weir_store::DestinationCounts;
+
 use super::*;
-use crate::resources::destinations::settings;
+use crate::{
+    overview::Row,
+    resources::{backlog, destinations::settings, overview::row_view, preview},
+};
 
 const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
@@ -37,7 +46,7 @@ fn measured(pending: u64, delivering: u64, achieved_per_s: f64) -> Measured {
     counts.add(DeliveryState::Pending, pending);
     counts.add(DeliveryState::Delivering, delivering);
     let oldest_at = Some(NOW - Duration::from_millis(2_500));
-    Measured { counts, oldest_at, achieved_per_s, ..Measured::default() }
+    Measured { counts, oldest_at, achieved_per_s, last_sent_at: Some(NOW), ..Measured::default() }
 }
 
 fn reason_of(edit: impl FnOnce(&mut Destination), measured: &Measured) -> Option<&'static str> {
@@ -106,7 +115,10 @@ fn without_a_limit_the_recent_rate_is_the_estimate() {
     let drained = of(&measured(100, 2, 50.0));
     assert_eq!((drained.drain_eta, drained.drains), (Some(Duration::from_secs(2)), Some(true)));
     let unknown = of(&measured(100, 2, 0.0));
-    assert_eq!((unknown.drain_eta, unknown.drains, unknown.usage, unknown.effective_per_s), (None, None, None, None));
+    assert_eq!(
+        (unknown.drain_eta, unknown.drains, unknown.utilisation, unknown.effective_per_s),
+        (None, None, None, None)
+    );
     let busy = Measured { older_arrivals_per_s: 50.0, newer_arrivals_per_s: 50.0, ..measured(100, 2, 50.0) };
     assert_eq!(of(&busy).drains, None);
 }
@@ -123,7 +135,7 @@ fn the_use_is_of_the_minimum_interval_where_it_is_stricter_than_the_limits() {
     let strict = Figures::of(&destination(interval(100)), &measured(100, 2, 9.0), NOW);
     assert_eq!(strict.binding, Some(Bound::MinInterval(MinInterval::from_millis(100).unwrap())));
     // Slots start 106.25 ms apart.
-    assert!((strict.configured_per_s.unwrap() - 9.41).abs() < 0.01 && strict.usage.unwrap() > 0.95);
+    assert!((strict.configured_per_s.unwrap() - 9.41).abs() < 0.01 && strict.utilisation.unwrap() > 0.95);
     let loose = Figures::of(&destination(interval(1)), &measured(100, 2, 9.0), NOW);
     assert_eq!(loose.binding, Some(Bound::Limit(second)));
     assert!((loose.configured_per_s.unwrap() - 100.0 / 1.1).abs() < 0.01);
@@ -135,12 +147,69 @@ fn the_use_is_of_the_strictest_limit() {
     let strict =
         |destination: &mut Destination| destination.settings.rate_limits = RateLimits::new(limits.to_vec()).unwrap();
     let figures = Figures::of(&destination(strict), &measured(100, 2, 0.5), NOW);
-    assert_eq!(
-        (figures.binding, figures.usage, figures.effective_per_s),
-        (Some(Bound::Limit(limits[1])), Some(0.5), Some(1.0))
-    );
+    assert_eq!((figures.binding, figures.utilisation), (Some(Bound::Limit(limits[1])), Some(0.5)));
+    // Slots are (60 s + 0.1 s) / 60 apart.
+    assert_eq!(figures.effective_per_s.map(millis), Some(0.998));
     assert_eq!(figures.oldest_age, Some(Duration::from_millis(2_500)));
     let stopped = |destination: &mut Destination| destination.settings.paused = true;
     assert_eq!(Figures::of(&destination(stopped), &measured(1, 0, 0.0), NOW).effective_per_s, Some(0.0));
     assert_eq!(Figures::of(&destination(|_| {}), &measured(0, 0, 0.0), NOW).oldest_age, None);
+}
+
+#[test]
+fn the_backlog_the_row_and_the_preview_agree_in_every_condition() {
+    let open = |destination: &mut Destination| {
+        let (policy, mut window) = (BreakerPolicy::default(), AttemptWindow::default());
+        let outcome = AttemptOutcome::Retryable;
+        let failure = EndedAttempt { outcome, effect: Effect::None, refusal: None, began: NOW, now: NOW };
+        let opened = (0..10).find_map(|_| window.observe(&destination.breaker, &policy, &failure));
+        destination.breaker = opened.expect("it opens");
+    };
+    let cases: [(&str, &dyn Fn(&mut Destination), u64); 6] = [
+        ("active", &|_| {}, 100),
+        ("paused", &|destination| destination.settings.paused = true, 100),
+        ("held", &|destination| destination.held_until = Some(NOW + Duration::from_secs(60)), 100),
+        ("breaker open", &open, 100),
+        ("unlimited", &|destination| destination.settings.rate_limits = RateLimits::UNLIMITED, 100),
+        ("no backlog", &|_| {}, 0),
+    ];
+    for (case, edit, pending) in cases {
+        let measured = Measured {
+            arrivals_per_s: 5.0,
+            older_arrivals_per_s: 5.0,
+            newer_arrivals_per_s: 5.0,
+            answer_time: Some(Duration::from_millis(100)),
+            ..measured(pending, 2, 9.0)
+        };
+        let destination = destination(edit);
+        let figures = |destination: &Destination| Figures::of(destination, &measured, NOW);
+        let counted = DestinationCounts { pending, delivering: 2, ..DestinationCounts::default() };
+        let backlog = backlog::view(&counted, figures(&destination), NOW);
+        let row = Row { destination: Arc::new(destination.clone()), figures: figures(&destination) };
+        let row = row_view(&row, NOW);
+        assert_eq!(
+            (row.drains, row.drain_eta_s, row.effective_per_s, row.arrivals_per_s),
+            (backlog.drains, backlog.drain_eta_s, backlog.effective_per_s, backlog.arrivals_per_s),
+            "{case}"
+        );
+        // A preview is of the time from which the destination sends again.
+        let settings = &destination.settings;
+        let preview = preview::view(&measured, None, &settings.rate_limits, |limits| {
+            measured.forecast(&destination, limits, settings.max_in_flight, NOW)
+        });
+        let mut sending = Destination { breaker: Breaker::default(), ..destination.clone() };
+        sending.settings.paused = false;
+        let sending = figures(&sending);
+        let drain_eta_s = sending.drain_eta.map(|eta| millis(eta.as_secs_f64()));
+        assert_eq!((preview.drains, preview.drain_eta_s), (sending.drains, drain_eta_s), "{case}");
+        if destination.is_stopped() {
+            let stopped = (backlog.drains, backlog.drain_eta_s, backlog.effective_per_s);
+            assert_eq!(stopped, (None, None, Some(0.0)), "{case}");
+        } else {
+            assert_eq!((preview.drains, preview.drain_eta_s), (backlog.drains, backlog.drain_eta_s), "{case}");
+        }
+        if destination.is(Condition::Active, NOW) {
+            assert_eq!(preview.effective_per_s, backlog.effective_per_s, "{case}");
+        }
+    }
 }

@@ -1,10 +1,11 @@
-//! The figures of one destination, from what the store counts.
+//! The figures of one destination, computed once: `/backlog`, the row of the overview and `/preview` are views of them.
+//! They differ only in what they know: `/backlog` and `/preview` read one destination anew, with its last send and its answer
+//! times; a sample of the overview has all destinations and counts only what they send.
 
 use std::time::Duration;
 
 use weir_core::{
-    DeliveryState, Destination, Limiter, Timestamp,
-    breaker::BreakerState,
+    Condition, DeliveryState, Destination, Limiter, RateLimits, Timestamp,
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
 };
@@ -20,12 +21,15 @@ pub(crate) struct Measured {
     pub(crate) counts: StateCounts,
     /// When the oldest waiting delivery was created.
     pub(crate) oldest_at: Option<Timestamp>,
-    /// Sends of the last 10 to 20 seconds.
+    /// Sends of the last seconds.
     pub(crate) achieved_per_s: f64,
     /// New deliveries of the last minute, of its older part and of its newer part.
     pub(crate) arrivals_per_s: f64,
     pub(crate) older_arrivals_per_s: f64,
     pub(crate) newer_arrivals_per_s: f64,
+    pub(crate) last_sent_at: Option<Timestamp>,
+    /// The average answer time; `None` without recent answers, or if it is not measured.
+    pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit, as far as is known.
     pub(crate) refusals: Option<Refusals>,
 }
@@ -42,7 +46,7 @@ pub(crate) struct Figures {
     pub(crate) arrivals_per_s: f64,
     /// The strictest limit or the minimum interval, and the share of it that is used.
     pub(crate) binding: Option<Bound>,
-    pub(crate) usage: Option<f64>,
+    pub(crate) utilisation: Option<f64>,
     pub(crate) drain_eta: Option<Duration>,
     /// `None`: unknown, or nothing is sent at present.
     pub(crate) drains: Option<bool>,
@@ -81,75 +85,120 @@ impl Reason {
     }
 }
 
+impl Measured {
+    /// How the destination would send with these settings. A hold counts; a pause or an open breaker does not.
+    pub(crate) fn forecast(
+        &self,
+        destination: &Destination,
+        limits: &RateLimits,
+        max_in_flight: u32,
+        now: Timestamp,
+    ) -> Forecast {
+        let answers = self.answer_time.map(|time| Answers { max_in_flight, time });
+        self.forecast_with(destination, limits, answers, now)
+    }
+
+    fn forecast_with(
+        &self,
+        destination: &Destination,
+        limits: &RateLimits,
+        answers: Option<Answers>,
+        now: Timestamp,
+    ) -> Forecast {
+        // The cursors are in the queue. Under a backlog they are where the last send left them.
+        let mut limiter = Limiter::recovered(limits, self.last_sent_at);
+        limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
+        Forecast::new(&limiter, answers, now)
+    }
+
+    /// When the backlog becomes empty, according to the forecast.
+    pub(crate) fn drain(&self, forecast: &Forecast) -> Drain {
+        let inflow_per_s = steady_inflow(self.older_arrivals_per_s, self.newer_arrivals_per_s);
+        forecast.drain(self.counts.waiting(), inflow_per_s)
+    }
+}
+
 impl Figures {
     pub(crate) fn of(destination: &Destination, measured: &Measured, now: Timestamp) -> Self {
         let &Measured { counts, oldest_at, achieved_per_s, arrivals_per_s, .. } = measured;
         let settings = &destination.settings;
         let limits = &settings.rate_limits;
         let (configured_per_s, binding) = limits.strictest().unzip();
-        let usage = configured_per_s.map(|rate| (achieved_per_s / rate).min(1.0));
-        let is_stopped = settings.paused || destination.breaker.state(now) != BreakerState::Closed;
-        let is_held = destination.held_until.is_some_and(|until| until > now);
-        let reason = reason(destination, measured, usage, now);
-        let drain = drain(destination, measured, reason, now);
+        let utilisation = configured_per_s.map(|rate| (achieved_per_s / rate).min(1.0));
+        let reason = reason(destination, measured, utilisation, now);
+        let forecast = measured.forecast(destination, limits, settings.max_in_flight, now);
         let is_empty = counts.waiting() == 0;
+        // While it is stopped, nobody knows when it drains.
+        let drain = Some(drain(destination, measured, &forecast, reason, now));
+        let drain = drain.filter(|_| is_empty || !destination.is_stopped());
         Self {
             counts,
             oldest_age: oldest_at.filter(|_| !is_empty).map(|at| now.since(at)),
             configured_per_s,
-            effective_per_s: match configured_per_s {
-                _ if is_stopped || is_held => Some(0.0),
-                configured => configured.map(|rate| rate * destination.breaker.share(now)),
+            effective_per_s: match forecast.per_second() {
+                _ if destination.is_stopped() || destination.is(Condition::Held, now) => Some(0.0),
+                // After the breaker has closed, a growing share is allowed.
+                rate => rate.map(|rate| rate * destination.breaker.share(now)),
             },
             achieved_per_s,
             arrivals_per_s,
             binding,
-            usage,
-            drain_eta: drain.after().filter(|_| is_empty || !is_stopped),
-            drains: drain.is_expected().filter(|_| is_empty || !is_stopped),
+            utilisation,
+            drain_eta: drain.and_then(Drain::after),
+            drains: drain.and_then(Drain::is_expected),
             reason,
             refusals: measured.refusals,
         }
     }
 }
 
-fn reason(destination: &Destination, measured: &Measured, usage: Option<f64>, now: Timestamp) -> Option<Reason> {
+fn reason(destination: &Destination, measured: &Measured, utilisation: Option<f64>, now: Timestamp) -> Option<Reason> {
     let counts = &measured.counts;
     if counts.waiting() == 0 {
         return None;
     }
     let settings = &destination.settings;
     let is_full = counts.of(DeliveryState::Delivering) >= u64::from(settings.max_in_flight);
-    let is_at_limit = usage.is_some_and(|usage| usage >= FULL_USE);
+    let is_at_limit = utilisation.is_some_and(|utilisation| utilisation >= FULL_USE);
     match () {
-        () if settings.paused => Some(Reason::Paused),
-        () if destination.breaker.state(now) != BreakerState::Closed => Some(Reason::Breaker),
+        () if destination.is(Condition::Paused, now) => Some(Reason::Paused),
+        () if destination.is(Condition::Breaker, now) => Some(Reason::Breaker),
         () if measured.refusals.is_some() => Some(Reason::RefusedWithinLimit),
-        () if destination.held_until.is_some_and(|until| until > now) => Some(Reason::Held),
+        () if destination.is(Condition::Held, now) => Some(Reason::Held),
         () if is_at_limit => Some(Reason::Limit),
         () if is_full => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.
         () if settings.order.is_by_key() => Some(Reason::Ordered),
         () if counts.of(DeliveryState::Pending) == 0 => None,
-        () => usage.map(|_| Reason::Limit),
+        () => utilisation.map(|_| Reason::Limit),
     }
 }
 
-fn drain(destination: &Destination, measured: &Measured, reason: Option<Reason>, now: Timestamp) -> Drain {
-    // Under a backlog the cursors are where a send of just now left them.
+fn drain(
+    destination: &Destination,
+    measured: &Measured,
+    forecast: &Forecast,
+    reason: Option<Reason>,
+    now: Timestamp,
+) -> Drain {
     let limits = &destination.settings.rate_limits;
-    let mut limiter = Limiter::recovered(limits, Some(now));
-    limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
-    // Where the limit is not what binds, the recent rate is the best estimate.
-    let is_measured = limits.is_unlimited() || matches!(reason, Some(Reason::Slow | Reason::Ordered));
+    // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
+    let is_unbounded = limits.is_unlimited() || reason == Some(Reason::Slow);
+    let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && measured.answer_time.is_none());
     let achieved = measured.achieved_per_s;
-    let answers = (is_measured && achieved > 0.0)
-        .then(|| Answers { max_in_flight: 1, time: Duration::from_secs_f64(1.0 / achieved) });
-    let inflow_per_s = steady_inflow(measured.older_arrivals_per_s, measured.newer_arrivals_per_s);
-    let drain = Forecast::new(&limiter, answers, now).drain(measured.counts.waiting(), inflow_per_s);
+    if !is_estimated || achieved <= 0.0 {
+        return measured.drain(forecast);
+    }
+    let answers = Answers { max_in_flight: 1, time: Duration::from_secs_f64(1.0 / achieved) };
+    let drain = measured.drain(&measured.forecast_with(destination, limits, Some(answers), now));
     // The recent rate may only reflect the inflow, and a higher rate may be possible.
     if drain == Drain::Never && limits.is_unlimited() { Drain::Unknown } else { drain }
+}
+
+/// Rounded to three digits after the point.
+pub(crate) fn millis(value: f64) -> f64 {
+    (value * 1_000.0).round() / 1_000.0
 }
 
 #[cfg(test)]

@@ -1,0 +1,161 @@
+//! Deliveries, their attempts, and groups of those that failed.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_core::Timestamp;
+
+use crate::List;
+
+/// One event owed to one destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Delivery {
+    #[schema(example = "dlv_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    pub event_id: String,
+    pub event_type: String,
+    pub destination_id: String,
+    #[schema(
+        value_type = String,
+        pattern = "^(pending|delivering|retrying|delivered|failed|dead|cancelled|superseded|expired)$"
+    )]
+    pub state: String,
+    /// The number of counted attempts.
+    pub attempt_count: u32,
+    /// The due time of a waiting delivery, not before the end of a hold that its destination has asked for. Null while
+    /// it waits for an earlier delivery of its `ordering_key`.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub next_attempt_at: Option<Timestamp>,
+    /// What keeps a due delivery from being sent: a pause, a hold or an open breaker of its destination. Null if nothing
+    /// does but its due time and the limits.
+    pub waits_for: Option<WaitsFor>,
+    /// The delivery becomes `expired` if it is not claimed by this instant.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    /// The error of the last attempt; null if it had none.
+    pub last_error: Option<String>,
+    /// The error in one word, as in the filter `error`: `dns`, `connect`, `tls`, `timeout`, `broken`, `forbidden`,
+    /// `unknown`, or the class of the status (`5xx`).
+    #[schema(example = "timeout")]
+    pub last_error_kind: Option<String>,
+    /// The HTTP status of the last attempt.
+    pub last_status_code: Option<u16>,
+}
+
+/// A delivery with its attempts, oldest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeliveryDetail {
+    #[serde(flatten)]
+    pub delivery: Delivery,
+    pub attempts: Vec<Attempt>,
+}
+
+/// One outbound HTTP request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Attempt {
+    pub id: String,
+    /// 1 for the first attempt.
+    pub number: u32,
+    /// When the send started. For an unknown outcome, the latest instant at which it may have started. Null if no send
+    /// started.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub sent_at: Option<Timestamp>,
+    pub status_code: Option<u16>,
+    /// From the send start to the end of the answer; if no send started, how long Weir tried to connect.
+    pub duration_ms: u32,
+    pub error: Option<String>,
+    /// The error in one word, or the class of a status that is not 2xx.
+    #[schema(example = "timeout")]
+    pub error_kind: Option<String>,
+    #[schema(pattern = "^(delivered|retryable|rejected|unknown)$")]
+    pub outcome: String,
+    /// The body of the response, truncated to 16 KiB; to 1 KiB for a 2xx response. A compressed one (`gzip`, `deflate`) is
+    /// decoded.
+    pub response_body: Option<String>,
+    /// The time that was signed: the `webhook-timestamp` of the request.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub signed_at: Option<Timestamp>,
+    /// The first 16 headers of the response as `[name, value]`; values are truncated to 256 bytes. Headers that may
+    /// hold credentials, such as `set-cookie`, are left out.
+    pub response_headers: Vec<(String, String)>,
+    /// The address and port that the request was sent to.
+    #[schema(value_type = Option<String>, example = "203.0.113.7:443")]
+    pub remote_address: Option<SocketAddr>,
+    /// How long the name look-up and the TCP connection took; null if the connection had been used before.
+    pub connect_ms: Option<u32>,
+    /// How long the TLS handshake took; null if the connection had been used before.
+    pub tls_ms: Option<u32>,
+}
+
+/// Why nothing is sent to a destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WaitsFor {
+    /// `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait; a release ends it.
+    /// `breaker`: the destination fails, and one probe is sent at a time.
+    #[schema(pattern = "^(pause|hold|breaker)$", example = "hold")]
+    pub reason: String,
+    /// Null for a pause.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub until: Option<Timestamp>,
+    /// The reason in words, such as ``the destination answered 429 with retry-after: 120``.
+    pub detail: Option<String>,
+}
+
+/// One page of deliveries.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeliveryList {
+    #[serde(flatten)]
+    pub list: List<Delivery>,
+    /// How many deliveries match the filter; only with `count=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub count: Option<ListCount>,
+}
+
+/// A number of deliveries.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ListCount {
+    /// At most 10,000.
+    pub value: u64,
+    /// There may be more than `value`: only 10,000 deliveries were examined.
+    pub capped: bool,
+}
+
+/// Groups of deliveries that failed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeliveryGroups {
+    pub data: Vec<DeliveryGroup>,
+    /// How many deliveries were examined. For a key that is bound to tenants: how many of them are in a group.
+    pub scanned: u64,
+    /// Not all deliveries were examined, but the newest.
+    pub capped: bool,
+}
+
+/// Deliveries of one destination that failed in the same way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeliveryGroup {
+    pub destination_id: String,
+    pub destination_name: String,
+    #[schema(pattern = "^(dead|failed)$")]
+    pub state: String,
+    /// The value of the filter `error` that finds these deliveries: a word such as `timeout`, or the status. Null if no
+    /// attempt is recorded.
+    #[schema(example = "503")]
+    pub error: Option<String>,
+    pub status_code: Option<u16>,
+    /// The error of the newest delivery, in words.
+    pub last_error: Option<String>,
+    pub deliveries: u64,
+    /// When the newest event of the group was created.
+    #[schema(value_type = String, format = DateTime)]
+    pub newest_at: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub oldest_at: Timestamp,
+    /// The newest delivery of the group.
+    pub example_id: String,
+}

@@ -1,0 +1,226 @@
+//! Destinations and their settings.
+
+use std::{collections::BTreeMap, num::NonZeroU32};
+
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
+use weir_core::{Timestamp, alert::AlertOverrides};
+
+use crate::references;
+
+/// A destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Destination {
+    #[schema(example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    #[serde(flatten)]
+    pub settings: DestinationSettings,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Increases with every edit.
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    /// Why Weir paused the destination automatically: it answered 410 Gone, or every attempt failed for as long as the breaker allows.
+    pub paused_reason: Option<String>,
+    /// No send starts before this instant, because the destination sent `Retry-After` or `RateLimit`.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub held_until: Option<Timestamp>,
+    pub held_reason: Option<String>,
+    /// `open`: nothing is sent. `half_open`: one probe is sent at a time.
+    #[schema(pattern = "^(closed|open|half_open)$", example = "closed")]
+    pub breaker_state: String,
+    /// Why the breaker is not closed.
+    pub breaker_reason: Option<String>,
+    /// When an open breaker allows the next probe.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub next_probe_at: Option<Timestamp>,
+    /// Until when the secret before the last rotation also signs; null if only one secret signs.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub previous_secret_valid_until: Option<Timestamp>,
+    pub signature_format: SignatureFormat,
+    /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
+    #[schema(example = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")]
+    pub public_key: Option<String>,
+    /// The same key as the hex of its 32 bytes, as receivers of `discord` configure it.
+    pub public_key_hex: Option<String>,
+}
+
+/// A newly created destination. Only this view of a destination shows the secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CreatedDestination {
+    #[serde(flatten)]
+    pub destination: Destination,
+    /// The secret that signs requests. Shown only here, by `GET /v1/destinations/{id}/secret` and by a rotation.
+    #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
+    pub secret: String,
+}
+
+/// The settings of a destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DestinationSettings {
+    #[schema(format = "uri", example = "https://example.com/hooks")]
+    pub url: String,
+    pub name: String,
+    pub tenant: String,
+    pub event_types: Vec<String>,
+    pub rate_limits: Vec<RateLimit>,
+    /// The least time between the starts of two sends; null: none.
+    #[schema(minimum = 1, maximum = 60_000)]
+    pub min_interval_ms: Option<u32>,
+    pub max_in_flight: u32,
+    pub timeout_ms: u32,
+    pub retry: Retry,
+    /// Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`.
+    pub refusals_count: bool,
+    /// Null: the breaker is disabled.
+    pub breaker: Option<Breaker>,
+    #[schema(schema_with = references::alerts)]
+    pub alerts: AlertOverrides,
+    /// Events with the same `ordering_key` are delivered one after the other.
+    pub ordered: bool,
+    /// After this many failed attempts an event no longer blocks the later events of its key. Null: it blocks them
+    /// until it has ended.
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 100)]
+    pub skip_after_attempts: Option<NonZeroU32>,
+    /// The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value.
+    pub headers: BTreeMap<String, String>,
+    pub signature: Signature,
+    pub body: Body,
+    pub paused: bool,
+}
+
+/// At most `limit` sends in every window of one `period`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RateLimit {
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub limit: u32,
+    #[schema(schema_with = references::period)]
+    pub period: String,
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub burst: u32,
+    /// `limit` sends fit into a period that is longer by this time.
+    #[schema(minimum = 0, maximum = 10_000)]
+    pub margin_ms: u32,
+}
+
+/// The retry policy. The delays are given by `base_ms` and `cap_ms`, or by `schedule_ms`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Retry {
+    pub max_attempts: u32,
+    pub max_age_s: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub base_ms: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub cap_ms: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub schedule_ms: Option<Vec<u32>>,
+}
+
+/// The circuit breaker, which stops sends to a failing destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Breaker {
+    pub failure_ratio: f64,
+    pub min_attempts: u32,
+    pub consecutive: u32,
+    pub open_ms: u32,
+    pub open_max_ms: u32,
+    /// Null: never.
+    pub pause_after_s: Option<u32>,
+}
+
+/// The signature of requests, as it is set: a PATCH can send it back. `signature_format` shows what it means.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Signature {
+    #[schema(schema_with = references::signature_style)]
+    pub style: String,
+    /// The header of the signature, for styles with a configurable header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub header: Option<String>,
+    /// The header of the signed time, for styles that have one; null if only the body is signed (`prefixed`).
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub timestamp_header: Option<Option<String>>,
+    /// The header of the signed id, for styles that have one.
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub id_header: Option<Option<String>>,
+    /// For `custom`, as all that follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub signed: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub value: Option<String>,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub separator: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub encoding: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub algorithm: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub timestamp_format: Option<String>,
+}
+
+/// What a signature style means: what is signed with which key, and how the result is sent. The style `standard` with a
+/// private key signs with Ed25519 and writes `v1a,{signature}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SignatureFormat {
+    /// `{id}` is the value of `webhook-id`, `{url}` the destination's `url` as it is shown.
+    #[schema(example = "{timestamp}.{body}")]
+    pub signed: String,
+    #[schema(example = "t={timestamp},v1={signature}")]
+    pub value: String,
+    /// What stands between the signatures of two secrets; null: the header holds one signature.
+    pub separator: Option<String>,
+    pub encoding: String,
+    pub algorithm: String,
+    /// `text`: the secret as it is shown is the key. `decoded`: the bytes after `whsec_`.
+    pub key: String,
+    pub timestamp_format: String,
+    pub header: String,
+    pub timestamp_header: Option<String>,
+    pub id_header: Option<String>,
+}
+
+/// What the body of a request is. It shows only what its format has, so a PATCH can send it back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Body {
+    #[schema(schema_with = references::body_format)]
+    pub format: String,
+    pub content_type: String,
+    /// The `source` of CloudEvents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub source: Option<String>,
+}
+
+/// The secret that signs the requests to a destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Secret {
+    #[schema(example = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")]
+    pub secret: String,
+    /// The key with which receivers verify, if the secret is a private key (`whsk_…`); null for a shared secret.
+    #[schema(example = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=")]
+    pub public_key: Option<String>,
+    /// The same key as the hex of its 32 bytes, as receivers of `discord` configure it.
+    pub public_key_hex: Option<String>,
+    /// Until when the secret before the last rotation also signs; null if only one secret signs.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub previous_valid_until: Option<Timestamp>,
+}
+
+/// Tells `null` from an absent field.
+fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+    Deserialize::deserialize(deserializer).map(Some)
+}

@@ -1,0 +1,241 @@
+//! The figures of destinations: backlog, overview, preview of other limits, and the stream.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_core::Timestamp;
+
+use crate::{RateLimit, references};
+
+/// The backlog of a destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Backlog {
+    /// Pending deliveries. All fields include deliveries that wait for their `deliver_at`.
+    pub pending: u64,
+    pub retrying: u64,
+    pub delivering: u64,
+    /// The age of the oldest of these deliveries; null if there is none.
+    pub oldest_age_s: Option<f64>,
+    /// The rate that the limits, their margins and the minimum interval allow; null if unlimited.
+    pub configured_per_s: Option<f64>,
+    /// The rate at which it can send now, as in a preview: the slots of the strictest limit, or what `max_in_flight`
+    /// and the recent answer time allow. 0 while the destination is paused or held or its breaker is not closed, and a
+    /// growing share after the breaker has closed; null if there is no limit and no recent answer.
+    pub effective_per_s: Option<f64>,
+    /// The sends of the last ten seconds, per second.
+    pub achieved_per_s: f64,
+    /// The new deliveries of the last minute, per second.
+    pub arrivals_per_s: f64,
+    /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
+    /// is unknown, or while the destination is paused or its breaker is not closed.
+    pub drain_eta_s: Option<f64>,
+    /// Whether the backlog gets empty at the rate of arrivals; null if unknown, or while the destination is paused or its
+    /// breaker is not closed. Deliveries that arrived all at once do not count as arrivals.
+    pub drains: Option<bool>,
+}
+
+/// One page of the overview.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Overview {
+    #[schema(value_type = String, format = DateTime)]
+    pub as_of: Timestamp,
+    pub totals: OverviewTotals,
+    pub data: Vec<OverviewRow>,
+    /// The `cursor` of the next page; null on the last page. Rows may move between two pages.
+    pub next_cursor: Option<String>,
+}
+
+/// The sums over all destinations of the tenant, or of all that the key sees.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OverviewTotals {
+    pub destinations: u64,
+    pub backlog: u64,
+    /// Dead and failed deliveries that were not sent again.
+    pub undelivered: u64,
+    pub achieved_per_s: f64,
+    pub arrivals_per_s: f64,
+}
+
+/// A destination of the overview.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OverviewRow {
+    pub destination: BriefDestination,
+    pub pending: u64,
+    pub retrying: u64,
+    pub delivering: u64,
+    /// Dead and failed deliveries that were not sent again.
+    pub undelivered: u64,
+    /// Pending and retrying deliveries.
+    pub backlog: u64,
+    /// The age of the oldest of them; null if there is none.
+    pub oldest_age_s: Option<f64>,
+    /// The rate that the limits, their margins and the minimum interval allow; null if unlimited.
+    pub configured_per_s: Option<f64>,
+    /// The rate that is allowed now, as in a preview: the slots of the strictest limit. 0 while the destination is paused
+    /// or held or its breaker is not closed, and a growing share after the breaker has closed; null if unlimited.
+    pub effective_per_s: Option<f64>,
+    /// The sends of the last 10 to 20 seconds, per second.
+    pub achieved_per_s: f64,
+    /// The new deliveries of the last minute, per second.
+    pub arrivals_per_s: f64,
+    /// The share of this rate that is used, 0 to 1; null if unlimited.
+    pub utilisation: Option<f64>,
+    /// The strictest limit, or the minimum interval.
+    pub binding: Option<Binding>,
+    /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
+    /// is unknown, or while the destination is paused or its breaker is not closed.
+    pub drain_eta_s: Option<f64>,
+    /// Whether the backlog gets empty at the rate of arrivals; null if unknown, or while the destination is paused or its
+    /// breaker is not closed.
+    pub drains: Option<bool>,
+    /// Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
+    /// the limit, it is held, deliveries wait for
+    /// earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Null: nothing waits, or only for
+    /// its retry.
+    #[schema(pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|limit)$", example = "limit")]
+    pub reason: Option<String>,
+    /// Refusals within the limit, also while nothing waits; null if none are known.
+    pub refused_within_limit: Option<RefusedWithinLimit>,
+}
+
+/// The row of one destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DestinationOverview {
+    #[schema(value_type = String, format = DateTime)]
+    pub as_of: Timestamp,
+    #[serde(flatten)]
+    pub row: OverviewRow,
+}
+
+/// What the overview shows of a destination.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BriefDestination {
+    #[schema(example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    pub name: String,
+    #[schema(format = "uri", example = "https://example.com/hooks")]
+    pub url: String,
+    pub tenant: String,
+    pub rate_limits: Vec<RateLimit>,
+    /// Null: none.
+    #[schema(minimum = 1, maximum = 60_000)]
+    pub min_interval_ms: Option<u32>,
+    pub max_in_flight: u32,
+    pub ordered: bool,
+    pub paused: bool,
+    pub paused_reason: Option<String>,
+    #[schema(pattern = "^(closed|open|half_open)$", example = "closed")]
+    pub breaker_state: String,
+    pub breaker_reason: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub next_probe_at: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub held_until: Option<Timestamp>,
+    pub held_reason: Option<String>,
+}
+
+/// The overview at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    #[schema(value_type = String, format = DateTime)]
+    pub as_of: Timestamp,
+    pub totals: OverviewTotals,
+    pub destinations: Vec<OverviewRow>,
+}
+
+/// What changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StreamChange {
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay_id: Option<String>,
+    /// `created`, `edited`, `deleted` of an edit; the state of a breaker; `running`, `ended` of a replay.
+    pub state: String,
+    /// Why a breaker is not closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The receiver refuses sends (429, or 503 or 403 with `Retry-After` or a used-up quota) although they keep the limits
+/// by Weir's clock.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedWithinLimit {
+    /// `jitter`: it counts exactly, and the network delays one request more than the next. `spacing`: it wants a least
+    /// time between two sends. `lower_limit`: it admits fewer than the limit.
+    #[schema(pattern = "^(jitter|spacing|lower_limit)$", example = "spacing")]
+    pub cause: String,
+    /// The recent sends that were looked at.
+    pub sends: u32,
+    /// How many of them were refused.
+    pub refused: u32,
+    /// The setting that helps: `margin_ms` or `limit` of the rate limit of `period`, or `min_interval_ms` of the
+    /// destination.
+    #[schema(pattern = "^(margin_ms|min_interval_ms|limit)$", example = "min_interval_ms")]
+    pub setting: String,
+    /// Its value: for a limit, what the receiver was seen to admit.
+    #[schema(example = 102)]
+    pub value: u32,
+    #[schema(pattern = "^(second|minute|hour|day)$", example = "second")]
+    pub period: Option<String>,
+    /// All of it in one sentence.
+    pub text: String,
+}
+
+/// How a destination would send its backlog with the proposed settings, and with the current ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Preview {
+    #[serde(flatten)]
+    pub proposed: Forecast,
+    pub now: Forecast,
+}
+
+/// How a destination would send its backlog.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Forecast {
+    /// The sustained rate: slots of a limit are (window + slot width + margin) / limit apart, those of a minimum interval
+    /// the interval and a slot width, and `max_in_flight` allows as many sends as there are answers. Null if there is no limit and no recent answer.
+    pub effective_per_s: Option<f64>,
+    /// What bounds this rate.
+    pub binding: Option<Binding>,
+    /// How many sends per second the margins of the limits take from the rate; null if nothing else bounds it.
+    pub margins_cost_per_s: Option<f64>,
+    /// How many sends per second the minimum interval takes from the rate that is left; null if nothing else bounds it.
+    pub min_interval_costs_per_s: Option<f64>,
+    /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
+    /// is unknown.
+    pub drain_eta_s: Option<f64>,
+    /// Whether the backlog gets empty at the rate of arrivals; null if unknown.
+    pub drains: Option<bool>,
+    /// Whether deliveries expire before they are sent, judged by the newest of them.
+    pub would_expire: bool,
+    /// When the first of them expires.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub first_expiry_at: Option<Timestamp>,
+}
+
+/// What bounds a rate: a limit, the minimum interval, or `max_in_flight`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Binding {
+    Limit(BindingLimit),
+    Other(OtherBinding),
+}
+
+/// The limit that bounds a rate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BindingLimit {
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub limit: u32,
+    #[schema(schema_with = references::period)]
+    pub period: String,
+}
+
+/// `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OtherBinding {
+    MaxInFlight,
+    MinInterval,
+}

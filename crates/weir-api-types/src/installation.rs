@@ -1,0 +1,177 @@
+//! The installation: callers, keys, activity, processes.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+use weir_core::Timestamp;
+
+/// The sender of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Me {
+    /// The name of the key; null for a key from the settings of the server, and without a key.
+    pub name: Option<String>,
+    #[schema(pattern = "^(ingest|read|operate|admin)$", example = "operate")]
+    pub role: String,
+    /// Null: all tenants.
+    pub tenants: Option<Vec<String>>,
+    /// When the session ends; null for a request with a key, or without one.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub session_expires_at: Option<Timestamp>,
+    /// Whether requests need a key or a session. If not, everybody who reaches the server is an admin.
+    pub keys_required: bool,
+    /// The version of Weir.
+    #[schema(example = "0.1.0")]
+    pub version: String,
+}
+
+/// An API key, without its secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ApiKey {
+    #[schema(example = "key_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    pub name: String,
+    #[schema(pattern = "^(ingest|read|operate|admin)$", example = "ingest")]
+    pub role: String,
+    /// Null: all tenants.
+    pub tenants: Option<Vec<String>>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// Null: it is valid until it is deleted.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A newly created API key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CreatedApiKey {
+    #[serde(flatten)]
+    pub key: ApiKey,
+    /// Send it as `Authorization: Bearer wk_…`.
+    #[schema(example = "wk_8qWz1m0yTDUp6n3v0r7cZb5k2hXo4eGf9sLjAaYtQiE")]
+    pub secret: String,
+}
+
+/// What somebody did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Activity {
+    #[schema(example = "act_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// The name of the API key at that time, `WEIR_API_KEYS` for a key of the settings, `anonymous` without a key, or
+    /// `weir` for Weir itself.
+    #[schema(example = "billing service")]
+    pub actor: String,
+    /// `key`: an API key of the store; `setting`: a key of the settings; `anonymous`: no key; `system`: Weir itself.
+    #[schema(pattern = "^(key|setting|anonymous|system)$", example = "key")]
+    pub actor_kind: String,
+    /// The API key of the actor. Names need not be unique.
+    pub actor_key_id: Option<String>,
+    #[schema(pattern = "^[a-z]+\\.[a-z_]+$", example = "destination.edited")]
+    pub action: String,
+    /// Null: what belongs to no tenant.
+    pub tenant: Option<String>,
+    pub subject: Option<ActivitySubject>,
+    /// The changed values before the change.
+    #[schema(value_type = Option<Object>)]
+    pub before: Option<Value>,
+    /// The changed values after the change.
+    #[schema(value_type = Option<Object>)]
+    pub after: Option<Value>,
+    /// The `x-request-id` of the request; null for Weir itself.
+    pub request_id: Option<String>,
+}
+
+/// What an activity is about.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ActivitySubject {
+    #[serde(rename = "type")]
+    #[schema(pattern = "^(destination|delivery|replay|key)$", example = "destination")]
+    pub kind: String,
+    #[schema(example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    /// Its name at that time; null if it has none.
+    pub name: Option<String>,
+}
+
+/// The state of the installation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct InstallationStatus {
+    #[schema(value_type = String, format = DateTime)]
+    pub as_of: Timestamp,
+    /// The version of the process that answers.
+    pub version: String,
+    pub store: Backend,
+    pub queue: Backend,
+    /// Null while the queue cannot be reached.
+    pub queue_depths: Option<QueueDepths>,
+    /// The registered processes. Null while the store cannot be reached.
+    pub processes: Option<Vec<Process>>,
+}
+
+/// A store or a queue.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Backend {
+    /// `sqlite`, `postgres`, `memory` or `redis`.
+    #[schema(example = "postgres")]
+    pub kind: String,
+    pub is_reachable: bool,
+    /// How long its answer took; null if there was none within two seconds.
+    pub answered_in_ms: Option<f64>,
+}
+
+/// A process. A process of an older version says nothing of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Process {
+    pub id: i32,
+    /// `serve`, `api`, `scheduler` or `worker`.
+    pub role: Option<String>,
+    pub version: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub started_at: Option<Timestamp>,
+}
+
+/// How much is in the queue.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QueueDepths {
+    /// Destinations that have something to send.
+    pub jobs: u64,
+    /// Permits that no worker has taken yet.
+    pub ready: u64,
+    /// How long the oldest of them has waited.
+    pub oldest_waited_ms: u64,
+    /// Permits that have no slot yet.
+    pub queued: u64,
+    /// Sends started and not yet settled.
+    pub in_flight: u64,
+}
+
+/// Whether the process is ready, and what an operator should look at.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Readiness {
+    #[schema(example = "ready")]
+    pub status: String,
+    /// Absent if there is nothing to say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// A status in one word.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Status {
+    #[schema(example = "ok")]
+    pub status: String,
+}
+
+/// Whether a request is signed as it should be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Verified {
+    pub valid: bool,
+    /// Why the signature is not valid; null if it is.
+    pub reason: Option<String>,
+    /// The signed time; null unless the signature matches and has a time.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub signed_at: Option<Timestamp>,
+    /// How long ago that was; negative in the future.
+    pub age_s: Option<i64>,
+}

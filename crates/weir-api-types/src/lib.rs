@@ -1,0 +1,28 @@
+//! The JSON of the API's answers, once: the API writes these types, and the command line, the dashboard and the load tests
+//! read them. They also are the schemas of the OpenAPI document, under the same names.
+//!
+//! A field has the type of its JSON: ids and words are strings, because a client only shows them or sends them back. Requests
+//! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
+
+mod audit;
+mod delivery;
+mod destination;
+mod event;
+mod figures;
+mod history;
+mod installation;
+mod list;
+mod problem;
+mod references;
+mod replay;
+
+pub use audit::*;
+pub use delivery::*;
+pub use destination::*;
+pub use event::*;
+pub use figures::*;
+pub use history::*;
+pub use installation::*;
+pub use list::*;
+pub use problem::*;
+pub use replay::*;

@@ -1,0 +1,34 @@
+//! Refused requests.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// An RFC 9457 problem.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// The kind of problem, as a reference into the documentation of this server.
+    #[serde(rename = "type")]
+    #[schema(example = "/docs#problem-invalid")]
+    pub kind: String,
+    /// A short description of the kind.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// The cause of this occurrence.
+    pub detail: String,
+    /// Every validation error of the request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub errors: Vec<FieldError>,
+}
+
+/// One error of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FieldError {
+    /// The invalid value, as a JSON pointer into the body. For a query parameter: `/` and its name.
+    #[schema(example = "/rate_limits/0/limit")]
+    pub pointer: String,
+    /// The expected value.
+    #[schema(example = "must be a whole number from 1 to 1000000")]
+    pub detail: String,
+}

@@ -1,0 +1,68 @@
+//! Replays and purges.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_core::Timestamp;
+
+use crate::WaitsFor;
+
+/// A replay and its progress. `total` is the sum of the four counts after it. It may change slightly until every
+/// delivery has been moved into the replay.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Replay {
+    #[schema(example = "rpl_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub id: String,
+    /// `running`, `completed` or `cancelled`.
+    #[schema(example = "running")]
+    pub state: String,
+    /// The filter of the replay, here and in the next fields.
+    pub states: Vec<String>,
+    pub destination: Option<String>,
+    /// The only tenant; null if the replay has several tenants or all.
+    pub tenant: Option<String>,
+    /// The tenants; null: all.
+    pub tenants: Option<Vec<String>>,
+    pub event_type: Option<String>,
+    pub error: Option<String>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub from: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub to: Option<Timestamp>,
+    pub total: u64,
+    pub delivered: u64,
+    /// Deliveries that are `failed` or `dead` again.
+    pub failed: u64,
+    /// Deliveries that were cancelled individually, purged, superseded or expired meanwhile.
+    pub cancelled: u64,
+    /// Deliveries that have not ended; for a cancelled replay, deliveries that had not ended when the replay ended.
+    pub remaining: u64,
+    /// The estimated time until the end, at the average rate so far; null if unknown.
+    pub eta_s: Option<u64>,
+    /// What keeps the deliveries of a running replay of one destination from being sent; null if nothing does, and for a
+    /// replay of several destinations.
+    pub waits_for: Option<WaitsFor>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// The number of deliveries that a request would affect (`dry_run`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Count {
+    pub total: u64,
+}
+
+/// The result of a purge or of its dry run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum PurgeAnswer {
+    Purged(Purged),
+    Counted(Count),
+}
+
+/// The result of a purge.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Purged {
+    pub cancelled: u64,
+}

@@ -1,0 +1,273 @@
+//! The form of the limits: one row per period, what it says, and what a preview says of it.
+
+use serde_json::{Value, json};
+use weir_api_types::{
+    Binding, Destination, DestinationSettings, FieldError, Forecast, OtherBinding, Preview, RateLimit,
+};
+
+use super::Head;
+use crate::{
+    extend::extend,
+    fields::Fields,
+    refusal::{FieldErrorText as _, Refusal},
+    units::Units as _,
+    views::{BindingText, LimitText as _, apart},
+};
+
+const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
+
+/// One row of the form: what is typed, which may be no number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) period: &'static str,
+    pub(crate) limit: String,
+    pub(crate) burst: String,
+    pub(crate) margin: String,
+}
+
+/// The values of the form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Typed {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) min_interval: String,
+    pub(crate) max_in_flight: String,
+}
+
+impl Typed {
+    pub(super) fn of(destination: &Destination) -> Self {
+        let DestinationSettings { rate_limits: limits, min_interval_ms, max_in_flight, .. } = &destination.settings;
+        let row = |period: &'static str| {
+            let limit = limits.iter().find(|limit| limit.period == period);
+            let burst = limit.map(|limit| limit.burst).filter(|burst| *burst > 1);
+            let margin = limit.map(|limit| limit.margin_ms).filter(|margin| *margin > 0);
+            Row {
+                period,
+                limit: limit.map(|limit| limit.limit.to_string()).unwrap_or_default(),
+                burst: burst.map(|burst| burst.to_string()).unwrap_or_default(),
+                margin: margin.map(|margin| margin.to_string()).unwrap_or_default(),
+            }
+        };
+        Self {
+            rows: PERIODS.map(row).into(),
+            min_interval: min_interval_ms.map(|millis| millis.to_string()).unwrap_or_default(),
+            max_in_flight: max_in_flight.to_string(),
+        }
+    }
+
+    pub(super) fn read(fields: &Fields) -> Self {
+        let row = |period: &'static str| Row {
+            period,
+            limit: fields.text(&format!("limit_{period}")).to_owned(),
+            burst: fields.text(&format!("burst_{period}")).to_owned(),
+            margin: fields.text(&format!("margin_{period}")).to_owned(),
+        };
+        Self {
+            rows: PERIODS.map(row).into(),
+            min_interval: fields.text("min_interval_ms").to_owned(),
+            max_in_flight: fields.text("max_in_flight").to_owned(),
+        }
+    }
+
+    /// As the API takes them. A text that is no number goes to the API as it is, so that the API's error names it.
+    pub(super) fn body(&self) -> Value {
+        let number = |text: &str| text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number));
+        let limit = |row: &Row| {
+            let mut limit = json!({"period": row.period, "limit": number(&row.limit)});
+            for (name, text) in [("burst", &row.burst), ("margin_ms", &row.margin)] {
+                if !text.is_empty() {
+                    limit[name] = number(text);
+                }
+            }
+            limit
+        };
+        let limits: Vec<Value> = self.rows.iter().filter(|row| !row.limit.is_empty()).map(limit).collect();
+        let min_interval_ms = if self.min_interval.is_empty() { Value::Null } else { number(&self.min_interval) };
+        let mut body = json!({ "rate_limits": limits, "min_interval_ms": min_interval_ms });
+        if !self.max_in_flight.is_empty() {
+            body["max_in_flight"] = number(&self.max_in_flight);
+        }
+        body
+    }
+
+    /// A refusal in the words of the form. For the API, `rate_limits/0` is the first row that is filled.
+    pub(super) fn explained(&self, refusal: Refusal) -> Refusal {
+        if refusal.errors.is_empty() {
+            return refusal;
+        }
+        let filled: Vec<&Row> = self.rows.iter().filter(|row| !row.limit.is_empty()).collect();
+        let sentence = |error: &FieldError| {
+            let mut parts = error.pointer.split('/').skip(1);
+            let (name, index, part) = (parts.next(), parts.next(), parts.next());
+            let row = index.and_then(|index| filled.get(index.parse::<usize>().ok()?));
+            match (name, row, part) {
+                (Some("rate_limits"), Some(row), Some("burst")) => {
+                    format!("the burst in any {} {}", row.period, error.detail)
+                }
+                (Some("rate_limits"), Some(row), Some("margin_ms")) => {
+                    format!("the margin in any {} {}", row.period, error.detail)
+                }
+                (Some("rate_limits"), Some(row), _) => format!("the limit in any {} {}", row.period, error.detail),
+                (Some("min_interval_ms"), ..) => format!("the time between two sends {}", error.detail),
+                (Some("max_in_flight"), ..) => format!("the number in flight {}", error.detail),
+                _ => error.sentence(),
+            }
+        };
+        let detail = refusal.errors.iter().map(sentence).collect::<Vec<_>>().join("; ");
+        Refusal { detail, errors: Vec::new(), ..refusal }
+    }
+
+    /// `10/s, 600/min, 100 ms apart; 64 in flight`
+    pub(super) fn text(&self) -> String {
+        let limit = |row: &Row| {
+            let limit = RateLimit {
+                limit: row.limit.parse().ok()?,
+                period: row.period.to_owned(),
+                burst: row.burst.parse().unwrap_or(1),
+                margin_ms: row.margin.parse().unwrap_or(0),
+            };
+            Some(limit.short())
+        };
+        let min_interval = self.min_interval.parse().ok().map(apart);
+        let limits: Vec<String> = self.rows.iter().filter_map(limit).chain(min_interval).collect();
+        let limits = if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") };
+        if self.max_in_flight.is_empty() { limits } else { format!("{limits}; {} in flight", self.max_in_flight) }
+    }
+
+    /// For the URL of the page after a save: `10-1-50.600--.--.--.100.64`.
+    pub(super) fn code(&self) -> String {
+        let rows = self.rows.iter().map(|row| format!("{}-{}-{}", row.limit, row.burst, row.margin));
+        rows.chain([self.min_interval.clone(), self.max_in_flight.clone()]).collect::<Vec<_>>().join(".")
+    }
+
+    /// `None`: the text is no code.
+    pub(super) fn decode(code: &str) -> Option<Self> {
+        let parts: Vec<&str> = code.split('.').collect();
+        let (rows, &[min_interval, max_in_flight]) = parts.split_last_chunk::<2>()?;
+        let is_number = |text: &str| text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let row = |(period, part): (&'static str, &&str)| {
+            let numbers: Vec<&str> = part.split('-').filter(|number| is_number(number)).collect();
+            let [limit, burst, margin] = numbers[..] else { return None };
+            Some(Row { period, limit: limit.to_owned(), burst: burst.to_owned(), margin: margin.to_owned() })
+        };
+        if rows.len() != PERIODS.len() || ![min_interval, max_in_flight].into_iter().all(is_number) {
+            return None;
+        }
+        let rows = PERIODS.into_iter().zip(rows).map(row).collect::<Option<_>>()?;
+        Some(Self { rows, min_interval: min_interval.to_owned(), max_in_flight: max_in_flight.to_owned() })
+    }
+}
+
+/// The editor on the page.
+pub(crate) struct Editor {
+    pub(crate) typed: Typed,
+    /// The version that a save replaces.
+    pub(crate) etag: String,
+    /// What the API refused.
+    pub(crate) error: Option<String>,
+    /// Another change came first: the limits now.
+    pub(crate) changed_to: Option<String>,
+    /// The limits before the last save.
+    pub(crate) was: Option<Typed>,
+    pub(crate) preview: Option<Preview>,
+}
+
+impl Editor {
+    pub(super) fn of(head: &Head) -> Self {
+        let typed = Typed::of(&head.destination);
+        let etag = head.etag.clone();
+        Self { typed, etag, error: None, changed_to: None, was: None, preview: None }
+    }
+
+    /// What was typed, with the version of the destination now.
+    pub(super) fn on(self, head: &Head, preview: Option<Preview>) -> Self {
+        let now = Typed::of(&head.destination).text();
+        let changed_to = self.changed_to.as_ref().map(|_| now);
+        Self { etag: head.etag.clone(), changed_to, preview, ..self }
+    }
+
+    /// Offers to restore the limits of `code`, unless they are in force.
+    pub(super) fn reverting_to(self, code: &str) -> Self {
+        let was = Typed::decode(code).filter(|was| *was != self.typed);
+        Self { was, ..self }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.typed.text()
+    }
+}
+
+extend! {
+    pub(super) trait ForecastText for Forecast {
+        fn rate(&self) -> String {
+            self.effective_per_s.map_or_else(|| "unlimited".to_owned(), |rate| rate.per_s().to_string())
+        }
+
+        fn bound_by(&self) -> String {
+            self.binding.as_ref().map_or_else(|| "nothing".to_owned(), BindingText::short)
+        }
+
+        /// Whether the receiver answers too slowly for the limits.
+        fn is_slow(&self) -> bool {
+            self.binding == Some(Binding::Other(OtherBinding::MaxInFlight))
+        }
+
+        /// What the margins and the minimum interval take from the rate; empty if they take nothing.
+        fn cost(&self) -> String {
+            let costs = [("margins", self.margins_cost_per_s), ("the minimum interval", self.min_interval_costs_per_s)];
+            let cost = |(name, cost): (&str, Option<f64>)| {
+                let per_second = cost.filter(|per_second| *per_second > 0.0)?;
+                Some(format!("{name} {}", per_second.per_s()))
+            };
+            costs.into_iter().filter_map(cost).collect::<Vec<_>>().join(", ")
+        }
+
+        /// Whether deliveries expire before they are sent.
+        fn expires(&self) -> &'static str {
+            if self.would_expire { "yes" } else { "no" }
+        }
+
+        fn drain(&self) -> String {
+            match (self.drain_eta_s, self.drains) {
+                (Some(eta), _) if eta <= 0.0 => "nothing waits".to_owned(),
+                (Some(eta), _) => eta.seconds().to_string(),
+                (None, Some(false)) => "never".to_owned(),
+                (None, _) => "–".to_owned(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(text: &str) -> Typed {
+        Typed::read(&Fields::parse(text.as_bytes()))
+    }
+
+    #[test]
+    fn only_filled_rows_are_limits() {
+        let typed = fields("limit_second=10&burst_second=5&limit_minute=&limit_hour=x&margin_hour=y&max_in_flight=64");
+        let limits = json!([
+            {"period": "second", "limit": 10, "burst": 5}, {"period": "hour", "limit": "x", "margin_ms": "y"},
+        ]);
+        assert_eq!(typed.body(), json!({"rate_limits": limits, "min_interval_ms": null, "max_in_flight": 64}));
+        assert_eq!(fields("").body(), json!({"rate_limits": [], "min_interval_ms": null}));
+        assert_eq!((typed.text(), fields("").text()), ("10/s burst 5; 64 in flight".into(), "unlimited".into()));
+        let spaced = fields("limit_second=10&margin_second=50&min_interval_ms=100");
+        assert_eq!(spaced.text(), "10/s + 50 ms, 100 ms apart");
+        assert_eq!(spaced.body()["min_interval_ms"], json!(100));
+    }
+
+    #[test]
+    fn limits_survive_the_url_of_the_page() {
+        let typed =
+            fields("limit_second=10&burst_second=5&limit_day=9&margin_day=70&min_interval_ms=8&max_in_flight=64");
+        assert_eq!(Typed::decode(&typed.code()), Some(typed));
+        for code in
+            ["", "1", "10-1-.--.--.--.", "10-1-.--.--.--..x", "<b>-1-.--.--.--..1", "1-1.-.-.-.1.2", "1-.--.--.--..1"]
+        {
+            assert_eq!(Typed::decode(code), None, "{code}");
+        }
+    }
+}
