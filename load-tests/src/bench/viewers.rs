@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    backlog::thousands,
+    cost::thousands,
     figure::{Figure, Unit},
     results::Measured,
     rig::{BATCH, BATCH_CONNECTIONS, Rig, Running, SETTLE, requests},

@@ -1,0 +1,87 @@
+//! Drops the expired state of dead workers.
+
+use std::{sync::Arc, time::Duration};
+
+use weir_core::{Clock as _, claim::ClaimedDelivery};
+use weir_queue::{Mailbox, QueueResult};
+
+use crate::{
+    admission_estimates::AdmissionEstimates,
+    client::{ShardClient, unexpected},
+    codec::Entry,
+    keys::Shard,
+    scripts::Operation,
+    settlements::{PermitEnd, Settlements},
+};
+
+/// Entries and destinations that one call tidies, so that no script occupies the server for long.
+const TIDY_PAGE: i64 = 200;
+/// A reader that was idle for this long is removed from the consumer group. Much longer than any permit lives: a
+/// process that has only been cut off keeps its reader.
+const READER_IDLE: Duration = Duration::from_secs(600);
+
+pub(crate) struct Tidier {
+    client: Arc<ShardClient>,
+    settlements: Arc<Settlements>,
+    estimates: Arc<AdmissionEstimates>,
+    declined: Arc<Mailbox<ClaimedDelivery>>,
+}
+
+impl Tidier {
+    pub(crate) fn new(
+        client: &Arc<ShardClient>,
+        settlements: &Arc<Settlements>,
+        estimates: &Arc<AdmissionEstimates>,
+        declined: &Arc<Mailbox<ClaimedDelivery>>,
+    ) -> Self {
+        let (client, settlements) = (client.clone(), settlements.clone());
+        Self { client, settlements, estimates: estimates.clone(), declined: declined.clone() }
+    }
+
+    /// Drops expired state of dead workers, in Redis and in this process. Never returns.
+    pub(crate) async fn run(&self) {
+        loop {
+            tokio::time::sleep(self.client.config.tidy_every).await;
+            self.client.registry.tidy(self.client.clock.now());
+            self.estimates.tidy(self.client.clock.now());
+            for shard in Shard::all() {
+                if let Err(error) = self.tidy(shard).await {
+                    tracing::debug!(%error, "could not drop the expired state of dead workers; trying again later");
+                    break;
+                }
+            }
+        }
+    }
+
+    async fn tidy(&self, shard: Shard) -> QueueResult<()> {
+        loop {
+            let mut call = self.client.new_call(shard, Operation::Tidy);
+            call.arg(TIDY_PAGE)
+                .arg(self.client.config.unread_for.as_millis() as u64)
+                .arg(READER_IDLE.as_millis() as u64);
+            let mut answer = self.client.call(call).await?.values;
+            let dropped = answer.next_int().ok_or_else(unexpected)?;
+            let unread = answer.next_entries().ok_or_else(unexpected)?;
+            if !unread.is_empty() {
+                tracing::warn!(
+                    dropped,
+                    unread = unread.len(),
+                    "dropped permits that no worker has used; is a worker running?"
+                );
+            }
+            self.decline_unread(unread);
+            // Less than a page: no other entry is old enough.
+            if dropped < TIDY_PAGE {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends permits that left the delivery queue unread, and declines their deliveries.
+    fn decline_unread(&self, unread: Vec<Entry>) {
+        for entry in &unread {
+            self.settlements.end(entry.id, PermitEnd::Unused);
+        }
+        self.declined.add(unread.into_iter().map(|entry| entry.delivery).collect());
+    }
+}
