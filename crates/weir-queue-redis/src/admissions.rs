@@ -12,7 +12,6 @@ use weir_core::{
 use weir_queue::{Mailbox, QueueError};
 
 use crate::{
-    admission_estimates::AdmissionEstimates,
     batcher::Batcher,
     client::{ScriptAnswer, ShardClient},
     codec::Admitted,
@@ -26,60 +25,54 @@ type OfDestination = (DestinationId, Vec<ClaimedDelivery>);
 
 pub(crate) struct Admissions {
     client: Arc<ShardClient>,
-    estimates: Arc<AdmissionEstimates>,
     batcher: Batcher<ClaimedDelivery>,
-    /// Deliveries that could not be admitted.
-    declined: Arc<Mailbox<ClaimedDelivery>>,
+    /// Deliveries that could not be admitted, or whose permits no worker has read.
+    pub(crate) declined: Mailbox<ClaimedDelivery>,
 }
 
 impl Admissions {
-    pub(crate) fn new(
-        client: &Arc<ShardClient>,
-        estimates: &Arc<AdmissionEstimates>,
-        declined: &Arc<Mailbox<ClaimedDelivery>>,
-    ) -> Self {
-        let (client, estimates, declined) = (client.clone(), estimates.clone(), declined.clone());
-        Self { client, estimates, batcher: Batcher::new(BATCH, Duration::ZERO), declined }
+    pub(crate) fn new(client: &Arc<ShardClient>) -> Self {
+        let batcher = Batcher::new(BATCH, Duration::ZERO);
+        Self { client: client.clone(), batcher, declined: Mailbox::default() }
     }
 
     pub(crate) fn add(&self, deliveries: Vec<ClaimedDelivery>) {
         for delivery in deliveries {
             let id = delivery.claim.destination_id;
             if let Some(delivery) = self.batcher.add(Shard::of(id), delivery) {
-                self.estimates.declined(id, 1, self.client.clock.now());
+                self.client.estimates.declined(id, 1, self.client.clock.now());
                 self.declined.add(vec![delivery]);
             }
         }
     }
 
     /// Admits the deliveries of a shard. Never returns.
-    pub(crate) async fn run(&self, shard: Shard) {
+    pub(crate) async fn run(self: Arc<Self>, shard: Shard) {
         loop {
             let deliveries = self.batcher.next(shard).await;
             self.admit(shard, deliveries).await;
             // Each delivery was admitted or declined, or its claim has expired, so none is repeated.
-            self.batcher.finish(shard, Vec::new(), Ok(())).await;
+            self.batcher.finish(shard, Ok(()), Vec::new()).await;
         }
     }
 
     /// Repeats a call without an answer. Redis knows a call that ran by its name and gives the same answer again.
     async fn admit(&self, shard: Shard, deliveries: Vec<ClaimedDelivery>) {
         let mut backoff = Backoff::default();
-        let mut open = Some(Batch {
+        let mut batch = Batch {
             shard,
             destinations: by_destination(deliveries, |delivery| delivery.claim.destination_id).collect(),
             name: rand::random(),
             maybe_ran: false,
             generation: self.client.registry.generation(shard),
             process: self.client.heartbeat.process(),
-        });
-        while let Some(batch) = open {
-            open = self.try_admit(batch).await;
-            if open.is_some() {
-                tokio::time::sleep(backoff.fail_with_jitter(rand::random())).await;
+        };
+        while let Some(tried) = self.try_admit(batch).await {
+            tokio::time::sleep(backoff.fail_with_jitter(rand::random())).await;
+            if !tried.lasts_beyond(self.client.clock.now()) {
+                return;
             }
-            let now = self.client.clock.now();
-            open = open.filter(|batch| batch.lasts_beyond(now));
+            batch = tried;
         }
     }
 
@@ -89,7 +82,8 @@ impl Admissions {
         // Other processes resolve one that may have run.
         if !self.client.may_publish(batch.process) {
             if !batch.maybe_ran {
-                self.decline(batch);
+                self.record_refusal(&batch);
+                self.declined.add(batch.into_deliveries());
             }
             return None;
         }
@@ -106,38 +100,26 @@ impl Admissions {
                 None
             }
             Err(error) => {
-                // The claims can be released only if Redis has certainly not run the call. Otherwise it is repeated.
-                let is_first = !batch.maybe_ran;
-                batch.maybe_ran |= matches!(error, QueueError::Unknown(_));
-                if is_first {
+                if !batch.maybe_ran {
                     tracing::warn!(%error, "could not admit deliveries");
+                    // The first failure gives the reserved room back. A repetition has none to give back.
+                    self.record_refusal(&batch);
                 }
-                match batch.maybe_ran {
-                    true => {
-                        // The first failure gives the reserved room back. A repetition has none to give back.
-                        if is_first {
-                            self.record_refusal(&batch);
-                        }
-                        Some(batch)
-                    }
-                    false => {
-                        self.decline(batch);
-                        None
-                    }
+                // The claims can be released only if Redis has certainly not run the call. Otherwise it is repeated.
+                batch.maybe_ran |= matches!(error, QueueError::Unknown(_));
+                if batch.maybe_ran {
+                    return Some(batch);
                 }
+                self.declined.add(batch.into_deliveries());
+                None
             }
         }
-    }
-
-    fn decline(&self, batch: Batch) {
-        self.record_refusal(&batch);
-        self.declined.add(batch.destinations.into_iter().flat_map(|(_, deliveries)| deliveries).collect());
     }
 
     fn record_refusal(&self, batch: &Batch) {
         let now = self.client.clock.now();
         for (id, deliveries) in &batch.destinations {
-            self.estimates.declined(*id, deliveries.len() as u32, now);
+            self.client.estimates.declined(*id, deliveries.len() as u32, now);
         }
     }
 
@@ -152,9 +134,9 @@ impl Admissions {
             };
             // Redis admits from the front of the batch.
             let refused = deliveries.split_off(count.min(deliveries.len()));
-            self.estimates.admitted(id, deliveries.len() as u32, room, admits_from, now);
+            self.client.estimates.admitted(id, deliveries.len() as u32, room, admits_from, now);
             if !refused.is_empty() {
-                self.estimates.declined(id, refused.len() as u32, now);
+                self.client.estimates.declined(id, refused.len() as u32, now);
                 declined.extend(refused);
             }
         }
@@ -187,6 +169,10 @@ impl Batch {
             call.deliveries(deliveries, client.config.largest_inline_body);
         }
         call
+    }
+
+    fn into_deliveries(self) -> Vec<ClaimedDelivery> {
+        self.destinations.into_iter().flat_map(|(_, deliveries)| deliveries).collect()
     }
 
     /// Whether a claim has not expired. The sweep resolves expired claims.

@@ -1,8 +1,8 @@
 //! Collects the items of one kind of call. What arrives during a call goes together in the next one.
 //!
 //! Each shard has a queue of its own and one task that sends it, so that no shard waits for another, and no caller that
-//! is cancelled takes items with it. A batch that failed is sent again before anything else: a repetition must change
-//! nothing. Callers that wait for it learn of the failure.
+//! is cancelled takes items with it. Callers that wait for a call learn of its failure. Items whose repetition changes
+//! nothing go first in the next call after a failure.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, watch};
 use weir_queue::{QueueError, QueueResult};
 
 use crate::keys::{SHARDS, Shard};
@@ -34,31 +34,34 @@ pub(crate) struct Batcher<T> {
 struct Queue<T> {
     items: Mutex<Items<T>>,
     added: Notify,
-    /// A caller waits.
+    /// A caller waits for items.
     awaited: Notify,
+    progress: watch::Sender<Progress>,
 }
 
 struct Items<T> {
     /// In the order of sending.
     unsent: VecDeque<T>,
-    /// How many items have been taken for a call, and how many of these Redis has received.
+    /// How many items have been taken for a call.
     taken: u64,
-    sent: u64,
-    /// Callers, each with the number of items that it waits for.
-    waiters: Vec<(u64, oneshot::Sender<QueueResult<()>>)>,
 }
 
-impl<T> Items<T> {
-    /// The number of all items so far.
-    fn end(&self) -> u64 {
-        self.taken + self.unsent.len() as u64
-    }
+#[derive(Default)]
+struct Progress {
+    /// How many items need not be sent any more.
+    done: u64,
+    failures: u64,
+    last_failure: Option<QueueError>,
 }
 
 impl<T> Batcher<T> {
     pub(crate) fn new(most: usize, delay: Duration) -> Self {
-        let items = || Items { unsent: VecDeque::new(), taken: 0, sent: 0, waiters: Vec::new() };
-        let queue = |_| Queue { items: Mutex::new(items()), added: Notify::new(), awaited: Notify::new() };
+        let queue = |_| Queue {
+            items: Mutex::new(Items { unsent: VecDeque::new(), taken: 0 }),
+            added: Notify::new(),
+            awaited: Notify::new(),
+            progress: watch::Sender::default(),
+        };
         Self { queues: std::array::from_fn(queue), most, delay }
     }
 
@@ -87,9 +90,13 @@ impl<T> Batcher<T> {
         while queue.items.lock().unsent.is_empty() {
             queue.added.notified().await;
         }
-        let waits = |items: &Items<T>| items.waiters.is_empty() && items.unsent.len() < self.most;
-        if !self.delay.is_zero() && waits(&queue.items.lock()) {
-            let _ = tokio::time::timeout(self.delay, queue.awaited.notified()).await;
+        // Listen before looking whether a caller waits, so that none is missed in between.
+        let awaited = queue.awaited.notified();
+        tokio::pin!(awaited);
+        awaited.as_mut().enable();
+        let is_alone = queue.progress.receiver_count() == 0 && queue.items.lock().unsent.len() < self.most;
+        if is_alone && !self.delay.is_zero() {
+            let _ = tokio::time::timeout(self.delay, awaited).await;
         }
         let mut items = queue.items.lock();
         let count = items.unsent.len().min(self.most);
@@ -97,11 +104,25 @@ impl<T> Batcher<T> {
         items.unsent.drain(..count).collect()
     }
 
-    /// Ends the call of a batch. Waits a little after a failure.
-    pub(crate) async fn finish(&self, shard: Shard, batch: Vec<T>, sent: QueueResult<()>) {
-        let failed = sent.is_err();
-        self.queues[shard.index()].items.lock().finish(batch, sent);
-        if failed {
+    /// Ends a call. After a failure `again` is sent again, after a little while.
+    pub(crate) async fn finish(&self, shard: Shard, sent: QueueResult<()>, again: Vec<T>) {
+        let queue = &self.queues[shard.index()];
+        let done = {
+            let mut items = queue.items.lock();
+            if sent.is_err() {
+                items.taken -= again.len() as u64;
+                again.into_iter().rev().for_each(|item| items.unsent.push_front(item));
+            }
+            items.taken
+        };
+        let failure = sent.err();
+        let has_failed = failure.is_some();
+        queue.progress.send_modify(|progress| {
+            progress.done = done;
+            progress.failures += u64::from(has_failed);
+            progress.last_failure = failure;
+        });
+        if has_failed {
             tokio::time::sleep(RETRY).await;
         }
     }
@@ -109,39 +130,19 @@ impl<T> Batcher<T> {
 
 impl<T> Queue<T> {
     async fn flush(&self) -> QueueResult<()> {
-        let answered = {
-            let mut items = self.items.lock();
-            let end = items.end();
-            if items.sent == end {
-                return Ok(());
-            }
-            let (waiter, answered) = oneshot::channel();
-            items.waiters.push((end, waiter));
-            answered
+        let mut progress = self.progress.subscribe();
+        let end = {
+            let items = self.items.lock();
+            items.taken + items.unsent.len() as u64
         };
-        self.awaited.notify_one();
-        answered.await.unwrap_or_else(|_| Err(QueueError::Unknown("the queue was closed".to_owned())))
-    }
-}
-
-impl<T> Items<T> {
-    fn finish(&mut self, batch: Vec<T>, sent: QueueResult<()>) {
-        // Whoever waits learns of a failure at once, and decides how to go on.
-        let answered = match &sent {
-            Ok(()) => {
-                self.sent = self.taken;
-                let sent = self.sent;
-                self.waiters.extract_if(.., |(end, _)| *end <= sent).collect()
-            }
-            Err(_) => {
-                self.taken -= batch.len() as u64;
-                batch.into_iter().rev().for_each(|item| self.unsent.push_front(item));
-                std::mem::take(&mut self.waiters)
-            }
-        };
-        for (_, waiter) in answered {
-            // The caller may have been cancelled.
-            let _ = waiter.send(sent.clone());
+        let earlier = progress.borrow().failures;
+        self.awaited.notify_waiters();
+        // Whoever waits learns of a failure at once, and decides how to go on. The sender is in `self`, so the channel
+        // stays open.
+        let has_ended = |progress: &Progress| progress.done >= end || progress.failures > earlier;
+        match progress.wait_for(has_ended).await {
+            Ok(progress) if progress.done < end => progress.last_failure.clone().map_or(Ok(()), Err),
+            _ => Ok(()),
         }
     }
 }
@@ -154,22 +155,25 @@ mod tests {
 
     const SHARD: Shard = Shard::REFERENCE;
 
-    fn batcher(items: impl IntoIterator<Item = u32>) -> Batcher<u32> {
-        let batcher = Batcher::new(3, Duration::ZERO);
+    fn batcher(delay: Duration, items: impl IntoIterator<Item = u32>) -> Batcher<u32> {
+        let batcher = Batcher::new(3, delay);
         assert!(items.into_iter().all(|item| batcher.add(SHARD, item).is_none()));
         batcher
     }
 
+    fn failed() -> QueueResult<()> {
+        Err(QueueError::Refused("full".to_owned()))
+    }
+
     #[tokio::test]
     async fn items_go_in_order_and_a_caller_waits_for_those_before_it() {
-        let batcher = batcher(1..=4);
-        let flushed = batcher.flush([SHARD]);
-        tokio::pin!(flushed);
+        let batcher = batcher(Duration::ZERO, 1..=4);
+        let mut flushed = Box::pin(batcher.flush([SHARD]));
         assert!(flushed.as_mut().now_or_never().is_none());
         assert_eq!(batcher.add(SHARD, 5), None);
         for (batch, is_flushed) in [(vec![1, 2, 3], false), (vec![4, 5], true)] {
             assert_eq!(batcher.next(SHARD).await, batch);
-            batcher.finish(SHARD, batch, Ok(())).await;
+            batcher.finish(SHARD, Ok(()), batch).await;
             assert_eq!(flushed.as_mut().now_or_never().is_some(), is_flushed);
         }
         batcher.flush([SHARD]).await.expect("everything is sent");
@@ -177,44 +181,39 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_is_told_to_all_who_wait_and_its_batch_goes_first_again() {
-        let batcher = batcher(1..=4);
-        let flushed = batcher.flush([SHARD]);
-        tokio::pin!(flushed);
+        let batcher = batcher(Duration::ZERO, 1..=4);
+        let mut flushed = Box::pin(batcher.flush([SHARD]));
         assert!(flushed.as_mut().now_or_never().is_none());
         let batch = batcher.next(SHARD).await;
-        let finished = batcher.finish(SHARD, batch, Err(QueueError::Refused("full".to_owned())));
-        assert!(finished.now_or_never().is_none(), "it waits before the next call");
+        assert!(batcher.finish(SHARD, failed(), batch).now_or_never().is_none(), "it waits before the next call");
         assert!(flushed.await.is_err());
         assert_eq!(batcher.next(SHARD).await, [1, 2, 3]);
     }
 
     #[tokio::test]
-    async fn a_batch_whose_items_are_answered_one_by_one_is_sent_without_them() {
-        let batcher = batcher([1]);
-        let batch = batcher.next(SHARD).await;
-        assert_eq!(batch, [1]);
-        batcher.finish(SHARD, Vec::new(), Ok(())).await;
-        batcher.flush([SHARD]).await.expect("it is sent");
+    async fn items_that_are_not_sent_again_are_done() {
+        for sent in [Ok(()), failed()] {
+            let batcher = batcher(Duration::ZERO, [1]);
+            assert_eq!(batcher.next(SHARD).await, [1]);
+            batcher.finish(SHARD, sent, Vec::new()).await;
+            batcher.flush([SHARD]).await.expect("nothing is left to send");
+        }
     }
 
     #[tokio::test]
     async fn items_that_nobody_waits_for_stay_for_others_until_somebody_does() {
-        let batcher = Batcher::new(3, Duration::from_secs(9));
-        assert_eq!(batcher.add(SHARD, 1), None);
-        let next = batcher.next(SHARD);
-        tokio::pin!(next);
+        let batcher = batcher(Duration::from_secs(60), [1]);
+        let mut next = Box::pin(batcher.next(SHARD));
         assert!(next.as_mut().now_or_never().is_none());
         assert_eq!(batcher.add(SHARD, 2), None);
         assert!(next.as_mut().now_or_never().is_none());
-        let flushed = batcher.flush([SHARD]);
-        tokio::pin!(flushed);
+        let mut flushed = Box::pin(batcher.flush([SHARD]));
         assert!(flushed.as_mut().now_or_never().is_none());
         assert_eq!(next.now_or_never(), Some(vec![1, 2]));
     }
 
     #[tokio::test]
     async fn no_more_items_are_kept_than_the_maximum() {
-        let batcher = batcher(0..MAX_KEPT as u32);
-        assert_eq!(batcher.add(SHARD, 7), Some(7));
+        assert_eq!(batcher(Duration::ZERO, 0..MAX_KEPT as u32).add(SHARD, 7), Some(7));
     }
 }

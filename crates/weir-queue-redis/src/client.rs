@@ -1,5 +1,5 @@
-//! Calls of scripts on shards: the connection, the keys, the clock, and what this process knows of the shards'
-//! generations. All other parts of the queue hold it.
+//! Calls of scripts on shards: the connection, the keys, the clock, and what this process knows of Redis. All other parts
+//! of the queue hold it.
 
 use std::sync::Arc;
 
@@ -7,11 +7,13 @@ use weir_core::claim::ProcessId;
 use weir_queue::{PermitId, QueueError, QueueResult};
 
 use crate::{
+    admission_estimates::AdmissionEstimates,
     clock::RedisClock,
     codec::AnswerReader,
     config::RedisConfig,
     connect::Dialer,
     connection::{CallFailure, Connection, FailureCause},
+    due_times::DueTimes,
     heartbeat::OwnHeartbeat,
     keys::{Keys, Shard},
     permit_registry::PermitRegistry,
@@ -26,6 +28,8 @@ pub(crate) struct ShardClient {
     pub(crate) clock: Arc<RedisClock>,
     pub(crate) heartbeat: OwnHeartbeat,
     pub(crate) registry: PermitRegistry,
+    pub(crate) due_times: DueTimes,
+    pub(crate) estimates: AdmissionEstimates,
     repairs: Repairs,
 }
 
@@ -44,6 +48,8 @@ impl ShardClient {
             clock: Arc::new(RedisClock::new()),
             heartbeat: OwnHeartbeat::new(),
             registry: PermitRegistry::default(),
+            due_times: DueTimes::new(),
+            estimates: AdmissionEstimates::default(),
             repairs: Repairs::default(),
             config,
         }

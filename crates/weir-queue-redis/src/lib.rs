@@ -7,15 +7,16 @@
 //! ```text
 //! RedisQueue ── schedule.rs, publish.rs, permits.rs, leases.rs: the traits
 //!     ├─ reader: blocking reads of the delivery queue, each on a connection of its own
-//!     ├─ slots: requests for slots          ┐
-//!     ├─ settlements: ended permits         │ each with a batcher: what arrives during
-//!     ├─ wakes: each destination once       │ a call goes together in the next one
-//!     ├─ admissions: deliveries without a run ┘
-//!     ├─ due_times: when each shard has a due job ◀── notifications (pub/sub)
-//!     └─ tidying: expired state of dead workers
+//!     │                           each of these with a batcher:
+//!     ├─ slots: requests for slots
+//!     ├─ settlements: ended permits; tidying: expired state of dead workers
+//!     ├─ wakes: each destination once
+//!     └─ admissions: new deliveries that need no run
 //!          │
 //! ShardClient: calls of scripts ─┬─ connection: one shared connection, scripts in pipelines
 //!                                ├─ permit_registry: permits held by this process, and the known generations
+//!                                ├─ due_times: when each shard has a due job ◀── notifications (pub/sub)
+//!                                ├─ admission_estimates: which destinations admit new deliveries
 //!                                ├─ heartbeat: under which id, and until when, this process takes permits
 //!                                ├─ repairs: shards whose keys were damaged begin anew
 //!                                └─ timekeeping, clock: the offset to the server's TIME
@@ -52,22 +53,17 @@ mod wakes;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::Mutex, task::JoinSet};
-use weir_core::claim::ClaimedDelivery;
-use weir_queue::{Mailbox, QueueResult};
+use weir_queue::QueueResult;
 
 use self::{
-    admission_estimates::AdmissionEstimates,
     admissions::Admissions,
     client::{ShardClient, unexpected},
     connect::Dialer,
-    due_times::DueTimes,
     keys::Shard,
-    notifications::Notifications,
     reader::Reader,
     scripts::Operation,
     settlements::Settlements,
     slots::SlotRequests,
-    tidying::Tidier,
     wakes::Wakes,
 };
 pub use self::{
@@ -82,14 +78,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The schedule, permits and delivery queue of all processes that use this Redis.
 pub struct RedisQueue {
     client: Arc<ShardClient>,
-    due_times: Arc<DueTimes>,
     slot_requests: Arc<SlotRequests>,
     settlements: Arc<Settlements>,
     wakes: Arc<Wakes>,
-    estimates: Arc<AdmissionEstimates>,
     admissions: Arc<Admissions>,
-    /// Deliveries that could not be admitted, or whose permits no worker has read.
-    declined: Arc<Mailbox<ClaimedDelivery>>,
     /// Started by the first take: a process that only ingests reads no permits.
     reader: Mutex<Option<Reader>>,
     /// Tasks that end when the queue is dropped.
@@ -126,40 +118,21 @@ impl RedisQueue {
         client.take_possession(&address).await?;
         // The clock comes first: slots are given by it, and runs are due by it.
         client.start_clock().await.map_err(|error| OpenError::Unusable { address, error })?;
-        let (due_times, declined) = (Arc::new(DueTimes::new()), Arc::new(Mailbox::default()));
-        let slot_requests = Arc::new(SlotRequests::new(&client));
-        let settlements = Arc::new(Settlements::new(&client));
-        let estimates = Arc::new(AdmissionEstimates::default());
-        let wakes = Arc::new(Wakes::new(&client, &due_times, &estimates));
-        let admissions = Arc::new(Admissions::new(&client, &estimates, &declined));
+        let (slot_requests, settlements) = (Arc::new(SlotRequests::new(&client)), Arc::new(Settlements::new(&client)));
+        let (wakes, admissions) = (Arc::new(Wakes::new(&client)), Arc::new(Admissions::new(&client)));
         // The tasks of the queue. Dropping the set ends them.
         let mut background = JoinSet::new();
-        let clock = client.clone();
-        background.spawn(async move { clock.run_clock().await });
-        let notifications = Notifications { client: client.clone(), due_times: due_times.clone() };
-        background.spawn(async move { notifications.run().await });
-        let tidier = Tidier::new(&client, &settlements, &estimates, &declined);
-        background.spawn(async move { tidier.run().await });
+        background.spawn(client.clone().run_clock());
+        background.spawn(client.clone().run_notifications());
+        background.spawn(settlements.clone().run_tidying(admissions.clone()));
         for shard in Shard::all() {
-            let (slot_requests, settlements) = (slot_requests.clone(), settlements.clone());
-            let (wakes, admissions) = (wakes.clone(), admissions.clone());
-            background.spawn(async move { slot_requests.run(shard).await });
-            background.spawn(async move { settlements.run(shard).await });
-            background.spawn(async move { wakes.run(shard).await });
-            background.spawn(async move { admissions.run(shard).await });
+            background.spawn(slot_requests.clone().run(shard));
+            background.spawn(settlements.clone().run(shard));
+            background.spawn(wakes.clone().run(shard));
+            background.spawn(admissions.clone().run(shard));
         }
-        Ok(Self {
-            client,
-            due_times,
-            slot_requests,
-            settlements,
-            wakes,
-            estimates,
-            admissions,
-            declined,
-            reader: Mutex::new(None),
-            _background: background,
-        })
+        let (reader, _background) = (Mutex::new(None), background);
+        Ok(Self { client, slot_requests, settlements, wakes, admissions, reader, _background })
     }
 
     /// The clock of Redis. Slots are given by it, so a process with this queue must use it everywhere.

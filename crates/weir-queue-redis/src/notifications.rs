@@ -5,20 +5,15 @@ use std::{sync::Arc, time::Duration};
 use futures_util::StreamExt as _;
 use weir_core::Backoff;
 
-use crate::{client::ShardClient, codec::from_micros, due_times::DueTimes, keys::Shard};
+use crate::{client::ShardClient, codec::from_micros, keys::Shard};
 
 /// After this long without a notification the connection is tested with a ping. Until a broken connection is noticed,
 /// notifications are lost, and due jobs are found by the check of each second.
 const PING_AFTER: Duration = Duration::from_secs(5);
 
-pub(crate) struct Notifications {
-    pub(crate) client: Arc<ShardClient>,
-    pub(crate) due_times: Arc<DueTimes>,
-}
-
-impl Notifications {
+impl ShardClient {
     /// Receives notifications. Never returns.
-    pub(crate) async fn run(&self) {
+    pub(crate) async fn run_notifications(self: Arc<Self>) {
         let mut backoff = Backoff::default();
         loop {
             if let Err(error) = self.listen(&mut backoff).await {
@@ -29,8 +24,8 @@ impl Notifications {
     }
 
     async fn listen(&self, backoff: &mut Backoff) -> redis::RedisResult<()> {
-        let (mut connection, mut messages) = self.client.connection.dialer().pub_sub().await?.split();
-        connection.subscribe(self.client.keys.notifications()).await?;
+        let (mut connection, mut messages) = self.connection.dialer().pub_sub().await?.split();
+        connection.subscribe(self.keys.notifications()).await?;
         backoff.reset();
         loop {
             let Ok(message) = tokio::time::timeout(PING_AFTER, messages.next()).await else {
@@ -53,12 +48,12 @@ impl Notifications {
     fn apply_notification(&self, text: &str) -> Option<()> {
         let mut words = text.split(' ');
         let (kind, shard, value) = (words.next()?, words.next()?, words.next()?.parse::<u64>().ok()?);
-        if words.next() != Some(self.client.keys.installation()) {
+        if words.next() != Some(self.keys.installation()) {
             return Some(());
         }
         match kind {
             "due" => self.due_times.learn(Shard::parse(shard)?, from_micros(value.try_into().ok()?)),
-            "generation" => self.client.learn_generation(Shard::parse(shard)?, value),
+            "generation" => self.learn_generation(Shard::parse(shard)?, value),
             _ => return None,
         }
         Some(())

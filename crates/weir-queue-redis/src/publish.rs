@@ -87,7 +87,7 @@ impl RedisQueue {
             };
             // Each answer begins with the earliest due time of the shard. Another process may have set it, so learn it.
             if let Some(due) = values.next_time() {
-                self.due_times.learn(call.shard, due);
+                self.client.due_times.learn(call.shard, due);
             }
             // A refusal of the first try is certain. After a try that may have run, it may have published.
             for index in indexes {
@@ -109,7 +109,7 @@ impl RedisQueue {
             PublishOutcome::Unknown => return Published::Unknown,
         }
         if next.fast_path_ahead().is_some() {
-            self.estimates.backlog_ended(lease.destination_id, self.client.clock.now());
+            self.client.estimates.backlog_ended(lease.destination_id, self.client.clock.now());
         }
         Published::Done
     }

@@ -73,7 +73,7 @@ impl Schedule for RedisQueue {
         for ((shard, _), answered) in batches.iter().zip(self.client.call_all(&calls).await) {
             answered?;
             // The jobs of edited destinations are due at once.
-            self.due_times.learn(*shard, now);
+            self.client.due_times.learn(*shard, now);
         }
         Ok(())
     }
@@ -93,20 +93,20 @@ impl Schedule for RedisQueue {
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
         loop {
             // Listen before the due times are read, so that an earlier one that is learned in between is not missed.
-            let sooner = self.due_times.sooner();
+            let sooner = self.client.due_times.sooner();
             tokio::pin!(sooner);
             sooner.as_mut().enable();
             let now = self.client.clock.now();
-            let shards = self.due_times.take_due(now, max);
+            let shards = self.client.due_times.take_due(now, max);
             if !shards.is_empty() {
                 let leases = self.claim(&shards, max / shards.len(), lease_for).await?;
                 if !leases.is_empty() {
-                    return Ok(DueJobs { leases, depth: self.due_times.unread() });
+                    return Ok(DueJobs { leases, depth: self.client.due_times.unread() });
                 }
             }
             // Wait for the next due time, or until an earlier one is learned. The shards are checked again in either
             // case.
-            let wait = self.due_times.next().since(self.client.clock.now());
+            let wait = self.client.due_times.next().since(self.client.clock.now());
             let _ = tokio::time::timeout(wait, sooner).await;
         }
     }
@@ -118,11 +118,11 @@ impl Schedule for RedisQueue {
     }
 
     fn reserve(&self, destination: &Destination) -> bool {
-        self.estimates.reserve(destination.id, self.client.clock.now(), destination.settings.max_in_flight)
+        self.client.estimates.reserve(destination.id, self.client.clock.now(), destination.settings.max_in_flight)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
-        self.estimates.unreserve(destination_id);
+        self.client.estimates.unreserve(destination_id);
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
@@ -130,7 +130,7 @@ impl Schedule for RedisQueue {
     }
 
     async fn declined(&self) -> Vec<ClaimedDelivery> {
-        self.declined.take().await
+        self.admissions.declined.take().await
     }
 }
 
@@ -164,10 +164,10 @@ impl RedisQueue {
 
     fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> QueueResult<Vec<Lease>> {
         if let Some(due) = answered.values.next_time() {
-            self.due_times.learn(shard, due);
+            self.client.due_times.learn(shard, due);
         }
         let unread = answered.values.next_int().ok_or_else(unexpected)?;
-        self.due_times.set_unread(shard, unread.max(0) as usize);
+        self.client.due_times.set_unread(shard, unread.max(0) as usize);
         answered.values.next_leases().ok_or_else(unexpected)
     }
 }

@@ -45,7 +45,7 @@ struct EndedPermit {
 }
 
 pub(crate) struct Settlements {
-    client: Arc<ShardClient>,
+    pub(crate) client: Arc<ShardClient>,
     batcher: Batcher<EndedPermit>,
 }
 
@@ -72,13 +72,13 @@ impl Settlements {
     }
 
     /// Sends the settlements of a shard. Never returns.
-    pub(crate) async fn run(&self, shard: Shard) {
+    pub(crate) async fn run(self: Arc<Self>, shard: Shard) {
         loop {
             let batch = self.batcher.next(shard).await;
             let mut call = self.client.new_call(shard, Operation::Settle);
             DestinationSettlements::of_all(&batch).iter().for_each(|group| group.write(&mut call));
             let sent = self.client.call(call).await.map(drop);
-            self.batcher.finish(shard, batch, sent).await;
+            self.batcher.finish(shard, sent, batch).await;
         }
     }
 }

@@ -95,12 +95,12 @@ impl SlotRequests {
     }
 
     /// Asks for the slots of a shard. Never returns.
-    pub(crate) async fn run(&self, shard: Shard) {
+    pub(crate) async fn run(self: Arc<Self>, shard: Shard) {
         loop {
             let requests = self.batcher.next(shard).await;
             self.ask_for_slots(shard, requests).await;
             // Each request has its answer, so none is repeated.
-            self.batcher.finish(shard, Vec::new(), Ok(())).await;
+            self.batcher.finish(shard, Ok(()), Vec::new()).await;
         }
     }
 

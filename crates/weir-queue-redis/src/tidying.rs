@@ -2,13 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use weir_core::{Clock as _, claim::ClaimedDelivery};
-use weir_queue::{Mailbox, QueueResult};
+use weir_core::Clock as _;
+use weir_queue::QueueResult;
 
 use crate::{
-    admission_estimates::AdmissionEstimates,
-    client::{ShardClient, unexpected},
-    codec::Entry,
+    admissions::Admissions,
+    client::unexpected,
     keys::Shard,
     scripts::Operation,
     settlements::{PermitEnd, Settlements},
@@ -20,32 +19,16 @@ const TIDY_PAGE: i64 = 200;
 /// process that has only been cut off keeps its reader.
 const READER_IDLE: Duration = Duration::from_secs(600);
 
-pub(crate) struct Tidier {
-    client: Arc<ShardClient>,
-    settlements: Arc<Settlements>,
-    estimates: Arc<AdmissionEstimates>,
-    declined: Arc<Mailbox<ClaimedDelivery>>,
-}
-
-impl Tidier {
-    pub(crate) fn new(
-        client: &Arc<ShardClient>,
-        settlements: &Arc<Settlements>,
-        estimates: &Arc<AdmissionEstimates>,
-        declined: &Arc<Mailbox<ClaimedDelivery>>,
-    ) -> Self {
-        let (client, settlements) = (client.clone(), settlements.clone());
-        Self { client, settlements, estimates: estimates.clone(), declined: declined.clone() }
-    }
-
+impl Settlements {
     /// Drops expired state of dead workers, in Redis and in this process. Never returns.
-    pub(crate) async fn run(&self) {
+    pub(crate) async fn run_tidying(self: Arc<Self>, admissions: Arc<Admissions>) {
         loop {
             tokio::time::sleep(self.client.config.tidy_every).await;
-            self.client.registry.tidy(self.client.clock.now());
-            self.estimates.tidy(self.client.clock.now());
+            let now = self.client.clock.now();
+            self.client.registry.tidy(now);
+            self.client.estimates.tidy(now);
             for shard in Shard::all() {
-                if let Err(error) = self.tidy(shard).await {
+                if let Err(error) = self.tidy(shard, &admissions).await {
                     tracing::debug!(%error, "could not drop the expired state of dead workers; trying again later");
                     break;
                 }
@@ -53,7 +36,7 @@ impl Tidier {
         }
     }
 
-    async fn tidy(&self, shard: Shard) -> QueueResult<()> {
+    async fn tidy(&self, shard: Shard, admissions: &Admissions) -> QueueResult<()> {
         loop {
             let mut call = self.client.new_call(shard, Operation::Tidy);
             call.arg(TIDY_PAGE)
@@ -69,19 +52,13 @@ impl Tidier {
                     "dropped permits that no worker has used; is a worker running?"
                 );
             }
-            self.decline_unread(unread);
+            // Their permits end, and their deliveries are declined.
+            unread.iter().for_each(|entry| self.end(entry.id, PermitEnd::Unused));
+            admissions.declined.add(unread.into_iter().map(|entry| entry.delivery).collect());
             // Less than a page: no other entry is old enough.
             if dropped < TIDY_PAGE {
                 return Ok(());
             }
         }
-    }
-
-    /// Ends permits that left the delivery queue unread, and declines their deliveries.
-    fn decline_unread(&self, unread: Vec<Entry>) {
-        for entry in &unread {
-            self.settlements.end(entry.id, PermitEnd::Unused);
-        }
-        self.declined.add(unread.into_iter().map(|entry| entry.delivery).collect());
     }
 }

@@ -6,7 +6,7 @@
 //! the time ran evenly between two readings, and the confirmed time lies between them, both readings are right. If nobody
 //! confirms, nobody runs, and the first process decides: only one can write the next confirmation.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::try_join_all;
 use weir_core::Clock as _;
@@ -160,7 +160,7 @@ impl ShardClient {
     }
 
     /// Sets the clock every second, and at once when it is in doubt. Never returns.
-    pub(crate) async fn run_clock(&self) {
+    pub(crate) async fn run_clock(self: Arc<Self>) {
         let mut wait = CLOCK_EVERY;
         loop {
             // Wait for the next second, or until the clock is in doubt. The clock is set in either case.

@@ -7,25 +7,17 @@ use weir_core::{Clock as _, DestinationId, Timestamp};
 use weir_queue::{QueueResult, Wake};
 
 use crate::{
-    admission_estimates::AdmissionEstimates, batcher::Batcher, client::ShardClient, codec::from_micros,
-    due_times::DueTimes, keys::Shard, schedule::BATCH, scripts::Operation,
+    batcher::Batcher, client::ShardClient, codec::from_micros, keys::Shard, schedule::BATCH, scripts::Operation,
 };
 
 pub(crate) struct Wakes {
     client: Arc<ShardClient>,
-    due_times: Arc<DueTimes>,
-    estimates: Arc<AdmissionEstimates>,
     batcher: Batcher<Wake>,
 }
 
 impl Wakes {
-    pub(crate) fn new(
-        client: &Arc<ShardClient>,
-        due_times: &Arc<DueTimes>,
-        estimates: &Arc<AdmissionEstimates>,
-    ) -> Self {
-        let (client, due_times, estimates) = (client.clone(), due_times.clone(), estimates.clone());
-        Self { client, due_times, estimates, batcher: Batcher::new(BATCH, Duration::ZERO) }
+    pub(crate) fn new(client: &Arc<ShardClient>) -> Self {
+        Self { client: client.clone(), batcher: Batcher::new(BATCH, Duration::ZERO) }
     }
 
     /// Returns when Redis has received these wakes, or the call has failed.
@@ -38,11 +30,12 @@ impl Wakes {
     }
 
     /// Sends the wakes of a shard. Never returns.
-    pub(crate) async fn run(&self, shard: Shard) {
+    pub(crate) async fn run(self: Arc<Self>, shard: Shard) {
         loop {
             let batch = self.batcher.next(shard).await;
             let sent = self.send_batch(shard, &batch).await;
-            self.batcher.finish(shard, batch, sent).await;
+            // After a failure the sweep finds these destinations.
+            self.batcher.finish(shard, sent, Vec::new()).await;
         }
     }
 
@@ -63,14 +56,14 @@ impl Wakes {
         };
         for (id, due) in earliest {
             call.destination(id).not_before(due);
-            self.estimates.woken(id, generation_began, now);
+            self.client.estimates.woken(id, generation_began, now);
         }
         // A scheduler in this process may claim at once: its call comes after this one on the same connection.
         let first = wakes.iter().map(|wake| wake.due).min().unwrap_or(Timestamp::MAX);
-        self.due_times.learn(shard, first);
+        self.client.due_times.learn(shard, first);
         self.client.call(call).await?;
         // Learn again, in case the scheduler claimed before the wakes arrived.
-        self.due_times.learn(shard, first);
+        self.client.due_times.learn(shard, first);
         Ok(())
     }
 }
