@@ -48,8 +48,9 @@ struct Items<T> {
 
 #[derive(Default)]
 struct Progress {
-    /// How many items need not be sent any more.
+    /// How many items need not be sent any more, and the same after the last call that did not fail.
     done: u64,
+    received: u64,
     failures: u64,
     last_failure: Option<QueueError>,
 }
@@ -115,12 +116,16 @@ impl<T> Batcher<T> {
             }
             items.taken
         };
-        let failure = sent.err();
-        let has_failed = failure.is_some();
+        let has_failed = sent.is_err();
         queue.progress.send_modify(|progress| {
             progress.done = done;
-            progress.failures += u64::from(has_failed);
-            progress.last_failure = failure;
+            match sent {
+                Ok(()) => progress.received = done,
+                Err(failure) => {
+                    progress.failures += 1;
+                    progress.last_failure = Some(failure);
+                }
+            }
         });
         if has_failed {
             tokio::time::sleep(RETRY).await;
@@ -135,13 +140,16 @@ impl<T> Queue<T> {
             let items = self.items.lock();
             items.taken + items.unsent.len() as u64
         };
-        let earlier = progress.borrow().failures;
+        let earlier = match &*progress.borrow() {
+            Progress { done, .. } if *done >= end => return Ok(()),
+            Progress { failures, .. } => *failures,
+        };
         self.awaited.notify_waiters();
         // Whoever waits learns of a failure at once, and decides how to go on. The sender is in `self`, so the channel
         // stays open.
-        let has_ended = |progress: &Progress| progress.done >= end || progress.failures > earlier;
+        let has_ended = |progress: &Progress| progress.received >= end || progress.failures > earlier;
         match progress.wait_for(has_ended).await {
-            Ok(progress) if progress.done < end => progress.last_failure.clone().map_or(Ok(()), Err),
+            Ok(progress) if progress.received < end => progress.last_failure.clone().map_or(Ok(()), Err),
             _ => Ok(()),
         }
     }
@@ -191,11 +199,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn items_that_are_not_sent_again_are_done() {
+    async fn items_that_are_not_sent_again_are_done_and_their_failure_is_told() {
         for sent in [Ok(()), failed()] {
             let batcher = batcher(Duration::ZERO, [1]);
+            let mut flushed = Box::pin(batcher.flush([SHARD]));
+            assert!(flushed.as_mut().now_or_never().is_none());
             assert_eq!(batcher.next(SHARD).await, [1]);
-            batcher.finish(SHARD, sent, Vec::new()).await;
+            batcher.finish(SHARD, sent.clone(), Vec::new()).await;
+            assert_eq!(flushed.await.is_ok(), sent.is_ok());
             batcher.flush([SHARD]).await.expect("nothing is left to send");
         }
     }

@@ -134,6 +134,22 @@ impl Rig {
         Ok(BareCeiling { per_s: driven.per_second(), cpu_us })
     }
 
+    /// Posts requests of `size` events for a while, as fast as they are answered. Also returns the events a second, from
+    /// the first post to the last arrival.
+    pub(crate) async fn post(
+        &self,
+        running: &Running<'_>,
+        size: u64,
+        connections: usize,
+        span: Duration,
+    ) -> anyhow::Result<(Driven, f64)> {
+        let (path, body) = requests(size);
+        let driven = closed_loop(running.engine.address(), connections, Until::Elapsed(span), path, body).await?;
+        let events = driven.answered * size;
+        let last = self.receiver.all_arrived(events).await?;
+        Ok((driven, events as f64 / last.duration_since(driven.started).as_secs_f64()))
+    }
+
     /// Settings of an unlimited destination for events of type `bench`.
     pub(crate) fn unlimited(&self) -> Value {
         json!({"url": self.receiver.url(), "event_types": ["bench"], "max_in_flight": MAX_IN_FLIGHT})

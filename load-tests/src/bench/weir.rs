@@ -72,6 +72,11 @@ impl Weir {
         Api::new(self.address, None).ask(method, path, &body).await
     }
 
+    /// The number of deliveries that are waiting or in flight.
+    pub(crate) async fn backlog(&self, destination: &str) -> anyhow::Result<u64> {
+        Api::new(self.address, None).backlog(destination).await
+    }
+
     /// The CPU time that all its processes have used so far, in seconds.
     pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
         self.sum(process::cpu_s_of)
