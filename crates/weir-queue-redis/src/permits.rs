@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use weir_queue::{HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, Settled, SlotAnswer, SlotRequest};
 
-use crate::{RedisQueue, keys::Shard, reader::Reader, settlements::PermitEnd};
+use crate::{RedisQueue, keys::Shard, reader::Reader, settlements::Ending};
 
 #[async_trait]
 impl Permits for RedisQueue {
@@ -38,11 +38,11 @@ impl Permits for RedisQueue {
     }
 
     async fn settle(&self, settled: &[Settled]) -> QueueResult<()> {
-        self.end(settled.iter().map(|&Settled { id, answered }| (id, PermitEnd::Used { answered }))).await
+        self.end(settled.iter().map(|&Settled { id, answered }| (id, Ending::Used { answered }))).await
     }
 
     fn recorded(&self, ids: &[PermitId]) {
-        ids.iter().for_each(|&id| self.settlements.end(id, PermitEnd::Recorded));
+        ids.iter().for_each(|&id| self.settlements.end(id, Ending::Recorded));
     }
 
     fn losses(&self) -> u64 {
@@ -50,13 +50,13 @@ impl Permits for RedisQueue {
     }
 
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {
-        let end = |crowded| if crowded { PermitEnd::Crowded } else { PermitEnd::Unused };
+        let end = |crowded| if crowded { Ending::Crowded } else { Ending::Unused };
         self.end(permits.iter().map(|&HandedBack { id, crowded }| (id, end(crowded)))).await
     }
 }
 
 impl RedisQueue {
-    async fn end(&self, permits: impl Iterator<Item = (PermitId, PermitEnd)>) -> QueueResult<()> {
+    async fn end(&self, permits: impl Iterator<Item = (PermitId, Ending)>) -> QueueResult<()> {
         let mut shards = Vec::new();
         for (id, end) in permits {
             self.settlements.end(id, end);

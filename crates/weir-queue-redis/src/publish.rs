@@ -43,7 +43,7 @@ struct Batch {
 impl RedisQueue {
     /// Repeats calls without an answer. Redis knows a publication that ran by its name and gives the same answer again.
     pub(crate) async fn publish_all(&self, publications: &[Publication]) -> Vec<PublishOutcome> {
-        // Without a valid lease this process may count as dead, and others may have resolved its claims.
+        // Without a valid heartbeat this process may count as dead, and others may have resolved its claims.
         if !self.client.heartbeat.is_valid() {
             return vec![PublishOutcome::Stale; publications.len()];
         }

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{Clock as _, Destination, DestinationId, claim::ClaimedDelivery};
-use weir_queue::{DueJobs, Edit, Hold, Lease, Publication, Published, QueueResult, Schedule, Wake};
+use weir_queue::{DueJobs, Hold, Lease, Publication, Published, QueueResult, Schedule, TermsChange, Wake};
 
 use crate::{
     RedisQueue,
@@ -59,12 +59,12 @@ impl Schedule for RedisQueue {
         self.wakes.send(wakes).await
     }
 
-    async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
+    async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         let now = self.client.clock.now();
         let batches = by_shard(edits, |edit| edit.destination_id);
         let mut calls = Vec::new();
         for (shard, edits) in &batches {
-            let mut call = self.client.new_call(*shard, Operation::Edit);
+            let mut call = self.client.new_call(*shard, Operation::ChangeTerms);
             for edit in edits {
                 call.destination(edit.destination_id).terms(&edit.terms);
             }

@@ -54,7 +54,7 @@ const CHECKED_FOR: Duration = Duration::from_millis(5);
 pub(crate) enum Operation {
     Begin,
     Wake,
-    Edit,
+    ChangeTerms,
     Hold,
     Claim,
     Publish,
@@ -89,7 +89,7 @@ impl Operation {
         match self {
             Self::Begin => (PLAIN, lua!("begin")),
             Self::Wake => (PLAIN, lua!("wake")),
-            Self::Edit => (LIMITING, lua!("edit")),
+            Self::ChangeTerms => (LIMITING, lua!("change_terms")),
             Self::Hold => (LIMITING, lua!("hold")),
             Self::Claim => (PLAIN, lua!("claim")),
             Self::Publish => (ISSUING, lua!("publish")),

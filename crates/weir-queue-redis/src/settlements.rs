@@ -21,7 +21,7 @@ const BATCH_DELAY: Duration = Duration::from_millis(20);
 
 /// How a permit ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PermitEnd {
+pub(crate) enum Ending {
     /// The attempt has ended and is not recorded yet.
     Used {
         /// [`weir_queue::Settled::answered`].
@@ -38,7 +38,7 @@ pub(crate) enum PermitEnd {
 #[derive(Debug)]
 struct EndedPermit {
     id: PermitId,
-    end: PermitEnd,
+    end: Ending,
     generation: u64,
     /// Is removed from the delivery queue.
     entry: Option<String>,
@@ -56,11 +56,11 @@ impl Settlements {
 
     /// Ends a permit; Redis learns it with the next settlements. A used permit stays held until its attempt is
     /// recorded.
-    pub(crate) fn end(&self, id: PermitId, end: PermitEnd) {
+    pub(crate) fn end(&self, id: PermitId, end: Ending) {
         let (shard, registry) = (Shard::of(id.destination_id), &self.client.registry);
         let current = registry.generation(shard);
         let (generation, entry) = match end {
-            PermitEnd::Used { .. } => (registry.generation_of(id).unwrap_or(current), None),
+            Ending::Used { .. } => (registry.generation_of(id).unwrap_or(current), None),
             _ => registry.remove(id).map_or((current, None), |held| (held.generation, Some(held.entry))),
         };
         self.batcher.add(shard, EndedPermit { id, end, generation, entry });
@@ -109,14 +109,14 @@ impl<'s> DestinationSettlements<'s> {
             });
             let group = &mut groups[index];
             match end {
-                PermitEnd::Used { answered } => {
+                Ending::Used { answered } => {
                     group.used.push(*serial);
                     group.answered.push(*answered);
                 }
-                PermitEnd::Unused | PermitEnd::Crowded => group.unused.push(*serial),
-                PermitEnd::Recorded => {}
+                Ending::Unused | Ending::Crowded => group.unused.push(*serial),
+                Ending::Recorded => {}
             }
-            group.crowded += usize::from(*end == PermitEnd::Crowded);
+            group.crowded += usize::from(*end == Ending::Crowded);
             group.entries.extend(entry.as_deref());
         }
         groups

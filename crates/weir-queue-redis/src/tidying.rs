@@ -10,7 +10,7 @@ use crate::{
     client::unexpected,
     keys::Shard,
     scripts::Operation,
-    settlements::{PermitEnd, Settlements},
+    settlements::{Ending, Settlements},
 };
 
 /// Entries and destinations that one call tidies, so that no script occupies the server for long.
@@ -53,7 +53,7 @@ impl Settlements {
                 );
             }
             // Their permits end, and their deliveries are declined.
-            unread.iter().for_each(|entry| self.end(entry.id, PermitEnd::Unused));
+            unread.iter().for_each(|entry| self.end(entry.id, Ending::Unused));
             admissions.declined.add(unread.into_iter().map(|entry| entry.delivery).collect());
             // Less than a page: no other entry is old enough.
             if dropped < TIDY_PAGE {
