@@ -26,10 +26,10 @@ mod trace;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::ensure;
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 
+use crate::{engine, pages};
 use manifest::Scaling;
 use plan::Plan;
 use play::{Played, Settings};
@@ -69,17 +69,8 @@ pub(crate) async fn run(args: &AutoscaleArgs) -> anyhow::Result<bool> {
     };
     // The configuration is read from the manifests, so the tested one is the deployed one.
     let scaling = Scaling::read(&args.manifest)?;
-    let folder = match &args.report {
-        Some(folder) => folder.clone(),
-        // This program is in `target/release`.
-        None => std::env::current_exe()?.with_file_name("../load/autoscale"),
-    };
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let folder = folder.canonicalize()?;
-    let weir = match &args.weir {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("weir"),
-    };
+    let folder = pages::report_folder(args.report.as_deref(), "autoscale")?;
+    let weir = engine::program(args.weir.as_deref())?;
     let times = if args.short { SHORT } else { 1.0 };
     let settings = Settings { weir: &weir, scaling: &scaling, times, folder: &folder };
     let (played, unplayed) = play_all(&plans, &settings).await?;
@@ -99,17 +90,10 @@ pub(crate) async fn run(args: &AutoscaleArgs) -> anyhow::Result<bool> {
 
 /// Plays the plans one after the other. Also returns the names of the plans that could not be played.
 async fn play_all<'a>(plans: &'a [Plan], settings: &Settings<'_>) -> anyhow::Result<(Vec<Played>, Vec<&'a str>)> {
-    let mut terminate = signal(SignalKind::terminate())?;
     let (mut all, mut unplayed) = (Vec::new(), Vec::new());
     for (number, plan) in plans.iter().enumerate() {
         eprintln!("· {} ({}/{})", plan.name, number + 1, plans.len());
-        let played = tokio::select! {
-            played = play::play(plan, settings) => played,
-            // Dropping the run stops the processes that it started.
-            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
-            _ = terminate.recv() => bail!("terminated"),
-        };
-        match played {
+        match play::play(plan, settings).await {
             Ok(played) => {
                 // Report each run at once, so that an interruption later does not lose it.
                 print!("{}", summary::of(&played));

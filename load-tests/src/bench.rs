@@ -17,6 +17,7 @@ mod targets;
 mod weir;
 
 mod backlog;
+mod cost;
 mod destinations;
 mod edit;
 mod idle;

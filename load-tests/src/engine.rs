@@ -1,85 +1,26 @@
-//! The engine under test: `weir serve` as a child process on a fresh database, with its CPU time and memory.
+//! The processes of Weir that the harness starts.
 
-use std::{net::SocketAddr, path::Path, process::Stdio};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 use anyhow::Context;
-use bytes::Bytes;
-use hyper::Method;
-use serde_json::Value;
-use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use weir_test_support::{weir_command, weir_listens};
 
-use crate::{client::Connection, process};
-
-/// A running server. Dropping it kills the process and removes the database.
-pub(crate) struct Engine {
-    process: Child,
-    pid: u32,
-    address: SocketAddr,
-    folder: TempDir,
-}
-
-impl Engine {
-    /// Starts `weir` with the environment variables of `backing`, in a new folder inside `folder`.
-    pub(crate) async fn start(weir: &Path, folder: Option<&Path>, backing: &[(&str, String)]) -> anyhow::Result<Self> {
-        let folder = match folder {
-            Some(parent) => tempfile::tempdir_in(parent),
-            None => tempfile::tempdir(),
-        };
-        let folder = folder.context("cannot make a folder for the database")?;
-        let weir = weir.canonicalize().with_context(|| {
-            format!(
-                "there is no {}; build it with `cargo build --release -p weir`, or name another with --weir",
-                weir.display()
-            )
-        })?;
-        let mut process = command(&weir, "serve", folder.path(), backing).spawn().context("cannot start the engine")?;
-        let pid = process.id().context("the engine exited at once")?;
-        let address = listening(&mut process).await?;
-        Ok(Self { process, pid, address, folder })
-    }
-
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Creates a destination and returns its id.
-    pub(crate) async fn create_destination(&self, settings: Value) -> anyhow::Result<String> {
-        let answer = self.ask(Method::POST, "/v1/destinations", settings).await?;
-        Ok(answer["id"].as_str().context("a destination without an id")?.to_owned())
-    }
-
-    pub(crate) async fn ask(&self, method: Method, path: &str, body: Value) -> anyhow::Result<Value> {
-        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
-        let answer = Connection::open(self.address).await?.send(method, path, body).await?;
-        Ok(serde_json::from_slice(&answer)?)
-    }
-
-    /// The CPU time it has used so far, in seconds.
-    pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
-        process::cpu_s_of(self.pid)
-    }
-
-    /// Its resident memory, in MiB.
-    pub(crate) fn rss_mib(&self) -> anyhow::Result<f64> {
-        process::rss_mib_of(self.pid)
-    }
-
-    /// Its peak resident memory so far, in MiB.
-    pub(crate) fn peak_mib(&self) -> anyhow::Result<f64> {
-        process::peak_mib_of(self.pid)
-    }
-
-    /// The folder of its SQLite database.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Sends SIGKILL.
-    pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
-        Ok(self.process.kill().await?)
-    }
+/// The absolute path of the binary that is given, or of the one beside this program. Absolute, because the processes run
+/// in another folder.
+pub(crate) fn program(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let weir = given
+        .map_or_else(|| Ok(std::env::current_exe()?.with_file_name("weir")), |given| anyhow::Ok(given.to_owned()))?;
+    weir.canonicalize().with_context(|| {
+        format!(
+            "there is no {}; build it with `cargo build --release -p weir`, or name another with --weir",
+            weir.display()
+        )
+    })
 }
 
 /// Waits until a process of Weir listens and returns its address.

@@ -32,7 +32,9 @@ mod scenario;
 
 use std::{path::PathBuf, process::ExitCode};
 
+use anyhow::bail;
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Tests and measures Weir on this machine.
 #[derive(Debug, Parser)]
@@ -65,8 +67,14 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match act(Cli::parse().command).await {
-        Ok(code) => code,
+    // Dropping a command stops the processes that it started.
+    let ended = tokio::select! {
+        ended = act(Cli::parse().command) => ended,
+        interrupted = interrupted() => interrupted,
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("weir-load-tests: {error:#}");
             ExitCode::from(2)
@@ -74,34 +82,31 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Exit code 0 on success, 1 when a promise was broken or a topic not measured. A command that could not run at all is
-/// an error.
-async fn act(command: Command) -> anyhow::Result<ExitCode> {
+/// Returns whether every promise was kept and every topic measured. A command that could not run at all is an error.
+async fn act(command: Command) -> anyhow::Result<bool> {
     match command {
-        Command::Bench(args) => {
-            if !bench::run(&args).await? {
-                return Ok(ExitCode::FAILURE);
-            }
+        Command::Bench(args) => bench::run(&args).await,
+        Command::Run(args) => prove::run(&args).await,
+        Command::Autoscale(args) => autoscale::run(&args).await,
+        Command::Receivers(args) => receivers::run(&args).await,
+        Command::List => {
+            print!("{}", prove::list()?);
+            Ok(true)
         }
-        Command::Run(args) => {
-            if !prove::run(&args).await? {
-                return Ok(ExitCode::FAILURE);
-            }
+        Command::Compare { a, b } => {
+            print!("{}", compare::compare(&a, &b)?);
+            Ok(true)
         }
-        Command::Autoscale(args) => {
-            if !autoscale::run(&args).await? {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        Command::Receivers(args) => {
-            if !receivers::run(&args).await? {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        Command::List => print!("{}", prove::list()?),
-        Command::Compare { a, b } => print!("{}", compare::compare(&a, &b)?),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends with an error at ctrl-c or SIGTERM.
+async fn interrupted() -> anyhow::Result<bool> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        _ = terminate.recv() => bail!("terminated"),
+    }
 }
 
 #[cfg(test)]

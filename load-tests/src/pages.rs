@@ -3,7 +3,7 @@
 mod html;
 mod pictures;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,17 @@ impl Machine {
             harness: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
+}
+
+/// The folder of `--report`, or `target/load/NAME`. Makes it.
+pub(crate) fn report_folder(given: Option<&Path>, name: &str) -> anyhow::Result<PathBuf> {
+    let folder = match given {
+        Some(folder) => folder.to_owned(),
+        // This program is in `target/release`.
+        None => std::env::current_exe()?.with_file_name("../load").join(name),
+    };
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder.canonicalize()?)
 }
 
 impl Report {

@@ -7,14 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     clock::Timeline,
+    engine,
     judge::{self, Judgement},
-    pages::{Machine, Report, Run},
+    pages::{self, Machine, Report, Run},
     run::{self, Target, api::Api, capacity, fleet::Fleet},
     scenario::{Scenario, SetUp},
 };
@@ -49,25 +49,12 @@ pub(crate) struct RunArgs {
 /// Returns whether every promise was kept.
 pub(crate) async fn run(args: &RunArgs) -> anyhow::Result<bool> {
     let chosen = choose(args)?;
-    let folder = match &args.report {
-        Some(folder) => folder.clone(),
-        // This program is in `target/release`.
-        None => std::env::current_exe()?.with_file_name("../load").join(set_up_name(args)),
-    };
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let folder = folder.canonicalize()?;
+    let folder = pages::report_folder(args.report.as_deref(), set_up_name(args))?;
     let mut report = Report { machine: Machine::this(), began: Timeline::begin().now(), runs: Vec::new() };
-    let mut terminate = signal(SignalKind::terminate())?;
     let mut unplayed = Vec::new();
     for (number, scenario) in chosen.iter().enumerate() {
         eprintln!("· {} ({}/{})", scenario.name, number + 1, chosen.len());
-        let judgement = tokio::select! {
-            judgement = prove(args, scenario, &folder) => judgement,
-            // Dropping the run stops the processes that it started.
-            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
-            _ = terminate.recv() => bail!("terminated"),
-        };
-        let judgement = match judgement {
+        let judgement = match prove(args, scenario, &folder).await {
             Ok(judgement) => judgement,
             // A scenario that cannot be played does not stop the others.
             Err(error) => {
@@ -161,10 +148,7 @@ async fn target(args: &RunArgs, scenario: &Scenario, folder: &Path) -> anyhow::R
         return Ok(Target::Running(Api::at(url, args.api_key.clone()).await?));
     }
     let log = run::log_file(folder, &format!("{}-{}", scenario.name, args.spawn.as_str()))?;
-    let weir = match &args.weir {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("weir"),
-    };
+    let weir = engine::program(args.weir.as_deref())?;
     Ok(Target::Spawned(Box::new(Fleet::start(args.spawn, &weir, scenario.fleet, log).await?)))
 }
 

@@ -5,7 +5,7 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::clock;
@@ -67,7 +68,7 @@ impl Receiver {
     pub(crate) fn reset(&self, noting: bool) {
         self.arrived.store(0, Ordering::Relaxed);
         self.noting.store(noting, Ordering::Relaxed);
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.noted.lock().clear();
     }
 
     /// Waits until exactly `expected` requests have arrived and returns the time of the last arrival.
@@ -103,7 +104,7 @@ impl Receiver {
 
     /// The noted arrivals: number and instant.
     pub(crate) fn noted(&self) -> Vec<(u64, Instant)> {
-        std::mem::take(&mut self.noted.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.noted.lock())
     }
 
     async fn serve(self: Arc<Self>, stream: TcpStream) {
@@ -120,7 +121,7 @@ impl Receiver {
             if self.noting.load(Ordering::Relaxed)
                 && let Some(number) = number_in(&body.to_bytes())
             {
-                self.noted.lock().unwrap_or_else(PoisonError::into_inner).push((number, now));
+                self.noted.lock().push((number, now));
             }
             self.last.fetch_max(now.duration_since(self.epoch).as_nanos() as u64, Ordering::Relaxed);
             self.arrived.fetch_add(1, Ordering::Release);

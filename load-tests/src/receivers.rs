@@ -16,11 +16,11 @@ mod verdict;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
+    engine, pages,
     run::{self, api::Api, fleet::Fleet},
     scenario::{Roles, SetUp},
 };
@@ -61,23 +61,9 @@ const QUICK_S: (u64, u64) = (40, 12);
 /// Returns whether every wanted figure was reached.
 pub(crate) async fn run(args: &ReceiversArgs) -> anyhow::Result<bool> {
     let cases = choose(&args.receivers)?;
-    let folder = match &args.report {
-        Some(folder) => folder.clone(),
-        // This program is in `target/release`.
-        None => std::env::current_exe()?.with_file_name("../load/receivers"),
-    };
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let weir = match &args.weir {
-        Some(path) => path.clone(),
-        None => std::env::current_exe()?.with_file_name("weir"),
-    };
-    let mut terminate = signal(SignalKind::terminate())?;
-    let (played, unplayed) = tokio::select! {
-        played = play(&cases, args, &weir, &folder) => played?,
-        // Dropping the run stops the processes that it started.
-        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
-        _ = terminate.recv() => bail!("terminated"),
-    };
+    let folder = pages::report_folder(args.report.as_deref(), "receivers")?;
+    let weir = engine::program(args.weir.as_deref())?;
+    let (played, unplayed) = play(&cases, args, &weir, &folder).await?;
     std::fs::write(folder.join(format!("{}.md", args.spawn.as_str())), page::table(&played))?;
     if args.results {
         page::write(Path::new("docs/guides/limits.md"), args.spawn, &played)?;

@@ -8,13 +8,10 @@ mod publisher;
 pub(crate) mod receivers;
 mod steps;
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use weir_core::{RateLimits, Timestamp};
@@ -89,7 +86,7 @@ pub(crate) async fn record(scenario: &Scenario, mut target: Target, host: &str) 
     steps?;
     let mut recording = runner.recording;
     recording.published = published;
-    recording.events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+    recording.events = std::mem::take(&mut *events.lock());
     // Wait until everything has arrived, drained and been recorded, or until the deadline.
     wait_for_arrivals(&recording, &arrivals, deadline).await;
     recording.drained = drained(&api, &ids, &recording, timeline, deadline).await?;

@@ -12,7 +12,7 @@ use std::{
 use axum::extract::FromRef;
 use weir_api_types::QueueDepths;
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
-use weir_queue::{Edit, QueueError, QueueResult, SharedQueue, Terms, Wake};
+use weir_queue::{QueueError, QueueResult, SharedQueue, Terms, TermsChange, Wake};
 use weir_store::SharedStore;
 
 use crate::{
@@ -114,7 +114,7 @@ impl ApiState {
     /// permits. The change is already committed, and every run reads it from the store.
     pub(crate) async fn announce_edit(&self, destination_id: DestinationId, terms: Terms) {
         let queue = self.queue.clone();
-        if let Err(error) = in_time(async move { queue.edited(&[Edit { destination_id, terms }]).await }).await {
+        if let Err(error) = in_time(async move { queue.edited(&[TermsChange { destination_id, terms }]).await }).await {
             tracing::warn!(%error, %destination_id, "cannot announce an edit now; the next run reads it");
         }
     }

@@ -4,12 +4,9 @@
 //! estimate costs two writes of the store and a delay. So after a refusal the estimate admits nothing for a pause,
 //! which doubles with each further refusal. A run of this process that finds no backlog ends the pause at once.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
+use parking_lot::Mutex;
 use weir_core::{Backoff, DestinationId, Timestamp};
 use weir_queue::LAST_OLD_START;
 
@@ -46,16 +43,11 @@ impl Estimate {
 pub(crate) struct AdmissionEstimates(Mutex<HashMap<DestinationId, Estimate>>);
 
 impl AdmissionEstimates {
-    // A panic while the lock is held is a bug already reported; an estimate is complete at any time.
-    fn estimates(&self) -> MutexGuard<'_, HashMap<DestinationId, Estimate>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A run of the destination was requested. After it, one delivery may be tried. In a generation that has just begun,
     /// and for a job that Redis may not have yet, the run may be late. It would treat the claim of that delivery as a
     /// claim whose permit was lost. So there is no try before a run of such a claim would not be held up any more.
     pub(crate) fn woken(&self, id: DestinationId, generation_began: Timestamp, now: Timestamp) {
-        let mut estimates = self.estimates();
+        let mut estimates = self.0.lock();
         let has_job = estimates.get(&id).is_some_and(|estimate| estimate.is_recent(now));
         let admits_from = match has_job {
             true => (now + FIRST_PAUSE).max(generation_began + LAST_OLD_START),
@@ -79,7 +71,7 @@ impl AdmissionEstimates {
     /// Called when a run found less than it was allowed to claim, so there is no backlog. One delivery may be admitted
     /// at once; the answer of the script then says how much room there is.
     pub(crate) fn backlog_ended(&self, id: DestinationId, now: Timestamp) {
-        if let Some(estimate) = self.estimates().get_mut(&id) {
+        if let Some(estimate) = self.0.lock().get_mut(&id) {
             *estimate = Estimate {
                 admits_from: now,
                 room: estimate.room.max(1),
@@ -92,7 +84,7 @@ impl AdmissionEstimates {
 
     /// Redis admitted `count` deliveries with reserved room, and has room for `room` more from `admits_from` on.
     pub(crate) fn admitted(&self, id: DestinationId, count: u32, room: u32, admits_from: Timestamp, now: Timestamp) {
-        if let Some(estimate) = self.estimates().get_mut(&id) {
+        if let Some(estimate) = self.0.lock().get_mut(&id) {
             let reserved = estimate.reserved.saturating_sub(count);
             *estimate = Estimate { admits_from, room, reserved, pauses: PAUSES, updated_at: now };
         }
@@ -100,7 +92,7 @@ impl AdmissionEstimates {
 
     /// Redis refused `count` deliveries.
     pub(crate) fn declined(&self, id: DestinationId, count: u32, now: Timestamp) {
-        if let Some(estimate) = self.estimates().get_mut(&id) {
+        if let Some(estimate) = self.0.lock().get_mut(&id) {
             estimate.admits_from = now + estimate.pauses.fail();
             estimate.room = 1;
             estimate.reserved = estimate.reserved.saturating_sub(count);
@@ -110,7 +102,7 @@ impl AdmissionEstimates {
 
     /// Reserves room for one permit, if there is any.
     pub(crate) fn reserve(&self, id: DestinationId, now: Timestamp, max_in_flight: u32) -> bool {
-        let mut estimates = self.estimates();
+        let mut estimates = self.0.lock();
         let usable = |estimate: &&mut Estimate| estimate.admits_from <= now && estimate.is_recent(now);
         let Some(estimate) = estimates.get_mut(&id).filter(usable) else {
             return false;
@@ -122,14 +114,14 @@ impl AdmissionEstimates {
 
     /// Releases the room of one permit.
     pub(crate) fn unreserve(&self, id: DestinationId) {
-        if let Some(estimate) = self.estimates().get_mut(&id) {
+        if let Some(estimate) = self.0.lock().get_mut(&id) {
             estimate.reserved = estimate.reserved.saturating_sub(1);
         }
     }
 
     /// Drops estimates that are out of date.
     pub(crate) fn tidy(&self, now: Timestamp) {
-        self.estimates().retain(|_, estimate| estimate.reserved > 0 || estimate.is_recent(now));
+        self.0.lock().retain(|_, estimate| estimate.reserved > 0 || estimate.is_recent(now));
     }
 }
 
@@ -219,6 +211,6 @@ mod tests {
         let estimates = AdmissionEstimates::default();
         estimates.woken(id(), LONG_AGO, NOW);
         estimates.tidy(NOW + KEPT_FOR);
-        assert!(estimates.estimates().is_empty());
+        assert!(estimates.0.lock().is_empty());
     }
 }

@@ -1,8 +1,9 @@
-//! Sends deliveries to Redis that were claimed as they were stored. Deliveries that arrive during a call go together in
-//! the next call.
+//! Sends deliveries to Redis that were claimed as they were stored.
 //!
 //! If an answer is lost, the call may have run and its permits may be in the delivery queue. The call is repeated under
 //! its name until there is an answer or the claims have expired. Claims are released only if nothing was published.
+
+use std::{sync::Arc, time::Duration};
 
 use weir_core::{
     Backoff, Clock as _, DestinationId, Timestamp,
@@ -11,121 +12,142 @@ use weir_core::{
 use weir_queue::{Mailbox, QueueError};
 
 use crate::{
+    batcher::Batcher,
+    client::{ScriptAnswer, ShardClient},
     codec::Admitted,
     keys::Shard,
-    schedule::{by_destination, by_shard},
+    schedule::{BATCH, by_destination},
     scripts::{Call, Operation},
-    shard_context::{ScriptAnswer, ShardContext},
 };
 
 /// Deliveries of one destination.
-type Group = (DestinationId, Vec<ClaimedDelivery>);
+type OfDestination = (DestinationId, Vec<ClaimedDelivery>);
 
-#[derive(Default)]
 pub(crate) struct Admissions {
-    added: Mailbox<ClaimedDelivery>,
-    declined: Mailbox<ClaimedDelivery>,
+    client: Arc<ShardClient>,
+    batcher: Batcher<ClaimedDelivery>,
+    /// Deliveries that could not be admitted, or whose permits no worker has read.
+    pub(crate) declined: Mailbox<ClaimedDelivery>,
 }
 
 impl Admissions {
+    pub(crate) fn new(client: &Arc<ShardClient>) -> Self {
+        let batcher = Batcher::new(BATCH, Duration::ZERO);
+        Self { client: client.clone(), batcher, declined: Mailbox::default() }
+    }
+
     pub(crate) fn add(&self, deliveries: Vec<ClaimedDelivery>) {
-        self.added.add(deliveries);
-    }
-
-    /// Waits for deliveries that could not be admitted.
-    pub(crate) async fn declined(&self) -> Vec<ClaimedDelivery> {
-        self.declined.take().await
-    }
-
-    pub(crate) fn decline(&self, deliveries: Vec<ClaimedDelivery>) {
-        self.declined.add(deliveries);
-    }
-
-    /// Admits deliveries. Never returns.
-    pub(crate) async fn run(&self, context: &ShardContext) {
-        loop {
-            let deliveries = self.added.take().await;
-            self.admit(context, deliveries).await;
+        for delivery in deliveries {
+            let id = delivery.claim.destination_id;
+            if let Some(delivery) = self.batcher.add(Shard::of(id), delivery) {
+                self.client.estimates.declined(id, 1, self.client.clock.now());
+                self.declined.add(vec![delivery]);
+            }
         }
     }
 
-    /// Repeats calls without an answer. Redis knows a call that ran by its name and gives the same answer again.
-    async fn admit(&self, context: &ShardContext, deliveries: Vec<ClaimedDelivery>) {
-        // One call for each shard, or several if there are many destinations. Each call has a name, so that Redis
-        // recognises a repeated call.
-        let mut open: Vec<Batch> =
-            by_shard(by_destination(deliveries, |delivery| delivery.claim.destination_id), |(id, _)| *id)
-                .into_iter()
-                .enumerate()
-                .map(|(index, (shard, groups))| {
-                    let generation = context.registry.generation(shard);
-                    let process = context.lease.process();
-                    Batch { shard, groups, index, name: rand::random(), maybe_ran: false, generation, process }
-                })
-                .collect();
-        // Batches without an answer are repeated until there is one or all their claims have expired.
-        let mut backoff = Backoff::default();
+    /// Admits the deliveries of a shard. Never returns.
+    pub(crate) async fn run(self: Arc<Self>, shard: Shard) {
         loop {
-            self.try_admit(context, &mut open).await;
-            if open.is_empty() {
+            let deliveries = self.batcher.next(shard).await;
+            self.admit(shard, deliveries).await;
+            // Each delivery was admitted or declined, or its claim has expired, so none is repeated.
+            self.batcher.finish(shard, Ok(()), Vec::new()).await;
+        }
+    }
+
+    /// Repeats a call without an answer. Redis knows a call that ran by its name and gives the same answer again.
+    async fn admit(&self, shard: Shard, deliveries: Vec<ClaimedDelivery>) {
+        let mut backoff = Backoff::default();
+        let mut batch = Batch {
+            shard,
+            destinations: by_destination(deliveries, |delivery| delivery.claim.destination_id).collect(),
+            name: rand::random(),
+            maybe_ran: false,
+            generation: self.client.registry.generation(shard),
+            process: self.client.heartbeat.process(),
+        };
+        while let Some(tried) = self.try_admit(batch).await {
+            tokio::time::sleep(backoff.fail_with_jitter(rand::random())).await;
+            if !tried.lasts_beyond(self.client.clock.now()) {
                 return;
             }
-            tokio::time::sleep(backoff.fail_with_jitter(rand::random())).await;
-            let now = context.clock.now();
-            open.retain(|batch| batch.lasts_beyond(now));
+            batch = tried;
         }
     }
 
-    /// Makes one call for each batch. Keeps the batches that may have run.
-    async fn try_admit(&self, context: &ShardContext, open: &mut Vec<Batch>) {
-        // Without a valid lease this process was declared dead, or will be. It declines the batches that did not run.
-        // Other processes resolve the batches that may have run.
-        let (valid, expired): (Vec<_>, Vec<_>) = open.drain(..).partition(|batch| context.may_publish(batch.process));
-        *open = valid;
-        for batch in expired.into_iter().filter(|batch| !batch.maybe_ran) {
-            batch.record_refusal(context);
-            self.declined.add(batch.into_deliveries());
+    /// Makes one call. Returns the batch if it may have run.
+    async fn try_admit(&self, mut batch: Batch) -> Option<Batch> {
+        // Without a valid heartbeat this process was declared dead, or will be. It declines a batch that did not run.
+        // Other processes resolve one that may have run.
+        if !self.client.may_publish(batch.process) {
+            if !batch.maybe_ran {
+                self.record_refusal(&batch);
+                self.declined.add(batch.into_deliveries());
+            }
+            return None;
         }
         // A call has the name of its batch in every try.
-        let calls: Vec<Call> = open.iter().map(|batch| batch.call(context)).collect();
-        let answers = context.call_all(&calls).await;
-        for (mut batch, answered) in std::mem::take(open).into_iter().zip(answers) {
-            match answered {
-                Ok(answered) => {
-                    // A new generation does not know the names of earlier calls. If an earlier try may have run,
-                    // declined deliveries are not released: their claims must expire.
-                    let is_certain = !batch.maybe_ran || answered.generation == batch.generation;
-                    let declined = record_admitted(context, batch.groups, answered);
-                    if is_certain {
-                        self.declined.add(declined);
-                    }
+        match self.client.call(batch.call(&self.client)).await {
+            Ok(answered) => {
+                // A new generation does not know the names of earlier calls. If an earlier try may have run, declined
+                // deliveries are not released: their claims must expire.
+                let is_certain = !batch.maybe_ran || answered.generation == batch.generation;
+                let declined = self.record_admitted(batch.destinations, answered);
+                if is_certain {
+                    self.declined.add(declined);
                 }
-                Err(error) => {
+                None
+            }
+            Err(error) => {
+                if !batch.maybe_ran {
+                    tracing::warn!(%error, "could not admit deliveries");
                     // The first failure gives the reserved room back. A repetition has none to give back.
-                    if !batch.maybe_ran {
-                        tracing::warn!(%error, "could not admit deliveries");
-                        batch.record_refusal(context);
-                    }
-                    // The claims can be released only if Redis has certainly not run the call. Otherwise it is
-                    // repeated.
-                    batch.maybe_ran |= matches!(error, QueueError::Unknown(_));
-                    if batch.maybe_ran {
-                        open.push(batch);
-                    } else {
-                        self.declined.add(batch.into_deliveries());
-                    }
+                    self.record_refusal(&batch);
                 }
+                // The claims can be released only if Redis has certainly not run the call. Otherwise it is repeated.
+                batch.maybe_ran |= matches!(error, QueueError::Unknown(_));
+                if batch.maybe_ran {
+                    return Some(batch);
+                }
+                self.declined.add(batch.into_deliveries());
+                None
             }
         }
+    }
+
+    fn record_refusal(&self, batch: &Batch) {
+        let now = self.client.clock.now();
+        for (id, deliveries) in &batch.destinations {
+            self.client.estimates.declined(*id, deliveries.len() as u32, now);
+        }
+    }
+
+    /// Learns which deliveries were admitted, and returns the refused ones.
+    fn record_admitted(&self, destinations: Vec<OfDestination>, mut answered: ScriptAnswer) -> Vec<ClaimedDelivery> {
+        let mut declined = Vec::new();
+        for (id, mut deliveries) in destinations {
+            let now = self.client.clock.now();
+            let Some(Admitted { count, room, admits_from }) = answered.values.next_admitted() else {
+                tracing::warn!("the answer has an unexpected shape; the claims will expire");
+                break;
+            };
+            // Redis admits from the front of the batch.
+            let refused = deliveries.split_off(count.min(deliveries.len()));
+            self.client.estimates.admitted(id, deliveries.len() as u32, room, admits_from, now);
+            if !refused.is_empty() {
+                self.client.estimates.declined(id, refused.len() as u32, now);
+                declined.extend(refused);
+            }
+        }
+        declined
     }
 }
 
 /// The deliveries of one call.
 struct Batch {
     shard: Shard,
-    groups: Vec<Group>,
-    /// The position among the batches of one round.
-    index: usize,
+    destinations: Vec<OfDestination>,
     name: u64,
     /// An earlier try may have run.
     maybe_ran: bool,
@@ -136,54 +158,25 @@ struct Batch {
 }
 
 impl Batch {
-    fn call(&self, context: &ShardContext) -> Call {
-        let mut call = context.new_call(self.shard, Operation::Admit);
-        call.arg(format!("{}:{}", context.lease.name, self.index))
-            .arg(self.name.to_string())
-            .arg(u8::from(self.maybe_ran));
-        for (id, deliveries) in &self.groups {
+    fn call(&self, client: &ShardClient) -> Call {
+        let mut call = client.new_call(self.shard, Operation::Admit);
+        call.arg(&client.heartbeat.name).arg(self.name.to_string()).arg(u8::from(self.maybe_ran));
+        for (id, deliveries) in &self.destinations {
             // The deliveries were stored at about the same time, so the version of the last one stands for all. Without
             // a destination the version matches no terms.
             let version = deliveries.last().and_then(|delivery| delivery.destination.as_ref()).map(|of| of.updated_at);
             call.destination(*id).version(version.unwrap_or(Timestamp::MIN));
-            call.deliveries(deliveries, context.config.largest_inline_body);
+            call.deliveries(deliveries, client.config.largest_inline_body);
         }
         call
     }
 
     fn into_deliveries(self) -> Vec<ClaimedDelivery> {
-        self.groups.into_iter().flat_map(|(_, deliveries)| deliveries).collect()
+        self.destinations.into_iter().flat_map(|(_, deliveries)| deliveries).collect()
     }
 
     /// Whether a claim has not expired. The sweep resolves expired claims.
     fn lasts_beyond(&self, now: Timestamp) -> bool {
-        self.groups.iter().any(|(_, deliveries)| deliveries.iter().any(|delivery| delivery.expires_at > now))
+        self.destinations.iter().any(|(_, deliveries)| deliveries.iter().any(|delivery| delivery.expires_at > now))
     }
-
-    fn record_refusal(&self, context: &ShardContext) {
-        let now = context.clock.now();
-        for (id, deliveries) in &self.groups {
-            context.admission_estimates.declined(*id, deliveries.len() as u32, now);
-        }
-    }
-}
-
-/// Learns which deliveries were admitted, and returns the refused ones.
-fn record_admitted(context: &ShardContext, groups: Vec<Group>, mut answered: ScriptAnswer) -> Vec<ClaimedDelivery> {
-    let mut declined = Vec::new();
-    for (id, mut deliveries) in groups {
-        let now = context.clock.now();
-        let Some(Admitted { count, room, admits_from }) = answered.values.next_admitted() else {
-            tracing::warn!("the answer has an unexpected shape; the claims will expire");
-            break;
-        };
-        // Redis admits from the front of the batch.
-        let refused = deliveries.split_off(count.min(deliveries.len()));
-        context.admission_estimates.admitted(id, deliveries.len() as u32, room, admits_from, now);
-        if !refused.is_empty() {
-            context.admission_estimates.declined(id, refused.len() as u32, now);
-            declined.extend(refused);
-        }
-    }
-    declined
 }

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use weir_core::{Clock, Slot, Timestamp};
 
 pub(crate) use self::offset::{Bounds, Offset};
@@ -43,6 +43,8 @@ pub struct RedisClock {
     latest: AtomicI64,
     /// Whether the time of this process is that of all processes. Only then it gets slots and its calls state the time.
     is_verified: watch::Sender<bool>,
+    /// Notified when an answer of Redis suggests that its clock was changed.
+    pub(crate) doubt: Notify,
     /// When a large error may be reported again, by the monotonic clock.
     warn_from: AtomicI64,
 }
@@ -62,6 +64,7 @@ impl RedisClock {
             shards: Default::default(),
             latest: AtomicI64::new(0),
             is_verified: watch::Sender::new(false),
+            doubt: Notify::new(),
             warn_from: AtomicI64::new(0),
         }
     }

@@ -8,14 +8,13 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes};
 use redis::Value;
 use weir_core::{
-    DeliveryId, DestinationId, EventId, Limiter, Timestamp, TraceParent,
+    DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, Timestamp, TraceParent,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
+    limit::MinInterval,
     limiter::{LimitCursor, LimiterParts},
 };
 use weir_queue::{Lease, PermitId};
-
-use crate::scripts::{from_micros, read_interval, read_limit};
 
 /// An entry of the delivery queue.
 #[derive(Debug, Clone)]
@@ -284,6 +283,23 @@ impl AnswerReader {
         }
         Some(LimiterParts { cursors, min_interval, last_start, held_until }.into())
     }
+}
+
+/// Reads a limit in the format of `Call::limits`.
+fn read_limit([limit, period, burst, margin]: [i64; 4]) -> Option<RateLimit> {
+    let period = *Period::ALL.get(usize::try_from(period - 1).ok()?)?;
+    let limit = RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)?;
+    limit.with_margin(u32::try_from(margin / 1_000).ok()?)
+}
+
+/// Reads a minimum interval in the format of `Call::limits`.
+fn read_interval(micros: i64) -> Option<MinInterval> {
+    MinInterval::from_millis(u32::try_from(micros / 1_000).ok()?)
+}
+
+/// Converts a time from the answer of a script.
+pub(crate) fn from_micros(micros: i64) -> Timestamp {
+    Timestamp::from_nanos(micros.saturating_mul(1_000))
 }
 
 #[cfg(test)]

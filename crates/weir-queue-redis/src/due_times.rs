@@ -4,13 +4,11 @@
 //! is checked at least once a second.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, futures::Notified};
 use weir_core::Timestamp;
 
@@ -39,14 +37,9 @@ impl DueTimes {
         }
     }
 
-    // A panic while the lock is held is a bug already reported; the next check of the shards repairs the times.
-    fn dues(&self) -> MutexGuard<'_, [Timestamp; SHARDS]> {
-        self.dues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A job of the shard is due at this instant.
     pub(crate) fn learn(&self, shard: Shard, due: Timestamp) {
-        let mut dues = self.dues();
+        let mut dues = self.dues.lock();
         if due < dues[shard.index()] {
             dues[shard.index()] = due;
             drop(dues);
@@ -58,7 +51,7 @@ impl DueTimes {
     /// earlier due time is learned.
     pub(crate) fn take_due(&self, now: Timestamp, max: usize) -> Vec<Shard> {
         let first = self.rotation.fetch_add(1, Ordering::Relaxed);
-        let mut dues = self.dues();
+        let mut dues = self.dues.lock();
         let mut shards: Vec<Shard> = Shard::all().filter(|shard| dues[shard.index()] <= now).collect();
         // Another shard comes first each time. Otherwise `max` could always cut off the same ones.
         if !shards.is_empty() {
@@ -74,7 +67,7 @@ impl DueTimes {
 
     /// When the next shard is to be checked.
     pub(crate) fn next(&self) -> Timestamp {
-        self.dues().iter().copied().min().unwrap_or(Timestamp::MAX)
+        self.dues.lock().iter().copied().min().unwrap_or(Timestamp::MAX)
     }
 
     /// Resolves when an earlier due time is learned. Create it before calling [`Self::next`]; otherwise a due time can

@@ -5,9 +5,9 @@ use redis::RedisResult;
 use weir_core::InstallationId;
 use weir_queue::QueueError;
 
-use crate::{config::OpenError, connect::Shared, connection::FailureCause, keys::Shard, shard_context::ShardContext};
+use crate::{client::ShardClient, config::OpenError, connect::Shared, connection::FailureCause, keys::Shard};
 
-impl ShardContext {
+impl ShardClient {
     /// Refuses keys of another installation, and marks keys of nobody.
     pub(crate) async fn take_possession(&self, address: &str) -> Result<(), OpenError> {
         let foreign = |owner| OpenError::Foreign {

@@ -11,33 +11,38 @@
 //! when it loses its data, a new *generation* begins, and the scheduler recovers the cursors from the store.
 //!
 //! ```text
-//! RedisQueue ── schedule.rs, permits.rs: the traits
-//!     │
-//! ShardContext ─┬─ connection: one shared connection, scripts in pipelines
-//!     │         ├─ due_times: when each shard has a due job          ◀── notifications (pub/sub)
-//!     │         ├─ permit_registry: permits held by this process     ◀── reader
-//!     │         ├─ leases: the process lease, and permits of dead processes
-//!     │         ├─ slots: slot requests, batched
-//!     │         ├─ settlements: ended permits, batched
-//!     │         ├─ wakes: batched, each destination once
-//!     │         ├─ admission_estimates, admissions: new deliveries that need no run
-//!     │         ├─ repairs: shards whose keys were damaged begin anew
-//!     │         └─ timekeeping, clock: the offset to the server's TIME
-//!     │
-//!   reader ──── blocking reads of the delivery queue, on a connection of its own
+//! RedisQueue ── schedule.rs, publish.rs, permits.rs, leases.rs: the traits
+//!     ├─ reader: blocking reads of the delivery queue, each on a connection of its own
+//!     │                           each of these with a batcher:
+//!     ├─ slots: requests for slots
+//!     ├─ settlements: ended permits; tidying: expired state of dead workers
+//!     ├─ wakes: each destination once
+//!     └─ admissions: new deliveries that need no run
+//!          │
+//! ShardClient: calls of scripts ─┬─ connection: one shared connection, scripts in pipelines
+//!                                ├─ permit_registry: permits held by this process, and the known generations
+//!                                ├─ due_times: when each shard has a due job ◀── notifications (pub/sub)
+//!                                ├─ admission_estimates: which destinations admit new deliveries
+//!                                ├─ heartbeat: under which id, and until when, this process takes permits
+//!                                ├─ repairs: shards whose keys were damaged begin anew
+//!                                └─ timekeeping, clock: the offset to the server's TIME
 //! ```
 
 mod admission_estimates;
 mod admissions;
+mod batcher;
+mod client;
 mod clock;
 mod codec;
 mod config;
 mod connect;
 mod connection;
 mod due_times;
+mod heartbeat;
 mod installation;
 mod keys;
 mod leases;
+mod notifications;
 mod permit_registry;
 mod permits;
 mod publish;
@@ -46,8 +51,8 @@ mod repairs;
 mod schedule;
 mod scripts;
 mod settlements;
-mod shard_context;
 mod slots;
+mod tidying;
 mod timekeeping;
 mod wakes;
 
@@ -56,18 +61,20 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::Mutex, task::JoinSet};
 use weir_queue::QueueResult;
 
+use self::{
+    admissions::Admissions,
+    client::{ShardClient, unexpected},
+    connect::Dialer,
+    keys::Shard,
+    reader::Reader,
+    scripts::Operation,
+    settlements::Settlements,
+    slots::SlotRequests,
+    wakes::Wakes,
+};
 pub use self::{
     clock::RedisClock,
     config::{DEFAULT_PREFIX, OpenError, RedisConfig, Topology},
-};
-use self::{
-    connect::Dialer,
-    connection::Connection,
-    due_times::DueTimes,
-    keys::{Keys, Shard},
-    reader::Reader,
-    scripts::Operation,
-    shard_context::{ShardContext, unexpected},
 };
 
 /// How long [`RedisQueue::close`] may take: one call that waits for its answer. The shutdown of a process whose Redis
@@ -76,7 +83,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The schedule, permits and delivery queue of all processes that use this Redis.
 pub struct RedisQueue {
-    context: Arc<ShardContext>,
+    client: Arc<ShardClient>,
+    slot_requests: Arc<SlotRequests>,
+    settlements: Arc<Settlements>,
+    wakes: Arc<Wakes>,
+    admissions: Arc<Admissions>,
     /// Started by the first take: a process that only ingests reads no permits.
     reader: Mutex<Option<Reader>>,
     /// Tasks that end when the queue is dropped.
@@ -108,55 +119,44 @@ impl RedisQueue {
         // A server that cannot be used is reported before anything else begins.
         let dialer = Dialer::new(&config)?;
         let address = dialer.check().await?;
-        let context = Arc::new(ShardContext {
-            keys: Keys::new(&config.prefix, config.installation),
-            lease: leases::OwnLease::new(),
-            connection: Connection::new(dialer),
-            clock: Arc::new(RedisClock::new()),
-            due_times: DueTimes::new(),
-            clock_doubt: tokio::sync::Notify::new(),
-            registry: permit_registry::PermitRegistry::default(),
-            slot_requests: slots::SlotRequests::default(),
-            settlements: settlements::Settlements::default(),
-            wakes: wakes::Wakes::default(),
-            admission_estimates: admission_estimates::AdmissionEstimates::default(),
-            admissions: admissions::Admissions::default(),
-            repairs: repairs::Repairs::default(),
-            config,
-        });
+        let client = Arc::new(ShardClient::new(config, dialer));
         // Before anything is written: these may be the keys of another installation.
-        context.take_possession(&address).await?;
+        client.take_possession(&address).await?;
         // The clock comes first: slots are given by it, and runs are due by it.
-        context.start_clock().await.map_err(|error| OpenError::Unusable { address, error })?;
+        client.start_clock().await.map_err(|error| OpenError::Unusable { address, error })?;
+        let (slot_requests, settlements) = (Arc::new(SlotRequests::new(&client)), Arc::new(Settlements::new(&client)));
+        let (wakes, admissions) = (Arc::new(Wakes::new(&client)), Arc::new(Admissions::new(&client)));
         // The tasks of the queue. Dropping the set ends them.
         let mut background = JoinSet::new();
-        let (clock, notifications, tidying) = (context.clone(), context.clone(), context.clone());
-        let (settlements, admissions) = (context.clone(), context.clone());
-        background.spawn(async move { clock.run_clock().await });
-        background.spawn(async move { notifications.run_notifications().await });
-        background.spawn(async move { tidying.run_tidying().await });
-        background.spawn(async move { settlements.settlements.run(&settlements).await });
-        background.spawn(async move { admissions.admissions.run(&admissions).await });
-        Ok(Self { context, reader: Mutex::new(None), _background: background })
+        background.spawn(client.clone().run_clock());
+        background.spawn(client.clone().run_notifications());
+        background.spawn(settlements.clone().run_tidying(admissions.clone()));
+        for shard in Shard::all() {
+            background.spawn(slot_requests.clone().run(shard));
+            background.spawn(settlements.clone().run(shard));
+            background.spawn(wakes.clone().run(shard));
+            background.spawn(admissions.clone().run(shard));
+        }
+        let (reader, _background) = (Mutex::new(None), background);
+        Ok(Self { client, slot_requests, settlements, wakes, admissions, reader, _background })
     }
 
     /// The clock of Redis. Slots are given by it, so a process with this queue must use it everywhere.
     pub fn clock(&self) -> Arc<RedisClock> {
-        self.context.clock.clone()
+        self.client.clock.clone()
     }
 
     /// Sends the settlements that Redis does not have yet. Must be the last call.
     pub async fn close(&self) {
-        let shards: Vec<_> = Shard::all().collect();
         // Other processes find the permits whose settlements are not sent.
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.context.settlements.flush(&self.context, &shards)).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.settlements.flush(Shard::all())).await;
     }
 
     /// Counted in Redis, for gauges and tests.
     pub async fn depths(&self) -> QueueResult<Depths> {
-        let calls: Vec<_> = Shard::all().map(|shard| self.context.new_call(shard, Operation::Depths)).collect();
+        let calls: Vec<_> = Shard::all().map(|shard| self.client.new_call(shard, Operation::Depths)).collect();
         let mut total = Depths::default();
-        for answered in self.context.call_all(&calls).await {
+        for answered in self.client.call_all(&calls).await {
             let mut counts = answered?.values;
             let mut next = || counts.next_u64().ok_or_else(unexpected);
             total.ready += next()? as usize;

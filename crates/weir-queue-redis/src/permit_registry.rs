@@ -6,10 +6,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use weir_core::{Timestamp, claim::ProcessId};
 use weir_queue::PermitId;
@@ -26,7 +26,7 @@ pub(crate) struct HeldPermit {
     pub(crate) generation: u64,
     pub(crate) expires_at: Timestamp,
     pub(crate) entry: String,
-    /// The process id under which the permit was taken; `None` without a process lease.
+    /// The process id under which the permit was taken; `None` for a process that has never registered.
     pub(crate) holder: Option<ProcessId>,
     /// The start of the slot that it got last, by the clock of Redis in microseconds; 0 before the first.
     pub(crate) slot_start: i64,
@@ -46,14 +46,9 @@ struct State {
 pub(crate) struct PermitRegistry(Mutex<State>);
 
 impl PermitRegistry {
-    // A panic while the lock is held is a bug already reported; the state is still the best there is.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Learns a generation; generations only rise. Returns whether it ends an earlier one.
     pub(crate) fn learn_generation(&self, shard: Shard, generation: u64) -> bool {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let ended = state.generations[shard.index()];
         if generation <= ended {
             return false;
@@ -67,26 +62,26 @@ impl PermitRegistry {
 
     /// Whether this process knows the generations of all shards for so long.
     pub(crate) fn is_older_than(&self, age: Duration) -> bool {
-        self.state().learned_at.is_some_and(|at| at.elapsed() >= age)
+        self.0.lock().learned_at.is_some_and(|at| at.elapsed() >= age)
     }
 
     /// Redis does not answer, so a loss would not be noticed.
     pub(crate) fn doubt(&self) {
-        self.state().losses += 1;
+        self.0.lock().losses += 1;
     }
 
     pub(crate) fn losses(&self) -> u64 {
-        self.state().losses
+        self.0.lock().losses
     }
 
     /// The latest known generation of the shard.
     pub(crate) fn generation(&self, shard: Shard) -> u64 {
-        self.state().generations[shard.index()]
+        self.0.lock().generations[shard.index()]
     }
 
     /// Adds a permit. `false`: it must not be used, because the process holds it already or its generation has ended.
     pub(crate) fn register(&self, id: PermitId, permit: HeldPermit) -> bool {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if permit.generation != state.generations[Shard::of(id.destination_id).index()]
             || state.permits.contains_key(&id)
         {
@@ -98,39 +93,39 @@ impl PermitRegistry {
 
     /// All permits that the process holds.
     pub(crate) fn held(&self) -> HashSet<PermitId> {
-        self.state().permits.keys().copied().collect()
+        self.0.lock().permits.keys().copied().collect()
     }
 
     /// The process id under which a held permit was taken; the outer `None` when the permit is not held.
     pub(crate) fn holder(&self, id: PermitId) -> Option<Option<ProcessId>> {
-        self.state().permits.get(&id).map(|held| held.holder)
+        self.0.lock().permits.get(&id).map(|held| held.holder)
     }
 
     /// The generation of a held permit.
     pub(crate) fn generation_of(&self, id: PermitId) -> Option<u64> {
-        self.state().permits.get(&id).map(|held| held.generation)
+        self.0.lock().permits.get(&id).map(|held| held.generation)
     }
 
     /// Remembers the slot of a held permit.
     pub(crate) fn set_slot(&self, id: PermitId, start: i64) {
-        if let Some(held) = self.state().permits.get_mut(&id) {
+        if let Some(held) = self.0.lock().permits.get_mut(&id) {
             held.slot_start = start;
         }
     }
 
     /// The start of the slot that a permit got last; 0 for none.
     pub(crate) fn slot_start(&self, id: PermitId) -> i64 {
-        self.state().permits.get(&id).map_or(0, |held| held.slot_start)
+        self.0.lock().permits.get(&id).map_or(0, |held| held.slot_start)
     }
 
     /// Removes a permit, used or not.
     pub(crate) fn remove(&self, id: PermitId) -> Option<HeldPermit> {
-        self.state().permits.remove(&id)
+        self.0.lock().permits.remove(&id)
     }
 
     /// Drops permits that expired long ago.
     pub(crate) fn tidy(&self, now: Timestamp) {
-        self.state().permits.retain(|_, held| held.expires_at > now - KEPT_FOR);
+        self.0.lock().permits.retain(|_, held| held.expires_at > now - KEPT_FOR);
     }
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use weir_queue::{HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, Settled, SlotAnswer, SlotRequest};
 
-use crate::{RedisQueue, keys::Shard, reader::Reader, settlements::PermitEnd};
+use crate::{RedisQueue, keys::Shard, reader::Reader, settlements::Ending};
 
 #[async_trait]
 impl Permits for RedisQueue {
     async fn take(&self, max: usize) -> QueueResult<Vec<Permit>> {
         let mut reader = self.reader.lock().await;
-        let reader = reader.get_or_insert_with(|| Reader::start(&self.context));
+        let reader = reader.get_or_insert_with(|| Reader::start(&self.client, &self.settlements));
         let permits = reader.take(max).await;
         if permits.is_empty() {
             return Err(QueueError::Refused("no more permits are taken".to_owned()));
@@ -27,45 +27,42 @@ impl Permits for RedisQueue {
     }
 
     async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {
-        if !self.context.may_use(request.id) {
+        if !self.client.may_use(request.id) {
             return Ok(SlotAnswer::Withdrawn);
         }
-        self.context.ask_for_slot(request).await
+        self.slot_requests.ask(request).await
     }
 
     fn slot_round_trip(&self) -> Duration {
-        self.context.slot_requests.round_trip()
+        self.slot_requests.round_trip()
     }
 
     async fn settle(&self, settled: &[Settled]) -> QueueResult<()> {
-        self.end(settled.iter().map(|&Settled { id, answered }| (id, PermitEnd::Used { answered }))).await
+        self.end(settled.iter().map(|&Settled { id, answered }| (id, Ending::Used { answered }))).await
     }
 
     fn recorded(&self, ids: &[PermitId]) {
-        ids.iter().for_each(|&id| self.context.end(id, PermitEnd::Recorded));
+        ids.iter().for_each(|&id| self.settlements.end(id, Ending::Recorded));
     }
 
     fn losses(&self) -> u64 {
-        self.context.registry.losses()
+        self.client.registry.losses()
     }
 
     async fn hand_back(&self, permits: &[HandedBack]) -> QueueResult<()> {
-        let end = |crowded| if crowded { PermitEnd::Crowded } else { PermitEnd::Unused };
+        let end = |crowded| if crowded { Ending::Crowded } else { Ending::Unused };
         self.end(permits.iter().map(|&HandedBack { id, crowded }| (id, end(crowded)))).await
     }
 }
 
 impl RedisQueue {
-    async fn end(&self, permits: impl Iterator<Item = (PermitId, PermitEnd)>) -> QueueResult<()> {
+    async fn end(&self, permits: impl Iterator<Item = (PermitId, Ending)>) -> QueueResult<()> {
         let mut shards = Vec::new();
         for (id, end) in permits {
-            self.context.end(id, end);
+            self.settlements.end(id, end);
             shards.push(Shard::of(id.destination_id));
         }
-        shards.sort_unstable();
-        shards.dedup();
         // Settlements that fail now are sent again until Redis has them.
-        self.context.settlements.flush(&self.context, &shards).await?;
-        Ok(())
+        self.settlements.flush(shards).await
     }
 }

@@ -9,9 +9,10 @@ use weir_core::{Backoff, Clock as _, Timestamp, plan::NextRun};
 use weir_queue::{Publication, Published, QueueError};
 
 use crate::{
+    RedisQueue,
+    client::ScriptAnswer,
     schedule::{BATCH, by_shard},
     scripts::{Call, Operation},
-    shard_context::{ScriptAnswer, ShardContext},
 };
 
 /// How many times a publication is tried. While Redis is silent, three tries take longer than the lease of the run: by
@@ -39,11 +40,11 @@ struct Batch {
     maybe_ran: bool,
 }
 
-impl ShardContext {
+impl RedisQueue {
     /// Repeats calls without an answer. Redis knows a publication that ran by its name and gives the same answer again.
-    pub(crate) async fn publish(&self, publications: &[Publication]) -> Vec<PublishOutcome> {
-        // Without a valid lease this process may count as dead, and others may have resolved its claims.
-        if !self.lease.is_valid() {
+    pub(crate) async fn publish_all(&self, publications: &[Publication]) -> Vec<PublishOutcome> {
+        // Without a valid heartbeat this process may count as dead, and others may have resolved its claims.
+        if !self.client.heartbeat.is_valid() {
             return vec![PublishOutcome::Stale; publications.len()];
         }
         // Batches without an answer are tried again. After a few tries the lease of the run may have ended.
@@ -73,7 +74,7 @@ impl ShardContext {
         // The calls are kept, because a repetition must have the same names.
         let (calls, batches): (Vec<Call>, Vec<(Vec<usize>, bool)>) =
             open.drain(..).map(|batch| (batch.call, (batch.indexes, batch.maybe_ran))).unzip();
-        let answers = self.call_all(&calls).await;
+        let answers = self.client.call_all(&calls).await;
         for ((call, (indexes, maybe_ran)), answered) in calls.into_iter().zip(batches).zip(answers) {
             let ScriptAnswer { mut values, .. } = match answered {
                 Ok(answered) => answered,
@@ -86,7 +87,7 @@ impl ShardContext {
             };
             // Each answer begins with the earliest due time of the shard. Another process may have set it, so learn it.
             if let Some(due) = values.next_time() {
-                self.due_times.learn(call.shard, due);
+                self.client.due_times.learn(call.shard, due);
             }
             // A refusal of the first try is certain. After a try that may have run, it may have published.
             for index in indexes {
@@ -108,7 +109,7 @@ impl ShardContext {
             PublishOutcome::Unknown => return Published::Unknown,
         }
         if next.fast_path_ahead().is_some() {
-            self.admission_estimates.backlog_ended(lease.destination_id, self.clock.now());
+            self.client.estimates.backlog_ended(lease.destination_id, self.client.clock.now());
         }
         Published::Done
     }
@@ -127,7 +128,7 @@ impl ShardContext {
                 let size = publication.deliveries.len().max(1);
                 if room < size || batches.is_empty() {
                     room = BATCH.max(size);
-                    let call = self.new_call(shard, Operation::Publish);
+                    let call = self.client.new_call(shard, Operation::Publish);
                     batches.push(Batch { indexes: Vec::new(), call, maybe_ran: false });
                 }
                 room -= size;
@@ -167,6 +168,6 @@ impl ShardContext {
             NextRun::OnSettle => ("on_settle", Timestamp::MIN),
             NextRun::Continue => ("continue", Timestamp::MIN),
         };
-        call.arg(next).not_before(due).deliveries(deliveries, self.config.largest_inline_body);
+        call.arg(next).not_before(due).deliveries(deliveries, self.client.config.largest_inline_body);
     }
 }

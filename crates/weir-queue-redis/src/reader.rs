@@ -16,11 +16,12 @@ use weir_core::{Backoff, claim::ProcessId};
 use weir_queue::{Permit, PermitId, QueueError};
 
 use crate::{
+    client::ShardClient,
     codec::{self, Entry},
     connect::{BLOCK, Exclusive},
     keys::{GROUP, Shard},
     permit_registry::HeldPermit,
-    shard_context::ShardContext,
+    settlements::Settlements,
 };
 
 /// The most entries that one call reads from a shard. The answer for 16 shards, with bodies of at most 16 KiB, is about
@@ -44,20 +45,21 @@ type Streams = Vec<(String, Vec<(String, Option<Vec<Bytes>>)>)>;
 
 impl Reader {
     /// Starts tasks that read until they are stopped.
-    pub(crate) fn start(context: &Arc<ShardContext>) -> Self {
+    pub(crate) fn start(client: &Arc<ShardClient>, settlements: &Arc<Settlements>) -> Self {
         let (sender, permits) = mpsc::unbounded_channel();
         let (stop, stopped) = watch::channel(false);
         let (wanted, _) = watch::channel(0);
         // On a single server one connection reads all shards. In a Cluster a command cannot span hash slots.
-        let each: Vec<Vec<Shard>> = if context.connection.dialer().is_cluster() {
+        let each: Vec<Vec<Shard>> = if client.connection.dialer().is_cluster() {
             Shard::all().map(|shard| vec![shard]).collect()
         } else {
             vec![Shard::all().collect()]
         };
         let mut shard_readers = JoinSet::new();
         for shards in each {
+            let (client, settlements) = (client.clone(), settlements.clone());
             let (permits, wanted) = (sender.clone(), wanted.clone());
-            let shard_reader = ShardReader { context: context.clone(), shards, permits, wanted };
+            let shard_reader = ShardReader { client, settlements, shards, permits, wanted };
             shard_readers.spawn(shard_reader.read(stopped.clone()));
         }
         Self { permits, wanted, stop, _shard_readers: shard_readers }
@@ -100,7 +102,8 @@ enum Selection {
 
 /// Reads some shards on one connection.
 struct ShardReader {
-    context: Arc<ShardContext>,
+    client: Arc<ShardClient>,
+    settlements: Arc<Settlements>,
     shards: Vec<Shard>,
     permits: mpsc::UnboundedSender<Permit>,
     wanted: watch::Sender<usize>,
@@ -126,7 +129,7 @@ impl ShardReader {
         recall: bool,
         backoff: &mut Backoff,
     ) -> Result<(), ReadError> {
-        let mut connection = self.context.connection.dialer().reader().await?;
+        let mut connection = self.client.connection.dialer().reader().await?;
         let read = self.read_with(&mut connection, stopped, recall, backoff).await;
         connection.discard();
         read
@@ -142,12 +145,12 @@ impl ShardReader {
         if recall {
             // A lost queue gets its consumer group with its new generation.
             for &shard in &self.shards {
-                let _ = self.context.call(self.context.begin_shard(shard)).await;
+                let _ = self.client.call(self.client.begin_shard(shard)).await;
             }
             // A permit whose settlement is not sent yet would be read again and used twice. So settlements are sent
             // first, and permits that are held now are skipped even if they end meanwhile.
-            let held = self.context.registry.held();
-            let settled = self.context.settlements.flush(&self.context, &self.shards).await;
+            let held = self.client.registry.held();
+            let settled = self.settlements.flush(self.shards.iter().copied()).await;
             settled.map_err(ReadError::NotSettled)?;
             self.read_as(Selection::Own, RECALL_COUNT, connection, &held).await?;
         }
@@ -169,7 +172,7 @@ impl ShardReader {
         connection: &mut Exclusive,
         held: &HashSet<PermitId>,
     ) -> Result<(), ReadError> {
-        let (holder, reader) = (self.context.lease.process(), self.context.lease.reader());
+        let (holder, reader) = (self.client.heartbeat.process(), self.client.heartbeat.reader());
         let read: Option<Streams> = connection.query(&self.command(selection, &reader, count)).await?;
         self.forward(read, holder, held).await;
         Ok(())
@@ -183,8 +186,8 @@ impl ShardReader {
             biased;
             _ = stopped.wait_for(|stopped| *stopped) => None,
             wanted = async {
-                self.context.lease.valid().await;
-                self.context.clock.verified().await;
+                self.client.heartbeat.valid().await;
+                self.client.clock.verified().await;
                 wanted.wait_for(|wanted| *wanted > 0).await.ok().map(|wanted| *wanted)
             } => wanted,
         }
@@ -200,7 +203,7 @@ impl ShardReader {
         command.arg("BLOCK").arg(BLOCK.as_millis() as u64).arg("STREAMS");
         // All streams, and then for each the entry from which to read.
         for &shard in &self.shards {
-            command.arg(self.context.keys.queue(shard));
+            command.arg(self.client.keys.queue(shard));
         }
         for _ in &self.shards {
             command.arg(from);
@@ -211,25 +214,25 @@ impl ShardReader {
     /// Forwards the permits that are new.
     async fn forward(&self, streams: Option<Streams>, holder: Option<ProcessId>, held: &HashSet<PermitId>) {
         for (queue, entries) in streams.into_iter().flatten() {
-            let Some(shard) = self.context.keys.shard_of_queue(&queue) else { continue };
+            let Some(shard) = self.client.keys.shard_of_queue(&queue) else { continue };
             let entries: Vec<Entry> =
                 entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)).collect();
             // The permits of a generation that has just begun may come before the notification of it. Only the shard
             // itself says which generation is the latest: an entry may hold any number.
-            let known = self.context.registry.generation(shard);
+            let known = self.client.registry.generation(shard);
             if entries.iter().any(|entry| entry.generation != known) {
-                let _ = self.context.call(self.context.begin_shard(shard)).await;
+                let _ = self.client.call(self.client.begin_shard(shard)).await;
             }
             for entry in entries {
                 let Entry { entry, published_at, generation, id, expected_at, delivery } = entry;
                 let expires_at = delivery.expires_at;
                 let held_permit = HeldPermit { generation, expires_at, entry, holder, slot_start: 0 };
                 // It was read before, or its generation has ended.
-                if held.contains(&id) || !self.context.registry.register(id, held_permit) {
+                if held.contains(&id) || !self.client.registry.register(id, held_permit) {
                     continue;
                 }
-                let expected_at = expected_at.map(|at| self.context.clock.engine_time(shard, at));
-                let published_at = self.context.clock.engine_time(shard, published_at);
+                let expected_at = expected_at.map(|at| self.client.clock.engine_time(shard, at));
+                let published_at = self.client.clock.engine_time(shard, published_at);
                 self.wanted.send_modify(|wanted| *wanted = wanted.saturating_sub(1));
                 // The receiver outlives this task.
                 let _ = self.permits.send(Permit { id, published_at, expected_at, delivery });

@@ -7,13 +7,13 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{Clock as _, Destination, DestinationId, claim::ClaimedDelivery};
-use weir_queue::{DueJobs, Edit, Hold, Lease, Publication, Published, QueueResult, Schedule, Wake};
+use weir_queue::{DueJobs, Hold, Lease, Publication, Published, QueueResult, Schedule, TermsChange, Wake};
 
 use crate::{
     RedisQueue,
+    client::{ScriptAnswer, unexpected},
     keys::Shard,
     scripts::{Call, Operation},
-    shard_context::{ScriptAnswer, ShardContext, unexpected},
 };
 
 /// Items in one call, so that no script occupies the server for long: other processes wait for their slots meanwhile.
@@ -50,30 +50,30 @@ pub(crate) fn by_destination<T>(
 #[async_trait]
 impl Schedule for RedisQueue {
     async fn check(&self) -> QueueResult<()> {
-        let calls: Vec<Call> = Shard::all().map(|shard| self.context.begin_shard(shard)).collect();
-        self.context.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
+        let calls: Vec<Call> = Shard::all().map(|shard| self.client.begin_shard(shard)).collect();
+        self.client.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         Ok(())
     }
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {
-        self.context.wakes.send(&self.context, wakes).await
+        self.wakes.send(wakes).await
     }
 
-    async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
-        let now = self.context.clock.now();
+    async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
+        let now = self.client.clock.now();
         let batches = by_shard(edits, |edit| edit.destination_id);
         let mut calls = Vec::new();
         for (shard, edits) in &batches {
-            let mut call = self.context.new_call(*shard, Operation::Edit);
+            let mut call = self.client.new_call(*shard, Operation::ChangeTerms);
             for edit in edits {
                 call.destination(edit.destination_id).terms(&edit.terms);
             }
             calls.push(call);
         }
-        for ((shard, _), answered) in batches.iter().zip(self.context.call_all(&calls).await) {
+        for ((shard, _), answered) in batches.iter().zip(self.client.call_all(&calls).await) {
             answered?;
             // The jobs of edited destinations are due at once.
-            self.context.due_times.learn(*shard, now);
+            self.client.due_times.learn(*shard, now);
         }
         Ok(())
     }
@@ -81,79 +81,75 @@ impl Schedule for RedisQueue {
     async fn hold(&self, holds: &[Hold]) -> QueueResult<()> {
         let mut calls = Vec::new();
         for (shard, holds) in by_shard(holds, |hold| hold.destination_id) {
-            let mut call = self.context.new_call(shard, Operation::Hold);
+            let mut call = self.client.new_call(shard, Operation::Hold);
             for hold in holds {
                 call.destination(hold.destination_id).not_before(hold.until).not_before(hold.sent_at);
             }
             calls.push(call);
         }
-        self.context.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
+        self.client.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
     }
 
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
         loop {
             // Listen before the due times are read, so that an earlier one that is learned in between is not missed.
-            let sooner = self.context.due_times.sooner();
+            let sooner = self.client.due_times.sooner();
             tokio::pin!(sooner);
             sooner.as_mut().enable();
-            let now = self.context.clock.now();
-            let shards = self.context.due_times.take_due(now, max);
+            let now = self.client.clock.now();
+            let shards = self.client.due_times.take_due(now, max);
             if !shards.is_empty() {
-                let leases = self.context.claim(&shards, max / shards.len(), lease_for).await?;
+                let leases = self.claim(&shards, max / shards.len(), lease_for).await?;
                 if !leases.is_empty() {
-                    return Ok(DueJobs { leases, depth: self.context.due_times.unread() });
+                    return Ok(DueJobs { leases, depth: self.client.due_times.unread() });
                 }
             }
             // Wait for the next due time, or until an earlier one is learned. The shards are checked again in either
             // case.
-            let wait = self.context.due_times.next().since(self.context.clock.now());
+            let wait = self.client.due_times.next().since(self.client.clock.now());
             let _ = tokio::time::timeout(wait, sooner).await;
         }
     }
 
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
-        let outcomes = self.context.publish(&publications).await;
+        let outcomes = self.publish_all(&publications).await;
         let published = publications.into_iter().zip(outcomes);
-        Ok(published.map(|(publication, outcome)| self.context.published(publication, outcome)).collect())
+        Ok(published.map(|(publication, outcome)| self.published(publication, outcome)).collect())
     }
 
     fn reserve(&self, destination: &Destination) -> bool {
-        self.context.admission_estimates.reserve(
-            destination.id,
-            self.context.clock.now(),
-            destination.settings.max_in_flight,
-        )
+        self.client.estimates.reserve(destination.id, self.client.clock.now(), destination.settings.max_in_flight)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
-        self.context.admission_estimates.unreserve(destination_id);
+        self.client.estimates.unreserve(destination_id);
     }
 
     fn admit(&self, deliveries: Vec<ClaimedDelivery>) {
-        self.context.admissions.add(deliveries);
+        self.admissions.add(deliveries);
     }
 
     async fn declined(&self) -> Vec<ClaimedDelivery> {
-        self.context.admissions.declined().await
+        self.admissions.declined.take().await
     }
 }
 
-impl ShardContext {
+impl RedisQueue {
     async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> QueueResult<Vec<Lease>> {
         // The leases must count the permits that this process has settled.
-        self.settlements.flush(self, shards).await?;
+        self.settlements.flush(shards.iter().copied()).await?;
         // One call for each shard, with the same maximum.
         let calls: Vec<Call> = shards
             .iter()
             .map(|&shard| {
-                let mut call = self.new_call(shard, Operation::Claim);
+                let mut call = self.client.new_call(shard, Operation::Claim);
                 call.arg(max).arg(lease_for.as_micros() as u64);
                 call
             })
             .collect();
         let mut leases = Vec::new();
         let mut failed = None;
-        for (call, answered) in calls.iter().zip(self.call_all(&calls).await) {
+        for (call, answered) in calls.iter().zip(self.client.call_all(&calls).await) {
             match answered.and_then(|answered| self.read_claim(call.shard, answered)) {
                 Ok(claimed) => leases.extend(claimed),
                 Err(error) => failed = Some(error),
@@ -168,10 +164,10 @@ impl ShardContext {
 
     fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> QueueResult<Vec<Lease>> {
         if let Some(due) = answered.values.next_time() {
-            self.due_times.learn(shard, due);
+            self.client.due_times.learn(shard, due);
         }
         let unread = answered.values.next_int().ok_or_else(unexpected)?;
-        self.due_times.set_unread(shard, unread.max(0) as usize);
+        self.client.due_times.set_unread(shard, unread.max(0) as usize);
         answered.values.next_leases().ok_or_else(unexpected)
     }
 }

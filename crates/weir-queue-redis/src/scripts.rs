@@ -7,6 +7,7 @@
 use std::{sync::LazyLock, time::Duration};
 
 use redis::{Arg, Cmd, ToRedisArgs};
+use strum::{EnumIter, IntoEnumIterator as _};
 use weir_core::{
     DestinationId, Limiter, Period, RateLimit, RateLimits, Timestamp,
     claim::ClaimedDelivery,
@@ -49,11 +50,11 @@ const MOST_COUNTED: usize = 2_000;
 const CHECKED_FOR: Duration = Duration::from_millis(5);
 
 /// One operation on a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumIter)]
 pub(crate) enum Operation {
     Begin,
     Wake,
-    Edit,
+    ChangeTerms,
     Hold,
     Claim,
     Publish,
@@ -68,19 +69,6 @@ pub(crate) enum Operation {
     Depths,
 }
 
-struct Script {
-    source: String,
-    digest: String,
-}
-
-impl Script {
-    fn new(parts: &[&str]) -> Self {
-        let source = parts.join("\n");
-        let digest = redis::Script::new(&source).get_hash().to_owned();
-        Self { source, digest }
-    }
-}
-
 macro_rules! lua {
     ($name:literal) => {
         include_str!(concat!("scripts/", $name, ".lua"))
@@ -90,30 +78,52 @@ macro_rules! lua {
 const ARGUMENTS: &str = lua!("arguments");
 const LIMITER: &str = lua!("limiter");
 
-/// In the order of [`Operation`].
-static SCRIPTS: LazyLock<[Script; 15]> = LazyLock::new(|| {
-    let constants = constants();
-    let plain = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, operation]);
-    let limiting = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, LIMITER, operation]);
-    let issuing = |operation| Script::new(&[&constants, lua!("shard"), ARGUMENTS, LIMITER, lua!("permits"), operation]);
-    [
-        plain(lua!("begin")),
-        plain(lua!("wake")),
-        limiting(lua!("edit")),
-        limiting(lua!("hold")),
-        plain(lua!("claim")),
-        issuing(lua!("publish")),
-        issuing(lua!("admit")),
-        limiting(lua!("take_slot")),
-        limiting(lua!("settle")),
-        plain(lua!("holders")),
-        plain(lua!("orphaned")),
-        plain(lua!("withdraw")),
-        plain(lua!("entries")),
-        plain(lua!("tidy")),
-        plain(lua!("depths")),
-    ]
-});
+/// The parts that scripts use besides the shard and the arguments.
+const PLAIN: &[&str] = &[];
+const LIMITING: &[&str] = &[LIMITER];
+const ISSUING: &[&str] = &[LIMITER, lua!("permits")];
+
+impl Operation {
+    /// The parts of its script, and the operation itself.
+    fn source(self) -> (&'static [&'static str], &'static str) {
+        match self {
+            Self::Begin => (PLAIN, lua!("begin")),
+            Self::Wake => (PLAIN, lua!("wake")),
+            Self::ChangeTerms => (LIMITING, lua!("change_terms")),
+            Self::Hold => (LIMITING, lua!("hold")),
+            Self::Claim => (PLAIN, lua!("claim")),
+            Self::Publish => (ISSUING, lua!("publish")),
+            Self::Admit => (ISSUING, lua!("admit")),
+            Self::TakeSlot => (LIMITING, lua!("take_slot")),
+            Self::Settle => (LIMITING, lua!("settle")),
+            Self::Holders => (PLAIN, lua!("holders")),
+            Self::Orphaned => (PLAIN, lua!("orphaned")),
+            Self::Withdraw => (PLAIN, lua!("withdraw")),
+            Self::Entries => (PLAIN, lua!("entries")),
+            Self::Tidy => (PLAIN, lua!("tidy")),
+            Self::Depths => (PLAIN, lua!("depths")),
+        }
+    }
+
+    fn script(self) -> &'static Script {
+        static SCRIPTS: LazyLock<Vec<Script>> = LazyLock::new(|| Operation::iter().map(Script::of).collect());
+        &SCRIPTS[self as usize]
+    }
+}
+
+struct Script {
+    source: String,
+    digest: String,
+}
+
+impl Script {
+    fn of(operation: Operation) -> Self {
+        let (parts, own) = operation.source();
+        let source = [&[&constants(), lua!("shard"), ARGUMENTS], parts, &[own]].concat().join("\n");
+        let digest = redis::Script::new(&source).get_hash().to_owned();
+        Self { source, digest }
+    }
+}
 
 /// The constants of the scripts. Times are in microseconds; tables by period are in the order of [`Period::ALL`].
 fn constants() -> String {
@@ -174,7 +184,7 @@ impl Call {
     /// `now` is a lower bound of the time by the shard's clock, in microseconds; 0 when it is not known.
     pub(crate) fn new(keys: &Keys, shard: Shard, operation: Operation, now: i64, generation: u64) -> Self {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&SCRIPTS[operation as usize].digest).arg(1).arg(keys.shard(shard));
+        command.arg(&operation.script().digest).arg(1).arg(keys.shard(shard));
         command.arg(now).arg(keys.installation()).arg(generation);
         Self { shard, generation, operation, command }
     }
@@ -253,7 +263,7 @@ impl Call {
     /// The same call with the script's source, for a server that does not know the digest.
     pub(crate) fn in_full(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(&SCRIPTS[self.operation as usize].source);
+        command.arg(&self.operation.script().source);
         for argument in self.command.args_iter().skip(2) {
             if let Arg::Simple(bytes) = argument {
                 command.arg(bytes);
@@ -261,18 +271,6 @@ impl Call {
         }
         command
     }
-}
-
-/// Reads a limit in the format of [`Call::limits`].
-pub(crate) fn read_limit([limit, period, burst, margin]: [i64; 4]) -> Option<RateLimit> {
-    let period = *Period::ALL.get(usize::try_from(period - 1).ok()?)?;
-    let limit = RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)?;
-    limit.with_margin(u32::try_from(margin / 1_000).ok()?)
-}
-
-/// Reads a minimum interval in the format of [`Call::limits`].
-pub(crate) fn read_interval(micros: i64) -> Option<MinInterval> {
-    MinInterval::from_millis(u32::try_from(micros / 1_000).ok()?)
 }
 
 fn micros(time: Duration) -> u64 {
@@ -283,11 +281,6 @@ fn micros_up(time: Timestamp) -> i64 {
     // `div_ceil` would overflow for the latest times.
     let micros = time.as_nanos() / 1_000 + i64::from(time.as_nanos() % 1_000 > 0);
     micros.min(LATEST_MICROS)
-}
-
-/// Converts a time from the answer of a script.
-pub(crate) fn from_micros(micros: i64) -> Timestamp {
-    Timestamp::from_nanos(micros.saturating_mul(1_000))
 }
 
 #[cfg(test)]

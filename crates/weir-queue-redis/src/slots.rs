@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -13,14 +13,14 @@ use weir_core::{Clock as _, limit::UNLIMITED_SLOT_WIDTH, limiter::GRANT_AHEAD};
 use weir_queue::{PermitId, QueueError, QueueResult, SlotAnswer, SlotRequest};
 
 use crate::{
+    batcher::Batcher,
+    client::{ShardClient, unexpected},
     codec::AnswerReader,
-    keys::{SHARDS, Shard},
+    keys::Shard,
+    schedule::BATCH,
     scripts::Operation,
-    shard_context::{ShardContext, unexpected},
 };
 
-/// Slots requested in one call, so that no script occupies the server for long.
-const BATCH: usize = 200;
 /// Slower answers use up a good part of a narrow slot (10 ms), so slots are then requested for the time at which the
 /// answer arrives.
 const SLOW_ANSWER: Duration = Duration::from_millis(3);
@@ -35,40 +35,10 @@ struct PendingRequest {
     answer: oneshot::Sender<QueueResult<SlotAnswer>>,
 }
 
-/// The requests for slots of one shard that were not sent yet.
-#[derive(Default)]
-struct WaitQueue {
-    requests: Vec<PendingRequest>,
-    /// A task sends these requests, and those that arrive meanwhile.
-    is_served: bool,
-}
-
-#[derive(Default)]
 pub(crate) struct SlotRequests {
-    queues: Mutex<[WaitQueue; SHARDS]>,
+    client: Arc<ShardClient>,
+    batcher: Batcher<PendingRequest>,
     answer_times: AnswerTimes,
-}
-
-impl SlotRequests {
-    // A panic while the lock is held is a bug already reported; the lists are complete between two calls.
-    fn queues(&self) -> MutexGuard<'_, [WaitQueue; SHARDS]> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds a request. Returns whether the caller must start the task that serves the queue.
-    fn join(&self, shard: Shard, request: PendingRequest) -> bool {
-        let queue = &mut self.queues()[shard.index()];
-        queue.requests.push(request);
-        !std::mem::replace(&mut queue.is_served, true)
-    }
-
-    /// Takes the requests for the next call. When there are none, the serving task ends.
-    fn next(&self, shard: Shard) -> Vec<PendingRequest> {
-        let queue = &mut self.queues()[shard.index()];
-        queue.is_served = !queue.requests.is_empty();
-        let count = queue.requests.len().min(BATCH);
-        queue.requests.drain(..count).collect()
-    }
 }
 
 /// How long Redis takes to answer requests for slots, in nanoseconds.
@@ -96,59 +66,60 @@ impl AnswerTimes {
         let usual = self.usual.load(Ordering::Relaxed);
         if usual < SLOW_ANSWER.as_nanos() as i64 { 0 } else { now + usual / 1_000 }
     }
-}
 
-impl SlotRequests {
-    /// How long requests take at the upper end.
-    pub(crate) fn round_trip(&self) -> Duration {
-        Duration::from_nanos(self.answer_times.slow.load(Ordering::Relaxed).unsigned_abs())
+    fn upper_end(&self) -> Duration {
+        Duration::from_nanos(self.slow.load(Ordering::Relaxed).unsigned_abs())
     }
 }
 
-impl ShardContext {
-    /// One task sends all pending requests. If each attempt made a call of its own, the slots would be over before the
+impl SlotRequests {
+    pub(crate) fn new(client: &Arc<ShardClient>) -> Self {
+        let batcher = Batcher::new(BATCH, Duration::ZERO);
+        Self { client: client.clone(), batcher, answer_times: AnswerTimes::default() }
+    }
+
+    /// How long requests take at the upper end.
+    pub(crate) fn round_trip(&self) -> Duration {
+        self.answer_times.upper_end()
+    }
+
+    /// One call asks for all pending slots. If each attempt made a call of its own, the slots would be over before the
     /// last answer arrived.
-    pub(crate) async fn ask_for_slot(self: &Arc<Self>, request: SlotRequest) -> QueueResult<SlotAnswer> {
-        let shard = Shard::of(request.id.destination_id);
+    pub(crate) async fn ask(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {
         let (answer, answered) = oneshot::channel();
-        let asked_at = self.clock.monotonic();
-        if self.slot_requests.join(shard, PendingRequest { request, asked_at, answer }) {
-            let context = self.clone();
-            tokio::spawn(async move { context.serve(shard).await });
-        }
+        let asked_at = self.client.clock.monotonic();
+        self.batcher.add(Shard::of(request.id.destination_id), PendingRequest { request, asked_at, answer });
         answered
             .await
             .unwrap_or_else(|_| Err(QueueError::Unknown("the task that requests slots was stopped".to_owned())))
     }
 
-    async fn serve(&self, shard: Shard) {
+    /// Asks for the slots of a shard. Never returns.
+    pub(crate) async fn run(self: Arc<Self>, shard: Shard) {
         loop {
-            let requests = self.slot_requests.next(shard);
-            if requests.is_empty() {
-                return;
-            }
+            let requests = self.batcher.next(shard).await;
             self.ask_for_slots(shard, requests).await;
+            // Each request has its answer, so none is repeated.
+            self.batcher.finish(shard, Ok(()), Vec::new()).await;
         }
     }
-}
 
-impl ShardContext {
     async fn ask_for_slots(&self, shard: Shard, requests: Vec<PendingRequest>) {
-        let mut call = self.new_call(shard, Operation::TakeSlot);
-        call.arg(self.slot_requests.answer_times.usable_from(self.clock.stated_time(shard)));
-        call.arg(self.clock.needed_width(shard));
+        let mut call = self.client.new_call(shard, Operation::TakeSlot);
+        call.arg(self.answer_times.usable_from(self.client.clock.stated_time(shard)));
+        call.arg(self.client.clock.needed_width(shard));
         for &PendingRequest { request: SlotRequest { id, preparation, missed }, .. } in &requests {
             let micros = preparation.map_or(-1, |took| i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
             // The name of the slot makes sure that a call which Redis runs late gives no later slot back.
-            let missed = if missed { self.registry.slot_start(id) } else { 0 };
+            let missed = if missed { self.client.registry.slot_start(id) } else { 0 };
             call.destination(id.destination_id).arg(id.serial).arg(micros).arg(missed);
         }
         // If answers are slow, later requests ask for slots that are still usable when the answer arrives.
-        let asked = self.clock.monotonic();
-        let mut answered = self.call(call).await;
-        let now = self.clock.monotonic();
+        let asked = self.client.clock.monotonic();
+        let mut answered = self.client.call(call).await;
+        let now = self.client.clock.monotonic();
         let first = requests.iter().map(|request| request.asked_at).min().unwrap_or(asked);
-        self.slot_requests.answer_times.observe(now - asked, now - first);
+        self.answer_times.observe(now - asked, now - first);
         for PendingRequest { request, answer, .. } in requests {
             let slot = match &mut answered {
                 Ok(answered) => self.read_slot(shard, request.id, &mut answered.values),
@@ -169,17 +140,17 @@ impl ShardContext {
             _ => {}
         }
         if end == 0 {
-            return Ok(SlotAnswer::Later(self.clock.engine_time(shard, start)));
+            return Ok(SlotAnswer::Later(self.client.clock.engine_time(shard, start)));
         }
-        self.registry.set_slot(id, start);
-        let mut slot = self.clock.narrowed(shard, (start, end));
+        self.client.registry.set_slot(id, start);
+        let mut slot = self.client.clock.narrowed(shard, (start, end));
         if end - start == UNLIMITED_SLOT_WIDTH.as_micros() as i64 {
             // The destination has no limit, so a send that is a little early exceeds nothing.
-            slot.start = self.clock.engine_time(shard, start);
+            slot.start = self.client.clock.engine_time(shard, start);
         }
         // No slot is granted so far ahead: a clock has changed. The slot is not used, and the clock is set at once.
-        if slot.start > self.clock.now() + GRANT_AHEAD + CLOCK_DOUBT {
-            self.clock_doubt.notify_one();
+        if slot.start > self.client.clock.now() + GRANT_AHEAD + CLOCK_DOUBT {
+            self.client.clock.doubt.notify_one();
             return Err(QueueError::Unknown("the clocks of Redis and of this process differ".to_owned()));
         }
         Ok(SlotAnswer::Granted(slot))
@@ -203,11 +174,11 @@ mod tests {
 
     #[test]
     fn workers_ask_earlier_by_the_slow_answers() {
-        let requests = SlotRequests::default();
-        requests.answer_times.observe(1_000_000, 1_000_000);
-        requests.answer_times.observe(10_000_000, 25_000_000);
-        assert_eq!(requests.round_trip(), Duration::from_millis(25));
-        (0..80).for_each(|_| requests.answer_times.observe(1_000_000, 1_000_000));
-        assert!(requests.round_trip() <= Duration::from_millis(2));
+        let times = AnswerTimes::default();
+        times.observe(1_000_000, 1_000_000);
+        times.observe(10_000_000, 25_000_000);
+        assert_eq!(times.upper_end(), Duration::from_millis(25));
+        (0..80).for_each(|_| times.observe(1_000_000, 1_000_000));
+        assert!(times.upper_end() <= Duration::from_millis(2));
     }
 }

@@ -6,17 +6,17 @@
 //! the time ran evenly between two readings, and the confirmed time lies between them, both readings are right. If nobody
 //! confirms, nobody runs, and the first process decides: only one can write the next confirmation.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::try_join_all;
 use weir_core::Clock as _;
 use weir_queue::QueueResult;
 
 use crate::{
+    client::{ShardClient, unexpected},
     clock::{Bounds, Offset},
     keys::Shard,
     scripts::{Call, Operation},
-    shard_context::{ShardContext, unexpected},
 };
 
 /// How often the clock is set and the time confirmed. Two quartz clocks drift apart by 0.1 ms in a second at most, a
@@ -90,7 +90,7 @@ struct Candidate {
     is_confirmed: bool,
 }
 
-impl ShardContext {
+impl ShardClient {
     /// The shards whose time is read: in a Cluster each has the clock of its node.
     fn clocks(&self) -> Vec<Shard> {
         if self.connection.dialer().is_cluster() { Shard::all().collect() } else { vec![Shard::REFERENCE] }
@@ -160,11 +160,11 @@ impl ShardContext {
     }
 
     /// Sets the clock every second, and at once when it is in doubt. Never returns.
-    pub(crate) async fn run_clock(&self) {
+    pub(crate) async fn run_clock(self: Arc<Self>) {
         let mut wait = CLOCK_EVERY;
         loop {
             // Wait for the next second, or until the clock is in doubt. The clock is set in either case.
-            let _ = tokio::time::timeout(wait, self.clock_doubt.notified()).await;
+            let _ = tokio::time::timeout(wait, self.clock.doubt.notified()).await;
             wait = CLOCK_EVERY;
             let set = async {
                 if !self.clock.is_verified() {

@@ -38,8 +38,8 @@ use weir_core::{
 
 pub use self::{edits::*, fast_path::*, holds::*, room::*, schedule::*, slots::*, spacing::*};
 use crate::{
-    DueJobs, Edit, HandedBack, Hold, Lease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer,
-    SlotRequest, Terms, Wake,
+    DueJobs, HandedBack, Hold, Lease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
+    Terms, TermsChange, Wake,
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -154,7 +154,7 @@ impl Subject {
     async fn edit(&self, limits: &RateLimits, suspended: bool) {
         self.edits.fetch_add(1, Ordering::Relaxed);
         let terms = Terms { suspended, ..self.terms(limits) };
-        self.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
+        self.queue.edited(&[TermsChange { destination_id: destination(1), terms }]).await.expect("edit");
     }
 
     /// Holds this destination together with others, in all shards.
@@ -173,7 +173,7 @@ impl Subject {
     async fn release(&self, limits: &RateLimits, released_at: Timestamp, held_until: Timestamp) {
         self.edits.fetch_add(1, Ordering::Relaxed);
         let terms = Terms { released_at, held_until, ..self.terms(limits) };
-        self.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
+        self.queue.edited(&[TermsChange { destination_id: destination(1), terms }]).await.expect("edit");
     }
 
     async fn claim_for(&self, lease_for: Duration) -> Vec<Lease> {

@@ -138,7 +138,7 @@ impl Terms {
 
 /// A destination was created, edited, paused, resumed or deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Edit {
+pub struct TermsChange {
     pub destination_id: DestinationId,
     pub terms: Terms,
 }
@@ -290,7 +290,7 @@ pub trait Schedule {
 
     /// Applies new terms, and makes the jobs of the edited destinations due at once. Ignores terms that are not newer
     /// than the known ones.
-    async fn edited(&self, edits: &[Edit]) -> QueueResult<()>;
+    async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()>;
 
     /// Holds destinations. A hold is only extended; terms with a later `released_at` end it. A hold that was asked for
     /// before the known release is ignored.

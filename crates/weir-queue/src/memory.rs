@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
-    DueJobs, Edit, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult,
-    Schedule, Settled, SlotAnswer, SlotRequest, Wake,
+    DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult,
+    Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -76,7 +76,7 @@ impl Schedule for MemoryQueue {
         Ok(())
     }
 
-    async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
+    async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         self.change(|table, now| edits.iter().for_each(|edit| table.edited(now, edit)));
         Ok(())
     }

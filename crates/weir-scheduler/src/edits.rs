@@ -7,7 +7,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use weir_core::{Clock, Timestamp};
-use weir_queue::{Edit, SharedQueue, Terms};
+use weir_queue::{SharedQueue, Terms, TermsChange};
 use weir_store::{Destinations, EditPosition, EditedDestination};
 
 use crate::release::Failure;
@@ -83,11 +83,11 @@ impl EditWatcher {
     }
 }
 
-fn edit(edited: &EditedDestination, now: Timestamp) -> Edit {
+fn edit(edited: &EditedDestination, now: Timestamp) -> TermsChange {
     let EditPosition { updated_at, id } = edited.position;
     let terms = match &edited.destination {
         Some(destination) => Terms::of(destination, now),
         None => Terms::deleted(updated_at),
     };
-    Edit { destination_id: id, terms }
+    TermsChange { destination_id: id, terms }
 }

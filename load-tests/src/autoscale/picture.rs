@@ -86,7 +86,7 @@ mod tests {
             ready: vec![(0.0, 2), (12.0, 9)],
             offered: vec![(0.0, 60.0), (10.0, 600.0)],
             lag_ms: vec![(0.0, 3.0), (10.0, 4_000.0), (20.0, 0.0)],
-            outages: vec![(super::super::plan::Server::Redis, 4.0, 6.0)],
+            outages: vec![(super::super::trace::Server::Redis, 4.0, 6.0)],
             ..Trace::default()
         };
         let svg = draw(&trace);

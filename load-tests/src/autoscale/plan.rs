@@ -10,6 +10,7 @@ use super::{
     hpa::Target,
     manifest::{Metric, Scaling},
     promise::Promise,
+    trace::Server,
 };
 use crate::scenario::Scenario;
 
@@ -54,13 +55,6 @@ pub(crate) struct Outage {
     pub(crate) of: Server,
     pub(crate) at_s: f64,
     pub(crate) for_s: f64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Server {
-    Prometheus,
-    Redis,
 }
 
 impl Plan {

@@ -1,11 +1,7 @@
 //! One run: fixed servers, schedulers and API, a changing number of workers, a Prometheus that scrapes them, the
 //! controller, and the load, which is played and judged like any other scenario.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
@@ -16,11 +12,11 @@ use super::{
     controller::{Controller, Tick, first_sync_delay},
     hpa::Target,
     manifest::Scaling,
-    plan::{Outage, Plan, Server},
+    plan::{Outage, Plan},
     pods::{self, Deployment, Template},
     prometheus::{Prometheus, ScrapeTarget},
     promise::Verdict,
-    trace::{Trace, lateness, rates},
+    trace::{Server, Trace, lateness, rates},
 };
 use crate::{
     clock::{Timeline, now},
@@ -144,10 +140,8 @@ pub(crate) async fn play(plan: &Plan, settings: &Settings<'_>) -> anyhow::Result
 fn template(plan: &Plan, fleet: &Fleet, settings: &Settings<'_>) -> anyhow::Result<Template> {
     let mut environment = fleet.backing().to_vec();
     environment.push(("WEIR_WORKER_CAPACITY", plan.capacity.to_string()));
-    let weir: PathBuf =
-        settings.weir.canonicalize().with_context(|| format!("there is no {}", settings.weir.display()))?;
     Ok(Template {
-        weir,
+        weir: settings.weir.to_owned(),
         folder: settings.folder.to_owned(),
         settings: environment,
         start_delay: START_DELAY.div_f64(settings.times).saturating_sub(OWN_START),

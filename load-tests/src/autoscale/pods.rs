@@ -1,15 +1,10 @@
 //! A Deployment of workers. Each pod is a `weir worker` with a small capacity. It starts some time after it was asked
 //! for and is stopped by SIGTERM. A pod may finish its sends in flight; any other exit is a breach.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
+use parking_lot::Mutex;
 use tokio::{
     process::{Child, Command},
     sync::oneshot,
@@ -56,7 +51,7 @@ struct PodStates {
 
 impl PodStates {
     fn set(&self, number: u32, port: u16, phase: Option<Phase>) -> anyhow::Result<()> {
-        let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut phases = self.phases.lock();
         match phase {
             Some(phase) => phases.insert(number, (phase, port)),
             None => phases.remove(&number),
@@ -68,11 +63,11 @@ impl PodStates {
     }
 
     fn phase(&self, number: u32) -> Option<Phase> {
-        self.phases.lock().unwrap_or_else(PoisonError::into_inner).get(&number).map(|(phase, _)| *phase)
+        self.phases.lock().get(&number).map(|(phase, _)| *phase)
     }
 
     fn count(&self, is: fn(Phase) -> bool) -> u32 {
-        let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        let phases = self.phases.lock();
         phases.values().filter(|(phase, _)| is(*phase)).count() as u32
     }
 }

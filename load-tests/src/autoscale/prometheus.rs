@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 use weir_core::Timestamp;
 use weir_test_support::HeldPort;
 
-use super::relay;
+use super::relay::{self, NAMESPACE, targets_file};
 use crate::{client::Connection, clock::now};
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
@@ -25,8 +25,6 @@ const POLL_EVERY: Duration = Duration::from_millis(50);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a sample is valid without a newer one (`--query.lookback-delta`).
 const LOOKBACK: Duration = Duration::from_secs(300);
-/// The namespace in the manifests' queries.
-pub(super) const NAMESPACE: &str = "weir";
 
 /// The pod name and the port of a process's `/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,11 +133,6 @@ fn config(jobs: &[&str], scrape_every: Duration, relay: Option<u16>) -> String {
         "scrape_configs": jobs,
     })
     .to_string()
-}
-
-/// The file that lists the pods of a job.
-pub(super) fn targets_file(job: &str) -> String {
-    format!("{job}.json")
 }
 
 /// Replaces the file atomically, because Prometheus may read it at any time.

@@ -9,8 +9,7 @@ use serde::Deserialize;
 
 use super::{
     hpa::{Amount, Rules},
-    plan::Server,
-    trace::Trace,
+    trace::{Server, Trace},
 };
 
 /// Time that does not become shorter in a faster run. Prometheus and the workers have to start, and only then does the

@@ -20,8 +20,10 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::{net::TcpListener, task::JoinSet};
 
-use super::prometheus::{NAMESPACE, targets_file};
 use crate::client::Connection;
+
+/// The namespace in the manifests' queries.
+pub(super) const NAMESPACE: &str = "weir";
 
 /// An entry of a `file_sd` list of targets.
 #[derive(Debug, Deserialize)]
@@ -102,6 +104,11 @@ fn labelled(exposition: &str, labels: &str) -> String {
         };
     }
     out
+}
+
+/// The file that lists the pods of a job.
+pub(super) fn targets_file(job: &str) -> String {
+    format!("{job}.json")
 }
 
 #[cfg(test)]

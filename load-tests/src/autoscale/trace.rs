@@ -5,11 +5,19 @@ use std::{
     time::Duration,
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use weir_core::Timestamp;
 
-use super::{hpa::Rules, plan::Server};
+use super::hpa::Rules;
 use crate::{figures::Percentiles, recording::Recording};
+
+/// A server that can be away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Server {
+    Prometheus,
+    Redis,
+}
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Trace {

@@ -8,7 +8,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 
 use super::{
-    destinations::{Cost, figures_of, median_all},
+    cost::{Cost, compared, figures_of, median_all, thousands},
     figure::{Figure, Unit},
     results::Measured,
     rig::{CONNECTIONS, MAX_IN_FLIGHT, Rig, SETTLE},
@@ -44,10 +44,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         figures.push(Figure::new("memory", format!("{what}, resident memory of weir"), Unit::MiB, run.rss_mib));
         figures.push(Figure::new("loaded", format!("{what}, accepted"), Unit::PerSecond, run.loaded_per_s));
     }
-    let of = |waiting| medians.iter().find(|(of, _)| *of == waiting).map(|(_, cost)| cost);
-    if let Some((large, small)) = of(LARGE).zip(of(SMALL)) {
-        figures.push(Figure::new("large_against_small", "1,000,000 waiting against 1,000", Unit::Times, large / small));
-    }
+    figures.extend(compared("large_against_small", "1,000,000 waiting against 1,000", &medians, [LARGE, SMALL]));
     Ok(Measured::of(figures))
 }
 
@@ -103,20 +100,4 @@ async fn run(rig: &Rig, waiting: u64) -> anyhow::Result<Run> {
     posting.await?.context("posting during the measurement")?;
     running.end().await?;
     Ok(Run { costs, rss_mib, loaded_per_s, left })
-}
-
-pub(super) fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
-    groups.join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_separated_by_commas() {
-        assert_eq!([0, 999, 1_000, 1_000_000].map(thousands), ["0", "999", "1,000", "1,000,000"]);
-    }
 }

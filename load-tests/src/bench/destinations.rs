@@ -7,10 +7,9 @@ use anyhow::Context;
 use serde_json::json;
 
 use super::{
-    backlog::thousands,
-    figure::{Figure, Unit, median},
+    cost::{Cost, compared, figures_of, median_all},
     results::Measured,
-    rig::{CONNECTIONS, Cpu, MAX_IN_FLIGHT, RECORDED_WITHIN, Rig, Running, SETTLE},
+    rig::{CONNECTIONS, MAX_IN_FLIGHT, RECORDED_WITHIN, Rig, Running, SETTLE},
 };
 use crate::{
     client::{MakeBody, Until, closed_loop, open_loop},
@@ -37,40 +36,8 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
         figures.extend(figures_of(rig, active, "active", &repeats));
         medians.extend(median_all(&repeats).map(|cost| (active, cost)));
     }
-    let of = |active| medians.iter().find(|(of, _)| *of == active).map(|(_, cost)| cost);
-    if let Some((many, few)) = of(MANY).zip(of(FEW)) {
-        figures.push(Figure::new("many_against_few", "10,000 active against 10", Unit::Times, many / few));
-    }
+    figures.extend(compared("many_against_few", "10,000 active against 10", &medians, [MANY, FEW]));
     Ok(Measured::of(figures))
-}
-
-/// Microseconds of CPU time for each delivery: of Weir alone, and with PostgreSQL and Redis.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Cost {
-    weir_us: f64,
-    all_us: f64,
-}
-
-impl Cost {
-    pub(super) fn between(before: Cpu, after: Cpu, deliveries: u64) -> Self {
-        let us = |before_s: f64, after_s: f64| (after_s - before_s) * 1e6 / deliveries as f64;
-        Self { weir_us: us(before.weir_s, after.weir_s), all_us: us(before.all_s, after.all_s) }
-    }
-}
-
-/// The median of the cost with the servers, which the target is about.
-pub(super) fn median_all(repeats: &[Cost]) -> Option<f64> {
-    median(&repeats.iter().map(|cost| cost.all_us).collect::<Vec<_>>())
-}
-
-pub(super) fn figures_of(rig: &Rig, number: u64, what: &str, repeats: &[Cost]) -> Vec<Figure> {
-    let figure = |id: &str, processes: &str, of: fn(&Cost) -> f64| {
-        let what = format!("{} {what}, {processes}", thousands(number));
-        Figure::of(format!("{id}.{number}"), what, Unit::CpuUs, &repeats.iter().map(of).collect::<Vec<_>>())
-    };
-    let weir = figure("weir", "weir", |cost| cost.weir_us);
-    let all = figure("all", "weir, PostgreSQL and Redis", |cost| cost.all_us);
-    weir.into_iter().chain(all.filter(|_| rig.servers.is_some())).collect()
 }
 
 async fn cost(rig: &Rig, active: u64) -> anyhow::Result<Vec<Cost>> {
@@ -135,12 +102,5 @@ mod tests {
         assert_eq!(batch["events"].as_array().unwrap().len(), 20);
         assert_eq!(batch["events"][0]["destinations"][0], "dst_c");
         assert_eq!(batch["events"][1]["destinations"][0], "dst_a");
-    }
-
-    #[test]
-    fn costs_are_microseconds_for_each_delivery() {
-        let (before, after) = (Cpu { weir_s: 1.0, all_s: 2.0 }, Cpu { weir_s: 2.0, all_s: 4.0 });
-        let cost = Cost::between(before, after, 10_000);
-        assert_eq!((cost.weir_us, cost.all_us), (100.0, 200.0));
     }
 }

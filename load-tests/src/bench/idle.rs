@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::json;
 
 use super::{
-    backlog::thousands,
+    cost::thousands,
     figure::{Figure, Unit},
     results::Measured,
     rig::{Rig, SETTLE},

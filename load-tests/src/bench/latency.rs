@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use super::{
     SetUp,
-    destinations::{Cost, figures_of},
+    cost::{Cost, figures_of},
     figure::{Figure, Unit},
     results::Measured,
     rig::{CONNECTIONS, RECORDED_WITHIN, Rig, requests},

@@ -4,8 +4,6 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
-use hyper::Method;
-use serde_json::Value;
 
 use super::{
     figure::{Figure, Unit},
@@ -14,7 +12,7 @@ use super::{
     rig::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, Rig, Running, requests},
 };
 use crate::{
-    client::{MakeBody, Until, closed_loop, open_loop},
+    client::{MakeBody, open_loop},
     clock::now,
     figures::event,
 };
@@ -129,12 +127,10 @@ async fn peak(rig: &Rig) -> anyhow::Result<f64> {
     let running = rig.engine().await?;
     running.engine.create_destination(rig.unlimited()).await?;
     rig.receiver.reset(false);
-    let (path, body) = requests(BATCH);
-    let until = Until::Elapsed(rig.span(PEAK_SECONDS));
-    let driven = closed_loop(running.engine.address(), CONNECTIONS.min(BATCH_CONNECTIONS), until, path, body).await?;
-    let last = rig.receiver.all_arrived(driven.answered * BATCH).await?;
+    let connections = CONNECTIONS.min(BATCH_CONNECTIONS);
+    let (_, per_s) = rig.post(&running, BATCH, connections, rig.span(PEAK_SECONDS)).await?;
     running.end().await?;
-    Ok((driven.answered * BATCH) as f64 / last.duration_since(driven.started).as_secs_f64())
+    Ok(per_s)
 }
 
 /// Waits until the limited destination has got its deliveries and the backlog of the other one is sent. Returns the
@@ -144,11 +140,9 @@ async fn left(running: &Running<'_>, recorder: &Recorder, unlimited: &str, cappe
     while recorder.arrived() < capped as usize && now() < deadline {
         tokio::time::sleep(POLL_EVERY).await;
     }
-    let path = format!("/v1/destinations/{unlimited}/backlog");
     let mut waiting = 0;
     while now() < deadline {
-        let backlog: Value = running.engine.ask(Method::GET, &path, Value::Null).await?;
-        waiting = ["pending", "retrying", "delivering"].iter().filter_map(|state| backlog[state].as_u64()).sum();
+        waiting = running.engine.backlog(unlimited).await?;
         if waiting == 0 {
             break;
         }

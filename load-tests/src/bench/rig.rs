@@ -1,10 +1,6 @@
 //! The test bed: a set-up, its servers, the receiver, and the sizes of measurements.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::Method;
@@ -15,11 +11,10 @@ use super::{
     SetUp,
     machine::sqlite_version,
     servers::Servers,
-    weir::{Roles, Weir},
+    weir::{ONE, ROLES, Weir},
 };
 use crate::{
     client::{Connection, Driven, MakeBody, Until, closed_loop},
-    engine::Engine,
     figures::{BODY_BYTES, batch, event},
     process::own_cpu_s,
     receiver::Receiver,
@@ -114,23 +109,17 @@ impl Rig {
     }
 
     async fn start_engine(&self, is_counted: bool) -> anyhow::Result<Running<'_>> {
+        let folder = self.folder.as_deref();
         let Some(servers) = &self.servers else {
             let on_sqlite = [("WEIR_DATABASE_URL", "sqlite://weir.db".to_owned())];
-            let engine = Engine::start(&self.weir, self.folder.as_deref(), &on_sqlite).await?;
-            return Ok(Running { engine: Weir::One(engine), on: None });
+            return Ok(Running { engine: Weir::start(&self.weir, ONE, folder, &on_sqlite).await?, on: None });
         };
         let (settings, database) = servers.renew().await?;
         if is_counted && servers.counts_statements() {
             servers.track(&database).await?;
         }
-        let folder = self.folder.as_deref();
-        let engine = match self.set_up {
-            SetUp::Roles => {
-                let folder = folder.map_or_else(std::env::temp_dir, Path::to_owned);
-                Weir::Roles(Roles::start(&self.weir, &folder, &settings).await?)
-            }
-            SetUp::Embedded | SetUp::Scaled => Weir::One(Engine::start(&self.weir, folder, &settings).await?),
-        };
+        let roles = if self.set_up == SetUp::Roles { ROLES } else { ONE };
+        let engine = Weir::start(&self.weir, roles, folder, &settings).await?;
         Ok(Running { engine, on: Some((servers, database)) })
     }
 
@@ -143,6 +132,22 @@ impl Rig {
         let driven = closed_loop(self.receiver.address(), CONNECTIONS, until, "/hook", body).await?;
         let cpu_us = (own_cpu_s()? - before_s) * 1e6 / driven.answered as f64;
         Ok(BareCeiling { per_s: driven.per_second(), cpu_us })
+    }
+
+    /// Posts requests of `size` events for a while, as fast as they are answered. Also returns the events a second, from
+    /// the first post to the last arrival.
+    pub(crate) async fn post(
+        &self,
+        running: &Running<'_>,
+        size: u64,
+        connections: usize,
+        span: Duration,
+    ) -> anyhow::Result<(Driven, f64)> {
+        let (path, body) = requests(size);
+        let driven = closed_loop(running.engine.address(), connections, Until::Elapsed(span), path, body).await?;
+        let events = driven.answered * size;
+        let last = self.receiver.all_arrived(events).await?;
+        Ok((driven, events as f64 / last.duration_since(driven.started).as_secs_f64()))
     }
 
     /// Settings of an unlimited destination for events of type `bench`.

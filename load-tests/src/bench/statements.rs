@@ -19,7 +19,7 @@ const ENDED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How events are posted.
 #[derive(Debug, Clone, Copy)]
-enum Load {
+enum Posting {
     Steady,
     Single,
     Batches,
@@ -31,12 +31,12 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
             .remark("SQLite runs inside Weir, which does not count statements, so there is no figure."));
     };
     let mut figures = Vec::new();
-    for (load, what) in [
-        (Load::Steady, "500/s"),
-        (Load::Single, "single posts, as fast as they are answered"),
-        (Load::Batches, "batches of 100, as fast as they are answered"),
+    for (posting, what) in [
+        (Posting::Steady, "500/s"),
+        (Posting::Single, "single posts, as fast as they are answered"),
+        (Posting::Batches, "batches of 100, as fast as they are answered"),
     ] {
-        let (executed, deliveries) = count(rig, servers, load).await?;
+        let (executed, deliveries) = count(rig, servers, posting).await?;
         // Each figure is the count for one delivery. The remark shows both numbers.
         let each = |what: String, count: u64| {
             Figure::new("each", what, Unit::Count, count as f64 / deliveries as f64)
@@ -61,7 +61,7 @@ pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
     })
 }
 
-async fn count(rig: &Rig, servers: &Servers, load: Load) -> anyhow::Result<(Executed, u64)> {
+async fn count(rig: &Rig, servers: &Servers, posting: Posting) -> anyhow::Result<(Executed, u64)> {
     let running = rig.counted_engine().await?;
     let database = running.on.as_ref().map(|(_, database)| database.clone()).unwrap_or_default();
     running.engine.create_destination(rig.unlimited()).await?;
@@ -73,17 +73,17 @@ async fn count(rig: &Rig, servers: &Servers, load: Load) -> anyhow::Result<(Exec
     // Post for some seconds, and wait until everything has arrived and is recorded.
     let (to, seconds) = (running.engine.address(), rig.seconds(SECONDS));
     let until = Until::Elapsed(Duration::from_secs(seconds));
-    let deliveries = match load {
-        Load::Steady => {
+    let deliveries = match posting {
+        Posting::Steady => {
             let ((path, body), events) = (requests(1), STEADY_PER_S * seconds as u32);
             open_loop(to, CONNECTIONS, Duration::from_secs(1) / STEADY_PER_S, events, path, body).await?;
             u64::from(events)
         }
-        Load::Single => {
+        Posting::Single => {
             let (path, body) = requests(1);
             closed_loop(to, CONNECTIONS, until, path, Arc::clone(&body)).await?.answered
         }
-        Load::Batches => {
+        Posting::Batches => {
             let (path, body) = requests(BATCH);
             closed_loop(to, BATCH_CONNECTIONS, until, path, Arc::clone(&body)).await?.answered * BATCH
         }

@@ -1,15 +1,12 @@
 //! Events a second from the first POST to the last arrival.
 
-use std::sync::Arc;
-
 use anyhow::Context;
 
 use super::{
     figure::{Figure, Unit},
     results::Measured,
-    rig::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, Rig, requests},
+    rig::{BATCH, BATCH_CONNECTIONS, CONNECTIONS, Rig},
 };
-use crate::client::{Until, closed_loop};
 
 const REPEATS: usize = 5;
 const SECONDS: u64 = 3;
@@ -51,13 +48,8 @@ async fn run(rig: &Rig, size: u64, connections: usize) -> anyhow::Result<Run> {
     let running = rig.engine().await?;
     running.engine.create_destination(rig.unlimited()).await?;
     rig.receiver.reset(false);
-    let (path, body) = requests(size);
-    let until = Until::Elapsed(rig.span(SECONDS));
-    let driven = closed_loop(running.engine.address(), connections, until, path, Arc::clone(&body)).await?;
-    let events = driven.answered * size;
-    let last = rig.receiver.all_arrived(events).await?;
+    let (driven, arrived_per_s) = rig.post(&running, size, connections, rig.span(SECONDS)).await?;
     let peak_mib = running.engine.peak_mib()?;
     running.end().await?;
-    let arrived_per_s = events as f64 / last.duration_since(driven.started).as_secs_f64();
     Ok(Run { ceiling_per_s, accepted_per_s: driven.per_second() * size as f64, arrived_per_s, peak_mib })
 }

@@ -16,10 +16,10 @@ use tokio::{
 };
 
 use super::{
-    backlog::thousands,
+    cost::thousands,
     figure::{Figure, Unit},
     results::Measured,
-    rig::{BATCH, BATCH_CONNECTIONS, Rig, Running, SETTLE, requests},
+    rig::{BATCH, BATCH_CONNECTIONS, Rig, Running, SETTLE},
 };
 use crate::{
     client::{Connection, MakeBody, Until, closed_loop},
@@ -177,17 +177,14 @@ async fn view(mut stream: Connection, mut page: Connection, span: Duration) -> a
 /// Events a second, from the first POST to the last arrival, with viewers.
 async fn throughput(rig: &Rig, running: &Running<'_>, viewers: usize) -> anyhow::Result<f64> {
     rig.receiver.reset(false);
-    let (path, body) = requests(BATCH);
     let span = rig.span(POSTING_S);
-    let posting = closed_loop(running.engine.address(), BATCH_CONNECTIONS, Until::Elapsed(span), path, body);
-    let (driven, tables) = tokio::join!(posting, look(running, viewers, span));
+    let (posted, tables) =
+        tokio::join!(rig.post(running, BATCH, BATCH_CONNECTIONS, span), look(running, viewers, span));
     tables?;
-    let driven = driven?;
-    let events = driven.answered * BATCH;
-    let last = rig.receiver.all_arrived(events).await?;
+    let (_, per_s) = posted?;
     // Background work after the burst must not be part of the next measurement.
     tokio::time::sleep(SETTLE).await;
-    Ok(events as f64 / last.duration_since(driven.started).as_secs_f64())
+    Ok(per_s)
 }
 
 async fn join(mut tasks: JoinSet<anyhow::Result<Vec<Duration>>>) -> anyhow::Result<Vec<Duration>> {

@@ -1,17 +1,12 @@
 //! The receiver of the limiters that the harness plays itself.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::HashMap, convert::Infallible, net::SocketAddr, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::{Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::limiters::{Decision, Limiter};
@@ -62,11 +57,7 @@ async fn answer(
     began: Instant,
 ) -> Result<Response<Empty<Bytes>>, Infallible> {
     // A limiter decides when the head is there.
-    let decision = limiters
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .get_mut(request.uri().path())
-        .map(|limiter| limiter.decide(now() - began));
+    let decision = limiters.lock().get_mut(request.uri().path()).map(|limiter| limiter.decide(now() - began));
     let _ = request.into_body().collect().await;
     let mut response = Response::new(Empty::new());
     match decision {

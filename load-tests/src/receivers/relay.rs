@@ -3,10 +3,11 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -62,7 +63,7 @@ impl Relay {
 
     /// The exchanges so far, in the order of their answers.
     pub(super) fn exchanges(&self) -> Vec<Exchange> {
-        self.seen.exchanges.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen.exchanges.lock().clone()
     }
 }
 
@@ -100,7 +101,7 @@ async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, seen: &Seen, 
 
 /// Whether the bytes that have just arrived begin a request. Then notes its time.
 fn begins(open: &Mutex<Option<Instant>>) -> bool {
-    let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = open.lock();
     let begins = open.is_none();
     open.get_or_insert_with(now);
     begins
@@ -111,9 +112,9 @@ async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, seen: &Seen, o
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let bytes = &buffer[..length];
         // The first bytes after a request are the status line of its answer.
-        let asked = open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let asked = open.lock().take();
         if let (Some(at), Some(status)) = (asked, status(bytes)) {
-            seen.exchanges.lock().unwrap_or_else(PoisonError::into_inner).push(Exchange { at, status });
+            seen.exchanges.lock().push(Exchange { at, status });
         }
         if to.write_all(bytes).await.is_err() {
             return;

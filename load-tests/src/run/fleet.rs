@@ -44,10 +44,6 @@ struct Member {
 impl Fleet {
     /// Starts the processes on a fresh store. Their log is written to `log`.
     pub(crate) async fn start(set_up: SetUp, weir: &Path, roles: Roles, log: File) -> anyhow::Result<Self> {
-        // The processes run in another folder, so the path must be absolute.
-        let weir = weir.canonicalize().with_context(|| {
-            format!("there is no {}; build it with `cargo build --release -p weir`", weir.display())
-        })?;
         let folder = tempfile::tempdir().context("cannot make a folder for the database")?;
         // The scaled set-up gets servers of its own.
         let (mut redis, mut postgres) = (None, None);
@@ -59,7 +55,8 @@ impl Fleet {
                 vec![("WEIR_DATABASE_URL", postgres.url()), ("WEIR_REDIS_URL", redis.url())]
             }
         };
-        let mut fleet = Self { weir, set_up, backing, members: Vec::new(), redis, postgres, log, folder };
+        let mut fleet =
+            Self { weir: weir.to_owned(), set_up, backing, members: Vec::new(), redis, postgres, log, folder };
 
         // Start the API first: its address is that of the first member.
         match set_up {

@@ -3,12 +3,13 @@
 //! The times are fixed before the first post, so a server that stalls is charged for the requests that it kept waiting.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use hyper::Method;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{sync::mpsc, task::JoinSet};
@@ -81,7 +82,7 @@ impl Stream {
         let posts = posts(&self.publish, publish_s);
         // Note all times before the first post, so that they do not depend on how Weir responds.
         {
-            let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut events = events.lock();
             for post in &posts {
                 let meant = timeline.at(timeline.began() + post.at);
                 for number in self.first + post.first..self.first + post.first + post.count {
@@ -128,7 +129,7 @@ impl Stream {
         let mut connection = None;
         while let Some(post) = waiting.recv().await {
             let outcomes = self.send(post, &mut connection, timeline, &api, deadline).await;
-            let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut events = events.lock();
             for (number, outcome) in (self.first + post.first..).zip(outcomes) {
                 events[number as usize].outcome = outcome;
             }

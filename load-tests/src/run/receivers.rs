@@ -12,7 +12,7 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -24,6 +24,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::{self, Handle},
@@ -84,7 +85,7 @@ impl Arrivals {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.kept.lock().len()
     }
 
     /// Answers of 2xx so far.
@@ -94,8 +95,8 @@ impl Arrivals {
 
     /// All arrivals in the order of their times.
     pub(crate) fn all(&self) -> Vec<Arrival> {
-        let mut arrivals = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let stalls = self.stalls.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arrivals = self.kept.lock().clone();
+        let stalls = self.stalls.lock();
         for arrival in &mut arrivals {
             arrival.stalled = stalled(&stalls, arrival.at);
         }
@@ -104,14 +105,14 @@ impl Arrivals {
     }
 
     fn keep(&self, arrival: Arrival) -> usize {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         kept.push(arrival);
         kept.len() - 1
     }
 
     fn answered(&self, number: usize, status: u16) {
         let answered = Answered { status, at: self.timeline.now() };
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)[number].answered = Some(answered);
+        self.kept.lock()[number].answered = Some(answered);
         if (200..300).contains(&status) {
             self.successes.fetch_add(1, Ordering::Relaxed);
         }
@@ -124,7 +125,7 @@ async fn watch_for_stalls(watched: Weak<Arrivals>) {
     while let Some(arrivals) = watched.upgrade() {
         let until = timeline.now();
         if until.since(from) > SLACK {
-            arrivals.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(Stall { from, until });
+            arrivals.stalls.lock().push(Stall { from, until });
         }
         drop(arrivals);
         from = until;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{StatusCode, header};
 use serde_json::{Value, json};
 use weir_core::{address::AddressPolicy, outcome::Verdict};
-use weir_queue::{Edit, Terms};
+use weir_queue::{Terms, TermsChange};
 
 use crate::harness::{Options, Server, json_request, reply};
 
@@ -168,7 +168,7 @@ async fn a_patch_changes_the_given_fields_and_null_restores_the_default() {
     let stored = server.store.destination(id.parse().unwrap()).await.unwrap().unwrap();
     assert_eq!(stored.settings.headers, [("x-a".to_owned(), "1".to_owned()), ("x-c".to_owned(), "3".to_owned())]);
     let terms = Terms::of(&stored, stored.updated_at);
-    assert_eq!(server.queue.edited(), [Edit { destination_id: id.parse().unwrap(), terms }]);
+    assert_eq!(server.queue.edited(), [TermsChange { destination_id: id.parse().unwrap(), terms }]);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use weir_core::{RateLimits, Slot};
 
 use super::*;
+use crate::codec::from_micros;
 
 /// Plays a list of steps on one limiter and returns the slots that it granted.
 const PLAY: &str = "

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_core::{Clock as _, RateLimits, Slot, Timestamp, limiter::GRANT_AHEAD, plan::NextRun};
-use weir_queue::{Edit, Hold, Permit, Publication, Published, Schedule as _, SlotAnswer, Terms, Wake};
+use weir_queue::{Hold, Permit, Publication, Published, Schedule as _, SlotAnswer, Terms, TermsChange, Wake};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, ask_for_slot, claim, destination, per_second, permits, terms, wake};
@@ -100,7 +100,7 @@ async fn a_suspension_in_one_process_withdraws_permits_in_another_across_a_clust
 async fn assert_withdraws((one, other): (RedisQueue, RedisQueue)) {
     let permit = permits(&other, 1).await.remove(0);
     let terms = Terms { version: Timestamp::from_secs(1), suspended: true, ..terms(per_second(10)) };
-    one.edited(&[Edit { destination_id: destination(1), terms }]).await.unwrap();
+    one.edited(&[TermsChange { destination_id: destination(1), terms }]).await.unwrap();
     assert_eq!(ask_for_slot(&other, permit.id).await, SlotAnswer::Withdrawn);
 }
 
@@ -120,7 +120,7 @@ async fn a_limit_that_one_process_lowers_applies_to_the_permits_of_another() {
     let mine = permits(&other, 3).await;
     let first = slot(&other, &mine[0]).await;
     let terms = Terms { version: Timestamp::from_secs(1), ..terms(per_second(1)) };
-    one.edited(&[Edit { destination_id: destination(1), terms }]).await.unwrap();
+    one.edited(&[TermsChange { destination_id: destination(1), terms }]).await.unwrap();
     let SlotAnswer::Later(second) = ask_for_slot(&other, mine[1].id).await else { panic!("it is a second away") };
     assert!(second.since(first.start) + Duration::from_millis(4) >= Duration::from_millis(1_010));
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_core::plan::NextRun;
 
 use super::{SOON, Subject, destination, granted, per_second};
-use crate::{Edit, Published, SlotAnswer, Terms};
+use crate::{Published, SlotAnswer, Terms, TermsChange};
 
 pub async fn an_edit_runs_a_parked_job_at_once(subject: Subject) {
     subject.permits(per_second(1), 1, NextRun::Paced).await;
@@ -28,7 +28,7 @@ pub async fn an_edit_with_older_terms_changes_nothing(subject: Subject) {
     subject.edit(&per_second(10), false).await;
     let lease = subject.claim().await;
     subject.publish(lease, per_second(10), 0, NextRun::Stop).await;
-    let late = Edit { destination_id: destination(1), terms: Terms { suspended: true, ..old } };
+    let late = TermsChange { destination_id: destination(1), terms: Terms { suspended: true, ..old } };
     subject.queue.edited(&[late]).await.expect("edit");
     granted(subject.ask_for_slot(&permits[0]).await);
 }
@@ -57,7 +57,7 @@ pub async fn a_lowered_max_in_flight_applies_to_outstanding_permits(subject: Sub
     let permits = subject.permits(limits.clone(), 3, NextRun::Stop).await;
     subject.slot(&permits[0]).await;
     let terms = Terms { max_in_flight: 1, version: LATE_VERSION, ..subject.terms(&limits) };
-    subject.queue.edited(&[Edit { destination_id: destination(1), terms }]).await.expect("edit");
+    subject.queue.edited(&[TermsChange { destination_id: destination(1), terms }]).await.expect("edit");
     assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::NoRoom);
     subject.settle(&permits[0]).await;
     granted(subject.ask_for_slot(&permits[2]).await);

@@ -16,8 +16,8 @@ use weir_core::{
 
 use super::job::{DuringLease, Job, Phase};
 use crate::{
-    Edit, HandedBack, Hold, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Settled, SlotAnswer,
-    SlotRequest, Wake,
+    HandedBack, Hold, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Settled, SlotAnswer, SlotRequest,
+    TermsChange, Wake,
 };
 
 /// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store. An idle
@@ -101,7 +101,7 @@ impl JobTable {
     }
 
     /// Applies the terms, unless the job has these or newer ones, and makes the job due.
-    pub fn edited(&mut self, now: Timestamp, edit: &Edit) {
+    pub fn edited(&mut self, now: Timestamp, edit: &TermsChange) {
         let job = self.jobs.entry(edit.destination_id).or_insert_with(Job::new);
         if job.knows(&edit.terms) {
             return;

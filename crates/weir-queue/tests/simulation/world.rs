@@ -14,8 +14,8 @@ use weir_core::{
     plan::{self, Allowance, Observed},
 };
 use weir_queue::{
-    Edit, HandedBack, PermitId, Publication, Published, SlotAnswer, SlotRequest, Terms, Wake, conformance::settings,
-    memory::JobTable,
+    HandedBack, PermitId, Publication, Published, SlotAnswer, SlotRequest, Terms, TermsChange, Wake,
+    conformance::settings, memory::JobTable,
 };
 
 pub(crate) const START: Timestamp = Timestamp::from_secs(1_000_000_000);
@@ -144,7 +144,7 @@ impl Simulation {
 
     fn announce(&mut self) {
         self.edits += 1;
-        self.table.edited(self.now, &Edit { destination_id: destination(), terms: self.terms() });
+        self.table.edited(self.now, &TermsChange { destination_id: destination(), terms: self.terms() });
     }
 
     fn terms(&self) -> Terms {

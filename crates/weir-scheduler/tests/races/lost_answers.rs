@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, Edit, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError,
-    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, Wake, memory::MemoryQueue,
+    DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult,
+    Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake, memory::MemoryQueue,
 };
 
 /// The result that the caller gets instead of the answer.
@@ -38,7 +38,7 @@ impl Schedule for LostAnswers {
         self.queue.wake(wakes).await
     }
 
-    async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
+    async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         self.queue.edited(edits).await
     }
 

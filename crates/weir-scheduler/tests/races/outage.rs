@@ -13,7 +13,7 @@ use weir_core::{
     outcome::Effect,
     retry::{Next, RetryPolicy},
 };
-use weir_queue::{Edit, HandedBack, Permit, Permits as _, Schedule as _, Terms, Wake};
+use weir_queue::{HandedBack, Permit, Permits as _, Schedule as _, Terms, TermsChange, Wake};
 use weir_store::{BreakerChange, Destinations as _, SendHistory};
 
 use crate::{
@@ -61,7 +61,7 @@ impl World {
             let change = BreakerChange { id, expected: known.breaker.clone(), changed, now };
             assert_eq!(self.store.change_breakers(vec![change]).await.unwrap(), [true]);
             let known = self.store.destinations(&[id]).await.unwrap().remove(0).unwrap();
-            self.queue.edited(&[Edit { destination_id: id, terms: Terms::of(&known, now) }]).await.unwrap();
+            self.queue.edited(&[TermsChange { destination_id: id, terms: Terms::of(&known, now) }]).await.unwrap();
         }
         self.queue.settle(&[permit.id.into()]).await.unwrap();
         if outcome == AttemptOutcome::Delivered {

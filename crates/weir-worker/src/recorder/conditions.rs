@@ -8,7 +8,7 @@ use std::{
 
 use tokio::sync::mpsc;
 use weir_core::{Clock, DestinationId, outcome::Effect, time::InWords};
-use weir_queue::{Edit, SharedQueue, Terms};
+use weir_queue::{SharedQueue, Terms, TermsChange};
 use weir_store::{BreakerChange, Hold, Pause, WorkerStore};
 
 use super::{BATCH, EndedAttempt, Report, latest, persist};
@@ -159,7 +159,7 @@ impl ConditionStage {
         let edits: Vec<_> = destinations
             .iter()
             .flatten()
-            .map(|destination| Edit { destination_id: destination.id, terms: Terms::of(destination, now) })
+            .map(|destination| TermsChange { destination_id: destination.id, terms: Terms::of(destination, now) })
             .collect();
         if let Err(error) = self.queue.edited(&edits).await {
             tracing::warn!(%error, "could not announce changes of destinations to the queue");

@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     convert::Infallible,
     pin::Pin,
-    sync::{Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,6 +11,7 @@ use std::{
 use bytes::Bytes;
 use http_body_util::{BodyExt, combinators::BoxBody};
 use hyper::body::{Body, Frame};
+use parking_lot::Mutex;
 use tokio::time::{Interval, interval};
 use weir_core::Timestamp;
 
@@ -53,7 +53,7 @@ pub(super) struct RateLimiter(Mutex<HashMap<u32, (i64, u32)>>);
 
 impl RateLimiter {
     pub(super) fn has_room(&self, destination: u32, at: Timestamp, per_s: u32) -> bool {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.0.lock();
         let (second, count) = taken.entry(destination).or_default();
         if *second != at.as_secs() {
             (*second, *count) = (at.as_secs(), 0);

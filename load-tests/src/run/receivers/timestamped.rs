@@ -4,11 +4,12 @@
 use std::{
     io,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Instant,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -29,11 +30,11 @@ pub(super) struct ArrivalTime(Arc<Mutex<Instant>>);
 
 impl ArrivalTime {
     pub(super) fn at(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn set(&self, at: Instant) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        *self.0.lock() = at;
     }
 }
 

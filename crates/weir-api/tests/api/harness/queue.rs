@@ -5,15 +5,15 @@ use std::{sync::Mutex, time::Duration};
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, Edit, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError,
-    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, Wake,
+    DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult,
+    Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
 };
 
 /// A queue that records its calls, and fails or hangs if a test demands it.
 #[derive(Default)]
 pub(crate) struct RecordingQueue {
     wakes: Mutex<Vec<Wake>>,
-    edits: Mutex<Vec<Edit>>,
+    edits: Mutex<Vec<TermsChange>>,
     condition: Mutex<Condition>,
 }
 
@@ -38,7 +38,7 @@ impl RecordingQueue {
     }
 
     /// The edits announced since the last call.
-    pub(crate) fn edited(&self) -> Vec<Edit> {
+    pub(crate) fn edited(&self) -> Vec<TermsChange> {
         std::mem::take(&mut self.edits.lock().unwrap())
     }
 
@@ -75,7 +75,7 @@ impl Schedule for RecordingQueue {
         self.answer().await
     }
 
-    async fn edited(&self, edits: &[Edit]) -> QueueResult<()> {
+    async fn edited(&self, edits: &[TermsChange]) -> QueueResult<()> {
         self.edits.lock().unwrap().extend_from_slice(edits);
         self.answer().await
     }
