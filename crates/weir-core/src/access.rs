@@ -5,7 +5,7 @@
 //!                 ⊃ ingest
 //! ```
 
-use std::{collections::BTreeSet, fmt, str::FromStr};
+use std::collections::BTreeSet;
 
 use crate::id::ApiKeyId;
 
@@ -13,7 +13,10 @@ use crate::id::ApiKeyId;
 pub type KeyDigest = [u8; 32];
 
 /// What a key may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::Display, strum::EnumString, strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case", const_into_str, parse_err_ty = InvalidRole, parse_err_fn = InvalidRole::of)]
 pub enum Role {
     /// Post events, and nothing else.
     Ingest,
@@ -30,17 +33,18 @@ pub enum Role {
 #[error("must be \"ingest\", \"read\", \"operate\" or \"admin\"")]
 pub struct InvalidRole;
 
+impl InvalidRole {
+    fn of(_: &str) -> Self {
+        Self
+    }
+}
+
 impl Role {
     pub const ALL: [Self; 4] = [Self::Ingest, Self::Read, Self::Operate, Self::Admin];
 
     /// The name in JSON and in the store.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ingest => "ingest",
-            Self::Read => "read",
-            Self::Operate => "operate",
-            Self::Admin => "admin",
-        }
+        self.into_str()
     }
 
     /// Whether this role may do what needs the role `needed`.
@@ -51,20 +55,6 @@ impl Role {
             Self::Operate => !matches!(needed, Self::Admin),
             Self::Admin => true,
         }
-    }
-}
-
-impl FromStr for Role {
-    type Err = InvalidRole;
-
-    fn from_str(name: &str) -> Result<Self, InvalidRole> {
-        Self::ALL.into_iter().find(|role| role.as_str() == name).ok_or(InvalidRole)
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -14,8 +14,11 @@ pub const CLOUDEVENTS_TYPE: &str = "application/cloudevents+json";
 const JSON_TYPE: &str = "application/json";
 
 /// The form of the body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, strum::EnumString, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case", const_into_str)]
 pub enum BodyFormat {
     /// `{"id", "type", "timestamp", "data"}`.
     #[default]
@@ -32,16 +35,11 @@ impl BodyFormat {
     pub const ALL: [Self; 4] = [Self::Envelope, Self::Data, Self::Cloudevents, Self::CloudeventsBinary];
 
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Envelope => "envelope",
-            Self::Data => "data",
-            Self::Cloudevents => "cloudevents",
-            Self::CloudeventsBinary => "cloudevents-binary",
-        }
+        self.into_str()
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| format.as_str() == text)
+        text.parse().ok()
     }
 
     pub const fn is_cloudevent(self) -> bool {

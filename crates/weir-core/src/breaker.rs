@@ -93,7 +93,8 @@ struct Open {
 }
 
 /// A breaker's state at one instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum BreakerState {
     Closed,
     /// Nothing is sent.
@@ -105,11 +106,7 @@ pub enum BreakerState {
 impl BreakerState {
     /// The name in JSON.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::HalfOpen => "half_open",
-        }
+        self.into_str()
     }
 }
 

@@ -18,15 +18,16 @@
 
 use std::net::SocketAddr;
 
+pub use crate::error_kind::AttemptOutcome;
 use crate::{
-    error_kind::ErrorKind,
+    error_kind::{ErrorKind, Failure},
     id::{AttemptId, DeliveryId, DestinationId, EventId},
-    outcome::Failure,
     time::Timestamp,
 };
 
 /// The state of a delivery.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum DeliveryState {
     Pending,
     Delivering,
@@ -57,22 +58,12 @@ impl DeliveryState {
 
     /// The name in JSON and in the store.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Delivering => "delivering",
-            Self::Retrying => "retrying",
-            Self::Delivered => "delivered",
-            Self::Failed => "failed",
-            Self::Dead => "dead",
-            Self::Cancelled => "cancelled",
-            Self::Superseded => "superseded",
-            Self::Expired => "expired",
-        }
+        self.into_str()
     }
 
     /// The state with this name.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == name)
+        name.parse().ok()
     }
 
     /// Whether the delivery waits for a claim.
@@ -120,37 +111,6 @@ pub struct LastAttempt {
     pub error_kind: Option<ErrorKind>,
 }
 
-/// How an attempt ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AttemptOutcome {
-    /// The destination answered 2xx.
-    Delivered,
-    /// The attempt failed, and another attempt may succeed.
-    Retryable,
-    /// The destination refused the delivery permanently.
-    Rejected,
-    /// The sender died or lost its claim before it could record what happened. The request may have arrived.
-    Unknown,
-}
-
-impl AttemptOutcome {
-    pub const ALL: [Self; 4] = [Self::Delivered, Self::Retryable, Self::Rejected, Self::Unknown];
-
-    /// The name in JSON and in the store.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Retryable => "retryable",
-            Self::Rejected => "rejected",
-            Self::Unknown => "unknown",
-        }
-    }
-
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|outcome| outcome.as_str() == name)
-    }
-}
-
 /// One outbound HTTP request of a delivery; append-only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
@@ -171,6 +131,12 @@ pub struct Attempt {
     /// The body of the answer, at most 16 KiB; of a 2xx answer at most 1 KiB.
     pub response_body: Option<String>,
     pub details: AttemptDetails,
+}
+
+impl Attempt {
+    pub fn error_kind(&self) -> Option<ErrorKind> {
+        ErrorKind::of(self.outcome, self.failure, self.status_code)
+    }
 }
 
 /// What the owner of a destination needs to find out why an attempt ended as it did. Decides nothing.

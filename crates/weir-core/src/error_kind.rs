@@ -1,11 +1,65 @@
-//! The kind of error of an attempt, as one word: for filters, lists and metrics.
+//! How an attempt ended, and the kind of its error as one word: for filters, lists and metrics.
 
 use std::{fmt, str::FromStr};
 
-use crate::{
-    delivery::{Attempt, AttemptOutcome},
-    outcome::Failure,
-};
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum AttemptOutcome {
+    /// The destination answered 2xx.
+    Delivered,
+    /// The attempt failed, and another attempt may succeed.
+    Retryable,
+    /// The destination refused the delivery permanently.
+    Rejected,
+    /// The sender died or lost its claim before it could record what happened. The request may have arrived.
+    Unknown,
+}
+
+impl AttemptOutcome {
+    pub const ALL: [Self; 4] = [Self::Delivered, Self::Retryable, Self::Rejected, Self::Unknown];
+
+    /// The name in JSON and in the store.
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        name.parse().ok()
+    }
+}
+
+/// Why there was no usable answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum Failure {
+    /// The host name has no address.
+    Dns,
+    /// The connection was refused, reset before the request, or could not be made in time.
+    Connect,
+    Tls,
+    /// The answer's headers did not arrive within `timeout_ms`.
+    Timeout,
+    /// The connection broke after the request was sent and before the answer's headers arrived.
+    Broken,
+    /// The address is in a range that is not allowed.
+    Forbidden,
+}
+
+impl Failure {
+    /// Every kind. The stores save the index in this list, so a new kind must be added at the end.
+    pub const ALL: [Self; 6] = [Self::Dns, Self::Connect, Self::Tls, Self::Timeout, Self::Broken, Self::Forbidden];
+
+    /// The name in metrics and filters.
+    pub const fn as_str(self) -> &'static str {
+        self.into_str()
+    }
+
+    /// The failure with this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        name.parse().ok()
+    }
+}
 
 /// The kind of error of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,12 +82,6 @@ impl ErrorKind {
             (_, None, Some(status)) => u8::try_from(status / 100).ok().map(Self::Answer),
             (_, None, None) => None,
         }
-    }
-}
-
-impl Attempt {
-    pub fn error_kind(&self) -> Option<ErrorKind> {
-        ErrorKind::of(self.outcome, self.failure, self.status_code)
     }
 }
 

@@ -1,12 +1,9 @@
 //! The bounds of what clients send: how many bytes of unfinished requests a process keeps, and how long a body may take
 //! to arrive.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, hash::Hash, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 /// How long a body may take to arrive, whatever its size.
 const TIME_OF_ANY_BODY: Duration = Duration::from_secs(10);
@@ -47,11 +44,6 @@ impl<H: Copy + Eq + Hash> ByteBudget<H> {
     pub fn open(self: &Arc<Self>, holder: H) -> HeldBytes<H> {
         HeldBytes { budget: Arc::clone(self), holder, bytes: 0 }
     }
-
-    fn used(&self) -> MutexGuard<'_, Used<H>> {
-        // No panic can happen under the lock.
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The bytes that one body holds. Its drop frees them.
@@ -70,7 +62,7 @@ impl<H: Copy + Eq + Hash> HeldBytes<H> {
     pub fn grow_to(&mut self, bytes: usize) -> bool {
         let bytes = bytes.min(self.budget.bytes / 2);
         let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) else { return true };
-        let mut used = self.budget.used();
+        let mut used = self.budget.used.lock();
         let held = used.holders.get(&self.holder).copied().unwrap_or(0) + more;
         if held > self.budget.bytes.saturating_sub(used.bytes + more) {
             return false;
@@ -86,7 +78,7 @@ impl<H: Copy + Eq + Hash> HeldBytes<H> {
         if self.bytes == 0 {
             return;
         }
-        let mut used = self.budget.used();
+        let mut used = self.budget.used.lock();
         used.bytes -= self.bytes;
         let left = used.holders.get(&self.holder).map_or(0, |held| held - self.bytes);
         match left {
@@ -152,8 +144,8 @@ mod tests {
         held.release();
         held.release();
         drop(held);
-        let left = |used: MutexGuard<'_, Used<char>>| (used.bytes, used.holders.len());
-        assert_eq!(left(budget.used()), (0, 0));
+        let left = |used: parking_lot::MutexGuard<'_, Used<char>>| (used.bytes, used.holders.len());
+        assert_eq!(left(budget.used.lock()), (0, 0));
         assert!(budget.open('b').grow_to(5));
     }
 

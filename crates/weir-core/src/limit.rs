@@ -3,8 +3,6 @@
 
 use std::{num::NonZeroU32, ops::RangeInclusive, time::Duration};
 
-use crate::preview::Bound;
-
 /// The largest `limit` (and `burst`) accepted. At a million a second the spacing is still longer than a microsecond,
 /// the resolution of the clock of Redis.
 pub const MAX_LIMIT: u32 = 1_000_000;
@@ -28,7 +26,8 @@ pub const SLOTS_PER_INTERVAL: u64 = 16;
 pub const NARROWEST_SLOT: Duration = Duration::from_micros(1_500);
 
 /// The window of a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::EnumString, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Period {
     Second,
     Minute,
@@ -62,18 +61,21 @@ impl Period {
 
     /// The name in JSON and in the store.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-        }
+        self.into_str()
     }
 
     /// The period with this name.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|period| period.as_str() == name)
+        name.parse().ok()
     }
+}
+
+/// What decides how fast a backlog is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    Limit(RateLimit),
+    MinInterval(MinInterval),
+    MaxInFlight,
 }
 
 /// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.

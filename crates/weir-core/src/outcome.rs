@@ -4,15 +4,15 @@ mod holds;
 
 use std::time::Duration;
 
-pub use crate::hints::MAX_HEADER_TEXT;
 use crate::{
     answer_history::RefusalTrend,
-    delivery::AttemptOutcome,
+    error_kind::AttemptOutcome,
     hints::Hints,
     limit::RateLimits,
     retry::{Next, RetryPolicy},
     time::Timestamp,
 };
+pub use crate::{error_kind::Failure, hints::MAX_HEADER_TEXT};
 
 /// The longest hold a destination may ask for with `Retry-After`. A wrong date must not silence a destination for days;
 /// after an hour it is asked again.
@@ -42,6 +42,14 @@ impl SendResult {
         }
     }
 
+    /// The status of the answer, or why there was none.
+    pub fn parts(&self) -> (Option<u16>, Option<Failure>) {
+        match self {
+            Self::Answer { status, .. } => (Some(*status), None),
+            Self::Failure(failure) => (None, Some(*failure)),
+        }
+    }
+
     /// What was ignored of the answer's headers, for the destination's owner.
     pub fn malformed_headers(&self) -> Option<&str> {
         let Self::Answer { hints, .. } = self else { return None };
@@ -57,44 +65,6 @@ pub enum Refusal {
     TooMany,
     /// 503 with `Retry-After`: the endpoint is down for a while, and says so. It counts as an attempt.
     Busy,
-}
-
-/// Why there was no usable answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Failure {
-    /// The host name has no address.
-    Dns,
-    /// The connection was refused, reset before the request, or could not be made in time.
-    Connect,
-    Tls,
-    /// The answer's headers did not arrive within `timeout_ms`.
-    Timeout,
-    /// The connection broke after the request was sent and before the answer's headers arrived.
-    Broken,
-    /// The address is in a range that is not allowed.
-    Forbidden,
-}
-
-impl Failure {
-    /// Every kind. The stores save the index in this list, so a new kind must be added at the end.
-    pub const ALL: [Self; 6] = [Self::Dns, Self::Connect, Self::Tls, Self::Timeout, Self::Broken, Self::Forbidden];
-
-    /// The name in metrics and filters.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Dns => "dns",
-            Self::Connect => "connect",
-            Self::Tls => "tls",
-            Self::Timeout => "timeout",
-            Self::Broken => "broken",
-            Self::Forbidden => "forbidden",
-        }
-    }
-
-    /// The failure with this name.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|failure| failure.as_str() == name)
-    }
 }
 
 /// The consequence for the delivery.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::{
     breaker::{Breaker, BreakerState},
     limiter::Limiter,
-    replay_share,
     time::Timestamp,
 };
 
@@ -29,6 +28,11 @@ pub const SHARES: u32 = 2;
 /// At most `MOST_AHEAD * max_in_flight` permits are published ahead: `max_in_flight` wait for room while as many end
 /// during a run. More would only wait longer in the worker.
 pub const MOST_AHEAD: u32 = 2;
+
+/// How far ahead the slot of a live delivery on the fast path may be while only replays have a backlog. Its slot is
+/// counted behind those of the replayed permits, which reach about [`LEAD`] ahead. A replayed permit asks for its
+/// slot only at its expected time, so a live delivery that is ready goes first.
+pub const FAST_PATH_AHEAD: Duration = LEAD.saturating_mul(2);
 
 /// The input of a run's decisions.
 #[derive(Debug, Clone, Copy)]
@@ -167,7 +171,7 @@ impl NextRun {
     pub fn fast_path_ahead(self) -> Option<Duration> {
         match self {
             Self::At(_) | Self::Stop => Some(Duration::ZERO),
-            Self::Soon(_) => Some(replay_share::FAST_PATH_AHEAD),
+            Self::Soon(_) => Some(FAST_PATH_AHEAD),
             Self::Paced | Self::OnSettle | Self::Now | Self::Continue => None,
         }
     }

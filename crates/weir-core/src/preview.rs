@@ -8,19 +8,11 @@
 
 use std::time::Duration;
 
+pub use crate::limit::Bound;
 use crate::{
-    limit::{MinInterval, RateLimit},
     limiter::{Limiter, LimiterParts},
     time::Timestamp,
 };
-
-/// What decides how fast a backlog is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
-    Limit(RateLimit),
-    MinInterval(MinInterval),
-    MaxInFlight,
-}
 
 /// How many requests a destination answers at one time, and how fast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

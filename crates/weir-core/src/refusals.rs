@@ -51,7 +51,8 @@ pub struct JudgedSend {
 }
 
 /// Why a receiver refuses sends that are within the limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Cause {
     Jitter,
     Spacing,
@@ -61,11 +62,7 @@ pub enum Cause {
 impl Cause {
     /// The name in JSON.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Jitter => "jitter",
-            Self::Spacing => "spacing",
-            Self::LowerLimit => "lower_limit",
-        }
+        self.into_str()
     }
 }
 

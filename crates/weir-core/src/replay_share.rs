@@ -16,10 +16,6 @@ use crate::{
 pub const MIN_SHARE_DIVISOR: u32 = 10;
 /// How far ahead replays may take slots that live deliveries leave unused.
 pub const HORIZON: Duration = LEAD;
-/// How far ahead the slot of a live delivery on the fast path may be while only replays have a backlog. Its slot is
-/// counted behind those of the replayed permits, which reach about [`HORIZON`] ahead. A replayed permit asks for its
-/// slot only at its expected time, so a live delivery that is ready goes first.
-pub const FAST_PATH_AHEAD: Duration = HORIZON.saturating_mul(2);
 /// The shortest time between two runs while only replays have a backlog. Shorter than [`HORIZON`], so that the next run
 /// comes before the slots of this one are used up.
 pub const REPLAY_CADENCE: Duration = Duration::from_millis(10);

@@ -3,7 +3,36 @@
 //!
 //! A destination has one secret. During the overlap after a rotation the previous secret also signs ([`Signing`]).
 
+/// An enumeration whose values have names in the API.
+macro_rules! named {
+    ($(#[$meta:meta])* $name:ident { $($(#[$value_meta:meta])* $value:ident = $text:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$value_meta])* $value,)+
+        }
+
+        impl $name {
+            pub const ALL: &'static [&'static str] = &[$($text),+];
+
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$value => $text,)+
+                }
+            }
+
+            pub fn parse(text: &str) -> Option<Self> {
+                match text {
+                    $($text => Some(Self::$value),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
 mod format;
+mod hex;
 mod pattern;
 mod presets;
 mod secret;
@@ -12,15 +41,12 @@ mod verify;
 
 use serde::{Deserialize, Serialize};
 
-pub use format::{Algorithm, Encoding, Format, KeyForm, TimestampFormat};
+pub use format::{Algorithm, DEFAULT_HEADER, Encoding, Format, ID_HEADER, TIMESTAMP_HEADER, TimestampFormat};
 pub use pattern::{MAX_PATTERN, Placeholder};
 pub use presets::{PRESETS, Preset};
-pub use secret::{InvalidSecret, KeyKind, PublicKey, SECRET_LEN, Secret};
-pub use style::{
-    CUSTOM, DEFAULT_HEADER, ID_HEADER, InvalidStyle, STANDARD, SignatureStyle, StyleSpec, TIMESTAMP_HEADER, Unfit,
-    style_names,
-};
-pub use verify::{InvalidKey, Key, Received, Rejection, signed_seconds, verify};
+pub use secret::{InvalidKey, InvalidSecret, Key, KeyForm, KeyKind, PublicKey, SECRET_LEN, Secret};
+pub use style::{CUSTOM, InvalidStyle, STANDARD, SignatureStyle, StyleSpec, Unfit, style_names};
+pub use verify::{Received, Rejection, signed_seconds, verify};
 
 use crate::time::Timestamp;
 

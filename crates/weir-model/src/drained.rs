@@ -9,8 +9,9 @@
 use std::{
     collections::HashSet,
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
-    sync::{Mutex, PoisonError},
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     actions::Protocol,
@@ -24,7 +25,7 @@ pub(crate) struct Drained(Mutex<HashSet<u64>>);
 impl Protocol {
     /// Whether the quiet course from this state ends with everything delivered.
     pub(crate) fn drains(&self, state: &State) -> bool {
-        let mut known = self.drained.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.drained.0.lock();
         let mut course = HashSet::new();
         let mut at = state.clone();
         loop {

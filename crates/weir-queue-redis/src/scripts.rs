@@ -13,8 +13,7 @@ use weir_core::{
     claim::ClaimedDelivery,
     limit::{MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
     limiter::{GRANT_AHEAD, LimitCursor, LimiterParts},
-    plan::{self, CADENCE, LAG_DEPTH, LEAD, SHARES},
-    replay_share::FAST_PATH_AHEAD,
+    plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };
 use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, RUN_FALLBACK, SLOT_HORIZON, Terms};
 

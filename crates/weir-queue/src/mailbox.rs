@@ -1,6 +1,6 @@
 //! A list of items from senders that must not wait, for one receiver that waits.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 use tokio::sync::Notify;
 
@@ -18,15 +18,10 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    // A panic while the lock is held is a bug already reported; the list is complete at any time.
-    fn items(&self) -> MutexGuard<'_, Vec<T>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds items. Never waits.
     pub fn add(&self, items: Vec<T>) {
         if !items.is_empty() {
-            self.items().extend(items);
+            self.items.lock().extend(items);
             self.added.notify_one();
         }
     }
@@ -34,7 +29,7 @@ impl<T> Mailbox<T> {
     /// Waits for items and takes all of them. For one receiver.
     pub async fn take(&self) -> Vec<T> {
         loop {
-            let items = std::mem::take(&mut *self.items());
+            let items = std::mem::take(&mut *self.items.lock());
             if !items.is_empty() {
                 return items;
             }

@@ -6,12 +6,10 @@
 mod job;
 mod table;
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 pub use table::{Depths, JobTable};
 use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
@@ -39,15 +37,10 @@ impl MemoryQueue {
         Self { table, clock, rescheduled: Notify::new(), published: Notify::new(), declined: Mailbox::default() }
     }
 
-    // A panic while the lock is held is a bug already reported; the table is still the best state there is.
-    fn table(&self) -> MutexGuard<'_, JobTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Changes the table, and notifies the scheduler when the earliest due time is earlier than before.
     fn change<T>(&self, change: impl FnOnce(&mut JobTable, Timestamp) -> T) -> T {
         let now = self.clock.now();
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let before = table.next_due();
         let answer = change(&mut table, now);
         let sooner = match (before, table.next_due()) {
@@ -65,7 +58,7 @@ impl MemoryQueue {
 
     /// Counts for gauges.
     pub fn depths(&self) -> Depths {
-        self.table().depths()
+        self.table.lock().depths()
     }
 }
 
@@ -90,7 +83,7 @@ impl Schedule for MemoryQueue {
         loop {
             let now = self.clock.now();
             let next_due = {
-                let mut table = self.table();
+                let mut table = self.table.lock();
                 let leases = table.claim_due(now, max, lease_for);
                 if !leases.is_empty() {
                     return Ok(DueJobs { leases, depth: table.depth() });
@@ -115,7 +108,7 @@ impl Schedule for MemoryQueue {
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
         let answers = self
             .change(|table, now| publications.into_iter().map(|publication| table.publish(now, publication)).collect());
-        if self.table().depth() > 0 {
+        if self.table.lock().depth() > 0 {
             self.published.notify_one();
         }
         Ok(answers)
@@ -123,7 +116,7 @@ impl Schedule for MemoryQueue {
 
     fn reserve(&self, destination: &Destination) -> bool {
         let now = self.clock.now();
-        self.table().reserve(now, destination)
+        self.table.lock().reserve(now, destination)
     }
 
     fn unreserve(&self, destination_id: DestinationId) {
@@ -146,7 +139,7 @@ impl Schedule for MemoryQueue {
 impl Permits for MemoryQueue {
     async fn take(&self, max: usize) -> QueueResult<Vec<Permit>> {
         loop {
-            let permits = self.table().take(max);
+            let permits = self.table.lock().take(max);
             if !permits.is_empty() {
                 return Ok(permits);
             }
@@ -155,7 +148,7 @@ impl Permits for MemoryQueue {
     }
 
     async fn stop_taking(&self) -> Vec<Permit> {
-        self.table().close()
+        self.table.lock().close()
     }
 
     async fn take_slot(&self, request: SlotRequest) -> QueueResult<SlotAnswer> {

@@ -19,16 +19,13 @@ use weir_core::{
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{AlertStore, Condition, Ingested, NewEvent, RefusalWatch};
 
-use crate::release::Failure;
+use crate::{
+    release::Failure,
+    run_every::{Agent, run_every},
+};
 
-/// The minimum pause between two passes: an operator needs an alert within seconds.
+/// The time between two passes: an operator needs an alert within seconds.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// The pause is at least this many times the duration of the reads, so that they take a hundredth of a connection's
-/// time. The writes of a pass do not count: otherwise alerts would be late on a slow disk, and when there are many.
-const PAUSE_FACTOR: u32 = 100;
-/// The maximum pause: on a busy machine the reads of a pass mostly wait, and an alert must not be late by more than
-/// half a minute.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
 /// The failed attempts of this time decide where refusals within the limit are looked for.
 const FAILURES_OF: Duration = Duration::from_secs(60);
 /// Destinations handled together, so that no statement holds its locks for long.
@@ -39,6 +36,7 @@ pub struct AlertPublisher {
     store: Arc<dyn AlertStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
+    refusals: RefusalWatch,
 }
 
 /// The alerts about one destination.
@@ -52,45 +50,27 @@ struct AlertUpdate {
 
 impl AlertPublisher {
     pub fn new(store: Arc<dyn AlertStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        Self { store, queue, clock }
+        Self { store, queue, clock, refusals: RefusalWatch::default() }
     }
 
-    /// Makes a pass at once and then every 2 to 30 seconds until `shutdown` resolves. A pass may be interrupted at any
-    /// time.
-    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        let mut refusals = RefusalWatch::default();
-        loop {
-            let read_time = tokio::select! {
-                () = &mut shutdown => return,
-                read_time = self.pass(&mut refusals) => read_time.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "could not publish alerts; the next pass tries again");
-                    Duration::ZERO
-                }),
-            };
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = tokio::time::sleep(pause_after(read_time)) => {}
-            }
-        }
+    /// Makes a pass at once and then every two seconds until `shutdown` resolves.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        run_every(INTERVAL, shutdown, self).await;
     }
 
-    /// Publishes the alerts that are due now. Returns the duration of the reads.
-    async fn pass(&self, refusals: &mut RefusalWatch) -> Result<Duration, Failure> {
-        let began = self.clock.now();
+    /// Publishes the alerts that are due now.
+    async fn pass(&mut self) -> Result<(), Failure> {
         // Without subscribers this look-up is the whole pass.
         let ids = self.store.alert_subscribers().await?;
         if ids.is_empty() {
-            return Ok(Duration::ZERO);
+            return Ok(());
         }
         let subscribers: Vec<_> = self.store.destinations(&ids).await?.into_iter().flatten().collect();
         // Only destinations of these tenants can have recipients.
         let tenants: BTreeSet<_> = subscribers.iter().map(|subscriber| subscriber.settings.tenant.clone()).collect();
         let policy = self.store.alert_policy().await?;
         let mut conditions = self.store.conditions(&Vec::from_iter(tenants.clone())).await?;
-        self.look_for_refusals(&tenants, &mut conditions, refusals).await?;
-        // The pause after the pass depends on the duration of these reads.
-        let read_time = self.clock.now().since(began);
+        self.look_for_refusals(&tenants, &mut conditions).await?;
         // Page by page: compare the conditions with the alert states, and publish the differences.
         for conditions in conditions.chunks(PAGE) {
             let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
@@ -98,25 +78,24 @@ impl AlertPublisher {
             let now = self.clock.now();
             let updates = conditions.iter().zip(&destinations).filter_map(|(condition, destination)| {
                 let destination = destination.as_ref()?;
-                let status = status(destination, condition, refusals.found(destination), now);
+                let status = status(destination, condition, self.refusals.found(destination), now);
                 alert_update(destination, condition, &status, &policy, &subscribers, now)
             });
             self.send(updates.collect()).await?;
         }
-        Ok(read_time)
+        Ok(())
     }
 
     /// Looks for refusals within the limit, where attempts failed lately and where an alert has said that there are some.
     /// Adds the refused destinations that have no other condition. A look is at a few destinations, so those of tenants
     /// without subscribers are not looked at: they would delay the alerts about others.
     async fn look_for_refusals(
-        &self,
+        &mut self,
         tenants: &BTreeSet<String>,
         conditions: &mut Vec<Condition>,
-        refusals: &mut RefusalWatch,
     ) -> Result<(), Failure> {
         let now = self.clock.now();
-        if refusals.is_due(now) {
+        if self.refusals.is_due(now) {
             let traffic = self.store.recent_traffic(now.before(FAILURES_OF)).await?;
             let failing = traffic.iter().filter(|(_, traffic)| RefusalWatch::is_suspect(traffic.failed));
             let alerted = conditions.iter().filter(|condition| condition.state.is_refused());
@@ -124,9 +103,9 @@ impl AlertPublisher {
                 failing.map(|(id, _)| *id).chain(alerted.map(|condition| condition.destination_id)).collect();
             let suspects = self.store.destinations(&Vec::from_iter(suspects)).await?.into_iter().flatten();
             let suspects = suspects.filter(|suspect| tenants.contains(&suspect.settings.tenant)).collect();
-            refusals.look(&*self.store, suspects, now).await?;
+            self.refusals.look(&*self.store, suspects, now).await?;
         }
-        let mut refused = refusals.refused();
+        let mut refused = self.refusals.refused();
         for condition in &*conditions {
             refused.remove(&condition.destination_id);
         }
@@ -159,8 +138,12 @@ impl AlertPublisher {
     }
 }
 
-fn pause_after(read_time: Duration) -> Duration {
-    (read_time * PAUSE_FACTOR).clamp(INTERVAL, LONGEST_INTERVAL)
+impl Agent for AlertPublisher {
+    async fn make_pass(&mut self) {
+        if let Err(error) = self.pass().await {
+            tracing::warn!(%error, "could not publish alerts; the next pass tries again");
+        }
+    }
 }
 
 /// The alerts about a destination that have recipients, and its new alert state. `None` if the alert state does not
@@ -346,12 +329,6 @@ mod tests {
             .flat_map(|alert_update| &alert_update.events)
             .map(|new| new.destinations.clone().unwrap())
             .collect()
-    }
-
-    #[test]
-    fn the_pause_grows_with_the_duration_of_the_reads_within_bounds() {
-        let pauses = [0, 1, 20, 100, 299, 600, 60_000].map(|ms| pause_after(Duration::from_millis(ms)).as_millis());
-        assert_eq!(pauses, [2_000, 2_000, 2_000, 10_000, 29_900, 30_000, 30_000]);
     }
 
     #[test]

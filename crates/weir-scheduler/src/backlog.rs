@@ -3,14 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::gauge;
-use tokio::time::Instant;
 use weir_store::Alerting;
 
-/// The time between two counts: autoscalers read the gauge every 15 s or less often.
+use crate::run_every::{Agent, run_every};
+
+/// The time between two reads of the counters: autoscalers read the gauge every 15 s or less often.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// The pause after a count is at least this many times the duration of the count: counting many millions takes seconds,
-/// and must not take more than a sixtieth of a connection's time.
-const PAUSE_FACTOR: u32 = 60;
 
 /// Counts the waiting deliveries.
 pub struct BacklogMeter {
@@ -22,27 +20,17 @@ impl BacklogMeter {
         Self { store }
     }
 
-    /// Counts repeatedly until `shutdown` resolves.
+    /// Sets the gauge at once and then every ten seconds until `shutdown` resolves.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                pause = self.count() => tokio::select! {
-                    () = &mut shutdown => return,
-                    () = tokio::time::sleep(pause) => {}
-                }
-            }
-        }
+        run_every(INTERVAL, shutdown, self).await;
     }
+}
 
-    /// Sets the gauge. Returns how long to pause.
-    async fn count(&self) -> Duration {
-        let began = Instant::now();
+impl Agent for BacklogMeter {
+    async fn make_pass(&mut self) {
         match self.store.backlog().await {
             Ok(waiting) => gauge!("weir_backlog_deliveries").set(waiting as f64),
-            Err(error) => tracing::debug!(%error, "could not count the backlog; the gauge keeps its value"),
+            Err(error) => tracing::debug!(%error, "could not read the backlog; the gauge keeps its value"),
         }
-        INTERVAL.max(began.elapsed() * PAUSE_FACTOR)
     }
 }

@@ -10,7 +10,10 @@ use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, Terms, TermsChange};
 use weir_store::{Destinations, EditPosition, EditedDestination};
 
-use crate::release::Failure;
+use crate::{
+    release::Failure,
+    run_every::{Agent, run_every},
+};
 
 /// The time between two passes: an edit takes effect within two seconds, even if its announcement was lost.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -28,43 +31,26 @@ pub struct EditWatcher {
     store: Arc<dyn Destinations>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
+    /// Where the next pass begins.
+    since: Timestamp,
     /// The edits that the last passes have announced.
     announced: HashSet<EditPosition>,
 }
 
 impl EditWatcher {
     pub fn new(store: Arc<dyn Destinations>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        Self { store, queue, clock, announced: HashSet::new() }
+        let since = clock.now().before(FIRST_OVERLAP);
+        Self { store, queue, clock, since, announced: HashSet::new() }
     }
 
     /// Makes a pass at once and then every second until `shutdown` resolves.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        let mut since = self.clock.now().before(FIRST_OVERLAP);
-        loop {
-            let now = self.clock.now();
-            tokio::select! {
-                () = &mut shutdown => return,
-                announced = self.announce(since) => match announced {
-                    Ok(()) => {
-                        // The next pass goes back a little, because an edit may become visible late. Older edits are
-                        // not read again.
-                        since = now.before(OVERLAP);
-                        self.announced.retain(|position| position.updated_at >= since);
-                    }
-                    Err(error) => tracing::warn!(%error, "could not announce edits; the next pass tries again"),
-                }
-            }
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = tokio::time::sleep(INTERVAL) => {}
-            }
-        }
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        run_every(INTERVAL, shutdown, self).await;
     }
 
-    /// Announces the edits since this time that were not announced before.
-    async fn announce(&mut self, since: Timestamp) -> Result<(), Failure> {
-        let mut position = EditPosition::at(since);
+    /// Announces the edits since [`Self::since`] that were not announced before.
+    async fn announce(&mut self) -> Result<(), Failure> {
+        let mut position = EditPosition::at(self.since);
         loop {
             let edited = self.store.edited_after(position, PAGE).await?;
             let now = self.clock.now();
@@ -79,6 +65,21 @@ impl EditWatcher {
                 Some(last) if edited.len() == PAGE as usize => position = last.position,
                 _ => return Ok(()),
             }
+        }
+    }
+}
+
+impl Agent for EditWatcher {
+    async fn make_pass(&mut self) {
+        let now = self.clock.now();
+        match self.announce().await {
+            Ok(()) => {
+                // The next pass goes back a little, because an edit may become visible late. Older edits are not
+                // read again.
+                self.since = now.before(OVERLAP);
+                self.announced.retain(|position| position.updated_at >= self.since);
+            }
+            Err(error) => tracing::warn!(%error, "could not announce edits; the next pass tries again"),
         }
     }
 }

@@ -5,6 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use weir_store::{Counters, FOLDED_AT_ONCE, StoreError};
 
+use crate::run_every::{Agent, run_every};
+
 /// The time between two passes. The changes of a second are at most some thousand rows.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -19,19 +21,15 @@ impl Folder {
     }
 
     /// Makes a pass at once and then every second until `shutdown` resolves.
-    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                folded = pass(&*self.store) => if let Err(error) = folded {
-                    tracing::warn!(%error, "could not fold the changes of the counters; the next pass tries again");
-                },
-            }
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = tokio::time::sleep(INTERVAL) => {}
-            }
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        run_every(INTERVAL, shutdown, self).await;
+    }
+}
+
+impl Agent for Folder {
+    async fn make_pass(&mut self) {
+        if let Err(error) = pass(&*self.store).await {
+            tracing::warn!(%error, "could not fold the changes of the counters; the next pass tries again");
         }
     }
 }

@@ -23,6 +23,7 @@ mod replay;
 mod replay_run;
 mod replay_shares;
 mod run;
+mod run_every;
 mod scheduler;
 mod sweep;
 

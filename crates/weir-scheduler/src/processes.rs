@@ -25,7 +25,10 @@ use weir_core::{
 use weir_queue::{HandedBack, OrphanedPermit, SharedQueue};
 use weir_store::{BEAT_EVERY, DEAD_AFTER, ProcessBeat, ProcessStore};
 
-use crate::release::{Failure, wakes_of};
+use crate::{
+    release::{Failure, wakes_of},
+    run_every::{Agent, run_every},
+};
 
 /// Claims read in one pass: more than are ever outstanding.
 const MAX_CLAIMS: u32 = 100_000;
@@ -48,25 +51,9 @@ impl ProcessWatcher {
         Self { store, queue, clock, beats: BeatTracker::default(), claims_with_permit: HashSet::new() }
     }
 
-    /// Makes a pass at once and then every second until `shutdown` resolves. A pass may be interrupted at any time.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                result = self.pass() => {
-                    if let Err(error) = result {
-                        tracing::warn!(%error, "could not check other processes; the next pass tries again");
-                        // Processes may have been alive while they could not be observed.
-                        self.beats.forget();
-                    }
-                }
-            }
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = tokio::time::sleep(BEAT_EVERY) => {}
-            }
-        }
+    /// Makes a pass at once and then every second until `shutdown` resolves.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        run_every(BEAT_EVERY, shutdown, self).await;
     }
 
     async fn pass(&mut self) -> Result<(), Failure> {
@@ -156,6 +143,16 @@ impl ProcessWatcher {
             counter!("weir_claims_recovered_total").increment(recovered.total());
         }
         Ok(())
+    }
+}
+
+impl Agent for ProcessWatcher {
+    async fn make_pass(&mut self) {
+        if let Err(error) = self.pass().await {
+            tracing::warn!(%error, "could not check other processes; the next pass tries again");
+            // Processes may have been alive while they could not be observed.
+            self.beats.forget();
+        }
     }
 }
 

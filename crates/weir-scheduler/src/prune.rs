@@ -9,6 +9,8 @@ use weir_core::{
 };
 use weir_store::{ActivityLog, Prune, PrunePosition, Pruned, RetentionStore, StoreError};
 
+use crate::run_every::{Agent, run_every};
+
 /// The time between two passes. Each pass also reads old data that must be kept. Retention is counted in days, so ten
 /// minutes more do not matter.
 const INTERVAL: Duration = Duration::from_secs(600);
@@ -31,26 +33,9 @@ impl Pruner {
         Self { store, clock, retention }
     }
 
-    /// Makes a pass at once and then every ten minutes until `shutdown` resolves. A pass may be interrupted at any
-    /// time.
-    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        loop {
-            tokio::select! {
-                () = &mut shutdown => return,
-                passed = self.pass() => match passed {
-                    Ok(Pruned { deliveries: 0, attempts: 0, events: 0, days: 0 }) => {}
-                    Ok(Pruned { deliveries, attempts, events, days }) => {
-                        tracing::info!(deliveries, attempts, events, days, "deleted data older than the retention");
-                    }
-                    Err(error) => tracing::warn!(%error, "could not delete old data; the next pass tries again"),
-                },
-            }
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = tokio::time::sleep(INTERVAL) => {}
-            }
-        }
+    /// Makes a pass at once and then every ten minutes until `shutdown` resolves.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        run_every(INTERVAL, shutdown, self).await;
     }
 
     /// Deletes everything that is too old now.
@@ -63,6 +48,18 @@ impl Pruner {
             tokio::time::sleep(PAUSE).await;
         }
         Ok(pruned)
+    }
+}
+
+impl Agent for Pruner {
+    async fn make_pass(&mut self) {
+        match self.pass().await {
+            Ok(Pruned { deliveries: 0, attempts: 0, events: 0, days: 0 }) => {}
+            Ok(Pruned { deliveries, attempts, events, days }) => {
+                tracing::info!(deliveries, attempts, events, days, "deleted data older than the retention");
+            }
+            Err(error) => tracing::warn!(%error, "could not delete old data; the next pass tries again"),
+        }
     }
 }
 

@@ -10,7 +10,11 @@ use weir_core::{Backoff, Clock, DestinationId, Timestamp};
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{RunStore, StoreError};
 
-use crate::{replay_shares::ReplayShares, scheduler::Scheduler};
+use crate::{
+    replay_shares::ReplayShares,
+    run_every::{Agent, run_every},
+    scheduler::Scheduler,
+};
 
 /// The time between two checks while there is nothing to move. A replay begins within this time.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -27,46 +31,21 @@ pub struct Replayer {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     replay_shares: Arc<ReplayShares>,
+    backoff: Backoff,
+    /// When all destinations with replays were last woken.
+    woken: Timestamp,
 }
 
 impl Replayer {
     /// The runs of `scheduler` learn from this replayer which destinations have replays.
     pub fn new(store: Arc<dyn RunStore>, queue: SharedQueue, clock: Arc<dyn Clock>, scheduler: &Scheduler) -> Self {
-        Self { store, queue, clock, replay_shares: scheduler.replay_shares() }
+        let woken = clock.now();
+        Self { store, queue, clock, replay_shares: scheduler.replay_shares(), backoff: Backoff::default(), woken }
     }
 
-    /// Takes steps until `shutdown` resolves. May be interrupted at any time.
-    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        let mut backoff = Backoff::default();
-        let mut woken = self.clock.now();
-        loop {
-            // Any wake may be lost, so all destinations with replays are woken from time to time.
-            let now = self.clock.now();
-            let wake_all = now.since(woken) >= WAKE_ALL;
-            if wake_all {
-                woken = now;
-            }
-            // More to move: a short pause, which leaves the store to deliveries. Nothing to move: a longer one.
-            let pause = tokio::select! {
-                () = &mut shutdown => return,
-                stepped = self.step(wake_all) => match stepped {
-                    Ok(more) => {
-                        backoff.reset();
-                        if more { PAUSE } else { INTERVAL }
-                    }
-                    Err(error) => {
-                        let delay = backoff.fail();
-                        tracing::warn!(%error, retry_in_ms = delay.as_millis(), "a step of a replay failed");
-                        delay
-                    }
-                },
-            };
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = tokio::time::sleep(pause) => {}
-            }
-        }
+    /// Takes steps until `shutdown` resolves.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        run_every(INTERVAL, shutdown, self).await;
     }
 
     /// Takes one step of each replay. Returns whether there is more to move at once.
@@ -105,6 +84,34 @@ impl Replayer {
         let wakes: Vec<_> = ids.iter().map(|&destination_id| Wake { destination_id, due }).collect();
         if let Err(error) = self.queue.wake(&wakes).await {
             tracing::warn!(%error, "could not wake destinations with replays; they are woken again within seconds");
+        }
+    }
+}
+
+impl Agent for Replayer {
+    async fn make_pass(&mut self) {
+        loop {
+            // Any wake may be lost, so all destinations with replays are woken from time to time.
+            let now = self.clock.now();
+            let wake_all = now.since(self.woken) >= WAKE_ALL;
+            if wake_all {
+                self.woken = now;
+            }
+            match self.step(wake_all).await {
+                Ok(more) => {
+                    self.backoff.reset();
+                    if !more {
+                        return;
+                    }
+                    // A short pause, which leaves the store to deliveries.
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => {
+                    let delay = self.backoff.fail();
+                    tracing::warn!(%error, retry_in_ms = delay.as_millis(), "a step of a replay failed");
+                    tokio::time::sleep(delay).await;
+                }
+            }
         }
     }
 }

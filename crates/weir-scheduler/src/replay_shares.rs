@@ -3,36 +3,29 @@
 //! Each process keeps its own list and reads it from the store a few times a second. A run that does not know of a
 //! replay leaves it to a later run. A run that knows of a finished replay makes one claim that finds nothing.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
+use parking_lot::Mutex;
 use weir_core::{DestinationId, replay_share::Credit};
 
 #[derive(Debug, Default)]
 pub(crate) struct ReplayShares(Mutex<HashMap<DestinationId, Credit>>);
 
 impl ReplayShares {
-    // No code panics while it holds the lock.
-    fn credits(&self) -> MutexGuard<'_, HashMap<DestinationId, Credit>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The credit of a destination; `None` if it has no replays.
     pub(crate) fn credit(&self, id: DestinationId) -> Option<Credit> {
-        self.credits().get(&id).copied()
+        self.0.lock().get(&id).copied()
     }
 
     pub(crate) fn set_credit(&self, id: DestinationId, credit: Credit) {
-        if let Some(known) = self.credits().get_mut(&id) {
+        if let Some(known) = self.0.lock().get_mut(&id) {
             *known = credit;
         }
     }
 
     /// Adds destinations with replays.
     pub(crate) fn add(&self, ids: &[DestinationId]) {
-        let mut credits = self.credits();
+        let mut credits = self.0.lock();
         for id in ids {
             credits.entry(*id).or_default();
         }
@@ -40,7 +33,7 @@ impl ReplayShares {
 
     /// Sets the destinations with replays. Returns those that are new.
     pub(crate) fn replace(&self, ids: &[DestinationId]) -> Vec<DestinationId> {
-        let mut credits = self.credits();
+        let mut credits = self.0.lock();
         let new = ids.iter().filter(|id| !credits.contains_key(id)).copied().collect();
         *credits = ids.iter().map(|id| (*id, credits.get(id).copied().unwrap_or_default())).collect();
         new

@@ -12,6 +12,8 @@ use weir_core::{Clock, Timestamp};
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{MessageGroup, MessageGroupsRepaired, Recovered, StoreError, SweepStore};
 
+use crate::run_every::{Agent, run_every};
+
 /// The time between two sweeps. What only a sweep finds must be under way within ten seconds of a crash, also when it
 /// has just missed one sweep.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -31,62 +33,45 @@ pub struct Sweeper {
     store: Arc<dyn SweepStore>,
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
-    interval: Duration,
+    /// How many sweeps will recover no claims.
+    lenient_sweeps: u32,
+    /// Where the next check of message groups begins.
+    next_group: Option<MessageGroup>,
+    /// When the last sweep began, by the engine's time and by that of this process.
+    swept_at: (Timestamp, Instant),
 }
 
 impl Sweeper {
     pub fn new(store: Arc<dyn SweepStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        Self { store, queue, clock, interval: INTERVAL }
+        let swept_at = (clock.now(), Instant::now());
+        Self { store, queue, clock, lenient_sweeps: LENIENT_SWEEPS, next_group: None, swept_at }
     }
 
     /// Sweeps at once and then every five seconds until `shutdown` resolves.
-    pub async fn run(&self, shutdown: impl Future<Output = ()>) {
-        tokio::pin!(shutdown);
-        let mut lenient_sweeps = LENIENT_SWEEPS;
-        let mut next_group = None;
-        let mut swept_at = (self.clock.now(), Instant::now());
-        loop {
-            // Claims expire by elapsed time: a clock that jumps recovers none.
-            let (before, waited_since) = std::mem::replace(&mut swept_at, (self.clock.now(), Instant::now()));
-            if swept_at.0.since(before) > waited_since.elapsed() + CLOCK_JUMP {
-                lenient_sweeps = LENIENT_SWEEPS;
-            }
-            // After a failed sweep the store may have been unavailable, so the next sweeps recover no claims.
-            lenient_sweeps = match self.sweep(lenient_sweeps == 0, &mut next_group).await {
-                Ok(()) => lenient_sweeps.saturating_sub(1),
-                Err(error) => {
-                    tracing::warn!(%error, "a sweep failed; the next one tries again");
-                    LENIENT_SWEEPS
-                }
-            };
-            tokio::select! {
-                () = &mut shutdown => return,
-                () = tokio::time::sleep(self.interval) => {}
-            }
-        }
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        run_every(INTERVAL, shutdown, self).await;
     }
 
-    /// `next_group`: where the next check of message groups begins.
-    async fn sweep(&self, recovers: bool, next_group: &mut Option<MessageGroup>) -> Result<(), StoreError> {
+    async fn sweep(&mut self) -> Result<(), StoreError> {
         let now = self.clock.now();
         if let Err(error) = self.store.maintain(now).await {
             tracing::warn!(%error, "could not prepare the store for the days to come; the next sweep tries again");
         }
-        if recovers {
+        if self.lenient_sweeps == 0 {
             self.recover_expired(now).await?;
         }
         self.expire(now).await?;
-        self.repair_message_groups(next_group).await?;
+        self.repair_message_groups().await?;
         self.wake_due(now).await
     }
 
     /// Checks some message groups in each sweep, all of them in turn. Dissolves those of destinations that are no
     /// longer ordered.
-    async fn repair_message_groups(&self, next_group: &mut Option<MessageGroup>) -> Result<(), StoreError> {
+    async fn repair_message_groups(&mut self) -> Result<(), StoreError> {
         while self.store.dissolve_message_groups(PAGE).await? == u64::from(PAGE) {}
         let MessageGroupsRepaired { advanced, next } =
-            self.store.repair_message_groups(next_group.take(), PAGE).await?;
-        *next_group = next;
+            self.store.repair_message_groups(self.next_group.take(), PAGE).await?;
+        self.next_group = next;
         if advanced > 0 {
             tracing::warn!(message_groups = advanced, "found message groups without a head, and advanced them");
         }
@@ -114,7 +99,7 @@ impl Sweeper {
     /// Wakes every destination with a delivery that becomes due before the sweep after the next.
     async fn wake_due(&self, now: Timestamp) -> Result<(), StoreError> {
         // Wakes for the near future too, so that those jobs run on time and not with a sweep.
-        let before = now + self.interval * 2;
+        let before = now + INTERVAL * 2;
         let mut after = None;
         loop {
             let page = self.store.due_destinations(before, after, PAGE).await?;
@@ -127,6 +112,24 @@ impl Sweeper {
                 return Ok(());
             }
         }
+    }
+}
+
+impl Agent for Sweeper {
+    async fn make_pass(&mut self) {
+        // Claims expire by elapsed time: a clock that jumps recovers none.
+        let (before, waited_since) = std::mem::replace(&mut self.swept_at, (self.clock.now(), Instant::now()));
+        if self.swept_at.0.since(before) > waited_since.elapsed() + CLOCK_JUMP {
+            self.lenient_sweeps = LENIENT_SWEEPS;
+        }
+        // After a failed sweep the store may have been unavailable, so the next sweeps recover no claims.
+        self.lenient_sweeps = match self.sweep().await {
+            Ok(()) => self.lenient_sweeps.saturating_sub(1),
+            Err(error) => {
+                tracing::warn!(%error, "a sweep failed; the next one tries again");
+                LENIENT_SWEEPS
+            }
+        };
     }
 }
 

@@ -3,14 +3,14 @@
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{
-    DestinationId, Timestamp,
+    DestinationId,
     activity::Activity,
     alert::{AlertPolicy, AlertState},
 };
 use weir_store::{
-    Alerting, Condition, Conditions, StoreResult,
+    Alerting, Condition, StoreResult, all_waiting,
     rows::{self, Row as _},
-    sql,
+    waiting_and_dead,
 };
 
 use crate::{
@@ -31,39 +31,60 @@ const SET_POLICY: &str =
 
 const ALERT_SUBSCRIBERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
 
-/// An index-only scan of the due index, on pages that vacuum has marked all-visible.
-const BACKLOG: &str = sql!("SELECT count(*) FROM deliveries WHERE state IN ({waiting})");
-
 const RECORD_ALERT_STATE: &str = "
 INSERT INTO alert_states AS t (destination_id, version, state) VALUES ($1, $2, $3)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE t.version = excluded.version - 1";
 
-/// Each row has a kind, a count, a time and an alert state. The backlog has no deliveries of replays, because a person
-/// asked for them. The counts are index-only scans, on pages that vacuum has marked all-visible.
-pub(crate) const CONDITIONS: &str = sql! {"
-SELECT x.destination_id, x.kind, x.count, x.at, x.state
-FROM (
-    -- 0: the backlog, and when its oldest delivery was created.
-    SELECT destination_id, 0 AS kind, count(*) AS count, min(created_at) AS at, NULL AS state
-    FROM deliveries WHERE state IN ({waiting}) AND NOT is_replay
-    GROUP BY destination_id
-    UNION ALL
-    -- 1: when the last waiting delivery expires.
-    SELECT destination_id, 1, 0, max(expires_at), NULL
-    FROM deliveries WHERE expires_at IS NOT NULL AND state IN ({waiting}) GROUP BY destination_id
-    UNION ALL
-    -- 2: dead letters.
-    SELECT destination_id, 2, count(*), NULL, NULL FROM deliveries WHERE state = {dead} GROUP BY destination_id
-    UNION ALL
-    -- 3: the recorded alert state, also of a destination that has recovered.
-    SELECT destination_id, 3, version, NULL, state FROM alert_states
-    UNION ALL
-    -- 4: paused by Weir, or a breaker that is not closed.
-    SELECT id, 4, 0, NULL, NULL FROM destinations
-    WHERE paused_reason IS NOT NULL OR breaker_state::jsonb ->> 'open' IS NOT NULL
-) x
-JOIN destinations t ON t.id = x.destination_id AND t.tenant = ANY($1) AND t.deleted_at IS NULL"};
+/// Each destination with a backlog, dead letters, an impairment, or a recorded alert state, also if it has recovered.
+/// Reads counters, and a bounded part of each backlog: see `Condition`. Deliveries of replays are left out, because a
+/// person asked for them.
+pub(crate) const CONDITIONS: &str = concat!(
+    "WITH counted AS MATERIALIZED (",
+    waiting_and_dead!(),
+    "), of_each (deliveries) AS MATERIALIZED (
+    SELECT 1 + 1000 / (1 + count(*)) FROM counted WHERE waiting > 0
+)
+SELECT t.id,
+    -- Without replays, all that waits is live. With more than 10,000 of them, the live ones are counted.
+    coalesce(
+        c.waiting - nullif((SELECT count(*) FROM (
+            SELECT FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN (0, 2) LIMIT 10000
+        ) replays), 10000),
+        nullif((SELECT count(*) FROM (
+            SELECT FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN (0, 2) LIMIT 10000
+        ) live), 10000),
+        c.waiting - 10000
+    ),
+    least(
+        (SELECT created_at FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN (0, 2)
+            ORDER BY next_attempt_at, id LIMIT 1),
+        (SELECT min(created_at) FROM (
+            SELECT created_at, is_replay FROM deliveries WHERE destination_id = t.id AND state - 2 = 0
+            ORDER BY id LIMIT (SELECT deliveries FROM of_each)
+        ) retries WHERE NOT is_replay)
+    ),
+    CASE WHEN EXISTS (SELECT FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2))
+    THEN (SELECT max(expires_at) FROM (
+        (SELECT expires_at, state FROM deliveries WHERE destination_id = t.id ORDER BY id DESC LIMIT (SELECT deliveries FROM of_each))
+        UNION ALL
+        (SELECT expires_at, state FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN (0, 2)
+            ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
+        UNION ALL
+        (SELECT expires_at, state FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN (0, 2)
+            ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
+    ) last WHERE state IN (0, 2)) END,
+    coalesce(c.dead, 0), coalesce(s.version, 0), s.state
+FROM destinations t
+LEFT JOIN counted c ON c.destination_id = t.id
+LEFT JOIN alert_states s ON s.destination_id = t.id
+WHERE t.tenant = ANY($1) AND t.deleted_at IS NULL AND (
+    c.waiting > 0 OR c.dead > 0 OR s.destination_id IS NOT NULL
+    -- Paused by Weir, or a breaker that is not closed.
+    OR t.paused_reason IS NOT NULL OR t.breaker_state::jsonb ->> 'open' IS NOT NULL
+)
+ORDER BY t.id"
+);
 
 #[async_trait]
 impl Alerting for PostgresStore {
@@ -85,22 +106,11 @@ impl Alerting for PostgresStore {
     }
 
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
-        let mut conditions = Conditions::default();
-        for row in self.read(sqlx::query(CONDITIONS).bind(tenants.to_vec()), ConditionRow::read).await? {
-            let condition = conditions.of(row.destination_id);
-            match row.kind {
-                0 => (condition.waiting, condition.oldest_created_at) = (row.count, row.at),
-                1 => condition.last_expires_at = row.at,
-                2 => condition.dead = row.count,
-                3 => (condition.version, condition.state) = (row.count, row.state),
-                _ => {}
-            }
-        }
-        Ok(conditions.into_vec(|_| true))
+        self.read(sqlx::query(CONDITIONS).bind(tenants.to_vec()), condition).await
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
-        Ok(self.read(sqlx::query(BACKLOG), |row| row.count(0)).await?.pop().unwrap_or_default())
+        Ok(self.read(sqlx::query(all_waiting!()), |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
     async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
@@ -108,25 +118,16 @@ impl Alerting for PostgresStore {
     }
 }
 
-/// A row of [`CONDITIONS`].
-struct ConditionRow {
-    destination_id: DestinationId,
-    kind: i64,
-    count: u64,
-    at: Option<Timestamp>,
-    state: AlertState,
-}
-
-impl ConditionRow {
-    fn read(row: &PgRow) -> Read<Self> {
-        Ok(Self {
-            destination_id: row.destination_id(0)?,
-            kind: row.int(1)?,
-            count: row.count(2)?,
-            at: row.optional_time(3)?,
-            state: rows::alert_state(row, 4)?,
-        })
-    }
+fn condition(row: &PgRow) -> Read<Condition> {
+    Ok(Condition {
+        destination_id: row.destination_id(0)?,
+        waiting: row.count(1)?,
+        oldest_created_at: row.optional_time(2)?,
+        last_expires_at: row.optional_time(3)?,
+        dead: row.count(4)?,
+        version: row.count(5)?,
+        state: rows::alert_state(row, 6)?,
+    })
 }
 
 async fn set_policy(

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, raw_sql};
 use weir_core::{DeliveryState, ErrorKind, EventId, Timestamp, access::TenantScope, outcome::Verdict};
 use weir_store::{
     DeliveryFilter, Destinations as _, ErrorFilter, EventFilter, Ingest as _, ListOrder, Outbox as _, PageRequest,
-    Purge, ReplayFilter, Results as _, SCANNED_AT_MOST, Scan,
+    Purge, ReplayFilter, Results as _, SCANNED_AT_MOST, Scan, all_waiting,
 };
 
 use crate::{
@@ -178,9 +178,9 @@ async fn hot_statements_use_their_indexes() {
     }
     let coalescing = ["Index Scan using deliveries_coalescing on deliveries d"];
     assert_plan(&mut connection, "coalescing", &superseded_by_coalescing(), &coalescing).await;
-    // These read all claimed or waiting deliveries, of which there are many here: a sequential scan would cost about as
-    // much.
-    let waiting = ["Index Only Scan using deliveries_due", "deliveries_expiring", "deliveries_ended"];
+    assert_plan(&mut connection, "backlog", all_waiting!(), &["count_changes"]).await;
+    // Its cost for one destination is weighed with a scan of the few destinations here.
+    let waiting = ["Only Scan using deliveries_due", "deliveries_retrying", "deliveries_of_destination"];
     assert_plan_with("off", &mut connection, "conditions", CONDITIONS, &waiting, ["deliveries"; 3]).await;
     raw_sql("BEGIN").execute(&mut connection).await.unwrap();
     raw_sql(IN_ORDER).execute(&mut connection).await.unwrap();
@@ -194,6 +194,26 @@ async fn hot_statements_use_their_indexes() {
     // The tables of changes have no index. The changes that a fold takes are found by their addresses.
     let by_address = ["Tid Scan on count_changes", "Tid Scan on traffic_changes"];
     assert_plan_with("off", &mut connection, "fold", FOLD, &by_address, ["deliveries", "events", "attempts"]).await;
+}
+
+/// 16,000 deliveries wait, and all of them expire.
+#[tokio::test]
+async fn the_conditions_of_destinations_read_a_bounded_part_of_their_backlogs() {
+    let (_database, mut connection) = loaded().await;
+    let expiring = "UPDATE deliveries SET expires_at = created_at + 1000000 WHERE state IN (0, 2)";
+    raw_sql(AssertSqlSafe(format!("{expiring}; ANALYZE deliveries"))).execute(&mut connection).await.unwrap();
+    let analyze = CONDITIONS.replace("$1", "ARRAY(SELECT tenant FROM destinations)");
+    let analyze = format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, SUMMARY OFF) {analyze}");
+    let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(analyze)).fetch_all(&mut connection).await.unwrap();
+    let reads = plan.iter().filter(|line| line.contains(" on deliveries "));
+    let rows = reads.map(|line| {
+        let (_, actual) = line.split_once("(actual rows=").unwrap_or((line, "0 loops=0)"));
+        let (rows, loops) = actual.trim_end_matches(')').split_once(" loops=").unwrap();
+        rows.parse::<f64>().unwrap() * loops.parse::<f64>().unwrap()
+    });
+    let rows: f64 = rows.sum();
+    // At each of the four: the oldest, the newest 201, and the 201 that are due last.
+    assert_eq!(rows, 4.0 * 403.0 + 1.0, "{}", plan.join("\n"));
 }
 
 #[tokio::test]

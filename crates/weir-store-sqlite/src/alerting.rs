@@ -1,6 +1,6 @@
-//! Alerting: destinations are read from memory, counts from indexes.
+//! Alerting: destinations are read from memory, counts from the counters.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
@@ -10,9 +10,9 @@ use weir_core::{
     alert::{AlertPolicy, AlertState},
 };
 use weir_store::{
-    Alerting, Condition, Conditions, StoreResult,
+    Alerting, Condition, StoreResult, all_waiting,
     rows::{self, Row as _},
-    sql,
+    waiting_and_dead,
 };
 
 use crate::{
@@ -34,24 +34,51 @@ INSERT INTO alert_states (destination_id, version, state) VALUES (?, ?, ?)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE version = excluded.version - 1";
 
-/// Reads the index alone. Deliveries of replays are left out, because an operator asked for them. The oldest delivery
-/// has the smallest id.
-pub(crate) const WAITING_COUNTS: &str = sql! {"
-WITH counted (destination_id, deliveries, oldest) AS (
-    SELECT destination_id, count(*), min(id) FROM deliveries INDEXED BY deliveries_due
-    WHERE state IN ({waiting}) AND is_replay = 0 GROUP BY destination_id
-)
-SELECT destination_id, deliveries, (SELECT created_at FROM deliveries WHERE id = oldest) FROM counted"};
-
-pub(crate) const EXPIRING: &str = sql! {"
-SELECT destination_id, max(expires_at) FROM deliveries INDEXED BY deliveries_expiring
-WHERE expires_at IS NOT NULL AND state IN ({waiting}) GROUP BY destination_id"};
-
-pub(crate) const DEAD: &str = sql! {"
-SELECT destination_id, count(*) FROM deliveries INDEXED BY deliveries_ended_of_destination
-WHERE state > {delivered} AND state = {dead} GROUP BY destination_id"};
-
-const BACKLOG: &str = sql!("SELECT count(*) FROM deliveries INDEXED BY deliveries_due WHERE state IN ({waiting})");
+/// Each destination with a backlog or dead letters: its live backlog, when the oldest delivery of that was created, when
+/// the last waiting delivery expires, and its dead letters. Reads counters, and a bounded part of each backlog: see
+/// `Condition`. Deliveries of replays are left out, because an operator asked for them.
+pub(crate) const BACKLOGS: &str = concat!(
+    "WITH counted AS MATERIALIZED (",
+    waiting_and_dead!(),
+    "), of_each (deliveries) AS MATERIALIZED (
+        SELECT 1 + 1000 / (1 + count(*)) FROM counted WHERE waiting > 0
+    )
+    SELECT destination_id,
+        -- Without replays, all that waits is live. With more than 10,000 of them, the live ones are counted.
+        coalesce(
+            waiting - nullif((SELECT count(*) FROM (
+                SELECT 1 FROM deliveries INDEXED BY deliveries_due
+                WHERE destination_id = c.destination_id AND is_replay = 1 AND state IN (0, 2) LIMIT 10000)), 10000),
+            nullif((SELECT count(*) FROM (
+                SELECT 1 FROM deliveries INDEXED BY deliveries_due
+                WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN (0, 2) LIMIT 10000)), 10000),
+            waiting - 10000
+        ),
+        (SELECT min(created_at) FROM deliveries WHERE is_replay = 0 AND id IN (
+            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
+                WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN (0, 2)
+                ORDER BY next_attempt_at, id LIMIT 1)
+            UNION ALL
+            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_retrying
+                WHERE destination_id = c.destination_id AND state = 2 ORDER BY id LIMIT (SELECT deliveries FROM of_each))
+        )),
+        CASE WHEN EXISTS (
+            SELECT 1 FROM deliveries INDEXED BY deliveries_expiring WHERE expires_at IS NOT NULL AND state IN (0, 2)
+        ) THEN (SELECT max(expires_at) FROM deliveries WHERE state IN (0, 2) AND id IN (
+            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_of_destination
+                WHERE destination_id = c.destination_id ORDER BY id DESC LIMIT (SELECT deliveries FROM of_each))
+            UNION ALL
+            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
+                WHERE destination_id = c.destination_id AND is_replay = 0 AND state IN (0, 2)
+                ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
+            UNION ALL
+            SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_due
+                WHERE destination_id = c.destination_id AND is_replay = 1 AND state IN (0, 2)
+                ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
+        )) END,
+        dead
+    FROM counted c WHERE waiting > 0 OR dead > 0"
+);
 
 #[async_trait]
 impl Alerting for SqliteStore {
@@ -77,41 +104,27 @@ impl Alerting for SqliteStore {
     }
 
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
-        let mut conditions = Conditions::default();
-        // The backlogs: how many live deliveries wait at each destination, and since when.
-        for (id, waiting, oldest) in self
-            .read_all(WAITING_COUNTS, |row| Ok((row.destination_id(0)?, row.count(1)?, row.optional_time(2)?)))
-            .await?
-        {
-            let condition = conditions.of(id);
-            (condition.waiting, condition.oldest_created_at) = (waiting, oldest);
-        }
-        // When the last of the waiting deliveries expires.
-        for (id, last) in self.read_all(EXPIRING, |row| Ok((row.destination_id(0)?, row.optional_time(1)?))).await? {
-            conditions.of(id).last_expires_at = last;
-        }
-        // The number of dead letters.
-        for (id, dead) in self.read_all(DEAD, |row| Ok((row.destination_id(0)?, row.count(1)?))).await? {
-            conditions.of(id).dead = dead;
-        }
+        let backlogs = self.read_all(BACKLOGS, read_backlog).await?;
+        let mut conditions: BTreeMap<_, _> =
+            backlogs.into_iter().map(|backlog| (backlog.destination_id, backlog)).collect();
         // The recorded alert states. A destination that has recovered is listed for its alert state alone, so that the
         // recovery is noticed.
         for (id, version, state) in self.read_all(ALERT_STATES, read_alert_state).await? {
-            let condition = conditions.of(id);
+            let condition = conditions.entry(id).or_insert_with(|| Condition::healthy(id));
             (condition.version, condition.state) = (version, state);
         }
         // Destinations that Weir paused, or whose breaker is not closed, even without a backlog or dead letters.
         for id in self.destinations.filter(Destination::is_impaired) {
-            conditions.of(id);
+            conditions.entry(id).or_insert_with(|| Condition::healthy(id));
         }
         // Keep the destinations of these tenants. A deleted one is not cached, so it drops out.
         let has_tenant = |destination: &Destination| tenants.contains(&destination.settings.tenant);
         let selected: HashSet<_> = self.destinations.filter(has_tenant).into_iter().collect();
-        Ok(conditions.into_vec(|id| selected.contains(&id)))
+        Ok(conditions.into_values().filter(|condition| selected.contains(&condition.destination_id)).collect())
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
-        Ok(self.read_all(BACKLOG, |row| row.count(0)).await?.pop().unwrap_or_default())
+        Ok(self.read_all(all_waiting!(), |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
     async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
@@ -123,6 +136,16 @@ impl SqliteStore {
     async fn read_all<T>(&self, sql: &'static str, read: impl FnMut(&SqliteRow) -> Result<T>) -> Result<Vec<T>> {
         fetch(&self.readers, sql, Values::default(), read).await
     }
+}
+
+fn read_backlog(row: &SqliteRow) -> Result<Condition> {
+    Ok(Condition {
+        waiting: row.count(1)?,
+        oldest_created_at: row.optional_time(2)?,
+        last_expires_at: row.optional_time(3)?,
+        dead: row.count(4)?,
+        ..Condition::healthy(row.destination_id(0)?)
+    })
 }
 
 fn read_alert_state(row: &SqliteRow) -> Result<(DestinationId, u64, AlertState)> {

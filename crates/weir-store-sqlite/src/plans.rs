@@ -6,10 +6,11 @@ use rusqlite::Connection;
 use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp, access::TenantScope};
 use weir_store::{
     DeliveryFilter, ErrorFilter, EventFilter, ListOrder, PageRequest, Purge, ReplayFilter, SCANNED_AT_MOST, Scan,
-    conformance::begun, rows::Row as _,
+    all_waiting, conformance::begun, rows::Row as _,
 };
 
 use crate::{
+    alerting::BACKLOGS,
     claims::{BODY, CLAIM, OLDEST_DUE},
     counters::{OLDEST_IN_FLIGHT, OLDEST_WAITING},
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
@@ -336,6 +337,42 @@ fn a_step_of_a_replay_reads_one_index_in_a_window_of_ids() {
             assert!(!plan.contains("TEMP B-TREE") && !plan.contains("AUTOMATIC"), "{:?}:\n{plan}", open.filter);
         }
     }
+}
+
+/// The steps of SQLite's machine for the conditions of a destination with so many deliveries of each kind: due, to retry,
+/// of a replay, and dead.
+fn steps_of_conditions(deliveries: u32) -> i32 {
+    let connection = database();
+    let insert = |state: u8, is_replay: u8| {
+        let sql = format!(
+            "WITH RECURSIVE n (n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n LIMIT {deliveries})
+            INSERT INTO deliveries (id, event_id, destination_id, state, attempts, is_replay, next_attempt_at, created_at,
+                updated_at, expires_at)
+            SELECT CAST(printf('%012d-{state}-{is_replay}', n) AS BLOB), x'01', x'01', {state}, 0, {is_replay}, n, n, n, n
+            FROM n"
+        );
+        connection.execute_batch(&sql).unwrap();
+    };
+    for (state, is_replay) in [(0, 0), (2, 0), (0, 1), (5, 0)] {
+        insert(state, is_replay);
+    }
+    let totals = format!(
+        "INSERT INTO destination_totals (destination_id, pending, retrying, dead)
+        VALUES (x'01', 2 * {deliveries}, {deliveries}, {deliveries})"
+    );
+    connection.execute_batch(&totals).unwrap();
+    let mut statement = connection.prepare(BACKLOGS).unwrap();
+    let read = |row: &rusqlite::Row<'_>| Ok([row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]);
+    let found: Vec<[u32; 4]> = statement.query_map([], read).unwrap().map(Result::unwrap).collect();
+    // Live deliveries are counted only up to 10,000. With more of them, what replays have above 10,000 is included.
+    assert_eq!(found, [[3 * deliveries - 10_000, 1, deliveries, deliveries]]);
+    statement.get_status(rusqlite::StatementStatus::VmStep)
+}
+
+#[test]
+fn the_conditions_of_destinations_cost_the_same_with_a_backlog_twice_as_long() {
+    assert_eq!(steps_of_conditions(11_000), steps_of_conditions(22_000));
+    assert!(!plan(&database(), all_waiting!()).contains("deliveries"));
 }
 
 #[test]

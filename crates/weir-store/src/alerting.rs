@@ -1,8 +1,6 @@
 //! Alerting: the destinations that subscribe to alerts, the conditions to report, and the alert states already
 //! recorded.
 
-use std::collections::BTreeMap;
-
 use async_trait::async_trait;
 use weir_core::{
     DestinationId, Timestamp,
@@ -16,12 +14,14 @@ use crate::StoreResult;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     pub destination_id: DestinationId,
-    /// The number of waiting deliveries, without those of replays.
+    /// The number of waiting deliveries, without those of replays. Where more than 10,000 live deliveries and more than
+    /// 10,000 of replays wait, replays beyond 10,000 are included, because only the sum has a counter.
     pub waiting: u64,
-    /// When the oldest of these deliveries was created.
+    /// When the oldest of these deliveries was created: the one that has been due for the longest, or the oldest retry.
     pub oldest_created_at: Option<Timestamp>,
     /// The latest instant at which a waiting delivery expires, including deliveries of replays; `None` when none
-    /// expires.
+    /// expires. In a long backlog its last deliveries decide: the newest ones, and those that are due last. About a
+    /// thousand of each kind are read, divided among the destinations with a backlog.
     pub last_expires_at: Option<Timestamp>,
     /// Dead letters.
     pub dead: u64,
@@ -46,22 +46,6 @@ impl Condition {
     }
 }
 
-/// Conditions that a store collects from several queries.
-#[derive(Debug, Default)]
-pub struct Conditions(BTreeMap<DestinationId, Condition>);
-
-impl Conditions {
-    /// The condition of a destination, healthy at first.
-    pub fn of(&mut self, id: DestinationId) -> &mut Condition {
-        self.0.entry(id).or_insert_with(|| Condition::healthy(id))
-    }
-
-    /// The conditions of the destinations for which `which` is true.
-    pub fn into_vec(self, which: impl Fn(DestinationId) -> bool) -> Vec<Condition> {
-        self.0.into_values().filter(|condition| which(condition.destination_id)).collect()
-    }
-}
-
 #[async_trait]
 pub trait Alerting: Send + Sync {
     /// The alert policy for all destinations; the default until one is set.
@@ -80,10 +64,10 @@ pub trait Alerting: Send + Sync {
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>>;
 
     /// Every destination of these tenants with a backlog, dead letters, a breaker that is not closed, a pause by Weir
-    /// itself, or a recorded alert state. Reads all waiting deliveries and all dead letters.
+    /// itself, or a recorded alert state. Reads counters, and a bounded part of each backlog.
     async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>>;
 
-    /// The number of waiting deliveries of all destinations. Reads all of them, from an index.
+    /// The number of waiting deliveries of all destinations, from the counters.
     async fn backlog(&self) -> StoreResult<u64>;
 
     /// Records the alert state of a destination. `false` if `version` is not the current one, because another process

@@ -65,7 +65,7 @@ mod turns;
 use std::sync::Arc;
 
 pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer};
-pub use alerting::{Alerting, Condition, Conditions};
+pub use alerting::{Alerting, Condition};
 pub use api_keys::{ApiKey, ApiKeys, SessionSecret};
 pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};

@@ -14,9 +14,9 @@ use metrics::counter;
 use weir_core::{
     AttemptId, Clock, Destination, Timestamp,
     claim::{Claim, ClaimedDelivery},
-    delivery::Attempt,
+    delivery::{Attempt, AttemptOutcome},
     event::EventBody,
-    outcome::{self, Circumstances, Effect, Failure, HoldReason, Refusal, RequestedHold, SendResult, Verdict},
+    outcome::{self, Circumstances, Decision, Effect, Failure, HoldReason, Refusal, RequestedHold, Verdict},
     signing::Message,
 };
 use weir_queue::{Permit, PermitId, Settled, SharedQueue};
@@ -56,8 +56,8 @@ pub(crate) struct Attempter {
     pub(crate) stopping: Arc<AtomicBool>,
 }
 
-/// How a permit ended.
-pub(crate) enum PermitEnd {
+/// How an attempt ended.
+pub(crate) enum AttemptEnd {
     /// An attempt was made.
     Recorded(FinishedAttempt),
     /// Nothing was sent.
@@ -123,22 +123,42 @@ enum TransportResult {
 
 impl Attempter {
     /// Makes one attempt with the permit, or returns the permit unused.
-    pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> PermitEnd {
+    pub(crate) async fn make(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> AttemptEnd {
         let began = self.clock.now();
         let span = self.spans.as_ref().and_then(|spans| spans.begin(body.trace()));
         // The receiver gets the span of the attempt, if there is one.
         let traced_body = span.map(|span| body.clone().traced(Some(span.context)));
-        match self.send(permit, traced_body.as_ref().unwrap_or(body), target).await {
-            TransportResult::Sent(sent) => self.judge(permit, target, *sent, began, span),
+        let sent = match self.send(permit, traced_body.as_ref().unwrap_or(body), target).await {
+            TransportResult::Sent(sent) => *sent,
             // An attempt without a connection has no send start, and is judged and recorded like any other.
             TransportResult::Unreachable(unreachable, tried_for) => {
-                self.judge(permit, target, Sent::nothing(unreachable, tried_for, self.clock.now()), began, span)
+                Sent::nothing(unreachable, tried_for, self.clock.now())
             }
             TransportResult::Withdrawn => {
                 counter!("weir_permits_unused_total").increment(1);
-                PermitEnd::Unused(permit.into())
+                return AttemptEnd::Unused(permit.into());
             }
+        };
+        let settings = &target.destination.settings;
+        let decision = decide(
+            &sent,
+            &Circumstances {
+                policy: &settings.retry,
+                limits: &settings.rate_limits,
+                // A replay begins a new series of attempts, and refusals do not count.
+                attempt: number(permit).saturating_sub(permit.delivery.attempts_before),
+                created_at: permit.delivery.event_created_at,
+                now: sent.ended_at,
+                jitter: rand::random(),
+                refusals: target.record(&sent.result, sent.ended_at),
+            },
+        );
+        if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
+            // Its retry takes a new connection, with which this cannot happen again.
+            self.outbound.close_idle(&target.target);
         }
+        self.report(permit, target, &sent, decision.outcome, span);
+        AttemptEnd::Recorded(record(permit, target, sent, decision, began))
     }
 
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> TransportResult {
@@ -238,8 +258,7 @@ impl Attempter {
         let id = delivery.event_id.to_string();
         let message = Message { id: &id, unix_seconds, url: settings.url.as_str(), body: &body };
         let signature = settings.signing.sign(&message, self.clock.now());
-        let number = delivery.attempts + 1;
-        let head = target.target.request_head(&id, unix_seconds, &signature, number, trace, binary.as_ref());
+        let head = target.target.request_head(&id, unix_seconds, &signature, number(permit), trace, binary.as_ref());
         let mut result = self.outbound.send(&target.target, connection, head, body, slots, limit).await;
         if let ExchangeResult::Sent(sent) = &mut result {
             sent.details.signed_at = Some(Timestamp::from_secs(unix_seconds));
@@ -255,104 +274,105 @@ impl Attempter {
         }
     }
 
-    /// Decides the verdict on an attempt and records it in the span and the meters.
-    fn judge(
+    /// Reports the attempt to the trace and the meters.
+    fn report(
         &self,
         permit: &Permit,
         target: &DestinationTarget,
-        sent: Sent,
-        began: Timestamp,
+        sent: &Sent,
+        outcome: AttemptOutcome,
         span: Option<StartedSpan>,
-    ) -> PermitEnd {
-        // A replay begins a new series of attempts, and refusals do not count. The numbers of the attempts continue.
-        let &ClaimedDelivery { claim, event_created_at, attempts, attempts_before, .. } = &permit.delivery;
-        let number = attempts + 1;
-        let now = sent.ended_at;
-        let settings = &target.destination.settings;
-        // Decide about the delivery and the destination.
-        let circumstances = Circumstances {
-            policy: &settings.retry,
-            limits: &settings.rate_limits,
-            attempt: number.saturating_sub(attempts_before),
-            created_at: event_created_at,
-            now,
-            jitter: rand::random(),
-            refusals: target.record(&sent.result, now),
-        };
-        let mut decision = outcome::judge(&sent.result, &circumstances);
-        // A delivery that waits only for the end of the hold is due now: the hold keeps it, and a release sends it.
-        if let (Verdict::Retry { at }, Effect::Hold(hold)) = (&mut decision.verdict, &decision.effect)
-            && *at == hold.until
-        {
-            *at = now;
-        }
-        if sent.cut_on_reuse && matches!(decision.verdict, Verdict::Retry { .. }) {
-            // Most likely the server had closed the reused connection. Retry in the next slot, and close the idle
-            // connections: with a new connection this cannot happen again.
-            decision.verdict = Verdict::Retry { at: now };
-            self.outbound.close_idle(&target.target);
-        }
-        // Report the attempt to the trace and the meters.
-        let (status_code, failure) = match sent.result {
-            SendResult::Answer { status, .. } => (Some(status), None),
-            SendResult::Failure(failure) => (None, Some(failure)),
-        };
+    ) {
+        let &ClaimedDelivery { claim, event_id, event_created_at, .. } = &permit.delivery;
+        let (status_code, failure) = sent.result.parts();
         if let (Some(spans), Some(span)) = (&self.spans, span) {
             spans.end(AttemptSpan {
                 span,
-                event_id: permit.delivery.event_id,
+                event_id,
                 claim,
-                number,
-                sent_at: sent.sent_at.unwrap_or(now),
-                ended_at: now,
+                number: number(permit),
+                sent_at: sent.sent_at.unwrap_or(sent.ended_at),
+                ended_at: sent.ended_at,
                 url: &target.destination.settings.url,
                 status_code,
                 failure,
             });
         }
         let kind = failure.map_or("answer", Failure::as_str);
-        self.meters.observe(decision.outcome, kind, event_created_at, sent.sent_at, now);
-        // The reason for a hold or a pause, as the API will show it.
-        let reason = match &decision.effect {
-            Effect::None => String::new(),
-            Effect::Hold(RequestedHold { reason: HoldReason::RetryAfter, header, .. }) => {
-                format!("the destination answered {} with {header}", status_code.unwrap_or(0))
-            }
-            Effect::Hold(RequestedHold { reason: HoldReason::QuotaUsedUp, header, .. }) => {
-                format!("the destination said that its rate limit is used up: {header}")
-            }
-            Effect::Hold(RequestedHold { reason: HoldReason::Refused, .. }) => {
-                format!("the destination answered {} and did not say until when", status_code.unwrap_or(0))
-            }
-            Effect::Pause => "the destination answered 410 Gone".to_owned(),
-        };
-        // The record of the attempt, and what the recorder needs to apply its effect.
-        let attempt = Attempt {
-            id: AttemptId::new(now, rand::random()),
-            delivery_id: claim.delivery_id,
-            number,
-            sent_at: sent.sent_at,
-            duration_ms: sent.took.as_millis() as u32,
-            outcome: decision.outcome,
-            status_code,
-            error: with_note(sent.error, sent.result.malformed_headers()),
-            failure,
-            response_body: sent.response_body,
-            details: sent.details,
-        };
-        let result =
-            Arc::new(AttemptResult { claim, attempt, verdict: decision.verdict, is_counted: decision.is_counted, now });
-        let destination = target.destination.clone();
-        PermitEnd::Recorded(FinishedAttempt {
-            permit: permit.id,
-            result,
-            effect: decision.effect,
-            refusal: decision.refusal,
-            destination,
-            began,
-            reason,
-            ignored_by_breaker: sent.cut_on_reuse,
-        })
+        self.meters.observe(outcome, kind, event_created_at, sent.sent_at, sent.ended_at);
+    }
+}
+
+/// The number of the attempt. After a replay the numbers continue.
+fn number(permit: &Permit) -> u32 {
+    permit.delivery.attempts + 1
+}
+
+/// Decides about the delivery and the destination.
+fn decide(sent: &Sent, circumstances: &Circumstances<'_>) -> Decision {
+    let mut decision = outcome::judge(&sent.result, circumstances);
+    if let Verdict::Retry { at } = &mut decision.verdict {
+        // A delivery that waits only for the end of the hold is due now: the hold keeps it, and a release sends it.
+        let waits_for_hold = matches!(&decision.effect, Effect::Hold(hold) if hold.until == *at);
+        // Most likely the server had closed the reused connection: retry in the next slot.
+        if waits_for_hold || sent.cut_on_reuse {
+            *at = circumstances.now;
+        }
+    }
+    decision
+}
+
+/// The record of the attempt, and what the recorder needs to apply its effect.
+fn record(
+    permit: &Permit,
+    target: &DestinationTarget,
+    sent: Sent,
+    decision: Decision,
+    began: Timestamp,
+) -> FinishedAttempt {
+    let claim = permit.delivery.claim;
+    let (status_code, failure) = sent.result.parts();
+    let attempt = Attempt {
+        id: AttemptId::new(sent.ended_at, rand::random()),
+        delivery_id: claim.delivery_id,
+        number: number(permit),
+        sent_at: sent.sent_at,
+        duration_ms: sent.took.as_millis() as u32,
+        outcome: decision.outcome,
+        status_code,
+        error: with_note(sent.error, sent.result.malformed_headers()),
+        failure,
+        response_body: sent.response_body,
+        details: sent.details,
+    };
+    let Decision { verdict, is_counted, effect, refusal, .. } = decision;
+    FinishedAttempt {
+        permit: permit.id,
+        result: Arc::new(AttemptResult { claim, attempt, verdict, is_counted, now: sent.ended_at }),
+        reason: reason(&effect, status_code),
+        effect,
+        refusal,
+        destination: target.destination.clone(),
+        began,
+        ignored_by_breaker: sent.cut_on_reuse,
+    }
+}
+
+/// The reason for a hold or a pause, as the API will show it.
+fn reason(effect: &Effect, status_code: Option<u16>) -> String {
+    let status = status_code.unwrap_or(0);
+    match effect {
+        Effect::None => String::new(),
+        Effect::Hold(RequestedHold { reason: HoldReason::RetryAfter, header, .. }) => {
+            format!("the destination answered {status} with {header}")
+        }
+        Effect::Hold(RequestedHold { reason: HoldReason::QuotaUsedUp, header, .. }) => {
+            format!("the destination said that its rate limit is used up: {header}")
+        }
+        Effect::Hold(RequestedHold { reason: HoldReason::Refused, .. }) => {
+            format!("the destination answered {status} and did not say until when")
+        }
+        Effect::Pause => "the destination answered 410 Gone".to_owned(),
     }
 }
 

@@ -5,12 +5,9 @@
 //! all of them are, because then only this process knows which attempts it makes. Renewed claims belong to this process
 //! ([`weir_store::Processes::renew_claims`]).
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use weir_core::{Clock, Timestamp, claim::Claim};
 use weir_queue::{Permit, SharedQueue};
 use weir_store::{StoreResult, WorkerStore};
@@ -49,13 +46,8 @@ impl HeldClaims {
         Arc::new(Self { store, queue, clock, held: Mutex::default() })
     }
 
-    // A panic while the lock is held is a bug already reported; the map is complete between two calls.
-    fn held(&self) -> MutexGuard<'_, ClaimSet> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn add(&self, permits: &[Permit]) {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         for permit in permits {
             held.add(permit.delivery.claim, permit.delivery.expires_at);
         }
@@ -63,7 +55,7 @@ impl HeldClaims {
 
     /// The store has recorded the attempts of these claims, or released them.
     pub(crate) fn remove(&self, claims: impl IntoIterator<Item = Claim>) {
-        let mut held = self.held();
+        let mut held = self.held.lock();
         for claim in claims {
             held.0.remove(&claim);
         }
@@ -84,11 +76,11 @@ impl HeldClaims {
 
     /// Renews the claims that expire soon, and after a loss all that this process does not own.
     async fn renew(&self, after_loss: bool) -> StoreResult<()> {
-        let due = self.held().due(self.clock.now(), after_loss);
+        let due = self.held.lock().due(self.clock.now(), after_loss);
         for claims in due.chunks(PAGE) {
             let expires_at = self.clock.now() + LASTS_FOR;
             self.store.renew_claims(claims.to_vec(), expires_at).await?;
-            self.held().renewed(claims, expires_at);
+            self.held.lock().renewed(claims, expires_at);
         }
         Ok(())
     }

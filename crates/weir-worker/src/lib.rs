@@ -16,5 +16,5 @@ mod recorder;
 mod spans;
 mod targets;
 
-pub use pipeline::{DEFAULT_CAPACITY, Load, Worker};
+pub use pipeline::{DEFAULT_CAPACITY, Worker, WorkerLoad};
 pub use spans::{AttemptSpan, AttemptSpans, StartedSpan};

@@ -22,11 +22,11 @@ use weir_queue::{Permit, SharedQueue};
 use weir_store::{StoreError, WorkerStore};
 
 use crate::{
-    attempt::{Attempter, PermitEnd, UnusedPermit},
+    attempt::{AttemptEnd, Attempter, UnusedPermit},
     held_claims::HeldClaims,
     meters::Meters,
     outbound::Outbound,
-    places::{NoPlace, Places},
+    places::{NoPlace, Place, Places},
     recorder::{Recorder, RecorderHandle},
     spans::AttemptSpans,
     targets::{DestinationTarget, Targets},
@@ -70,12 +70,12 @@ struct ResolvedPermit {
 
 /// How busy a worker is, for gauges. Clones refer to the same worker.
 #[derive(Clone)]
-pub struct Load {
+pub struct WorkerLoad {
     places: Arc<Places>,
     outbound: Arc<Outbound>,
 }
 
-impl Load {
+impl WorkerLoad {
     /// The maximum number of concurrent attempts.
     pub fn capacity(&self) -> usize {
         self.places.capacity()
@@ -127,8 +127,8 @@ impl Worker {
     }
 
     /// How busy the worker is. The values are read when they are asked for.
-    pub fn load(&self) -> Load {
-        Load { places: self.places.clone(), outbound: self.outbound.clone() }
+    pub fn load(&self) -> WorkerLoad {
+        WorkerLoad { places: self.places.clone(), outbound: self.outbound.clone() }
     }
 
     /// Delivers until `shutdown` resolves. Then finishes the sends in flight, hands back the other permits, and returns
@@ -152,11 +152,18 @@ impl Worker {
             spans: self.spans.clone(),
             stopping: stopping.clone(),
         });
-        self.take_until(shutdown, &attempter, &recorder_handle, &held_claims).await;
+        let mut pipeline = Pipeline {
+            worker: self,
+            targets: Targets::new(self.store.clone()),
+            attempter,
+            recorder: recorder_handle.clone(),
+            held_claims,
+        };
+        pipeline.take_until(shutdown).await;
 
         // Permits without a slot go back unsent: those of attempts that wait, and those that the queue has fetched.
         stopping.store(true, Ordering::Relaxed);
-        self.give_back(&recorder_handle, self.queue.stop_taking().await.iter().map(UnusedPermit::from));
+        pipeline.give_back(self.queue.stop_taking().await.iter().map(UnusedPermit::from));
         // Sends in flight may end within the grace period.
         if tokio::time::timeout(self.grace, self.places.wait_for_all()).await.is_err() {
             let unfinished = self.places.taken();
@@ -169,131 +176,116 @@ impl Worker {
             tracing::error!("the recorder ended with a panic; unrecorded attempts count as unknown");
         }
     }
+}
 
-    /// Takes permits and starts attempts until `shutdown` resolves.
-    async fn take_until(
-        &self,
-        shutdown: impl Future<Output = ()>,
-        attempter: &Arc<Attempter>,
-        recorder_handle: &RecorderHandle,
-        held_claims: &HeldClaims,
-    ) {
+/// Takes permits and starts attempts.
+struct Pipeline<'w> {
+    worker: &'w Worker,
+    targets: Targets,
+    attempter: Arc<Attempter>,
+    recorder: RecorderHandle,
+    held_claims: Arc<HeldClaims>,
+}
+
+impl Pipeline<'_> {
+    /// Takes permits and starts attempts until `shutdown` resolves. Hands back what waits for a place then.
+    async fn take_until(&mut self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
-        let mut targets = Targets::new(self.store.clone());
+        let Worker { queue, places, .. } = self.worker;
         let mut without_place = Vec::new();
         loop {
             // Register first: a place that is freed during the try below would be missed.
-            let freed = self.places.next_freed();
+            let freed = places.next_freed();
             tokio::pin!(freed);
             freed.as_mut().enable();
-            without_place = self.start(without_place, attempter, recorder_handle);
+            without_place = self.start_all(without_place);
             // Take no more permits than there are free places: the others stay in the delivery queue for other workers.
             // A permit that waits for a place of its own destination does not keep those of others waiting.
-            let takes_more = without_place.len() <= self.places.capacity() / WAITING_PART;
-            let most = if takes_more { self.places.free().min(BATCH) } else { 0 };
+            let takes_more = without_place.len() <= places.capacity() / WAITING_PART;
+            let most = if takes_more { places.free().min(BATCH) } else { 0 };
             let taken = tokio::select! {
                 biased;
-                () = &mut shutdown => {
-                    self.give_back(recorder_handle, without_place.iter().map(|ready| UnusedPermit::from(&ready.permit)));
-                    return;
-                }
-                taken = self.queue.take(most), if most > 0 => taken,
+                () = &mut shutdown => break,
+                taken = queue.take(most), if most > 0 => taken,
                 // Check the waiting permits again soon: a destination that has become slow gets its permits handed back.
                 _ = tokio::time::timeout(PLACE_WAIT, freed), if most == 0 || !without_place.is_empty() => continue,
             };
-            let permits = match taken {
-                Ok(permits) => permits,
+            match taken {
+                Ok(permits) => without_place.extend(self.next_ready(permits).await),
                 Err(error) => {
                     tracing::warn!(%error, "could not take permits; trying again");
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-            };
-            held_claims.add(&permits);
-            // Read what the attempts need. If that fails, the permits go back instead of holding their claims here.
-            match self.resolve(permits, &mut targets, recorder_handle).await {
-                Ok(ready) => without_place.extend(ready),
-                Err((error, permits)) => {
-                    tracing::warn!(%error, "could not read destinations; permits go back unsent");
-                    self.give_back(recorder_handle, permits.iter().map(UnusedPermit::from));
                     tokio::time::sleep(RETRY).await;
                 }
             }
         }
+        self.give_back(without_place.iter().map(|ready| UnusedPermit::from(&ready.permit)));
     }
 
-    /// Reads the destination and the body of each permit. Permits of deleted destinations are handed back.
-    async fn resolve(
-        &self,
-        permits: Vec<Permit>,
-        targets: &mut Targets,
-        recorder_handle: &RecorderHandle,
-    ) -> Result<Vec<ResolvedPermit>, (StoreError, Vec<Permit>)> {
+    /// Reads what the attempts need. If that fails, the permits go back instead of holding their claims here.
+    async fn next_ready(&mut self, permits: Vec<Permit>) -> Vec<ResolvedPermit> {
+        self.held_claims.add(&permits);
         counter!("weir_permits_taken_total").increment(permits.len() as u64);
-        // The permits return with an error, so that the caller can hand them back.
-        let resolved = targets.resolve(&permits).await;
+        let resolved = self.targets.resolve(&permits).await;
         let bodies = self.bodies(&permits).await;
         let (resolved, bodies) = match (resolved, bodies) {
             (Ok(resolved), Ok(bodies)) => (resolved, bodies),
-            (Err(error), _) | (_, Err(error)) => return Err((error, permits)),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!(%error, "could not read destinations; permits go back unsent");
+                self.give_back(permits.iter().map(UnusedPermit::from));
+                tokio::time::sleep(RETRY).await;
+                return Vec::new();
+            }
         };
         let mut ready = Vec::with_capacity(permits.len());
         for ((permit, target), body) in permits.into_iter().zip(resolved).zip(bodies) {
             match (target, body) {
                 (Some(target), Some(body)) => ready.push(ResolvedPermit { permit, target, body }),
                 // The destination was deleted: the release cancels the delivery.
-                _ => self.give_back(recorder_handle, [UnusedPermit::from(&permit)]),
+                _ => self.give_back([UnusedPermit::from(&permit)]),
             }
         }
-        Ok(ready)
+        ready
     }
 
     /// Starts an attempt for each permit that gets a place. Returns the permits that must wait for one.
-    fn start(
-        &self,
-        ready: Vec<ResolvedPermit>,
-        attempter: &Arc<Attempter>,
-        recorder_handle: &RecorderHandle,
-    ) -> Vec<ResolvedPermit> {
+    fn start_all(&self, ready: Vec<ResolvedPermit>) -> Vec<ResolvedPermit> {
         let mut without_place = Vec::new();
         for ready in ready {
-            let began = self.clock.now();
+            let began = self.worker.clock.now();
             // Take a place. Without one the permit waits, or goes back if the attempts of its destination take long.
             let tenant = &ready.target.destination.settings.tenant;
-            let place = match self.places.take(ready.permit.id.destination_id, tenant, began) {
-                Ok(place) => place,
-                Err(NoPlace::Wait) => {
-                    without_place.push(ready);
-                    continue;
-                }
+            match self.worker.places.take(ready.permit.id.destination_id, tenant, began) {
+                Ok(place) => self.start(ready, place),
+                Err(NoPlace::Wait) => without_place.push(ready),
                 Err(NoPlace::Crowded) => {
                     counter!("weir_permits_crowded_out_total").increment(1);
-                    let unused = UnusedPermit { crowded: true, ..UnusedPermit::from(&ready.permit) };
-                    self.give_back(recorder_handle, [unused]);
-                    continue;
+                    self.give_back([UnusedPermit { crowded: true, ..UnusedPermit::from(&ready.permit) }]);
                 }
-            };
-            let (attempter, recorder_handle) = (attempter.clone(), recorder_handle.clone());
-            // Not in a function that takes the permit by value: its future would contain the permit twice, and copy it.
-            tokio::spawn(async move {
-                let ResolvedPermit { permit, target, body } = ready;
-                match attempter.make(&permit, &body, &target).await {
-                    // Whether this attempt was quick decides about the next places of its destination.
-                    PermitEnd::Recorded(finished) => {
-                        let unrecorded = place.ended(finished.began, finished.result.now);
-                        recorder_handle.finished(finished, unrecorded);
-                    }
-                    PermitEnd::Unused(permit) => recorder_handle.unused(permit, place.unused()),
-                }
-            });
+            }
         }
         without_place
     }
 
+    fn start(&self, ready: ResolvedPermit, place: Place) {
+        let (attempter, recorder) = (self.attempter.clone(), self.recorder.clone());
+        // Not in a function that takes the permit by value: its future would contain the permit twice, and copy it.
+        tokio::spawn(async move {
+            let ResolvedPermit { permit, target, body } = ready;
+            match attempter.make(&permit, &body, &target).await {
+                // Whether this attempt was quick decides about the next places of its destination.
+                AttemptEnd::Recorded(finished) => {
+                    let unrecorded = place.ended(finished.began, finished.result.now);
+                    recorder.finished(finished, unrecorded);
+                }
+                AttemptEnd::Unused(permit) => recorder.unused(permit, place.unused()),
+            }
+        });
+    }
+
     /// Hands back permits that got no place.
-    fn give_back(&self, recorder_handle: &RecorderHandle, unused: impl IntoIterator<Item = UnusedPermit>) {
+    fn give_back(&self, unused: impl IntoIterator<Item = UnusedPermit>) {
         for permit in unused {
-            recorder_handle.unused(permit, self.places.unused());
+            self.recorder.unused(permit, self.worker.places.unused());
         }
     }
 
@@ -301,7 +293,7 @@ impl Worker {
     async fn bodies(&self, permits: &[Permit]) -> Result<Vec<Option<EventBody>>, StoreError> {
         let in_store = permits.iter().filter(|permit| permit.delivery.body == ClaimedBody::InStore);
         let ids: Vec<_> = in_store.map(|permit| permit.delivery.event_id).collect();
-        let mut read = if ids.is_empty() { Vec::new() } else { self.store.bodies(&ids).await? }.into_iter();
+        let mut read = if ids.is_empty() { Vec::new() } else { self.worker.store.bodies(&ids).await? }.into_iter();
         let body = |permit: &Permit| match &permit.delivery.body {
             ClaimedBody::Inline(body) => Some(body.clone()),
             ClaimedBody::InStore => read.next().flatten(),

@@ -16,12 +16,9 @@
 //! another begins, so a store that is slow or down stops the sends: in flight and unrecorded together are at most twice
 //! the places.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, futures::Notified},
     time::Instant,
@@ -191,15 +188,10 @@ impl Places {
         Arc::new(Self { capacity: capacity.max(1), state: Mutex::default(), freed: Notify::new() })
     }
 
-    // A panic while the lock is held is reported elsewhere. The counts are consistent between two calls.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a place for an attempt at this destination of a tenant, unless none is free or one of them holds its
     /// share.
     pub(crate) fn take(self: &Arc<Self>, id: DestinationId, tenant: &str, now: Timestamp) -> Result<Place, NoPlace> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.taken == self.capacity || state.unrecorded >= self.capacity {
             return Err(NoPlace::Wait);
         }
@@ -227,28 +219,28 @@ impl Places {
 
     /// How many attempts may begin now.
     pub(crate) fn free(&self) -> usize {
-        let state = self.state();
+        let state = self.state.lock();
         self.capacity.saturating_sub(state.taken.max(state.unrecorded))
     }
 
     /// Counts an unused permit until the store has released its claim.
     pub(crate) fn unused(self: &Arc<Self>) -> Unrecorded {
-        self.state().unrecorded += 1;
+        self.state.lock().unrecorded += 1;
         Unrecorded(self.clone())
     }
 
     pub(crate) fn taken(&self) -> usize {
-        self.state().taken
+        self.state.lock().taken
     }
 
     /// How long all places together were held since the worker began.
     pub(crate) fn held(&self) -> Duration {
-        self.state().held(Instant::now())
+        self.state.lock().held(Instant::now())
     }
 
     /// Ended attempts and unused permits that the store does not have yet.
     pub(crate) fn unrecorded(&self) -> usize {
-        self.state().unrecorded
+        self.state.lock().unrecorded
     }
 
     /// Waits for a place to become free after this call.
@@ -277,7 +269,7 @@ impl Places {
 impl Place {
     /// Frees the place of an attempt that has ended, and remembers whether it was quick.
     pub(crate) fn ended(self, began: Timestamp, now: Timestamp) -> Unrecorded {
-        if let Some(held) = self.places.state().destinations.get_mut(&self.id) {
+        if let Some(held) = self.places.state.lock().destinations.get_mut(&self.id) {
             held.ended(began, now);
         }
         self.unused()
@@ -291,7 +283,7 @@ impl Place {
 
 impl Drop for Unrecorded {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         state.unrecorded -= 1;
         // Attempts may begin again. One notification, because a commit records many at a time.
         let frees = state.unrecorded + 1 == self.0.capacity;
@@ -304,7 +296,7 @@ impl Drop for Unrecorded {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = self.places.state();
+        let mut state = self.places.state.lock();
         state.count_held();
         state.taken -= 1;
         if let Some(held) = state.destinations.get_mut(&self.id) {

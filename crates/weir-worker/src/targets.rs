@@ -1,11 +1,8 @@
 //! Destinations as targets, each compiled once per version of its settings.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     answer_history::{AnswerHistory, RefusalTrend},
@@ -36,7 +33,7 @@ impl DestinationTarget {
     /// Counts the result of a send. Returns what the recent answers say, this one included.
     pub(crate) fn record(&self, result: &SendResult, now: Timestamp) -> RefusalTrend {
         // No code panics while it holds the lock.
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock();
         answers.record(result.refusal().is_some(), now)
     }
 

@@ -16,7 +16,7 @@ use weir_scheduler::{
 };
 use weir_store::ProcessProfile;
 use weir_worker::{
-    Load, Worker,
+    Worker, WorkerLoad,
     outbound::{Outbound, TlsRoots},
 };
 
@@ -103,7 +103,7 @@ impl Engine {
     }
 
     /// Starts the background tasks of the role. Returns the load of its worker, which autoscalers read in the metrics.
-    fn start_role(&mut self, role: ProcessRole, settings: &Settings) -> Option<Load> {
+    fn start_role(&mut self, role: ProcessRole, settings: &Settings) -> Option<WorkerLoad> {
         let (store, queue, clock) = (self.backends.store(), self.backends.queue(), self.backends.clock());
         if role.schedules() {
             schedule(&self.backends, settings.retention(), &mut self.working);

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use weir_api::{Readiness, RenderMetrics};
-use weir_worker::Load;
+use weir_worker::WorkerLoad;
 
 use crate::{
     backends::{Backends, Depths, StoreUse},
@@ -77,7 +77,7 @@ pub(crate) struct GaugeSources {
     pub(crate) role: ProcessRole,
     pub(crate) backends: Backends,
     /// The load of the worker, if this process runs one.
-    pub(crate) load: Option<Load>,
+    pub(crate) load: Option<WorkerLoad>,
 }
 
 impl Metrics {

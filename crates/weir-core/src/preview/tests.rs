@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{Period, RateLimits};
+use crate::limit::{Period, RateLimit, RateLimits};
 
 const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 

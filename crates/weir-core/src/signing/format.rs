@@ -1,7 +1,5 @@
 //! The format of a signature: what is signed with which key, and how the result is written into the headers.
 
-use std::fmt::Write as _;
-
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD, STANDARD_NO_PAD},
@@ -11,39 +9,16 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Sha256, Sha512};
 
 use super::{
+    hex::{hex, unhex},
     pattern::{Pattern, Placeholder},
-    secret::Secret,
-    verify::Key,
+    secret::{Key, KeyForm, Secret},
 };
 use crate::time::Timestamp;
 
-/// An enumeration whose values have names in the API.
-macro_rules! named {
-    ($(#[$meta:meta])* $name:ident { $($(#[$value_meta:meta])* $value:ident = $text:literal,)+ }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$value_meta])* $value,)+
-        }
-
-        impl $name {
-            pub const ALL: &'static [&'static str] = &[$($text),+];
-
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$value => $text,)+
-                }
-            }
-
-            pub fn parse(text: &str) -> Option<Self> {
-                match text {
-                    $($text => Some(Self::$value),)+
-                    _ => None,
-                }
-            }
-        }
-    };
-}
+/// The headers of the standard style. Every request has the id and the time in them.
+pub const DEFAULT_HEADER: &str = "webhook-signature";
+pub const ID_HEADER: &str = "webhook-id";
+pub const TIMESTAMP_HEADER: &str = "webhook-timestamp";
 
 named! {
     /// How the signature is computed.
@@ -52,16 +27,6 @@ named! {
         HmacSha512 = "hmac-sha512",
         /// With a private key; receivers have the public one.
         Ed25519 = "ed25519",
-    }
-}
-
-named! {
-    /// What of a shared secret is the key of the MAC.
-    KeyForm {
-        /// The secret as it is shown, with its `whsec_` if it has one.
-        Text = "text",
-        /// The bytes after `whsec_`, decoded from base64.
-        Decoded = "decoded",
     }
 }
 
@@ -278,24 +243,6 @@ impl<'v> Values<'v> {
             Placeholder::Signature => &[],
         }
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    let mut hex = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
-}
-
-pub(super) fn unhex(hex: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let pair = |pair: &[u8]| match pair {
-        [high, low] => u8::try_from(digit(*high)? * 16 + digit(*low)?).ok(),
-        _ => None,
-    };
-    hex.as_bytes().chunks(2).map(pair).collect()
 }
 
 #[cfg(test)]

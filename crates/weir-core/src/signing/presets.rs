@@ -4,8 +4,8 @@
 //! each row that Weir did not compute.
 
 use super::{
-    format::{Algorithm, Encoding, KeyForm, TimestampFormat},
-    style::DEFAULT_HEADER,
+    format::{Algorithm, DEFAULT_HEADER, Encoding, TimestampFormat},
+    secret::KeyForm,
 };
 
 /// A format that has a name.

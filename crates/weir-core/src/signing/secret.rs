@@ -11,7 +11,7 @@ use ed25519_dalek::{SIGNATURE_LENGTH, Signer as _, SigningKey, VerifyingKey};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use super::format::{KeyForm, hex, unhex};
+use super::hex::{hex, unhex};
 
 pub(super) const SHARED: &str = "whsec_";
 pub(super) const PRIVATE: &str = "whsk_";
@@ -21,6 +21,16 @@ pub(super) const PUBLIC: &str = "whpk_";
 pub const SECRET_LEN: std::ops::RangeInclusive<usize> = 16..=128;
 /// The length of an Ed25519 seed. A private key is the seed followed by the public key, or the seed alone.
 const SEED_LEN: usize = 32;
+
+named! {
+    /// What of a shared secret is the key of the MAC.
+    KeyForm {
+        /// The secret as it is shown, with its `whsec_` if it has one.
+        Text = "text",
+        /// The bytes after `whsec_`, decoded from base64.
+        Decoded = "decoded",
+    }
+}
 
 /// A signing secret. `Debug` never prints it; only [`Secret::reveal`] returns its text.
 #[derive(Clone)]
@@ -248,6 +258,40 @@ impl PublicKey {
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PUBLIC}{}", STANDARD.encode(self.0.as_bytes()))
+    }
+}
+
+/// The key with which a receiver verifies: a secret or a public key.
+#[derive(Debug, Clone)]
+pub enum Key {
+    Secret(Secret),
+    Public(PublicKey),
+}
+
+/// The text is neither a secret nor a public key. The error does not name the text, which may be most of a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "must be a `whsec_…` or `whsk_…` secret, or a `whpk_…` public key; for a style with a text key, 16 to 128 characters"
+)]
+pub struct InvalidKey;
+
+impl Key {
+    /// The public key, or that of a private key.
+    pub(super) fn public(&self) -> Option<PublicKey> {
+        match self {
+            Self::Secret(secret) => secret.public_key(),
+            Self::Public(public) => Some(*public),
+        }
+    }
+}
+
+impl FromStr for Key {
+    type Err = InvalidKey;
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        match text.strip_prefix(PUBLIC) {
+            Some(encoded) => PublicKey::from_base64(encoded).map(Self::Public).ok_or(InvalidKey),
+            None => text.parse().map(Self::Secret).map_err(|_| InvalidKey),
+        }
     }
 }
 

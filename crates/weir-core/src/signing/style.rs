@@ -6,16 +6,11 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{
-    format::{Algorithm, Encoding, Format, KeyForm, TimestampFormat},
+    format::{Algorithm, DEFAULT_HEADER, Encoding, Format, ID_HEADER, TIMESTAMP_HEADER, TimestampFormat},
     pattern::{Pattern, Placeholder},
     presets::{PRESETS, Preset, WITH_TIME},
-    secret::{KeyKind, Secret},
+    secret::{KeyForm, KeyKind, Secret},
 };
-
-/// The headers of the standard style. Every request has the id and the time in them.
-pub const DEFAULT_HEADER: &str = "webhook-signature";
-pub const ID_HEADER: &str = "webhook-id";
-pub const TIMESTAMP_HEADER: &str = "webhook-timestamp";
 
 pub const STANDARD: &str = "standard";
 pub const CUSTOM: &str = "custom";

@@ -2,7 +2,7 @@
 //!
 //! MACs are compared in constant time.
 
-use std::{str::FromStr, time::Duration};
+use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hmac::Mac as _;
@@ -10,24 +10,10 @@ use hmac::Mac as _;
 use super::{
     format::{Algorithm, HeaderValues, Values},
     pattern::Placeholder,
-    secret::{PUBLIC, PublicKey, Secret},
+    secret::{InvalidKey, Key, PublicKey},
     style::SignatureStyle,
 };
 use crate::time::Timestamp;
-
-/// The key with which a receiver verifies: a secret or a public key.
-#[derive(Debug, Clone)]
-pub enum Key {
-    Secret(Secret),
-    Public(PublicKey),
-}
-
-/// The text is neither a secret nor a public key. The error does not name the text, which may be most of a secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "must be a `whsec_…` or `whsk_…` secret, or a `whpk_…` public key; for a style with a text key, 16 to 128 characters"
-)]
-pub struct InvalidKey;
 
 impl Key {
     /// Parses the key of a receiver that verifies this style. Receivers of Discord have the public key in hex.
@@ -42,24 +28,6 @@ impl Key {
             Self::Public(_) => is_ed25519 || style.is_standard(),
         };
         if fits { Ok(key) } else { Err(InvalidKey) }
-    }
-
-    /// The public key, or that of a private key.
-    pub(super) fn public(&self) -> Option<PublicKey> {
-        match self {
-            Self::Secret(secret) => secret.public_key(),
-            Self::Public(public) => Some(*public),
-        }
-    }
-}
-
-impl FromStr for Key {
-    type Err = InvalidKey;
-    fn from_str(text: &str) -> Result<Self, InvalidKey> {
-        match text.strip_prefix(PUBLIC) {
-            Some(encoded) => PublicKey::from_base64(encoded).map(Self::Public).ok_or(InvalidKey),
-            None => text.parse().map(Self::Secret).map_err(|_| InvalidKey),
-        }
     }
 }
 
@@ -159,7 +127,7 @@ const fn is_recent(signed_at: i64, now: i64, tolerance: u64) -> Result<(), Rejec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signing::{KeyKind, Message, Signing, StyleSpec, style_names};
+    use crate::signing::{KeyKind, Message, Secret, Signing, StyleSpec, style_names};
 
     const NOW: i64 = 1_700_000_000;
     const MINUTES: Duration = Duration::from_secs(300);

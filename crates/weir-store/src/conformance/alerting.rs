@@ -2,7 +2,7 @@
 
 use weir_core::alert::{Alert, AlertOverrides, AlertPolicy, AlertState};
 
-use super::*;
+use super::{replays::all_dead, *};
 use crate::Condition;
 
 impl Subject {
@@ -78,6 +78,22 @@ pub async fn conditions_count_waiting_and_dead_deliveries(subject: Subject) {
     assert_eq!(condition.last_expires_at, Some(NOW + seconds(90)));
     assert!(condition.oldest_created_at.is_some_and(|at| at <= event(4).created_at));
     assert_eq!(subject.conditions().await.len(), 2, "the third destination has no condition");
+}
+
+pub async fn conditions_count_no_deliveries_of_replays(subject: Subject) {
+    subject.create_many(1).await;
+    subject.post(1, 1..=5).await;
+    let claimed = subject.claim(1, 3).await;
+    for (claimed, verdict) in claimed.iter().zip([Verdict::Dead, Verdict::Dead, Verdict::Failed]) {
+        subject.settle(result(claimed, verdict)).await;
+    }
+    assert_eq!(subject.condition(1).await.dead, 2, "the failed one is not dead");
+    assert_eq!(subject.begin(1, all_dead()).await, 3);
+    subject.steps(1).await;
+    let condition = subject.condition(1).await;
+    assert_eq!((condition.waiting, condition.dead), (2, 0));
+    assert_eq!(condition.oldest_created_at, Some(event(4).created_at));
+    assert_eq!(subject.store.backlog().await.expect("read"), 5, "the gauge has all that waits");
 }
 
 pub async fn conditions_include_impaired_destinations_of_the_given_tenants(subject: Subject) {

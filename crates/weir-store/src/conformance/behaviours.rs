@@ -60,6 +60,7 @@ macro_rules! store_conformance {
             a_destination_keeps_its_own_alerts,
             alert_subscribers_are_destinations_that_name_operational_events,
             conditions_count_waiting_and_dead_deliveries,
+            conditions_count_no_deliveries_of_replays,
             conditions_include_impaired_destinations_of_the_given_tenants,
             an_alert_state_is_recorded_only_over_the_expected_version,
             a_rotation_keeps_the_previous_secret_until_its_expiry,

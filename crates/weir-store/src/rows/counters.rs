@@ -41,6 +41,31 @@ macro_rules! added_states {
     };
 }
 
+/// The waiting deliveries and the dead letters of each destination. The totals of most destinations have neither, so
+/// they are left out before the sums.
+#[macro_export]
+macro_rules! waiting_and_dead {
+    () => {
+        "SELECT destination_id,
+            CAST(coalesce(sum(pending), 0) + coalesce(sum(retrying), 0) AS bigint) AS waiting,
+            CAST(coalesce(sum(dead), 0) AS bigint) AS dead
+        FROM (
+            SELECT destination_id, pending, retrying, dead FROM destination_totals
+            WHERE pending <> 0 OR retrying <> 0 OR dead <> 0
+            UNION ALL
+            SELECT destination_id, pending, retrying, dead FROM count_changes
+        ) changes GROUP BY destination_id"
+    };
+}
+
+/// The waiting deliveries of all destinations.
+#[macro_export]
+macro_rules! all_waiting {
+    () => {
+        concat!("SELECT CAST(coalesce(sum(waiting), 0) AS bigint) FROM (", $crate::waiting_and_dead!(), ") counted")
+    };
+}
+
 /// From a destination and its [`state_columns!`].
 pub fn state_counts<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, StateCounts), E> {
     let mut counts = StateCounts::default();

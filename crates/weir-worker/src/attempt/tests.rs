@@ -89,13 +89,13 @@ impl Rig {
         Self { attempter, queue, permit, body, target }
     }
 
-    async fn attempt(&self) -> PermitEnd {
+    async fn attempt(&self) -> AttemptEnd {
         self.attempter.make(&self.permit, &self.body, &self.target).await
     }
 }
 
 /// The first attempt with a permit whose claim expires after `expires_in`.
-async fn attempt(expires_in: Duration) -> (PermitEnd, Arc<MemoryQueue>) {
+async fn attempt(expires_in: Duration) -> (AttemptEnd, Arc<MemoryQueue>) {
     let rig = Rig::new(RateLimits::UNLIMITED, (0, 0), expires_in).await;
     (rig.attempt().await, rig.queue)
 }
@@ -104,7 +104,7 @@ async fn attempt(expires_in: Duration) -> (PermitEnd, Arc<MemoryQueue>) {
 async fn an_attempt_that_could_outlast_its_claim_is_not_sent() {
     // The claim expires in ten seconds, and the timeout is fifteen seconds.
     let (ended, queue) = attempt(Duration::from_secs(10)).await;
-    let PermitEnd::Unused(unsent) = ended else { panic!("a recovered claim would be sent twice") };
+    let AttemptEnd::Unused(unsent) = ended else { panic!("a recovered claim would be sent twice") };
     let request = SlotRequest::new(unsent.permit);
     let granted = queue.take_slot(request).await.unwrap();
     assert!(matches!(granted, SlotAnswer::Granted(_)), "the queue alone would grant a slot");
@@ -113,14 +113,14 @@ async fn an_attempt_that_could_outlast_its_claim_is_not_sent() {
 #[tokio::test]
 async fn an_attempt_that_ends_before_its_claim_is_made() {
     let (ended, _) = attempt(Duration::from_secs(75)).await;
-    assert!(matches!(ended, PermitEnd::Recorded(_)));
+    assert!(matches!(ended, AttemptEnd::Recorded(_)));
 }
 
 #[tokio::test]
 async fn the_retries_of_a_replayed_delivery_are_counted_from_the_replay() {
     for (attempts, attempts_before, is_retried) in [(14, 0, true), (15, 0, false), (16, 16, true), (31, 16, false)] {
         let rig = Rig::new(RateLimits::UNLIMITED, (attempts, attempts_before), Duration::from_secs(75)).await;
-        let PermitEnd::Recorded(finished) = rig.attempt().await else { panic!("the attempt is made") };
+        let AttemptEnd::Recorded(finished) = rig.attempt().await else { panic!("the attempt is made") };
         let result = finished.result;
         assert_eq!(result.attempt.number, attempts + 1, "attempt numbers continue");
         assert_eq!(matches!(result.verdict, Verdict::Retry { .. }), is_retried, "{attempts} {attempts_before}");
@@ -132,9 +132,9 @@ async fn the_retries_of_a_replayed_delivery_are_counted_from_the_replay() {
 async fn an_attempt_without_a_connection_takes_a_slot() {
     let one_a_minute = RateLimits::new(RateLimit::new(1, Period::Minute).into_iter().collect()).unwrap();
     let rig = Rig::new(one_a_minute, (0, 0), Duration::from_secs(75)).await;
-    let PermitEnd::Recorded(finished) = rig.attempt().await else { panic!("the first slot is now") };
+    let AttemptEnd::Recorded(finished) = rig.attempt().await else { panic!("the first slot is now") };
     assert_eq!(finished.result.attempt.failure, Some(Failure::Connect));
-    assert!(matches!(rig.attempt().await, PermitEnd::Unused(_)), "the next slot is a minute away");
+    assert!(matches!(rig.attempt().await, AttemptEnd::Unused(_)), "the next slot is a minute away");
 }
 
 /// The receiver accepts connections and never answers a TLS handshake.
@@ -147,7 +147,7 @@ async fn the_duration_of_an_attempt_that_hangs_in_its_dial_is_the_time_of_the_di
     destination.settings.timeout_ms = 200;
     let target = Target::new(&destination.settings.url, &[], &SignatureStyle::standard(), &BodySettings::default());
     rig.target = DestinationTarget::new(Arc::new(destination), target);
-    let PermitEnd::Recorded(finished) = rig.attempt().await else { panic!("the attempt is made") };
+    let AttemptEnd::Recorded(finished) = rig.attempt().await else { panic!("the attempt is made") };
     let attempt = &finished.result.attempt;
     assert_eq!((attempt.sent_at, attempt.failure), (None, Some(Failure::Tls)));
     assert_eq!(attempt.error.as_deref(), Some("the TLS handshake did not end within 200 ms"));

@@ -42,14 +42,12 @@ use super::{
     ExchangeResult, Sent, SlotSource, TimeLimit,
     answer::Answer,
     fault::{Broken, Unreachable},
-    gate::{Gate, GateState, GatedStream},
+    gate::{Gate, GateState, GatedStream, MAX_HEAD},
     slot_timer::{self, SlotTimer},
     stream::Dialled,
     target::Origin,
 };
 
-/// The maximum size of an answer's head. Common servers limit their own to 8 or 16 KiB.
-pub(super) const MAX_HEAD: usize = 32 * 1024;
 /// How long a connection may be idle, unless the server names a shorter time. Below the idle timeouts of most servers
 /// and load balancers.
 const MAX_IDLE: Duration = Duration::from_secs(60);

@@ -7,11 +7,12 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::{
     net::TcpStream,
@@ -56,12 +57,12 @@ impl Default for DialStep {
 impl DialStep {
     fn begin(&self, step: Failure) {
         // The value is complete at all times.
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = step;
+        *self.0.lock() = step;
     }
 
     /// The error of a dial that has not ended within the limit.
     pub(super) fn too_late(&self, limit: Duration) -> Unreachable {
-        too_late(*self.0.lock().unwrap_or_else(PoisonError::into_inner), limit)
+        too_late(*self.0.lock(), limit)
     }
 }
 

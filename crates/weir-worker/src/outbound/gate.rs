@@ -14,15 +14,18 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use weir_core::{Clock, Slot, Timestamp};
 
-use super::{connection::MAX_HEAD, fault::Broken, status_line::StatusReader, stream::Stream};
+use super::{fault::Broken, status_line::StatusReader, stream::Stream};
 
+/// The maximum size of an answer's head. Common servers limit their own to 8 or 16 KiB.
+pub(super) const MAX_HEAD: usize = 32 * 1024;
 /// The most interim answers (1xx) to one request. Servers send one or two.
 const MOST_INTERIM: usize = 8;
 /// The most bytes from the begin of an answer to the end of its final head: 16 KiB of interim answers, and a head.
@@ -89,58 +92,53 @@ impl Gate {
 
     /// Shuts the gate after a request, before the next one.
     pub(super) fn shut(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.state = GateState::Shut;
         inner.answer = AnswerStart::default();
     }
 
     pub(super) fn open(&self, slot: Slot) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.state != GateState::Dead {
             inner.state = GateState::Open(slot);
         }
     }
 
     pub(super) fn state(&self) -> GateState {
-        self.lock().state
+        self.inner.lock().state
     }
 
     pub(super) fn has_received(&self) -> bool {
-        self.lock().answer.bytes > 0
+        self.inner.lock().answer.bytes > 0
     }
 
     /// Counts an interim answer.
     pub(super) fn count_interim(&self) {
-        self.lock().answer.interim += 1;
+        self.inner.lock().answer.interim += 1;
     }
 
     /// The final head has arrived.
     pub(super) fn head_arrived(&self) {
-        self.lock().answer.has_head = true;
+        self.inner.lock().answer.has_head = true;
     }
 
     /// The final status, if its line has arrived: hyper does not tell it when the rest of the head is too large.
     pub(super) fn status(&self) -> Option<u16> {
-        self.lock().answer.status.status()
+        self.inner.lock().answer.status.status()
     }
 
     /// What there is too much of before the final head. Nothing more of the answer is read.
     pub(super) fn excess(&self) -> Option<Broken> {
-        self.lock().answer.excess()
+        self.inner.lock().answer.excess()
     }
 
     pub(super) fn has_flushed(&self) -> bool {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         inner.flushed && inner.unwritable.is_none()
     }
 
     pub(super) fn unwritable(&self) -> Option<io::ErrorKind> {
-        self.lock().unwritable
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // No code panics while it holds the lock.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwritable
     }
 }
 
@@ -160,7 +158,7 @@ impl GatedStream {
         cx: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut Stream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let mut inner = self.gate.lock();
+        let mut inner = self.gate.inner.lock();
         // A write has failed before: hyper waits until a read finds the end of the connection.
         if inner.unwritable.is_some() {
             return Poll::Pending;
@@ -207,7 +205,7 @@ impl AsyncRead for GatedStream {
         let before = buf.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buf);
         if read.is_ready() {
-            let mut inner = this.gate.lock();
+            let mut inner = this.gate.inner.lock();
             match inner.state {
                 GateState::Passed(_) => {
                     inner.answer.bytes += buf.filled().len() - before;
@@ -241,7 +239,7 @@ impl AsyncWrite for GatedStream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
-        let mut inner = this.gate.lock();
+        let mut inner = this.gate.inner.lock();
         match flushed {
             // hyper flushes after it has written everything.
             Poll::Ready(Ok(())) => {

@@ -5,14 +5,10 @@
 
 mod system;
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, timeout},
@@ -109,7 +105,7 @@ impl Names {
 
     fn known_or_started(self: &Arc<Self>, name: &str) -> watch::Receiver<Option<CachedAnswer>> {
         let now = Instant::now();
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         // Share a current answer, or the look-up under way.
         if let Some(entry) = known.get(name).filter(|entry| is_current(entry, now)) {
             return entry.clone();
@@ -150,11 +146,6 @@ impl Names {
         };
         CachedAnswer { answer, until: Instant::now() + ttl }
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, watch::Receiver<Option<CachedAnswer>>>> {
-        // No code panics while it holds the lock.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Whether the look-up is under way, or its answer is not too old.
@@ -189,20 +180,20 @@ mod tests {
         }
 
         fn asked(&self, name: &str) -> usize {
-            self.asked.lock().unwrap().get(name).copied().unwrap_or(0)
+            self.asked.lock().get(name).copied().unwrap_or(0)
         }
     }
 
     impl Lookup for Scripted {
         fn lookup(&self, name: Arc<str>) -> BoxFuture<'static, Result<Resolution, NoAddress>> {
-            *self.asked.lock().unwrap().entry(name.clone()).or_default() += 1;
+            *self.asked.lock().entry(name.clone()).or_default() += 1;
             let (answers, delay) = (self.answers.clone(), self.delay);
             async move {
                 if name.ends_with(".silent.example") {
                     return std::future::pending().await;
                 }
                 sleep(delay).await;
-                answers.lock().unwrap().pop_front().unwrap_or_else(|| found(9, 60))
+                answers.lock().pop_front().unwrap_or_else(|| found(9, 60))
             }
             .boxed()
         }
@@ -300,7 +291,7 @@ mod tests {
         for number in 0..=MAX_NAMES {
             names.addresses(&format!("{number}.example")).await.unwrap();
         }
-        assert!(names.lock().len() <= MAX_NAMES);
+        assert!(names.known.lock().len() <= MAX_NAMES);
     }
 
     #[tokio::test(start_paused = true)]

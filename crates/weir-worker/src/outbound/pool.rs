@@ -12,12 +12,13 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
@@ -160,7 +161,7 @@ impl Dial {
 impl Drop for Dial {
     fn drop(&mut self) {
         // The dial has ended, so it is no longer counted, whatever its result.
-        let mut pools = self.pool.lock();
+        let mut pools = self.pool.pools.lock();
         pools.dials -= 1;
         if let Some(pool) = pools.by_origin.get_mut(&self.origin) {
             pool.dials -= 1;
@@ -196,7 +197,7 @@ impl Pool {
         let now = Instant::now();
         loop {
             // Checked, and dropped, outside the lock.
-            let idle = self.lock().pop(origin, now)?;
+            let idle = self.pools.lock().pop(origin, now)?;
             if let Some(connection) = self.usable(idle, now) {
                 return Some(connection);
             }
@@ -208,7 +209,7 @@ impl Pool {
     pub(super) fn acquire(self: &Arc<Self>, origin: &Arc<Origin>, until: Instant) -> Acquired {
         let now = Instant::now();
         loop {
-            let mut pools = self.lock();
+            let mut pools = self.pools.lock();
             let Some(idle) = pools.pop(origin, now) else {
                 // Wait in the queue. Under the same lock, so that no connection becomes idle unnoticed in between.
                 let pool = pools.by_origin.entry(origin.clone()).or_default();
@@ -241,21 +242,21 @@ impl Pool {
 
     /// Records that the server closed a connection that was idle until now.
     pub(super) fn closed_by_server(&self, connection: &Connection, now: Instant) {
-        self.lock().idle_times.learn(connection.origin(), connection.idle_for(now), now);
+        self.pools.lock().idle_times.learn(connection.origin(), connection.idle_for(now), now);
     }
 
     /// Closes the idle connections to the origin.
     pub(super) fn close_idle(&self, origin: &Arc<Origin>) {
         // Dropped outside the lock.
         let now = Instant::now();
-        while let Some(idle) = { self.lock().pop(origin, now) } {
+        while let Some(idle) = { self.pools.lock().pop(origin, now) } {
             drop(idle);
         }
     }
 
     /// Counts and returns the dials that the waiters need and the limits now allow.
     fn start_dials(self: &Arc<Self>, origin: &Arc<Origin>) -> Vec<Dial> {
-        let (mut pools, now) = (self.lock(), Instant::now());
+        let (mut pools, now) = (self.pools.lock(), Instant::now());
         std::iter::from_fn(|| pools.begin_dial(origin, now).map(|until| self.dial(origin, until))).collect()
     }
 
@@ -273,7 +274,7 @@ impl Pool {
     /// Gives the connection to the first waiter, or keeps it idle if there is none.
     fn offer(self: &Arc<Self>, mut checkout: Checkout) {
         loop {
-            let mut pools = self.lock();
+            let mut pools = self.pools.lock();
             let pool = pools.by_origin.entry(checkout.connection.origin().clone()).or_default();
             let Some(waiter) = pool.next_waiter() else { return self.keep_idle(pools, checkout.connection) };
             drop(pools);
@@ -301,7 +302,7 @@ impl Pool {
     }
 
     fn fail_first_waiter(&self, origin: &Arc<Origin>, error: NoConnection) {
-        let mut pools = self.lock();
+        let mut pools = self.pools.lock();
         let Some(pool) = pools.by_origin.get_mut(origin) else { return };
         let waiter = pool.next_waiter();
         if pool.is_empty() {
@@ -316,10 +317,10 @@ impl Pool {
     /// Drops connections that are too old or closed. Returns whether idle connections remain; if not, the sweep task
     /// ends.
     fn sweep(&self, now: Instant) -> bool {
-        let origins: Vec<_> = self.lock().by_origin.keys().cloned().collect();
+        let origins: Vec<_> = self.pools.lock().by_origin.keys().cloned().collect();
         for origin in origins {
             // One origin per lock, so that no checkout waits long.
-            let mut pools = self.lock();
+            let mut pools = self.pools.lock();
             let Some(pool) = pools.by_origin.get_mut(&origin) else {
                 continue;
             };
@@ -332,20 +333,15 @@ impl Pool {
             drop(pools);
             drop(closed);
         }
-        let mut pools = self.lock();
+        let mut pools = self.pools.lock();
         pools.is_sweeping = pools.idle_total > 0;
         pools.is_sweeping
     }
 
     /// How many connections are open, and how many of them are idle.
     pub(super) fn connections(&self) -> (usize, usize) {
-        let idle = self.lock().idle_total;
+        let idle = self.pools.lock().idle_total;
         (self.open.load(Ordering::Relaxed).max(idle), idle)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
-        // A panic while the lock is held leaves at worst a count that is too high: fewer connections are kept.
-        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

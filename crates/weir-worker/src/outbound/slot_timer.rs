@@ -6,11 +6,12 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     thread::{self, Thread},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep_until},
@@ -58,21 +59,16 @@ impl SlotTimer {
 impl Drop for SlotTimer {
     fn drop(&mut self) {
         if let Some(Some(thread)) = self.thread.get() {
-            self.wakes.lock().stopped = true;
+            self.wakes.0.lock().stopped = true;
             thread.unpark();
         }
     }
 }
 
 impl Wakes {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // No code panics while it holds the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns whether this is the earliest instant, so that the thread must not sleep longer.
     fn add(&self, at: Instant, wake: oneshot::Sender<()>) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         waiting.added += 1;
         let place = (at, waiting.added);
         waiting.by_time.insert(place, wake);
@@ -81,7 +77,7 @@ impl Wakes {
 
     /// Wakes who waits for `now` or an earlier instant. Returns how long to sleep, or `None` at the end.
     fn wake_due(&self, now: Instant) -> Option<Duration> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         while let Some(first) = waiting.by_time.first_entry().filter(|first| first.key().0 <= now) {
             // Who does not wait any more was cancelled.
             let _ = first.remove().send(());
@@ -131,7 +127,7 @@ mod tests {
         let far = Instant::now() + Duration::from_millis(30);
         assert!(timeout(Duration::from_millis(1), timer.wait_until(far)).await.is_err());
         timer.wait_until(far + Duration::from_millis(1)).await;
-        assert!(timer.wakes.lock().by_time.is_empty());
+        assert!(timer.wakes.0.lock().by_time.is_empty());
         let wakes = Arc::downgrade(&timer.wakes);
         drop(timer);
         while wakes.strong_count() > 0 {

@@ -147,7 +147,7 @@ fn a_slow_attempt_beside_quick_ones_does_not_count() {
         quick.ended(ended, ended);
         slow.ended(NOW, NOW + Duration::from_secs(30));
     }
-    assert!(places.state().destinations[&id(1)].is_quick());
+    assert!(places.state.lock().destinations[&id(1)].is_quick());
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn the_destinations_used_last_are_remembered() {
             places.take(id(0), "acme", now).expect("a place").ended(now, now);
         }
     }
-    let state = places.state();
+    let state = places.state.lock();
     assert!(state.destinations.len() <= MOST_KNOWN + 1, "{} are known", state.destinations.len());
     assert!(state.destinations.contains_key(&id(0)) && state.destinations.contains_key(&id(199_999)));
 }
@@ -184,7 +184,7 @@ fn inactive_tenants_are_forgotten() {
     let places = Places::new(8);
     (0..100).for_each(|tenant| drop(places.take(id(tenant), &tenant.to_string(), NOW)));
     drop(places.take(id(1), "acme", NOW + ACTIVE));
-    assert_eq!(places.state().tenants.len(), 1);
+    assert_eq!(places.state.lock().tenants.len(), 1);
 }
 
 #[test]

@@ -3,9 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use weir_core::{Clock, DestinationId, outcome::Effect, time::InWords};
 use weir_queue::{SharedQueue, Terms, TermsChange};
@@ -36,21 +37,16 @@ impl NewCondition {
 pub(super) struct Changing(Mutex<HashMap<DestinationId, usize>>);
 
 impl Changing {
-    // A panic while the lock is held is a bug already reported; the map is complete between two calls.
-    fn counts(&self) -> MutexGuard<'_, HashMap<DestinationId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn begin(&self, id: DestinationId) {
-        *self.counts().entry(id).or_default() += 1;
+        *self.0.lock().entry(id).or_default() += 1;
     }
 
     pub(super) fn contains(&self, id: DestinationId) -> bool {
-        self.counts().contains_key(&id)
+        self.0.lock().contains_key(&id)
     }
 
     fn end(&self, id: DestinationId) {
-        let mut counts = self.counts();
+        let mut counts = self.0.lock();
         if let Some(count) = counts.get_mut(&id) {
             *count -= 1;
             if *count == 0 {

@@ -8,7 +8,7 @@ use tokio::{
     runtime::{Handle, RuntimeMetrics},
     time::Instant,
 };
-use weir_worker::Load;
+use weir_worker::WorkerLoad;
 
 /// How often a sample is taken.
 pub(super) const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ const SAMPLES_OF_PLACES: usize = 2;
 /// one.
 pub(super) struct BusyMeter {
     runtime: RuntimeMetrics,
-    worker: OnceLock<Load>,
+    worker: OnceLock<WorkerLoad>,
     samples: Mutex<VecDeque<Sample>>,
 }
 
@@ -45,7 +45,7 @@ impl BusyMeter {
     }
 
     /// Measures the places of this worker too.
-    pub(super) fn watch(&self, worker: Load) {
+    pub(super) fn watch(&self, worker: WorkerLoad) {
         // A process has one worker, so this is the first call.
         let _ = self.worker.set(worker);
     }
@@ -67,7 +67,7 @@ impl BusyMeter {
 
     /// How many of the worker's places attempts held in the last second, on average: a share from 0 to 1.
     pub(super) fn of_places(&self) -> f64 {
-        self.share(SAMPLES_OF_PLACES, self.worker.get().map_or(0, Load::capacity), |sample| sample.held)
+        self.share(SAMPLES_OF_PLACES, self.worker.get().map_or(0, WorkerLoad::capacity), |sample| sample.held)
     }
 
     /// The share since the earliest of the last `samples` samples.
@@ -81,7 +81,7 @@ impl BusyMeter {
         Sample {
             at: Instant::now(),
             worked: threads.map(|thread| self.runtime.worker_total_busy_duration(thread)).sum(),
-            held: self.worker.get().map(Load::spent).unwrap_or_default(),
+            held: self.worker.get().map(WorkerLoad::spent).unwrap_or_default(),
         }
     }
 }

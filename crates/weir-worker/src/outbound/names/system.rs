@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -24,6 +24,7 @@ use hickory_resolver::{
     },
     system_conf::parse_resolv_conf,
 };
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::{Lookup, MAX_LOOKUPS, MAX_TTL, NoAddress, Resolution};
@@ -189,7 +190,7 @@ impl SystemNames {
     fn servers(&self) -> NameServers {
         let now = Instant::now();
         // A panic while the lock is held leaves the previous value.
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.read.lock();
         if let Some(read) = read.as_ref().filter(|read| now.duration_since(read.checked_at) < CHECK_FILES_EVERY) {
             return read.servers.clone();
         }

@@ -28,7 +28,7 @@ async fn connected(count: usize) -> (Arc<Origin>, Vec<Connection>, Vec<TcpStream
 }
 
 fn total(pool: &Pool) -> usize {
-    let pools = pool.lock();
+    let pools = pool.pools.lock();
     assert_eq!(pools.idle_total, pools.by_origin.values().map(|pool| pool.idle.len()).sum::<usize>());
     pools.idle_total
 }
@@ -45,7 +45,7 @@ async fn connections_idle_for_a_minute_are_dropped_and_the_sweep_ends() {
     assert_eq!(total(&pool), 3);
     assert!(!pool.sweep(now + Duration::from_secs(61)));
     assert_eq!(total(&pool), 0);
-    let pools = pool.lock();
+    let pools = pool.pools.lock();
     assert!(pools.by_origin.is_empty() && !pools.is_sweeping);
 }
 
@@ -131,10 +131,10 @@ fn a_dial_that_its_waiters_no_longer_wait_for_fails_no_other_waiter() {
     assert_eq!((next.len(), next[0].until() - now), (1, Duration::from_secs(10)));
     drop(patient);
     assert!(next.remove(0).end(Err(None)).is_empty());
-    assert_eq!(pool.lock().by_origin.len(), 0);
+    assert_eq!(pool.pools.lock().by_origin.len(), 0);
     let (mut over, dial) = wait(now);
     assert!(dial.is_none() && over.try_recv().is_err(), "no time is left for a dial");
-    assert_eq!(pool.lock().by_origin.len(), 0);
+    assert_eq!(pool.pools.lock().by_origin.len(), 0);
 }
 
 #[test]
@@ -157,19 +157,19 @@ fn origins_that_hang_leave_dials_for_every_other_origin() {
     // Without the hanging dials the limit no longer applies.
     drop(hanging);
     let (_receivers, dials) = acquire(&pool, &origin(501), 10);
-    assert_eq!((dials.len(), pool.lock().dials), (10, 10));
+    assert_eq!((dials.len(), pool.pools.lock().dials), (10, 10));
     drop(dials);
-    assert!(pool.lock().by_origin.is_empty());
+    assert!(pool.pools.lock().by_origin.is_empty());
 }
 
 #[tokio::test]
 async fn a_full_pool_keeps_no_more_connections() {
     let pool = Pool::new();
     let (origin, connections, _ends) = connected(1).await;
-    pool.lock().idle_total = MAX_TOTAL;
+    pool.pools.lock().idle_total = MAX_TOTAL;
     for connection in connections {
         pool.give_back(connection);
     }
-    assert_eq!(pool.lock().idle_total, MAX_TOTAL);
+    assert_eq!(pool.pools.lock().idle_total, MAX_TOTAL);
     assert!(pool.checkout(&origin).is_none());
 }
