@@ -23,6 +23,8 @@
 //! are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`, `destinations`, `ingest`,
 //! `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`. `own_changes` has the holds,
 //! pauses and breakers that follow from answers, `recovery` the claims that nobody holds.
+//!
+//! `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
 
 mod activity;
 mod alerting;

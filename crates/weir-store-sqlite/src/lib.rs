@@ -23,6 +23,9 @@
 //! rows, `rows` reads columns, `plans` tests which index each statement uses, `durability` power failures. The traits
 //! of `weir-store` are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`,
 //! `destinations`, `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
+//!
+//! `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
+//! transaction use.
 
 mod activity;
 mod alerting;

@@ -26,6 +26,8 @@
 //! `ingest`, `message_groups`, `outbox`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
 //! `traffic_retention` adds up old traffic, and `refusals` reads the sends for a diagnosis.
+//!
+//! `filters` has the pages of lists and their filters, `state_names` the names of states in statements.
 
 mod activity;
 mod alerting;

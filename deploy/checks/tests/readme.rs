@@ -22,7 +22,7 @@ fn the_guide_has_the_number_of_connections_that_the_store_opens() {
     let guide = read("k8s/README.md").unwrap();
     // One more, because retention has its own connection.
     let sentence = format!(
-        "holds {} at most: {pool} for reads, {writers} for writes in groups, 1 for retention",
+        "holds {} at most: {pool} for reads, {writers} for writes in batches, 1 for retention",
         pool + writers + 1
     );
     let words: Vec<&str> = guide.split_whitespace().collect();

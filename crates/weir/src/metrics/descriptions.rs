@@ -112,9 +112,9 @@ const COUNTERS: &[(&str, &str)] = &[
 const HISTOGRAMS: &[(&str, &str)] = &[
     (
         "weir_store_commit_seconds",
-        "Duration of group commits, by operation; when it grows, check the disk of the database",
+        "Duration of commit batches, by operation; when it grows, check the disk of the database",
     ),
-    ("weir_store_commit_size", "Operations in one group commit, by operation"),
+    ("weir_store_commit_size", "Operations in one commit batch, by operation"),
     (
         "weir_start_lag_seconds",
         "Delay from the earliest start that the limits allow to the start of a send, without connecting; add workers when it grows",
