@@ -3,6 +3,9 @@
 //!
 //! A field has the type of its JSON: ids and words are strings, because a client only shows them or sends them back. Requests
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
+//!
+//! One file for each subject: `audit`, `delivery`, `destination`, `event`, `figures`, `history`, `installation`, `list`,
+//! `problem`, `replay`; `references` names the schemas of requests.
 
 mod audit;
 mod delivery;

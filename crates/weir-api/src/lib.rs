@@ -38,9 +38,9 @@
 //!
 //! `auth` says who sends a request: the key or the session (`caller`, `cookie`), its rights on the route (`access`),
 //! the address behind proxies (`address`), and what pages of other sites may not do (`same_origin`, `public_url`).
-//! `overview` takes a sample of all destinations (`sample`), computes the figures of each (`figures`), says what
-//! changed since the last (`changes`), and shares samples among streams (`broadcast`). `state` has the backends and the
-//! settings, `meters` the metrics, `spans` the interface to a tracer.
+//! `figures` computes what the backlog, the overview and the preview show of a destination. `overview` takes a sample of
+//! all destinations (`sample`), says what changed since the last (`changes`), and shares samples among streams
+//! (`broadcast`). `state` has the backends and the settings, `meters` the metrics, `spans` the interface to a tracer.
 
 mod auth;
 mod browser_headers;

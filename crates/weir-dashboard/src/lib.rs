@@ -41,6 +41,8 @@
 //! - The values: `views` has answers that several pages show, `names` the names of destinations, `units` numbers and
 //!   times, `json_text` JSON, and `example` the commands in empty states.
 //! - The files of style and script: `assets`, named by their `fingerprint`.
+//!
+//! `extend` adds to types of the API what pages need; `form_budget` bounds the memory for forms.
 
 mod assets;
 mod client;
