@@ -1,10 +1,11 @@
 //! The queue on Redis, on a single server or a Cluster. Several processes schedule and send with it side by side.
 //!
 //! `config` has the settings, `connect` reaches the servers, `keys` builds the names of keys, `codec` writes permits,
-//! `clock` is the time of the server in this process, `shard_context` calls the scripts. `admission_estimates` guess
-//! whether a new delivery needs a run. `scripts` has the texts, and the head of each says what it does: `admit`, `begin`,
-//! `claim`, `depths`, `edit`, `hold`, `orphaned`, `publish`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the
-//! parts that they share, `arguments`, `entries`, `holders`, `limiter`, `permits`, `shard`.
+//! `clock` is the time of the server in this process. `client` calls the scripts, `batcher` collects what goes in one
+//! call, `notifications` come from other processes, and `tidying` drops the expired state of dead workers. `scripts` has
+//! the texts, and the head of each says what it does: `admit`, `begin`, `change_terms`, `claim`, `depths`, `hold`,
+//! `orphaned`, `publish`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the parts that they share, `arguments`,
+//! `entries`, `holders`, `limiter`, `permits`, `shard`.
 //!
 //! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job
 //! table. The server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store:
