@@ -10,6 +10,8 @@
 //!
 //! A run is decided in `run`, and its last part for a destination with a replay in `replay_run`; `replay_shares` keeps
 //! the credit of each. `replay` moves the deliveries of replays.
+//!
+//! `run_every` is the loop of the agents that make passes.
 
 mod alerting;
 mod backlog;
