@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 
-use crate::{results::Results, tools};
+use crate::{results::Results, servers::given, tools};
 
 /// The title of a step that only builds.
 pub(crate) const BUILD: &str = "Build";
@@ -102,7 +102,7 @@ impl Step {
             Program::Built(program) => workspace(program),
             // Cargo sets CARGO to itself, so the chosen toolchain is used here too.
             Program::Cargo => std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()).into(),
-            Program::Nextest => tools::nextest()?,
+            Program::Nextest => given("WEIR_TEST_NEXTEST").map_or_else(tools::nextest, |path| Ok(path.into()))?,
         });
         command.args(&self.arguments).envs(env.iter().cloned()).envs(self.env);
         for name in std::env::vars_os().map(|(name, _)| name).filter(|name| describes_a_package(name)) {

@@ -19,10 +19,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 
-use crate::servers::{
-    given,
-    programs::{self, NODE, PYTHON, Package},
-};
+use crate::servers::programs::{self, NODE, PYTHON, Package};
 
 type Find = fn() -> anyhow::Result<PathBuf>;
 
@@ -161,11 +158,8 @@ const LIMITERS_OF_PYPI: PythonLock =
 const NEXTEST: PythonLock =
     PythonLock { name: "nextest", requirements: include_str!("../tools/nextest/requirements.txt") };
 
-/// The program that builds and runs the tests: the one that `WEIR_TEST_NEXTEST` names, or that of PyPI.
+/// The program that builds and runs the tests.
 pub(crate) fn nextest() -> anyhow::Result<PathBuf> {
-    if let Some(path) = given("WEIR_TEST_NEXTEST") {
-        return Ok(path.into());
-    }
     NEXTEST.tool("cargo-nextest").context(
         "no cargo-nextest: run `cargo install cargo-nextest --locked`, and set WEIR_TEST_NEXTEST to the path of the program",
     )
@@ -352,7 +346,7 @@ mod tests {
     #[test]
     fn every_tool_is_set_or_can_be_installed() {
         for (variable, find) in ALL {
-            let tool = given(variable).map_or_else(find, |path| Ok(PathBuf::from(path))).unwrap();
+            let tool = crate::servers::given(variable).map_or_else(find, |path| Ok(PathBuf::from(path))).unwrap();
             assert!(tool.is_file(), "{variable}: {}", tool.display());
         }
     }

@@ -1,9 +1,11 @@
-//! The files of a crate form no new circle: a reader can begin at one file and read down.
+//! The files of a crate form no circle, so that a reader can begin at one file and read down.
 //!
-//! File A points to file B if A's code names something that B defines, by `use` or by a path that starts with `crate`, `self`, `super` or the
-//! name of a module. Re-exports are followed to the file with the definition, and are no arrows themselves. So a parent that only declares
-//! its children and passes on their names is in no circle with them; it is in one if it also uses a child that names a definition of the
-//! parent. Code for tests (`#[cfg(test)]`) does not count.
+//! File A points to file B if A's code names something that B defines, by `use` or by a path that starts with `crate`,
+//! `self`, `super` or the name of a module. A re-export is followed to the file with the definition, and is no arrow
+//! itself. What a file names of its parents, up to the root of the crate, is no arrow either: a module and its children
+//! are one thing, told in several files. Code for tests (`#[cfg(test)]`) does not count.
+//!
+//! To cure a circle, move the definition that ties it into a file below both, or to its only user.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -18,8 +20,144 @@ use std::{
 
 use source::{Import, Source};
 
+const MODEL: &str = "the model is one state machine: its state holds the parts that its actions read and change";
+const KNOWN: &str = "known, and not yet cured";
+
 /// Circles that stay, each with its reason. The paths are relative to the folder of the workspace.
-const ALLOWED: &[(&str, &[&str])] = &[];
+const ALLOWED: &[(&str, &[&str])] = &[
+    (
+        MODEL,
+        &[
+            "crates/weir-model/src/actions.rs",
+            "crates/weir-model/src/drained.rs",
+            "crates/weir-model/src/properties.rs",
+        ],
+    ),
+    (
+        MODEL,
+        &["crates/weir-model/src/permit.rs", "crates/weir-model/src/scenario.rs", "crates/weir-model/src/state.rs"],
+    ),
+    (
+        KNOWN,
+        &["crates/weir-core/src/delivery.rs", "crates/weir-core/src/error_kind.rs", "crates/weir-core/src/outcome.rs"],
+    ),
+    (KNOWN, &["crates/weir-core/src/limit.rs", "crates/weir-core/src/limiter.rs", "crates/weir-core/src/preview.rs"]),
+    (KNOWN, &["crates/weir-core/src/plan.rs", "crates/weir-core/src/replay_share.rs"]),
+    (
+        KNOWN,
+        &[
+            "crates/weir-core/src/signing/format.rs",
+            "crates/weir-core/src/signing/presets.rs",
+            "crates/weir-core/src/signing/secret.rs",
+            "crates/weir-core/src/signing/style.rs",
+            "crates/weir-core/src/signing/verify.rs",
+        ],
+    ),
+    (KNOWN, &["crates/weir-worker/src/outbound/connection.rs", "crates/weir-worker/src/outbound/gate.rs"]),
+    (KNOWN, &["crates/weir/src/cli/api.rs", "crates/weir/src/cli/destinations.rs"]),
+    (
+        KNOWN,
+        &[
+            "crates/weir/src/cli.rs",
+            "crates/weir/src/commands/api/client.rs",
+            "crates/weir/src/commands/api/connection.rs",
+            "crates/weir/src/commands/api/connection/profile.rs",
+            "crates/weir/src/config/sources.rs",
+        ],
+    ),
+    (KNOWN, &["crates/weir/src/engine.rs", "crates/weir/src/listener.rs", "crates/weir/src/metrics.rs"]),
+    (KNOWN, &["crates/weir-api/src/auth/keys.rs", "crates/weir-api/src/auth/throttle.rs"]),
+    (KNOWN, &["crates/weir-api/src/overview/broadcast.rs", "crates/weir-api/src/overview/sampler.rs"]),
+    (KNOWN, &["crates/weir-api/src/overview/changes.rs", "crates/weir-api/src/overview/sample.rs"]),
+    (
+        KNOWN,
+        &[
+            "crates/weir-api/src/resources/activity/changes.rs",
+            "crates/weir-api/src/resources/alerts.rs",
+            "crates/weir-api/src/resources/destinations.rs",
+            "crates/weir-api/src/resources/destinations/edits.rs",
+            "crates/weir-api/src/resources/destinations/patch.rs",
+            "crates/weir-api/src/resources/destinations/release.rs",
+            "crates/weir-api/src/resources/destinations/request.rs",
+            "crates/weir-api/src/resources/destinations/settings.rs",
+            "crates/weir-api/src/resources/destinations/view.rs",
+            "crates/weir-api/src/resources/preview.rs",
+        ],
+    ),
+    (
+        KNOWN,
+        &[
+            "crates/weir-store-postgres/src/activity.rs",
+            "crates/weir-store-postgres/src/counters.rs",
+            "crates/weir-store-postgres/src/destinations.rs",
+            "crates/weir-store-postgres/src/edits.rs",
+            "crates/weir-store-postgres/src/ingest.rs",
+            "crates/weir-store-postgres/src/message_groups.rs",
+            "crates/weir-store-postgres/src/own_changes.rs",
+            "crates/weir-store-postgres/src/processes.rs",
+            "crates/weir-store-postgres/src/purge.rs",
+            "crates/weir-store-postgres/src/recovery.rs",
+            "crates/weir-store-postgres/src/results.rs",
+        ],
+    ),
+    (KNOWN, &["crates/weir-store-postgres/src/open.rs", "crates/weir-store-postgres/src/prune.rs"]),
+    (KNOWN, &["crates/weir-store-postgres/src/replay_steps.rs", "crates/weir-store-postgres/src/replays.rs"]),
+    (
+        KNOWN,
+        &[
+            "crates/weir-queue-redis/src/admissions.rs",
+            "crates/weir-queue-redis/src/leases.rs",
+            "crates/weir-queue-redis/src/repairs.rs",
+            "crates/weir-queue-redis/src/schedule.rs",
+            "crates/weir-queue-redis/src/settlements.rs",
+            "crates/weir-queue-redis/src/shard_context.rs",
+            "crates/weir-queue-redis/src/slots.rs",
+            "crates/weir-queue-redis/src/wakes.rs",
+        ],
+    ),
+    (KNOWN, &["crates/weir-queue-redis/src/codec.rs", "crates/weir-queue-redis/src/scripts.rs"]),
+    (KNOWN, &["crates/weir-store/src/history.rs", "crates/weir-store/src/listing.rs"]),
+    (
+        KNOWN,
+        &[
+            "crates/weir-dashboard/src/fields.rs",
+            "crates/weir-dashboard/src/frame.rs",
+            "crates/weir-dashboard/src/site.rs",
+        ],
+    ),
+    (KNOWN, &["crates/weir-dashboard/src/names.rs", "crates/weir-dashboard/src/views.rs"]),
+    (
+        KNOWN,
+        &[
+            "crates/weir-dashboard/src/pages/destination/limits.rs",
+            "crates/weir-dashboard/src/pages/destination/now.rs",
+        ],
+    ),
+    (
+        KNOWN,
+        &[
+            "crates/weir-store-sqlite/src/counters.rs",
+            "crates/weir-store-sqlite/src/destinations.rs",
+            "crates/weir-store-sqlite/src/edits.rs",
+            "crates/weir-store-sqlite/src/files.rs",
+            "crates/weir-store-sqlite/src/group.rs",
+            "crates/weir-store-sqlite/src/message_groups.rs",
+            "crates/weir-store-sqlite/src/open.rs",
+            "crates/weir-store-sqlite/src/prune.rs",
+            "crates/weir-store-sqlite/src/writer.rs",
+        ],
+    ),
+    (
+        KNOWN,
+        &[
+            "load-tests/src/autoscale/plan.rs",
+            "load-tests/src/autoscale/promise.rs",
+            "load-tests/src/autoscale/trace.rs",
+        ],
+    ),
+    (KNOWN, &["load-tests/src/autoscale/prometheus.rs", "load-tests/src/autoscale/relay.rs"]),
+    (KNOWN, &["load-tests/src/bench/backlog.rs", "load-tests/src/bench/destinations.rs"]),
+];
 
 /// A module's path inside its crate: empty for the root.
 type Module = Vec<String>;
@@ -39,7 +177,8 @@ fn files_inside_a_crate_form_no_new_circle() {
         let arrows = Crate::read(&file).arrows();
         for circle in circles(&arrows) {
             let name = |file: &PathBuf| file.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-            let names: Vec<_> = circle.iter().map(name).collect();
+            let mut names: Vec<_> = circle.iter().map(name).collect();
+            names.sort();
             if !ALLOWED.iter().any(|(_, allowed)| *allowed == names) {
                 report += &format!("\na circle of {} files:\n", circle.len());
                 for from in &circle {
@@ -53,8 +192,31 @@ fn files_inside_a_crate_form_no_new_circle() {
         }
     }
     assert!(report.is_empty(), "{report}");
-    let gone = ALLOWED.iter().filter(|(_, files)| !found.iter().any(|circle| circle == files));
-    assert_eq!(gone.count(), 0, "an allowed circle is no circle any more: {ALLOWED:#?} {found:#?}");
+    let gone: Vec<_> = ALLOWED.iter().filter(|(_, files)| !found.iter().any(|circle| circle == files)).collect();
+    assert!(gone.is_empty(), "no circles any more, so remove them from the list: {gone:#?}");
+}
+
+#[test]
+fn an_arrow_leads_to_the_file_with_the_definition() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = [
+        ("lib.rs", "mod a; mod b; mod c; pub use c::Passed; use b::B; pub struct Root;"),
+        ("a.rs", "mod below; use crate::{Passed, Root}; #[cfg(test)] mod tests { use crate::b::B; } pub struct A;"),
+        ("a/below.rs", "fn f(_: super::A) { let _ = b'\"'; crate::b::f::<'a'>() /* crate::c::Passed */ }"),
+        ("b.rs", "use super::a as other; pub struct B; pub fn f() { other::A; }"),
+        ("c.rs", "pub struct Passed; const TEXT: &str = \"crate::b::B\";"),
+    ];
+    fs::create_dir(folder.path().join("a")).unwrap();
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let arrows = Crate::read(&folder.path().join("lib.rs")).arrows();
+    let name = |path: &Path| path.strip_prefix(folder.path()).unwrap().to_str().unwrap().to_owned();
+    let seen: Vec<_> = arrows.iter().flat_map(|(from, to)| to.keys().map(move |to| (name(from), name(to)))).collect();
+    let expected = [("a/below.rs", "b.rs"), ("a.rs", "c.rs"), ("b.rs", "a.rs"), ("lib.rs", "b.rs")];
+    assert_eq!(seen, expected.map(|(from, to)| (from.to_owned(), to.to_owned())));
+    // `a/below.rs` leads to `b.rs`, which leads to `a.rs`, and `a.rs` names nothing below it.
+    assert!(circles(&arrows).is_empty());
 }
 
 /// Each largest set of files that lead to each other.
