@@ -54,18 +54,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     (KNOWN, &["crates/weir-worker/src/outbound/connection.rs", "crates/weir-worker/src/outbound/gate.rs"]),
-    (KNOWN, &["crates/weir/src/cli/api.rs", "crates/weir/src/cli/destinations.rs"]),
-    (
-        KNOWN,
-        &[
-            "crates/weir/src/cli.rs",
-            "crates/weir/src/commands/api/client.rs",
-            "crates/weir/src/commands/api/connection.rs",
-            "crates/weir/src/commands/api/connection/profile.rs",
-            "crates/weir/src/config/sources.rs",
-        ],
-    ),
-    (KNOWN, &["crates/weir/src/engine.rs", "crates/weir/src/listener.rs", "crates/weir/src/metrics.rs"]),
     (KNOWN, &["crates/weir-api/src/auth/keys.rs", "crates/weir-api/src/auth/throttle.rs"]),
     (KNOWN, &["crates/weir-api/src/overview/broadcast.rs", "crates/weir-api/src/overview/sampler.rs"]),
     (KNOWN, &["crates/weir-api/src/overview/changes.rs", "crates/weir-api/src/overview/sample.rs"]),
