@@ -6,7 +6,7 @@
 //! # Files
 //!
 //! `servers` starts private servers (`guarded`, `server`, `programs`, `postgres`, `redis`, `prometheus`), `tools`
-//! installs the tools of the checks. `step` runs one step of a command, `test_programs` and `timing` the tests, and
+//! installs the tools of the checks. `step` runs one step of a command, `results` reads what the tests print, and
 //! `judgements` counts what they did not judge.
 
 mod dev;
