@@ -6,15 +6,14 @@
 //! # Files
 //!
 //! `servers` starts private servers (`guarded`, `server`, `programs`, `postgres`, `redis`, `prometheus`), `tools`
-//! installs the tools of the checks. `step` runs one step of a command, `test_programs` and `timing` the tests, and
+//! installs the tools of the checks. `step` runs one step of a command, `results` reads what the tests print, and
 //! `judgements` counts what they did not judge.
 
 mod dev;
 mod judgements;
+mod results;
 mod servers;
 mod step;
-mod test_programs;
-mod timing;
 mod tools;
 
 use std::process::ExitCode;
@@ -22,34 +21,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use judgements::Judgements;
 use servers::Servers;
-use step::{BUILD, Programs, Step};
+use step::{BUILD, Step};
 
-/// The modules of the end-to-end tests that need the machine for themselves.
-const ALONE: &str = "alone::";
+/// Every crate except the binary.
+const LIBRARIES: [&str; 4] = ["--workspace", "--exclude", "weir", "--tests"];
 
-/// The modules of the end-to-end tests that judge times and cause little load. Two at a time, they take 160 seconds.
-const TIMED: &str = "timed::";
-
-/// The longest of the other end-to-end tests: two minutes of requests, one after the other.
-const FUZZED: &str = "openapi_fuzzed::";
-
-/// The modules of the end-to-end tests that take minutes of load.
-const PROOFS: &str = "proofs::";
-
-/// The libraries whose tests only compute: they use no server, and they do not wait for real time. The simulation of the
-/// queue is of the same kind.
-const COMPUTING: [&str; 3] = ["weir-api", "weir-core", "weir-store"];
-
-/// Its tests visit every state of the protocol that faults can lead to. They take a hundred seconds of processor time.
-const MODEL: &str = "weir-model";
-
-/// Its tests judge times of Redis. So the programs that run at the same time get only the processor time that these
-/// tests do not use.
-const TIMED_LIBRARY: &str = "weir-queue-redis";
-
-/// Its tests wait for PostgreSQL, which makes a database for each of them: with two at a time they took 225 seconds and
-/// 6 seconds of processor time, with six at a time 74.
-const WAITING: &str = "weir-store-postgres";
+/// The end-to-end tests are optimised, because they send over real sockets in real time.
+const WHOLE_PROGRAM: [&str; 4] = ["--release", "--package", "weir", "--tests"];
 
 /// The program that [`build_for_load`] builds beside Weir.
 const LOAD_TESTS: &str = "target/release/weir-load-tests";
@@ -64,9 +42,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run every test, with the servers and tools that it needs. The order: the libraries; the whole program on real
-    /// sockets and in real time, first the tests that mostly wait, side by side, with deploy/ and k8s/ beside them,
-    /// then those that judge times.
+    /// Run every test, with the servers and tools that it needs. The order: the libraries, deploy/ and k8s/; the whole
+    /// program on real sockets and in real time, first the tests that mostly wait, side by side, then those that judge
+    /// times.
     Test,
     /// Prove the promises that need minutes: the model of the protocol, many faults at once, the quick set of the load
     /// tests on both set-ups, and the short form of autoscaling. Takes about eleven minutes.
@@ -173,53 +151,32 @@ fn run_with_servers(steps: &[Step]) -> anyhow::Result<()> {
     judgements.report()
 }
 
+/// `.config/nextest.toml` says which tests are in which group, and how many of a group run side by side.
 fn test_steps() -> Vec<Step> {
     vec![
+        // The tests of deploy/, which are in the group `beside`, start the program.
+        build_for_load(),
         Step::tests(
             "Tests of the store on PostgreSQL, which wait; beside them, tests that compute",
-            vec![libraries(&["--test-threads=6"]).only(waits), libraries(&[]).only(computes).yielding()],
-            3,
+            &LIBRARIES,
+            &["waiting", "computing"],
         ),
         Step::tests(
-            "Tests of the other libraries, which use servers or real time",
-            vec![libraries(&[]).only(is_timed), libraries(&[]).only(others).yielding()],
-            2,
+            "Tests of the other libraries, which use servers or real time, and of deploy/ and k8s/",
+            &LIBRARIES,
+            &["timed", "beside"],
         ),
         // The binary has no library, so it has no examples. With it, cargo would build most dependencies again.
         Step::new("Examples in the documentation", &["test", "--workspace", "--exclude", "weir", "--doc"]),
-        build_for_load(),
-        // The end-to-end tests are optimised, because they send over real sockets in real time. These wait for most of
-        // their time. The tests of deploy/ start the program that was just built.
-        Step::tests(
-            "Tests of the whole program that mostly wait; beside them, tests of deploy/ and k8s/ with the tools that read them",
-            vec![
-                // From the beginning: it would otherwise run alone at the end, because tests start in the order of their
-                // names.
-                end_to_end(&[FUZZED]),
-                Programs::of(
-                    &["--release", "--package", "weir", "--tests"],
-                    &["--test-threads=6", "--skip", TIMED, "--skip", ALONE, "--skip", PROOFS, "--skip", FUZZED],
-                ),
-                libraries(&[]).only(reads_manifests).yielding(),
-            ],
-            3,
-        ),
-        Step::tests(
-            "Tests of the whole program that judge times, two at a time",
-            vec![end_to_end(&["--test-threads=2", TIMED])],
-            1,
-        ),
+        Step::tests("Tests of the whole program that mostly wait", &WHOLE_PROGRAM, &["waiting"]),
+        Step::tests("Tests of the whole program that judge times, two at a time", &WHOLE_PROGRAM, &["timed"]),
         // One at a time, because another test could make requests late.
         Step::tests(
             "Tests of the whole program that judge times under load, one at a time",
-            vec![end_to_end(&["--test-threads=1", ALONE])],
-            1,
+            &WHOLE_PROGRAM,
+            &["alone"],
         ),
     ]
-}
-
-fn end_to_end(run: &[&str]) -> Programs {
-    Programs::of(&["--release", "--package", "weir", "--test", "end_to_end"], run)
 }
 
 /// These take minutes and most of the machine, so they are a command of their own. The model proves the protocol; the
@@ -228,8 +185,8 @@ fn proof_steps() -> Vec<Step> {
     let quick = ["--quick".to_owned()];
     vec![
         build_for_load(),
-        Step::tests("Prove the protocol in every state of its model", vec![libraries(&[]).only(models)], 1),
-        Step::tests("Prove that faults break no promise", vec![end_to_end(&["--test-threads=1", PROOFS])], 1),
+        Step::tests("Prove the protocol in every state of its model", &LIBRARIES, &["model"]),
+        Step::tests("Prove that faults break no promise", &WHOLE_PROGRAM, &["proofs"]),
         prove_under_load("embedded", &quick),
         prove_under_load("scaled", &quick),
         // The short form, in which time runs ten times as fast. `cargo xtask load --autoscale` plays the other
@@ -238,35 +195,6 @@ fn proof_steps() -> Vec<Step> {
             &["--short", "capped", "slow-receivers", "backlog-as-signal", "prometheus-away"].map(str::to_owned),
         ),
     ]
-}
-
-/// The tests of every crate except the binary.
-fn libraries(run: &[&str]) -> Programs {
-    Programs::of(&["--workspace", "--exclude", "weir", "--tests"], run)
-}
-
-fn waits(package: &str, _target: &str) -> bool {
-    package == WAITING
-}
-
-fn computes(package: &str, target: &str) -> bool {
-    COMPUTING.contains(&package) || target == "simulation"
-}
-
-fn models(package: &str, _target: &str) -> bool {
-    package == MODEL
-}
-
-fn is_timed(package: &str, _target: &str) -> bool {
-    package == TIMED_LIBRARY
-}
-
-fn reads_manifests(package: &str, _target: &str) -> bool {
-    package == "weir-deploy-checks"
-}
-
-fn others(package: &str, target: &str) -> bool {
-    ![waits, computes, models, is_timed, reads_manifests].iter().any(|is_wanted| is_wanted(package, target))
 }
 
 fn lint_steps() -> Vec<Step> {
@@ -305,6 +233,8 @@ fn prove_autoscaling(arguments: &[String]) -> Step {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use clap::CommandFactory;
 
     use super::*;
@@ -340,55 +270,37 @@ mod tests {
         assert!(steps.iter().any(|step| step.contains("autoscale --short capped")), "{steps:?}");
     }
 
+    /// Each test is in one group: of the overrides that match a test, the first that names a group counts, and the
+    /// last matches every test.
     #[test]
-    fn every_end_to_end_test_runs_once() {
-        let steps: Vec<_> = test_steps().iter().chain(&proof_steps()).map(Step::to_string).collect();
-        let of_the_program = |line: &&str| line.contains("--package weir --test");
-        let lines: Vec<_> = steps.iter().flat_map(|step| step.lines()).filter(of_the_program).collect();
-        let filters: Vec<_> =
-            lines.iter().filter_map(|line| line.split_once(" -- ")).map(|(_, filter)| filter).collect();
-        assert_eq!(
-            filters,
-            [
-                "openapi_fuzzed::",
-                "--test-threads=6 --skip timed:: --skip alone:: --skip proofs:: --skip openapi_fuzzed::",
-                "--test-threads=2 timed::",
-                "--test-threads=1 alone::",
-                "--test-threads=1 proofs::"
-            ]
-        );
-    }
-
-    #[test]
-    fn the_tests_of_every_other_crate_run_once() {
-        let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates")).unwrap();
-        let crates: Vec<_> = crates.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
-        assert!(
-            COMPUTING
-                .iter()
-                .chain([&MODEL, &TIMED_LIBRARY, &WAITING])
-                .all(|name| crates.iter().any(|folder| folder == name)),
-            "{crates:?}"
-        );
-        let more = ["weir-deploy-checks", "weir-load-tests", "xtask"].map(str::to_owned);
-        for (package, target) in crates.iter().chain(&more).flat_map(|name| [(name, "lib"), (name, "simulation")]) {
-            let kinds = [waits, computes, models, is_timed, reads_manifests, others];
-            let runs = kinds.iter().filter(|wants| wants(package, target)).count();
-            // No package but that of the queue has a simulation.
-            assert!(runs == 1 || target == "simulation" && package != "weir-queue", "{package} {target}: {runs} runs");
+    fn every_test_runs_once() {
+        let config = include_str!("../../.config/nextest.toml");
+        let values =
+            |key| config.lines().filter_map(move |line| line.strip_prefix(key)?.trim_start().strip_prefix("= "));
+        assert_eq!(values("filter").filter(|filter| *filter == "'all()'").count(), 1);
+        let groups: BTreeSet<_> = values("test-group").map(|group| group.trim_matches('\'')).collect();
+        let mut run = BTreeMap::<_, Vec<_>>::new();
+        for step in test_steps().iter().chain(&proof_steps()).map(Step::to_string) {
+            for packages in [LIBRARIES, WHOLE_PROGRAM].map(|packages| packages.join(" ")) {
+                let groups = step.split("group(").skip(1).map(|rest| rest.split(')').next().unwrap().to_owned());
+                let is_of = step.contains(&packages);
+                run.entry(packages).or_default().extend(groups.filter(|_| is_of));
+            }
         }
-        let steps: Vec<_> = test_steps().iter().chain(&proof_steps()).map(Step::to_string).collect();
-        let command = libraries(&[]).to_string();
-        let lines = steps.iter().flat_map(|step| step.lines()).filter(|line| line.contains(&command));
-        assert_eq!(lines.count(), 6, "{steps:?}");
+        // The filters of the other groups name no test of the whole program, or only such tests.
+        let expected = [
+            (LIBRARIES.join(" "), vec!["waiting", "computing", "timed", "beside", "model"]),
+            (WHOLE_PROGRAM.join(" "), vec!["waiting", "timed", "alone", "proofs"]),
+        ];
+        assert_eq!(groups, expected.iter().flat_map(|(_, groups)| groups).copied().collect());
+        assert!(expected.iter().all(|(packages, groups)| run[packages] == *groups), "{run:?}");
     }
 
     #[test]
     fn manifests_are_checked_after_the_program_was_built() {
         let steps: Vec<_> = test_steps().iter().map(Step::to_string).collect();
         let at = |text: &str| steps.iter().position(|step| step.contains(text)).unwrap();
-        assert!(at("build --release --package weir --package weir-load-tests") < at("--skip alone::"));
-        assert!(steps[at("--skip alone::")].ends_with(&libraries(&[]).to_string()));
+        assert!(at("build --release --package weir --package weir-load-tests") < at("group(beside)"));
     }
 
     #[test]

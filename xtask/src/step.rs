@@ -1,89 +1,57 @@
-//! One step of a command: a run of cargo or of a program with a heading, or tests that cargo builds and that run side by
-//! side.
+//! One step of a command: a run of cargo or of a program with a heading, or tests that cargo-nextest builds and runs.
 
 use std::{
     ffi::OsStr,
-    fmt,
-    path::Path,
+    fmt, fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, ensure};
 
-use crate::{
-    test_programs::{self, How, Outcome},
-    timing::Timing,
-};
+use crate::{results::Results, servers::given, tools};
 
 /// The title of a step that only builds.
 pub(crate) const BUILD: &str = "Build";
 
-/// Test programs that `cargo test` builds with `arguments`.
-#[derive(Debug)]
-pub(crate) struct Programs {
-    arguments: Vec<String>,
-    /// Whether the program of a package and target runs.
-    is_wanted: fn(&str, &str) -> bool,
-    how: How,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Program {
+    Cargo,
+    Nextest,
+    /// A file in the folder of the workspace, which an earlier step has built.
+    Built(&'static str),
 }
 
-impl Programs {
-    /// The programs of all packages that `arguments` name, which run with the arguments `run`.
-    pub(crate) fn of(arguments: &[&str], run: &[&str]) -> Self {
-        let arguments = owned(&[&["test"], arguments].concat());
-        Self { arguments, is_wanted: |_, _| true, how: How { arguments: owned(run), yields: false } }
-    }
-
-    /// Only some of the programs. To name fewer packages to cargo would change the features of dependencies, and so
-    /// build them again.
-    pub(crate) fn only(self, is_wanted: fn(&str, &str) -> bool) -> Self {
-        Self { is_wanted, ..self }
-    }
-
-    /// Runs these programs at a low priority: they get only the processor time that other programs do not use.
-    pub(crate) fn yielding(mut self) -> Self {
-        self.how.yields = true;
-        self
-    }
-}
-
-impl fmt::Display for Programs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cargo {}", self.arguments.join(" "))?;
-        if !self.how.arguments.is_empty() {
-            write!(f, " -- {}", self.how.arguments.join(" "))?;
-        }
-        Ok(())
-    }
-}
-
-/// A run of cargo, or of a program that an earlier step has built.
 #[derive(Debug)]
 pub(crate) struct Step {
     title: &'static str,
-    /// A file in the folder of the workspace. `None`: cargo.
-    program: Option<&'static str>,
+    program: Program,
     arguments: Vec<String>,
     env: Option<(&'static str, &'static str)>,
-    /// For a step of tests: the programs, and how many of them run at one time.
-    tests: Option<(Vec<Programs>, usize)>,
 }
 
 impl Step {
     pub(crate) fn new(title: &'static str, arguments: &[&str]) -> Self {
-        Self { title, program: None, arguments: owned(arguments), env: None, tests: None }
+        let arguments = arguments.iter().copied().map(str::to_owned).collect();
+        Self { title, program: Program::Cargo, arguments, env: None }
     }
 
     /// Runs a program that an earlier step has built. `cargo run` would build it again for itself, with other features
     /// of half of the dependencies.
     pub(crate) fn built(title: &'static str, program: &'static str, arguments: &[&str]) -> Self {
-        Self { program: Some(program), ..Self::new(title, arguments) }
+        Self { program: Program::Built(program), ..Self::new(title, arguments) }
     }
 
-    /// Builds all programs, then runs them in order, `at_once` of them at one time.
-    pub(crate) fn tests(title: &'static str, programs: Vec<Programs>, at_once: usize) -> Self {
-        Self { tests: Some((programs, at_once)), ..Self::new(title, &[]) }
+    /// Builds the tests of `packages`, then runs those in `groups` of `.config/nextest.toml`. To name fewer packages
+    /// to cargo would change the features of dependencies, and so build them again.
+    pub(crate) fn tests(title: &'static str, packages: &[&str], groups: &[&str]) -> Self {
+        let groups: Vec<_> = groups.iter().map(|group| format!("group({group})")).collect();
+        let run = Self::new(title, &["nextest", "run", "--profile", "ci", "--color", "never"]);
+        let chosen = ["-E".to_owned(), groups.join(" + ")];
+        let arguments = packages.iter().copied().map(str::to_owned).chain(chosen).collect::<Vec<_>>();
+        Self { program: Program::Nextest, ..run.with_arguments(&arguments) }
     }
 
     pub(crate) fn with_env(self, name: &'static str, value: &'static str) -> Self {
@@ -95,57 +63,61 @@ impl Step {
         self
     }
 
-    /// Runs the step with the variables in `env`. Returns what its tests have shown, and the time without the build.
-    fn run(&self, env: &[(&'static str, String)]) -> anyhow::Result<(Outcome, Duration)> {
-        let Some((programs, at_once)) = &self.tests else {
-            // A step without tests is one run, which prints its output itself.
-            let began = now();
-            let status = self.command(&self.arguments, env).status();
-            let status = status.with_context(|| format!("could not start `{self}`"))?;
-            ensure!(status.success(), "`{self}` failed ({status})");
-            return Ok((Outcome::default(), now() - began));
-        };
-        // Build all programs first: a build beside tests would disturb them and their times.
-        let mut built = Vec::new();
-        for programs in programs {
-            let mut cargo = self.command(&programs.arguments, env);
-            // Standard output holds JSON that names the programs. Readable messages go to standard error.
-            cargo.args(["--no-run", "--message-format=json-render-diagnostics"]).stderr(Stdio::inherit());
-            let output = cargo.output().with_context(|| format!("could not start `{programs}`"))?;
-            ensure!(output.status.success(), "the build of `{programs}` failed ({})", output.status);
-            let messages = String::from_utf8_lossy(&output.stdout);
-            let found = test_programs::built(&messages, programs.is_wanted, &programs.how)?;
-            // A filter that matches nothing would otherwise pass unnoticed.
-            ensure!(!found.is_empty(), "`{programs}` has no tests");
-            built.extend(found);
-        }
-
-        // Run the programs. The time counts from here, without the builds.
-        let began = now();
-        let outcome = test_programs::run(built, *at_once, env).with_context(|| format!("`{self}` failed"))?;
-        Ok((outcome, now() - began))
+    fn is_tests(&self) -> bool {
+        self.program == Program::Nextest
     }
 
-    fn command(&self, arguments: &[String], env: &[(&'static str, String)]) -> Command {
+    /// Runs the step with the variables in `env`. Returns the time without the build of tests.
+    fn run(&self, env: &[(&'static str, String)], results: &mut Results) -> anyhow::Result<Duration> {
+        let started = || format!("could not start `{self}`");
+        if !self.is_tests() {
+            // A run that prints its output itself.
+            let began = now();
+            let status = self.command(env)?.status().with_context(started)?;
+            ensure!(status.success(), "`{self}` failed ({status})");
+            return Ok(now() - began);
+        }
+        // Build first, so that the time is that of the tests.
+        let status = self.command(env)?.arg("--no-run").status().with_context(started)?;
+        ensure!(status.success(), "the build of `{self}` failed ({status})");
+
+        let began = now();
+        let mut nextest = self.command(env)?.stderr(Stdio::piped()).spawn().with_context(started)?;
+        for line in BufReader::new(nextest.stderr.take().context("nextest has no output")?).split(b'\n') {
+            let line = line.context("could not read the output of nextest")?;
+            let line = String::from_utf8_lossy(&line);
+            eprintln!("{line}");
+            results.read(self.title, &line);
+        }
+        let status = nextest.wait().context("could not wait for nextest")?;
+        // Each step writes the same report, in JUnit's format. It is missing if no test ran.
+        let report = workspace("target/nextest/ci/junit.xml");
+        let _ = fs::rename(&report, report.with_file_name(format!("{}.xml", self.title.replace('/', ""))));
+        ensure!(status.success(), "`{self}` failed ({status})");
+        Ok(now() - began)
+    }
+
+    fn command(&self, env: &[(&'static str, String)]) -> anyhow::Result<Command> {
         let mut command = Command::new(match self.program {
-            Some(program) => Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(program).into(),
+            Program::Built(program) => workspace(program),
             // Cargo sets CARGO to itself, so the chosen toolchain is used here too.
-            None => std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
+            Program::Cargo => std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()).into(),
+            Program::Nextest => given("WEIR_TEST_NEXTEST").map_or_else(tools::nextest, |path| Ok(path.into()))?,
         });
-        command.args(arguments).envs(env.iter().cloned()).envs(self.env);
+        command.args(&self.arguments).envs(env.iter().cloned()).envs(self.env);
         for name in std::env::vars_os().map(|(name, _)| name).filter(|name| describes_a_package(name)) {
             command.env_remove(name);
         }
-        command
+        Ok(command)
     }
 }
 
-fn owned(texts: &[&str]) -> Vec<String> {
-    texts.iter().copied().map(str::to_owned).collect()
+fn workspace(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(path)
 }
 
 #[expect(clippy::disallowed_methods, reason = "xtask measures how long tests run")]
-pub(crate) fn now() -> Instant {
+fn now() -> Instant {
     Instant::now()
 }
 
@@ -158,38 +130,34 @@ fn describes_a_package(name: &OsStr) -> bool {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((programs, _)) = &self.tests {
-            let commands: Vec<_> = programs.iter().map(Programs::to_string).collect();
-            return f.write_str(&commands.join("\n    "));
-        }
         if let Some((name, value)) = self.env {
             write!(f, "{name}=\"{value}\" ")?;
         }
-        write!(f, "{} {}", self.program.unwrap_or("cargo"), self.arguments.join(" "))
+        let program = if let Program::Built(program) = self.program { program } else { "cargo" };
+        write!(f, "{program}")?;
+        self.arguments.iter().try_for_each(|argument| {
+            if argument.contains(' ') { write!(f, " '{argument}'") } else { write!(f, " {argument}") }
+        })
     }
 }
 
 /// Runs steps in order, each with the variables in `env`, until one fails.
 pub(crate) fn run_all(steps: &[Step], env: &[(&'static str, String)]) -> anyhow::Result<()> {
-    let (mut summaries, mut timing, mut times) = (Vec::new(), Timing::default(), Vec::new());
+    let (mut results, mut times) = (Results::default(), Vec::new());
     for (n, step) in steps.iter().enumerate() {
         eprintln!("\n=== {}/{}  {}\n    {step}\n", n + 1, steps.len(), step.title);
-        let (outcome, time) = step.run(env).with_context(|| format!("{} failed", step.title))?;
+        let time = step.run(env, &mut results).with_context(|| format!("{} failed", step.title))?;
         times.push((step.title, time));
-        if !outcome.summary.is_empty() {
-            summaries.push((step.title, outcome.summary));
-        }
-        timing.join(outcome.timing);
     }
 
     // Print the results at the end, after the output of all steps.
-    for (title, lines) in summaries {
-        print(title, &lines);
+    for (title, line) in &results.summaries {
+        eprintln!("\n=== {title}\n{line}");
     }
-    print("How long the test programs of each crate ran", &timing.crates());
-    print("The slowest of the tests that ran one at a time", &timing.slowest_tests());
+    print("How long the tests of each crate took, added up", &results.crates());
+    print("The slowest tests", &results.slowest());
     // Only commands that run tests show the times of their steps.
-    if steps.iter().any(|step| step.tests.is_some()) {
+    if steps.iter().any(Step::is_tests) {
         let all: Duration = times.iter().filter(|(title, _)| *title != BUILD).map(|(_, time)| *time).sum();
         let rows = times.iter().copied().chain([("all steps, without the builds", all)]);
         let rows: Vec<_> = rows.map(|(title, time)| format!("{:>8.1} s  {title}", time.as_secs_f64())).collect();
@@ -214,9 +182,11 @@ mod tests {
     fn a_step_is_shown_as_a_command_line() {
         let step = Step::new("Documentation", &["doc", "--no-deps"]).with_env("RUSTDOCFLAGS", "-D warnings");
         assert_eq!(step.to_string(), "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps");
-        let programs = Programs::of(&["--package", "weir"], &["--test-threads=1"]);
-        let tests = Step::tests("Tests", vec![programs], 1);
-        assert_eq!(tests.to_string(), "cargo test --package weir -- --test-threads=1");
+        let tests = Step::tests("Tests", &["--package", "weir"], &["timed", "alone"]);
+        assert_eq!(
+            tests.to_string(),
+            "cargo nextest run --profile ci --color never --package weir -E 'group(timed) + group(alone)'"
+        );
         let play = Step::built("Play", "target/release/weir-load-tests", &["run"]);
         assert_eq!(play.to_string(), "target/release/weir-load-tests run");
     }

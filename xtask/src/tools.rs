@@ -154,6 +154,17 @@ const TOOLS_OF_PYPI: PythonLock =
 const LIMITERS_OF_PYPI: PythonLock =
     PythonLock { name: "limiters-python", requirements: include_str!("../tools/limiters/requirements.txt") };
 
+/// The test runner, which its makers build only for GitHub, and Astral for PyPI. Apart, because `prove` needs no other tool.
+const NEXTEST: PythonLock =
+    PythonLock { name: "nextest", requirements: include_str!("../tools/nextest/requirements.txt") };
+
+/// The program that builds and runs the tests.
+pub(crate) fn nextest() -> anyhow::Result<PathBuf> {
+    NEXTEST.tool("cargo-nextest").context(
+        "no cargo-nextest: run `cargo install cargo-nextest --locked`, and set WEIR_TEST_NEXTEST to the path of the program",
+    )
+}
+
 fn kubectl() -> anyhow::Result<PathBuf> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(KUBECTL.find()?.join("kubectl"));
@@ -309,8 +320,12 @@ mod tests {
                 assert!(hash.starts_with("sha512-") && package["resolved"].is_null(), "{name}");
             }
         }
-        let wanted = [include_str!("../tools/requirements.in"), include_str!("../tools/limiters/requirements.in")];
-        for (wanted, PythonLock { name, requirements }) in wanted.into_iter().zip([TOOLS_OF_PYPI, LIMITERS_OF_PYPI]) {
+        let pypi = [
+            (include_str!("../tools/requirements.in"), TOOLS_OF_PYPI),
+            (include_str!("../tools/limiters/requirements.in"), LIMITERS_OF_PYPI),
+            (include_str!("../tools/nextest/requirements.in"), NEXTEST),
+        ];
+        for (wanted, PythonLock { name, requirements }) in pypi {
             let is_there = |line: &str| requirements.contains(&format!("{line} \\\n"));
             assert!(wanted.lines().all(is_there), "{name} is not compiled again");
             // Each requirement continues on the lines of its hashes.

@@ -44,7 +44,7 @@ const ADVANCE_MESSAGE_GROUPS: &str = include_str!("../../../migrations/postgres/
 /// Ten thousand events for four destinations: most deliveries are delivered, some failed, some are in flight, and some
 /// wait.
 async fn loaded() -> (Database, PgConnection) {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = Box::pin(PostgresStore::open(&database.url(), NOW)).await.unwrap();
     for number in 1..=4 {
         store.create_destination(destination(number), creation()).await.unwrap();

@@ -20,7 +20,7 @@ FROM generate_series(1, 20000) AS n;
 VACUUM ANALYZE activity, keyed_answers";
 
 async fn with_activities() -> (Database, PgConnection) {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     Box::pin(PostgresStore::open(&database.url(), NOW)).await.unwrap().close().await;
     let options = open::options(&database.url()).unwrap();
     let mut connection = PgConnection::connect_with(&options).await.unwrap();

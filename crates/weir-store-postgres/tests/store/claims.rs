@@ -27,7 +27,7 @@ CREATE TRIGGER deadlock_once BEFORE UPDATE ON deliveries FOR EACH ROW EXECUTE FU
 /// A claim that is in no answer would stay outstanding until it expires, and would block its message group.
 #[tokio::test]
 async fn a_claim_that_fails_and_is_repeated_leaves_no_other_claim() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     raw_sql(DEADLOCK_ONCE).execute(&mut database.connect().await).await.unwrap();
     store.create_destination(destination(1), creation()).await.unwrap();

@@ -28,7 +28,7 @@ impl Backend for Postgres {
 }
 
 pub(crate) async fn postgres() -> Postgres {
-    Postgres { database: Database::create().await, opened: Mutex::new(None) }
+    Postgres { database: Database::migrated().await, opened: Mutex::new(None) }
 }
 
 weir_store::store_conformance!(postgres);

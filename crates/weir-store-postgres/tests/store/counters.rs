@@ -18,7 +18,7 @@ async fn appended(connection: &mut PgConnection, update: &str) -> Vec<(Option<i3
 
 #[tokio::test]
 async fn an_update_appends_a_row_for_each_destination_whose_states_change() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     for number in 1..=3 {
         store.create_destination(destination(number), creation()).await.unwrap();

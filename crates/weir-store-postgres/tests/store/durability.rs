@@ -60,7 +60,7 @@ impl FastPath for WatchedFastPath {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_delivery_is_admitted_before_its_event_is_on_disk() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.create_destination(destination(1), creation()).await.unwrap();
     let mut connection = database.connect().await;

@@ -51,7 +51,7 @@ pub(crate) async fn answered<T>(mut ask: impl AsyncFnMut() -> StoreResult<T>) ->
 
 #[tokio::test]
 async fn the_store_works_again_after_its_connections_were_lost() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.create_destination(destination(1), creation()).await.unwrap();
     let now = NOW + Duration::from_secs(10);
@@ -95,7 +95,7 @@ async fn set_read_only(database: &Database, is_read_only: bool) {
 
 #[tokio::test]
 async fn a_database_that_is_read_only_is_not_ready_and_says_so() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.register_process().await.unwrap();
     set_read_only(&database, true).await;
@@ -122,7 +122,7 @@ async fn a_database_that_is_read_only_is_not_ready_and_says_so() {
 
 #[tokio::test]
 async fn a_closed_store_refuses_further_work() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.ingest(vec![event(1)]).await.unwrap();
     store.close().await;
@@ -134,7 +134,7 @@ async fn a_closed_store_refuses_further_work() {
 
 #[tokio::test]
 async fn operations_sent_before_the_store_closes_are_answered() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
     // Each task is polled once, in order, so that every event is in the inbox before the store closes.
     let posts = async {
@@ -155,7 +155,7 @@ async fn operations_sent_before_the_store_closes_are_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_result_that_cannot_be_stored_does_not_fail_others_of_its_group() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
     store.create_destination(destination(1), creation()).await.unwrap();
     store.ingest((1..=40).map(event).collect()).await.unwrap();
@@ -183,7 +183,7 @@ async fn a_result_that_cannot_be_stored_does_not_fail_others_of_its_group() {
 
 #[tokio::test]
 async fn an_answer_with_the_character_zero_is_recorded() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.create_destination(destination(1), creation()).await.unwrap();
     store.ingest(vec![event(1)]).await.unwrap();
@@ -200,7 +200,7 @@ async fn an_answer_with_the_character_zero_is_recorded() {
 /// Small groups do not run at the same time, unless the running one takes long.
 #[tokio::test]
 async fn an_event_does_not_wait_for_another_that_waits_for_a_lock() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
     store.create_destination(destination(1), creation()).await.unwrap();
     let mut other = database.connect().await;

@@ -14,3 +14,5 @@ mod message_groups;
 mod open;
 mod partitions;
 mod processes;
+
+use weir_store_postgres::PostgresStore;

@@ -25,7 +25,7 @@ pub(crate) fn in_order(number: u64, key: &str) -> NewEvent {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn message_groups_of_three_processes_keep_their_order_and_do_not_stop() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let mut stores: Vec<SharedStore> = Vec::new();
     for _ in 0..3 {
         stores.push(Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap()));
@@ -36,7 +36,7 @@ async fn message_groups_of_three_processes_keep_their_order_and_do_not_stop() {
 /// One key, so that every ingest runs at the same time as the end of a head.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_delivery_that_is_stored_while_the_head_ends_becomes_the_head() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let open = async || Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
     let stores = [open().await, open().await];
     let mut ordered = destination(1);

@@ -38,7 +38,7 @@ async fn the_days_ahead_have_partitions_at_open() {
 
 #[tokio::test]
 async fn maintenance_makes_the_next_days() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     let other = PostgresStore::open(&database.url(), NOW).await.unwrap();
     let later = NOW + DAY * 3;
@@ -53,7 +53,7 @@ async fn maintenance_makes_the_next_days() {
 /// An event with a wrong time is not lost: its partition is made before it is stored.
 #[tokio::test]
 async fn an_event_of_any_time_is_stored_and_delivered() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.create_destination(destination(1), creation()).await.unwrap();
     let times = [Timestamp::MIN, Timestamp::from_secs(86_400), NOW - DAY * 400, NOW + DAY * 400, Timestamp::MAX];
@@ -74,7 +74,7 @@ async fn an_event_of_any_time_is_stored_and_delivered() {
 
 #[tokio::test]
 async fn a_day_that_was_dropped_is_made_again_for_a_late_event() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     store.ingest(vec![event(1)]).await.unwrap();
     let drop = "DROP TABLE events_20270115; DROP TABLE attempts_20270115";
@@ -119,7 +119,7 @@ async fn three_days(store: &PostgresStore) {
 
 #[tokio::test]
 async fn a_day_without_deliveries_is_dropped() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     three_days(&store).await;
     let before = partitions(&database, "events").await;
@@ -144,7 +144,7 @@ async fn a_day_without_deliveries_is_dropped() {
 
 #[tokio::test]
 async fn pruning_does_not_wait_for_a_day_in_use() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     let mut other = database.connect().await;
     raw_sql("BEGIN; LOCK TABLE events_20270114 IN ACCESS SHARE MODE").execute(&mut other).await.unwrap();
@@ -157,7 +157,7 @@ async fn pruning_does_not_wait_for_a_day_in_use() {
 
 #[tokio::test]
 async fn one_process_prunes_at_a_time_and_another_takes_over() {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
     let other = PostgresStore::open(&database.url(), NOW).await.unwrap();
     three_days(&store).await;

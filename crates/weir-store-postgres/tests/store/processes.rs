@@ -22,7 +22,7 @@ pub(crate) fn with_key(mut new: NewEvent, key: &str) -> NewEvent {
 
 /// Two stores on one database, which stand for two processes.
 pub(crate) async fn two_processes() -> (Database, [Arc<PostgresStore>; 2]) {
-    let database = Database::create().await;
+    let database = Database::migrated().await;
     let open = async || Arc::new(PostgresStore::open(&database.url(), NOW).await.unwrap());
     let stores = [open().await, open().await];
     (database, stores)

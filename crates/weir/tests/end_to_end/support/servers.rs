@@ -1,10 +1,7 @@
 //! A database on the shared PostgreSQL for each test. The environment names the programs and the server, as `cargo
 //! xtask test` sets it. Tests that stop their servers have their own (`weir_test_support`).
 
-use std::{
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
@@ -27,9 +24,9 @@ async fn run(command: &mut Command) -> String {
 
 /// Creates an empty database on the shared PostgreSQL. It is removed with the server.
 pub(crate) async fn database() -> String {
-    static CREATED: AtomicU32 = AtomicU32::new(0);
     let server = provided("WEIR_TEST_POSTGRES_URL");
-    let name = format!("weir_e2e_{}_{}", std::process::id(), CREATED.fetch_add(1, Ordering::Relaxed));
+    // Each test is a process, and processes get the ids of earlier ones.
+    let name = format!("weir_e2e_{:016x}", rand::random::<u64>());
     run(Command::new(postgres_program("createdb")).args(["--maintenance-db", &server, &name])).await;
     let (base, _) = server.rsplit_once('/').expect("the URL names a database");
     format!("{base}/{name}")
