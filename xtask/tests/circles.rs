@@ -21,7 +21,6 @@ use std::{
 use source::{Import, Source};
 
 const MODEL: &str = "the model is one state machine: its state holds the parts that its actions read and change";
-const KNOWN: &str = "known, and not yet cured";
 
 /// Circles that stay, each with its reason. The paths are relative to the folder of the workspace.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -37,23 +36,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
         MODEL,
         &["crates/weir-model/src/permit.rs", "crates/weir-model/src/scenario.rs", "crates/weir-model/src/state.rs"],
     ),
-    (
-        KNOWN,
-        &["crates/weir-core/src/delivery.rs", "crates/weir-core/src/error_kind.rs", "crates/weir-core/src/outcome.rs"],
-    ),
-    (KNOWN, &["crates/weir-core/src/limit.rs", "crates/weir-core/src/limiter.rs", "crates/weir-core/src/preview.rs"]),
-    (KNOWN, &["crates/weir-core/src/plan.rs", "crates/weir-core/src/replay_share.rs"]),
-    (
-        KNOWN,
-        &[
-            "crates/weir-core/src/signing/format.rs",
-            "crates/weir-core/src/signing/presets.rs",
-            "crates/weir-core/src/signing/secret.rs",
-            "crates/weir-core/src/signing/style.rs",
-            "crates/weir-core/src/signing/verify.rs",
-        ],
-    ),
-    (KNOWN, &["crates/weir-worker/src/outbound/connection.rs", "crates/weir-worker/src/outbound/gate.rs"]),
 ];
 
 /// A module's path inside its crate: empty for the root.

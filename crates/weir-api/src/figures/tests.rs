@@ -165,7 +165,8 @@ fn the_backlog_the_row_and_the_preview_agree_in_every_condition() {
         let opened = (0..10).find_map(|_| window.observe(&destination.breaker, &policy, &failure));
         destination.breaker = opened.expect("it opens");
     };
-    let cases: [(&str, &dyn Fn(&mut Destination), u64); 6] = [
+    type Change<'a> = &'a dyn Fn(&mut Destination);
+    let cases: [(&str, Change<'_>, u64); 6] = [
         ("active", &|_| {}, 100),
         ("paused", &|destination| destination.settings.paused = true, 100),
         ("held", &|destination| destination.held_until = Some(NOW + Duration::from_secs(60)), 100),

@@ -134,7 +134,7 @@ impl Sample {
             Row { figures: Figures::of(&destination, &measured, now), destination }
         };
         let mut rows: Vec<Row> = destinations.into_iter().map(row).collect();
-        rows.sort_by_cached_key(|row| trouble(row));
+        rows.sort_by_cached_key(trouble);
         let by_id = rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect();
         let mut sample = Self {
             as_of: now,
