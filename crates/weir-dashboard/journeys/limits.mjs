@@ -41,7 +41,7 @@ journey('a limit is raised while a backlog drains: the preview, the ETA and the 
   await save(editor);
   await saved;
   const at = performance.now();
-  await figure(viewer, 'Sending').filter({ hasText: 'of 20/s' }).waitFor();
+  await figure(viewer, 'Sending').filter({ hasText: 'of 19.8/s' }).waitFor();
   await figure(viewer, 'Drains in').filter({ hasText: /^\d+ s/ }).waitFor();
   await markers(viewer).first().waitFor({ state: 'attached' });
   const took = performance.now() - at;

@@ -26,7 +26,7 @@ async fn a_destination_gets_its_events_in_the_form_that_it_sets() {
         let settings = json!({"url": receiver.url(&format!("/{format}")), "secret": SECRET, "body": body});
         app.destination(settings).await;
     }
-    let client = reqwest::Client::new();
+    let client = crate::support::http_client().build().unwrap();
     let event = format!(r#"{{"type": "video.created", "data": {DATA}}}"#);
     let post = client.post(format!("{}/v1/events", app.url)).header("content-type", "application/json").body(event);
     let accepted: Value = post.send().await.unwrap().json().await.unwrap();

@@ -216,7 +216,7 @@ async fn the_dashboard_of_the_demo_can_be_looked_at_until_a_signal() {
     line_with(&mut lines, "Every cap held").await;
     line_with(&mut lines, "until Ctrl-C").await;
 
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::support::http_client().build().unwrap();
     let page = http.get(format!("http://{address}/")).header("accept", "text/html").send().await.unwrap();
     assert_eq!(page.status(), 200);
     assert!(page.text().await.unwrap().contains("Growing partner"));

@@ -9,7 +9,7 @@ const KEY: &str = "sesame";
 
 /// A browser that follows no redirect and sends the cookies that a test gives it.
 fn browser() -> Client {
-    Client::builder().no_proxy().redirect(Policy::none()).build().unwrap()
+    crate::support::http_client().redirect(Policy::none()).build().unwrap()
 }
 
 fn html(request: RequestBuilder) -> RequestBuilder {

@@ -24,7 +24,7 @@ const CLIENTS: usize = 300;
 async fn start(folder: &std::path::Path) -> App {
     let mut app = App::start_with(folder, &[("WEIR_API_KEYS", KEY)]).await;
     let headers = HeaderMap::from_iter([(AUTHORIZATION, format!("Bearer {KEY}").parse().unwrap())]);
-    app.http = reqwest::Client::builder().no_proxy().default_headers(headers).build().unwrap();
+    app.http = crate::support::http_client().default_headers(headers).build().unwrap();
     app
 }
 

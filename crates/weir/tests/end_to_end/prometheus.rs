@@ -55,7 +55,7 @@ impl Prometheus {
             _process: command.spawn().unwrap(),
             _port: port,
             url: format!("http://{address}"),
-            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            http: crate::support::http_client().build().unwrap(),
         };
         eventually("Prometheus is ready", TIMEOUT, async || {
             let ready = prometheus.http.get(format!("{}/-/ready", prometheus.url)).send().await;

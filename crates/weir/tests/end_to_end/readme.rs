@@ -160,7 +160,7 @@ async fn the_commands_that_start_the_roles_start_roles_that_deliver() {
         .await
         .expect("an API, a scheduler and two workers listen");
 
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::support::http_client().build().unwrap();
     let posts = [
         ("destinations", json!({"url": receiver.url("/scaled")}), 201),
         ("events", json!({"type": "scaled", "data": 1}), 202),

@@ -10,7 +10,7 @@ pub(crate) mod servers;
 
 use std::time::{Duration, Instant};
 
-pub(crate) use app::App;
+pub(crate) use app::{App, http_client};
 pub(crate) use fleet::Fleet;
 pub(crate) use machine::Machine;
 pub(crate) use receiver::{Answer, Arrival, Receiver};

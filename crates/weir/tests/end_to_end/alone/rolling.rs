@@ -28,7 +28,7 @@ INSERT INTO _sqlx_migrations (version, description, success, checksum, execution
 
 /// Posts an event every few milliseconds to the current API and repeats it until it is answered. Returns the ids.
 async fn produce(api: Arc<Mutex<String>>, stop: Arc<AtomicBool>) -> Vec<String> {
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = crate::support::http_client().build().unwrap();
     let mut ids = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let event = json!({"type": "rolled", "data": ids.len(), "idempotency_key": format!("rolled-{}", ids.len())});

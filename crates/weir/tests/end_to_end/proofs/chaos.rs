@@ -152,7 +152,7 @@ fn shuffled_events(targets: &[Target], rng: &mut StdRng) -> Vec<Value> {
 /// Posts like a correct producer: repeats a batch with the same keys until it is answered. Returns the event ids by
 /// their keys.
 async fn produce(urls: Urls, events: Vec<Value>) -> HashMap<String, String> {
-    let http = reqwest::Client::builder().no_proxy().timeout(SECOND * 5).build().expect("a client");
+    let http = crate::support::http_client().timeout(SECOND * 5).build().expect("a client");
     let mut accepted = HashMap::new();
     for (turn, batch) in events.chunks(BATCH).enumerate() {
         let mut turn = turn;

@@ -26,6 +26,12 @@ pub(crate) struct App {
     pub(crate) http: reqwest::Client,
 }
 
+/// A client without a proxy. Each test is a process, and the first client of a process needs a provider for TLS.
+pub(crate) fn http_client() -> reqwest::ClientBuilder {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy()
+}
+
 impl App {
     /// Serves on a free port from a database in `folder`; loopback receivers are allowed.
     pub(crate) async fn start(folder: &Path) -> Self {
@@ -40,12 +46,11 @@ impl App {
 
     /// Runs the binary until it listens. Returns the exit status if it exits before.
     pub(crate) async fn launch(mut command: Command) -> Result<Self, ExitStatus> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("the binary starts");
         let Some(Listening { url, metrics_url }) = weir_listens(&mut child).await.expect("the server listens") else {
             return Err(child.wait().await.expect("a status"));
         };
-        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().expect("a client");
+        let http = http_client().timeout(TIMEOUT).build().expect("a client");
         Ok(Self { child, url, metrics_url, http })
     }
 
