@@ -87,8 +87,8 @@ impl AlertPublisher {
     }
 
     /// Looks for refusals within the limit, where attempts failed lately and where an alert has said that there are some.
-    /// Adds the refused destinations that have no other condition. A look is at a few destinations, so those of tenants
-    /// without subscribers are not looked at: they would delay the alerts about others.
+    /// Adds the refused destinations that have no other condition. Each look reads only a few destinations. Tenants
+    /// without subscribers are left out, because their destinations would delay the alerts about others.
     async fn look_for_refusals(
         &mut self,
         tenants: &BTreeSet<String>,

@@ -134,7 +134,7 @@ pub(super) struct AskAhead {
 }
 
 impl AskAhead {
-    /// The permit of a replay asks later. So a live delivery that is ready goes first.
+    /// A replay asks for its slot later than a live delivery does, so a live delivery that is ready gets the slot first.
     pub(super) fn new(delivery: &ClaimedDelivery, limits: &RateLimits) -> Self {
         if delivery.is_replay {
             return Self { ahead: REPLAY_ASK_AHEAD, is_rounded: false };

@@ -14,7 +14,8 @@ async fn status(app: &App, key: &str) -> u16 {
     request.send().await.unwrap().status().as_u16()
 }
 
-/// Waits until the API accepts the key, or until it refuses the key if `expected` is false. Returns how long that took.
+/// Asks again and again until the API accepts the key. If `expected` is false: until it refuses the key. Returns how long
+/// that took.
 async fn accepts(app: &App, key: &str, expected: bool) -> Duration {
     let began = now();
     loop {
