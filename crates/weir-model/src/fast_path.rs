@@ -5,7 +5,7 @@
 use crate::{
     Scenario,
     permit::{Permit, Stage},
-    scenario::FastPath,
+    scenario::{FastPath, Remedy},
     state::State,
 };
 
@@ -43,7 +43,7 @@ impl State {
         }
         // Without a name the repetition is declined, because the permit is out. So the claim is released although it
         // may be used.
-        if reply_lost && !scenario.remedies.admit_once {
+        if reply_lost && !scenario.has(Remedy::AdmitOnce) {
             self.release(scenario, permit);
             self.wake(scenario, 0);
         }
@@ -55,10 +55,10 @@ impl State {
         if self.permits[permit].stage != Stage::Declined {
             return false;
         }
-        if scenario.remedies.decline_releases {
+        if scenario.has(Remedy::DeclineReleases) {
             self.release(scenario, permit);
         }
-        self.permits[permit].stage = if scenario.remedies.decline_wakes { Stage::Waking } else { Stage::Gone };
+        self.permits[permit].stage = if scenario.has(Remedy::DeclineWakes) { Stage::Waking } else { Stage::Gone };
         true
     }
 

@@ -11,7 +11,7 @@
 //! The tests remove the remedies of the protocol, one at a time, and check that the race happens which the remedy
 //! prevents:
 //!
-//! | race | remedy ([`Remedies`]) | without it (tests of `remedies`, `fast_path`) |
+//! | race | remedy ([`Remedy`]) | without it (tests of `remedies`, `fast_path`) |
 //! |---|---|---|
 //! | the scheduler sees nothing, the wake finds the job present, the scheduler removes it | `wake_version` | `without_wake_versions_…` |
 //! | a wake while the job is parked at a later retry | `wake_pulls_forward` | `without_pulling_forward_…` |
@@ -86,5 +86,5 @@ mod time;
 mod worker;
 
 pub use actions::{Action, Protocol};
-pub use scenario::{FastPath, Faults, Remedies, Scenario, Terms};
+pub use scenario::{FastPath, Faults, Remedy, Scenario, Terms};
 pub use state::{State, Ticks};

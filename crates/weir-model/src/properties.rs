@@ -5,7 +5,7 @@ use stateright::Property;
 use crate::{
     actions::Protocol,
     permit::{Entry, Permit, Set, Stage},
-    scenario::{Faults, GRANT_AHEAD},
+    scenario::{Faults, GRANT_AHEAD, Remedy},
     state::{Delivery, Phase, Scheduler, State, Witness},
 };
 
@@ -97,7 +97,7 @@ fn duplicates_are_explained(_: &Protocol, state: &State) -> bool {
 /// Permits after their deadlines do not count: the deadlines exist for this.
 fn is_empty_at_rest(protocol: &Protocol, state: &State) -> bool {
     let at_rest = || protocol.quiet_step(state).is_none();
-    let counts = |expires: i8| expires >= 0 || !protocol.scenario.remedies.permit_deadlines;
+    let counts = |expires: i8| expires >= 0 || !protocol.scenario.has(Remedy::PermitDeadlines);
     let remains = |permit: &Permit| {
         permit.in_queue.entry != Entry::None || (permit.in_queue.set != Set::None && counts(permit.expires))
     };

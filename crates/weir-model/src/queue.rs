@@ -2,8 +2,8 @@
 
 use crate::{
     permit::{Entry, Permit, QueueView, Set, Stage},
-    scenario::{CADENCE, FastPath, GRANT_AHEAD, LEAD, LEASE, SLOT_HORIZON, Scenario, TIMEOUT},
-    state::{Lease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
+    scenario::{CADENCE, FastPath, GRANT_AHEAD, LEAD, LEASE, Remedy, SLOT_HORIZON, Scenario, TIMEOUT},
+    state::{JobLease, NextRun, Phase, Plan, Queue, Scheduler, State, Ticks},
 };
 
 /// The answer to a worker that asks for a slot.
@@ -22,7 +22,7 @@ impl State {
         match &mut self.queue.phase {
             Phase::Idle => self.queue.phase = Phase::Scheduled { due: wake, floor: 0 },
             Phase::Scheduled { due, floor } => {
-                if scenario.remedies.wake_pulls_forward {
+                if scenario.has(Remedy::WakePullsForward) {
                     *due = wake.max(*floor).min(*due);
                 }
             }
@@ -35,10 +35,10 @@ impl State {
         // For the properties the terms are in force from here on, even if the queue ignores them.
         self.announce_terms(scenario, version);
         // Announcements may overtake each other, so older terms are ignored.
-        if scenario.remedies.edit_version && scenario.is_newer(self.queue.version, version) {
+        if scenario.has(Remedy::EditVersion) && scenario.is_newer(self.queue.version, version) {
             return;
         }
-        if scenario.remedies.grant_limits {
+        if scenario.has(Remedy::GrantLimits) {
             self.follow(version);
         }
         self.queue.backlog_ended = false;
@@ -55,10 +55,10 @@ impl State {
         }
     }
 
-    pub(crate) fn claim_due(&mut self, scenario: &Scenario) -> Lease {
+    pub(crate) fn claim_due(&mut self, scenario: &Scenario) -> JobLease {
         self.queue.phase = Phase::Leased { expires: LEASE, woken: None };
         // Expired permits leave their sets. Their entries stay in the delivery queue.
-        if scenario.remedies.permit_deadlines {
+        if scenario.has(Remedy::PermitDeadlines) {
             for permit in self.permits.iter_mut().filter(|permit| permit.expires < 0) {
                 permit.in_queue = QueueView { entry: permit.in_queue.entry, ..QueueView::ABSENT };
             }
@@ -73,25 +73,25 @@ impl State {
         let keeps_room = |permit: &Permit| permit.is_fast_path_claim() && scenario.fast_path == FastPath::KeepsRoom;
         let is_queued = |permit: &&Permit| permit.in_queue.set == Set::Queued || keeps_room(permit);
         let queued = self.permits.iter().filter(is_queued).count();
-        Lease { current: true, foreign: false, queued: queued as u8, cursor: self.queue.cursor }
+        JobLease { current: true, foreign: false, queued: queued as u8, cursor: self.queue.cursor }
     }
 
     /// Publishes the claims of a scheduler and re-queues the job; `false` when the lease or the terms are stale.
-    pub(crate) fn publish(&mut self, scenario: &Scenario, scheduler: usize, (lease, plan): (Lease, Plan)) -> bool {
+    pub(crate) fn publish(&mut self, scenario: &Scenario, scheduler: usize, (lease, plan): (JobLease, Plan)) -> bool {
         // Only a leased job has a run whose result can be published.
         let Phase::Leased { woken, .. } = self.queue.phase else { return false };
         // The lease is of this generation, and the job has not been claimed again since.
         let matches = if lease.foreign {
             // Epochs start again with an empty queue, so only the generation shows that the lease is stale.
-            !scenario.remedies.generation
+            !scenario.has(Remedy::Generation)
         } else {
-            lease.current || !scenario.remedies.publish_epoch
+            lease.current || !scenario.has(Remedy::PublishEpoch)
         };
         if !matches {
             return false;
         }
         // The queue knows newer terms than the run has read: another run is needed, with those terms.
-        if scenario.remedies.publish_version && scenario.is_newer(self.queue.version, plan.version) {
+        if scenario.has(Remedy::PublishVersion) && scenario.is_newer(self.queue.version, plan.version) {
             self.queue.phase = Phase::Scheduled { due: 0, floor: 0 };
             return false;
         }
@@ -123,7 +123,7 @@ impl State {
     pub(crate) fn admit(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let Stage::FastPathClaimed { version } = self.permits[permit].stage else { return false };
         // Without the remedy, an unknown cursor counts as one without recent sends.
-        if !scenario.remedies.admit_needs_cursor && self.queue.cursor.is_none() {
+        if !scenario.has(Remedy::AdmitNeedsCursor) && self.queue.cursor.is_none() {
             self.queue.cursor = Some(scenario.long_ago());
             self.queue.backlog_ended = true;
         }
@@ -142,7 +142,7 @@ impl State {
     /// Whether a delivery that was stored under these terms can be sent at once: the last run found less than it was
     /// allowed to claim, and a slot is free.
     pub(crate) fn has_room_now(&self, scenario: &Scenario, version: u8) -> bool {
-        let knows = version == self.queue.version || !scenario.remedies.admit_checks_version;
+        let knows = version == self.queue.version || !scenario.has(Remedy::AdmitChecksVersion);
         let is_free = self.start_after_queued(scenario).is_some_and(|start| start <= 0);
         self.queue.backlog_ended && knows && is_free && !scenario.terms(self.queue.version).suspended
     }
@@ -179,7 +179,7 @@ impl State {
         }
         // Without the remedy any missed slot gives a spacing back.
         let spacing = scenario.spacing(scenario.terms(self.queue.version).rate);
-        let given_back = if missed && !scenario.remedies.give_back_last { spacing } else { 0 };
+        let given_back = if missed && !scenario.has(Remedy::GiveBackLast) { spacing } else { 0 };
         self.queue.cursor.map(|last| (last - given_back).max(scenario.long_ago()))
     }
 
@@ -197,12 +197,12 @@ impl State {
         let Permit { in_queue, expires, .. } = self.permits[permit];
         let terms = scenario.terms(self.queue.version);
         let is_good = in_queue.set != Set::None && expires > TIMEOUT;
-        let is_open = !terms.suspended || !scenario.remedies.grant_suspension;
+        let is_open = !terms.suspended || !scenario.has(Remedy::GrantSuspension);
         // No slot without a good permit, with suspended terms, or with an unknown cursor.
         let cursor = self.cursor_without_missed(scenario, permit);
         let Some(last) = cursor.filter(|_| is_good && is_open) else { return SlotAnswer::Withdrawn };
         let start = next_start(last, scenario.spacing(terms.rate));
-        let ahead = if scenario.remedies.grant_ahead { GRANT_AHEAD } else { SLOT_HORIZON };
+        let ahead = if scenario.has(Remedy::GrantAhead) { GRANT_AHEAD } else { SLOT_HORIZON };
         if start <= ahead {
             SlotAnswer::Granted(start)
         } else if start <= SLOT_HORIZON {
@@ -237,7 +237,7 @@ impl State {
     /// Redis loses its state and comes back with the state of the snapshot, or empty without a snapshot.
     pub(crate) fn lose_queue(&mut self, scenario: &Scenario, snapshot: Option<Queue>) {
         // Generations make the state of a snapshot void, as if the queue had come back empty.
-        let restored = snapshot.filter(|_| !scenario.remedies.generation);
+        let restored = snapshot.filter(|_| !scenario.has(Remedy::Generation));
         for permit in &mut self.permits {
             permit.in_queue = if restored.is_some() { permit.in_snapshot } else { QueueView::ABSENT };
             permit.in_snapshot = QueueView::ABSENT;
@@ -268,18 +268,17 @@ impl State {
 
 impl Queue {
     fn requeue(&mut self, scenario: &Scenario, next: NextRun, woken: Option<Ticks>, pace: Ticks) {
-        let remedies = &scenario.remedies;
         self.backlog_ended = scenario.fast_path != FastPath::Closed && matches!(next, NextRun::Stop | NextRun::At(_));
         // A wake during the lease counts: a stop would lose it, and a later due time would delay it.
         self.phase = match (next, woken) {
-            (NextRun::Stop, Some(due)) if remedies.wake_version => Phase::Scheduled { due, floor: 0 },
+            (NextRun::Stop, Some(due)) if scenario.has(Remedy::WakeVersion) => Phase::Scheduled { due, floor: 0 },
             (NextRun::Stop, _) => {
-                if !remedies.cursor_outlives_stop {
+                if !scenario.has(Remedy::CursorOutlivesStop) {
                     self.cursor = None;
                 }
                 Phase::Idle
             }
-            (NextRun::At(due), Some(wake)) if remedies.wake_pulls_forward => {
+            (NextRun::At(due), Some(wake)) if scenario.has(Remedy::WakePullsForward) => {
                 Phase::Scheduled { due: due.min(wake), floor: 0 }
             }
             (NextRun::At(due), _) => Phase::Scheduled { due, floor: 0 },

@@ -41,7 +41,9 @@ pub struct Scenario {
     /// necessary.
     pub resume_early: Ticks,
     pub faults: Faults,
-    pub remedies: Remedies,
+    /// The remedies that this world does not have. A test removes one to show that it is needed, or
+    /// that another one is needed without it.
+    pub without: [Option<Remedy>; 2],
 }
 
 /// The settings of the destination that the step which grants slots needs. Their version is the number of edits.
@@ -84,101 +86,68 @@ pub struct Faults {
     pub stalls: u8,
 }
 
-/// The remedies of the protocol. [The crate documentation](crate) says which race each remedy prevents.
-#[derive(Debug, Clone, Copy)]
-pub struct Remedies {
+/// A remedy of the protocol. [The crate documentation](crate) says which race it prevents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
     /// The version of a destination's terms rises with each edit. Without this, the clock of an editor is behind, and
     /// the version falls.
-    pub versions_rise: bool,
+    VersionsRise,
     /// A stop that would remove the job detects a wake during the run.
-    pub wake_version: bool,
+    WakeVersion,
     /// A wake moves a parked job to an earlier time.
-    pub wake_pulls_forward: bool,
+    WakePullsForward,
     /// The sweep searches the store for due deliveries without a job and for expired claims.
-    pub sweep: bool,
+    Sweep,
     /// A publication is refused when its job has been claimed again.
-    pub publish_epoch: bool,
+    PublishEpoch,
     /// Claims expire.
-    pub claim_expiry: bool,
+    ClaimExpiry,
     /// A result or a release names the claim that it ends.
-    pub claim_epoch: bool,
+    ClaimEpoch,
     /// After a publication whose reply was lost, the claims are not released.
-    pub never_unclaim: bool,
+    NeverUnclaim,
     /// The queue recognises a repeated publication by its name. The epoch is not enough: a run that continues keeps its
     /// lease.
-    pub publish_once: bool,
+    PublishOnce,
     /// A publication is refused when the queue knows newer terms than the run has read.
-    pub publish_version: bool,
+    PublishVersion,
     /// Older terms never replace newer ones, regardless of the order in which edits are announced.
-    pub edit_version: bool,
+    EditVersion,
     /// A stale run that releases its claims wakes the job.
-    pub release_wakes: bool,
+    ReleaseWakes,
     /// A stopped job keeps its cursor.
-    pub cursor_outlives_stop: bool,
+    CursorOutlivesStop,
     /// Permits leave `queued` and `in_flight` at their deadlines.
-    pub permit_deadlines: bool,
+    PermitDeadlines,
     /// The step that grants a slot uses the limits of an edit from the announcement. Without this, from the next run.
-    pub grant_limits: bool,
+    GrantLimits,
     /// That step grants no slot to a suspended destination.
-    pub grant_suspension: bool,
+    GrantSuspension,
     /// That step grants no slot that starts later than one tick from now. Without this, it grants any slot within the
     /// horizon.
-    pub grant_ahead: bool,
+    GrantAhead,
     /// The slot is checked again when the request is written.
-    pub slot_gate: bool,
+    SlotGate,
     /// A missed slot gives its spacing back only while it is the last one that was granted. Without this, always.
-    pub give_back_last: bool,
+    GiveBackLast,
     /// The entry of a dead worker is dropped, and no other worker sends it.
-    pub at_most_once: bool,
+    AtMostOnce,
     /// The queue detects that it came back empty or stale: the state of an earlier generation is not valid.
-    pub generation: bool,
+    Generation,
     /// After a loss, while claims are unsettled, slots continue after the last slot that can have been granted before
     /// the loss (`LAST_OLD_START`). Without this, they continue as if the sends of those claims had started by now.
-    pub last_old_start: bool,
+    LastOldStart,
     /// No delivery is admitted while the cursor is unknown.
-    pub admit_needs_cursor: bool,
+    AdmitNeedsCursor,
     /// No delivery is admitted when the queue applies other terms than the producer has read. The job runs and reads
     /// the terms.
-    pub admit_checks_version: bool,
+    AdmitChecksVersion,
     /// The queue recognises a repeated admission, after a lost reply, by its name.
-    pub admit_once: bool,
+    AdmitOnce,
     /// The claim of a delivery that was not admitted is released.
-    pub decline_releases: bool,
+    DeclineReleases,
     /// The job of a delivery that was not admitted is woken.
-    pub decline_wakes: bool,
-}
-
-impl Remedies {
-    /// All remedies.
-    pub const ALL: Self = Self {
-        versions_rise: true,
-        wake_version: true,
-        wake_pulls_forward: true,
-        sweep: true,
-        publish_epoch: true,
-        claim_expiry: true,
-        claim_epoch: true,
-        never_unclaim: true,
-        publish_once: true,
-        publish_version: true,
-        edit_version: true,
-        release_wakes: true,
-        cursor_outlives_stop: true,
-        permit_deadlines: true,
-        grant_limits: true,
-        grant_suspension: true,
-        grant_ahead: true,
-        slot_gate: true,
-        give_back_last: true,
-        at_most_once: true,
-        generation: true,
-        last_old_start: true,
-        admit_needs_cursor: true,
-        admit_checks_version: true,
-        admit_once: true,
-        decline_releases: true,
-        decline_wakes: true,
-    };
+    DeclineWakes,
 }
 
 impl Scenario {
@@ -194,8 +163,12 @@ impl Scenario {
         start_within: 3,
         resume_early: 0,
         faults: Faults { crashes: 0, losses: 0, restores: 0, restarts: 0, lost_replies: 0, refusals: 0, stalls: 4 },
-        remedies: Remedies::ALL,
+        without: [None; 2],
     };
+
+    pub(crate) fn has(&self, remedy: Remedy) -> bool {
+        !self.without.contains(&Some(remedy))
+    }
 
     /// T = (W + J) / R.
     pub(crate) fn spacing(&self, rate: u8) -> Ticks {
@@ -220,7 +193,7 @@ impl Scenario {
 
     /// Whether the terms of `version` count as newer than those of `other`.
     pub(crate) fn is_newer(&self, version: u8, other: u8) -> bool {
-        if self.remedies.versions_rise { version > other } else { version < other }
+        if self.has(Remedy::VersionsRise) { version > other } else { version < other }
     }
 
     /// The most sends in a window in which these terms are in force.

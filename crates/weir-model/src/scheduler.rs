@@ -3,7 +3,7 @@
 use crate::{
     permit::Stage,
     queue::next_start,
-    scenario::{CADENCE, GRANT_AHEAD, LEAD, Scenario},
+    scenario::{CADENCE, GRANT_AHEAD, LEAD, Remedy, Scenario},
     state::{NextRun, Phase, Plan, Scheduler, State, Ticks},
 };
 
@@ -49,7 +49,7 @@ impl State {
             return recorded;
         }
         let last_old_start = GRANT_AHEAD - self.queue.generation_age - scenario.resume_early;
-        recorded.max(if scenario.remedies.last_old_start { last_old_start } else { 0 })
+        recorded.max(if scenario.has(Remedy::LastOldStart) { last_old_start } else { 0 })
     }
 
     pub(crate) fn scheduler_publishes(&mut self, scenario: &Scenario, scheduler: usize, reply_lost: bool) -> bool {
@@ -64,11 +64,14 @@ impl State {
         }
         let issued = || (0..of_run.len()).filter(|&permit| of_run[permit]);
         // Without the remedy, the repetition publishes the same deliveries again.
-        if reply_lost && !scenario.remedies.publish_once && !issued().all(|permit| self.issue_again(scenario, permit)) {
+        if reply_lost
+            && !scenario.has(Remedy::PublishOnce)
+            && !issued().all(|permit| self.issue_again(scenario, permit))
+        {
             return false;
         }
         // Without the remedy, claims are released although their permits are published.
-        if reply_lost && !scenario.remedies.never_unclaim {
+        if reply_lost && !scenario.has(Remedy::NeverUnclaim) {
             issued().for_each(|permit| self.release(scenario, permit));
             self.wake(scenario, 0);
         }
@@ -89,7 +92,7 @@ impl State {
             }
         }
         // A run in between may have found nothing due because of these claims, and stopped the job.
-        if released && scenario.remedies.release_wakes {
+        if released && scenario.has(Remedy::ReleaseWakes) {
             self.wake(scenario, 0);
         }
         self.schedulers[scheduler] = Scheduler::Idle;
@@ -112,7 +115,7 @@ impl State {
     /// Recovers expired claims, and wakes the job when deliveries are waiting. A wake of a job that runs in time anyway
     /// would make no difference, so the model leaves it out.
     pub(crate) fn sweeps(&mut self, scenario: &Scenario) -> bool {
-        if !scenario.remedies.sweep {
+        if !scenario.has(Remedy::Sweep) {
             return false;
         }
         let recovered = self.recover_claims(false);

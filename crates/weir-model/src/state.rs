@@ -97,15 +97,15 @@ pub(crate) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Scheduler {
     Idle,
-    Leased(Lease),
+    Leased(JobLease),
     /// The run has claimed deliveries: its permits are in [`Stage::Claimed`].
-    Planned(Lease, Plan),
+    Planned(JobLease, Plan),
     /// The publication was stale, and the claims will be released.
     Stale,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Lease {
+pub(crate) struct JobLease {
     /// The job has not been claimed again since this lease.
     pub(crate) current: bool,
     /// The queue has lost its state since this lease.

@@ -2,7 +2,7 @@
 
 use crate::{
     permit::{Permit, Stage},
-    scenario::{RETRY, Scenario, TIMEOUT},
+    scenario::{RETRY, Remedy, Scenario, TIMEOUT},
     state::{Delivery, MAX_PERMITS, State, Ticks},
 };
 
@@ -104,7 +104,7 @@ impl State {
 
     fn holds_claim(&self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &self.permits[permit];
-        if scenario.remedies.claim_epoch {
+        if scenario.has(Remedy::ClaimEpoch) {
             return permit.holds_claim;
         }
         matches!(self.store.deliveries[usize::from(permit.delivery)], Delivery::Claimed { .. })

@@ -3,7 +3,7 @@
 use crate::{
     permit::{Entry, Stage},
     queue::SlotAnswer,
-    scenario::{GRANT_AHEAD, Scenario, TIMEOUT},
+    scenario::{GRANT_AHEAD, Remedy, Scenario, TIMEOUT},
     state::{Delivery, NextRun, Phase, Queue, Scheduler, State, Ticks},
 };
 
@@ -57,7 +57,7 @@ impl State {
         for delivery in &mut self.store.deliveries {
             match delivery {
                 Delivery::Waiting { due } => age(due, DUE),
-                Delivery::Claimed { expires } if scenario.remedies.claim_expiry => age(expires, OVER),
+                Delivery::Claimed { expires } if scenario.has(Remedy::ClaimExpiry) => age(expires, OVER),
                 Delivery::Claimed { .. } | Delivery::Absent | Delivery::Delivered => {}
             }
         }

@@ -4,7 +4,7 @@
 use crate::{
     permit::{Entry, Permit, QueueView, Stage},
     queue::SlotAnswer,
-    scenario::Scenario,
+    scenario::{Remedy, Scenario},
     state::{Delivery, State},
 };
 
@@ -29,7 +29,7 @@ impl State {
     /// Another worker takes over the entry of a dead worker, if the protocol allows it.
     pub(crate) fn worker_reclaims(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
-        if scenario.remedies.at_most_once || permit.stage != Stage::Gone || permit.in_queue.entry != Entry::Pending {
+        if scenario.has(Remedy::AtMostOnce) || permit.stage != Stage::Gone || permit.in_queue.entry != Entry::Pending {
             return false;
         }
         permit.stage = Stage::Taken;
@@ -40,7 +40,7 @@ impl State {
     /// Whether a ready worker has to ask for a slot: it has none, or has missed its slot.
     pub(crate) fn needs_slot(&self, scenario: &Scenario, permit: usize) -> bool {
         let Permit { stage, slot, .. } = self.permits[permit];
-        stage == Stage::Taken && slot.is_none_or(|start| start < 0 && scenario.remedies.slot_gate)
+        stage == Stage::Taken && slot.is_none_or(|start| start < 0 && scenario.has(Remedy::SlotGate))
     }
 
     /// Asks for a slot, unless its claim may expire before an answer is recorded.
@@ -59,7 +59,7 @@ impl State {
     /// The request passes the slot gate.
     pub(crate) fn worker_sends(&mut self, scenario: &Scenario, permit: usize) -> bool {
         let permit = &mut self.permits[permit];
-        let opens = permit.slot.is_some_and(|start| start == 0 || (start < 0 && !scenario.remedies.slot_gate));
+        let opens = permit.slot.is_some_and(|start| start == 0 || (start < 0 && !scenario.has(Remedy::SlotGate)));
         if permit.stage != Stage::Taken || !opens {
             return false;
         }
@@ -138,7 +138,7 @@ impl State {
         }
         self.witness.crashed_after_send += u8::from(permit.awaits_record());
         permit.stage = Stage::Gone;
-        if scenario.remedies.at_most_once {
+        if scenario.has(Remedy::AtMostOnce) {
             // The entry is dropped once its worker is known to be dead. No other step depends on the time of this.
             permit.in_queue.entry = Entry::None;
         }

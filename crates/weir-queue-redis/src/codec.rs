@@ -14,7 +14,7 @@ use weir_core::{
     limit::MinInterval,
     limiter::{LimitCursor, LimiterParts},
 };
-use weir_queue::{Lease, PermitId};
+use weir_queue::{JobLease, PermitId};
 
 /// An entry of the delivery queue.
 #[derive(Debug, Clone)]
@@ -244,16 +244,16 @@ impl AnswerReader {
         Self::new(self.0.next()?)
     }
 
-    pub(crate) fn next_leases(&mut self) -> Option<Vec<Lease>> {
+    pub(crate) fn next_leases(&mut self) -> Option<Vec<JobLease>> {
         self.next_answer()?.0.map(|lease| Self::new(lease)?.lease()).collect()
     }
 
-    fn lease(mut self) -> Option<Lease> {
+    fn lease(mut self) -> Option<JobLease> {
         let destination_id = match self.0.next()? {
             Value::BulkString(id) => std::str::from_utf8(&id).ok()?.parse().ok()?,
             _ => return None,
         };
-        Some(Lease {
+        Some(JobLease {
             destination_id,
             epoch: self.next_u64()?,
             version: self.next_u64()?,

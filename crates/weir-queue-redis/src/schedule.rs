@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use weir_core::{Clock as _, Destination, DestinationId, claim::ClaimedDelivery};
-use weir_queue::{DueJobs, Hold, Lease, Publication, Published, QueueResult, Schedule, TermsChange, Wake};
+use weir_queue::{DueJobs, Hold, JobLease, Publication, Published, QueueResult, Schedule, TermsChange, Wake};
 
 use crate::{
     RedisQueue,
@@ -135,7 +135,7 @@ impl Schedule for RedisQueue {
 }
 
 impl RedisQueue {
-    async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> QueueResult<Vec<Lease>> {
+    async fn claim(&self, shards: &[Shard], max: usize, lease_for: Duration) -> QueueResult<Vec<JobLease>> {
         // The leases must count the permits that this process has settled.
         self.settlements.flush(shards.iter().copied()).await?;
         // One call for each shard, with the same maximum.
@@ -162,7 +162,7 @@ impl RedisQueue {
         }
     }
 
-    fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> QueueResult<Vec<Lease>> {
+    fn read_claim(&self, shard: Shard, mut answered: ScriptAnswer) -> QueueResult<Vec<JobLease>> {
         if let Some(due) = answered.values.next_time() {
             self.client.due_times.learn(shard, due);
         }

@@ -38,7 +38,7 @@ use weir_core::{
 
 pub use self::{edits::*, fast_path::*, holds::*, room::*, schedule::*, slots::*, spacing::*};
 use crate::{
-    DueJobs, HandedBack, Hold, Lease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
+    DueJobs, HandedBack, Hold, JobLease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
     Terms, TermsChange, Wake,
 };
 
@@ -176,18 +176,18 @@ impl Subject {
         self.queue.edited(&[TermsChange { destination_id: destination(1), terms }]).await.expect("edit");
     }
 
-    async fn claim_for(&self, lease_for: Duration) -> Vec<Lease> {
+    async fn claim_for(&self, lease_for: Duration) -> Vec<JobLease> {
         let claimed = tokio::time::timeout(SOON, self.queue.claim_due(16, lease_for)).await;
         let DueJobs { leases, .. } = claimed.expect("a job is due").expect("claim");
         leases
     }
 
-    async fn claim(&self) -> Lease {
+    async fn claim(&self) -> JobLease {
         self.claim_for(LEASE).await.remove(0)
     }
 
     /// Wakes the job and claims its lease.
-    async fn begin_run(&self) -> Lease {
+    async fn begin_run(&self) -> JobLease {
         self.wake(self.clock.now()).await;
         self.claim().await
     }
@@ -197,14 +197,14 @@ impl Subject {
         assert!(claimed.is_err(), "nothing should be due: {claimed:?}");
     }
 
-    async fn publish(&self, lease: Lease, limits: RateLimits, count: u8, next: NextRun) -> Published {
+    async fn publish(&self, lease: JobLease, limits: RateLimits, count: u8, next: NextRun) -> Published {
         let deliveries = (0..count).map(|number| self.delivery(number, SOON)).collect();
         self.publish_these(lease, limits, deliveries, next).await
     }
 
     async fn publish_these(
         &self,
-        lease: Lease,
+        lease: JobLease,
         limits: RateLimits,
         deliveries: Vec<ClaimedDelivery>,
         next: NextRun,
@@ -215,7 +215,7 @@ impl Subject {
 
     async fn publish_under(
         &self,
-        lease: Lease,
+        lease: JobLease,
         terms: Terms,
         deliveries: Vec<ClaimedDelivery>,
         next: NextRun,

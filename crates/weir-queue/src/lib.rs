@@ -145,7 +145,7 @@ pub struct TermsChange {
 
 /// A claimed job: the right to run it once.
 #[derive(Debug, Clone)]
-pub struct Lease {
+pub struct JobLease {
     pub destination_id: DestinationId,
     /// Rises with each claim. A publication with an older epoch is stale.
     pub epoch: u64,
@@ -178,7 +178,7 @@ pub struct Lease {
 /// The result of a claim of due jobs.
 #[derive(Debug, Clone, Default)]
 pub struct DueJobs {
-    pub leases: Vec<Lease>,
+    pub leases: Vec<JobLease>,
     /// Permits in the delivery queue that no worker has taken.
     pub depth: usize,
 }
@@ -186,7 +186,7 @@ pub struct DueJobs {
 /// The result of a run: what it publishes, and when the job runs next.
 #[derive(Debug, Clone)]
 pub struct Publication {
-    pub lease: Lease,
+    pub lease: JobLease,
     /// The terms that the run read; `None` when the destination was deleted. The cursors are moved to these limits.
     pub terms: Option<Terms>,
     /// The recovered cursors, when the lease has none.

@@ -9,7 +9,7 @@ use weir_core::{
     plan::{self, Allowance, NextRun, Observed},
     replay_share::{self, ClaimResult, Credit, Split},
 };
-use weir_queue::{LAST_OLD_START, Lease, Publication, Terms};
+use weir_queue::{JobLease, LAST_OLD_START, Publication, Terms};
 use weir_store::{ClaimRequest, SendHistory};
 
 use crate::release::START_WITHIN;
@@ -17,7 +17,7 @@ use crate::release::START_WITHIN;
 /// A job whose run is under way.
 #[derive(Clone)]
 pub(crate) struct Run {
-    pub(crate) lease: Lease,
+    pub(crate) lease: JobLease,
     pub(crate) destination: Option<Arc<Destination>>,
     /// When the destination was read.
     now: Timestamp,
@@ -32,7 +32,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(lease: Lease, destination: Option<Arc<Destination>>, now: Timestamp) -> Self {
+    pub(crate) fn new(lease: JobLease, destination: Option<Arc<Destination>>, now: Timestamp) -> Self {
         Self {
             lease,
             destination,
@@ -163,8 +163,8 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
 
-    fn lease() -> Lease {
-        Lease {
+    fn lease() -> JobLease {
+        JobLease {
             destination_id: DestinationId::from_bytes([1; 16]),
             epoch: 1,
             version: 1,

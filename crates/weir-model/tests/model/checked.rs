@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stateright::{Checker, HasDiscoveries, Model, Path};
-use weir_model::{Action, Protocol, Remedies, Scenario, State};
+use weir_model::{Action, Protocol, Remedy, Scenario, State};
 
 type Violations = BTreeMap<&'static str, Path<State, Action>>;
 
@@ -16,11 +16,11 @@ pub(crate) fn holds(scenario: Scenario) {
 
 /// Asserts that no property is violated with the remedy, and that this property is violated without it.
 #[track_caller]
-pub(crate) fn needs(remove: impl Fn(&mut Remedies), scenario: Scenario, property: &'static str) {
+pub(crate) fn needs(remedy: Remedy, scenario: Scenario, property: &'static str) {
     holds(scenario.clone());
-    let mut without = scenario;
-    remove(&mut without.remedies);
-    breaks(without, property);
+    let mut reduced = scenario;
+    reduced.without[1] = Some(remedy);
+    breaks(reduced, property);
 }
 
 /// Asserts that the property is violated.

@@ -1,7 +1,7 @@
 //! Deliveries on the fast path: no property is violated, and without a remedy the expected property is violated.
 
 use weir_model::{
-    Action, FastPath, Faults, Remedies, Scenario, Terms,
+    Action, FastPath, Faults, Remedy, Scenario, Terms,
     properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, HAS_A_JOB, NEWER_TERMS_HOLD},
 };
 
@@ -83,48 +83,48 @@ fn a_window_of_two_sends_is_never_exceeded() {
 #[test]
 fn admitting_with_an_unknown_cursor_exceeds_the_rate_after_a_loss() {
     let scenario = faults(Faults { losses: 1, ..Faults::default() });
-    needs(|remedies| remedies.admit_needs_cursor = false, scenario, AT_MOST_R_SENDS);
+    needs(Remedy::AdmitNeedsCursor, scenario, AT_MOST_R_SENDS);
 }
 
 #[test]
 fn an_edit_that_is_not_announced_is_ignored_while_each_delivery_is_admitted() {
-    needs(|remedies| remedies.admit_checks_version = false, edited(FastPath::Guesses), NEWER_TERMS_HOLD);
+    needs(Remedy::AdmitChecksVersion, edited(FastPath::Guesses), NEWER_TERMS_HOLD);
 }
 
 #[test]
 fn an_edit_that_is_not_announced_is_ignored_with_reserved_room_too() {
-    needs(|remedies| remedies.admit_checks_version = false, edited(FastPath::KeepsRoom), NEWER_TERMS_HOLD);
+    needs(Remedy::AdmitChecksVersion, edited(FastPath::KeepsRoom), NEWER_TERMS_HOLD);
 }
 
 #[test]
 fn a_declined_delivery_without_a_wake_waits_for_the_sweep() {
-    needs(|remedies| remedies.decline_wakes = false, stalls(), HAS_A_JOB);
+    needs(Remedy::DeclineWakes, stalls(), HAS_A_JOB);
 }
 
 #[test]
 fn a_declined_delivery_without_a_wake_and_without_the_sweep_is_never_claimed() {
-    let scenario = Scenario { remedies: Remedies { sweep: false, ..Remedies::ALL }, ..stalls() };
-    needs(|remedies| remedies.decline_wakes = false, scenario, DELIVERED);
+    let scenario = Scenario { without: [Some(Remedy::Sweep), None], ..stalls() };
+    needs(Remedy::DeclineWakes, scenario, DELIVERED);
 }
 
 #[test]
 fn a_declined_delivery_without_a_release_stays_claimed_without_a_holder() {
-    needs(|remedies| remedies.decline_releases = false, stalls(), HAS_A_JOB);
+    needs(Remedy::DeclineReleases, stalls(), HAS_A_JOB);
 }
 
 #[test]
 fn an_admission_that_is_repeated_without_a_name_is_sent_twice() {
     let scenario = faults(Faults { lost_replies: 1, ..Faults::default() });
-    needs(|remedies| remedies.admit_once = false, scenario, DUPLICATES);
+    needs(Remedy::AdmitOnce, scenario, DUPLICATES);
 }
 
 #[test]
 fn without_claim_expiry_deliveries_claimed_by_a_dead_producer_are_never_sent() {
     let scenario = Scenario { deliveries: 1, ..faults(Faults { crashes: 1, ..Faults::default() }) };
     holds(scenario.clone());
-    let remedies = Remedies { claim_expiry: false, ..Remedies::ALL };
+    let without = [Some(Remedy::ClaimExpiry), None];
     let dies = [Action::ProducerCommitsClaimed, Action::FastPathCrashes(0)];
-    breaks_by(&dies, Scenario { remedies, ..scenario }, DELIVERED);
+    breaks_by(&dies, Scenario { without, ..scenario }, DELIVERED);
 }
 
 /// An edit to a lower rate. The editor may die before the announcement.

@@ -1,7 +1,7 @@
 //! Each race: with its remedy no property is violated, and without it the expected property is violated.
 
 use weir_model::{
-    Action, Faults, Remedies, Scenario, Terms,
+    Action, Faults, Remedy, Scenario, Terms,
     properties::{AT_MOST_R_SENDS, DELIVERED, DUPLICATES, EDITS_BIND, EMPTY, HAS_A_JOB, STALE_EPOCH, USED_ONCE},
 };
 
@@ -15,104 +15,104 @@ fn faults(faults: Faults) -> Scenario {
 
 #[test]
 fn without_wake_versions_a_stop_removes_a_job_that_was_just_woken() {
-    needs(|remedies| remedies.wake_version = false, TWO_EVENTS, HAS_A_JOB);
+    needs(Remedy::WakeVersion, TWO_EVENTS, HAS_A_JOB);
 }
 
 #[test]
 fn without_pulling_forward_a_new_event_waits_for_the_retry_of_another() {
     let scenario = faults(Faults { refusals: 1, stalls: 2, ..Faults::default() });
-    needs(|remedies| remedies.wake_pulls_forward = false, scenario, HAS_A_JOB);
+    needs(Remedy::WakePullsForward, scenario, HAS_A_JOB);
 }
 
 #[test]
 fn without_the_sweep_an_event_whose_producer_died_before_the_wake_is_never_sent() {
     let scenario = faults(Faults { crashes: 1, stalls: 2, ..Faults::default() });
-    needs(|remedies| remedies.sweep = false, scenario, DELIVERED);
+    needs(Remedy::Sweep, scenario, DELIVERED);
 }
 
 #[test]
 fn without_epochs_a_run_that_stalled_publishes_after_its_job_was_claimed_again() {
     let scenario = Scenario { schedulers: 2, ..TWO_EVENTS };
-    needs(|remedies| remedies.publish_epoch = false, scenario, STALE_EPOCH);
+    needs(Remedy::PublishEpoch, scenario, STALE_EPOCH);
 }
 
 #[test]
 fn without_claim_expiry_deliveries_claimed_by_a_dead_scheduler_are_never_sent() {
     let scenario = faults(Faults { crashes: 1, stalls: 2, ..Faults::default() });
-    needs(|remedies| remedies.claim_expiry = false, scenario, DELIVERED);
+    needs(Remedy::ClaimExpiry, scenario, DELIVERED);
 }
 
 #[test]
 fn without_claim_epochs_a_late_release_ends_a_newer_claim() {
-    needs(|remedies| remedies.claim_epoch = false, faults(Faults { stalls: 6, ..Faults::default() }), DUPLICATES);
+    needs(Remedy::ClaimEpoch, faults(Faults { stalls: 6, ..Faults::default() }), DUPLICATES);
 }
 
 #[test]
 fn after_a_lost_reply_giving_claims_back_sends_published_deliveries_twice() {
     let scenario = faults(Faults { lost_replies: 1, stalls: 2, ..Faults::default() });
-    needs(|remedies| remedies.never_unclaim = false, scenario, DUPLICATES);
+    needs(Remedy::NeverUnclaim, scenario, DUPLICATES);
 }
 
 #[test]
 fn a_publication_that_is_repeated_without_a_name_is_sent_twice() {
     let scenario = faults(Faults { lost_replies: 1, stalls: 2, ..Faults::default() });
-    needs(|remedies| remedies.publish_once = false, scenario, DUPLICATES);
+    needs(Remedy::PublishOnce, scenario, DUPLICATES);
 }
 
 #[test]
 fn a_stale_run_that_gives_its_claims_back_without_a_wake_leaves_them_to_the_sweep() {
     let scenario = Scenario { schedulers: 2, ..TWO_EVENTS };
-    needs(|remedies| remedies.release_wakes = false, scenario, HAS_A_JOB);
+    needs(Remedy::ReleaseWakes, scenario, HAS_A_JOB);
 }
 
 #[test]
 fn a_job_that_forgets_its_cursor_when_it_stops_exceeds_the_rate_when_it_is_woken() {
-    needs(|remedies| remedies.cursor_outlives_stop = false, TWO_EVENTS, AT_MOST_R_SENDS);
+    needs(Remedy::CursorOutlivesStop, TWO_EVENTS, AT_MOST_R_SENDS);
 }
 
 #[test]
 fn without_deadlines_the_permit_of_a_dead_worker_holds_its_room_forever() {
     let scenario = faults(Faults { crashes: 1, stalls: 2, ..Faults::default() });
-    needs(|remedies| remedies.permit_deadlines = false, scenario, DELIVERED);
+    needs(Remedy::PermitDeadlines, scenario, DELIVERED);
 }
 
 #[test]
 fn without_deadlines_the_permit_of_a_dead_worker_is_counted_when_everything_is_delivered() {
     let scenario = Scenario { rate: 2, ..faults(Faults { crashes: 1, stalls: 2, ..Faults::default() }) };
-    needs(|remedies| remedies.permit_deadlines = false, scenario, EMPTY);
+    needs(Remedy::PermitDeadlines, scenario, EMPTY);
 }
 
 #[test]
 fn without_the_gate_a_worker_that_stalls_before_the_write_exceeds_the_rate() {
-    needs(|remedies| remedies.slot_gate = false, TWO_EVENTS, AT_MOST_R_SENDS);
+    needs(Remedy::SlotGate, TWO_EVENTS, AT_MOST_R_SENDS);
 }
 
 #[test]
 fn a_missed_slot_that_is_given_back_after_another_was_granted_exceeds_the_rate() {
-    needs(|remedies| remedies.give_back_last = false, TWO_EVENTS, AT_MOST_R_SENDS);
+    needs(Remedy::GiveBackLast, TWO_EVENTS, AT_MOST_R_SENDS);
 }
 
 #[test]
 fn an_entry_of_a_dead_worker_that_another_worker_takes_over_is_sent_twice() {
     let scenario = faults(Faults { crashes: 1, stalls: 2, ..Faults::default() });
-    needs(|remedies| remedies.at_most_once = false, scenario, USED_ONCE);
+    needs(Remedy::AtMostOnce, scenario, USED_ONCE);
 }
 
 #[test]
 fn without_generations_a_lease_from_before_a_loss_publishes() {
     let scenario = Scenario { schedulers: 2, ..faults(Faults { losses: 1, stalls: 2, ..Faults::default() }) };
-    needs(|remedies| remedies.generation = false, scenario, STALE_EPOCH);
+    needs(Remedy::Generation, scenario, STALE_EPOCH);
 }
 
 #[test]
 fn without_generations_a_stale_restore_brings_back_entries_that_were_sent() {
     let scenario = faults(Faults { restores: 1, stalls: 0, ..Faults::default() });
-    needs(|remedies| remedies.generation = false, scenario, USED_ONCE);
+    needs(Remedy::Generation, scenario, USED_ONCE);
 }
 
 #[test]
 fn counting_lost_permits_as_sent_now_puts_new_slots_too_close_to_slots_granted_before_a_loss() {
-    needs(|remedies| remedies.last_old_start = false, loss(), AT_MOST_R_SENDS);
+    needs(Remedy::LastOldStart, loss(), AT_MOST_R_SENDS);
 }
 
 #[test]
@@ -122,17 +122,17 @@ fn continuing_one_tick_earlier_after_a_loss_is_too_early() {
 
 #[test]
 fn slots_granted_far_ahead_overlap_the_slots_that_continue_after_a_loss() {
-    needs(|remedies| remedies.grant_ahead = false, loss(), AT_MOST_R_SENDS);
+    needs(Remedy::GrantAhead, loss(), AT_MOST_R_SENDS);
 }
 
 #[test]
 fn slots_granted_far_ahead_are_used_after_a_pause() {
-    needs(|remedies| remedies.grant_ahead = false, PAUSED, EDITS_BIND);
+    needs(Remedy::GrantAhead, PAUSED, EDITS_BIND);
 }
 
 #[test]
 fn permits_that_are_out_exceed_a_lowered_limit_if_only_runs_follow_it() {
-    needs(|remedies| remedies.grant_limits = false, LOWERED, EDITS_BIND);
+    needs(Remedy::GrantLimits, LOWERED, EDITS_BIND);
 }
 
 /// One worker missed its slot and asks again, and another asks for its first slot. Both get slots under the old limit,
@@ -163,35 +163,35 @@ fn permits_that_are_out_exceed_a_lowered_limit_without_any_run_after_the_edit() 
     ];
     let steps: Vec<_> = first.chain(second).chain(after_the_edit).collect();
     let faults = Faults { stalls: 5, ..NO_FAULTS };
-    let remedies = Remedies { grant_limits: false, ..Remedies::ALL };
-    breaks_by(&steps, Scenario { deliveries: 2, faults, remedies, ..LOWERED }, EDITS_BIND);
+    let without = [Some(Remedy::GrantLimits), None];
+    breaks_by(&steps, Scenario { deliveries: 2, faults, without, ..LOWERED }, EDITS_BIND);
 }
 
 #[test]
 fn permits_that_are_out_are_sent_to_a_paused_destination_if_only_runs_see_the_pause() {
-    needs(|remedies| remedies.grant_suspension = false, PAUSED, EDITS_BIND);
+    needs(Remedy::GrantSuspension, PAUSED, EDITS_BIND);
 }
 
 #[test]
 fn a_run_that_read_older_terms_than_the_queue_knows_undoes_an_edit() {
-    needs(|remedies| remedies.publish_version = false, LOWERED, EDITS_BIND);
+    needs(Remedy::PublishVersion, LOWERED, EDITS_BIND);
 }
 
 #[test]
 fn an_edit_that_is_announced_after_a_later_one_undoes_it() {
     let edits = &[Terms { rate: 2, suspended: false }, Terms { rate: 1, suspended: false }];
-    needs(|remedies| remedies.edit_version = false, Scenario { edits, ..LOWERED }, EDITS_BIND);
+    needs(Remedy::EditVersion, Scenario { edits, ..LOWERED }, EDITS_BIND);
 }
 
 #[test]
 fn an_edit_whose_version_does_not_rise_does_not_bind() {
-    needs(|remedies| remedies.versions_rise = false, PAUSED, EDITS_BIND);
+    needs(Remedy::VersionsRise, PAUSED, EDITS_BIND);
 }
 
 #[test]
 fn an_edit_whose_version_does_not_rise_makes_each_run_stale_for_good() {
     let scenario = Scenario { deliveries: 1, faults: NO_FAULTS, ..LOWERED };
-    needs(|remedies| remedies.versions_rise = false, scenario, DELIVERED);
+    needs(Remedy::VersionsRise, scenario, DELIVERED);
 }
 
 const LOWERED: Scenario = Scenario {

@@ -1,7 +1,7 @@
 //! A Redis that loses its data: no earlier state is used, and the queue recovers by itself.
 
 use weir_core::{Clock as _, plan::NextRun};
-use weir_queue::{Lease, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
+use weir_queue::{JobLease, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
 use weir_queue_redis::RedisQueue;
 
 use crate::support::{self, Server, ask_for_slot, claim, destination, eventually, permits, publication, wake};
@@ -10,7 +10,7 @@ use crate::support::{self, Server, ask_for_slot, claim, destination, eventually,
 struct Before {
     queue: RedisQueue,
     permit: Permit,
-    lease: Lease,
+    lease: JobLease,
 }
 
 impl Before {

@@ -14,7 +14,7 @@ use weir_core::{
     breaker::Breaker,
     plan::{self, Observed},
 };
-use weir_queue::{LAST_OLD_START, Lease, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest};
+use weir_queue::{JobLease, LAST_OLD_START, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, Server, delivery, destination, hand_back, per_second, terms, wake};
@@ -51,7 +51,7 @@ async fn schedule(queue: Arc<RedisQueue>, recording: Arc<Recording>) {
     }
 }
 
-fn run(queue: &RedisQueue, lease: Lease, recording: &Recording) -> Publication {
+fn run(queue: &RedisQueue, lease: JobLease, recording: &Recording) -> Publication {
     let limits = per_second(RATE);
     // Lost cursors continue as in a store that has recorded none of the sends.
     let has_sent = !recording.sends.lock().unwrap().is_empty();

@@ -16,7 +16,7 @@ use weir_core::{
     plan::NextRun,
 };
 use weir_queue::{
-    HandedBack, Lease, Permit, PermitId, Permits as _, Publication, Published, QueueResult, Schedule as _, Settled,
+    HandedBack, JobLease, Permit, PermitId, Permits as _, Publication, Published, QueueResult, Schedule as _, Settled,
     SlotAnswer, SlotRequest, Terms, Wake, conformance::Subject,
 };
 use weir_queue_redis::{RedisConfig, RedisQueue, Topology};
@@ -199,13 +199,13 @@ pub(crate) async fn wake(queue: &RedisQueue, id: DestinationId) -> QueueResult<(
 }
 
 /// The lease of a job that is due.
-pub(crate) async fn claim(queue: &RedisQueue) -> Lease {
+pub(crate) async fn claim(queue: &RedisQueue) -> JobLease {
     let claimed = tokio::time::timeout(Duration::from_secs(5), queue.claim_due(1, Duration::from_secs(4))).await;
     claimed.expect("a job is due").unwrap().leases.remove(0)
 }
 
 /// A run that publishes `count` deliveries under a limit of ten a second.
-pub(crate) fn publication(queue: &RedisQueue, lease: Lease, count: u8, next: NextRun) -> Publication {
+pub(crate) fn publication(queue: &RedisQueue, lease: JobLease, count: u8, next: NextRun) -> Publication {
     let terms = terms(per_second(10));
     let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
     let to = lease.destination_id;

@@ -16,8 +16,8 @@ use weir_core::{
 
 use super::job::{DuringLease, Job, Phase};
 use crate::{
-    HandedBack, Hold, Lease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Settled, SlotAnswer, SlotRequest,
-    TermsChange, Wake,
+    HandedBack, Hold, JobLease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Settled, SlotAnswer,
+    SlotRequest, TermsChange, Wake,
 };
 
 /// Idle jobs are kept until there are more jobs than this, so that their next run needs nothing from the store. An idle
@@ -122,7 +122,7 @@ impl JobTable {
     }
 
     /// Claims due jobs and leases that have ended, earliest first.
-    pub fn claim_due(&mut self, now: Timestamp, max: usize, lease_for: Duration) -> Vec<Lease> {
+    pub fn claim_due(&mut self, now: Timestamp, max: usize, lease_for: Duration) -> Vec<JobLease> {
         self.prune(now);
         let mut leases = Vec::new();
         // The schedule begins with the job that is due first. A leased job is in it at the end of its lease, so that it
@@ -145,7 +145,7 @@ impl JobTable {
             job.during_lease = DuringLease::default();
             // Drop expired permits first, so that the lease does not count them: they may never be settled.
             job.drop_expired(now);
-            leases.push(Lease {
+            leases.push(JobLease {
                 destination_id,
                 epoch: job.epoch,
                 version: job.version,
@@ -260,7 +260,7 @@ impl JobTable {
     }
 
     /// Ends a run: schedules the next one, or makes the job idle.
-    fn requeue(&mut self, now: Timestamp, lease: &Lease, next: NextRun) {
+    fn requeue(&mut self, now: Timestamp, lease: &JobLease, next: NextRun) {
         let id = lease.destination_id;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         // The run publishes once more under its lease, so the job stays as it is.
