@@ -9,8 +9,8 @@
 //! - A slot is used only on an open connection. Connecting and sending are separate steps with separate failures.
 //! - No byte of a request is sent outside its slot: the gate (`gate`) reads the clock and writes in one step. A missed
 //!   slot keeps the connection, and another slot is asked for.
-//! - No request is sent twice, no redirect is followed, and no proxy is used. No connection is made to an address that
-//!   the policy refuses, for names and for literal addresses.
+//! - No request is sent twice, and no redirect is followed. No connection is made to an address that the policy refuses,
+//!   for names and for literal addresses; behind an egress proxy, the proxy judges the addresses of names.
 //! - A connection is driven by the task that holds it, not by a task of its own: no hand-over between tasks separates
 //!   the read of the clock from the write, and dropping a send stops it.
 
@@ -18,6 +18,7 @@ mod answer;
 mod connection;
 mod decoded;
 mod dial;
+mod egress_proxy;
 mod fault;
 #[cfg(test)]
 mod fixed_clock;
@@ -39,6 +40,7 @@ use tokio::time::{Instant, timeout_at};
 use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, delivery::AttemptDetails, outcome::SendResult};
 
 pub use connection::Connection;
+pub use egress_proxy::{DirectHost, EgressProxy};
 pub use fault::{NoConnection, Unreachable};
 pub use pool::Checkout;
 pub use target::{RequestHead, Target};
@@ -46,6 +48,7 @@ pub use tls::TlsRoots;
 
 use connection::Waits;
 use dial::{DialStep, Dialer};
+use egress_proxy::Tunnels;
 use names::{NameServers, Names};
 use pool::{Acquired, Dial, Pool};
 use slot_timer::SlotTimer;
@@ -162,6 +165,13 @@ impl Outbound {
         self
     }
 
+    /// Connects through this proxy.
+    #[must_use]
+    pub fn with_egress_proxy(mut self, proxy: EgressProxy) -> Self {
+        Arc::make_mut(&mut self.dialer).tunnels = Some(Arc::new(Tunnels::new(proxy)));
+        self
+    }
+
     /// Sets the time limit for DNS, TCP and TLS together.
     #[must_use]
     pub fn with_connect_budget(mut self, budget: Duration) -> Self {
@@ -194,7 +204,7 @@ impl Outbound {
         match timeout_at(until, receiver).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) if Instant::now() < until => Err(Unreachable::closed_before_send().into()),
-            _ => Err(step.too_late(left).into()),
+            _ => Err(step.too_late(left)),
         }
     }
 

@@ -109,7 +109,10 @@ impl Engine {
             schedule(&self.backends, settings.retention(), &mut self.working);
         }
         let load = role.works().then(|| {
-            let outbound = Outbound::new(settings.addresses(), TlsRoots::system(), clock.clone());
+            let mut outbound = Outbound::new(settings.addresses(), TlsRoots::system(), clock.clone());
+            if let Some(proxy) = settings.egress_proxy.clone() {
+                outbound = outbound.with_egress_proxy(proxy.without(settings.egress_direct.clone()));
+            }
             let worker = Worker::new(store.clone(), queue.clone(), clock.clone(), outbound.into(), self.grace)
                 .with_capacity(settings.worker_capacity.unwrap_or_else(crate::open_files::capacity))
                 .with_spans(self.traces.clone().map(|traces| traces as _));

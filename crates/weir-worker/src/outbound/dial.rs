@@ -23,6 +23,7 @@ use url::Host;
 use weir_core::{address::AddressPolicy, delivery::ConnectionDetails, outcome::Failure};
 
 use super::{
+    egress_proxy::{self, Tunnels},
     fault::{NoConnection, Unreachable, connect_error, tls_error},
     names::{Names, SystemNames},
     stream::{Dialled, Stream},
@@ -40,35 +41,58 @@ pub(super) struct Dialer {
     policy: AddressPolicy,
     tls: TlsConnector,
     pub(super) names: Arc<Names>,
+    /// `None`: every destination is connected to directly.
+    pub(super) tunnels: Option<Arc<Tunnels>>,
     /// The time limit for DNS, TCP and TLS together.
     pub(super) budget: Duration,
 }
 
-/// The step that a dial has reached, as the failure that its end would be: where it hangs, if it takes too long.
+/// The step that a dial has reached: where it hangs, if it takes too long.
 #[derive(Clone)]
-pub(super) struct DialStep(Arc<Mutex<Failure>>);
+pub(super) struct DialStep(Arc<Mutex<Step>>);
+
+#[derive(Clone)]
+enum Step {
+    /// The end of this step would be such a failure of the destination.
+    Destination(Failure),
+    /// The proxy is connected to.
+    Proxy,
+    /// The proxy was asked for a tunnel when it had given so many answers.
+    Tunnel { tunnels: Arc<Tunnels>, answers: u64 },
+}
 
 impl Default for DialStep {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Failure::Connect)))
+        Self(Arc::new(Mutex::new(Step::Destination(Failure::Connect))))
     }
 }
 
 impl DialStep {
-    fn begin(&self, step: Failure) {
-        // The value is complete at all times.
+    fn begin(&self, failure: Failure) {
+        self.reach(Step::Destination(failure));
+    }
+
+    fn reach(&self, step: Step) {
         *self.0.lock() = step;
     }
 
     /// The error of a dial that has not ended within the limit.
-    pub(super) fn too_late(&self, limit: Duration) -> Unreachable {
-        too_late(*self.0.lock(), limit)
+    pub(super) fn too_late(&self, limit: Duration) -> NoConnection {
+        match &*self.0.lock() {
+            Step::Destination(failure) => too_late(*failure, limit).into(),
+            Step::Proxy => egress_proxy::AWAY,
+            // While others get answers, the proxy waits for the destination.
+            Step::Tunnel { tunnels, answers } if tunnels.answers() > *answers => {
+                too_late(Failure::Connect, limit).into()
+            }
+            Step::Tunnel { .. } => egress_proxy::SILENT,
+        }
     }
 }
 
 impl Dialer {
     pub(super) fn new(policy: AddressPolicy, roots: TlsRoots, budget: Duration) -> Self {
-        Self { policy, tls: connector(roots), names: Names::new(SystemNames::default()), budget }
+        Self { policy, tls: connector(roots), names: Names::new(SystemNames::default()), tunnels: None, budget }
     }
 
     /// Checks everything about the target that the policy can decide without its addresses.
@@ -88,12 +112,14 @@ impl Dialer {
     pub(super) async fn dial(&self, origin: &Origin, step: &DialStep) -> Result<Dialled, NoConnection> {
         let began = Instant::now();
         let deadline = began + self.budget;
-        // Only addresses that the policy has checked are dialled.
-        step.begin(Failure::Dns);
-        let addresses = self.allowed(origin, deadline).await?;
-        step.begin(Failure::Connect);
+        let connecting = async {
+            match self.tunnels.as_ref().filter(|tunnels| tunnels.lead_to(origin)) {
+                Some(tunnels) => self.connect_through(tunnels, origin, deadline, step).await,
+                None => self.connect_directly(origin, deadline, step).await,
+            }
+        };
         let (stream, remote_address) =
-            timeout_at(deadline, connect_any(&addresses)).await.map_err(|_| step.too_late(self.budget))??;
+            timeout_at(deadline, connecting).await.map_err(|_| step.too_late(self.budget))??;
         // Without it, Nagle's algorithm could delay a small request beyond its slot.
         stream.set_nodelay(true).map_err(|error| connect_error(&error))?;
         let details = ConnectionDetails { remote_address, connect_ms: Some(milliseconds(began)), tls_ms: None };
@@ -110,21 +136,63 @@ impl Dialer {
                 Ok(Dialled { stream: Stream::Tls(Box::new(stream)), details })
             }
             Ok(Err(error)) => Err(tls_error(&error, &origin.host.to_string()).into()),
-            Err(_) => Err(step.too_late(self.budget).into()),
+            Err(_) => Err(step.too_late(self.budget)),
         }
+    }
+
+    async fn connect_directly(
+        &self,
+        origin: &Origin,
+        deadline: Instant,
+        step: &DialStep,
+    ) -> Result<(TcpStream, SocketAddr), NoConnection> {
+        // Only addresses that the policy has checked are dialled.
+        step.begin(Failure::Dns);
+        let addresses = self.allowed(origin, deadline).await?;
+        step.begin(Failure::Connect);
+        connect_any(&addresses).await
+    }
+
+    /// A tunnel to the origin. The address is the proxy's.
+    async fn connect_through(
+        &self,
+        tunnels: &Arc<Tunnels>,
+        origin: &Origin,
+        deadline: Instant,
+        step: &DialStep,
+    ) -> Result<(TcpStream, SocketAddr), NoConnection> {
+        if let Host::Ipv4(_) | Host::Ipv6(_) = origin.host {
+            self.allowed(origin, deadline).await?;
+        }
+        step.reach(Step::Proxy);
+        let (host, port) = tunnels.proxy_address();
+        let mut found = self.resolve(host, deadline).await.map_err(|_| egress_proxy::AWAY)?;
+        interleave(&mut found);
+        let addresses: Vec<_> =
+            found.into_iter().take(MAX_ADDRESSES).map(|address| SocketAddr::new(address, port)).collect();
+        let (mut stream, address) = connect_any(&addresses).await.map_err(|failed| match failed {
+            NoConnection::Exhausted(_) => failed,
+            NoConnection::Unreachable(_) => egress_proxy::AWAY,
+        })?;
+        step.reach(Step::Tunnel { tunnels: tunnels.clone(), answers: tunnels.answers() });
+        tunnels.open(&mut stream, origin).await?;
+        Ok((stream, address))
     }
 
     /// The addresses of the origin that the policy allows; at least one.
     async fn allowed(&self, origin: &Origin, deadline: Instant) -> Result<Vec<SocketAddr>, NoConnection> {
-        let found = match &origin.host {
-            Host::Ipv4(v4) => [IpAddr::V4(*v4)].into(),
-            Host::Ipv6(v6) => [IpAddr::V6(*v6)].into(),
+        Ok(self.filtered(&self.resolve(&origin.host, deadline).await?, origin)?)
+    }
+
+    async fn resolve(&self, host: &Host<String>, deadline: Instant) -> Result<Vec<IpAddr>, NoConnection> {
+        match host {
+            Host::Ipv4(v4) => Ok([IpAddr::V4(*v4)].into()),
+            Host::Ipv6(v6) => Ok([IpAddr::V6(*v6)].into()),
             Host::Domain(name) => match timeout_at(deadline, self.names.addresses(name)).await {
-                Ok(found) => found.map_err(|failure| failure.into_error(name))?,
-                Err(_) => return Err(too_late(Failure::Dns, self.budget).into()),
+                Ok(found) => found.map(|found| found.to_vec()).map_err(|failure| failure.into_error(name)),
+                Err(_) => Err(too_late(Failure::Dns, self.budget).into()),
             },
-        };
-        Ok(self.filtered(&found, origin)?)
+        }
     }
 
     fn filtered(&self, found: &[IpAddr], origin: &Origin) -> Result<Vec<SocketAddr>, Unreachable> {

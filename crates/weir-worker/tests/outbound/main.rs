@@ -8,5 +8,6 @@ mod connecting;
 mod details;
 mod gate;
 mod names;
+mod proxied;
 mod reuse;
 mod support;

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 use url::Host;
 use weir_api::{InvalidPublicUrl, PublicUrl};
+use weir_worker::outbound::{DirectHost, EgressProxy};
 
 use super::{ApiKey, DatabaseUrl, LogFormat, ServerUrl};
 
@@ -135,6 +136,15 @@ pub(super) fn networks(text: &str) -> Parsed<Vec<IpNet>> {
         }
     };
     items(text).map(network).collect()
+}
+
+/// Empty: none.
+pub(super) fn egress_proxy(text: &str) -> Parsed<Option<EgressProxy>> {
+    if text.is_empty() { Ok(None) } else { EgressProxy::parse(text).map(Some).map_err(str::to_owned) }
+}
+
+pub(super) fn direct_hosts(text: &str) -> Parsed<Vec<DirectHost>> {
+    items(text).map(str::parse).collect()
 }
 
 /// Empty: any.

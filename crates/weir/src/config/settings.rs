@@ -6,6 +6,7 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 use ipnet::IpNet;
 use url::Host;
 use weir_api::PublicUrl;
+use weir_worker::outbound::{DirectHost, EgressProxy};
 
 #[cfg(test)]
 use super::ProcessRole;
@@ -152,6 +153,18 @@ settings! {
         used_by Api, Worker;
         help "Accept only destinations on these ports";
         more "Example: `443,8000-8999`.";
+    }
+    /// `None`: destinations are connected to directly.
+    egress_proxy: Option<EgressProxy> = parse::egress_proxy, "URL" {
+        shown "none";
+        used_by Worker;
+        help "Connect to destinations through this HTTP proxy (CONNECT)";
+        more "`http://host:port` or `http://user:password@host:port`. See [egress proxy](../operations/egress-proxy.md).";
+    }
+    egress_direct: Vec<DirectHost> = parse::direct_hosts, "HOST|CIDR,…" {
+        used_by Worker;
+        help "Connect to these destinations without the egress proxy: names with all names below them, and networks";
+        more "A network contains only destinations whose URL has a literal address.";
     }
     log: String = parse::log, "FILTER" {
         default "info";

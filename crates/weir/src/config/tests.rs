@@ -61,6 +61,8 @@ fn the_defaults_match_the_documentation() {
         deny_networks: Vec::new(),
         trusted_proxies: Vec::new(),
         allow_ports: Vec::new(),
+        egress_proxy: None,
+        egress_direct: Vec::new(),
         log: "info".to_owned(),
         log_format: LogFormat::Text,
         max_event_bytes: 1024 * 1024,

@@ -24,6 +24,7 @@ mod clients;
 mod clocks;
 mod dashboard;
 mod edges;
+mod egress;
 mod floods;
 mod folds;
 mod holds;
