@@ -52,7 +52,8 @@ upgrade has the settings of its own version.
 {{- with .Values.traces.endpoint }}{{ $_ := set $settings "OTEL_EXPORTER_OTLP_ENDPOINT" . }}{{ end -}}
 {{- range $name, $value := mergeOverwrite $settings .Values.config }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  {{- /* A large number of a YAML file would be written as 3.3e+07. */}}
+  value: {{ (kindIs "float64" $value) | ternary ($value | int64) $value | toString | quote }}
 {{- end }}
 {{- end }}
 
