@@ -48,4 +48,4 @@ install -m 0755 "$here/postinst" "$here/prerm" "$here/postrm" "$root/DEBIAN/"
 # The same sources make the same package.
 find "$root" -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH:-0}" {} +
 mkdir -p "$folder"
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0} dpkg-deb --root-owner-group -Zxz --build "$root" "$folder/weir_${version}_${architecture}.deb"
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0} dpkg-deb --root-owner-group -Z"${DEB_COMPRESSION:-xz}" --build "$root" "$folder/weir_${version}_${architecture}.deb"
