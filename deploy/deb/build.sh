@@ -15,9 +15,8 @@ for unit in "$here"/../systemd/*.service "$here"/../systemd/*.timer; do
 done
 # A package installs into /usr/bin, a person into /usr/local/bin.
 sed -i 's,/usr/local/bin/weir,/usr/bin/weir,' "$root"/usr/lib/systemd/system/*
-install -D -m 0600 "$here/../systemd/weir.env.example" "$root/etc/weir/weir.env"
-# Nobody else knows this key, so the API of a fresh installation is closed until a person sets one.
-sed -i 's,^WEIR_API_KEYS=.*,WEIR_API_KEYS=,' "$root/etc/weir/weir.env"
+# The script after the installation makes /etc/weir/weir.env of it, with an API key of its own.
+install -D -m 0644 "$here/../systemd/weir.env.example" "$root/usr/share/weir/weir.env.example"
 for shell in bash:bash-completion/completions/weir zsh:zsh/vendor-completions/_weir fish:fish/vendor_completions.d/weir.fish; do
   mkdir -p "$root/usr/share/$(dirname "${shell#*:}")"
   "$binary" completions "${shell%%:*}" > "$root/usr/share/${shell#*:}"
@@ -43,7 +42,6 @@ Description: outbound webhooks at exactly the rate the other side can take
  limits, with retries, signatures and a dashboard. Embedded it needs nothing
  else; over PostgreSQL and Redis any number of processes share the work.
 CONTROL
-echo /etc/weir/weir.env > "$root/DEBIAN/conffiles"
 install -m 0755 "$here/postinst" "$here/prerm" "$here/postrm" "$root/DEBIAN/"
 # The same sources make the same package.
 find "$root" -exec touch --no-dereference --date "@${SOURCE_DATE_EPOCH:-0}" {} +

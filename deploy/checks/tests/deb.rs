@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
 use weir_deploy_checks::{project, run, tool, weir};
 
@@ -20,7 +20,7 @@ fn dpkg_deb(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_package_has_the_program_its_units_and_an_environment_that_only_root_reads() {
+fn the_package_has_the_program_its_units_and_completions() {
     let folder = tempfile::tempdir().unwrap();
     let package = build(folder.path());
     assert_eq!(dpkg_deb(&["--field", &package, "Package", "Architecture"]).trim(), "Package: weir\nArchitecture: amd64");
@@ -33,7 +33,6 @@ fn the_package_has_the_program_its_units_and_an_environment_that_only_root_reads
         rights.to_owned()
     };
     assert_eq!(rights("/usr/bin/weir"), "-rwxr-xr-x");
-    assert_eq!(rights("/etc/weir/weir.env"), "-rw-------");
     for completion in ["bash-completion/completions/weir", "zsh/vendor-completions/_weir", "fish/vendor_completions.d/weir.fish"] {
         assert_eq!(rights(&format!("/usr/share/{completion}")), "-rw-r--r--");
     }
@@ -48,9 +47,27 @@ fn the_package_has_the_program_its_units_and_an_environment_that_only_root_reads
         let installed = fs::read_to_string(unpacked.join("usr/lib/systemd/system").join(name)).unwrap();
         assert_eq!(installed, fs::read_to_string(&unit).unwrap().replace("/usr/local/bin/weir", "/usr/bin/weir"));
     }
-    // The settings of a person survive an upgrade.
-    assert_eq!(fs::read_to_string(unpacked.join("DEBIAN/conffiles")).unwrap(), "/etc/weir/weir.env\n");
     run(Command::new(unpacked.join("usr/bin/weir")).arg("--version")).unwrap();
+}
+
+#[test]
+fn an_installation_makes_an_environment_that_only_root_reads_with_a_key_and_an_upgrade_keeps_it() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |path: &str| root.path().join(path);
+    fs::create_dir_all(at("usr/share/weir")).unwrap();
+    fs::copy(project().join("deploy/systemd/weir.env.example"), at("usr/share/weir/weir.env.example")).unwrap();
+    let install = || {
+        let mut script = Command::new("sh");
+        // It asks systemd for nothing, where that does not run.
+        script.arg(project().join("deploy/deb/postinst")).args(["configure", ""]).env("DPKG_ROOT", root.path());
+        run(&mut script).unwrap();
+        fs::read_to_string(at("etc/weir/weir.env")).unwrap()
+    };
+    let first = install();
+    let key = first.lines().find_map(|line| line.strip_prefix("WEIR_API_KEYS=")).unwrap();
+    assert!(key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit()), "{key}");
+    assert_eq!(fs::metadata(at("etc/weir/weir.env")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(install(), first);
 }
 
 #[test]

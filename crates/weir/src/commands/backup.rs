@@ -13,7 +13,7 @@ use std::{
 use anyhow::Context as _;
 use url::Url;
 use weir_core::{Clock as _, Timestamp};
-use weir_store_sqlite::{BackedUp, SqliteStore};
+use weir_store_sqlite::{BackedUp, BackupError, SqliteStore};
 
 use super::serve::StopSignals;
 use crate::{
@@ -73,7 +73,11 @@ async fn copy(database: PathBuf, arguments: BackupArgs, now: Timestamp) -> anyho
             copying.await
         }
     };
-    let BackedUp { bytes } = copied.context("the copy panicked")??;
+    let BackedUp { bytes } = copied.context("the copy panicked")?.map_err(|error| match error {
+        // A wrong setting has its own exit code.
+        BackupError::Source(error) => error.into(),
+        error => anyhow::Error::from(error),
+    })?;
     println!("wrote {} ({:.1} MB), checked: ok", file.display(), bytes as f64 / 1e6);
     if let (Some(folder), Some(keep)) = (folder, keep) {
         for removed in all_but_newest(&folder, keep as usize)? {
