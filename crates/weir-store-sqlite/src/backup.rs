@@ -130,15 +130,19 @@ fn copy(from: &Path, part: &Path, interrupted: &dyn Fn() -> bool) -> Result<(), 
         source: io::Error::other(error.to_string()),
     };
     // Readers write the index of the log, so the file is not opened read-only. Nothing is written into it.
-    let source =
-        Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
-            .map_err(unreadable)?;
+    let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(unreadable)?;
     source.busy_timeout(BUSY_TIMEOUT).map_err(unreadable)?;
     // A transaction reads its snapshot with its first statement.
-    source
-        .execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema;")
-        .map_err(|error| if is_no_database(&error) { OpenError::NotADatabase { path: from.to_owned() }.into() } else { unreadable(error) })?;
-    let mut target = Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(|error| unwritable(&error))?;
+    source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema;").map_err(|error| {
+        if is_no_database(&error) {
+            OpenError::NotADatabase { path: from.to_owned() }.into()
+        } else {
+            unreadable(error)
+        }
+    })?;
+    let mut target =
+        Connection::open_with_flags(part, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(|error| unwritable(&error))?;
     // The file is synced once, when it is complete.
     target.execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;").map_err(|error| unwritable(&error))?;
     {
@@ -155,7 +159,9 @@ fn copy(from: &Path, part: &Path, interrupted: &dyn Fn() -> bool) -> Result<(), 
                     thread::sleep(LOCKED_PAUSE);
                 }
                 Ok(StepResult::More) => locked = 0,
-                Ok(_) => return Err(BackupError::Unreadable { path: from.to_owned(), reason: "it is locked".to_owned() }),
+                Ok(_) => {
+                    return Err(BackupError::Unreadable { path: from.to_owned(), reason: "it is locked".to_owned() });
+                }
                 // SQLITE_FULL
                 Err(error) if code(&error) == Some(13) => return Err(unwritable(&error)),
                 Err(error) => return Err(unreadable(error)),
@@ -171,9 +177,8 @@ fn check(from: &Path, part: &Path, interrupted: &dyn Fn() -> bool) -> Result<(),
     // Immutable: the check makes no files beside the copy.
     let uri = format!("file:{}?immutable=1", encoded(part));
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-    let checked = Connection::open_with_flags(uri, flags).and_then(|copy| {
-        copy.query_row("PRAGMA integrity_check(1)", [], |row| row.get::<_, String>(0))
-    });
+    let checked = Connection::open_with_flags(uri, flags)
+        .and_then(|copy| copy.query_row("PRAGMA integrity_check(1)", [], |row| row.get::<_, String>(0)));
     match checked {
         _ if interrupted() => Err(BackupError::Interrupted),
         Ok(answer) if answer == "ok" => Ok(()),
@@ -202,34 +207,38 @@ fn is_no_database(error: &rusqlite::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::fs::PermissionsExt as _, sync::atomic::{AtomicUsize, Ordering}};
+    use std::{
+        os::unix::fs::PermissionsExt as _,
+        sync::atomic::{AtomicI64, Ordering},
+    };
 
     use tempfile::TempDir;
 
     use super::*;
 
     /// A database with a log, as Weir leaves it while it runs, of several steps.
-    fn database(rows: usize) -> (TempDir, PathBuf, Connection) {
+    fn database(rows: u32) -> (TempDir, PathBuf, Connection) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weir.db");
         let connection = Connection::open(&path).unwrap();
         connection
             .execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0; CREATE TABLE t (n INTEGER PRIMARY KEY, text)")
             .unwrap();
-        let insert = "INSERT INTO t (text) WITH RECURSIVE many(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM many WHERE n < ?)
+        let insert =
+            "INSERT INTO t (text) WITH RECURSIVE many(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM many WHERE n < ?)
             SELECT hex(randomblob(500)) FROM many";
         connection.execute(insert, [rows]).unwrap();
         (folder, path, connection)
     }
 
-    fn count(path: &Path) -> usize {
+    fn count(path: &Path) -> i64 {
         Connection::open(path).unwrap().query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap()
     }
 
     #[test]
     fn commits_during_a_backup_are_not_in_it_and_do_not_start_it_again() {
         let (folder, path, connection) = database(20_000);
-        let steps = AtomicUsize::new(0);
+        let steps = AtomicI64::new(0);
         let commit = || {
             steps.fetch_add(1, Ordering::Relaxed);
             connection.execute("INSERT INTO t (text) VALUES ('later')", []).unwrap();

@@ -47,7 +47,8 @@ impl SdNotify {
     /// Pings the watchdog from a task, so that systemd restarts a process whose tasks do not run any more. Store and queue
     /// are not asked: a restart would not bring them back. The task ends with the process.
     pub(crate) fn watch(&self) -> Option<JoinHandle<()>> {
-        let every = interval(env::var(WATCHDOG).ok()?.as_str(), env::var(WATCHDOG_PID).ok().as_deref(), std::process::id())?;
+        let every =
+            interval(env::var(WATCHDOG).ok()?.as_str(), env::var(WATCHDOG_PID).ok().as_deref(), std::process::id())?;
         let socket = self.socket.as_ref()?.try_clone().ok()?;
         let pinging = Self { socket: Some(socket) };
         Some(tokio::spawn(async move {

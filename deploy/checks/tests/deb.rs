@@ -23,7 +23,10 @@ fn dpkg_deb(arguments: &[&str]) -> String {
 fn the_package_has_the_program_its_units_and_completions() {
     let folder = tempfile::tempdir().unwrap();
     let package = build(folder.path());
-    assert_eq!(dpkg_deb(&["--field", &package, "Package", "Architecture"]).trim(), "Package: weir\nArchitecture: amd64");
+    assert_eq!(
+        dpkg_deb(&["--field", &package, "Package", "Architecture"]).trim(),
+        "Package: weir\nArchitecture: amd64"
+    );
 
     let contents = dpkg_deb(&["--contents", &package]);
     let rights = |path: &str| {
@@ -33,7 +36,9 @@ fn the_package_has_the_program_its_units_and_completions() {
         rights.to_owned()
     };
     assert_eq!(rights("/usr/bin/weir"), "-rwxr-xr-x");
-    for completion in ["bash-completion/completions/weir", "zsh/vendor-completions/_weir", "fish/vendor_completions.d/weir.fish"] {
+    for completion in
+        ["bash-completion/completions/weir", "zsh/vendor-completions/_weir", "fish/vendor_completions.d/weir.fish"]
+    {
         assert_eq!(rights(&format!("/usr/share/{completion}")), "-rw-r--r--");
     }
 

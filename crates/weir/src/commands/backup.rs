@@ -39,7 +39,9 @@ pub(super) async fn run(arguments: BackupArgs) -> anyhow::Result<Exit> {
         DatabaseUrl::Sqlite(database) => copy(database.clone(), arguments, now).await,
         DatabaseUrl::Postgres(url) => {
             if arguments.keep.is_some() {
-                return Err(Misuse("--keep is for SQLite: PostgreSQL is backed up with its own tools".to_owned()).into());
+                return Err(
+                    Misuse("--keep is for SQLite: PostgreSQL is backed up with its own tools".to_owned()).into()
+                );
             }
             print!("{}", commands_for_postgres(url.as_ref(), &arguments.into, now)?);
             eprintln!("no backup was made: PostgreSQL is backed up with its own tools, by the commands above");
@@ -148,7 +150,11 @@ fn commands_for_postgres(url: &str, into: &Path, now: Timestamp) -> anyhow::Resu
 /// A word of a shell.
 fn quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@=,".contains(&byte);
-    if !text.is_empty() && text.bytes().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    if !text.is_empty() && text.bytes().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]

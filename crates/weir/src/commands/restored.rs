@@ -78,7 +78,9 @@ async fn running_processes(store: &PostgresStore) -> StoreResult<Vec<RunningProc
             // The others beat within the next second as well: all of them are named.
             sleep(weir_store::BEAT_EVERY).await;
             let now = beats().await?;
-            let runs = |process: &RunningProcess| now.get(&process.id).is_some_and(|beat| first.get(&process.id) != Some(beat));
+            let runs = |process: &RunningProcess| {
+                now.get(&process.id).is_some_and(|beat| first.get(&process.id) != Some(beat))
+            };
             return Ok(store.running_processes().await?.into_iter().filter(runs).collect());
         }
         if Instant::now() >= until {

@@ -27,7 +27,8 @@ async fn a_backup_while_weir_accepts_and_sends_holds_every_event_that_was_acknow
     let backups = folder.path().join("backups");
     fs::create_dir(&backups).unwrap();
 
-    let (_, output) = tokio::join!(app.events("busy", 3_000), back_up(folder.path(), &["--into", "backups", "--keep", "2"]));
+    let (_, output) =
+        tokio::join!(app.events("busy", 3_000), back_up(folder.path(), &["--into", "backups", "--keep", "2"]));
     assert!(output.status.success(), "{}", printed(&output));
     assert!(printed(&output).starts_with("wrote backups/weir-"), "{}", printed(&output));
     assert!(printed(&output).contains("checked: ok"), "{}", printed(&output));
@@ -68,7 +69,12 @@ async fn a_backup_that_cannot_be_made_says_why() {
     refused(&["--into", "copy.db"], 1, "copy.db exists already").await;
     assert_eq!(fs::read(folder.path().join("copy.db")).unwrap(), b"precious");
     // For PostgreSQL, the command; a job must not count it as a backup.
-    refused(&["--database-url", "postgres://weir:s3cr3t@db:5432/weir", "--redis-url", "redis://r"], 1, "pg_dump --format=custom").await;
+    refused(
+        &["--database-url", "postgres://weir:s3cr3t@db:5432/weir", "--redis-url", "redis://r"],
+        1,
+        "pg_dump --format=custom",
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -79,7 +79,8 @@ fn one_place_says_what_differs_between_clusters() {
     assert_eq!(custom.namespace(), "webhooks");
     let all = serde_json::to_string(&custom.objects).unwrap();
     // The values of the other overlays are left nowhere.
-    for default in ["weir.example.com", "prometheus-operated", "\"monitoring\"", "namespace=\\\"weir\\\"", ".weir.svc"] {
+    for default in ["weir.example.com", "prometheus-operated", "\"monitoring\"", "namespace=\\\"weir\\\"", ".weir.svc"]
+    {
         assert!(!all.contains(default), "{default}");
     }
     let namespace = custom.of_kind("Namespace").next().unwrap();

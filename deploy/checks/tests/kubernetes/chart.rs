@@ -19,8 +19,13 @@ const SAME: [(&str, &str); 3] = [
 ];
 
 /// What says who made an object, and how it is brought into the cluster.
-const OF_THE_TOOL: [&str; 5] =
-    ["app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart", "weir/service"];
+const OF_THE_TOOL: [&str; 5] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+    "weir/service",
+];
 const HOOKS: [&str; 3] = ["helm.sh/", "argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/"];
 
 fn helm(arguments: &[&str]) -> Command {
@@ -126,7 +131,10 @@ fn every_value_is_in_the_schema_and_has_a_default() {
 #[test]
 fn the_chart_has_the_version_of_the_program() {
     let chart = yaml(&format!("{CHART}/Chart.yaml")).unwrap();
-    assert_eq!((&chart["version"], &chart["appVersion"]), (&env!("CARGO_PKG_VERSION").into(), &env!("CARGO_PKG_VERSION").into()));
+    assert_eq!(
+        (&chart["version"], &chart["appVersion"]),
+        (&env!("CARGO_PKG_VERSION").into(), &env!("CARGO_PKG_VERSION").into())
+    );
     // No ConfigMap of settings: an upgrade would change it under the pods of the last version.
     for composition in manifests::all().iter().filter(|composition| composition.is_of_chart()) {
         assert!(composition.of_kind("ConfigMap").all(|config| id(config) == "ConfigMap/weir-dashboard"));

@@ -10,7 +10,10 @@ use weir_deploy_checks::manifests::{self, Composition, id, list, text};
 /// The other end of a connection.
 enum Peer<'p> {
     /// A pod, by its namespace and labels.
-    Pod { namespace: &'p str, labels: Value },
+    Pod {
+        namespace: &'p str,
+        labels: Value,
+    },
     Address(IpAddr),
 }
 
@@ -79,7 +82,8 @@ fn every_connection_that_weir_needs_is_let_through() {
             }
             assert!(lets_through(composition, labels, "egress", &dns, &json!(53)), "{name}: DNS");
             let variables = composition.variables(template);
-            for (setting, server, port) in [("WEIR_DATABASE_URL", "postgres", 5432), ("WEIR_REDIS_URL", "redis", 6379)] {
+            for (setting, server, port) in [("WEIR_DATABASE_URL", "postgres", 5432), ("WEIR_REDIS_URL", "redis", 6379)]
+            {
                 // A value that is not from a secret is that of SQLite.
                 if variables.get(setting).is_none_or(Option::is_some) {
                     continue;
@@ -141,10 +145,13 @@ fn connections_that_nobody_needs_are_not_let_through() {
 #[test]
 fn servers_of_the_local_overlay_accept_every_pod_that_connects_to_them() {
     for composition in manifests::all().iter().filter(|composition| composition.name.starts_with("local")) {
-        let server = |name: &str| pods(composition).into_iter().find(|(_, labels, _)| labels["app.kubernetes.io/name"] == name);
+        let server =
+            |name: &str| pods(composition).into_iter().find(|(_, labels, _)| labels["app.kubernetes.io/name"] == name);
         for (name, labels, template) in pods(composition) {
             let variables = composition.variables(template);
-            for (setting, of, port) in [("WEIR_DATABASE_URL", "postgres", "postgres"), ("WEIR_REDIS_URL", "redis", "redis")] {
+            for (setting, of, port) in
+                [("WEIR_DATABASE_URL", "postgres", "postgres"), ("WEIR_REDIS_URL", "redis", "redis")]
+            {
                 if variables.contains_key(setting) {
                     let client = Peer::Pod { namespace: composition.namespace(), labels: labels.clone() };
                     let (_, server, _) = server(of).unwrap();

@@ -78,8 +78,7 @@ fn the_program_starts_with_the_arguments_and_variables_of_every_pod() {
         }
         let folder = tempfile::tempdir().unwrap();
         let mut start = Command::new(weir().unwrap());
-        let output =
-            start.args(arguments).current_dir(folder.path()).env_clear().envs(&given).output().unwrap();
+        let output = start.args(arguments).current_dir(folder.path()).env_clear().envs(&given).output().unwrap();
         // The program has accepted every setting and fails because there is no server.
         let error = String::from_utf8_lossy(&output.stderr);
         let expected = ["cannot reach Redis", "no PostgreSQL server answers", "no/such/folder"];

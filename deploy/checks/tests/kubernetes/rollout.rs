@@ -62,7 +62,12 @@ fn pods_of_both_versions_are_served_scraped_and_protected() {
         for (workload, template) in now.roles().filter(|(workload, _)| runs(workload)) {
             let next = next.iter().find(|object| id(object) == id(workload)).unwrap();
             // Services, budgets, policies, monitors and spreads select by labels, so the labels stay.
-            assert_eq!(next["spec"]["template"]["metadata"]["labels"], template["metadata"]["labels"], "{}", id(workload));
+            assert_eq!(
+                next["spec"]["template"]["metadata"]["labels"],
+                template["metadata"]["labels"],
+                "{}",
+                id(workload)
+            );
             assert_ne!(next["spec"]["template"], *template, "{name}: the edit reaches {}", id(workload));
             if kind(workload) == "Deployment" {
                 // The new pods come first, and each version is spread on its own.
@@ -84,7 +89,8 @@ fn an_old_pod_that_starts_again_has_the_settings_of_its_own_version() {
             // What the old pod refers to is not written by the new version, which an old program might refuse.
             for from in list(template, "/spec/containers/0/envFrom") {
                 let config = text(from, "/configMapRef/name");
-                let written = next.iter().any(|object| kind(object) == "ConfigMap" && text(object, "/metadata/name") == config);
+                let written =
+                    next.iter().any(|object| kind(object) == "ConfigMap" && text(object, "/metadata/name") == config);
                 assert!(!written, "{name}: {config} of {}", id(workload));
             }
         }
