@@ -81,7 +81,7 @@ fn connect(name: &str) -> std::io::Result<UnixDatagram> {
 
 #[cfg(target_os = "linux")]
 fn abstract_address(name: &str) -> std::io::Result<SocketAddr> {
-    std::os::linux::net::SocketAddrExt::from_abstract_name(name)
+    <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -101,8 +101,8 @@ fn a_value_that_is_misspelled_or_does_not_fit_is_refused_with_the_reason() {
     for (value, reason) in [
         ("mdoe=embedded", "additional properties 'mdoe' not allowed"),
         ("worker.autoscaling.by=vpa", "value must be one of 'keda', 'hpa-external', 'hpa-cpu', 'none'"),
-        ("config.WEIR_API_KEYS=secret", "config"),
-        ("config.weir_log=debug", "config"),
+        ("config.WEIR_API_KEYS=secret", "invalid propertyName 'WEIR_API_KEYS'"),
+        ("config.weir_log=debug", "invalid propertyName 'weir_log'"),
         ("ingress.enabled=true", "ingress and gateway need publicUrl"),
         ("publicUrl=hooks.example.com", "publicUrl"),
         ("image.digest=latest", "digest"),
