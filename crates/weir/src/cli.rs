@@ -44,6 +44,8 @@ pub(crate) enum Command {
     /// Mark a database that was restored from a backup, before any process starts: limits then continue as if sends had
     /// started until now
     Restored(SettingFlags),
+    /// Back up the database while Weir runs: a checked copy of a SQLite file. For PostgreSQL, print the command that does it
+    Backup(BackupArgs),
     /// Run only the API; other processes run the other roles (needs PostgreSQL and Redis)
     Api(SettingFlags),
     /// Run only a scheduler; other processes run the other roles (needs PostgreSQL and Redis)
@@ -81,6 +83,18 @@ pub(crate) enum CompletedShell {
     Bash,
     Zsh,
     Fish,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BackupArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingFlags,
+    /// The new file, or a folder, in which the file is named after the time. No file is replaced
+    #[arg(long, value_name = "FILE|FOLDER", default_value = ".")]
+    pub(crate) into: PathBuf,
+    /// Afterwards remove all but the newest N backups of the folder [default: keep all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) keep: Option<u32>,
 }
 
 #[derive(Debug, Clone, Args)]

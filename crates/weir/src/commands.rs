@@ -2,6 +2,7 @@
 
 mod api;
 mod audit;
+mod backup;
 mod completions;
 mod demo;
 mod health;
@@ -24,6 +25,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Health(flags) => health::run(&flags).await,
         Command::Migrate(flags) => migrate::run(&flags).await,
+        Command::Backup(arguments) => backup::run(arguments).await,
         Command::Restored(flags) => restored::run(&flags).await,
         Command::Completions { shell } => completions::run(shell),
         Command::Call(command) => api::run(command).await,

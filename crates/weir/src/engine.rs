@@ -53,6 +53,8 @@ pub(crate) struct Engine {
     admitting: Stage,
     heartbeat: JoinHandle<()>,
     traces: Option<Arc<Traces>>,
+    /// `None` without the API.
+    keys: Option<KeyRing>,
 }
 
 impl Engine {
@@ -93,6 +95,7 @@ impl Engine {
             admitting: Stage::new(),
             heartbeat: tokio::spawn(heartbeat.keep()),
             traces,
+            keys: None,
         };
         let load = engine.start_role(role, settings);
         let sources = GaugeSources { role, backends: engine.backends.clone(), load };
@@ -185,6 +188,7 @@ impl Engine {
             tracing::warn!(%error, "could not read the API keys");
         }
         self.serving.spawn(keys.clone().keep_fresh(store.clone(), self.serving.stopped()));
+        self.keys = Some(keys.clone());
         let api = weir_api::router(ApiState {
             live: LiveOverview::new(store.clone(), clock.clone(), self.serving.stops()),
             store,
@@ -217,6 +221,13 @@ impl Engine {
                 }
             },
         })
+    }
+
+    /// Uses the API keys of settings that were read again.
+    pub(crate) fn set_keys(&self, settings: &Settings) {
+        if let Some(keys) = &self.keys {
+            keys.configure(SettingKeys::new(&settings.api_keys));
+        }
     }
 
     /// The address of the main listener.

@@ -8,6 +8,8 @@
 //! the roles. `listener` accepts connections (`phases`, `timed_stream`), `clock` makes engine time, `logs` writes
 //! lines.
 //!
+//! `sd_notify` reports to systemd, `commands/serve/reload` reads the settings again.
+//!
 //! `exit` has the exit codes, `stage` tasks that stop together.
 
 mod backends;
@@ -22,6 +24,7 @@ mod listener;
 mod logs;
 mod metrics;
 mod open_files;
+mod sd_notify;
 mod stage;
 mod traces;
 

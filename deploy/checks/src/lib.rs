@@ -1,7 +1,7 @@
 //! Shared code of the tests of `deploy/` and `k8s/`: the paths of the files, the tools that check them, and the
-//! manifests that kustomize renders.
+//! manifests that kustomize and Helm render.
 //!
-//! `manifests` renders the manifests of `k8s/`; `queries` reads those of the rules and of the dashboard.
+//! `manifests` renders the manifests of `k8s/` and the chart; `queries` reads those of the rules and of the dashboard.
 
 pub mod manifests;
 pub mod queries;
@@ -51,6 +51,13 @@ pub fn read(path: &str) -> anyhow::Result<String> {
 /// A YAML file of the project.
 pub fn yaml(path: &str) -> anyhow::Result<Value> {
     serde_saphyr::from_str(&read(path)?).with_context(|| format!("{path} is not valid YAML"))
+}
+
+/// The documents of a YAML file.
+pub fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(text).context("it is not valid YAML")?;
+    // A document of comments alone is null.
+    Ok(all.into_iter().filter(|document| !document.is_null()).collect())
 }
 
 /// The settings of the program, from its help: `WEIR_LISTEN` and so on.

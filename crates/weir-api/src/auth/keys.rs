@@ -70,7 +70,8 @@ impl fmt::Debug for SettingKeys {
 /// All keys that this process accepts. Clones share the stored keys.
 #[derive(Clone)]
 pub struct KeyRing {
-    configured: SettingKeys,
+    /// Replaced when the settings are read again.
+    configured: Arc<RwLock<Arc<SettingKeys>>>,
     /// `None` until they are read.
     stored: Arc<RwLock<Option<StoredKeys>>>,
     throttle: Arc<Throttle>,
@@ -136,7 +137,18 @@ impl StoredKeys {
 impl KeyRing {
     /// Only the keys of the settings, until the first [`Self::refresh`].
     pub fn new(configured: SettingKeys) -> Self {
+        let configured = Arc::new(RwLock::new(Arc::new(configured)));
         Self { configured, stored: Arc::default(), throttle: Arc::default() }
+    }
+
+    /// The keys of the settings were read again. Requests with the earlier keys are refused from now on, and their
+    /// sessions end.
+    pub fn configure(&self, configured: SettingKeys) {
+        *self.configured.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(configured);
+    }
+
+    fn configured(&self) -> Arc<SettingKeys> {
+        Arc::clone(&self.configured.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads the stored keys again and again until `shutdown` resolves. While the store is unavailable, the known keys
@@ -165,7 +177,7 @@ impl KeyRing {
 
     /// Whether every request needs a key or a session.
     pub(crate) fn are_required(&self) -> bool {
-        !self.configured.is_empty()
+        !self.configured().is_empty()
     }
 
     /// The sender of a request, or why it has none. `Ok(None)`: the path needs no key.
@@ -200,7 +212,7 @@ impl KeyRing {
     /// The holder of a key.
     fn holder<'h>(&self, key: &'h str, now: Timestamp) -> Result<Caller, NoCaller<'h>> {
         let given = digest(key);
-        if let Some(caller) = self.configured.holder(&given) {
+        if let Some(caller) = self.configured().holder(&given) {
             return Ok(caller.clone());
         }
         // Lock the stored keys only now, because most requests have a key of the settings or none.
@@ -222,7 +234,7 @@ impl KeyRing {
         }
         let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
-        if let Some(caller) = self.configured.signer_of(token, &stored.secret) {
+        if let Some(caller) = self.configured().signer_of(token, &stored.secret) {
             return Ok(Some(caller.clone().in_session(expires_at)));
         }
         Ok(stored.signer_of(token, now).map(|key| key.caller.clone().in_session(expires_at)))
@@ -233,7 +245,8 @@ impl KeyRing {
         let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         let given = digest(key.trim());
-        let of_settings = self.configured.holder(&given).map(|caller| (caller, None));
+        let configured = self.configured();
+        let of_settings = configured.holder(&given).map(|caller| (caller, None));
         let found = of_settings.or_else(|| stored.valid(&given, now).map(|key| (&key.caller, key.expires_at)));
         let Some((caller, key_ends_at)) = found else { return Ok(None) };
         // A session ends with its key.

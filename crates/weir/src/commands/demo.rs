@@ -95,7 +95,7 @@ fn demo_destinations(seconds: f64) -> Vec<DemoDestination> {
 
 pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
     // Only warnings and errors are logged, because the demo draws its progress on the terminal.
-    logs::start("warn", LogFormat::Text);
+    let _ = logs::start("warn", LogFormat::Text);
     // Only with the dashboard: otherwise Ctrl-C ends the demo at once.
     let stop = arguments.dashboard.then(StopSignals::handle).transpose()?;
     let folder = tempfile::tempdir().context("cannot make a temporary folder for the demo's database")?;

@@ -1,5 +1,7 @@
 //! `weir serve` runs all roles in one process; `weir api`, `weir scheduler` and `weir worker` run one role.
 
+mod reload;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
@@ -8,15 +10,23 @@ use crate::{
     exit::Exit,
     logs,
     metrics::Metrics,
+    sd_notify::SdNotify,
     traces::TraceSettings,
 };
 
+use reload::Reload;
+
 pub(super) async fn run(flags: &SettingFlags, role: ProcessRole) -> anyhow::Result<Exit> {
     // Read all settings first: an invalid one ends the process before anything is opened.
-    let settings = Settings::load(flags, role)?;
+    let mut settings = Settings::load(flags, role)?;
     let traces = TraceSettings::load()?;
-    logs::start(&settings.log, settings.log_format);
+    let reload = Reload { flags, role, set_filter: logs::start(&settings.log, settings.log_format) };
     let mut stop = StopSignals::handle()?;
+    // From the beginning, too: without a handler, SIGHUP would end the process.
+    let mut hangup = signal(SignalKind::hangup())?;
+    let systemd = SdNotify::from_environment();
+    // The task ends with the process.
+    let _watchdog = systemd.watch();
     let start = Engine::start(role, &settings, traces, Metrics::install()?);
     let mut engine = tokio::select! {
         // Boxed, because this future is large.
@@ -43,18 +53,27 @@ pub(super) async fn run(flags: &SettingFlags, role: ProcessRole) -> anyhow::Resu
         );
     }
 
+    systemd.ready();
     // Run until a signal asks to stop or a background task has panicked. Both end with an orderly stop.
-    let exit = tokio::select! {
-        signal = stop.received() => {
-            let grace_s = settings.shutdown_grace_s;
-            tracing::info!(signal, grace_s, "stopping: attempts in flight may finish");
-            Exit::Done
-        }
-        () = engine.task_failed() => {
-            tracing::error!("a background task ended by itself; this process stops, so that its supervisor restarts it");
-            Exit::Failure
+    let exit = loop {
+        tokio::select! {
+            signal = stop.received() => {
+                let grace_s = settings.shutdown_grace_s;
+                tracing::info!(signal, grace_s, "stopping: attempts in flight may finish");
+                break Exit::Done;
+            }
+            () = engine.task_failed() => {
+                tracing::error!("a background task ended by itself; this process stops, so that its supervisor restarts it");
+                break Exit::Failure;
+            }
+            _ = hangup.recv() => {
+                systemd.reloading();
+                settings = reload.run(settings, &engine);
+                systemd.ready();
+            }
         }
     };
+    systemd.stopping();
     engine.stop().await;
     Ok(exit)
 }

@@ -73,6 +73,12 @@ macro_rules! settings {
             pub(super) fn parse(values: &SourceValues) -> Result<Self, ConfigError> {
                 Ok(Self { $($name: values.parse(stringify!($name), $parse)?),+ })
             }
+
+            /// The names of the settings with other values.
+            pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
+                let differ = [$((stringify!($name), self.$name != other.$name)),+];
+                differ.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
+            }
         }
     };
     (@first $first:literal $($rest:literal)*) => { $first };

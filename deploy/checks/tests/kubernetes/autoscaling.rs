@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use weir_deploy_checks::{
-    manifests::{self, Composition, id, list, text},
-    yaml,
-};
+use weir_deploy_checks::manifests::{self, Composition, adapter_rules, id, list, text};
 
 /// The Deployment that each autoscaler scales.
 fn targets(composition: &Composition) -> Vec<&str> {
@@ -32,7 +29,9 @@ fn a_deployment_has_at_most_one_autoscaler_and_then_no_replica_count() {
 
 #[test]
 fn production_scales_workers_and_api() {
-    assert_eq!(targets(manifests::named("production")), ["weir-api", "weir-worker"]);
+    for name in ["production", "custom", "chart: production", "chart: hpa-cpu"] {
+        assert_eq!(targets(manifests::named(name)), ["weir-api", "weir-worker"], "{name}");
+    }
 }
 
 #[test]
@@ -65,7 +64,7 @@ fn both_forms_have_the_same_queries_and_targets() {
     assert_eq!(hpa["spec"]["maxReplicas"], keda["maxReplicaCount"]);
     assert_eq!(hpa["spec"]["behavior"], keda["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]);
 
-    let rules = yaml("k8s/components/hpa-external/adapter-rules.yaml").unwrap();
+    let rules = adapter_rules().unwrap();
     let queries: BTreeMap<_, _> = list(&rules, "/externalRules")
         .iter()
         .map(|rule| (text(rule, "/name/as"), text(rule, "/metricsQuery")))

@@ -1,7 +1,7 @@
 //! The fields of custom resources that the components use. Any other field is refused: add it here if the definition of
 //! the resource has it.
 //!
-//! They follow the definitions of KEDA 2.17, the Prometheus operator 0.80 and Gateway API 1.2. There are crates with
+//! They follow the definitions of KEDA 2.17, the Prometheus operator 0.80, Gateway API 1.2 and External Secrets 0.17. There are crates with
 //! the complete definitions (`kcr_keda_sh`, `kcr_monitoring_coreos_com`), but they take two minutes to compile.
 
 use std::collections::BTreeMap;
@@ -17,6 +17,7 @@ pub(crate) fn check(object: &Value) -> Result<(), String> {
         ("monitoring.coreos.com/v1", "PodMonitor") => of::<PodMonitor>(object),
         ("monitoring.coreos.com/v1", "PrometheusRule") => of::<PrometheusRule>(object),
         ("gateway.networking.k8s.io/v1", "HTTPRoute") => of::<HttpRoute>(object),
+        ("external-secrets.io/v1", "ExternalSecret") => of::<ExternalSecret>(object),
         (version, kind) => Err(format!("there is no definition of {kind} of {version} here")),
     }
 }
@@ -93,10 +94,17 @@ strict! {
 
     HttpRoute { parent_refs: Vec<Parent>, hostnames: Vec<String>, rules: Vec<RouteRule>, }
     Parent { name: String, namespace: Option<String>, }
-    RouteRule { matches: Vec<Match>, backend_refs: Vec<Backend>, }
+    RouteRule { matches: Vec<Match>, timeouts: Option<Timeouts>, backend_refs: Vec<Backend>, }
+    Timeouts { request: String, backend_request: String, }
     Match { path: PathMatch, }
     PathMatch { r#type: PathMatchType, value: String, }
     Backend { name: String, port: u16, }
+
+    ExternalSecret { refresh_interval: String, secret_store_ref: Store, target: Target, data: Vec<Datum>, }
+    Store { name: String, kind: StoreKind, }
+    Target { name: String, creation_policy: CreationPolicy, }
+    Datum { secret_key: String, remote_ref: Remote, }
+    Remote { key: String, property: String, }
 }
 
 words! {
@@ -106,6 +114,8 @@ words! {
     TriggerType: "kebab-case" { Prometheus, }
     MetricType: "PascalCase" { AverageValue, Value, }
     PathMatchType: "PascalCase" { Exact, PathPrefix, RegularExpression, }
+    StoreKind: "PascalCase" { SecretStore, ClusterSecretStore, }
+    CreationPolicy: "PascalCase" { Owner, Orphan, Merge, None, }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Prometheus in the cluster: its targets, the queries of autoscalers, and the rules and dashboard of `deploy/`.
 
-use std::{fs, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::Value;
 use weir_deploy_checks::{
-    manifests::{self, kind, list, text},
+    manifests::{self, list, runs, text},
     project, read, run, tool, yaml,
 };
 
@@ -54,7 +54,7 @@ fn every_pod_is_scraped_on_the_metrics_port_with_its_role_as_job() {
     assert_eq!(monitor["spec"]["jobLabel"], "app.kubernetes.io/name");
     assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["port"], "metrics");
     for composition in manifests::all() {
-        let running = composition.roles().filter(|(workload, _)| kind(workload) != "Job");
+        let running = composition.roles().filter(|(workload, _)| runs(workload));
         let mut jobs: Vec<_> = running
             .map(|(_, template)| {
                 assert_eq!(template["metadata"]["labels"]["app.kubernetes.io/part-of"], "weir");
@@ -63,24 +63,32 @@ fn every_pod_is_scraped_on_the_metrics_port_with_its_role_as_job() {
             .collect();
         jobs.sort_unstable();
         let expected: &[&str] =
-            if composition.name == "minimal" { &["weir"] } else { &["weir-api", "weir-scheduler", "weir-worker"] };
+            if composition.is_embedded() { &["weir"] } else { &["weir-api", "weir-scheduler", "weir-worker"] };
         assert_eq!(jobs, expected, "{}", composition.name);
     }
 }
 
 #[test]
 fn queries_of_autoscalers_are_valid_and_select_this_namespace_and_existing_jobs() {
-    let mut rules = "groups:\n  - name: queries\n    rules:\n".to_owned();
-    let scaled = manifests::named("base + keda + scale-to-zero").of_kind("ScaledObject").next().unwrap();
-    for (n, trigger) in list(scaled, "/spec/triggers").iter().enumerate() {
-        let query = text(trigger, "/metadata/query");
-        rules += &format!("      - record: query{n}\n        expr: {}\n", serde_json::to_string(query).unwrap());
-        let selectors: Vec<_> = query.split('{').skip(1).map(|rest| rest.split('}').next().unwrap()).collect();
-        assert!(!selectors.is_empty());
-        for selector in selectors {
-            let of = |job: &str| selector == format!("namespace=\"weir\", job=\"{job}\"");
-            assert!(of("weir-worker") || of("weir-scheduler"), "{query}");
+    let mut queries = BTreeSet::new();
+    for composition in manifests::all() {
+        let namespace = composition.namespace();
+        for trigger in composition.of_kind("ScaledObject").flat_map(|scaled| list(scaled, "/spec/triggers")) {
+            let query = text(trigger, "/metadata/query");
+            queries.insert(query);
+            let selectors: Vec<_> = query.split('{').skip(1).map(|rest| rest.split('}').next().unwrap()).collect();
+            assert!(!selectors.is_empty());
+            for selector in selectors {
+                let of = |job: &str| selector == format!("namespace=\"{namespace}\", job=\"{job}\"");
+                assert!(of("weir-worker") || of("weir-scheduler"), "{query} of {}", composition.name);
+            }
         }
+    }
+    // Those of the two namespaces, and those of scale-to-zero.
+    assert_eq!(queries.len(), 3 + 3 + 2);
+    let mut rules = "groups:\n  - name: queries\n    rules:\n".to_owned();
+    for (n, query) in queries.iter().enumerate() {
+        rules += &format!("      - record: query{n}\n        expr: {}\n", serde_json::to_string(query).unwrap());
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("queries.yaml");

@@ -5,31 +5,23 @@ use std::{collections::BTreeMap, process::Command};
 use serde_json::Value;
 use weir_deploy_checks::{
     known_settings,
-    manifests::{self, Composition, id, list, text},
+    manifests::{self, Composition, id, list, runs, text},
     weir,
 };
 
 /// The variables of a pod of Weir. Values from secrets are replaced by test values.
 fn variables(composition: &Composition, template: &Value) -> BTreeMap<String, String> {
-    let container = &template["spec"]["containers"][0];
-    let mut all = BTreeMap::new();
-    for from in list(container, "/envFrom") {
-        let named = |config: &&Value| config["metadata"]["name"] == from["configMapRef"]["name"];
-        let config = composition.of_kind("ConfigMap").find(named).unwrap();
-        let data = config["data"].as_object().unwrap();
-        all.extend(data.iter().map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())));
-    }
-    for variable in list(container, "/env") {
-        let name = text(variable, "/name");
-        let value = variable["value"].as_str().unwrap_or(match name {
+    let with_value = |(name, value): (String, Option<String>)| {
+        let of_secret = || match &*name {
             // No process listens on port 1.
-            "WEIR_DATABASE_URL" => "postgres://weir:secret@127.0.0.1:1/weir",
-            "WEIR_REDIS_URL" => "redis://127.0.0.1:1",
-            _ => "a-key-that-is-long-enough-for-everybody",
-        });
-        all.insert(name.to_owned(), value.to_owned());
-    }
-    all
+            "WEIR_DATABASE_URL" => "postgres://weir:secret@127.0.0.1:1/weir".to_owned(),
+            "WEIR_REDIS_URL" => "redis://127.0.0.1:1".to_owned(),
+            _ => "a-key-that-is-long-enough-for-everybody".to_owned(),
+        };
+        let value = value.unwrap_or_else(of_secret);
+        (name, value)
+    };
+    composition.variables(template).into_iter().map(with_value).collect()
 }
 
 #[test]
@@ -37,7 +29,8 @@ fn every_setting_exists() {
     let known = known_settings().unwrap();
     for composition in manifests::all() {
         for (workload, template) in composition.roles() {
-            for name in variables(composition, template).keys() {
+            // The variables of OpenTelemetry are not settings of Weir.
+            for name in variables(composition, template).keys().filter(|name| !name.starts_with("OTEL_")) {
                 assert!(known.contains(name), "{name} of {} in {}", id(workload), composition.name);
             }
         }
@@ -47,9 +40,7 @@ fn every_setting_exists() {
 #[test]
 fn every_pod_listens_on_its_http_and_metrics_ports() {
     for composition in manifests::all() {
-        for (workload, template) in
-            composition.roles().filter(|(_, template)| text(template, "/spec/containers/0/args/0") != "migrate")
-        {
+        for (workload, template) in composition.roles().filter(|(workload, _)| runs(workload)) {
             let given = variables(composition, template);
             assert_eq!(given["WEIR_LISTEN"], "0.0.0.0:8080", "{}", id(workload));
             assert_eq!(given["WEIR_METRICS_LISTEN"], "0.0.0.0:9464", "{}", id(workload));
@@ -64,31 +55,37 @@ fn every_pod_listens_on_its_http_and_metrics_ports() {
 
 #[test]
 fn the_program_starts_with_the_arguments_and_variables_of_every_pod() {
+    // Most pods are the same in many compositions.
+    let mut starts = BTreeMap::new();
     for composition in manifests::all() {
         for (workload, template) in composition.roles() {
-            let mut given = variables(composition, template);
-            // The listeners get free ports on loopback. Weir requires API keys only for other addresses, so they are
-            // checked here.
-            let role = text(template, "/spec/containers/0/args/0");
-            assert!(!["api", "serve"].contains(&role) || given.contains_key("WEIR_API_KEYS"), "{}", id(workload));
-            for listener in ["WEIR_LISTEN", "WEIR_METRICS_LISTEN"] {
-                given.entry(listener.to_owned()).and_modify(|address| "127.0.0.1:0".clone_into(address));
-            }
-            if given["WEIR_DATABASE_URL"].starts_with("sqlite:") {
-                let file = given["WEIR_DATABASE_URL"].replace("/var/lib/weir/", "/no/such/folder/");
-                given.insert("WEIR_DATABASE_URL".to_owned(), file);
-            }
             let arguments = list(template, "/spec/containers/0/args").iter().filter_map(Value::as_str);
-            let folder = tempfile::tempdir().unwrap();
-            let mut start = Command::new(weir().unwrap());
-            start.args(arguments).current_dir(folder.path()).env_clear().envs(&given);
-            let output = start.output().unwrap();
-            // The program has accepted every setting and fails because there is no server.
-            let error = String::from_utf8_lossy(&output.stderr);
-            let expected = ["cannot reach Redis", "no PostgreSQL server answers", "no/such/folder"];
-            assert!(!output.status.success());
-            let is_expected = expected.iter().any(|one| error.contains(one));
-            assert!(is_expected, "{} of {}: {error}", id(workload), composition.name);
+            let start = (arguments.map(str::to_owned).collect::<Vec<_>>(), variables(composition, template));
+            starts.insert(start, format!("{} of {}", id(workload), composition.name));
         }
+    }
+    for ((arguments, mut given), pod) in starts {
+        // The listeners get free ports on loopback. Weir requires API keys only for other addresses, so they are
+        // checked here.
+        let serves = ["api", "serve"].contains(&&*arguments[0]);
+        assert!(!serves || given.contains_key("WEIR_API_KEYS"), "{pod}");
+        for listener in ["WEIR_LISTEN", "WEIR_METRICS_LISTEN"] {
+            given.entry(listener.to_owned()).and_modify(|address| "127.0.0.1:0".clone_into(address));
+        }
+        if given["WEIR_DATABASE_URL"].starts_with("sqlite:") {
+            let file = given["WEIR_DATABASE_URL"].replace("/var/lib/weir/", "/no/such/folder/");
+            given.insert("WEIR_DATABASE_URL".to_owned(), file);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        // Backups have a disk, which exists.
+        let here = |argument: &String| argument.replace("/backup", folder.path().to_str().unwrap());
+        let mut start = Command::new(weir().unwrap());
+        let arguments = arguments.iter().enumerate().map(|(n, one)| if n == 0 { one.clone() } else { here(one) });
+        let output = start.args(arguments).current_dir(folder.path()).env_clear().envs(&given).output().unwrap();
+        // The program has accepted every setting and fails because there is no server.
+        let error = String::from_utf8_lossy(&output.stderr);
+        let expected = ["cannot reach Redis", "no PostgreSQL server answers", "no/such/folder"];
+        assert!(!output.status.success());
+        assert!(expected.iter().any(|one| error.contains(one)), "{pod}: {error}");
     }
 }

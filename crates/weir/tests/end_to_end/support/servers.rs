@@ -46,6 +46,29 @@ pub(crate) async fn restored(file: &Path) -> String {
     database_url
 }
 
+/// A new role of the server.
+pub(crate) async fn role(kind: &str) -> String {
+    let name = format!("weir_role_{:016x}", rand::random::<u64>());
+    sql(&provided("WEIR_TEST_POSTGRES_URL"), &format!("CREATE ROLE {name} {kind}")).await;
+    name
+}
+
+/// A new database with this owner, restored from a dump by an administrator. Its URL has this user, who is a member of the
+/// owner. The commands are those of `docs/operations/backup.md`.
+pub(crate) async fn restored_for(file: &Path, owner: &str, user: &str) -> String {
+    let server = provided("WEIR_TEST_POSTGRES_URL");
+    let name = format!("weir_e2e_{:016x}", rand::random::<u64>());
+    run(Command::new(postgres_program("createdb")).args(["--maintenance-db", &server, "--owner", owner, &name])).await;
+    let (base, _) = server.rsplit_once('/').expect("the URL names a database");
+    let administered = format!("{base}/{name}");
+    let mut restore = Command::new(postgres_program("pg_restore"));
+    restore.args(["--no-owner", "--no-privileges", "--exit-on-error", "--role", owner, "--dbname", &administered]);
+    run(restore.arg(file)).await;
+    sql(&administered, &format!("GRANT {owner} TO {user}")).await;
+    let (_, address) = administered.rsplit_once('@').expect("the URL names a user");
+    format!("postgres://{user}@{address}")
+}
+
 /// Runs SQL on a database.
 pub(crate) async fn sql(database_url: &str, text: &str) {
     run(Command::new(postgres_program("psql")).args([
