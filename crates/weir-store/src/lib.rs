@@ -128,6 +128,8 @@ bundles! {
     RetentionStore: ActivityLog + Prune + TrafficLog;
     /// For [`refusals_of`].
     RefusalStore: History + TrafficLog;
+    /// For the watch over stalls.
+    WatchStore: Counters + Destinations + History + Outbox + Processes + TrafficLog;
     /// For alerts.
     AlertStore: Alerting + Destinations + Ingest + RefusalStore;
     /// Everything a backend offers.
