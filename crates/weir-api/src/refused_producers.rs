@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_line_a_minute_counts_the_requests_since_the_last_one() {
         let refused = RefusedProducers::default();
-        let at = |secs| Timestamp::from_secs(1_000 + secs);
+        let at = |secs: i64| Timestamp::from_secs(1_000 + secs);
         assert_eq!(refused.due(StatusCode::UNAUTHORIZED, at(0)), Some(1));
         for secs in 1..60 {
             assert_eq!(refused.due(StatusCode::UNAUTHORIZED, at(secs)), None);

@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn the_patterns_that_match_a_type_are_known() {
-        let of = |event_type| EventPattern::that_match(event_type).map(|pattern| pattern.to_string()).collect::<Vec<_>>();
+        let of =
+            |event_type| EventPattern::that_match(event_type).map(|pattern| pattern.to_string()).collect::<Vec<_>>();
         assert_eq!(of("video"), ["*", "video"]);
         assert_eq!(of("video.clip.cut"), ["*", "video.clip.cut", "video.*", "video.clip.*"]);
         assert_eq!(of("weir.backlog.high"), ["weir.backlog.high", "weir.*", "weir.backlog.*"]);

@@ -51,9 +51,14 @@ impl Fault {
         self.into_str()
     }
 
+    /// Every fault.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::iter()
+    }
+
     /// The fault with this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::iter().find(|fault| fault.as_str() == name)
+        Self::all().find(|fault| fault.as_str() == name)
     }
 
     /// In words, as the end of a sentence.

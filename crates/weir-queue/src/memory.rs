@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
-    DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published,
-    QueueProgress, QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
+    DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueProgress,
+    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.

@@ -11,7 +11,7 @@ use std::{
 
 use metrics::gauge;
 use weir_core::{Clock, DestinationId, Timestamp};
-use weir_store::{Counters, StoreResult, TRAFFIC_BUCKET, TrafficLog};
+use weir_store::{DeadLetterStore, StateCounts, StoreResult, TRAFFIC_BUCKET, Traffic};
 
 use crate::run_every::{Agent, run_every};
 
@@ -29,15 +29,15 @@ const SHARE: f64 = 0.05;
 const LOOKS: usize = 100;
 
 /// Counts the destinations with many new dead letters.
-pub struct DeadLetterMeter<S> {
-    store: Arc<S>,
+pub struct DeadLetterMeter {
+    store: Arc<dyn DeadLetterStore>,
     clock: Arc<dyn Clock>,
     /// The dead letters of each destination that had some, at several instants, oldest first.
     kept: VecDeque<(Timestamp, HashMap<DestinationId, u64>)>,
 }
 
-impl<S: Counters + TrafficLog + ?Sized + 'static> DeadLetterMeter<S> {
-    pub fn new(store: Arc<S>, clock: Arc<dyn Clock>) -> Self {
+impl DeadLetterMeter {
+    pub fn new(store: Arc<dyn DeadLetterStore>, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock, kept: VecDeque::new() }
     }
 
@@ -47,41 +47,44 @@ impl<S: Counters + TrafficLog + ?Sized + 'static> DeadLetterMeter<S> {
     }
 
     /// The number of destinations with many new dead letters.
-    pub async fn count(&mut self) -> StoreResult<usize> {
+    async fn count(&mut self) -> StoreResult<usize> {
         let now = self.clock.now();
-        let dead: HashMap<DestinationId, u64> = self
-            .store
-            .all_counts()
-            .await?
-            .into_iter()
-            .filter(|(_, counts)| counts.dead_letters() > 0)
-            .map(|(id, counts)| (id, counts.dead_letters()))
-            .collect();
-        while self.kept.len() > 1 && self.kept.front().is_some_and(|(at, _)| now.since(*at) > WINDOW) {
-            self.kept.pop_front();
-        }
-        let before = self.kept.front().map(|(_, before)| before);
-        // Since the first pass of this process, if it began later than an hour ago.
-        let is_new = |(id, dead): &(&DestinationId, &u64)| {
-            before.is_some_and(|before| dead.saturating_sub(before.get(id).copied().unwrap_or_default()) >= LEAST)
-        };
-        let suspects: Vec<DestinationId> = dead.iter().filter(is_new).map(|(id, _)| *id).collect();
-        if self.kept.back().is_none_or(|(at, _)| now.since(*at) >= KEPT_EVERY) {
-            self.kept.push_back((now, dead));
-        }
+        let suspects = self.suspects(self.store.all_counts().await?, now);
         let mut losing = suspects.len().saturating_sub(LOOKS);
         for id in suspects.into_iter().take(LOOKS) {
             let (from, to) = (now.before(WINDOW).floor(TRAFFIC_BUCKET), now.floor(TRAFFIC_BUCKET) + TRAFFIC_BUCKET);
-            let buckets = self.store.traffic(id, from, to, TRAFFIC_BUCKET).await?.buckets;
-            let sum = |of: fn(&weir_store::Traffic) -> u64| -> u64 { buckets.iter().map(|(_, of_bucket)| of(of_bucket)).sum() };
-            let (dead, delivered) = (sum(|traffic| traffic.dead), sum(|traffic| traffic.delivered));
-            losing += usize::from(dead as f64 > SHARE * (dead + delivered) as f64);
+            let history = self.store.traffic(id, from, to, TRAFFIC_BUCKET).await?;
+            losing += usize::from(is_losing(&history.buckets));
         }
         Ok(losing)
     }
+
+    /// The destinations with new dead letters. Keeps the counts, to compare later ones with.
+    fn suspects(&mut self, counts: HashMap<DestinationId, StateCounts>, now: Timestamp) -> Vec<DestinationId> {
+        let dead = counts.into_iter().map(|(id, counts)| (id, counts.dead_letters())).filter(|(_, dead)| *dead > 0);
+        let dead: HashMap<DestinationId, u64> = dead.collect();
+        while self.kept.len() > 1 && self.kept.front().is_some_and(|(at, _)| now.since(*at) > WINDOW) {
+            self.kept.pop_front();
+        }
+        // Since the first pass of this process, if it began later than an hour ago.
+        let before = self.kept.front().map(|(_, before)| before);
+        let new = |id, dead: u64| before.map_or(0, |before| dead.saturating_sub(before.get(id).copied().unwrap_or(0)));
+        let suspects = dead.iter().filter(|(id, dead)| new(id, **dead) >= LEAST).map(|(id, _)| *id).collect();
+        if self.kept.back().is_none_or(|(at, _)| now.since(*at) >= KEPT_EVERY) {
+            self.kept.push_back((now, dead));
+        }
+        suspects
+    }
 }
 
-impl<S: Counters + TrafficLog + ?Sized + 'static> Agent for DeadLetterMeter<S> {
+/// Whether more than [`SHARE`] of what ended is dead.
+fn is_losing(buckets: &[(Timestamp, Traffic)]) -> bool {
+    let dead: u64 = buckets.iter().map(|(_, traffic)| traffic.dead).sum();
+    let delivered: u64 = buckets.iter().map(|(_, traffic)| traffic.delivered).sum();
+    dead as f64 > SHARE * (dead + delivered) as f64
+}
+
+impl Agent for DeadLetterMeter {
     async fn make_pass(&mut self) {
         match self.count().await {
             Ok(losing) => gauge!("weir_dead_letter_destinations").set(losing as f64),
@@ -96,7 +99,7 @@ mod tests {
 
     use async_trait::async_trait;
     use weir_core::DeliveryState;
-    use weir_store::{Health, StateCounts, Traffic, TrafficHistory};
+    use weir_store::{Counters, Health, TrafficHistory, TrafficLog};
 
     use super::*;
 

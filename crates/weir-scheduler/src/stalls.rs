@@ -20,13 +20,12 @@ use std::{
 };
 
 use metrics::gauge;
-use strum::IntoEnumIterator as _;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
 use weir_core::{
-    Clock, DeliveryState, Destination, DestinationId, Timestamp,
+    Clock, DeliveryState, DestinationId, Timestamp,
     claim::ProcessId,
     stall::{Fault, Late, SHOWN_AFTER, STALLED_AFTER, Sight, StallReport, Track},
 };
@@ -326,7 +325,7 @@ impl StallWatch {
     /// Exports the report, logs a change, and hands it on.
     fn publish(&mut self, report: StallReport) {
         let stalled: HashMap<_, _> = report.stalled().collect();
-        for fault in Fault::iter() {
+        for fault in Fault::all() {
             let of = |fault: Fault, faults: &mut dyn Iterator<Item = Fault>| faults.filter(|of| *of == fault).count();
             let stalls = of(fault, &mut stalled.values().map(|late| late.fault));
             let behind = of(fault, &mut report.behind.values().copied());

@@ -69,8 +69,10 @@ mod writer;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sqlx::PgPool;
-use weir_store::{BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, WriteFailures};
+use sqlx::{PgPool, postgres::PgRow};
+use weir_store::{
+    BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, StoreResult, WriteFailures, rows::Row as _,
+};
 
 pub use open::{OpenError, Server};
 

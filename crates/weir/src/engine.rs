@@ -11,8 +11,8 @@ use weir_api::{
 use weir_core::{retention::Retention, stall::StallReport};
 use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
-    AlertPublisher, BacklogMeter, DeadLetterMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
-    Scheduler, StallWatch, Sweeper,
+    AlertPublisher, BacklogMeter, DeadLetterMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher,
+    Pruner, Replayer, Scheduler, StallWatch, Sweeper,
 };
 use weir_store::ProcessProfile;
 use weir_worker::{
@@ -277,12 +277,7 @@ impl Engine {
 }
 
 /// Starts the background tasks of a scheduler.
-fn schedule(
-    backends: &Backends,
-    retention: Retention,
-    stalls: watch::Receiver<Arc<StallReport>>,
-    working: &mut Stage,
-) {
+fn schedule(backends: &Backends, retention: Retention, stalls: watch::Receiver<Arc<StallReport>>, working: &mut Stage) {
     let (store, queue, clock) = (|| backends.store(), || backends.queue(), || backends.clock());
     macro_rules! run {
         ($agent:expr) => {{

@@ -12,12 +12,22 @@ type Firing = (&'static str, &'static str);
 const CAUSES: [(&str, &[Firing], Firing); 8] = [
     (
         "the workers are away",
-        &[("WeirDestinationsStalled", "no_worker"), ("WeirNoWorker", ""), ("WeirProcessDown", ""), ("WeirProcessesLost", "")],
+        &[
+            ("WeirDestinationsStalled", "no_worker"),
+            ("WeirNoWorker", ""),
+            ("WeirProcessDown", ""),
+            ("WeirProcessesLost", ""),
+        ],
         ("WeirDestinationsStalled", "no_worker"),
     ),
     (
         "Redis is away",
-        &[("WeirDestinationsStalled", "queue_away"), ("WeirRedisAway", ""), ("WeirProcessCutOff", ""), ("WeirStartsLate", "")],
+        &[
+            ("WeirDestinationsStalled", "queue_away"),
+            ("WeirRedisAway", ""),
+            ("WeirProcessCutOff", ""),
+            ("WeirStartsLate", ""),
+        ],
         ("WeirDestinationsStalled", "queue_away"),
     ),
     (
@@ -27,29 +37,39 @@ const CAUSES: [(&str, &[Firing], Firing); 8] = [
     ),
     (
         "the store is away",
-        &[("WeirStoreAway", ""), ("WeirDestinationsStalled", "store_slow"), ("WeirIngestErrors", ""), ("WeirProcessCutOff", ""), ("WeirProcessesLost", "")],
+        &[
+            ("WeirStoreAway", ""),
+            ("WeirDestinationsStalled", "store_slow"),
+            ("WeirIngestErrors", ""),
+            ("WeirProcessCutOff", ""),
+            ("WeirProcessesLost", ""),
+        ],
         ("WeirStoreAway", ""),
     ),
     (
         "the store is slow",
-        &[("WeirDestinationsBehind", "store_slow"), ("WeirCommitsSlow", ""), ("WeirScheduleLate", ""), ("WeirStartsLate", ""), ("WeirSlotsMissed", "")],
+        &[
+            ("WeirDestinationsBehind", "store_slow"),
+            ("WeirCommitsSlow", ""),
+            ("WeirScheduleLate", ""),
+            ("WeirStartsLate", ""),
+            ("WeirSlotsMissed", ""),
+        ],
         ("WeirDestinationsBehind", "store_slow"),
     ),
     (
         "receivers hang and hold all places",
-        &[("WeirDestinationsStalled", "workers_full"), ("WeirDestinationsBehind", "workers_full"), ("WeirPlacesFull", ""), ("WeirAtMaximum", ""), ("WeirStartsLate", "")],
+        &[
+            ("WeirDestinationsStalled", "workers_full"),
+            ("WeirDestinationsBehind", "workers_full"),
+            ("WeirPlacesFull", ""),
+            ("WeirAtMaximum", ""),
+            ("WeirStartsLate", ""),
+        ],
         ("WeirDestinationsStalled", "workers_full"),
     ),
-    (
-        "no process answers",
-        &[("WeirDown", ""), ("WeirNoApi", ""), ("WeirWatchBlind", "")],
-        ("WeirDown", ""),
-    ),
-    (
-        "the API is full",
-        &[("WeirShedding", ""), ("WeirIngestErrors", "")],
-        ("WeirShedding", ""),
-    ),
+    ("no process answers", &[("WeirDown", ""), ("WeirNoApi", ""), ("WeirWatchBlind", "")], ("WeirDown", "")),
+    ("the API is full", &[("WeirShedding", ""), ("WeirIngestErrors", "")], ("WeirShedding", "")),
 ];
 
 /// One matcher: `label="value"`, `label!="value"` or `label=~"expression"`.
@@ -85,7 +105,8 @@ fn one_cause_leaves_one_alert() {
     let config = yaml("deploy/prometheus/alertmanager.yaml").unwrap();
     let rules = config["inhibit_rules"].as_array().unwrap();
     for (cause, firing, left) in CAUSES {
-        let is_inhibited = |target: Firing| firing.iter().any(|source| rules.iter().any(|rule| inhibits(rule, *source, target)));
+        let is_inhibited =
+            |target: Firing| firing.iter().any(|source| rules.iter().any(|rule| inhibits(rule, *source, target)));
         let notified: Vec<Firing> = firing.iter().copied().filter(|alert| !is_inhibited(*alert)).collect();
         assert_eq!(notified, [left], "{cause}");
     }

@@ -146,7 +146,9 @@ fn cluster_wide_gauges_are_never_summed() -> anyhow::Result<()> {
         for gauge in CLUSTER_WIDE {
             for (at, _) in expr.match_indices(gauge) {
                 let before = expr[..at].trim_end_matches("min_over_time(");
-                let is_maximum = ["max(", "max by (namespace) (", "max by (namespace, cause) ("].iter().any(|max| before.ends_with(max));
+                let is_maximum = ["max(", "max by (namespace) (", "max by (namespace, cause) ("]
+                    .iter()
+                    .any(|max| before.ends_with(max));
                 assert!(is_maximum, "{name}: {gauge} without max");
             }
         }

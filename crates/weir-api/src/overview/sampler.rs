@@ -28,11 +28,7 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    pub(super) fn new(
-        store: SharedStore,
-        clock: Arc<dyn Clock>,
-        stalls: watch::Receiver<Arc<StallReport>>,
-    ) -> Self {
+    pub(super) fn new(store: SharedStore, clock: Arc<dyn Clock>, stalls: watch::Receiver<Arc<StallReport>>) -> Self {
         Self { store, clock, stalls, latest: RwLock::default(), taking: Mutex::default() }
     }
 

@@ -234,18 +234,22 @@ async fn a_fault_of_weir_is_the_reason_everywhere_and_the_estimate_follows_the_r
     assert!(rows[1]["drain_eta_s"].as_f64() < Some(1.0), "{}", rows[1]);
     let backlog = server.get(&format!("/v1/destinations/{stalled}/backlog")).await.expect(StatusCode::OK);
     assert!(backlog["drain_eta_s"].as_f64() > Some(5.0), "{backlog}");
-    let preview = |id: &str| server.post(&format!("/v1/destinations/{id}/preview"), json!({}));
-    let of_stalled = preview(&stalled).await.expect(StatusCode::OK);
+    let preview =
+        async |id: &str| server.post(&format!("/v1/destinations/{id}/preview"), json!({})).await.expect(StatusCode::OK);
+    let of_stalled = preview(&stalled).await;
     assert_eq!((&of_stalled["fault"], &of_stalled["drains"]), (&json!("no_worker"), &json!(true)), "{of_stalled}");
     assert!(of_stalled["now"]["drain_eta_s"].as_f64() > Some(5.0), "{of_stalled}");
-    assert_eq!(preview(&sound).await.expect(StatusCode::OK)["fault"], Value::Null);
+    assert_eq!(preview(&sound).await["fault"], Value::Null);
 
     // Half a minute later nothing is sent any more, so nobody knows when it drains.
     server.clock.advance(Duration::from_secs(40));
     report(Fault::QueueAway);
     let overview = server.overview("").await;
     let row = &overview["data"][0];
-    assert_eq!((&row["reason"], &row["drain_eta_s"], &row["drains"]), (&json!("queue_away"), &Value::Null, &Value::Null));
+    assert_eq!(
+        (&row["reason"], &row["drain_eta_s"], &row["drains"]),
+        (&json!("queue_away"), &Value::Null, &Value::Null)
+    );
     // The watch has ended: its last report says nothing any more.
     server.clock.advance(Duration::from_secs(40));
     assert_eq!(server.overview("").await["data"][0]["reason"], "limit");

@@ -135,8 +135,13 @@ fn stalls_after(progress_at: impl Fn(Timestamp) -> Progress, is_connecting: bool
 }
 
 /// The last slot began 60 s before `NOW`, and the next could have begun 40 s before it.
-const STUCK: Progress =
-    Progress { queued: 0, in_flight: 0, lowered_maximum: None, last_start: Some(Timestamp::from_secs(999_940)), next_start: Some(Timestamp::from_secs(999_960)) };
+const STUCK: Progress = Progress {
+    queued: 0,
+    in_flight: 0,
+    lowered_maximum: None,
+    last_start: Some(Timestamp::from_secs(999_940)),
+    next_start: Some(Timestamp::from_secs(999_960)),
+};
 
 #[test]
 fn a_stall_is_seen_within_the_threshold_and_one_pass() {
@@ -144,7 +149,8 @@ fn a_stall_is_seen_within_the_threshold_and_one_pass() {
     let queued = Progress { queued: 1, ..STUCK };
     assert_eq!(stalls_after(|_| queued, true), Some(20), "the workers may connect for 10 s");
     // Until second 20 it has no room.
-    let full = |now: Timestamp| Progress { in_flight: if now < NOW + Duration::from_secs(20) { 2 } else { 0 }, ..STUCK };
+    let full =
+        |now: Timestamp| Progress { in_flight: if now < NOW + Duration::from_secs(20) { 2 } else { 0 }, ..STUCK };
     assert_eq!(stalls_after(full, false), Some(28), "counted from the last look at which it had none");
 }
 
@@ -183,5 +189,5 @@ fn a_report_says_nothing_of_what_processes_may_see_differently_or_no_longer() {
     assert_eq!(report(20, true).stall_of(DestinationId::new(NOW, 8), NOW), Some(None));
     assert_eq!(report(9, true).fault_of(id, NOW), Some(Fault::NoWorker), "people see it before the alert");
     assert_eq!(report(9, true).stalled().count(), 0);
-    assert!(Fault::iter().all(|fault| Fault::named(fault.as_str()) == Some(fault)));
+    assert!(Fault::all().all(|fault| Fault::named(fault.as_str()) == Some(fault)));
 }

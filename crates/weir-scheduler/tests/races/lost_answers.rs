@@ -6,8 +6,7 @@ use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, claim::ClaimedDelivery};
 use weir_queue::{
     DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueProgress,
-    QueueResult,
-    Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake, memory::MemoryQueue,
+    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake, memory::MemoryQueue,
 };
 
 /// The result that the caller gets instead of the answer.

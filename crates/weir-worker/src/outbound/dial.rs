@@ -260,7 +260,8 @@ mod tests {
 
     #[test]
     fn only_the_allowed_addresses_of_a_name_are_dialled() {
-        let dialer = Dialer::new(AddressPolicy::default(), TlsRoots::none(), Duration::from_secs(1), Arc::new(FixedClock));
+        let dialer =
+            Dialer::new(AddressPolicy::default(), TlsRoots::none(), Duration::from_secs(1), Arc::new(FixedClock));
         let origin = Origin { tls: true, host: Host::Domain("mixed.example".into()), port: 443 };
         let kept = dialer.filtered(&ips("127.0.0.1 8.8.8.8 169.254.169.254 fd00::1 ::ffff:10.0.0.1"), &origin);
         assert_eq!(kept, Ok(vec!["8.8.8.8:443".parse().unwrap()]));

@@ -89,7 +89,10 @@ const GAUGES: &[(&str, &str)] = &[
         "Size of the database on disk without its write-ahead log, over all processes: use the max; plan the disk by it",
     ),
     ("weir_disk_bytes", "Size of the disk that holds the SQLite file"),
-    ("weir_disk_free_bytes", "Free space of the disk that holds the SQLite file; when it is used up, no event is accepted"),
+    (
+        "weir_disk_free_bytes",
+        "Free space of the disk that holds the SQLite file; when it is used up, no event is accepted",
+    ),
     (
         "weir_postgres_slot_bytes",
         "Write-ahead log that a replication slot of PostgreSQL keeps, over all processes: use the max; it grows while nobody reads the slot",

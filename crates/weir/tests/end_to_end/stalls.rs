@@ -39,7 +39,13 @@ async fn sees_none(app: &App) {
 
 async fn alerts(api: &App) -> Vec<Value> {
     let events = api.get("/v1/events?type=weir.destination.*&include=data").await;
-    events["data"].as_array().unwrap().iter().rev().map(|event| json!([event["type"], event["data"]["cause"]])).collect()
+    events["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .rev()
+        .map(|event| json!([event["type"], event["data"]["cause"]]))
+        .collect()
 }
 
 /// A fleet whose destination sends ten a second, with a long backlog.
@@ -84,7 +90,8 @@ async fn a_worker_that_dies_during_a_backlog_is_seen() {
     assert_eq!(api.metric("weir_destinations_stalled").await, 0.0);
     worker.kill().await;
     see(&[&api, &scheduler], "no_worker", 1.0).await;
-    let preview = api.request(reqwest::Method::POST, &format!("/v1/destinations/{id}/preview"), Some(json!({}))).await.1;
+    let preview =
+        api.request(reqwest::Method::POST, &format!("/v1/destinations/{id}/preview"), Some(json!({}))).await.1;
     assert_eq!((&preview["fault"], &preview["now"]["drain_eta_s"]), (&json!("no_worker"), &Value::Null), "{preview}");
     let _worker = fleet.launch("worker").await;
     receiver.wait_for("/dies", receiver.count("/dies") + 10, SECOND * 60).await;
