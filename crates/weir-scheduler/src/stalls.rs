@@ -30,7 +30,7 @@ use weir_core::{
     stall::{Fault, Late, SHOWN_AFTER, STALLED_AFTER, Sight, StallReport, Track},
 };
 use weir_queue::{QueueProgress, SharedQueue};
-use weir_store::{DEAD_AFTER, ProcessBeat, RunningProcess, StoreResult, TRAFFIC_BUCKET, WatchStore};
+use weir_store::{DEAD_AFTER, ProcessBeat, RunningProcess, StoreError, StoreResult, TRAFFIC_BUCKET, WatchStore};
 
 use self::facts::{Read, Recorded, owes, unused};
 
@@ -40,6 +40,8 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause after a pass is this many times its duration, so that passes take at most a twentieth of a connection.
 const PAUSES: u32 = 20;
+/// The round trips to the store that a pass waits for, one after the other.
+const ROUND_TRIPS: u32 = 6;
 /// Destinations that are looked at in one pass: the queue is asked about them, in calls of 200 that take a millisecond.
 const LOOKS: usize = 1_000;
 /// Destinations with due deliveries that are read in one statement.
@@ -69,6 +71,8 @@ pub struct StallWatch {
     began: Timestamp,
     /// When the last pass read the store.
     read_at: Timestamp,
+    /// How long the store took for the last check.
+    round_trip: Duration,
     /// The destinations that owe something.
     watched: HashMap<DestinationId, Watched>,
     /// The beats of the processes, and when each was seen to change.
@@ -102,7 +106,8 @@ impl StallWatch {
         let (report, reports) = watch::channel(Arc::default());
         let began = clock.now();
         let (watched, beats, logged) = (HashMap::new(), HashMap::new(), BTreeSet::new());
-        (Self { store, queue, clock, report, began, read_at: began, watched, beats, logged }, reports)
+        let round_trip = Duration::ZERO;
+        (Self { store, queue, clock, report, began, read_at: began, round_trip, watched, beats, logged }, reports)
     }
 
     /// Makes passes until `shutdown` resolves.
@@ -111,7 +116,9 @@ impl StallWatch {
             loop {
                 let began = Instant::now();
                 self.pass().await;
-                sleep((began.elapsed() * PAUSES).clamp(INTERVAL, LONGEST_INTERVAL)).await;
+                // What a pass costs, not what it waits for a store that is far away.
+                let cost = began.elapsed().saturating_sub(self.round_trip * ROUND_TRIPS);
+                sleep((cost * PAUSES).clamp(INTERVAL, LONGEST_INTERVAL)).await;
             }
         };
         tokio::select! {
@@ -135,13 +142,19 @@ impl StallWatch {
 
     async fn read(&mut self) -> StoreResult<Read> {
         let (store, now) = (Arc::clone(&self.store), self.clock.now());
-        let began = Instant::now();
-        store.check().await?;
-        let is_slow = began.elapsed() > SLOW;
-        let (works, schedules) = self.roles(&*store, now).await?;
-        let counts = store.all_counts().await?;
         let measured_from = now.before(MEASURED).floor(TRAFFIC_BUCKET);
-        let traffic = store.recent_traffic(measured_from).await?;
+        let check = async {
+            let began = Instant::now();
+            store.check().await.map(|()| began.elapsed())
+        };
+        let processes = async { Ok::<_, StoreError>((store.running_processes().await?, store.processes().await?)) };
+        let numbers =
+            async { Ok::<_, StoreError>((store.all_counts().await?, store.recent_traffic(measured_from).await?)) };
+        // At the same time: a slow store must not delay the alert about it.
+        let (took, (processes, beats), (counts, traffic)) = tokio::try_join!(check, processes, numbers)?;
+        self.round_trip = took;
+        let is_slow = took > SLOW;
+        let (works, schedules) = self.roles(&processes, beats, now);
         let owing: Vec<DestinationId> = counts.iter().filter(|(_, counts)| owes(counts)).map(|(id, _)| *id).collect();
         let destinations = store.destinations(&owing).await?.into_iter().flatten();
         let destinations: HashMap<_, _> = destinations.map(|destination| (destination.id, destination)).collect();
@@ -167,8 +180,7 @@ impl StallWatch {
 
     /// Whether a worker and a scheduler run. The row of a process that died stays until another one declares it dead, so
     /// its beat counts.
-    async fn roles(&mut self, store: &dyn WatchStore, now: Timestamp) -> StoreResult<(bool, bool)> {
-        let (processes, beats) = (store.running_processes().await?, store.processes().await?);
+    fn roles(&mut self, processes: &[RunningProcess], beats: Vec<ProcessBeat>, now: Timestamp) -> (bool, bool) {
         self.beats.retain(|id, _| beats.iter().any(|beat| beat.id == *id));
         for ProcessBeat { id, beat } in beats {
             let known = self.beats.entry(id).or_insert((beat, now));
@@ -184,7 +196,7 @@ impl StallWatch {
             process.profile.as_ref().is_none_or(|profile| !roles.contains(&profile.role.as_str()))
         };
         let any = |others: [&str; 2]| processes.iter().any(|process| lives(process) && has_other_role(process, others));
-        Ok((any(["api", "scheduler"]), any(["api", "worker"])))
+        (any(["api", "scheduler"]), any(["api", "worker"]))
     }
 
     /// Follows what is recorded of the destinations that owe something, and forgets the others.
