@@ -226,12 +226,12 @@ impl StallReport {
     /// Whether the destination is stalled. `None`: not known, also of a start that is late but not yet by so much that
     /// every process sees a stall.
     pub fn stall_of(&self, id: DestinationId, now: Timestamp) -> Option<Option<Late>> {
-        if !self.is_complete || now.since(self.at) > Self::VALID {
+        if now.since(self.at) > Self::VALID {
             return None;
         }
         match self.late.get(&id) {
             Some(late) => (self.at.since(late.since) >= STALLED_AFTER).then_some(Some(*late)),
-            None => Some(None),
+            None => self.is_complete.then_some(None),
         }
     }
 

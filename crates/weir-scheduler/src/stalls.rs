@@ -40,8 +40,6 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause after a pass is this many times its duration, so that passes take at most a twentieth of a connection.
 const PAUSES: u32 = 20;
-/// The round trips to the store that a pass waits for, one after the other.
-const ROUND_TRIPS: u32 = 6;
 /// Destinations that are looked at in one pass: the queue is asked about them, in calls of 200 that take a millisecond.
 const LOOKS: usize = 1_000;
 /// Destinations with due deliveries that are read in one statement.
@@ -116,9 +114,9 @@ impl StallWatch {
             loop {
                 let began = Instant::now();
                 self.pass().await;
-                // What a pass costs, not what it waits for a store that is far away.
-                let cost = began.elapsed().saturating_sub(self.round_trip * ROUND_TRIPS);
-                sleep((cost * PAUSES).clamp(INTERVAL, LONGEST_INTERVAL)).await;
+                // A slow store makes passes long, and must not delay the alert about it.
+                let pause = if self.round_trip > SLOW { INTERVAL } else { began.elapsed() * PAUSES };
+                sleep(pause.clamp(INTERVAL, LONGEST_INTERVAL)).await;
             }
         };
         tokio::select! {
