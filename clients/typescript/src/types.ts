@@ -539,9 +539,19 @@ export interface OverviewRow {
   drain_eta_s: number | null;
   drains: boolean | null;
   /** Why it is not faster; null: nothing waits. */
-  reason: "limit" | "slow" | "held" | "breaker" | "paused" | "ordered" | "refused_within_limit" | null;
+  reason: "limit" | "slow" | "held" | "breaker" | "paused" | "ordered" | "refused_within_limit" | Fault | null;
   refused_within_limit: RefusedWithinLimit | null;
 }
+
+/** Why Weir itself does not send, or not as fast as it may. */
+export type Fault =
+  | "queue_away"
+  | "store_slow"
+  | "no_worker"
+  | "no_scheduler"
+  | "workers_full"
+  | "not_started"
+  | "not_published";
 
 /** The receiver refuses sends that keep the limits; `setting` of `value` helps. */
 export interface RefusedWithinLimit {
@@ -569,6 +579,7 @@ export interface Estimate {
 export interface Preview extends Estimate {
   /** The same with the current limits. */
   now: Estimate;
+  fault: Fault | null;
 }
 
 /** A store or a queue. */

@@ -89,9 +89,14 @@ pub struct OverviewRow {
     pub drains: Option<bool>,
     /// Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     /// the limit, it is held, deliveries wait for
-    /// earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Null: nothing waits, or only for
-    /// its retry.
-    #[schema(pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|limit)$", example = "limit")]
+    /// earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Or Weir itself does not send, or not
+    /// as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
+    /// no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
+    /// only for its retry.
+    #[schema(
+        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        example = "limit"
+    )]
     pub reason: Option<String>,
     /// Refusals within the limit, also while nothing waits; null if none are known.
     pub refused_within_limit: Option<RefusedWithinLimit>,
@@ -189,6 +194,13 @@ pub struct Preview {
     #[serde(flatten)]
     pub proposed: Forecast,
     pub now: Forecast,
+    /// Why Weir itself does not send, or not as fast as it may; null if it does. The backlog then drains by the recent
+    /// rate, if that is lower than what the settings allow.
+    #[schema(
+        pattern = "^(queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        example = json!(null)
+    )]
+    pub fault: Option<String>,
 }
 
 /// How a destination would send its backlog.

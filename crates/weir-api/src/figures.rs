@@ -8,6 +8,7 @@ use weir_core::{
     Condition, DeliveryState, Destination, Limiter, RateLimits, Timestamp,
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
+    stall::Fault,
 };
 use weir_store::StateCounts;
 
@@ -32,6 +33,8 @@ pub(crate) struct Measured {
     pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit, as far as is known.
     pub(crate) refusals: Option<Refusals>,
+    /// Why Weir itself does not send, or not as fast as it may.
+    pub(crate) fault: Option<Fault>,
 }
 
 /// The figures of a destination.
@@ -69,6 +72,8 @@ pub(crate) enum Reason {
     /// The destination answers slowly: `max_in_flight` is reached below the limit.
     Slow,
     Limit,
+    /// Weir itself does not send, or not as fast as it may.
+    Fault(Fault),
 }
 
 impl Reason {
@@ -81,6 +86,7 @@ impl Reason {
             Self::Ordered => "ordered",
             Self::Slow => "slow",
             Self::Limit => "limit",
+            Self::Fault(fault) => fault.as_str(),
         }
     }
 }
@@ -111,10 +117,21 @@ impl Measured {
         Forecast::new(&limiter, answers, now)
     }
 
-    /// When the backlog becomes empty, according to the forecast.
+    /// When the backlog becomes empty, according to the forecast. By a fault of Weir less is sent, and nobody knows when
+    /// that ends: then according to the recent rate.
     pub(crate) fn drain(&self, forecast: &Forecast) -> Drain {
-        let inflow_per_s = steady_inflow(self.older_arrivals_per_s, self.newer_arrivals_per_s);
-        forecast.drain(self.counts.waiting(), inflow_per_s)
+        let (waiting, inflow_per_s) =
+            (self.counts.waiting(), steady_inflow(self.older_arrivals_per_s, self.newer_arrivals_per_s));
+        let drain = forecast.drain(waiting, inflow_per_s);
+        if self.fault.is_none() || waiting == 0 {
+            return drain;
+        }
+        let after = Duration::try_from_secs_f64(waiting as f64 / (self.achieved_per_s - inflow_per_s)).ok();
+        match after {
+            _ if self.achieved_per_s <= 0.0 => Drain::Unknown,
+            Some(after) => drain.after().map_or(Drain::After(after), |at_limit| Drain::After(after.max(at_limit))),
+            None => Drain::Never,
+        }
     }
 }
 
@@ -154,8 +171,10 @@ impl Figures {
 
 fn reason(destination: &Destination, measured: &Measured, utilisation: Option<f64>, now: Timestamp) -> Option<Reason> {
     let counts = &measured.counts;
+    let fault = measured.fault.map(Reason::Fault);
     if counts.waiting() == 0 {
-        return None;
+        // All of it may be claimed, in permits that nobody uses.
+        return fault.filter(|_| counts.of(DeliveryState::Delivering) > 0);
     }
     let settings = &destination.settings;
     let is_full = counts.of(DeliveryState::Delivering) >= u64::from(settings.max_in_flight);
@@ -165,6 +184,7 @@ fn reason(destination: &Destination, measured: &Measured, utilisation: Option<f6
         () if destination.is(Condition::Breaker, now) => Some(Reason::Breaker),
         () if measured.refusals.is_some() => Some(Reason::RefusedWithinLimit),
         () if destination.is(Condition::Held, now) => Some(Reason::Held),
+        () if fault.is_some() => fault,
         () if is_at_limit => Some(Reason::Limit),
         () if is_full => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
@@ -183,6 +203,9 @@ fn drain(
     now: Timestamp,
 ) -> Drain {
     let limits = &destination.settings.rate_limits;
+    if matches!(reason, Some(Reason::Fault(_))) {
+        return measured.drain(forecast);
+    }
     // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
     let is_unbounded = limits.is_unlimited() || reason == Some(Reason::Slow);
     let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && measured.answer_time.is_none());

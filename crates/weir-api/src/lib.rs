@@ -55,6 +55,7 @@ mod openapi;
 mod overview;
 mod problem;
 mod readers;
+mod refused_producers;
 mod request_id;
 mod resources;
 mod routes;

@@ -22,6 +22,7 @@ use crate::{
     browser_headers,
     meters::{DURATION, REQUESTS},
     problem::ApiResult,
+    refused_producers::RefusedProducers,
     request_id::RequestId,
     state::Api,
 };
@@ -31,11 +32,12 @@ use crate::{
 pub(crate) struct Observer {
     pub(crate) api: Api,
     meters: Arc<Meters>,
+    refused_producers: Arc<RefusedProducers>,
 }
 
 impl Observer {
     pub(crate) fn of(api: Api) -> Self {
-        Self { api, meters: Arc::default() }
+        Self { api, meters: Arc::default(), refused_producers: Arc::default() }
     }
 }
 
@@ -83,7 +85,7 @@ impl Meters {
 }
 
 pub(crate) async fn observe(State(observer): State<Observer>, mut request: Request, next: Next) -> Response {
-    let Observer { api, meters } = observer;
+    let Observer { api, meters, refused_producers } = observer;
     let began = api.clock.now();
     let request_id = RequestId::give(&mut request);
     let method = method_name(request.method());
@@ -98,7 +100,9 @@ pub(crate) async fn observe(State(observer): State<Observer>, mut request: Reque
     }
     browser_headers::add(&mut response, is_guarded);
     let route = route.as_ref().map_or("unmatched", MatchedPath::as_str);
-    meters.record(route, method, response.status(), api.clock.now().since(began).as_secs_f64());
+    let ended = api.clock.now();
+    meters.record(route, method, response.status(), ended.since(began).as_secs_f64());
+    refused_producers.note(route, method, response.status(), ended);
     request_id.answer(response, route)
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{refusals::Refusals, time::Timestamp};
+use crate::{refusals::Refusals, stall::Late, time::Timestamp};
 
 /// A backlog has cleared when each of its measures is below this fraction of its threshold. A backlog that stays close
 /// to a threshold would otherwise raise and clear its alert again and again.
@@ -94,6 +94,8 @@ pub struct DestinationStatus {
     pub dead: u64,
     /// Refusals within the limit. `None`: not looked at, so nothing is known of them.
     pub refused: Option<Option<Refusals>>,
+    /// A start that is late by Weir's fault. `None`: nothing is known.
+    pub stalled: Option<Option<Late>>,
 }
 
 /// The alerts that have been raised for a destination. The default is none.
@@ -108,6 +110,8 @@ pub struct AlertState {
     /// Absent in states that an earlier version recorded.
     #[serde(default)]
     refused: bool,
+    #[serde(default)]
+    stalled: bool,
 }
 
 /// A measure of a backlog that is above its threshold.
@@ -139,6 +143,10 @@ pub enum Alert {
     Refused(Refusals),
     /// It no longer does.
     Admitted,
+    /// Deliveries are due, the limits allow them, and none starts.
+    Stalled(Late),
+    /// It is sent to again.
+    Recovered,
 }
 
 impl Alert {
@@ -153,6 +161,8 @@ impl Alert {
             Self::Dead { .. } => DEAD,
             Self::Refused(_) => "weir.destination.refused",
             Self::Admitted => "weir.destination.admitted",
+            Self::Stalled(_) => "weir.destination.stalled",
+            Self::Recovered => "weir.destination.recovered",
         }
     }
 }
@@ -197,6 +207,12 @@ impl AlertState {
             (Some(None), true) => alerts.push(Alert::Admitted),
             _ => {}
         }
+        // One alert when a stall begins, and one when it has ended.
+        match (status.stalled, self.stalled) {
+            (Some(Some(late)), false) => alerts.push(Alert::Stalled(late)),
+            (Some(None), true) => alerts.push(Alert::Recovered),
+            _ => {}
+        }
         alerts
     }
 
@@ -223,6 +239,8 @@ impl AlertState {
             Alert::Dead { new } => Self { dead: self.dead + new, dead_at: Some(now), ..self },
             Alert::Refused(_) => Self { refused: true, ..self },
             Alert::Admitted => Self { refused: false, ..self },
+            Alert::Stalled(_) => Self { stalled: true, ..self },
+            Alert::Recovered => Self { stalled: false, ..self },
         }
     }
 }
@@ -249,7 +267,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::refusals::{Cause, Remedy};
+    use crate::{
+        refusals::{Cause, Remedy},
+        stall::Fault,
+    };
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
@@ -358,6 +379,25 @@ mod tests {
         ];
         for (refused, expected) in steps {
             assert_eq!(raise(&mut state, &policy(), &status(refused), NOW), expected, "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_stall_raises_one_alert_when_it_begins_and_one_when_it_ends() {
+        let late = Late { since: NOW, fault: Fault::NoWorker };
+        let status = |stalled| DestinationStatus { stalled, ..DestinationStatus::default() };
+        let mut state = AlertState::default();
+        let steps = [
+            (Some(None), vec![]),
+            (Some(Some(late)), vec!["weir.destination.stalled"]),
+            (Some(Some(Late { fault: Fault::QueueAway, ..late })), vec![]),
+            // This process began a moment ago.
+            (None, vec![]),
+            (Some(None), vec!["weir.destination.recovered"]),
+            (Some(None), vec![]),
+        ];
+        for (stalled, expected) in steps {
+            assert_eq!(raise(&mut state, &policy(), &status(stalled), NOW), expected, "{stalled:?}");
         }
     }
 

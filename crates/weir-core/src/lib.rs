@@ -36,6 +36,7 @@ pub mod replay_share;
 pub mod retention;
 pub mod retry;
 pub mod signing;
+pub mod stall;
 pub mod time;
 pub mod trace;
 

@@ -225,6 +225,11 @@ impl Limiter {
         self.held_until
     }
 
+    /// When the last slot began.
+    pub fn last_start(&self) -> Option<Timestamp> {
+        self.last_start
+    }
+
     /// The width of the destination's slots.
     pub fn slot_width(&self) -> Duration {
         limit::slot_width(self.cursors.iter().map(|cursor| &cursor.limit), self.min_interval)

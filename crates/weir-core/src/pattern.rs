@@ -27,6 +27,15 @@ pub enum EventPattern {
 }
 
 impl EventPattern {
+    /// Every pattern that matches an event type: as many as the type has parts, and one more.
+    pub fn that_match(event_type: &str) -> impl Iterator<Item = Self> {
+        let prefixes = event_type.match_indices('.').map(|(at, _)| Self::Prefix(event_type[..=at].to_owned()));
+        [Self::Any, Self::Exact(event_type.to_owned())]
+            .into_iter()
+            .chain(prefixes)
+            .filter(move |pattern| pattern.matches(event_type))
+    }
+
     /// Whether the pattern names Weir's own operational events.
     pub fn is_operational(&self) -> bool {
         match self {
@@ -93,6 +102,15 @@ mod tests {
             assert_eq!(parsed.matches(event_type), expected, "{pattern} on {event_type}");
             assert_eq!(parsed.to_string(), pattern);
         }
+    }
+
+    #[test]
+    fn the_patterns_that_match_a_type_are_known() {
+        let of =
+            |event_type| EventPattern::that_match(event_type).map(|pattern| pattern.to_string()).collect::<Vec<_>>();
+        assert_eq!(of("video"), ["*", "video"]);
+        assert_eq!(of("video.clip.cut"), ["*", "video.clip.cut", "video.*", "video.clip.*"]);
+        assert_eq!(of("weir.backlog.high"), ["weir.backlog.high", "weir.*", "weir.backlog.*"]);
     }
 
     #[test]

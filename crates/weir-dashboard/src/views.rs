@@ -1,6 +1,7 @@
 //! What several pages show of the API's answers.
 
 use weir_api_types::{Binding, BriefDestination, Destination, OtherBinding, OverviewRow, RateLimit, WaitsFor};
+use weir_core::stall::Fault;
 
 use crate::{
     extend::extend,
@@ -116,7 +117,7 @@ extend! {
                 Some("breaker") => "The breaker is open: the receiver fails",
                 Some("paused") => "It is paused",
                 Some("ordered") => "Deliveries wait for an earlier one of the same key",
-                _ => "",
+                reason => reason.and_then(Fault::named).map_or("", Fault::sentence),
             }
         }
 
@@ -124,6 +125,7 @@ extend! {
         fn reason_tone(&self) -> &'static str {
             match self.reason.as_deref() {
                 Some("breaker") => "bad",
+                Some(reason) if Fault::named(reason).is_some() => "bad",
                 Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",
                 _ => "calm",
             }

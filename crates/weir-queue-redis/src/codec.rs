@@ -13,6 +13,7 @@ use weir_core::{
     event::EventBody,
     limit::MinInterval,
     limiter::{LimitCursor, LimiterParts},
+    stall::Progress,
 };
 use weir_queue::{JobLease, PermitId};
 
@@ -190,6 +191,17 @@ impl AnswerReader {
     /// A time; also `None` where the script answered nil.
     pub(crate) fn next_time(&mut self) -> Option<Timestamp> {
         self.next_int().map(from_micros)
+    }
+
+    /// How far one destination has come, as `progress.lua` answers it.
+    pub(crate) fn next_progress(&mut self) -> Option<Progress> {
+        Some(Progress {
+            queued: self.next_int()?.try_into().ok()?,
+            in_flight: self.next_int()?.try_into().ok()?,
+            lowered_maximum: Some(self.next_int()?.try_into().ok()?).filter(|most| *most > 0),
+            last_start: self.next_time(),
+            next_start: self.next_time(),
+        })
     }
 
     pub(crate) fn next_admitted(&mut self) -> Option<Admitted> {

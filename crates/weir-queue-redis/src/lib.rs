@@ -4,8 +4,8 @@
 //! `clock` is the time of the server in this process. `client` calls the scripts, `batcher` collects what goes in one
 //! call, `notifications` come from other processes, and `tidying` drops the expired state of dead workers. `scripts` has
 //! the texts, and the head of each says what it does: `admit`, `begin`, `change_terms`, `claim`, `depths`, `hold`,
-//! `orphaned`, `publish`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the parts that they share, `arguments`,
-//! `entries`, `holders`, `limiter`, `permits`, `shard`.
+//! `orphaned`, `progress`, `publish`, `settle`, `take_slot`, `tidy`, `wake`, `withdraw`, and the parts that they share,
+//! `arguments`, `entries`, `holders`, `limiter`, `permits`, `shard`, `untaken`.
 //!
 //! Every operation is one Lua script on one shard (`scripts/`), with the same meaning as `weir_queue::memory`'s job
 //! table. The server's clock is the clock; [`RedisClock`] carries it into the process. Redis is a cache of the store:

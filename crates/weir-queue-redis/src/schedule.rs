@@ -1,13 +1,15 @@
 //! The queue for schedulers and producers: wakes, edits, holds, and claims of due jobs.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use weir_core::{Clock as _, Destination, DestinationId, claim::ClaimedDelivery};
-use weir_queue::{DueJobs, Hold, JobLease, Publication, Published, QueueResult, Schedule, TermsChange, Wake};
+use weir_core::{Clock as _, Destination, DestinationId, claim::ClaimedDelivery, stall::Progress};
+use weir_queue::{
+    DueJobs, Hold, JobLease, Publication, Published, QueueProgress, QueueResult, Schedule, TermsChange, Wake,
+};
 
 use crate::{
     RedisQueue,
@@ -53,6 +55,31 @@ impl Schedule for RedisQueue {
         let calls: Vec<Call> = Shard::all().map(|shard| self.client.begin_shard(shard)).collect();
         self.client.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))?;
         Ok(())
+    }
+
+    async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress> {
+        // A shard without any of them is asked too, for the oldest permit that no worker has taken.
+        let mut batches = by_shard(ids.iter().copied().enumerate(), |(_, id)| *id);
+        let asked: HashSet<Shard> = batches.iter().map(|(shard, _)| *shard).collect();
+        batches.extend(Shard::all().filter(|shard| !asked.contains(shard)).map(|shard| (shard, Vec::new())));
+        let call = |(shard, batch): &(Shard, Vec<(usize, DestinationId)>)| {
+            let mut call = self.client.new_call(*shard, Operation::Progress);
+            for (_, id) in batch {
+                call.destination(*id);
+            }
+            call
+        };
+        let calls: Vec<Call> = batches.iter().map(call).collect();
+        let mut progress = QueueProgress { of: vec![Progress::default(); ids.len()], ..QueueProgress::default() };
+        for ((_, batch), answered) in batches.iter().zip(self.client.call_all(&calls).await) {
+            let mut values = answered?.values;
+            let untaken_for = Duration::from_micros(values.next_u64().ok_or_else(unexpected)?);
+            progress.untaken_for = progress.untaken_for.max(untaken_for);
+            for (at, _) in batch {
+                progress.of[*at] = values.next_progress().ok_or_else(unexpected)?;
+            }
+        }
+        Ok(progress)
     }
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {

@@ -66,6 +66,7 @@ pub(crate) enum Operation {
     Entries,
     Tidy,
     Depths,
+    Progress,
 }
 
 macro_rules! lua {
@@ -76,11 +77,14 @@ macro_rules! lua {
 
 const ARGUMENTS: &str = lua!("arguments");
 const LIMITER: &str = lua!("limiter");
+const UNTAKEN: &str = lua!("untaken");
 
 /// The parts that scripts use besides the shard and the arguments.
 const PLAIN: &[&str] = &[];
 const LIMITING: &[&str] = &[LIMITER];
 const ISSUING: &[&str] = &[LIMITER, lua!("permits")];
+const COUNTING: &[&str] = &[UNTAKEN];
+const WATCHING: &[&str] = &[LIMITER, UNTAKEN];
 
 impl Operation {
     /// The parts of its script, and the operation itself.
@@ -100,7 +104,8 @@ impl Operation {
             Self::Withdraw => (PLAIN, lua!("withdraw")),
             Self::Entries => (PLAIN, lua!("entries")),
             Self::Tidy => (PLAIN, lua!("tidy")),
-            Self::Depths => (PLAIN, lua!("depths")),
+            Self::Depths => (COUNTING, lua!("depths")),
+            Self::Progress => (WATCHING, lua!("progress")),
         }
     }
 

@@ -7,6 +7,7 @@
 mod edits;
 mod fast_path;
 mod holds;
+mod progress;
 mod room;
 mod schedule;
 mod slots;
@@ -36,7 +37,7 @@ use weir_core::{
     signing::{Secret, Signing},
 };
 
-pub use self::{edits::*, fast_path::*, holds::*, room::*, schedule::*, slots::*, spacing::*};
+pub use self::{edits::*, fast_path::*, holds::*, progress::*, room::*, schedule::*, slots::*, spacing::*};
 use crate::{
     DueJobs, HandedBack, Hold, JobLease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
     Terms, TermsChange, Wake,
@@ -304,6 +305,9 @@ impl Subject {
 macro_rules! queue_conformance {
     ($subject:path) => {
         $crate::queue_conformance!(@each $subject,
+            the_progress_says_what_is_queued_in_flight_and_when_the_next_slot_opens,
+            an_unknown_destination_has_made_no_progress,
+            a_hold_and_a_permit_that_nobody_takes_show_in_the_progress,
             a_woken_job_is_claimed_once,
             a_claim_waits_for_a_wake,
             a_wake_pulls_a_parked_job_forward,

@@ -39,6 +39,7 @@ use weir_core::{
     breaker::BreakerState,
     claim::{Claim, ClaimedDelivery, ProcessId},
     plan::NextRun,
+    stall::Progress,
 };
 
 /// A permit whose slot would start later than this from now is withdrawn, because it would only wait in the worker.
@@ -281,6 +282,15 @@ pub struct HandedBack {
     pub crowded: bool,
 }
 
+/// What the queue knows of some destinations, for the watch over stalls.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QueueProgress {
+    /// How long the oldest permit that no worker has taken has waited.
+    pub untaken_for: Duration,
+    /// In the order of the request; the default for a destination that the queue does not know.
+    pub of: Vec<Progress>,
+}
+
 /// The interface for schedulers and producers.
 #[async_trait]
 pub trait Schedule {
@@ -302,6 +312,9 @@ pub trait Schedule {
 
     /// Returns when the queue can be reached.
     async fn check(&self) -> QueueResult<()>;
+
+    /// How far these destinations have come. Changes nothing.
+    async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress>;
 
     /// Publishes permits and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 
 use crate::{
-    DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueResult,
-    Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
+    DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueProgress,
+    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -103,6 +103,13 @@ impl Schedule for MemoryQueue {
 
     async fn check(&self) -> QueueResult<()> {
         Ok(())
+    }
+
+    async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress> {
+        let now = self.clock.now();
+        let table = self.table.lock();
+        let untaken_for = table.oldest_untaken().map_or(Duration::ZERO, |at| now.since(at));
+        Ok(QueueProgress { untaken_for, of: ids.iter().map(|id| table.progress(*id, now)).collect() })
     }
 
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {

@@ -10,11 +10,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use metrics::counter;
 use serde_json::json;
+use tokio::sync::watch;
 use weir_core::{
     Clock, Destination, DestinationId, EventId, Period, Timestamp,
     alert::{Alert, AlertPolicy, AlertState, DEAD, DestinationStatus},
     event::{DeliveryOptions, Event, EventBody},
     refusals::Refusals,
+    stall::StallReport,
 };
 use weir_queue::{SharedQueue, Wake};
 use weir_store::{AlertStore, Condition, Ingested, NewEvent, RefusalWatch};
@@ -37,6 +39,8 @@ pub struct AlertPublisher {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     refusals: RefusalWatch,
+    /// What the watch over stalls of this process found last.
+    stalls: watch::Receiver<Arc<StallReport>>,
 }
 
 /// The alerts about one destination.
@@ -49,8 +53,13 @@ struct AlertUpdate {
 }
 
 impl AlertPublisher {
-    pub fn new(store: Arc<dyn AlertStore>, queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        Self { store, queue, clock, refusals: RefusalWatch::default() }
+    pub fn new(
+        store: Arc<dyn AlertStore>,
+        queue: SharedQueue,
+        clock: Arc<dyn Clock>,
+        stalls: watch::Receiver<Arc<StallReport>>,
+    ) -> Self {
+        Self { store, queue, clock, refusals: RefusalWatch::default(), stalls }
     }
 
     /// Makes a pass at once and then every two seconds until `shutdown` resolves.
@@ -71,6 +80,8 @@ impl AlertPublisher {
         let policy = self.store.alert_policy().await?;
         let mut conditions = self.store.conditions(&Vec::from_iter(tenants.clone())).await?;
         self.look_for_refusals(&tenants, &mut conditions).await?;
+        let stalls = Arc::clone(&self.stalls.borrow());
+        add_stalled(&stalls, &mut conditions);
         // Page by page: compare the conditions with the alert states, and publish the differences.
         for conditions in conditions.chunks(PAGE) {
             let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
@@ -78,7 +89,11 @@ impl AlertPublisher {
             let now = self.clock.now();
             let updates = conditions.iter().zip(&destinations).filter_map(|(condition, destination)| {
                 let destination = destination.as_ref()?;
-                let status = status(destination, condition, self.refusals.found(destination), now);
+                let stalled = stalls.stall_of(destination.id, now);
+                let status = DestinationStatus {
+                    stalled,
+                    ..status(destination, condition, self.refusals.found(destination), now)
+                };
                 alert_update(destination, condition, &status, &policy, &subscribers, now)
             });
             self.send(updates.collect()).await?;
@@ -172,6 +187,13 @@ fn alert_update(
     (alert_state != condition.state).then_some(AlertUpdate { destination_id, version, alert_state, events })
 }
 
+/// Adds the stalled destinations that have no other condition, of every tenant: those without recipients raise no alert.
+fn add_stalled(stalls: &StallReport, conditions: &mut Vec<Condition>) {
+    let known: BTreeSet<_> = conditions.iter().map(|condition| condition.destination_id).collect();
+    let stalled = stalls.stalled().map(|(id, _)| id).filter(|id| !known.contains(id));
+    conditions.extend(stalled.map(Condition::healthy));
+}
+
 fn status(
     destination: &Destination,
     condition: &Condition,
@@ -194,6 +216,7 @@ fn status(
         paused: destination.paused_reason.clone(),
         dead: condition.dead,
         refused,
+        stalled: None,
     }
 }
 
@@ -277,6 +300,13 @@ fn data(about: &Destination, alert: &Alert, status: &DestinationStatus) -> serde
             data["period"] = json!(period.map(Period::as_str));
         }
         Alert::Admitted => {}
+        Alert::Stalled(late) => {
+            data["reason"] = json!(late.fault.sentence());
+            data["cause"] = json!(late.fault.as_str());
+            data["since"] = json!(late.since.to_string());
+            data["backlog"] = backlog();
+        }
+        Alert::Recovered => {}
     }
     data
 }

@@ -5,8 +5,8 @@
 //! [`FastPath`]. [`Replayer`] moves deliveries of replays back to the backlog, where they get a share of each run
 //! ([`weir_core::replay_share`]). [`Sweeper`] makes the store the outbox: due deliveries that a crash left without a
 //! job get one. [`ProcessWatcher`] resolves the claims and permits of dead processes. [`EditWatcher`] announces edits
-//! again, [`Pruner`] deletes old data, [`AlertPublisher`] publishes alerts to operators, and [`BacklogMeter`] counts
-//! the backlog.
+//! again, [`Pruner`] deletes old data, [`AlertPublisher`] publishes alerts to operators, [`BacklogMeter`] counts the
+//! backlog, [`DeadLetterMeter`] the destinations with many dead letters, and [`StallWatch`] finds destinations that may send and do not.
 //!
 //! A run is decided in `run`, and its last part for a destination with a replay in `replay_run`; `replay_shares` keeps
 //! the credit of each. `replay` moves the deliveries of replays.
@@ -15,6 +15,7 @@
 
 mod alerting;
 mod backlog;
+mod dead_letters;
 mod edits;
 mod fast_path;
 mod fold;
@@ -27,10 +28,12 @@ mod replay_shares;
 mod run;
 mod run_every;
 mod scheduler;
+mod stalls;
 mod sweep;
 
 pub use alerting::AlertPublisher;
 pub use backlog::BacklogMeter;
+pub use dead_letters::DeadLetterMeter;
 pub use edits::EditWatcher;
 pub use fast_path::{DeclinedAdmissions, FastPath};
 pub use fold::Folder;
@@ -38,4 +41,5 @@ pub use processes::ProcessWatcher;
 pub use prune::Pruner;
 pub use replay::Replayer;
 pub use scheduler::Scheduler;
+pub use stalls::StallWatch;
 pub use sweep::{Sweeper, recover_all};

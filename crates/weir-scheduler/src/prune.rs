@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use metrics::counter;
+use metrics::{counter, gauge};
 use weir_core::{
     Clock, Timestamp,
     retention::{ACTIVITY_KEPT, ANSWERS_KEPT, Cutoffs, Retention},
@@ -35,6 +35,8 @@ impl Pruner {
 
     /// Makes a pass at once and then every ten minutes until `shutdown` resolves.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        // Until the first pass has ended, its age is counted from here.
+        self.passed();
         run_every(INTERVAL, shutdown, self).await;
     }
 
@@ -47,7 +49,13 @@ impl Pruner {
         while self.store.roll_up_traffic(now).await? {
             tokio::time::sleep(PAUSE).await;
         }
+        self.passed();
         Ok(pruned)
+    }
+
+    /// Everything that is too old is deleted now.
+    fn passed(&self) {
+        gauge!("weir_retention_pass_timestamp_seconds").set(self.clock.wall().as_nanos() as f64 / 1e9);
     }
 }
 

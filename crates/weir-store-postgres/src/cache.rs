@@ -115,6 +115,6 @@ impl Directory for Tenants {
 
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
         let found = self.by_name.get_mut(tenant);
-        found.map(|found| found.destinations.matching(tenant, event_type)).unwrap_or_default()
+        found.map(|found| found.destinations.matching(event_type)).unwrap_or_default()
     }
 }

@@ -69,8 +69,10 @@ mod writer;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sqlx::PgPool;
-use weir_store::{BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, WriteFailures};
+use sqlx::{PgPool, postgres::PgRow};
+use weir_store::{
+    BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, StoreResult, WriteFailures, rows::Row as _,
+};
 
 pub use open::{OpenError, Server};
 
@@ -101,6 +103,12 @@ pub struct PostgresStore {
     beats: Writers<Beating>,
 }
 
+const SIZES: &str = "
+SELECT pg_database_size(current_database()), coalesce(max(pg_wal_lsn_diff(
+    CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END, restart_lsn
+)), 0)::bigint
+FROM pg_replication_slots";
+
 /// The use of the connection pool, which edits and reads share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUse {
@@ -114,6 +122,13 @@ impl PostgresStore {
         let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
         let most = self.pool.options().get_max_connections();
         PoolUse { in_use: self.pool.size().saturating_sub(idle), idle, most }
+    }
+
+    /// The size of the database in bytes, and how much of the write-ahead log a replication slot keeps. Reads the sizes of
+    /// all files, so ask seldom.
+    pub async fn sizes(&self) -> StoreResult<(u64, u64)> {
+        let read = |row: &PgRow| Ok((row.count(0)?, row.count(1)?));
+        Ok(self.read(sqlx::query(SIZES), read).await?.pop().unwrap_or_default())
     }
 }
 

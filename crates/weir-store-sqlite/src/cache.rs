@@ -83,7 +83,7 @@ impl DestinationCache {
         }
         // The first event of a type is matched against the patterns, and the result is remembered.
         let mut cached = self.inner.write();
-        cached.tenants.get_mut(tenant).map(|found| found.matching(tenant, event_type)).unwrap_or_default()
+        cached.tenants.get_mut(tenant).map(|found| found.matching(event_type)).unwrap_or_default()
     }
 
     /// Applies committed changes; `None` for a deleted destination.
@@ -174,6 +174,42 @@ mod tests {
     use weir_store::conformance::{NOW, destination};
 
     use super::*;
+
+    /// By a scan of all destinations these would be two thousand million comparisons.
+    #[test]
+    fn destinations_with_a_type_each_are_found_without_looking_at_the_others() {
+        const DESTINATIONS: usize = 50_000;
+        let of_type = |number: usize| {
+            let mut made = destination(number as u128);
+            made.settings.event_types = vec![format!("order.n{number}").parse().unwrap()];
+            made
+        };
+        let cache = DestinationCache::new((0..DESTINATIONS).map(of_type).collect());
+        let began = tokio::time::Instant::now();
+        for number in 0..DESTINATIONS {
+            assert_eq!(*cache.matching("acme", &format!("order.n{number}")), [destination(number as u128).id]);
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_destination_with_several_patterns_that_match_is_found_once_and_by_each() {
+        let mut many = destination(1);
+        many.settings.event_types = ["*", "order.*", "order.paid"].map(|pattern| pattern.parse().unwrap()).into();
+        let mut narrow = destination(2);
+        narrow.settings.event_types = vec!["order.paid.*".parse().unwrap()];
+        let cache = DestinationCache::new(vec![narrow.clone(), many.clone()]);
+        for (event_type, expected) in [
+            ("order.paid", vec![many.id]),
+            ("order.paid.late", vec![many.id, narrow.id]),
+            ("weir.backlog.high", vec![]),
+        ] {
+            assert_eq!(*cache.matching("acme", event_type), expected, "{event_type}");
+        }
+        cache.apply([(many.id, None)]);
+        assert_eq!(*cache.matching("acme", "order.paid.late"), [narrow.id]);
+        assert_eq!(*cache.matching("acme", "order.paid"), []);
+    }
 
     #[test]
     fn matches_are_forgotten_only_when_patterns_change() {

@@ -100,6 +100,17 @@ impl SqliteStore {
         std::fs::metadata(&self.log).map_or(0, |log| log.len())
     }
 
+    /// The size of the file, in bytes, without the write-ahead log.
+    pub fn file_bytes(&self) -> u64 {
+        let log = self.log.as_os_str().to_string_lossy();
+        log.strip_suffix("-wal").and_then(|file| std::fs::metadata(file).ok()).map_or(0, |file| file.len())
+    }
+
+    /// The folder that holds the file and its log.
+    pub fn folder(&self) -> &Path {
+        self.log.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
     /// Migrates the schema of a file without opening a store. Returns the versions and descriptions of the applied
     /// migrations.
     pub async fn migrate(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {

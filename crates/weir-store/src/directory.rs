@@ -1,7 +1,7 @@
 //! The destinations of tenants in memory, and which of them take an event.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -22,11 +22,13 @@ fn patterns(destination: &Arc<Destination>) -> &[EventPattern] {
 /// The most event types for which the matches of a tenant are remembered. Above this number all are forgotten.
 const MAX_REMEMBERED: usize = 1_024;
 
-/// The cached destinations of one tenant. They remember which of them match an event type, because most events have one
-/// of a few types.
+/// The cached destinations of one tenant. They are found by the patterns that match an event type, so an event costs as
+/// many look-ups as its type has parts, however many destinations there are. The matches of a type are remembered,
+/// because most events have one of a few types, and a type may have thousands of destinations.
 #[derive(Debug, Default)]
 pub struct TenantDestinations {
     by_id: BTreeMap<DestinationId, Arc<Destination>>,
+    by_pattern: HashMap<EventPattern, BTreeSet<DestinationId>>,
     /// Forgotten when a destination is added or removed, or its patterns change.
     matches: HashMap<String, Arc<[DestinationId]>>,
 }
@@ -44,8 +46,20 @@ impl TenantDestinations {
         };
         // Thousands of holds and breakers may change in a second, and none of them changes what matches.
         let (before, after) = (before.as_ref().map(patterns), destination.as_ref().map(patterns));
-        if before != after {
-            self.matches.clear();
+        if before == after {
+            return;
+        }
+        self.matches.clear();
+        for pattern in before.unwrap_or_default() {
+            if let Some(ids) = self.by_pattern.get_mut(pattern) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.by_pattern.remove(pattern);
+                }
+            }
+        }
+        for pattern in after.unwrap_or_default() {
+            self.by_pattern.entry(pattern.clone()).or_default().insert(id);
         }
     }
 
@@ -54,13 +68,17 @@ impl TenantDestinations {
         self.matches.get(event_type).cloned()
     }
 
-    /// The destinations that take an event of this type. `tenant` is the name of the tenant.
-    pub fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
+    /// The destinations that take an event of this type, in the order of their ids.
+    pub fn matching(&mut self, event_type: &str) -> Arc<[DestinationId]> {
         if let Some(matches) = self.remembered(event_type) {
             return matches;
         }
-        let accepting = self.by_id.values().filter(|destination| destination.accepts(tenant, event_type));
-        let matches: Arc<[DestinationId]> = accepting.map(|destination| destination.id).collect();
+        // A destination may have several patterns that match.
+        let found = EventPattern::that_match(event_type).filter_map(|pattern| self.by_pattern.get(&pattern));
+        let mut ids: Vec<DestinationId> = found.flatten().copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let matches: Arc<[DestinationId]> = ids.into();
         if self.matches.len() >= MAX_REMEMBERED {
             self.matches.clear();
         }

@@ -128,11 +128,15 @@ bundles! {
     RetentionStore: ActivityLog + Prune + TrafficLog;
     /// For [`refusals_of`].
     RefusalStore: History + TrafficLog;
+    /// For the watch over stalls.
+    WatchStore: Counters + Destinations + History + Outbox + Processes + TrafficLog;
+    /// For the gauge of dead letters.
+    DeadLetterStore: Counters + TrafficLog;
     /// For alerts.
     AlertStore: Alerting + Destinations + Ingest + RefusalStore;
     /// Everything a backend offers.
-    Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore
-        + ApiKeys + Counters + Replays;
+    Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore
+        + DeadLetterStore + ApiKeys + Counters + Replays;
 }
 
 /// A store, shared.

@@ -15,6 +15,7 @@
 //!   the read of the clock from the write, and dropping a send stops it.
 
 mod answer;
+mod certificates;
 mod connection;
 mod decoded;
 mod dial;
@@ -154,7 +155,7 @@ pub trait SlotSource: Send {
 
 impl Outbound {
     pub fn new(policy: AddressPolicy, roots: TlsRoots, clock: Arc<dyn Clock>) -> Self {
-        let dialer = Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET));
+        let dialer = Arc::new(Dialer::new(policy, roots, CONNECT_BUDGET, clock.clone()));
         Self { dialer, pool: Pool::new(), clock, slot_timer: SlotTimer::default() }
     }
 

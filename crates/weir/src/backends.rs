@@ -1,6 +1,6 @@
 //! The combinations of store, queue and clock: the only module that names the backends.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use weir_core::{Clock, Timestamp};
@@ -37,6 +37,15 @@ pub(crate) struct Depths {
 pub(crate) enum StoreUse {
     Sqlite { wal_bytes: u64 },
     Postgres(PoolUse),
+}
+
+/// How large the store is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum StoreSize {
+    /// The disk that holds the file, where the system says how large it is and how much of it is free.
+    Sqlite { bytes: u64, disk: Option<(u64, u64)> },
+    /// `kept_log`: what a replication slot keeps of the write-ahead log.
+    Postgres { bytes: u64, kept_log: u64 },
 }
 
 impl Backends {
@@ -123,6 +132,19 @@ impl Backends {
         }
     }
 
+    /// How large the store is. `None` if it does not say.
+    pub(crate) async fn store_size(&self) -> Option<StoreSize> {
+        match self {
+            Self::Embedded { store, .. } => {
+                Some(StoreSize::Sqlite { bytes: store.file_bytes(), disk: disk_of(store.folder()) })
+            }
+            Self::Scaled { store, .. } => {
+                let (bytes, kept_log) = store.sizes().await.ok()?;
+                Some(StoreSize::Postgres { bytes, kept_log })
+            }
+        }
+    }
+
     /// Finishes the pending operations and closes the connections.
     pub(crate) async fn close(&self) {
         match self {
@@ -133,6 +155,20 @@ impl Backends {
             }
         }
     }
+}
+
+/// The size of the disk with this folder, and what is free of it for this user.
+#[cfg(unix)]
+fn disk_of(folder: &Path) -> Option<(u64, u64)> {
+    let disk = nix::sys::statvfs::statvfs(folder).ok()?;
+    // The types of the counts differ between systems.
+    let bytes = |blocks: u64| blocks.saturating_mul(disk.fragment_size());
+    Some((bytes(disk.blocks()), bytes(disk.blocks_available())))
+}
+
+#[cfg(not(unix))]
+fn disk_of(_: &Path) -> Option<(u64, u64)> {
+    None
 }
 
 async fn resolve_abandoned_claims(store: &dyn weir_store::Store, now: Timestamp) -> anyhow::Result<()> {

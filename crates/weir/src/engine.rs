@@ -3,16 +3,16 @@
 use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use axum::Router;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use weir_api::{
     ApiState, BodyBudget, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths, Readiness,
     RemoteAddress, SettingKeys, TrustedProxies,
 };
-use weir_core::retention::Retention;
+use weir_core::{retention::Retention, stall::StallReport};
 use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
-    AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
-    Scheduler, Sweeper,
+    AlertPublisher, BacklogMeter, DeadLetterMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher,
+    Pruner, Replayer, Scheduler, StallWatch, Sweeper,
 };
 use weir_store::ProcessProfile;
 use weir_worker::{
@@ -55,6 +55,8 @@ pub(crate) struct Engine {
     traces: Option<Arc<Traces>>,
     /// `None` without the API.
     keys: Option<KeyRing>,
+    /// What the watch over stalls of this process finds. Without a watch it finds nothing.
+    stalls: watch::Receiver<Arc<StallReport>>,
 }
 
 impl Engine {
@@ -84,6 +86,7 @@ impl Engine {
         };
         let heartbeat = Heartbeat::begin(backends.store(), backends.queue(), profile).await?;
 
+        let (stall_watch, stalls) = StallWatch::new(backends.store(), backends.queue(), backends.clock());
         let mut engine = Self {
             address: listener.local_addr()?,
             metrics_address: metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?,
@@ -96,7 +99,13 @@ impl Engine {
             heartbeat: tokio::spawn(heartbeat.keep()),
             traces,
             keys: None,
+            stalls,
         };
+        // Not in workers: there may be many, they end and begin with the load, and it is their work that is watched.
+        if role.schedules() || role.serves_api() {
+            let stopped = engine.working.stopped();
+            engine.working.spawn(async move { stall_watch.run(stopped).await });
+        }
         let load = engine.start_role(role, settings);
         let sources = GaugeSources { role, backends: engine.backends.clone(), load };
         engine.serve(settings, listener, metrics_listener, metrics, sources).await;
@@ -109,7 +118,7 @@ impl Engine {
     fn start_role(&mut self, role: ProcessRole, settings: &Settings) -> Option<WorkerLoad> {
         let (store, queue, clock) = (self.backends.store(), self.backends.queue(), self.backends.clock());
         if role.schedules() {
-            schedule(&self.backends, settings.retention(), &mut self.working);
+            schedule(&self.backends, settings.retention(), self.stalls.clone(), &mut self.working);
         }
         let load = role.works().then(|| {
             let mut outbound = Outbound::new(settings.addresses(), TlsRoots::system(), clock.clone());
@@ -190,7 +199,7 @@ impl Engine {
         self.serving.spawn(keys.clone().keep_fresh(store.clone(), self.serving.stopped()));
         self.keys = Some(keys.clone());
         let api = weir_api::router(ApiState {
-            live: LiveOverview::new(store.clone(), clock.clone(), self.serving.stops()),
+            live: LiveOverview::new(store.clone(), clock.clone(), self.stalls.clone(), self.serving.stops()),
             store,
             queue: self.backends.queue(),
             clock: clock.clone(),
@@ -282,7 +291,7 @@ impl Engine {
 }
 
 /// Starts the background tasks of a scheduler.
-fn schedule(backends: &Backends, retention: Retention, working: &mut Stage) {
+fn schedule(backends: &Backends, retention: Retention, stalls: watch::Receiver<Arc<StallReport>>, working: &mut Stage) {
     let (store, queue, clock) = (|| backends.store(), || backends.queue(), || backends.clock());
     macro_rules! run {
         ($agent:expr) => {{
@@ -308,8 +317,10 @@ fn schedule(backends: &Backends, retention: Retention, working: &mut Stage) {
     run!(Folder::new(store()));
     // Measures the backlog in the store, for the metrics.
     run!(BacklogMeter::new(store()));
+    // Finds destinations whose deliveries end as dead letters, for the metrics.
+    run!(DeadLetterMeter::new(store(), clock()));
     // Publishes alerts as events.
-    run!(AlertPublisher::new(store(), queue(), clock()));
+    run!(AlertPublisher::new(store(), queue(), clock(), stalls));
 }
 
 /// What the API says of the backends.

@@ -15,7 +15,7 @@ use weir_api::{Readiness, RenderMetrics};
 use weir_worker::WorkerLoad;
 
 use crate::{
-    backends::{Backends, Depths, StoreUse},
+    backends::{Backends, Depths, StoreSize, StoreUse},
     config::ProcessRole,
     listener,
 };
@@ -44,6 +44,8 @@ const WARN_OFFSET: f64 = 1.0;
 const MAX_OFFSET: f64 = 30.0;
 /// A lasting offset is logged this often: with every twelfth check, once a minute.
 const WARN_EVERY_CHECKS: u32 = 12;
+/// Sizes on disk are read with every twelfth check, once a minute: they change slowly, and PostgreSQL adds up all files.
+const SIZES_EVERY_CHECKS: u32 = 12;
 /// The depths of the queue are counted at most once in this time, however often the process is scraped.
 const DEPTHS_MAX_AGE: Duration = Duration::from_secs(1);
 
@@ -157,7 +159,12 @@ impl GaugeSources {
         let checks = async {
             let (store, queue) = (self.backends.store(), self.backends.queue());
             let mut checks_with_offset = 0;
+            let mut sizes_due = 0;
             loop {
+                if self.role.schedules() && sizes_due == 0 {
+                    self.set_sizes().await;
+                }
+                sizes_due = (sizes_due + 1) % SIZES_EVERY_CHECKS;
                 let is_large = self.check_clock(&readiness).is_some_and(|offset| offset.abs() > WARN_OFFSET);
                 if is_large && checks_with_offset % WARN_EVERY_CHECKS == 0 {
                     tracing::warn!(
@@ -178,6 +185,21 @@ impl GaugeSources {
         tokio::select! {
             () = shutdown => {}
             () = checks => {}
+        }
+    }
+
+    /// Sets the gauges of the sizes on disk. While the store does not answer, they keep their values.
+    async fn set_sizes(&self) {
+        let Ok(Some(size)) = timeout(CHECK_TIMEOUT, self.backends.store_size()).await else { return };
+        let (StoreSize::Sqlite { bytes, .. } | StoreSize::Postgres { bytes, .. }) = size;
+        gauge!("weir_store_bytes").set(bytes as f64);
+        match size {
+            StoreSize::Sqlite { disk: Some((size, free)), .. } => {
+                gauge!("weir_disk_bytes").set(size as f64);
+                gauge!("weir_disk_free_bytes").set(free as f64);
+            }
+            StoreSize::Sqlite { disk: None, .. } => {}
+            StoreSize::Postgres { kept_log, .. } => gauge!("weir_postgres_slot_bytes").set(kept_log as f64),
         }
     }
 

@@ -567,7 +567,8 @@ class OverviewRow(TypedDict):
     binding: Binding | Literal["min_interval"] | None
     drain_eta_s: float | None
     drains: bool | None
-    # Why it is not faster: limit, slow, held, breaker, paused, ordered or refused_within_limit. None: nothing waits.
+    # Why it is not faster: limit, slow, held, breaker, paused, ordered or refused_within_limit; or Weir's own fault:
+    # queue_away, store_slow, no_worker, no_scheduler, workers_full, not_started or not_published. None: nothing waits.
     reason: str | None
     refused_within_limit: RefusedWithinLimit | None
 
@@ -587,6 +588,8 @@ class Estimate(TypedDict):
 class Preview(Estimate):
     # The same with the current limits.
     now: Estimate
+    # Why Weir itself does not send, or not as fast as it may.
+    fault: str | None
 
 
 class Backend(TypedDict):

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
-use weir_core::Clock;
+use weir_core::{Clock, stall::StallReport};
 use weir_store::{SharedStore, StoreResult};
 
 use super::{
@@ -41,9 +41,14 @@ pub struct LiveOverview {
 impl LiveOverview {
     /// Takes no sample until somebody looks. Streams end when `stops` becomes true: an open stream would otherwise
     /// delay the end of the process.
-    pub fn new(store: SharedStore, clock: Arc<dyn Clock>, stops: watch::Receiver<bool>) -> Self {
+    pub fn new(
+        store: SharedStore,
+        clock: Arc<dyn Clock>,
+        stalls: watch::Receiver<Arc<StallReport>>,
+        stops: watch::Receiver<bool>,
+    ) -> Self {
         Self {
-            sampler: Arc::new(Sampler::new(store, clock)),
+            sampler: Arc::new(Sampler::new(store, clock, stalls)),
             broadcasts: Broadcasts::default(),
             seats: FairShare::new("streams", MAX_STREAMS),
             changed: watch::Sender::new(None),
@@ -88,6 +93,11 @@ impl LiveOverview {
     pub(crate) fn open_stream(&self, sharer: Sharer) -> Option<(Seat, Samples)> {
         let seat = self.seats.take_now(sharer)?;
         Some((seat, self.broadcasts.join(&self.sampler, &self.changed)))
+    }
+
+    /// What the watch over stalls of this process found last.
+    pub(crate) fn stalls(&self) -> Arc<StallReport> {
+        self.sampler.stalls()
     }
 
     /// Resolves when streams must end.

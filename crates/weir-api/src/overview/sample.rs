@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_core::{Condition, Destination, DestinationId, Timestamp, access::TenantScope};
+use weir_core::{Condition, Destination, DestinationId, Timestamp, access::TenantScope, stall::StallReport};
 use weir_store::{
     DestinationFilter, PageRequest, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET, Traffic,
 };
@@ -87,7 +87,12 @@ pub(crate) enum Standing {
 
 impl Sample {
     /// Reads the counters of the store. `last` is the sample before this one.
-    pub(super) async fn take(store: &dyn Store, now: Timestamp, last: Option<&Self>) -> StoreResult<Self> {
+    pub(super) async fn take(
+        store: &dyn Store,
+        now: Timestamp,
+        stalls: &StallReport,
+        last: Option<&Self>,
+    ) -> StoreResult<Self> {
         let began = Instant::now();
         let destinations = destinations(store, last).await?;
         let counts = store.all_counts().await?;
@@ -130,6 +135,7 @@ impl Sample {
                 // Under a backlog the cursors are where a send of just now left them.
                 last_sent_at: Some(now),
                 answer_time: None,
+                fault: stalls.fault_of(id, now),
             };
             Row { figures: Figures::of(&destination, &measured, now), destination }
         };
@@ -280,6 +286,8 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
     let Row { destination, figures } = row;
     let rank = match figures.reason {
         _ if destination.is_impaired() => 0,
+        // It is Weir that does not send.
+        Some(Reason::Fault(_)) => 0,
         _ if figures.drains == Some(false) => 1,
         Some(
             Reason::Paused

@@ -6,10 +6,10 @@ use std::{
 };
 
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, watch},
     time::{Instant, sleep_until},
 };
-use weir_core::Clock;
+use weir_core::{Clock, stall::StallReport};
 use weir_store::{SharedStore, StoreResult};
 
 use super::sample::Sample;
@@ -21,18 +21,24 @@ pub(super) const SHARED_AT_MOST: Duration = Duration::from_secs(1);
 pub(super) struct Sampler {
     store: SharedStore,
     clock: Arc<dyn Clock>,
+    stalls: watch::Receiver<Arc<StallReport>>,
     latest: RwLock<Option<Arc<Sample>>>,
     /// Held while a sample is taken.
     taking: Mutex<()>,
 }
 
 impl Sampler {
-    pub(super) fn new(store: SharedStore, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, latest: RwLock::default(), taking: Mutex::default() }
+    pub(super) fn new(store: SharedStore, clock: Arc<dyn Clock>, stalls: watch::Receiver<Arc<StallReport>>) -> Self {
+        Self { store, clock, stalls, latest: RwLock::default(), taking: Mutex::default() }
     }
 
     pub(super) fn latest(&self) -> Option<Arc<Sample>> {
         self.latest.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the watch over stalls found last.
+    pub(super) fn stalls(&self) -> Arc<StallReport> {
+        Arc::clone(&self.stalls.borrow())
     }
 
     /// The latest sample if it began after this call or serves the caller, otherwise a new one. Of calls at the same
@@ -48,7 +54,7 @@ impl Sampler {
             // Whoever changes and looks without pause spends about half of the time with sampling.
             sleep_until(last.began + last.took + last.took.min(SHARED_AT_MOST)).await;
         }
-        let sample = Arc::new(Sample::take(&*self.store, self.clock.now(), last.as_deref()).await?);
+        let sample = Arc::new(Sample::take(&*self.store, self.clock.now(), &self.stalls(), last.as_deref()).await?);
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&sample));
         Ok(sample)
     }

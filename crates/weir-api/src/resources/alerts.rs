@@ -58,8 +58,8 @@ pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -
 ///
 /// An omitted threshold gets its default; `null` disables a threshold. The `alerts` of a destination override these
 /// thresholds. An alert is an event: `weir.backlog.high`, `weir.backlog.cleared`, `weir.breaker.opened`,
-/// `weir.breaker.closed`, `weir.destination.paused`, `weir.destination.refused`, `weir.destination.admitted` or
-/// `weir.delivery.dead`. It goes to the destinations of the tenant
+/// `weir.breaker.closed`, `weir.destination.paused`, `weir.destination.refused`, `weir.destination.admitted`,
+/// `weir.destination.stalled`, `weir.destination.recovered` or `weir.delivery.dead`. It goes to the destinations of the tenant
 /// whose `event_types` match it (`weir.*`), but not to the destination that it is about. A backlog counts as cleared
 /// below 80 % of each threshold. A destination raises at most one alert about dead letters per minute. Changes take
 /// effect within ten seconds.

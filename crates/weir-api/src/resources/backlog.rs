@@ -71,6 +71,7 @@ pub(crate) async fn measure(
         last_sent_at,
         answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
         refusals: None,
+        fault: api.live.stalls().fault_of(id, now),
     })
 }
 

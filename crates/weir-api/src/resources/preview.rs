@@ -88,6 +88,7 @@ pub(crate) async fn show(
             request.max_in_flight.unwrap_or(current.max_in_flight),
         ),
         now: view(&current.rate_limits, current.max_in_flight),
+        fault: measured.fault.map(|fault| fault.as_str().to_owned()),
     }))
 }
 

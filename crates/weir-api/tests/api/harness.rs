@@ -31,6 +31,7 @@ use weir_core::{
     delivery::{Attempt, AttemptDetails, AttemptOutcome, ConnectionDetails},
     id::AttemptId,
     outcome::Verdict,
+    stall::StallReport,
 };
 use weir_store::{AttemptResult, ClaimRequest, SharedStore};
 use weir_store_sqlite::SqliteStore;
@@ -50,6 +51,8 @@ pub(crate) struct Server {
     pub(crate) readiness: Readiness,
     /// Ends open streams, as the end of the process does.
     pub(crate) stop: watch::Sender<bool>,
+    /// What the watch over stalls found.
+    pub(crate) stalls: watch::Sender<Arc<StallReport>>,
     _dir: TempDir,
 }
 
@@ -91,6 +94,7 @@ impl Server {
         let readiness = Readiness::starting();
         readiness.set_ready();
         let (stop, stops) = watch::channel(false);
+        let (stalls, found) = watch::channel(Arc::default());
         let keys = KeyRing::new(options.api_keys);
         keys.refresh(&*store).await.unwrap();
         let router = router(ApiState {
@@ -103,7 +107,7 @@ impl Server {
             hosts: options.hosts,
             public_url: options.public_url,
             proxies: options.proxies,
-            live: LiveOverview::new(Arc::clone(&store), Arc::<TestClock>::clone(&clock), stops),
+            live: LiveOverview::new(Arc::clone(&store), Arc::<TestClock>::clone(&clock), found, stops),
             max_event_bytes: options.max_event_bytes,
             bodies: BodyBudget::new(options.body_budget_bytes),
             installation: Installation {
@@ -123,7 +127,7 @@ impl Server {
                 })),
             },
         });
-        Self { router, store, queue, clock, readiness, stop, _dir: dir }
+        Self { router, store, queue, clock, readiness, stop, stalls, _dir: dir }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {

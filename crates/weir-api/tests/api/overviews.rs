@@ -5,7 +5,11 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Request, StatusCode, header};
 use serde_json::{Value, json};
-use weir_core::{Clock, outcome::Verdict};
+use weir_core::{
+    Clock,
+    outcome::Verdict,
+    stall::{Fault, Late, StallReport},
+};
 
 use crate::harness::Server;
 
@@ -201,4 +205,52 @@ async fn the_overview_shows_the_changes_of_people_at_once() {
             assert_eq!(names(&paused), expected, "round {round}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_fault_of_weir_is_the_reason_everywhere_and_the_estimate_follows_the_recent_rate() {
+    let server = Server::start().await;
+    let limits = json!({"rate_limits": [{"limit": 100, "period": "second"}]});
+    let [stalled, sound] = [server.named("stalled", limits.clone()).await, server.named("sound", limits).await];
+    for tenant in ["stalled", "sound"] {
+        server.events_of(tenant, 50).await;
+    }
+    for delivery in &server.claim(&stalled).await[..10] {
+        server.settle(delivery, 200, Verdict::Delivered).await;
+    }
+    let report = |fault| {
+        let at = server.clock.now();
+        let late = Late { since: at - Duration::from_secs(12), fault };
+        let late = [(stalled.parse().unwrap(), late)].into();
+        server.stalls.send_replace(std::sync::Arc::new(StallReport { at, late, ..StallReport::default() }));
+    };
+    report(Fault::NoWorker);
+    let overview = server.overview("").await;
+    assert_eq!(names(&overview), ["stalled", "sound"], "what only Weir can repair comes first");
+    let rows = &overview["data"];
+    assert_eq!((&rows[0]["reason"], &rows[1]["reason"]), (&json!("no_worker"), &json!("limit")));
+    // Ten of fifty were sent in the last seconds, at a tenth of what the limit allows.
+    assert!(rows[0]["drain_eta_s"].as_f64() > Some(5.0), "{}", rows[0]);
+    assert!(rows[1]["drain_eta_s"].as_f64() < Some(1.0), "{}", rows[1]);
+    let backlog = server.get(&format!("/v1/destinations/{stalled}/backlog")).await.expect(StatusCode::OK);
+    assert!(backlog["drain_eta_s"].as_f64() > Some(5.0), "{backlog}");
+    let preview =
+        async |id: &str| server.post(&format!("/v1/destinations/{id}/preview"), json!({})).await.expect(StatusCode::OK);
+    let of_stalled = preview(&stalled).await;
+    assert_eq!((&of_stalled["fault"], &of_stalled["drains"]), (&json!("no_worker"), &json!(true)), "{of_stalled}");
+    assert!(of_stalled["now"]["drain_eta_s"].as_f64() > Some(5.0), "{of_stalled}");
+    assert_eq!(preview(&sound).await["fault"], Value::Null);
+
+    // Half a minute later nothing is sent any more, so nobody knows when it drains.
+    server.clock.advance(Duration::from_secs(40));
+    report(Fault::QueueAway);
+    let overview = server.overview("").await;
+    let row = &overview["data"][0];
+    assert_eq!(
+        (&row["reason"], &row["drain_eta_s"], &row["drains"]),
+        (&json!("queue_away"), &Value::Null, &Value::Null)
+    );
+    // The watch has ended: its last report says nothing any more.
+    server.clock.advance(Duration::from_secs(40));
+    assert_eq!(server.overview("").await["data"][0]["reason"], "limit");
 }

@@ -28,7 +28,7 @@ const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, 
     Kind { event_type, name, tone, when }
 }
 
-pub(super) const KINDS: [Kind; 8] = [
+pub(super) const KINDS: [Kind; 10] = [
     kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
     kind("weir.backlog.cleared", "Backlog cleared", "good", "It is below 80 % of each threshold again"),
     kind("weir.breaker.opened", "Breaker opened", "bad", "The receiver fails"),
@@ -41,6 +41,8 @@ pub(super) const KINDS: [Kind; 8] = [
         "The receiver refuses sends that keep the limit",
     ),
     kind("weir.destination.admitted", "No more refusals", "good", "None for five minutes, or since an edit"),
+    kind("weir.destination.stalled", "Stalled", "bad", "Deliveries are due, the limits allow them, and none is sent"),
+    kind("weir.destination.recovered", "Sends again", "good", "The stall has ended"),
     kind("weir.delivery.dead", "Dead letters", "bad", "At most one alert a minute for each destination"),
 ];
 
@@ -108,6 +110,7 @@ impl Alert {
             "weir.backlog.cleared" => format!("Only {} now.", waiting(backlog.waiting)),
             "weir.breaker.closed" => "The receiver answers again.".to_owned(),
             "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
+            "weir.destination.recovered" => "Weir sends to it again.".to_owned(),
             "weir.delivery.dead" if new == dead_letters => format!("{}.", counted(*new, "dead letter", "dead letters")),
             "weir.delivery.dead" => {
                 format!("{}, {} in all.", counted(*new, "new dead letter", "new dead letters"), dead_letters.count())

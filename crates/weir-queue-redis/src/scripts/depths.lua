@@ -14,27 +14,6 @@ for _, id in ipairs(redis.call('SMEMBERS', BUSY)) do
   in_flight = in_flight + redis.call('ZCOUNT', in_flight_of(id), now, '+inf')
 end
 
--- XINFO answers names and values alternately.
-local function last_read()
-  for _, group in ipairs(redis.call('XINFO', 'GROUPS', QUEUE)) do
-    for index = 1, #group, 2 do
-      if group[index] == 'last-delivered-id' then
-        return group[index + 1]
-      end
-    end
-  end
-end
-
-local function oldest_age()
-  -- No entry is unread.
-  if entries == pending then
-    return 0
-  end
-  -- The first entry behind the last one that was read. Its time is the fifth number of the permit; see permits.lua.
-  local oldest = redis.call('XRANGE', QUEUE, '(' .. last_read(), '+', 'COUNT', 1)[1]
-  local published = oldest and struct.unpack('>i8', oldest[2][2], 33) or now
-  return math.max(now - published, 0)
-end
-
 local jobs = redis.call('ZCARD', SCHEDULE)
-return { generation, entries - pending, oldest_age(), queued, in_flight, jobs, entries, pending }
+local unread = entries - pending
+return { generation, unread, oldest_untaken_age(unread), queued, in_flight, jobs, entries, pending }

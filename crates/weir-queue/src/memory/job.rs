@@ -6,6 +6,7 @@ use weir_core::{
     Destination, IdMap, Limiter, Slot, Timestamp,
     limiter::GRANT_AHEAD,
     plan::{self, MOST_AHEAD, SHARES},
+    stall::Progress,
 };
 
 use crate::{Hold, LONGEST_PREPARATION, LONGEST_RUN, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
@@ -194,6 +195,18 @@ impl Job {
                 SlotAnswer::Granted(slot)
             }
             refused => refused,
+        }
+    }
+
+    /// How far the destination has come. Permits that have expired do not count.
+    pub(super) fn progress(&self, now: Timestamp) -> Progress {
+        let valid = |permits: &IdMap<u64, Timestamp>| permits.values().filter(|expires| **expires > now).count() as u32;
+        Progress {
+            queued: valid(&self.queued),
+            in_flight: valid(&self.in_flight),
+            lowered_maximum: self.lowered_maximum(),
+            last_start: self.cursors.as_ref().and_then(Limiter::last_start),
+            next_start: self.cursors.as_ref().map(|cursors| cursors.next_start(self.held_until)),
         }
     }
 

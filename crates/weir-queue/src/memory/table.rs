@@ -12,6 +12,7 @@ use weir_core::{
     Destination, DestinationId, IdMap, Limiter, Timestamp,
     claim::ClaimedDelivery,
     plan::{LAG_DEPTH, NextRun},
+    stall::Progress,
 };
 
 use super::job::{DuringLease, Job, Phase};
@@ -74,11 +75,21 @@ impl JobTable {
         let sum = |count: fn(&Job) -> usize| self.jobs.values().map(count).sum();
         Depths {
             ready: self.ready.len(),
-            oldest_published_at: self.ready.front().map(|permit| permit.published_at),
+            oldest_published_at: self.oldest_untaken(),
             queued: sum(|job| job.queued.len()),
             in_flight: sum(|job| job.in_flight.len()),
             jobs: self.schedule.len(),
         }
+    }
+
+    /// When the oldest permit that no worker has taken was published.
+    pub fn oldest_untaken(&self) -> Option<Timestamp> {
+        self.ready.front().map(|permit| permit.published_at)
+    }
+
+    /// How far a destination has come.
+    pub fn progress(&self, id: DestinationId, now: Timestamp) -> Progress {
+        self.jobs.get(&id).map_or_else(Progress::default, |job| job.progress(now))
     }
 
     pub fn wake(&mut self, wake: Wake) {

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult,
-    Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake, memory::MemoryQueue,
+    DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueProgress,
+    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake, memory::MemoryQueue,
 };
 
 /// The result that the caller gets instead of the answer.
@@ -48,6 +48,10 @@ impl Schedule for LostAnswers {
 
     async fn claim_due(&self, max: usize, lease_for: Duration) -> QueueResult<DueJobs> {
         self.queue.claim_due(max, lease_for).await
+    }
+
+    async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress> {
+        self.queue.progress(ids).await
     }
 
     async fn check(&self) -> QueueResult<()> {

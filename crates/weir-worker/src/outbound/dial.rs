@@ -20,9 +20,10 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 use url::Host;
-use weir_core::{address::AddressPolicy, delivery::ConnectionDetails, outcome::Failure};
+use weir_core::{Clock, address::AddressPolicy, delivery::ConnectionDetails, outcome::Failure};
 
 use super::{
+    certificates::Certificates,
     egress_proxy::{self, Tunnels},
     fault::{NoConnection, Unreachable, connect_error, tls_error},
     names::{Names, SystemNames},
@@ -40,6 +41,7 @@ const STAGGER: Duration = Duration::from_millis(250);
 pub(super) struct Dialer {
     policy: AddressPolicy,
     tls: TlsConnector,
+    certificates: Certificates,
     pub(super) names: Arc<Names>,
     /// `None`: every destination is connected to directly.
     pub(super) tunnels: Option<Arc<Tunnels>>,
@@ -91,8 +93,9 @@ impl DialStep {
 }
 
 impl Dialer {
-    pub(super) fn new(policy: AddressPolicy, roots: TlsRoots, budget: Duration) -> Self {
-        Self { policy, tls: connector(roots), names: Names::new(SystemNames::default()), tunnels: None, budget }
+    pub(super) fn new(policy: AddressPolicy, roots: TlsRoots, budget: Duration, clock: Arc<dyn Clock>) -> Self {
+        let (names, certificates) = (Names::new(SystemNames::default()), Certificates::new(clock));
+        Self { policy, tls: connector(roots), certificates, names, tunnels: None, budget }
     }
 
     /// Checks everything about the target that the policy can decide without its addresses.
@@ -132,6 +135,9 @@ impl Dialer {
         let connected = Instant::now();
         match timeout_at(deadline, self.tls.connect(name, stream)).await {
             Ok(Ok(stream)) => {
+                if let Some(certificate) = stream.get_ref().1.peer_certificates().and_then(<[_]>::first) {
+                    self.certificates.seen(&origin.host.to_string(), certificate);
+                }
                 let details = ConnectionDetails { tls_ms: Some(milliseconds(connected)), ..details };
                 Ok(Dialled { stream: Stream::Tls(Box::new(stream)), details })
             }
@@ -307,7 +313,7 @@ fn server_name(host: &Host<String>) -> Result<ServerName<'static>, Unreachable> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::fixed_clock::FixedClock, *};
 
     fn ips(text: &str) -> Vec<IpAddr> {
         text.split_whitespace().map(|ip| ip.parse().unwrap()).collect()
@@ -322,7 +328,8 @@ mod tests {
 
     #[test]
     fn only_the_allowed_addresses_of_a_name_are_dialled() {
-        let dialer = Dialer::new(AddressPolicy::default(), TlsRoots::none(), Duration::from_secs(1));
+        let dialer =
+            Dialer::new(AddressPolicy::default(), TlsRoots::none(), Duration::from_secs(1), Arc::new(FixedClock));
         let origin = Origin { tls: true, host: Host::Domain("mixed.example".into()), port: 443 };
         let kept = dialer.filtered(&ips("127.0.0.1 8.8.8.8 169.254.169.254 fd00::1 ::ffff:10.0.0.1"), &origin);
         assert_eq!(kept, Ok(vec!["8.8.8.8:443".parse().unwrap()]));

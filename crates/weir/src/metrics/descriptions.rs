@@ -56,6 +56,47 @@ const GAUGES: &[(&str, &str)] = &[
         "weir_sqlite_wal_bytes",
         "Size of the SQLite write-ahead log; a checkpoint copies it into the file every few MiB, so growth means failing checkpoints",
     ),
+    (
+        "weir_destinations_stalled",
+        "Destinations whose deliveries are due and allowed and of which none has started for 10 seconds, over all processes, by cause: use the max; alert above 0",
+    ),
+    (
+        "weir_destinations_behind",
+        "Destinations with due deliveries that use less than 80 % of their limit, over all processes, by cause: use the max",
+    ),
+    (
+        "weir_start_lateness_seconds",
+        "How late the latest start of all destinations is against what its limits allow, in seconds; 0 below 3 seconds",
+    ),
+    (
+        "weir_watch_timestamp_seconds",
+        "When this process last looked for stalled destinations, in Unix time; alert when it stands still",
+    ),
+    (
+        "weir_dead_letter_destinations",
+        "Destinations with at least ten new dead letters in the last hour, more than 5 % of what ended there, over all processes: use the max",
+    ),
+    (
+        "weir_certificates_expiring",
+        "Hosts of destinations whose certificate expires within 14 days, as this worker has seen them; the log names each",
+    ),
+    (
+        "weir_retention_pass_timestamp_seconds",
+        "When this scheduler last ended a pass of the retention, or began, in Unix time; alert when it is hours ago",
+    ),
+    (
+        "weir_store_bytes",
+        "Size of the database on disk without its write-ahead log, over all processes: use the max; plan the disk by it",
+    ),
+    ("weir_disk_bytes", "Size of the disk that holds the SQLite file"),
+    (
+        "weir_disk_free_bytes",
+        "Free space of the disk that holds the SQLite file; when it is used up, no event is accepted",
+    ),
+    (
+        "weir_postgres_slot_bytes",
+        "Write-ahead log that a replication slot of PostgreSQL keeps, over all processes: use the max; it grows while nobody reads the slot",
+    ),
     ("weir_queued_permits", "Published permits without a slot, over all processes"),
     ("weir_in_flight_sends", "Sends started and not yet settled, over all processes"),
     ("weir_scheduled_jobs", "Destinations with a job in the schedule: those with deliveries to send"),

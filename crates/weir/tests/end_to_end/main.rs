@@ -52,6 +52,7 @@ mod shared_redis;
 mod shutdown;
 mod signatures;
 mod spacing;
+mod stalls;
 #[cfg(target_os = "linux")]
 mod store_faults;
 mod timed;

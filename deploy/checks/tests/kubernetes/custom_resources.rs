@@ -27,11 +27,11 @@ fn of<Spec: for<'a> Deserialize<'a>>(object: &Value) -> Result<(), String> {
 }
 
 macro_rules! strict {
-    ($($name:ident$(<$parameter:ident>)? { $($field:ident: $type:ty,)* })*) => {$(
+    ($($name:ident$(<$parameter:ident>)? { $($(#[$attribute:meta])? $field:ident: $type:ty,)* })*) => {$(
         #[expect(dead_code, reason = "only deserialized, to check the fields")]
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
-        struct $name$(<$parameter>)? { $($field: $type,)* }
+        struct $name$(<$parameter>)? { $($(#[$attribute])? $field: $type,)* }
     )*};
 }
 
@@ -87,6 +87,8 @@ strict! {
         alert: Option<String>,
         record: Option<String>,
         expr: String,
+        #[serde(rename = "keep_firing_for")]
+        keep_firing_for: Option<String>,
         r#for: Option<String>,
         labels: Option<Text>,
         annotations: Option<Text>,

@@ -5,8 +5,8 @@ use std::{sync::Mutex, time::Duration};
 use async_trait::async_trait;
 use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
 use weir_queue::{
-    DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueResult,
-    Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
+    DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueProgress,
+    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
 };
 
 /// A queue that records its calls, and fails or hangs if a test demands it.
@@ -68,6 +68,10 @@ fn not_used<T>() -> QueueResult<T> {
 impl Schedule for RecordingQueue {
     async fn check(&self) -> QueueResult<()> {
         Ok(())
+    }
+
+    async fn progress(&self, _: &[DestinationId]) -> QueueResult<QueueProgress> {
+        not_used()
     }
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {

@@ -5,7 +5,7 @@ use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
 use weir_api_types::{self as types, Binding, DestinationHealth, DestinationOverview, HealthAttempts, HealthLatency};
-use weir_core::access::Role;
+use weir_core::{access::Role, stall::Fault};
 
 use super::{
     Head, Tab,
@@ -100,6 +100,9 @@ impl Live {
             Some("breaker") => "The breaker is open because the receiver fails.".to_owned(),
             Some("paused") => "It is paused. Deliveries wait.".to_owned(),
             Some("ordered") => "Deliveries wait for an earlier one with the same ordering key.".to_owned(),
+            Some(reason) if let Some(fault) = Fault::named(reason) => {
+                format!("Weir does not send, or not as fast as it may: {}.", fault.sentence())
+            }
             _ => "Nothing waits. Every delivery is sent at once.".to_owned(),
         }
     }

@@ -1,0 +1,22 @@
+-- How far destinations have come, for the watch over stalls. Changes no job.
+--
+-- KEYS    the shard
+-- ARGV    the caller's time; then the destinations
+-- Answer  the generation; the age in microseconds of the oldest permit that no worker has read, 0 when there is none;
+--         then for each destination: permits queued; in flight; the lowered maximum of outstanding permits or 0; when
+--         the last slot began, or nil; the earliest start of the next slot, or nil when there are no cursors
+
+local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]
+local answer = { generation, oldest_untaken_age(unread) }
+while more() do
+  local id = text()
+  local job = load_job(id)
+  local limiter = job.cursors
+  local last = #answer
+  answer[last + 1] = redis.call('ZCOUNT', queued_of(id), now, '+inf')
+  answer[last + 2] = redis.call('ZCOUNT', in_flight_of(id), now, '+inf')
+  answer[last + 3] = lowered_maximum(job) or 0
+  answer[last + 4] = limiter and limiter.last_start or false
+  answer[last + 5] = limiter and next_start(limiter, job.held_until) or false
+end
+return answer

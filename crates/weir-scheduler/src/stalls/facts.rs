@@ -1,0 +1,102 @@
+//! What a pass of the watch over stalls reads of the store, and what follows from it.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use weir_core::{
+    DeliveryState, Destination, DestinationId, Timestamp,
+    stall::{self, Fault, Progress},
+};
+use weir_queue::QueueProgress;
+use weir_store::{StateCounts, Traffic};
+
+/// Permits that no worker has taken for this long wait for a place.
+const UNTAKEN: Duration = Duration::from_secs(3);
+
+/// What is recorded of a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Recorded {
+    /// Deliveries that have been attempted.
+    pub(super) attempted: u64,
+    /// Attempts of the last half minute.
+    pub(super) attempts: u64,
+}
+
+/// What a pass reads of the store.
+pub(super) struct Read {
+    pub(super) now: Timestamp,
+    pub(super) is_slow: bool,
+    pub(super) works: bool,
+    pub(super) schedules: bool,
+    pub(super) counts: HashMap<DestinationId, StateCounts>,
+    pub(super) traffic: HashMap<DestinationId, Traffic>,
+    pub(super) measured_from: Timestamp,
+    /// The destinations that owe something.
+    pub(super) destinations: HashMap<DestinationId, Arc<Destination>>,
+    /// Since when the oldest delivery of each destination has been due.
+    pub(super) due: HashMap<DestinationId, Timestamp>,
+}
+
+/// Whether deliveries wait or are claimed.
+pub(super) fn owes(counts: &StateCounts) -> bool {
+    counts.waiting() > 0 || counts.of(DeliveryState::Delivering) > 0
+}
+
+/// Deliveries that have been attempted.
+fn attempted(counts: &StateCounts) -> u64 {
+    counts.of(DeliveryState::Delivered) + counts.of(DeliveryState::Retrying) + counts.dead_letters()
+}
+
+impl Read {
+    pub(super) fn recorded(&self, id: DestinationId) -> Recorded {
+        let attempted = self.counts.get(&id).map_or(0, attempted);
+        Recorded { attempted, attempts: self.attempts(id) }
+    }
+
+    /// The attempts of the last half minute, also those that could not connect.
+    fn attempts(&self, id: DestinationId) -> u64 {
+        self.traffic.get(&id).map_or(0, |traffic| traffic.sends.max(traffic.failed))
+    }
+
+    /// What is wrong with the installation. `None` for the progress: the queue does not answer.
+    pub(super) fn fault(&self, progress: Option<&QueueProgress>) -> Option<Fault> {
+        match progress {
+            None => Some(Fault::QueueAway),
+            _ if self.is_slow => Some(Fault::StoreSlow),
+            _ if !self.works => Some(Fault::NoWorker),
+            _ if !self.schedules => Some(Fault::NoScheduler),
+            Some(progress) if progress.untaken_for >= UNTAKEN => Some(Fault::WorkersFull),
+            Some(_) => None,
+        }
+    }
+
+    pub(super) fn may_be_behind(&self, destination: &Destination) -> bool {
+        stall::is_behind(destination, self.attempts(destination.id), self.now.since(self.measured_from))
+    }
+
+    /// Whether a destination with due deliveries sends less than its limit allows, and nothing but Weir keeps it from it.
+    pub(super) fn is_behind(&self, destination: &Destination, of: Progress) -> bool {
+        // Started and not yet recorded.
+        let begun = self.attempts(destination.id) + u64::from(of.in_flight);
+        // A hold, an edit or a breaker allowed less for a part of the time.
+        let changes = [destination.held_until, destination.released_at, Some(destination.updated_at)];
+        let is_settled = changes.into_iter().flatten().all(|at| at <= self.measured_from);
+        let is_open = !destination.settings.paused && destination.breaker.allows_full_rate(self.now);
+        // What waits behind the heads of message groups is not due.
+        let is_free = !destination.settings.order.is_by_key();
+        // Slow answers hold all its room.
+        let max_in_flight = destination.settings.max_in_flight;
+        let has_room = of.in_flight < of.lowered_maximum.map_or(max_in_flight, |most| most.min(max_in_flight));
+        let is_behind = stall::is_behind(destination, begun, self.now.since(self.measured_from));
+        is_behind && is_settled && is_open && is_free && has_room
+    }
+}
+
+/// Why a destination is not sent to without a fault of the installation: a worker had no place for its permits, they are
+/// not used, or it has none.
+pub(super) fn unused(of: Progress) -> Fault {
+    match of {
+        Progress { lowered_maximum: Some(_), .. } => Fault::WorkersFull,
+        Progress { queued: 0, in_flight: 0, .. } => Fault::NotPublished,
+        _ => Fault::NotStarted,
+    }
+}
