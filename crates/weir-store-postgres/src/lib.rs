@@ -72,7 +72,7 @@ use parking_lot::Mutex;
 use sqlx::PgPool;
 use weir_store::{BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, WriteFailures};
 
-pub use open::{OpenError, Server};
+pub use open::{DEFAULT_POOL, OpenError, Server};
 
 use cache::DestinationCache;
 use claims::Claiming;

@@ -3,6 +3,7 @@
 mod api;
 mod audit;
 mod completions;
+mod config;
 mod demo;
 mod health;
 mod migrate;
@@ -11,7 +12,13 @@ mod restored;
 mod serve;
 mod verify;
 
-use crate::{cli::Command, config::ProcessRole, exit::Exit};
+pub(crate) use completions::answer as answer_completions;
+
+use crate::{
+    cli::{Command, ConfigCommand},
+    config::ProcessRole,
+    exit::Exit,
+};
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
     let exit = match command {
@@ -23,6 +30,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Audit(arguments) => audit::run(arguments).await,
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Health(flags) => health::run(&flags).await,
+        Command::Config { command: ConfigCommand::Check(arguments) } => config::check(&arguments),
         Command::Migrate(flags) => migrate::run(&flags).await,
         Command::Restored(flags) => restored::run(&flags).await,
         Command::Completions { shell } => completions::run(shell),

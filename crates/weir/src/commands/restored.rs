@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use weir_core::{Clock as _, Timestamp};
-use weir_queue_redis::{RedisConfig, RedisQueue};
+use weir_queue_redis::RedisQueue;
 use weir_store::Outbox as _;
 use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
 
 use crate::{
+    backends::{application_name, redis_config},
     clock::SystemClock,
     config::{Backing, ProcessRole, SettingFlags, Settings},
     exit::Exit,
@@ -32,14 +33,14 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
             store.close().await;
             sends_until
         }
-        Backing::Scaled { postgres, redis, redis_prefix } => {
-            let installation = PostgresStore::installation(postgres.as_ref()).await?;
+        Backing::Scaled { postgres, redis } => {
+            let url = postgres.url_for(&application_name("restored"));
+            let installation = PostgresStore::installation(&url).await?;
             // Processes that share Redis use its clock.
-            let config = RedisConfig::from_urls(redis.as_ref(), &redis_prefix, installation);
-            let queue = RedisQueue::open(config).await?;
+            let queue = RedisQueue::open(redis_config(&redis, installation)?).await?;
             let now = queue.clock().now();
             queue.close().await;
-            let store = PostgresStore::open(postgres.as_ref(), now).await?;
+            let store = PostgresStore::open(&url, now).await?;
             let sends_until = now + CLOCK_DIFFERENCE;
             store.mark_restored(sends_until).await?;
             store.close().await;

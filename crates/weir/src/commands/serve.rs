@@ -12,10 +12,12 @@ use crate::{
 };
 
 pub(super) async fn run(flags: &SettingFlags, role: ProcessRole) -> anyhow::Result<Exit> {
+    logs::choose(role.name(), Settings::log_format(flags, role));
     // Read all settings first: an invalid one ends the process before anything is opened.
     let settings = Settings::load(flags, role)?;
     let traces = TraceSettings::load()?;
-    logs::start(&settings.log, settings.log_format);
+    logs::start(role.name(), &settings.log, settings.log_format);
+    tokio::spawn(logs::report_repeats());
     let mut stop = StopSignals::handle()?;
     let start = Engine::start(role, &settings, traces, Metrics::install()?);
     let mut engine = tokio::select! {
@@ -26,16 +28,12 @@ pub(super) async fn run(flags: &SettingFlags, role: ProcessRole) -> anyhow::Resu
             return Ok(Exit::Done);
         }
     };
-    // On standard output, independent of the log filter: with port 0, scripts read the actual port here.
     if let Some(address) = engine.metrics_address() {
-        println!("metrics are served on http://{address}/metrics");
+        logs::announce(&format!("metrics are served on http://{address}/metrics"));
     }
     let (version, address) = (env!("CARGO_PKG_VERSION"), engine.address());
-    if role == ProcessRole::Serve {
-        println!("weir {version} is listening on http://{address}");
-    } else {
-        println!("weir {version} {} is listening on http://{address}", role.name());
-    }
+    let name = if role == ProcessRole::Serve { String::new() } else { format!(" {}", role.name()) };
+    logs::announce(&format!("weir {version}{name} is listening on http://{address}"));
     // `Settings` accepts an API without keys only on loopback.
     if role.serves_api() && settings.api_keys.is_empty() {
         tracing::info!(

@@ -29,7 +29,6 @@ pub(in crate::commands) struct Connection {
 impl Connection {
     /// The connection of these flags, the environment and the profile file.
     pub(in crate::commands) fn find(flags: &ServerFlags) -> Result<Self, Misuse> {
-        let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self::of(flags, &environment)
     }
 
@@ -70,6 +69,16 @@ impl Connection {
         };
         Ok(Self { server, key })
     }
+}
+
+/// The names of the profiles; none if the file cannot be read.
+pub(in crate::commands) fn profiles() -> Vec<String> {
+    let path = ProfileFile::path(&environment);
+    path.and_then(|path| ProfileFile::read(&path).ok()).map(|file| file.names()).unwrap_or_default()
+}
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// On the machine of a server, its own setting has a key. It is not sent to the server of a profile.
