@@ -10,7 +10,7 @@ use std::{
 };
 
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, PgConnection, Row as _,
+    AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _,
     migrate::MigrateError,
     postgres::{PgConnectOptions, PgPoolOptions},
     raw_sql,
@@ -269,7 +269,8 @@ async fn check_session(
     let mut other = connect(options).await.map_err(failed)?;
     raw_sql(AssertSqlSafe(format!("SET weir.session = '{mark}'"))).execute(&mut *connection).await.map_err(failed)?;
     raw_sql("BEGIN").execute(&mut other).await.map_err(failed)?;
-    let (by_other, by_itself) = (seen_by(&mut other).await.map_err(failed)?, seen_by(connection).await.map_err(failed)?);
+    let (by_other, by_itself) =
+        (seen_by(&mut other).await.map_err(failed)?, seen_by(connection).await.map_err(failed)?);
     raw_sql("ROLLBACK").execute(&mut other).await.map_err(failed)?;
     other.close().await.map_err(failed)?;
     if by_other || !by_itself {

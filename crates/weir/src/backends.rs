@@ -149,7 +149,8 @@ pub(crate) fn application_name(role: &str) -> String {
 pub(crate) fn redis_config(redis: &RedisServer, installation: InstallationId) -> anyhow::Result<RedisConfig> {
     let read = |file: &Option<PathBuf>| {
         let read = |file: &PathBuf| {
-            std::fs::read(file).map_err(|error| Misuse(format!("cannot read {} for TLS with Redis: {error}", file.display())))
+            std::fs::read(file)
+                .map_err(|error| Misuse(format!("cannot read {} for TLS with Redis: {error}", file.display())))
         };
         file.as_ref().map(read).transpose()
     };

@@ -305,7 +305,9 @@ fn schedule(backends: &Backends, retention: Retention, working: &mut Stage) {
 fn installation(backends: &Backends, database: &DatabaseUrl) -> Installation {
     let (store, queue) = backends.names();
     let folder = match database {
-        DatabaseUrl::Sqlite(file) => Some(file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()),
+        DatabaseUrl::Sqlite(file) => {
+            Some(file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned())
+        }
         DatabaseUrl::Postgres(_) => None,
     };
     let backends = backends.clone();
@@ -322,7 +324,12 @@ fn installation(backends: &Backends, database: &DatabaseUrl) -> Installation {
             })
         })
     };
-    Installation { store, queue, queue_depths: Arc::new(read), free_bytes: Arc::new(move || free_bytes(folder.as_deref()?)) }
+    Installation {
+        store,
+        queue,
+        queue_depths: Arc::new(read),
+        free_bytes: Arc::new(move || free_bytes(folder.as_deref()?)),
+    }
 }
 
 /// The space that is left on the disk of a folder.

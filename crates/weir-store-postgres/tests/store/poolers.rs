@@ -138,7 +138,9 @@ async fn message(client: &mut TcpStream) -> Vec<u8> {
 #[tokio::test]
 async fn a_pooler_that_drops_or_refuses_the_settings_of_a_session_is_refused() {
     let database = Database::create().await;
-    for (pooler, reason) in [(Pooler::Drops, "plan_cache_mode is auto"), (Pooler::Refuses, "unsupported startup parameter")] {
+    for (pooler, reason) in
+        [(Pooler::Drops, "plan_cache_mode is auto"), (Pooler::Refuses, "unsupported startup parameter")]
+    {
         let error = PostgresStore::open(&before(&database, pooler).await, NOW).await.unwrap_err();
         assert!(matches!(error, OpenError::Pooler { .. }), "{error}");
         let text = error.to_string();

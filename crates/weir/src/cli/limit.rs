@@ -94,7 +94,8 @@ mod tests {
     #[test]
     fn a_period_may_be_short() {
         let short = ["20/s", "20/sec", "20/S", "600/min:5", "600/m", "9/h", "9/hr", "7/d+50ms", "7/days"];
-        let long = ["20/second", "20/second", "20/second", "600/minute:5", "600/minute", "9/hour", "9/hour", "7/day+50ms"];
+        let long =
+            ["20/second", "20/second", "20/second", "600/minute:5", "600/minute", "9/hour", "9/hour", "7/day+50ms"];
         for (short, long) in short.into_iter().zip(long) {
             assert_eq!(short.parse::<LimitText>().unwrap().to_string(), long);
         }

@@ -108,9 +108,15 @@ mod tests {
     #[test]
     fn spans_are_read_with_their_units() {
         let seconds = |text| span(text).map(|span| span.as_secs());
-        for (text, expected) in
-            [("90s", 90), ("15m", 900), ("2h", 7_200), ("3d", 259_200), ("1h30m", 5_400), ("2 hours", 7_200), ("1w", 604_800)]
-        {
+        for (text, expected) in [
+            ("90s", 90),
+            ("15m", 900),
+            ("2h", 7_200),
+            ("3d", 259_200),
+            ("1h30m", 5_400),
+            ("2 hours", 7_200),
+            ("1w", 604_800),
+        ] {
             assert_eq!(seconds(text), Some(expected), "{text}");
         }
         for wrong in ["", "2", "h", "2x", "-2h", "1.5h", "99999999999999999999s", "40000d", "2h ago"] {

@@ -236,8 +236,14 @@ mod tests {
         let names = names::Names::known([(dst.as_str(), long)]);
         for (list, id) in [
             (on_80_columns(destinations::table(), destinations::row, destination), id("dst")),
-            (on_80_columns(deliveries::table(true), |row| deliveries::row(row, &names, NOW), delivery.clone()), id("dlv")),
-            (on_80_columns(deliveries::table(false), |row| deliveries::row(row, &names, NOW), delivery.clone()), id("dlv")),
+            (
+                on_80_columns(deliveries::table(true), |row| deliveries::row(row, &names, NOW), delivery.clone()),
+                id("dlv"),
+            ),
+            (
+                on_80_columns(deliveries::table(false), |row| deliveries::row(row, &names, NOW), delivery.clone()),
+                id("dlv"),
+            ),
             (on_80_columns(deliveries::groups_table(), |row| deliveries::group_row(row, NOW), group), id("dlv")),
             (on_80_columns(tail::table(true), |row| tail::row(row, &names), delivery.clone()), id("dlv")),
             (on_80_columns(tail::table(false), |row| tail::row(row, &names), delivery), id("dlv")),

@@ -36,7 +36,12 @@ pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
     output::print(&if arguments.json {
         serde_json::to_string_pretty(&audited)?
     } else {
-        format!("{}\n{}{}", table(&audited, Screen::of_stdout()), report::unknown(&audited), verdict(violations, possible))
+        format!(
+            "{}\n{}{}",
+            table(&audited, Screen::of_stdout()),
+            report::unknown(&audited),
+            verdict(violations, possible)
+        )
     })?;
     Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
 }

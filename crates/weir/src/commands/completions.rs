@@ -88,7 +88,8 @@ fn suggestion(destination: Destination, typed: &str) -> Option<Suggestion> {
 
 /// The flags of the connection among the words that are typed so far.
 fn flags(words: impl Iterator<Item = OsString>) -> ServerFlags {
-    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).skip_while(|word| word != "--").collect();
+    let words: Vec<String> =
+        words.map(|word| word.to_string_lossy().into_owned()).skip_while(|word| word != "--").collect();
     let value = |flag: &str| {
         let inline = words.iter().find_map(|word| word.strip_prefix(flag)?.strip_prefix('=').map(str::to_owned));
         let next = || words.iter().skip_while(|word| *word != flag).nth(1).cloned();

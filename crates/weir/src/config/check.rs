@@ -103,7 +103,11 @@ impl fmt::Display for Masked<'_> {
         }
         let Ok(url) = Url::parse(self.0) else { return f.write_str(HIDDEN) };
         // A password that ends early has its rest in the other parts.
-        let rest = self.0.split_once("://").and_then(|(_, rest)| rest.split_once(['/', '?', '#'])).map_or("", |(_, rest)| rest);
+        let rest = self
+            .0
+            .split_once("://")
+            .and_then(|(_, rest)| rest.split_once(['/', '?', '#']))
+            .map_or("", |(_, rest)| rest);
         if rest.contains('@') {
             return f.write_str(HIDDEN);
         }

@@ -11,7 +11,10 @@ pub(crate) enum Origin {
     Environment,
     File(PathBuf),
     /// A file that holds the value alone, and what names it, such as `WEIR_API_KEYS_FILE`.
-    SecretFile { path: PathBuf, named_by: String },
+    SecretFile {
+        path: PathBuf,
+        named_by: String,
+    },
     Default,
 }
 

@@ -51,7 +51,12 @@ fn argument(setting: &Setting) -> Arg {
 fn file_argument(setting: &'static Setting) -> Arg {
     let name = file_of(setting.name);
     let long = flag(&name).trim_start_matches('-').to_owned();
-    Arg::new(name).long(long).value_name("FILE").value_parser(value_parser!(PathBuf)).conflicts_with(setting.name).hide(true)
+    Arg::new(name)
+        .long(long)
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .conflicts_with(setting.name)
+        .hide(true)
 }
 
 impl FromArgMatches for SettingFlags {
@@ -59,7 +64,8 @@ impl FromArgMatches for SettingFlags {
         let text = |setting: &Setting| Some((setting.name, matches.get_one::<String>(setting.name)?.clone()));
         let config = matches.get_one("config").cloned();
         let secrets = SETTINGS.iter().filter(|setting| setting.is_secret);
-        let file = |setting: &Setting| Some((setting.name, matches.get_one::<PathBuf>(&file_of(setting.name))?.clone()));
+        let file =
+            |setting: &Setting| Some((setting.name, matches.get_one::<PathBuf>(&file_of(setting.name))?.clone()));
         let files = secrets.filter_map(file).collect();
         Ok(Self { config, texts: SETTINGS.iter().filter_map(text).collect(), files })
     }

@@ -89,8 +89,24 @@ fn without_raw_characters(url: &str) -> Parsed<()> {
 
 /// The parameters of a `postgres://` URL. The client would ignore another one, and write its value to the log.
 const POSTGRES_PARAMETERS: [&str; 19] = [
-    "sslmode", "ssl-mode", "sslrootcert", "ssl-root-cert", "ssl-ca", "sslcert", "ssl-cert", "sslkey", "ssl-key",
-    "statement-cache-capacity", "host", "hostaddr", "port", "dbname", "user", "password", "application_name", "options",
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "statement-cache-capacity",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
     "options[…]",
 ];
 
@@ -98,11 +114,16 @@ fn postgres_url(text: &str) -> Parsed<DatabaseUrl> {
     without_raw_characters(text)?;
     // The error of the parser does not repeat the text.
     let url = Url::parse(text).map_err(|error| {
-        format!("not a URL ({error}); write it as postgres://user:password@host:5432/database, an IPv6 address in brackets")
+        format!(
+            "not a URL ({error}); write it as postgres://user:password@host:5432/database, an IPv6 address in brackets"
+        )
     })?;
     for (name, _) in url.query_pairs() {
         if !POSTGRES_PARAMETERS.contains(&&*name) && !name.starts_with("options[") {
-            return Err(format!("`{name}` is not a parameter of the URL; use one of {}", POSTGRES_PARAMETERS.join(", ")));
+            return Err(format!(
+                "`{name}` is not a parameter of the URL; use one of {}",
+                POSTGRES_PARAMETERS.join(", ")
+            ));
         }
     }
     Ok(DatabaseUrl::Postgres(ServerUrl(text.to_owned())))
@@ -222,8 +243,19 @@ pub(super) fn boolean(text: &str) -> Parsed<bool> {
 
 /// The crates of Weir, by which log lines are filtered.
 const LOG_TARGETS: [&str; 13] = [
-    "weir", "weir_api", "weir_api_types", "weir_chart", "weir_core", "weir_dashboard", "weir_queue", "weir_queue_redis",
-    "weir_scheduler", "weir_store", "weir_store_postgres", "weir_store_sqlite", "weir_worker",
+    "weir",
+    "weir_api",
+    "weir_api_types",
+    "weir_chart",
+    "weir_core",
+    "weir_dashboard",
+    "weir_queue",
+    "weir_queue_redis",
+    "weir_scheduler",
+    "weir_store",
+    "weir_store_postgres",
+    "weir_store_sqlite",
+    "weir_worker",
 ];
 const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -236,7 +268,8 @@ pub(super) fn log(text: &str) -> Parsed<String> {
     };
     // A misspelled word would be a module that writes nothing, so that the log would be empty.
     for directive in items(text) {
-        let (module, level) = directive.split_once('=').map_or((directive, None), |(module, level)| (module, Some(level)));
+        let (module, level) =
+            directive.split_once('=').map_or((directive, None), |(module, level)| (module, Some(level)));
         let is_level = |word: &str| LOG_LEVELS.contains(&word.to_ascii_lowercase().as_str());
         let krate = module.split(['[', ':']).next().unwrap_or_default();
         let is_known = LOG_TARGETS.contains(&krate);
@@ -366,7 +399,9 @@ mod tests {
 
     #[test]
     fn sockets_and_ipv6_addresses_are_servers() {
-        for url in ["unix:///run/redis.sock", "redis+unix:///run/redis.sock?db=1", "redis://[::1]:6379", "rediss://[fd00::1]"] {
+        for url in
+            ["unix:///run/redis.sock", "redis+unix:///run/redis.sock?db=1", "redis://[::1]:6379", "rediss://[fd00::1]"]
+        {
             assert!(redis_url(url).unwrap().is_some(), "{url}");
         }
         assert!(redis_url("unix:///run/a.sock,unix:///run/b.sock").is_err(), "a Cluster has no sockets");
@@ -377,12 +412,23 @@ mod tests {
 
     #[test]
     fn an_unknown_log_filter_is_refused() {
-        for known in ["info", "WARN", "info,weir_worker=debug", "weir_api::auth=trace,sqlx=warn", "off", "debug,hyper=off", "weir_store"] {
+        for known in [
+            "info",
+            "WARN",
+            "info,weir_worker=debug",
+            "weir_api::auth=trace,sqlx=warn",
+            "off",
+            "debug,hyper=off",
+            "weir_store",
+        ] {
             assert!(log(known).is_ok(), "{known}");
         }
-        for (unknown, hint) in
-            [("inof", "info"), ("info,weir_wroker=debug", "weir_worker"), ("info,weir_worker=debgu", "not a level"), ("verbose", "neither")]
-        {
+        for (unknown, hint) in [
+            ("inof", "info"),
+            ("info,weir_wroker=debug", "weir_worker"),
+            ("info,weir_worker=debgu", "not a level"),
+            ("verbose", "neither"),
+        ] {
             let problem = log(unknown).unwrap_err();
             assert!(problem.contains(hint), "{unknown}: {problem}");
         }

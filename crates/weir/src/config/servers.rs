@@ -104,7 +104,9 @@ impl RedisServer {
     }
 
     fn with_password(&self, node: &str) -> String {
-        let (Some(Password(password)), Ok(mut url)) = (&self.password, Url::parse(node)) else { return node.to_owned() };
+        let (Some(Password(password)), Ok(mut url)) = (&self.password, Url::parse(node)) else {
+            return node.to_owned();
+        };
         if url.host().is_none() {
             url.query_pairs_mut().append_pair("pass", password);
         } else {
@@ -133,12 +135,21 @@ pub(super) fn unfit(settings: &Settings, values: &SourceValues) -> Vec<ConfigErr
     let is_set = |file: &Option<PathBuf>| file.as_deref().is_some_and(|file: &Path| !file.as_os_str().is_empty());
     let mut faults = Vec::new();
     if is_set(&settings.database_tls_cert) != is_set(&settings.database_tls_key) {
-        faults.push(fault("database_tls_cert", "a certificate and its key go together: set database_tls_cert and database_tls_key"));
+        faults.push(fault(
+            "database_tls_cert",
+            "a certificate and its key go together: set database_tls_cert and database_tls_key",
+        ));
     }
     if is_set(&settings.redis_tls_cert) != is_set(&settings.redis_tls_key) {
-        faults.push(fault("redis_tls_cert", "a certificate and its key go together: set redis_tls_cert and redis_tls_key"));
+        faults.push(fault(
+            "redis_tls_cert",
+            "a certificate and its key go together: set redis_tls_cert and redis_tls_key",
+        ));
     }
-    let is_tls = settings.redis_url.as_ref().is_some_and(|url| url.as_ref().split(',').all(|node| node.trim().starts_with("rediss://")));
+    let is_tls = settings
+        .redis_url
+        .as_ref()
+        .is_some_and(|url| url.as_ref().split(',').all(|node| node.trim().starts_with("rediss://")));
     for (name, file) in [("redis_tls_ca", &settings.redis_tls_ca), ("redis_tls_cert", &settings.redis_tls_cert)] {
         if is_set(file) && !is_tls {
             faults.push(fault(name, "is used only with TLS: write redis_url with rediss://"));
@@ -162,12 +173,17 @@ mod tests {
         let url = database("postgres://weir@db/weir", Some("p/#?@&= %41"), tls.clone()).url_for("weir worker a");
         let url = Url::parse(&url).unwrap();
         let pairs: Vec<_> = url.query_pairs().map(|(name, value)| format!("{name}:{value}")).collect();
-        let expected =
-            ["password:p/#?@&= %41", "sslmode:verify-full", "sslrootcert:/etc/ca.pem", "application_name:weir worker a"];
+        let expected = [
+            "password:p/#?@&= %41",
+            "sslmode:verify-full",
+            "sslrootcert:/etc/ca.pem",
+            "application_name:weir worker a",
+        ];
         assert_eq!(pairs, expected);
         let own = database("postgres://db/weir?sslmode=require&application_name=billing", None, tls).url_for("weir");
         assert!(!own.contains("verify-full") && !own.contains("application_name=weir"), "{own}");
-        let socket = database("postgres:///weir?host=/run/postgresql", Some("a b"), TlsFiles::default()).url_for("weir");
+        let socket =
+            database("postgres:///weir?host=/run/postgresql", Some("a b"), TlsFiles::default()).url_for("weir");
         assert!(socket.starts_with("postgres:///weir?host=") && socket.contains("password=a+b"), "{socket}");
     }
 

@@ -79,7 +79,7 @@ macro_rules! settings {
 
             /// Every invalid value.
             pub(super) fn faults(values: &SourceValues) -> Vec<ConfigError> {
-                [$(values.parse(stringify!($name), $parse).err()),+].into_iter().flatten().collect()
+                [$(values.parse::<$type>(stringify!($name), $parse).err()),+].into_iter().flatten().collect()
             }
         }
     };

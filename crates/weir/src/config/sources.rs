@@ -66,7 +66,8 @@ impl SourceValues {
         for (name, text) in &flags.texts {
             self.add(name, Origin::Flag, text.clone());
         }
-        let read = |(name, path): &(&'static str, PathBuf)| self.add_secret(name, path, flag(&file_of(name)), &Origin::Flag);
+        let read =
+            |(name, path): &(&'static str, PathBuf)| self.add_secret(name, path, flag(&file_of(name)), &Origin::Flag);
         flags.files.iter().filter_map(read).collect()
     }
 
@@ -159,14 +160,22 @@ impl SourceValues {
             }
         }
         let origin = Origin::File(path.into());
-        let read = |(name, file): (&'static str, PathBuf)| self.add_secret(name, &file, format!("`{}`", file_of(name)), &origin);
+        let read = |(name, file): (&'static str, PathBuf)| {
+            self.add_secret(name, &file, format!("`{}`", file_of(name)), &origin)
+        };
         faults.extend(files.into_iter().filter_map(read));
         faults
     }
 
     /// Adds a secret from the file that a source names. It is a fault if the same source has the secret itself, too: one
     /// of them would be ignored, perhaps the new one.
-    fn add_secret(&mut self, name: &'static str, path: &Path, named_by: String, source: &Origin) -> Option<ConfigError> {
+    fn add_secret(
+        &mut self,
+        name: &'static str,
+        path: &Path,
+        named_by: String,
+        source: &Origin,
+    ) -> Option<ConfigError> {
         let origin = Origin::SecretFile { path: path.into(), named_by: named_by.clone() };
         let fault = |problem: String| {
             Some(ConfigError::Invalid { setting: SettingSource { name, origin: origin.clone() }, problem })

@@ -288,7 +288,8 @@ fn a_secret_may_come_from_a_file_of_its_own() {
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let (url, keys, empty) = (file("url", "postgres://weir@db/weir\n"), file("keys", "one\ntwo\n"), file("empty", "\n"));
+    let (url, keys, empty) =
+        (file("url", "postgres://weir@db/weir\n"), file("keys", "one\ntwo\n"), file("empty", "\n"));
     let redis = ("WEIR_REDIS_URL", "redis://cache");
     let settings = load(&["--api-keys-file", &keys], &[("WEIR_DATABASE_URL_FILE", &url), redis], "").unwrap();
     assert_eq!(settings.database_url, DatabaseUrl::Postgres(ServerUrl("postgres://weir@db/weir".to_owned())));

@@ -1,6 +1,6 @@
 //! The form of a log line: the line of `tracing_subscriber`, with the process that wrote it.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde_json::json;
 use tracing::{Event, Level, Subscriber};
@@ -118,7 +118,10 @@ pub(super) fn object(identity: &Identity, level: &str, message: &str) -> String 
     // Writing to a text does not fail.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     let (time, message) = (json!(time), json!(message));
-    format!("{{\"timestamp\":{time},{},\"level\":\"{level}\",\"target\":\"weir\",\"message\":{message}}}", fields(identity))
+    format!(
+        "{{\"timestamp\":{time},{},\"level\":\"{level}\",\"target\":\"weir\",\"message\":{message}}}",
+        fields(identity)
+    )
 }
 
 #[cfg(test)]
@@ -185,7 +188,7 @@ mod tests {
     fn a_line_of_text_has_the_process_at_its_end() {
         let written = Written::default();
         let (writer, lines) = (written.clone(), Lines::new(identity(), repeats(), Text));
-        let log = tracing_subscriber::fmt().fmt_fields(DefaultFields::new()).event_format(lines).with_ansi(false);
+        let log = tracing_subscriber::fmt().with_ansi(false).fmt_fields(DefaultFields::new()).event_format(lines);
         let log = log.with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(log, || tracing::error!(error = "none", "stopped"));
         let text = String::from_utf8(written.0.lock().clone()).unwrap();

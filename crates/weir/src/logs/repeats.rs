@@ -25,7 +25,9 @@ struct Place {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// So many lines of the last minute were not written.
-    Write { suppressed: u64 },
+    Write {
+        suppressed: u64,
+    },
     Suppress,
 }
 
@@ -40,7 +42,8 @@ impl Repeats {
 
     fn judge_at(&self, place: Identifier, name: impl FnOnce() -> String, now: Instant) -> Verdict {
         let mut places = self.0.lock();
-        let place = places.entry(place).or_insert_with(|| Place { name: name(), since: now, written: 0, suppressed: 0 });
+        let place =
+            places.entry(place).or_insert_with(|| Place { name: name(), since: now, written: 0, suppressed: 0 });
         if now.duration_since(place.since) >= WINDOW {
             (place.since, place.written) = (now, 0);
         }
@@ -59,7 +62,8 @@ impl Repeats {
 
     fn ended_at(&self, now: Instant) -> Vec<(String, u64)> {
         let mut places = self.0.lock();
-        let ended = places.values_mut().filter(|place| place.suppressed > 0 && now.duration_since(place.since) >= WINDOW);
+        let ended =
+            places.values_mut().filter(|place| place.suppressed > 0 && now.duration_since(place.since) >= WINDOW);
         ended.map(|place| (place.name.clone(), std::mem::take(&mut place.suppressed))).collect()
     }
 }

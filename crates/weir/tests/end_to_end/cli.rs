@@ -266,11 +266,13 @@ async fn a_database_over_tls_is_used_with_a_private_authority_and_a_certificate(
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let (ca, cert, key) = (file("ca.pem", &made.authority), file("cert.pem", &made.client.0), file("key.pem", &made.client.1));
+    let (ca, cert, key) =
+        (file("ca.pem", &made.authority), file("cert.pem", &made.client.0), file("key.pem", &made.client.1));
     let postgres = Postgres::start_with_tls(&made.authority, &made.server.0, &made.server.1).await.unwrap();
     let url = format!("postgres://weir@localhost:{}/weir", postgres.port());
     let trusted = [("WEIR_DATABASE_URL", url.as_str()), ("WEIR_DATABASE_TLS_CA", &ca)];
-    let with_certificate = [&trusted[..], &[("WEIR_DATABASE_TLS_CERT", &cert), ("WEIR_DATABASE_TLS_KEY", &key)]].concat();
+    let with_certificate =
+        [&trusted[..], &[("WEIR_DATABASE_TLS_CERT", &cert), ("WEIR_DATABASE_TLS_KEY", &key)]].concat();
     let output = run(folder.path(), &["migrate"], &with_certificate).await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     refused(folder.path(), &["migrate"], &trusted, &["database_url", "certificate"]).await;

@@ -331,7 +331,9 @@ async fn lists_of_deliveries_and_replays_name_the_destination() {
     receiver.script("/named", [Answer::status(400)]);
     for n in 0..6 {
         let types = json!([format!("named.{n}")]);
-        user.app.destination(json!({"url": receiver.url("/named"), "name": format!("Partner {n}"), "event_types": types})).await;
+        user.app
+            .destination(json!({"url": receiver.url("/named"), "name": format!("Partner {n}"), "event_types": types}))
+            .await;
         user.app.event(&format!("named.{n}")).await;
     }
     receiver.wait_for("/named", 6, Duration::from_secs(10)).await;
@@ -402,7 +404,10 @@ async fn alerts_say_what_is_wrong_now_and_their_thresholds_are_set_one_by_one() 
     })
     .await;
     let alerts = user.says(&["alerts"]).await;
-    assert!(alerts.contains("1 thing is wrong now") && alerts.contains("breaker open") && alerts.contains("Acme"), "{alerts}");
+    assert!(
+        alerts.contains("1 thing is wrong now") && alerts.contains("breaker open") && alerts.contains("Acme"),
+        "{alerts}"
+    );
 
     let set = user.says(&["alerts", "set", "--backlog-depth", "500", "--dead-letters", "off"]).await;
     assert!(set.contains("500 deliveries") && set.contains("off"), "{set}");
@@ -454,7 +459,8 @@ async fn the_doctor_finds_a_redis_and_a_worker_that_are_away() {
         let mut command = App::command(folder.path());
         command.args(["doctor", "--json"]).env("WEIR_URL", &api.url).env("XDG_CONFIG_HOME", folder.path());
         let output = finish(command).await;
-        let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let diagnosis: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
         (output.status.code(), diagnosis.to_string())
     };
     let (code, found) = doctor().await;

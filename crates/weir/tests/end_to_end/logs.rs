@@ -117,7 +117,9 @@ async fn the_first_line_and_the_error_that_ends_a_process_are_objects_of_a_json_
     assert!(first["message"].as_str().unwrap().contains("is listening on http://127.0.0.1:"), "{first}");
     assert_eq!((&first["role"], &first["pid"]), (&json!("serve"), &json!(process.id())), "{first}");
 
-    for wrong in [("WEIR_LISTEN", "nowhere"), ("WEIR_LOG", "inof"), ("WEIR_DATABASE_URL", "sqlite://no/such/folder/weir.db")] {
+    for wrong in
+        [("WEIR_LISTEN", "nowhere"), ("WEIR_LOG", "inof"), ("WEIR_DATABASE_URL", "sqlite://no/such/folder/weir.db")]
+    {
         let mut command = App::command(folder.path());
         command.arg("serve").env("WEIR_LOG_FORMAT", "json").env(wrong.0, wrong.1);
         let output = command.output().await.unwrap();
@@ -138,8 +140,10 @@ async fn a_warning_that_repeats_is_written_a_few_times_and_a_line_of_text_has_th
     }
     app.event("gone").await;
     for id in &ids {
-        eventually("it is paused", SECOND * 20, async || app.get(&format!("/v1/destinations/{id}")).await["paused"] == true)
-            .await;
+        eventually("it is paused", SECOND * 20, async || {
+            app.get(&format!("/v1/destinations/{id}")).await["paused"] == true
+        })
+        .await;
     }
     let pid = app.pid();
     assert!(app.terminate().await.success());

@@ -38,7 +38,14 @@ pub(super) fn row(activity: Activity) -> [Cell; 6] {
     let time = at.split_once('.').map_or_else(|| at.clone(), |(seconds, _)| format!("{seconds}Z"));
     let change = change(activity.before.as_ref(), activity.after.as_ref());
     let of = activity.subject.map(|subject| subject.name.filter(|name| !name.is_empty()).unwrap_or(subject.id));
-    [time.into(), activity.actor.into(), activity.action.into(), or_none(of).into(), change.into(), or_none(activity.tenant).into()]
+    [
+        time.into(),
+        activity.actor.into(),
+        activity.action.into(),
+        or_none(of).into(),
+        change.into(),
+        or_none(activity.tenant).into(),
+    ]
 }
 
 /// The changed values: `max_in_flight 64 → 8`.
@@ -81,7 +88,8 @@ mod tests {
     #[test]
     fn a_change_is_written_as_before_and_after() {
         let limits = |limit| json!([{"limit": limit, "period": "second", "burst": 1, "margin_ms": 0}]);
-        let (before, after) = (json!({"rate_limits": limits(10), "a": 1}), json!({"rate_limits": limits(20), "b": true}));
+        let (before, after) =
+            (json!({"rate_limits": limits(10), "a": 1}), json!({"rate_limits": limits(20), "b": true}));
         assert_eq!(change(Some(&before), Some(&after)), "a 1 → –; b true; rate_limits 10/second → 20/second");
         assert_eq!(change(None, None), "–");
         assert_eq!(change(None, Some(&json!({"headers": [], "url": "https://a/"}))), "headers –; url https://a/");

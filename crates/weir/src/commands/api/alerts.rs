@@ -19,8 +19,7 @@ use crate::{
         watch::{AlertCommand, AlertsArgs},
     },
     commands::output::{
-        self, Screen,
-        json,
+        self, Screen, json,
         table::{Cell, Column, Table, Tone},
         texts::{NONE, age, count, or_none, span_s},
     },
@@ -46,7 +45,9 @@ pub(super) async fn run(call: &Call, args: AlertsArgs) -> anyhow::Result<()> {
         Some(AlertCommand::Set(changes)) => {
             let named = changes.named();
             if named.is_empty() {
-                return Err(Misuse("nothing to set: give at least one threshold, such as --dead-letters 5".into()).into());
+                return Err(
+                    Misuse("nothing to set: give at least one threshold, such as --dead-letters 5".into()).into()
+                );
             }
             let answer = set(call, named).await?;
             call.print(&answer, |policy| thresholds(&policy, call.screen))
@@ -63,11 +64,15 @@ async fn set(call: &Call, named: Vec<(&'static str, Value)>) -> anyhow::Result<A
 }
 
 fn thresholds(policy: &AlertPolicy, screen: Screen) -> String {
-    let number = |value: Option<u64>, unit: &str| value.map_or_else(|| "off".to_owned(), |value| format!("{value}{unit}"));
+    let number =
+        |value: Option<u64>, unit: &str| value.map_or_else(|| "off".to_owned(), |value| format!("{value}{unit}"));
     let lines = [
         ("waiting", number(policy.backlog_depth.map(u64::from), " deliveries")),
         ("oldest", number(policy.oldest_age_s.map(u64::from), " s")),
-        ("too late", if policy.drain_beyond_ttl { "when deliveries expire before they are sent" } else { "off" }.to_owned()),
+        (
+            "too late",
+            if policy.drain_beyond_ttl { "when deliveries expire before they are sent" } else { "off" }.to_owned(),
+        ),
         ("dead", number(policy.dead_letters.map(u64::from), " since the last alert")),
     ];
     format!("Thresholds of all destinations\n{}", settings::render(&lines, screen))
@@ -158,7 +163,8 @@ impl Said {
         match alert_type {
             "weir.backlog.high" => {
                 let late = self.reasons.iter().any(|reason| reason == "drain_beyond_ttl");
-                let drained = drain_eta_s.map_or_else(|| "never drained".to_owned(), |eta| format!("drained in {}", span_s(eta)));
+                let drained =
+                    drain_eta_s.map_or_else(|| "never drained".to_owned(), |eta| format!("drained in {}", span_s(eta)));
                 let late = if late { format!("; some expire before: {drained}") } else { String::new() };
                 format!("{waits}, the oldest for {}{late}", span_s(oldest_age_s))
             }
@@ -266,7 +272,8 @@ mod tests {
         };
         let backlog = json!({"backlog": {"waiting": 7, "oldest_age_s": 90.0}, "reasons": ["drain_beyond_ttl"]});
         let high = text("weir.backlog.high", backlog);
-        for part in ["backlog high", "dst_1", "7 deliveries wait, the oldest for 1m; some expire before: never drained"] {
+        for part in ["backlog high", "dst_1", "7 deliveries wait, the oldest for 1m; some expire before: never drained"]
+        {
             assert!(high.contains(part), "{high}");
         }
         let open = text("weir.breaker.opened", json!({"reason": "10 failures in a row"}));

@@ -99,7 +99,9 @@ mod tests {
         let found = |severity| Finding {
             severity,
             subject: "store",
-            found: "the store (postgres) does not answer, so that no event can be accepted and nothing is sent at present".to_owned(),
+            found:
+                "the store (postgres) does not answer, so that no event can be accepted and nothing is sent at present"
+                    .to_owned(),
             next_step: "start PostgreSQL, or correct WEIR_DATABASE_URL".to_owned(),
         };
         let found = [found(Severity::Problem), found(Severity::Note)];

@@ -2,7 +2,7 @@
 
 use weir_api_types::{BriefDestination, Overview, OverviewRow, OverviewTotals};
 
-use super::{Call, client::Fields, fields, records::limits_of};
+use super::{Call, fields, records::limits_of};
 use crate::{
     cli::watch::{OverviewArgs, OverviewFilter},
     commands::output::{
@@ -155,7 +155,8 @@ pub(super) mod tests {
 
     #[test]
     fn a_backlog_that_never_drains_says_so() {
-        let drained = |figures: Value| Table::new([Column::text("")]).with([[drained(&overview_row(&json!({}), &figures))]]);
+        let drained =
+            |figures: Value| Table::new([Column::text("")]).with([[drained(&overview_row(&json!({}), &figures))]]);
         let text = |figures| drained(figures).render(output::Screen::PLAIN);
         assert!(text(json!({"drains": false, "drain_eta_s": null})).contains("never"));
         assert!(text(json!({})).contains("in 12s"));

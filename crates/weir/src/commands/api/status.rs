@@ -24,19 +24,19 @@ pub(super) async fn run(call: &Call) -> anyhow::Result<()> {
 }
 
 fn text(status: &InstallationStatus, overview: Option<&Overview>, screen: Screen) -> String {
-    let mut lines =
-        vec![("store", backend(&status.store)), ("queue", backend(&status.queue))];
+    let mut lines = vec![("store", backend(&status.store)), ("queue", backend(&status.queue))];
     if let Some(depths) = &status.queue_depths {
         let waiting = format!("{} with something to send, {} permits untaken", depths.jobs, depths.ready);
-        lines.push(("queued", format!("{waiting}, {} waiting for a slot, {} in flight", depths.queued, depths.in_flight)));
+        lines.push((
+            "queued",
+            format!("{waiting}, {} waiting for a slot, {} in flight", depths.queued, depths.in_flight),
+        ));
     }
     lines.extend(overview.map(|overview| ("backlog", overview::totals_text(&overview.totals))));
     let heading = format!("Weir {} at {}", status.version, status.as_of);
     let processes = match &status.processes {
         None => "The processes are unknown while the store cannot be reached.".to_owned(),
-        Some(processes) => {
-            table().with(processes.iter().map(|process| row(process, status.as_of))).render(screen)
-        }
+        Some(processes) => table().with(processes.iter().map(|process| row(process, status.as_of))).render(screen),
     };
     format!("{heading}\n{}\n\n{processes}", settings::render(&lines, screen))
 }

@@ -215,7 +215,8 @@ mod tests {
     fn a_minimum_interval_has_a_row_with_the_shortest_gap() {
         let second = RateLimits::new(vec![RateLimit::new(9, Period::Second).unwrap()]).unwrap();
         let limits = second.with_min_interval(MinInterval::from_millis(251));
-        let table = table(&[named("Acme", audit_by(limits))], Screen { width: Some(120), colours: false, moves: false });
+        let table =
+            table(&[named("Acme", audit_by(limits))], Screen { width: Some(120), colours: false, moves: false });
         let lines: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[3], ["251", "ms", "apart", "–", "250.0", "ms", "3", "–"], "{table}");
     }

@@ -148,7 +148,8 @@ mod tests {
                 let text = bar(&line, NOW, columns);
                 assert!(width(&text) < columns.max(2), "{columns}: {text}");
             }
-            for text in [headings(&lines(&arrivals), columns), row(Duration::from_secs(12), &lines(&arrivals), columns)] {
+            for text in [headings(&lines(&arrivals), columns), row(Duration::from_secs(12), &lines(&arrivals), columns)]
+            {
                 assert!(width(&text) <= columns, "{columns}: {text}");
             }
         }

@@ -27,7 +27,15 @@ pub(in crate::commands) struct Column {
 
 impl Column {
     pub(in crate::commands) const fn text(heading: &'static str) -> Self {
-        Self { heading, short: heading, is_number: false, is_flexible: false, is_optional: false, is_hidden: false, least: 0 }
+        Self {
+            heading,
+            short: heading,
+            is_number: false,
+            is_flexible: false,
+            is_optional: false,
+            is_hidden: false,
+            least: 0,
+        }
     }
 
     pub(in crate::commands) const fn number(heading: &'static str) -> Self {

@@ -72,7 +72,8 @@ impl Evidence {
                 evidence.still.push(row.clone());
             }
         }
-        evidence.metrics = call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());
+        evidence.metrics =
+            call.client.get(&["metrics"], &Fields::new()).await.ok().map(|answer| answer.text().to_owned());
         Ok(evidence)
     }
 
@@ -80,14 +81,19 @@ impl Evidence {
     pub(super) fn looked_at(&self) -> String {
         let mut parts = Vec::new();
         if let Some(status) = &self.status {
-            parts.push(format!("store ({}), queue ({}), processes and their versions", status.store.kind, status.queue.kind));
+            parts.push(format!(
+                "store ({}), queue ({}), processes and their versions",
+                status.store.kind, status.queue.kind
+            ));
         }
         parts.extend(self.readiness.is_some().then(|| "readiness and clocks".to_owned()));
         let more = if self.is_cut { ", those in trouble first" } else { "" };
         if self.status.is_some() {
             parts.push(format!("{} destinations with their backlogs and breakers{more}", self.rows.len()));
             let disk = self.status.as_ref().and_then(|status| status.store.free_bytes);
-            parts.push(if disk.is_some() { "the disk" } else { "not the disk, which only the database knows" }.to_owned());
+            parts.push(
+                if disk.is_some() { "the disk" } else { "not the disk, which only the database knows" }.to_owned(),
+            );
         }
         parts.push(match self.metrics {
             Some(_) => "the metrics of this process".to_owned(),
@@ -105,11 +111,7 @@ impl Evidence {
 
 /// How far an instant of the server is outside the time in which it was asked.
 fn ahead(server: Timestamp, asked: Timestamp, answered: Timestamp) -> f64 {
-    if server > answered {
-        server.since(answered).as_secs_f64()
-    } else {
-        -asked.since(server).as_secs_f64()
-    }
+    if server > answered { server.since(answered).as_secs_f64() } else { -asked.since(server).as_secs_f64() }
 }
 
 /// The time in which a destination that may send has sent at least once.

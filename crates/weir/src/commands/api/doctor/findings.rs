@@ -27,7 +27,12 @@ pub(super) struct Finding {
     pub(super) next_step: String,
 }
 
-fn finding(severity: Severity, subject: &'static str, found: impl Into<String>, next_step: impl Into<String>) -> Finding {
+fn finding(
+    severity: Severity,
+    subject: &'static str,
+    found: impl Into<String>,
+    next_step: impl Into<String>,
+) -> Finding {
     Finding { severity, subject, found: found.into(), next_step: next_step.into() }
 }
 
@@ -79,10 +84,22 @@ fn backend(found: &mut Vec<Finding>, subject: &'static str, backend: &Backend, s
             _ => ("events are accepted and wait, and nothing is sent", "WEIR_REDIS_URL"),
         };
         let found_text = format!("the {subject} ({kind}) does not answer within two seconds: {effect}");
-        found.push(finding(Problem, subject, found_text, format!("start it, look at its log and at the network in between, or correct {setting}")));
+        found.push(finding(
+            Problem,
+            subject,
+            found_text,
+            format!("start it, look at its log and at the network in between, or correct {setting}"),
+        ));
     } else if let Some(ms) = backend.answered_in_ms.filter(|ms| *ms > slow_ms) {
-        let text = format!("the {subject} ({kind}) took {ms:.0} ms to answer: above {slow_ms:.0} ms, limits are not used in full");
-        found.push(finding(Note, subject, text, format!("look at the load and the disk of the {subject}, and at the network to it")));
+        let text = format!(
+            "the {subject} ({kind}) took {ms:.0} ms to answer: above {slow_ms:.0} ms, limits are not used in full"
+        );
+        found.push(finding(
+            Note,
+            subject,
+            text,
+            format!("look at the load and the disk of the {subject}, and at the network to it"),
+        ));
     }
 }
 
@@ -104,14 +121,24 @@ fn processes(found: &mut Vec<Finding>, status: &InstallationStatus) {
     if versions.len() > 1 {
         let versions = versions.into_iter().collect::<Vec<_>>().join(", ");
         let text = format!("processes of several versions run: {versions}");
-        found.push(finding(Note, "versions", text, "during an upgrade this is right; otherwise restart the old ones: `weir status` lists them"));
+        found.push(finding(
+            Note,
+            "versions",
+            text,
+            "during an upgrade this is right; otherwise restart the old ones: `weir status` lists them",
+        ));
     }
 }
 
 fn depths(found: &mut Vec<Finding>, status: &InstallationStatus) {
-    let Some(depths) = status.queue_depths.as_ref().filter(|depths| depths.oldest_waited_ms > LATE_PERMITS_MS) else { return };
+    let Some(depths) = status.queue_depths.as_ref().filter(|depths| depths.oldest_waited_ms > LATE_PERMITS_MS) else {
+        return;
+    };
     let waited = span_s(depths.oldest_waited_ms as f64 / 1_000.0);
-    let text = format!("{} wait for a worker, the oldest for {waited}: the workers are full, suspended or cut off", count(depths.ready, "permit", "permits"));
+    let text = format!(
+        "{} wait for a worker, the oldest for {waited}: the workers are full, suspended or cut off",
+        count(depths.ready, "permit", "permits")
+    );
     found.push(finding(Problem, "lag", text, "look at the load of the workers; start more of them, or raise WEIR_WORKER_CAPACITY and the limit of open files"));
 }
 
@@ -119,7 +146,12 @@ fn disk(found: &mut Vec<Finding>, store: &Backend) {
     let Some(free) = store.free_bytes.filter(|free| *free < DISK_NOTE) else { return };
     let severity = if free < DISK_PROBLEM { Problem } else { Note };
     let text = format!("the disk of the database has {} MB left", free >> 20);
-    found.push(finding(severity, "disk", text, "free space or enlarge the disk; shorter WEIR_RETENTION_… settings keep less"));
+    found.push(finding(
+        severity,
+        "disk",
+        text,
+        "free space or enlarge the disk; shorter WEIR_RETENTION_… settings keep less",
+    ));
 }
 
 fn readiness(found: &mut Vec<Finding>, evidence: &Evidence) {
@@ -132,14 +164,21 @@ fn readiness(found: &mut Vec<Finding>, evidence: &Evidence) {
         // It is known already that a backend is away.
         Some(Err(reason)) if found.is_empty() => {
             let text = format!("the process is not ready: {reason}");
-            found.push(finding(Problem, "server", text, "read its log; while it starts or stops, this passes by itself"));
+            found.push(finding(
+                Problem,
+                "server",
+                text,
+                "read its log; while it starts or stops, this passes by itself",
+            ));
         }
         _ => {}
     }
 }
 
 fn clock(found: &mut Vec<Finding>, evidence: &Evidence) {
-    let of_redis = evidence.gauge("weir_clock_offset_seconds").map(|offset| (offset, "the clock of Redis", "that of Weir's machine"));
+    let of_redis = evidence
+        .gauge("weir_clock_offset_seconds")
+        .map(|offset| (offset, "the clock of Redis", "that of Weir's machine"));
     let of_server = evidence.clock_ahead_s.map(|offset| (offset, "the clock of the server", "that of this machine"));
     for (offset, one, other) in [of_redis, of_server].into_iter().flatten() {
         if offset.abs() < CLOCK_NOTE_S {
@@ -154,13 +193,24 @@ fn clock(found: &mut Vec<Finding>, evidence: &Evidence) {
 
 fn resources(found: &mut Vec<Finding>, evidence: &Evidence) {
     if let Some(bytes) = evidence.gauge("weir_sqlite_wal_bytes").filter(|bytes| *bytes > LARGE_WAL_BYTES) {
-        let text = format!("the write-ahead log of SQLite has {:.1} GB: the disk is slow, or a reader holds it", bytes / 1e9);
-        found.push(finding(Note, "store", text, "end other programs that read the database file, and look at the disk"));
+        let text =
+            format!("the write-ahead log of SQLite has {:.1} GB: the disk is slow, or a reader holds it", bytes / 1e9);
+        found.push(finding(
+            Note,
+            "store",
+            text,
+            "end other programs that read the database file, and look at the disk",
+        ));
     }
     let files = evidence.gauge("process_open_fds").zip(evidence.gauge("process_max_fds"));
     if let Some((open, most)) = files.filter(|(open, most)| *open > most * 0.9) {
         let text = format!("the process has {open:.0} of at most {most:.0} files open");
-        found.push(finding(Problem, "server", text, "raise the limit of open files (ulimit -n, LimitNOFILE), or lower WEIR_WORKER_CAPACITY"));
+        found.push(finding(
+            Problem,
+            "server",
+            text,
+            "raise the limit of open files (ulimit -n, LimitNOFILE), or lower WEIR_WORKER_CAPACITY",
+        ));
     }
 }
 
@@ -183,33 +233,70 @@ fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
     if let Some(first) = open.first() {
         let reason = first.destination.breaker_reason.as_deref().unwrap_or("it fails");
         let text = format!("breakers are open: {} ({reason})", named(open.iter().copied()));
-        let next = format!("weir deliveries groups --destination '{}' shows the errors; the owner of the receiver must act", title(&first.destination));
+        let next = format!(
+            "weir deliveries groups --destination '{}' shows the errors; the owner of the receiver must act",
+            title(&first.destination)
+        );
         found.push(finding(Note, "receivers", text, next));
     }
     let paused = all(|row| row.destination.paused && row.backlog > 0);
     if let Some(first) = paused.first() {
         let text = format!("deliveries wait behind a pause: {}", named(paused.iter().copied()));
-        found.push(finding(Note, "receivers", text, format!("weir activity --destination '{0}' shows who paused it; weir destinations resume '{0}'", title(&first.destination))));
+        found.push(finding(
+            Note,
+            "receivers",
+            text,
+            format!(
+                "weir activity --destination '{0}' shows who paused it; weir destinations resume '{0}'",
+                title(&first.destination)
+            ),
+        ));
     }
     let refused = all(|row| row.refused_within_limit.is_some());
     if let Some((first, said)) = refused.first().and_then(|row| Some((row, row.refused_within_limit.as_ref()?))) {
-        let text = format!("receivers refuse sends that keep the limit: {}. {}", named(refused.iter().copied()), said.text);
-        found.push(finding(Note, "limits", text, format!("set {} to {} at {}", said.setting, said.value, title(&first.destination))));
+        let text =
+            format!("receivers refuse sends that keep the limit: {}. {}", named(refused.iter().copied()), said.text);
+        found.push(finding(
+            Note,
+            "limits",
+            text,
+            format!("set {} to {} at {}", said.setting, said.value, title(&first.destination)),
+        ));
     }
     let never = all(|row| row.drains == Some(false));
     if let Some(first) = never.first() {
-        let text = format!("more arrives than may be sent, so the backlog never drains: {}", named(never.iter().copied()));
-        found.push(finding(Note, "limits", text, format!("weir preview '{}' --limit N/second shows what another limit would do", title(&first.destination))));
+        let text =
+            format!("more arrives than may be sent, so the backlog never drains: {}", named(never.iter().copied()));
+        found.push(finding(
+            Note,
+            "limits",
+            text,
+            format!("weir preview '{}' --limit N/second shows what another limit would do", title(&first.destination)),
+        ));
     }
     let slow = all(|row| row.reason.as_deref() == Some("slow"));
     if !slow.is_empty() {
         let text = format!("receivers answer too slowly for their limits: {}", named(slow.iter().copied()));
-        found.push(finding(Note, "limits", text, "raise max_in_flight if the receiver can take more requests at one time"));
+        found.push(finding(
+            Note,
+            "limits",
+            text,
+            "raise max_in_flight if the receiver can take more requests at one time",
+        ));
     }
     let dead: u64 = rows.iter().map(|row| row.undelivered).sum();
     if dead > 0 {
-        let text = format!("{} at {}", count(dead, "dead letter", "dead letters"), named(all(|row| row.undelivered > 0).into_iter()));
-        found.push(finding(Note, "receivers", text, "weir deliveries groups shows why; weir replays create sends them again"));
+        let text = format!(
+            "{} at {}",
+            count(dead, "dead letter", "dead letters"),
+            named(all(|row| row.undelivered > 0).into_iter())
+        );
+        found.push(finding(
+            Note,
+            "receivers",
+            text,
+            "weir deliveries groups shows why; weir replays create sends them again",
+        ));
     }
 }
 
@@ -277,7 +364,8 @@ mod tests {
     fn what_is_slow_mixed_or_wrong_by_seconds_is_a_note() {
         let slow = json!({"kind": "postgres", "is_reachable": true, "answered_in_ms": 61.0});
         assert_eq!(subjects(&of(json!({"store": slow}))), [(Note, "store")]);
-        let mixed = json!([{"id": 1, "role": "serve", "version": "0.1.0"}, {"id": 2, "role": "serve", "version": "0.2.0"}]);
+        let mixed =
+            json!([{"id": 1, "role": "serve", "version": "0.1.0"}, {"id": 2, "role": "serve", "version": "0.2.0"}]);
         assert_eq!(subjects(&of(json!({"processes": mixed}))), [(Note, "versions")]);
         let clock = |ahead| told(&Evidence { clock_ahead_s: Some(ahead), ..Evidence::default() });
         assert_eq!(clock(1.0), []);
