@@ -83,8 +83,11 @@ pub enum OpenError {
         "database_url: no PostgreSQL server answers at {server} ({reason}); start it, or name another host and port"
     )]
     Unreachable { server: Server, reason: String },
-    #[error("database_url: {server} refuses the user {}; check the user and the password", .server.user)]
-    Refused { server: Server },
+    #[error(
+        "database_url: {server} refuses the user {} ({reason}); check the user and the password, or the certificate if the \
+         server asks for one", .server.user
+    )]
+    Refused { server: Server, reason: String },
     #[error(
         "database_url: {server} has no database {}; create it with `createdb {}`, or name another",
         .server.database, .server.database
@@ -329,7 +332,7 @@ fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
         return OpenError::Pooler { server, reason };
     }
     match code.as_deref() {
-        Some("28P01" | "28000") => OpenError::Refused { server },
+        Some("28P01" | "28000") => OpenError::Refused { server, reason },
         Some("3D000") => OpenError::NoDatabase { server },
         Some("42501") => OpenError::NotAllowed { server, reason },
         _ => match errors::store_error(error) {

@@ -68,8 +68,9 @@ fn one(finding: &Finding, screen: Screen) -> String {
     };
     let mark = if screen.colours { format!("{colour}{mark}\u{1b}[0m") } else { mark.to_owned() };
     let width = screen.width.unwrap_or(Screen::USUAL_WIDTH).max(40);
-    let wrapped = |text: &str| wrap(&clean(text), width.saturating_sub(INDENT.len() * 2)).join(&format!("\n{INDENT}"));
-    format!("\n{mark}: {}\n{INDENT}{}\n", wrapped(&finding.found), wrapped(&format!("Next: {}", finding.next_step)))
+    let found = wrap(&clean(&finding.found), width.saturating_sub("problem: ".len())).join(&format!("\n{INDENT}"));
+    // The next step is one line, because a terminal wraps it so that its commands can still be copied.
+    format!("\n{mark}: {found}\n{INDENT}Next: {}\n", clean(&finding.next_step))
 }
 
 const INDENT: &str = "  ";
@@ -108,7 +109,7 @@ mod tests {
         let text = text(&found, 1, "the store", Screen { width: Some(80), ..Screen::PLAIN });
         assert!(text.starts_with("1 problem and 1 note found:\n\nproblem: the store"), "{text}");
         assert!(text.contains("Next: start PostgreSQL") && text.ends_with("Looked at: the store."), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(wrap("a bc def", 4), ["a bc", "def"]);
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn row(title: &str, forecast: &Forecast, waiting: u64) -> [Cell; 6] {
     let bound = match &forecast.binding {
         Some(Binding::Limit(limit)) => format!("{}/{}", limit.limit, limit.period),
         Some(Binding::Other(OtherBinding::MinInterval)) => "minimum interval".to_owned(),
-        Some(Binding::Other(OtherBinding::MaxInFlight)) => "slow receiver".to_owned(),
+        Some(Binding::Other(OtherBinding::MaxInFlight)) => "max in flight".to_owned(),
         None => NONE.to_owned(),
     };
     let drained = match (waiting, forecast.drain_eta_s, forecast.drains) {

@@ -11,7 +11,7 @@ use super::super::{
     client::{Fields, Unreachable},
     fields, overview, status,
 };
-use crate::{clock::SystemClock, exit::Misuse};
+use crate::{clock::SystemClock, commands::output::texts::count, exit::Misuse};
 
 /// Destinations that are looked at, those in trouble first.
 const MOST_ROWS: usize = 1_000;
@@ -89,7 +89,8 @@ impl Evidence {
         parts.extend(self.readiness.is_some().then(|| "readiness and clocks".to_owned()));
         let more = if self.is_cut { ", those in trouble first" } else { "" };
         if self.status.is_some() {
-            parts.push(format!("{} destinations with their backlogs and breakers{more}", self.rows.len()));
+            let destinations = count(self.rows.len() as u64, "destination", "destinations");
+            parts.push(format!("{destinations} with their backlogs and breakers{more}"));
             let disk = self.status.as_ref().and_then(|status| status.store.free_bytes);
             parts.push(
                 if disk.is_some() { "the disk" } else { "not the disk, which only the database knows" }.to_owned(),
