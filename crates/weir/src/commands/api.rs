@@ -298,7 +298,7 @@ mod tests {
         });
         for list in [
             on_80_columns(overview::table(), overview::row, serde_json::to_value(row).unwrap()),
-            on_80_columns(activity::table(), activity::row, activity),
+            on_80_columns(activity::table(), |row| activity::row(row, NOW), activity),
             on_80_columns(preview::table(), |row| preview::row("proposed", &row, 7), forecast),
             on_80_columns(alerts::latest_table(), |row| alerts::latest_row(row, NOW), alert),
         ] {

@@ -165,7 +165,8 @@ mod tests {
     fn a_line_of_json_has_the_process() {
         let written = Written::default();
         let (writer, lines) = (written.clone(), Lines::new(identity(), repeats(), Json));
-        let log = tracing_subscriber::fmt().log_internal_errors(false).fmt_fields(JsonFields::new()).event_format(lines);
+        let log =
+            tracing_subscriber::fmt().log_internal_errors(false).fmt_fields(JsonFields::new()).event_format(lines);
         let log = log.with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(log, || {
             for n in 0..20 {

@@ -2,13 +2,14 @@
 
 use serde_json::Value;
 use weir_api_types::Activity;
+use weir_core::Timestamp;
 
 use super::{Call, fields};
 use crate::{
     cli::watch::ActivityArgs,
     commands::output::{
         table::{Cell, Column, Table},
-        texts::{NONE, or_none},
+        texts::{NONE, age, or_none},
     },
 };
 
@@ -18,32 +19,31 @@ pub(super) async fn run(call: &Call, args: ActivityArgs) -> anyhow::Result<()> {
         query.insert("destination".to_owned(), call.client.destination_id(named).await?.into());
     }
     let rows = call.list(&["v1", "activity"], &query, args.page).await?;
-    call.print_rows(&rows, table(), row)
+    call.print_rows(&rows, table(), |activity| row(activity, call.now))
 }
 
-pub(super) fn table() -> Table<6> {
+pub(super) fn table() -> Table<7> {
     Table::new([
-        Column::text("time"),
+        Column::number("age"),
         Column::text("who").flexible(),
         Column::text("what"),
         Column::text("of").flexible(),
         Column::text("change").flexible(),
+        Column::text("time").optional(),
         Column::text("tenant").flexible().optional(),
     ])
 }
 
-pub(super) fn row(activity: Activity) -> [Cell; 6] {
-    // Without the fraction of the second: `2026-11-26T04:30:00Z`.
-    let at = activity.at.to_string();
-    let time = at.split_once('.').map_or_else(|| at.clone(), |(seconds, _)| format!("{seconds}Z"));
+pub(super) fn row(activity: Activity, now: Timestamp) -> [Cell; 7] {
     let change = change(activity.before.as_ref(), activity.after.as_ref());
     let of = activity.subject.map(|subject| subject.name.filter(|name| !name.is_empty()).unwrap_or(subject.id));
     [
-        time.into(),
+        age(activity.at, now).into(),
         activity.actor.into(),
         activity.action.into(),
         or_none(of).into(),
         change.into(),
+        activity.at.into(),
         or_none(activity.tenant).into(),
     ]
 }

@@ -58,7 +58,9 @@ fn text(found: &[Finding], problems: usize, looked_at: &str, screen: Screen) -> 
         }
     };
     let findings: String = found.iter().map(|finding| one(finding, screen)).collect();
-    format!("{verdict}\n{findings}\nLooked at: {looked_at}.")
+    let width = screen.width.unwrap_or(Screen::USUAL_WIDTH).max(40);
+    let looked_at = wrap(&format!("Looked at: {looked_at}."), width).join("\n");
+    format!("{verdict}\n{findings}\n{looked_at}")
 }
 
 fn one(finding: &Finding, screen: Screen) -> String {

@@ -1,6 +1,6 @@
 //! `weir status`: the processes, the store, the queue and the backlog of an installation.
 
-use weir_api_types::{Backend, InstallationStatus, Overview, Process};
+use weir_api_types::{Backend, InstallationStatus, Overview, Process, QueueDepths};
 use weir_core::Timestamp;
 
 use super::{Call, client::Fields, overview, settings};
@@ -26,11 +26,8 @@ pub(super) async fn run(call: &Call) -> anyhow::Result<()> {
 fn text(status: &InstallationStatus, overview: Option<&Overview>, screen: Screen) -> String {
     let mut lines = vec![("store", backend(&status.store)), ("queue", backend(&status.queue))];
     if let Some(depths) = &status.queue_depths {
-        let waiting = format!("{} with something to send, {} permits untaken", depths.jobs, depths.ready);
-        lines.push((
-            "queued",
-            format!("{waiting}, {} waiting for a slot, {} in flight", depths.queued, depths.in_flight),
-        ));
+        let QueueDepths { jobs, ready, queued, in_flight, .. } = depths;
+        lines.push(("queued", format!("{jobs} jobs, {ready} untaken, {queued} without a slot, {in_flight} in flight")));
     }
     lines.extend(overview.map(|overview| ("backlog", overview::totals_text(&overview.totals))));
     let heading = format!("Weir {} at {}", status.version, status.as_of);
