@@ -25,7 +25,7 @@ pub(crate) use check::Checked;
 pub(crate) use error::ConfigError;
 pub(crate) use flags::SettingFlags;
 pub(crate) use names::{API_KEY_ENV, PROFILE_ENV, URL_ENV, VERIFY_ENV};
-pub(crate) use servers::{DatabaseServer, Password, RedisServer, TlsFiles};
+pub(crate) use servers::{DatabaseServer, RedisServer, TlsFiles};
 pub(crate) use settings::Settings;
 pub(crate) use sources::place_and_reason;
 
@@ -56,6 +56,16 @@ impl AsRef<str> for ServerUrl {
 impl fmt::Debug for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ServerUrl(…)")
+    }
+}
+
+/// A password. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Password(String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(…)")
     }
 }
 

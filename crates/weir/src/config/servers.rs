@@ -4,17 +4,7 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
-use super::{ConfigError, ServerUrl, Settings, error::SettingSource, values::SourceValues};
-
-/// A password. It is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Password(pub(super) String);
-
-impl std::fmt::Debug for Password {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Password(…)")
-    }
-}
+use super::{ConfigError, Password, ServerUrl, Settings, error::SettingSource, values::SourceValues};
 
 /// The PostgreSQL server of several processes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -83,8 +83,13 @@ fn environment(name: &str) -> Option<String> {
 
 /// On the machine of a server, its own setting has a key. It is not sent to the server of a profile.
 fn first_of_the_server(environment: &dyn Fn(&str) -> Option<String>, is_of_profile: bool) -> Option<KeyText> {
-    let keys = environment("WEIR_API_KEYS").filter(|_| !is_of_profile)?;
-    keys.split(',').map(str::trim).find(|key| !key.is_empty()).map(KeyText::from)
+    if is_of_profile {
+        return None;
+    }
+    // The server itself may read its keys from a file.
+    let of_file = || std::fs::read_to_string(environment("WEIR_API_KEYS_FILE")?).ok();
+    let keys = environment("WEIR_API_KEYS").or_else(of_file)?;
+    keys.split([',', '\n']).map(str::trim).find(|key| !key.is_empty()).map(KeyText::from)
 }
 
 /// The key in a file, without the spaces around it.
