@@ -85,13 +85,15 @@ async fn pool_transactions(
     idle: &Mutex<Vec<TcpStream>>,
 ) {
     let mut session = None;
-    let mut questions = startup;
+    let (mut questions, mut is_start) = (startup, true);
     loop {
-        let reused = idle.lock().pop().filter(|_| session.is_none());
-        let mut current = match session.take().or(reused) {
+        // The start of a client makes a session, and each of its transactions takes the one that was used last.
+        let reused = || if is_start { None } else { idle.lock().pop() };
+        let mut current = match session.take().or_else(reused) {
             Some(current) => current,
             None => TcpStream::connect(server.clone()).await.unwrap(),
         };
+        is_start = false;
         current.write_all(&questions).await.unwrap();
         // `Z` ends an answer, and says whether a transaction is open.
         loop {
