@@ -118,6 +118,8 @@ pub struct Backend {
     pub is_reachable: bool,
     /// How long its answer took; null if there was none within two seconds.
     pub answered_in_ms: Option<f64>,
+    /// The space that is left on the disk of a file; null for a server, and for a queue.
+    pub free_bytes: Option<u64>,
 }
 
 /// A process. A process of an older version says nothing of itself.
@@ -127,6 +129,8 @@ pub struct Process {
     /// `serve`, `api`, `scheduler` or `worker`.
     pub role: Option<String>,
     pub version: Option<String>,
+    /// The name of its machine; in a container that of the container, in Kubernetes that of the pod.
+    pub host: Option<String>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub started_at: Option<Timestamp>,
 }

@@ -79,6 +79,8 @@ pub struct Installation {
     /// `memory` or `redis`.
     pub queue: &'static str,
     pub queue_depths: ReadQueueDepths,
+    /// The space that is left on the disk of the store; `None` if this process does not see the disk.
+    pub free_bytes: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
 }
 
 /// Reads the depths of the queue; `None` while the queue cannot be reached.

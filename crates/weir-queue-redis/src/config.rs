@@ -11,7 +11,7 @@ pub const DEFAULT_PREFIX: &str = "weir";
 /// Where Redis is.
 #[derive(Debug, Clone)]
 pub enum Topology {
-    /// One server: `redis://[[user]:password@]host[:port][/database]`, or `rediss://` for TLS.
+    /// One server: `redis://[[user]:password@]host[:port][/database]`, `rediss://` for TLS, or `unix:///run/redis.sock`.
     Single(String),
     /// A Cluster, found through any of these nodes.
     Cluster(Vec<String>),
@@ -32,6 +32,8 @@ pub struct RedisConfig {
     pub topology: Topology,
     /// Certificates, in PEM, of the authorities that are trusted instead of the system's.
     pub trusted_ca: Option<Vec<u8>>,
+    /// The certificate that this process shows, and its private key, in PEM.
+    pub client_certificate: Option<(Vec<u8>, Vec<u8>)>,
     /// The prefix of all keys and of the channel, for installations that share a server.
     pub prefix: String,
     /// The installation whose queue this is. All processes of one database have the same.
@@ -59,6 +61,7 @@ impl RedisConfig {
         Self {
             topology,
             trusted_ca: None,
+            client_certificate: None,
             prefix: DEFAULT_PREFIX.to_owned(),
             installation: InstallationId::from_bytes([0; 16]),
             largest_inline_body: 16 * 1024,

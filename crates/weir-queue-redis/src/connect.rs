@@ -11,7 +11,7 @@ use std::{
 
 use deadpool_redis::{Manager, Pool};
 use redis::{
-    AsyncConnectionConfig, Client, ErrorKind, InfoDict, RedisError, RedisResult, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ErrorKind, InfoDict, RedisError, RedisResult, TlsCertificates,
     aio::{ConnectionLike, MultiplexedConnection, PubSub},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
@@ -103,7 +103,7 @@ impl Dialer {
             .topology
             .urls()
             .iter()
-            .map(|url| client(url, config.trusted_ca.as_deref()).map_err(url_error))
+            .map(|url| client(url, config).map_err(url_error))
             .collect::<Result<_, _>>()?;
         let first = nodes.first().ok_or_else(|| OpenError::Url("no node is named".to_owned()))?;
         // The connections for scripts and for readers. A pooled connection has the longer timeout of a reader; a
@@ -178,11 +178,17 @@ async fn exclusive(pool: &Pool) -> RedisResult<deadpool_redis::Connection> {
     })
 }
 
-fn client(url: &str, trusted_ca: Option<&[u8]>) -> RedisResult<Client> {
-    match trusted_ca {
-        Some(root) if url.starts_with("rediss:") => {
-            Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(root.to_vec()) })
-        }
+/// `None`: the authorities of the system, and no certificate of this process.
+fn certificates(config: &RedisConfig) -> Option<TlsCertificates> {
+    let client_tls = config.client_certificate.clone();
+    let client_tls = client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    let root_cert = config.trusted_ca.clone();
+    (client_tls.is_some() || root_cert.is_some()).then_some(TlsCertificates { client_tls, root_cert })
+}
+
+fn client(url: &str, config: &RedisConfig) -> RedisResult<Client> {
+    match certificates(config) {
+        Some(certificates) if url.starts_with("rediss:") => Client::build_with_tls(url, certificates),
         _ => Client::open(url),
     }
 }
@@ -193,8 +199,8 @@ fn cluster(urls: &[String], config: &RedisConfig, response_timeout: Duration) ->
         .connection_timeout(CONNECT_TIMEOUT)
         .response_timeout(response_timeout)
         .overall_response_timeout(Some(response_timeout * 2));
-    match &config.trusted_ca {
-        Some(root) => builder.certs(TlsCertificates { client_tls: None, root_cert: Some(root.clone()) }).build(),
+    match certificates(config) {
+        Some(certificates) => builder.certs(certificates).build(),
         None => builder.build(),
     }
 }

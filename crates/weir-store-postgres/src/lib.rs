@@ -74,7 +74,7 @@ use weir_store::{
     BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, StoreResult, WriteFailures, rows::Row as _,
 };
 
-pub use open::{OpenError, Server};
+pub use open::{DEFAULT_POOL, OpenError, Server};
 
 use cache::DestinationCache;
 use claims::Claiming;

@@ -1,12 +1,19 @@
 //! Opens a database: checks the server and its version, migrates the schema, and starts the connections with their
 //! settings.
 
-use std::{fmt, str::FromStr as _, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    hash::{BuildHasher as _, Hasher as _, RandomState},
+    str::FromStr as _,
+    sync::Arc,
+    time::Duration,
+};
 
 use sqlx::{
-    ConnectOptions as _, Connection as _, PgConnection,
+    AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _,
     migrate::MigrateError,
     postgres::{PgConnectOptions, PgPoolOptions},
+    raw_sql,
 };
 use weir_core::{InstallationId, Timestamp};
 use weir_store::{Obstacle, StoreError};
@@ -23,8 +30,8 @@ use crate::{
 const OLDEST_SERVER: i32 = 140_000;
 /// A connection that was idle for longer may be lost, and is pinged before use.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
-/// Connections for edits and for reads of the API.
-const POOL: u32 = 6;
+/// Connections for edits and for reads of the API, unless a setting says otherwise.
+pub const DEFAULT_POOL: u32 = 6;
 /// The number of writers for each kind of operation. With two, one works while the other waits for the disk or for an
 /// answer.
 const POSTING: usize = 2;
@@ -59,7 +66,11 @@ pub struct Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        // An IPv6 address stands in brackets, as in a URL.
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -72,8 +83,11 @@ pub enum OpenError {
         "database_url: no PostgreSQL server answers at {server} ({reason}); start it, or name another host and port"
     )]
     Unreachable { server: Server, reason: String },
-    #[error("database_url: {server} refuses the user {}; check the user and the password", .server.user)]
-    Refused { server: Server },
+    #[error(
+        "database_url: {server} refuses the user {} ({reason}); check the user and the password, or the certificate if the \
+         server asks for one", .server.user
+    )]
+    Refused { server: Server, reason: String },
     #[error(
         "database_url: {server} has no database {}; create it with `createdb {}`, or name another",
         .server.database, .server.database
@@ -107,6 +121,12 @@ pub enum OpenError {
         .server.database
     )]
     ForeignSchema { server: Server, version: i64 },
+    #[error(
+        "database_url: at {server} a connection pooler gives Weir no sessions of its own, or drops their settings ({reason}), \
+         without which acknowledged events could be lost; connect to PostgreSQL itself: each process pools its \
+         connections already, and WEIR_DATABASE_POOL bounds them"
+    )]
+    Pooler { server: Server, reason: String },
     #[error("database_url: {} at {server} cannot be opened: {reason}; see the log of the server", .server.database)]
     Failed { server: Server, reason: String },
 }
@@ -115,9 +135,13 @@ impl PostgresStore {
     /// Opens the database of a `postgres://` URL and migrates its schema. `now` decides which days get partitions.
     /// Several processes may open one database, also at the same time.
     ///
-    /// Each session starts with the settings of its connection. A connection pooler must pass them on, so it must pool
-    /// sessions, not transactions.
+    /// Each session starts with the settings of its connection, and a pooler that drops them is refused.
     pub async fn open(url: &str, now: Timestamp) -> Result<Self, OpenError> {
+        Self::open_with_pool(url, DEFAULT_POOL, now).await
+    }
+
+    /// Like [`Self::open`], with so many connections for edits and for reads of the API.
+    pub async fn open_with_pool(url: &str, pool: u32, now: Timestamp) -> Result<Self, OpenError> {
         let options = options(url)?;
         let server = server(&options);
         // Migrate before any connection uses the tables.
@@ -126,7 +150,7 @@ impl PostgresStore {
         let shared = Arc::<Shared>::default();
         // The pool connects at its first use.
         let pool = PgPoolOptions::new()
-            .max_connections(POOL)
+            .max_connections(pool)
             .acquire_timeout(CONNECT_TIMEOUT)
             // A ping before each use would cost as much as most reads.
             .test_before_acquire(false)
@@ -211,6 +235,9 @@ pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
         return Err(invalid("it does not begin with postgres://".to_owned()));
     }
     let options = PgConnectOptions::from_str(url).map_err(|error| invalid(error.to_string()))?;
+    // The client would look up the brackets of an IPv6 address as a part of its name.
+    let bare = options.get_host().trim_matches(['[', ']']).to_owned();
+    let options = if bare == options.get_host() { options } else { options.host(&bare) };
     let has_name = options.get_application_name().is_some();
     let options = if has_name { options } else { options.application_name("weir") };
     Ok(options.options(SETTINGS).disable_statement_logging())
@@ -226,12 +253,48 @@ fn server(options: &PgConnectOptions) -> Server {
     }
 }
 
+/// Refuses a pooler that gives the sessions of the server to transactions (PgBouncer: `pool_mode = transaction`). There the
+/// locks, settings and prepared statements of one process would be those of another. What one connection sets, another
+/// one must not see, and it itself must still see it while the other one is in a transaction. Simple statements: a pooler
+/// may refuse prepared ones, for a reason that nobody would understand.
+async fn check_session(
+    server: &Server,
+    connection: &mut PgConnection,
+    options: &PgConnectOptions,
+) -> Result<(), OpenError> {
+    let failed = |error: sqlx::Error| classify(server, &error);
+    let mark = format!("{:016x}", RandomState::new().build_hasher().finish());
+    let seen_by = async |connection: &mut PgConnection| {
+        let rows = raw_sql("SELECT current_setting('weir.session', true)").fetch_all(connection).await?;
+        let seen = rows.first().and_then(|row| row.try_get::<Option<String>, _>(0).ok().flatten());
+        Ok::<_, sqlx::Error>(seen.as_deref() == Some(&mark))
+    };
+    let mut other = connect(options).await.map_err(failed)?;
+    raw_sql(AssertSqlSafe(format!("SET weir.session = '{mark}'"))).execute(&mut *connection).await.map_err(failed)?;
+    raw_sql("BEGIN").execute(&mut other).await.map_err(failed)?;
+    let (by_other, by_itself) =
+        (seen_by(&mut other).await.map_err(failed)?, seen_by(connection).await.map_err(failed)?);
+    raw_sql("ROLLBACK").execute(&mut other).await.map_err(failed)?;
+    other.close().await.map_err(failed)?;
+    if by_other || !by_itself {
+        let reason = "it pools transactions, not sessions".to_owned();
+        return Err(OpenError::Pooler { server: server.clone(), reason });
+    }
+    Ok(())
+}
+
 async fn check_version(server: &Server, connection: &mut PgConnection) -> Result<(), OpenError> {
-    let known = "SELECT current_setting('server_version'), current_setting('server_version_num')::integer";
-    let (found, number): (String, i32) =
+    let known = "SELECT current_setting('server_version'), current_setting('server_version_num')::integer,
+        current_setting('plan_cache_mode'), current_setting('synchronous_commit')";
+    let (found, number, plans, commit): (String, i32, String, String) =
         sqlx::query_as(known).fetch_one(connection).await.map_err(|error| classify(server, &error))?;
     if number < OLDEST_SERVER {
         return Err(OpenError::TooOld { server: server.clone(), found });
+    }
+    // Two of the settings stand for all: they come with the connection together.
+    if (plans.as_str(), commit.as_str()) != ("force_generic_plan", "on") {
+        let reason = format!("plan_cache_mode is {plans}, and synchronous_commit is {commit}");
+        return Err(OpenError::Pooler { server: server.clone(), reason });
     }
     Ok(())
 }
@@ -241,6 +304,7 @@ async fn check_version(server: &Server, connection: &mut PgConnection) -> Result
 async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<(PgConnection, Vec<(i64, String)>), OpenError> {
     let without_timeout = options.clone().options([("statement_timeout", "0")]);
     let mut connection = connect(&without_timeout).await.map_err(|error| classify(server, &error))?;
+    check_session(server, &mut connection, options).await?;
     check_version(server, &mut connection).await?;
     let applied = schema::migrate(&mut connection).await.map_err(|error| {
         let server = server.clone();
@@ -263,8 +327,12 @@ fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) => return OpenError::Unreachable { server, reason },
         _ => None,
     };
+    // PgBouncer refuses settings that it would not pass on.
+    if reason.contains("unsupported startup parameter") || reason.contains("unsupported options startup parameter") {
+        return OpenError::Pooler { server, reason };
+    }
     match code.as_deref() {
-        Some("28P01" | "28000") => OpenError::Refused { server },
+        Some("28P01" | "28000") => OpenError::Refused { server, reason },
         Some("3D000") => OpenError::NoDatabase { server },
         Some("42501") => OpenError::NotAllowed { server, reason },
         _ => match errors::store_error(error) {
@@ -308,5 +376,12 @@ mod tests {
         );
         let options = options(&url).unwrap();
         assert_eq!(settings(&options).await, ["on", "off", "force_generic_plan", "30s", "billing"]);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_looked_up_without_its_brackets_and_shown_with_them() {
+        let options = options("postgres://weir@[fd00::1]:5433/weir").unwrap();
+        assert_eq!(options.get_host(), "fd00::1");
+        assert_eq!(server(&options).to_string(), "[fd00::1]:5433");
     }
 }

@@ -120,9 +120,10 @@ const BEAT: &str = "UPDATE processes SET beat = beat + 1 WHERE id = ANY($1) RETU
 
 const PROCESSES: &str = "SELECT id, beat FROM processes ORDER BY id";
 
-const DESCRIBE: &str = "UPDATE processes SET role = $2, version = $3, started_at = $4 WHERE id = $1";
+const DESCRIBE: &str = "UPDATE processes SET role = $2, version = $3, started_at = $4, host = $5 WHERE id = $1";
 
-const PROFILES: &str = "SELECT id, coalesce(role, ''), coalesce(version, ''), started_at FROM processes ORDER BY id";
+const PROFILES: &str = "SELECT id, coalesce(role, ''), coalesce(version, ''), started_at, coalesce(host, '')
+    FROM processes ORDER BY id";
 
 const REMOVE: &str = "DELETE FROM processes WHERE id = $1 AND ($2::bigint IS NULL OR beat = $2)";
 
@@ -162,15 +163,15 @@ async fn register(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
 }
 
 async fn describe(connection: &mut PgConnection, id: ProcessId, profile: &ProcessProfile) -> Result<(), sqlx::Error> {
-    let ProcessProfile { role, version, started_at } = profile;
-    let describe = sqlx::query(DESCRIBE).bind(id.0).bind(role).bind(version).bind(started_at.as_nanos());
+    let ProcessProfile { role, version, host, started_at } = profile;
+    let describe = sqlx::query(DESCRIBE).bind(id.0).bind(role).bind(version).bind(started_at.as_nanos()).bind(host);
     describe.execute(connection).await.map(drop)
 }
 
 fn running_process(row: &PgRow) -> Result<RunningProcess, Unreadable> {
-    let (role, version) = (row.text(1)?, row.text(2)?);
-    // The three columns are stored together, so one of them shows whether the others have values.
-    let profile = row.optional_time(3)?.map(|started_at| ProcessProfile { role, version, started_at });
+    let (role, version, host) = (row.text(1)?, row.text(2)?, row.text(4)?);
+    // The columns are stored together, so one of them shows whether the others have values. Older versions store no host.
+    let profile = row.optional_time(3)?.map(|started_at| ProcessProfile { role, version, host, started_at });
     Ok(RunningProcess { id: process_id(row, 0)?, profile })
 }
 

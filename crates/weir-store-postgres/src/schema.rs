@@ -71,6 +71,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/postgres/0015_released_holds.sql"),
     },
     Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/postgres/0016_bodies.sql") },
+    Migration {
+        version: 22,
+        description: "process hosts",
+        sql: include_str!("../../../migrations/postgres/0022_process_hosts.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

@@ -49,6 +49,8 @@ pub struct ProcessProfile {
     /// The command that started it: `serve`, `api`, `scheduler` or `worker`.
     pub role: String,
     pub version: String,
+    /// The name of its machine; in a container that of the container. Empty: an older version.
+    pub host: String,
     pub started_at: Timestamp,
 }
 

@@ -50,10 +50,10 @@ pub async fn weir_listens(process: &mut Child) -> io::Result<Option<Listening>> 
     let listening = tokio::time::timeout(STARTS_WITHIN, async {
         while let Some(line) = lines.next_line().await? {
             if let Some((_, url)) = line.split_once("metrics are served on ") {
-                metrics_url = Some(url.trim().to_owned());
+                metrics_url = Some(address(url));
             }
             if let Some((_, url)) = line.split_once("listening on ") {
-                return Ok(Some(Listening { url: url.trim().to_owned(), metrics_url }));
+                return Ok(Some(Listening { url: address(url), metrics_url }));
             }
         }
         Ok(None)
@@ -62,4 +62,9 @@ pub async fn weir_listens(process: &mut Child) -> io::Result<Option<Listening>> 
     // Keeps the pipe open, so Weir never writes to a closed pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     Ok(listening)
+}
+
+/// The address at the end of a line, which is text or a JSON object.
+fn address(end: &str) -> String {
+    end.trim().trim_end_matches("\"}").to_owned()
 }

@@ -1,16 +1,25 @@
 //! The combinations of store, queue and clock: the only module that names the backends.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
-use weir_core::{Clock, Timestamp};
+use weir_core::{Clock, InstallationId, Timestamp};
 use weir_queue::{SharedQueue, memory::MemoryQueue};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 use weir_store::SharedStore;
 use weir_store_postgres::{PoolUse, PostgresStore};
 use weir_store_sqlite::SqliteStore;
 
-use crate::{clock::SystemClock, config::Backing};
+use crate::{
+    clock::SystemClock,
+    config::{Backing, RedisServer, TlsFiles},
+    exit::Misuse,
+    logs,
+};
 
 /// Opened backends, shared by all parts of the process.
 #[derive(Clone)]
@@ -49,7 +58,7 @@ pub(crate) enum StoreSize {
 }
 
 impl Backends {
-    pub(crate) async fn open(backing: &Backing) -> anyhow::Result<Self> {
+    pub(crate) async fn open(backing: &Backing, role: &str) -> anyhow::Result<Self> {
         match backing {
             Backing::Embedded { database } => {
                 let store = Arc::new(SqliteStore::open(database).await?);
@@ -59,12 +68,12 @@ impl Backends {
                 resolve_abandoned_claims(&*store, clock.now()).await?;
                 Ok(Self::Embedded { store, queue, clock })
             }
-            Backing::Scaled { postgres, redis, redis_prefix } => {
-                let installation = PostgresStore::installation(postgres.as_ref()).await?;
-                let config = RedisConfig::from_urls(redis.as_ref(), redis_prefix, installation);
-                let queue = Arc::new(RedisQueue::open(config).await?);
+            Backing::Scaled { postgres, redis } => {
+                let url = postgres.url_for(&application_name(role));
+                let installation = PostgresStore::installation(&url).await?;
+                let queue = Arc::new(RedisQueue::open(redis_config(redis, installation)?).await?);
                 let now = queue.clock().now();
-                let store = Arc::new(PostgresStore::open(postgres.as_ref(), now).await?);
+                let store = Arc::new(PostgresStore::open_with_pool(&url, postgres.pool, now).await?);
                 Ok(Self::Scaled { store, queue })
             }
         }
@@ -169,6 +178,28 @@ fn disk_of(folder: &Path) -> Option<(u64, u64)> {
 #[cfg(not(unix))]
 fn disk_of(_: &Path) -> Option<(u64, u64)> {
     None
+}
+
+/// How PostgreSQL lists the connections of a process: `weir worker web-1`. The server cuts it after 63 bytes.
+pub(crate) fn application_name(role: &str) -> String {
+    format!("weir {role} {}", logs::host())
+}
+
+/// The settings of the queue. The files for TLS are read now.
+pub(crate) fn redis_config(redis: &RedisServer, installation: InstallationId) -> anyhow::Result<RedisConfig> {
+    let read = |file: &Option<PathBuf>| {
+        let read = |file: &PathBuf| {
+            std::fs::read(file)
+                .map_err(|error| Misuse(format!("cannot read {} for TLS with Redis: {error}", file.display())))
+        };
+        file.as_ref().map(read).transpose()
+    };
+    let TlsFiles { ca, cert, key } = &redis.tls;
+    Ok(RedisConfig {
+        trusted_ca: read(ca)?,
+        client_certificate: read(cert)?.zip(read(key)?),
+        ..RedisConfig::from_urls(&redis.urls(), &redis.prefix, installation)
+    })
 }
 
 async fn resolve_abandoned_claims(store: &dyn weir_store::Store, now: Timestamp) -> anyhow::Result<()> {

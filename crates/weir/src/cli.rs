@@ -1,18 +1,25 @@
 //! The command line: the commands and their flags.
 
 pub(crate) mod api;
+pub(crate) mod complete;
 pub(crate) mod destinations;
 pub(crate) mod limit;
+pub(crate) mod time;
+pub(crate) mod watch;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, builder::PossibleValuesParser};
+use clap_complete::engine::ArgValueCompleter;
 use url::Url;
 use weir_core::signing::{CUSTOM, STANDARD, style_names};
 
 use self::{
     api::{ApiArgs, DeliveryCommand, EventCommand, KeyCommand, ReplayCommand, ServerFlags, TailArgs, server_url},
+    complete::destination_names,
     destinations::DestinationCommand,
+    time::PastTime,
+    watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, StatusArgs},
 };
 use crate::config::{SettingFlags, VERIFY_ENV};
 
@@ -39,6 +46,11 @@ pub(crate) enum Command {
     /// Ask the process with the same settings on this machine whether it is ready: exit code 0 if it is, 1 if not. For
     /// health checks of containers. Asks the metrics listener if one is set, otherwise the main listener
     Health(SettingFlags),
+    /// Check the settings without starting anything: every fault at once, and the values that are in force
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
     /// Migrate the database to the schema of this version, then exit
     Migrate(SettingFlags),
     /// Mark a database that was restored from a backup, before any process starts: limits then continue as if sends had
@@ -64,17 +76,54 @@ pub(crate) enum Command {
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ApiCommand {
     /// List, show, create, edit, pause, resume, test, purge and delete destinations
+    #[command(alias = "destination")]
     Destinations(ApiArgs<DestinationCommand>),
     /// Post, list and show events
+    #[command(alias = "event")]
     Events(ApiArgs<EventCommand>),
     /// List, show, retry and cancel deliveries
+    #[command(alias = "delivery")]
     Deliveries(ApiArgs<DeliveryCommand>),
     /// Create, list, show and cancel replays, which send ended deliveries again
+    #[command(alias = "replay")]
     Replays(ApiArgs<ReplayCommand>),
     /// Create, list and delete API keys
+    #[command(alias = "key")]
     Keys(ApiArgs<KeyCommand>),
-    /// Show the attempts at a destination as they end, until Ctrl-C
+    /// Show the attempts at one or several destinations as they end, until Ctrl-C
     Tail(TailArgs),
+    /// Show the destinations with what waits, how fast they are sent, and why not faster
+    Overview(OverviewArgs),
+    /// Show what is wrong now and the latest alerts; or the thresholds
+    #[command(alias = "alert")]
+    Alerts(AlertsArgs),
+    /// Show who changed what
+    Activity(ActivityArgs),
+    /// Show what other limits would do to the backlog of a destination, and change nothing
+    Preview(PreviewArgs),
+    /// Show the state of the installation: its processes, store, queue and backlog
+    Status(StatusArgs),
+    /// Find out what is wrong with a running installation: one verdict, with the cause and the next step of each finding.
+    /// Exit code 0 if nothing is, 1 if something is
+    Doctor(StatusArgs),
+    /// Open the dashboard in a browser: the overview, or the page of a destination, delivery, event or replay
+    Open(OpenArgs),
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Show every fault of the settings, and the values that are in force, without secrets: exit code 0 if a process
+    /// would start with them, 2 if not. Neither the database nor Redis is asked
+    Check(CheckArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CheckArgs {
+    /// The process that would start
+    #[arg(long, value_name = "ROLE", default_value = "serve", value_parser = ["serve", "api", "scheduler", "worker"])]
+    pub(crate) role: String,
+    #[command(flatten)]
+    pub(crate) settings: SettingFlags,
 }
 
 /// The shells for which there are completions.
@@ -121,14 +170,14 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "URL", value_parser = server_url, hide = true, conflicts_with = "server")]
     pub(crate) url: Option<Url>,
     /// Audit only this destination, by id or name; may be repeated
-    #[arg(long = "destination", value_name = "ID|NAME")]
+    #[arg(long = "destination", value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
     pub(crate) destinations: Vec<String>,
-    /// Ignore sends before this time (RFC 3339) [default: a day before --to]
-    #[arg(long, value_name = "TIME")]
-    pub(crate) from: Option<weir_core::Timestamp>,
-    /// Ignore sends at or after this time (RFC 3339) [default: now]
-    #[arg(long, value_name = "TIME")]
-    pub(crate) to: Option<weir_core::Timestamp>,
+    /// Ignore sends before this time: 2h (ago), yesterday, a date, or RFC 3339 [default: a day before --to]
+    #[arg(long, visible_alias = "since", value_name = "TIME")]
+    pub(crate) from: Option<PastTime>,
+    /// Ignore sends at or after this time: as for --from [default: now]
+    #[arg(long, visible_alias = "until", value_name = "TIME")]
+    pub(crate) to: Option<PastTime>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
@@ -195,6 +244,26 @@ mod tests {
     fn an_audit_needs_an_http_url() {
         assert!(Cli::try_parse_from(["weir", "audit", "--url", "ftp://x"]).is_err());
         assert!(Cli::try_parse_from(["weir", "audit", "--from", "2026-11-21T07:30:00Z"]).is_ok());
-        assert!(Cli::try_parse_from(["weir", "audit", "--from", "yesterday"]).is_err());
+        assert!(Cli::try_parse_from(["weir", "audit", "--from", "soon"]).is_err());
+    }
+
+    #[test]
+    fn times_and_nouns_are_written_as_people_write_them() {
+        for words in [
+            "weir audit --from yesterday",
+            "weir delivery list --since 2h --until 10m",
+            "weir destination list",
+            "weir event list --from 2026-11-26",
+            "weir replay list",
+            "weir key create ci --role read --expires-at 90d",
+            "weir tail Acme Bolt",
+            "weir alerts --tenant acme",
+            "weir alert set --backlog-depth off --dead-letters 5",
+            "weir preview Acme --limit 20/s",
+        ] {
+            assert!(Cli::try_parse_from(words.split(' ')).is_ok(), "{words}");
+        }
+        let many = std::iter::repeat_n("Acme", 21);
+        assert!(Cli::try_parse_from(["weir", "tail"].into_iter().chain(many)).is_err());
     }
 }

@@ -4,6 +4,7 @@ mod api;
 mod audit;
 mod backup;
 mod completions;
+mod config;
 mod demo;
 mod health;
 mod migrate;
@@ -12,7 +13,13 @@ mod restored;
 mod serve;
 mod verify;
 
-use crate::{cli::Command, config::ProcessRole, exit::Exit};
+pub(crate) use completions::answer as answer_completions;
+
+use crate::{
+    cli::{Command, ConfigCommand},
+    config::ProcessRole,
+    exit::Exit,
+};
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
     let exit = match command {
@@ -24,6 +31,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Audit(arguments) => audit::run(arguments).await,
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Health(flags) => health::run(&flags).await,
+        Command::Config { command: ConfigCommand::Check(arguments) } => config::check(&arguments),
         Command::Migrate(flags) => migrate::run(&flags).await,
         Command::Backup(arguments) => backup::run(arguments).await,
         Command::Restored(flags) => restored::run(&flags).await,

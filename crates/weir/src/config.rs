@@ -4,12 +4,14 @@
 //! An unknown key or variable is refused by name: a misspelled limit or API key that is silently ignored is worse than
 //! a server that does not start.
 
+mod check;
 mod error;
 mod flags;
 mod names;
 mod parse;
 #[cfg(test)]
 mod reference;
+mod servers;
 mod settings;
 mod sources;
 mod values;
@@ -19,9 +21,11 @@ use std::{ffi::OsString, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 use weir_core::{address::AddressPolicy, retention::Retention};
 use weir_store::DestinationLimits;
 
+pub(crate) use check::Checked;
 pub(crate) use error::ConfigError;
 pub(crate) use flags::SettingFlags;
 pub(crate) use names::{API_KEY_ENV, PROFILE_ENV, URL_ENV, VERIFY_ENV};
+pub(crate) use servers::{DatabaseServer, RedisServer, TlsFiles};
 pub(crate) use settings::Settings;
 pub(crate) use sources::place_and_reason;
 
@@ -55,11 +59,21 @@ impl fmt::Debug for ServerUrl {
     }
 }
 
+/// A password. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Password(String);
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(…)")
+    }
+}
+
 /// The combination of store and queue: a file and an in-process queue, or servers that any number of processes share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Backing {
     Embedded { database: PathBuf },
-    Scaled { postgres: ServerUrl, redis: ServerUrl, redis_prefix: String },
+    Scaled { postgres: Box<DatabaseServer>, redis: Box<RedisServer> },
 }
 
 /// The role of a process.
@@ -126,6 +140,12 @@ impl Settings {
         Self::from_sources(SourceValues::default(), ProcessRole::Serve)
     }
 
+    /// The format of the log, also if other settings are wrong.
+    pub(crate) fn log_format(flags: &SettingFlags, role: ProcessRole) -> LogFormat {
+        let (values, _) = SourceValues::read_all(flags, std::env::vars_os());
+        values.or_defaults(role).parse("log_format", parse::log_format).unwrap_or(LogFormat::Text)
+    }
+
     /// The address on which a process with these settings answers health checks. Other settings are not read, because
     /// this process does not start a role. Without settings this is the default address of the API.
     pub(crate) fn health_listen(flags: &SettingFlags) -> Result<SocketAddr, ConfigError> {
@@ -149,21 +169,27 @@ impl Settings {
     fn from_sources(values: SourceValues, role: ProcessRole) -> Result<Self, ConfigError> {
         let values = values.or_defaults(role);
         let settings = Self::parse(&values)?;
+        let faults = servers::unfit(&settings, &values).into_iter().chain(settings.exposure(&values, role));
+        faults.into_iter().next().map_or(Ok(settings), Err)
+    }
+
+    /// Why the API of these settings would be open to those who must not use it.
+    fn exposure(&self, values: &SourceValues, role: ProcessRole) -> Option<ConfigError> {
         // It may be a misspelled `WEIR_API_KEYS`, without which the API would be open.
-        if role.serves_api() && settings.api_keys.is_empty() && values.has_client_key {
-            return Err(unknown_variable(API_KEY_ENV, Some(variable("api_keys"))));
+        if role.serves_api() && self.api_keys.is_empty() && values.has_client_key {
+            return Some(unknown_variable(API_KEY_ENV, Some(variable("api_keys"))));
         }
         // Without keys everyone who can connect can use the API, so it may listen only on loopback.
-        let listen = settings.listen;
+        let listen = self.listen;
         let is_open = role.serves_api() && !listen.ip().to_canonical().is_loopback();
-        if is_open && settings.api_keys.is_empty() {
-            return Err(ConfigError::OpenToAll { setting: values.source("listen"), listen });
+        if is_open && self.api_keys.is_empty() {
+            return Some(ConfigError::OpenToAll { setting: values.source("listen"), listen });
         }
         // No throttle makes a short key safe: whoever has many addresses can try as many keys.
-        if is_open && settings.api_keys.iter().any(|key| key.0.len() < MIN_KEY_CHARS) {
-            return Err(ConfigError::ShortKey { setting: values.source("api_keys"), listen, least: MIN_KEY_CHARS });
+        if is_open && self.api_keys.iter().any(|key| key.0.len() < MIN_KEY_CHARS) {
+            return Some(ConfigError::ShortKey { setting: values.source("api_keys"), listen, least: MIN_KEY_CHARS });
         }
-        Ok(settings)
+        None
     }
 
     pub(crate) fn addresses(&self) -> AddressPolicy {
@@ -197,8 +223,8 @@ impl Settings {
     pub(crate) fn backing(&self, role: ProcessRole) -> Result<Backing, ConfigError> {
         match (&self.database_url, &self.redis_url) {
             (DatabaseUrl::Postgres(postgres), Some(redis)) => {
-                let redis_prefix = self.redis_prefix.clone();
-                Ok(Backing::Scaled { postgres: postgres.clone(), redis: redis.clone(), redis_prefix })
+                let postgres = Box::new(DatabaseServer::of(self, postgres));
+                Ok(Backing::Scaled { postgres, redis: Box::new(RedisServer::of(self, redis)) })
             }
             (DatabaseUrl::Sqlite(database), None) if role == ProcessRole::Serve => {
                 Ok(Backing::Embedded { database: database.clone() })

@@ -1,6 +1,6 @@
 //! The composition root: starts the roles of a process on its backends, and stops them in order.
 
-use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, pin::Pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
@@ -22,11 +22,12 @@ use weir_worker::{
 
 use crate::{
     backends::{Backends, Depths},
-    config::{ProcessRole, Settings},
+    config::{DatabaseUrl, ProcessRole, Settings},
     exit::Misuse,
     heartbeat::Heartbeat,
     listener::{self, ConnectionLimits},
-    metrics::{GaugeSources, Metrics},
+    logs,
+    metrics::{self, GaugeSources, Metrics},
     stage::Stage,
     traces::{TraceSettings, Traces},
 };
@@ -76,12 +77,13 @@ impl Engine {
         // A process with only the scheduler makes no spans.
         let traces = traces.filter(|_| role.serves_api() || role.works()).map(Traces::start).transpose()?;
         // Boxed, because this future is large and would enlarge every future around it.
-        let backends = Box::pin(Backends::open(&backing)).await?;
+        let backends = Box::pin(Backends::open(&backing, role.name())).await?;
         backends.store().limit_destinations(settings.destination_limits());
         // Register the process before any role starts: its claims and permits carry its id.
         let profile = ProcessProfile {
             role: role.name().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            host: logs::host(),
             started_at: backends.clock().now(),
         };
         let heartbeat = Heartbeat::begin(backends.store(), backends.queue(), profile).await?;
@@ -170,7 +172,7 @@ impl Engine {
             // This port serves nothing that needs protection, so any host name is accepted.
             let hosts = Hosts::default().any_for_probes(true);
             let operations = Operations { render_metrics: Some(render), ..operations.clone() };
-            let router = weir_api::operations_router(operations, hosts);
+            let router = weir_api::operations_router(operations, hosts).layer(metrics::compressed());
             self.serving.spawn(listener::serve(listener, router, limits, self.serving.stops()));
         }
 
@@ -184,6 +186,7 @@ impl Engine {
         } else {
             weir_api::operations_router(operations, hosts)
         };
+        let router = router.layer(metrics::compressed());
         self.serving.spawn(listener::serve(listener, router, limits, self.serving.stops()));
     }
 
@@ -211,7 +214,7 @@ impl Engine {
             max_event_bytes: settings.max_event_bytes,
             bodies: BodyBudget::new(settings.body_budget_bytes),
             operations,
-            installation: installation(&self.backends),
+            installation: installation(&self.backends, &settings.database_url),
             spans: self.traces.clone().map(|traces| traces as _),
         });
         if !settings.dashboard {
@@ -324,8 +327,14 @@ fn schedule(backends: &Backends, retention: Retention, stalls: watch::Receiver<A
 }
 
 /// What the API says of the backends.
-fn installation(backends: &Backends) -> Installation {
+fn installation(backends: &Backends, database: &DatabaseUrl) -> Installation {
     let (store, queue) = backends.names();
+    let folder = match database {
+        DatabaseUrl::Sqlite(file) => {
+            Some(file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned())
+        }
+        DatabaseUrl::Postgres(_) => None,
+    };
     let backends = backends.clone();
     let read = move || -> Pin<Box<dyn Future<Output = Option<QueueDepths>> + Send>> {
         let backends = backends.clone();
@@ -340,7 +349,18 @@ fn installation(backends: &Backends) -> Installation {
             })
         })
     };
-    Installation { store, queue, queue_depths: Arc::new(read) }
+    Installation {
+        store,
+        queue,
+        queue_depths: Arc::new(read),
+        free_bytes: Arc::new(move || free_bytes(folder.as_deref()?)),
+    }
+}
+
+/// The space that is left on the disk of a folder.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let disk = nix::sys::statvfs::statvfs(folder).ok()?;
+    Some(disk.blocks_available() as u64 * disk.fragment_size() as u64)
 }
 
 async fn bind(setting: &str, listen: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -39,10 +39,12 @@ use exit::Exit;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // A shell that asks for completions is answered here, and the process ends.
+    commands::answer_completions();
     // A wrong command line ends here, with clap's message and exit code 2.
     let cli = Cli::parse();
     let exit = run(cli).unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        logs::fail(&format!("{error:#}"));
         Exit::of_error(&error)
     });
     exit.into()

@@ -75,6 +75,13 @@ class Receiver(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    """A thread for each connection. Weir keeps several connections open, so one thread would keep the others waiting."""
+
+    # Connections that come at the same time wait here, instead of being refused.
+    request_queue_size = 128
+
+
 def handle_events():
     """Processes the events after the answer, so the sender does not wait for it and does not time out."""
     while True:
@@ -84,6 +91,6 @@ def handle_events():
 
 if __name__ == "__main__":
     threading.Thread(target=handle_events, daemon=True).start()
-    server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 9000), Receiver)
+    server = Server(("127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 9000), Receiver)
     print(f"listening on http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()

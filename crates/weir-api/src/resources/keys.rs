@@ -141,7 +141,7 @@ pub(crate) async fn create(
         return Err(created_before(&idempotency.read(stored)?));
     }
     api.keys.refresh(&*api.store).await?;
-    tracing::info!(key = %key.id, role = %key.role, "API key created");
+    tracing::info!(key = %key.id, key_role = %key.role, "API key created");
     let view = types::CreatedApiKey { key: self::view(key), secret };
     Ok(unstored((StatusCode::CREATED, Json(view)).into_response()))
 }

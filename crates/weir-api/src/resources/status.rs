@@ -36,7 +36,7 @@ pub(crate) async fn show(
     Ok(Json(types::InstallationStatus {
         as_of: api.clock.now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        store,
+        store: types::Backend { free_bytes: (installation.free_bytes)(), ..store },
         queue,
         queue_depths: queue_depths.ok().flatten(),
         processes: processes.map(|processes| processes.into_iter().map(process).collect()),
@@ -48,15 +48,19 @@ async fn probe<E>(kind: &'static str, check: impl Future<Output = Result<(), E>>
     let asked = Instant::now();
     let is_reachable = matches!(tokio::time::timeout(ANSWERS_WITHIN, check).await, Ok(Ok(())));
     let answered_in_ms = is_reachable.then(|| (asked.elapsed().as_secs_f64() * 1_000_000.0).round() / 1_000.0);
-    types::Backend { kind: kind.to_owned(), is_reachable, answered_in_ms }
+    types::Backend { kind: kind.to_owned(), is_reachable, answered_in_ms, free_bytes: None }
 }
 
 pub(crate) fn process(process: RunningProcess) -> types::Process {
     let RunningProcess { id: ProcessId(id), profile } = process;
     match profile {
-        Some(ProcessProfile { role, version, started_at }) => {
-            types::Process { id, role: Some(role), version: Some(version), started_at: Some(started_at) }
-        }
-        None => types::Process { id, role: None, version: None, started_at: None },
+        Some(ProcessProfile { role, version, host, started_at }) => types::Process {
+            id,
+            role: Some(role),
+            version: Some(version),
+            host: Some(host).filter(|host| !host.is_empty()),
+            started_at: Some(started_at),
+        },
+        None => types::Process { id, role: None, version: None, host: None, started_at: None },
     }
 }

@@ -117,6 +117,7 @@ impl Server {
                     let depths = QueueDepths { jobs: 2, ready: 1, oldest_waited_ms: 40, queued: 3, in_flight: 4 };
                     Box::pin(std::future::ready(Some(depths)))
                 }),
+                free_bytes: Arc::new(|| Some(7_000_000)),
             },
             operations: Operations {
                 store: Arc::clone(&store),

@@ -12,7 +12,8 @@ use crate::harness::{Options, Server};
 async fn the_status_shows_processes_store_and_queue() {
     let server = Server::start().await;
     let started_at = Timestamp::from_secs(1_795_246_200);
-    let profile = ProcessProfile { role: "serve".to_owned(), version: "0.1.0".to_owned(), started_at };
+    let [role, version, host] = ["serve", "0.1.0", "web-1"].map(str::to_owned);
+    let profile = ProcessProfile { role, version, host, started_at };
     server.store.describe_process(profile).await.unwrap();
     let mut status = server.get("/v1/status").await.expect(StatusCode::OK);
     assert!(status["store"]["answered_in_ms"].take().is_number());
@@ -20,10 +21,12 @@ async fn the_status_shows_processes_store_and_queue() {
     let expected = json!({
         "as_of": "2026-11-21T07:30:00.000Z",
         "version": "0.1.0",
-        "store": {"kind": "sqlite", "is_reachable": true, "answered_in_ms": null},
-        "queue": {"kind": "memory", "is_reachable": true, "answered_in_ms": null},
+        "store": {"kind": "sqlite", "is_reachable": true, "answered_in_ms": null, "free_bytes": 7_000_000},
+        "queue": {"kind": "memory", "is_reachable": true, "answered_in_ms": null, "free_bytes": null},
         "queue_depths": {"jobs": 2, "ready": 1, "oldest_waited_ms": 40, "queued": 3, "in_flight": 4},
-        "processes": [{"id": 1, "role": "serve", "version": "0.1.0", "started_at": "2026-11-21T07:30:00.000Z"}],
+        "processes": [{
+            "id": 1, "role": "serve", "version": "0.1.0", "host": "web-1", "started_at": "2026-11-21T07:30:00.000Z",
+        }],
     });
     assert_eq!(status, expected);
 }

@@ -38,20 +38,26 @@ async fn a_wrong_or_missing_password_is_refused() {
     assert_eq!(permits(&queue, 2).await.len(), 2);
 }
 
-#[tokio::test]
-async fn a_server_over_tls_is_used_when_its_authority_is_trusted() {
+/// A server over TLS that asks clients for certificates or does not, with its authority.
+async fn over_tls(clients: &'static str) -> (Server, Certificates) {
     let directory = tempfile::tempdir().unwrap();
-    let authority = write_certificates(directory.path());
+    let certificates = write_certificates(directory.path());
     let file = |directory: &TempDir, name: &str| directory.path().join(name).display().to_string();
     let (certificate, key, root) =
         (file(&directory, "cert.pem"), file(&directory, "key.pem"), file(&directory, "ca.pem"));
     let server = Server::start_with(directory, move |port| {
         let port = port.to_string();
-        let words = ["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"];
+        let words = ["--port", "0", "--tls-port", &port, "--tls-auth-clients", clients];
         let files = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &root];
         words.iter().chain(&files).map(|&word| word.to_owned()).collect()
     })
     .await;
+    (server, certificates)
+}
+
+#[tokio::test]
+async fn a_server_over_tls_is_used_when_its_authority_is_trusted() {
+    let (server, Certificates { authority, .. }) = over_tls("no").await;
     let url = format!("rediss://localhost:{}", server.port());
     let error = refusal(at(url.clone())).await;
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
@@ -59,8 +65,56 @@ async fn a_server_over_tls_is_used_when_its_authority_is_trusted() {
     assert_eq!(permits(&queue, 2).await.len(), 2, "scripts and the blocking reader use TLS");
 }
 
-/// Writes a certificate for `localhost`, and returns its authority in PEM.
-fn write_certificates(directory: &Path) -> Vec<u8> {
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_gets_that_of_the_client() {
+    let (server, Certificates { authority, certificate, key }) = over_tls("yes").await;
+    let url = format!("rediss://localhost:{}", server.port());
+    let trusting = RedisConfig { trusted_ca: Some(authority), ..at(url) };
+    let error = refusal(trusting.clone()).await;
+    assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+    let queue = support::open(RedisConfig { client_certificate: Some((certificate, key)), ..trusting }).await;
+    assert_eq!(permits(&queue, 2).await.len(), 2, "scripts and the blocking reader show it");
+}
+
+#[tokio::test]
+async fn a_server_is_reached_over_its_unix_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("redis.sock").display().to_string();
+    let path = socket.clone();
+    let _server = Server::start_with(directory, move |port| {
+        let port = port.to_string();
+        ["--port", &port, "--unixsocket", &path, "--requirepass", "open sesame"].map(str::to_owned).into()
+    })
+    .await;
+    let error = refusal(at(format!("unix://{socket}?pass=wrong"))).await;
+    assert!(matches!(error, OpenError::Password { .. }) && error.to_string().contains(&socket), "{error}");
+    let queue = support::open(at(format!("unix://{socket}?pass=open+sesame"))).await;
+    assert_eq!(permits(&queue, 2).await.len(), 2, "scripts, notifications and the blocking reader use the socket");
+}
+
+#[tokio::test]
+async fn a_server_is_reached_by_its_ipv6_address() {
+    // `Server` waits for the IPv4 address.
+    let server = Server::start_with(tempfile::tempdir().unwrap(), plain(&["--bind", "127.0.0.1", "-::1"])).await;
+    if tokio::net::TcpStream::connect(("::1", server.port())).await.is_err() {
+        // A machine without IPv6: the address is named as it was written.
+        let error = refusal(at(format!("redis://[::1]:{}", server.port()))).await;
+        assert!(error.to_string().contains("::1"), "{error}");
+        return;
+    }
+    let queue = support::open(at(format!("redis://[::1]:{}", server.port()))).await;
+    assert_eq!(permits(&queue, 2).await.len(), 2);
+}
+
+/// In PEM.
+struct Certificates {
+    authority: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+/// Writes a certificate for `localhost`, and returns it with its authority.
+fn write_certificates(directory: &Path) -> Certificates {
     let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -70,7 +124,8 @@ fn write_certificates(directory: &Path) -> Vec<u8> {
     std::fs::write(directory.join("cert.pem"), certificate.pem()).unwrap();
     std::fs::write(directory.join("key.pem"), key.serialize_pem()).unwrap();
     std::fs::write(directory.join("ca.pem"), authority.pem()).unwrap();
-    authority.pem().into_bytes()
+    let pem = |text: String| text.into_bytes();
+    Certificates { authority: pem(authority.pem()), certificate: pem(certificate.pem()), key: pem(key.serialize_pem()) }
 }
 
 #[tokio::test]

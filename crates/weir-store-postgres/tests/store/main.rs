@@ -13,6 +13,7 @@ mod leases;
 mod message_groups;
 mod open;
 mod partitions;
+mod poolers;
 mod processes;
 
 use weir_store_postgres::PostgresStore;

@@ -138,6 +138,7 @@ async fn migrate_returns_the_applied_migrations() {
         (13, "minimum interval"),
         (15, "released holds"),
         (16, "bodies"),
+        (22, "process hosts"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

@@ -96,7 +96,8 @@ pub async fn a_registered_process_is_listed_with_what_it_says_of_itself(subject:
     let id = subject.store.register_process().await.expect("register");
     let listed = async || subject.store.running_processes().await.expect("read");
     assert_eq!(listed().await, [RunningProcess { id, profile: None }]);
-    let profile = ProcessProfile { role: "worker".to_owned(), version: "0.1.0".to_owned(), started_at: RESOLVED };
+    let [role, version, host] = ["worker", "0.1.0", "web-1"].map(str::to_owned);
+    let profile = ProcessProfile { role, version, host, started_at: RESOLVED };
     subject.store.describe_process(profile.clone()).await.expect("describe");
     assert_eq!(listed().await, [RunningProcess { id, profile: Some(profile) }]);
 }

@@ -47,6 +47,29 @@ impl Postgres {
         Self::init(Some(password)).await
     }
 
+    /// Starts a PostgreSQL that takes only TLS, and clients with a certificate of this authority whose name is `weir`.
+    /// All of them are in PEM.
+    pub async fn start_with_tls(authority: &str, certificate: &str, key: &str) -> io::Result<Self> {
+        let mut postgres = Self::init(None).await?;
+        let data = postgres.folder.path().join("data");
+        for (name, text) in [("ca.pem", authority), ("cert.pem", certificate), ("key.pem", key)] {
+            let file = data.join(name);
+            fs::write(&file, text)?;
+            fs::set_permissions(&file, Permissions::from_mode(0o600))?;
+            if let Some(Account { user, group }) = postgres.account {
+                chown(&file, Some(user), Some(group))?;
+            }
+        }
+        let settings = "\nssl = on\nssl_ca_file = 'ca.pem'\nssl_cert_file = 'cert.pem'\nssl_key_file = 'key.pem'\n";
+        let configuration = data.join("postgresql.conf");
+        fs::write(&configuration, fs::read_to_string(&configuration)? + settings)?;
+        // The programs of PostgreSQL ask on the socket of loopback whether it is ready.
+        fs::write(data.join("pg_hba.conf"), "hostssl all all all cert\nhostnossl all all all reject\n")?;
+        postgres.stop().await?;
+        postgres.start_again().await?;
+        Ok(postgres)
+    }
+
     async fn init(password: Option<&str>) -> io::Result<Self> {
         let programs = postgres_programs()?;
         // PostgreSQL refuses to run as root.
@@ -84,6 +107,10 @@ impl Postgres {
 
     pub fn url(&self) -> String {
         format!("postgres://weir@127.0.0.1:{}/weir", self.port.number())
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
     }
 
     pub fn url_with(&self, password: &str) -> String {

@@ -6,9 +6,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use serde::Serialize;
 use url::Url;
-use weir_core::Timestamp;
+
+use super::{
+    complete::{destination_names, profile_names},
+    time::{ComingTime, PastTime},
+};
 
 /// The heading of the flags that all of these commands have.
 const COMMON: &str = "Common options";
@@ -26,7 +31,7 @@ pub(crate) struct ServerFlags {
     #[arg(long, value_name = "KEY", alias = "api-key", conflicts_with = "key_file", global = true, help_heading = COMMON)]
     pub(crate) key: Option<KeyText>,
     /// Profile of ~/.config/weir/config.toml [env: WEIR_PROFILE] [default: the `profile` that the file names]
-    #[arg(long, value_name = "NAME", global = true, help_heading = COMMON)]
+    #[arg(long, value_name = "NAME", global = true, help_heading = COMMON, add = ArgValueCompleter::new(profile_names))]
     pub(crate) profile: Option<String>,
 }
 
@@ -120,7 +125,7 @@ pub(crate) struct PostArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// Deliver to this destination only, by id or name; may be repeated [default: all whose event types match]
-    #[arg(long = "destination", value_name = "ID|NAME")]
+    #[arg(long = "destination", value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
     pub(crate) destinations: Vec<String>,
 }
 
@@ -135,9 +140,9 @@ pub(crate) struct EventFields {
     /// A second event with the same key is not stored
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,
-    /// Send nothing before this time (RFC 3339)
+    /// Send nothing before this time: 10m (from now), tomorrow, a date, or RFC 3339
     #[arg(long, value_name = "TIME")]
-    pub(crate) deliver_at: Option<Timestamp>,
+    pub(crate) deliver_at: Option<ComingTime>,
     /// Deliveries that are not sent within this time expire
     #[arg(long, value_name = "SECONDS")]
     pub(crate) ttl_s: Option<u32>,
@@ -160,19 +165,19 @@ pub(crate) struct EventFilter {
     /// Only this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Only events created at or after this time (RFC 3339)
-    #[arg(long, value_name = "TIME")]
-    from: Option<Timestamp>,
-    /// Only events created before this time (RFC 3339)
-    #[arg(long, value_name = "TIME")]
-    to: Option<Timestamp>,
+    /// Only events created since: 2h (ago), yesterday, a date, or RFC 3339
+    #[arg(long, visible_alias = "since", value_name = "TIME")]
+    from: Option<PastTime>,
+    /// Only events created before this time: as for --from
+    #[arg(long, visible_alias = "until", value_name = "TIME")]
+    to: Option<PastTime>,
 }
 
 /// Which deliveries are listed or replayed.
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct DeliveryFilter {
     /// Only deliveries to this destination, by id or name
-    #[arg(long, value_name = "ID|NAME")]
+    #[arg(long, value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
     pub(crate) destination: Option<String>,
     /// Only this tenant
     #[arg(long)]
@@ -183,12 +188,12 @@ pub(crate) struct DeliveryFilter {
     /// Only deliveries whose last attempt had this error: timeout, connect, dns, tls, 5xx, 503, …
     #[arg(long, value_name = "ERROR")]
     error: Option<String>,
-    /// Only events created at or after this time (RFC 3339)
-    #[arg(long, value_name = "TIME")]
-    from: Option<Timestamp>,
-    /// Only events created before this time (RFC 3339)
-    #[arg(long, value_name = "TIME")]
-    to: Option<Timestamp>,
+    /// Only events created since: 2h (ago), yesterday, a date, or RFC 3339
+    #[arg(long, visible_alias = "since", value_name = "TIME")]
+    from: Option<PastTime>,
+    /// Only events created before this time: as for --from
+    #[arg(long, visible_alias = "until", value_name = "TIME")]
+    to: Option<PastTime>,
 }
 
 #[derive(Debug, Clone, Subcommand)]
@@ -297,18 +302,21 @@ pub(crate) struct KeyFields {
     #[arg(long = "tenant", value_name = "TENANT")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tenants: Vec<String>,
-    /// When the key stops being valid (RFC 3339) [default: never]
+    /// When the key stops being valid: 90d (from now), a date, or RFC 3339 [default: never]
     #[arg(long, value_name = "TIME")]
-    expires_at: Option<Timestamp>,
+    expires_at: Option<ComingTime>,
 }
+
+/// The most destinations that one command follows: each costs the server two requests a second.
+const MAX_FOLLOWED: usize = 20;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TailArgs {
     #[command(flatten)]
     pub(crate) call: CallFlags,
-    /// The destination, by id or name
-    #[arg(value_name = "ID|NAME")]
-    pub(crate) destination: String,
+    /// The destinations, by id or name; at most 20
+    #[arg(value_name = "ID|NAME", required = true, num_args = 1..=MAX_FOLLOWED, add = ArgValueCompleter::new(destination_names))]
+    pub(crate) destinations: Vec<String>,
     /// Begin with this many of the latest attempts
     #[arg(long, short = 'n', value_name = "N", default_value_t = 10)]
     pub(crate) lines: usize,

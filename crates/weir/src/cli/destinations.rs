@@ -3,12 +3,14 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use serde::Serialize;
-use weir_core::Timestamp;
 
 use super::{
     api::{Consent, PageFlags},
+    complete::destination_names,
     limit::LimitText,
+    time::PastTime,
 };
 
 #[derive(Debug, Clone, Subcommand)]
@@ -96,14 +98,14 @@ pub(crate) enum DestinationCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct One {
     /// The destination, by id or name
-    #[arg(value_name = "ID|NAME")]
+    #[arg(value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
     pub(crate) destination: String,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Several {
     /// The destinations, by id or name
-    #[arg(value_name = "ID|NAME", required = true)]
+    #[arg(value_name = "ID|NAME", required = true, add = ArgValueCompleter::new(destination_names))]
     pub(crate) destinations: Vec<String>,
 }
 
@@ -135,7 +137,7 @@ pub(crate) struct Fields {
     #[arg(long = "event-type", value_name = "PATTERN")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     event_types: Vec<String>,
-    /// A limit, such as 10/second, or 300/minute:5 with a burst, or 10/second+50ms with a margin for a network with
+    /// A limit, such as 10/second or 10/s, or 300/minute:5 with a burst, or 10/second+50ms with a margin for a network with
     /// jitter; one for each period
     #[arg(long = "limit", value_name = "N/PERIOD[:BURST][+MARGIN]")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -226,7 +228,7 @@ pub(crate) struct PurgeFilter {
     /// Only events of this type: exact (video.created), a prefix (video.*) or *
     #[arg(long, value_name = "PATTERN")]
     event_type: Option<String>,
-    /// Only events created before this time (RFC 3339)
+    /// Only events created before this time: 2h (ago), yesterday, a date, or RFC 3339
     #[arg(long, value_name = "TIME")]
-    before: Option<Timestamp>,
+    before: Option<PastTime>,
 }

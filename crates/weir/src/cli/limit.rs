@@ -5,8 +5,8 @@ use std::str::FromStr;
 use serde::Serialize;
 use weir_core::{Period, RateLimit};
 
-/// A limit, written `10/second` or, with a burst, `300/minute:5`; a margin follows: `10/second+50ms`. In JSON it is the
-/// object of the API.
+/// A limit, written `10/second` or, with a burst, `300/minute:5`; a margin follows: `10/second+50ms`. The period may be
+/// short, as in `10/s`. In JSON it is the object of the API.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LimitText(pub(crate) weir_api_types::RateLimit);
 
@@ -36,10 +36,10 @@ impl FromStr for LimitText {
         let (rate, burst) = text.split_once(':').unwrap_or((text, "1"));
         let (limit, period) = rate.split_once('/').unwrap_or((rate, ""));
         let margin_ms = margin.trim().strip_suffix("ms").and_then(|margin| margin.trim().parse().ok());
-        let parsed = (limit.trim().parse().ok(), Period::parse(period.trim()), burst.trim().parse().ok(), margin_ms);
+        let parsed = (limit.trim().parse().ok(), period_of(period.trim()), burst.trim().parse().ok(), margin_ms);
         let (Some(limit), Some(period), Some(burst), Some(margin_ms)) = parsed else {
-            return Err("use a number and second, minute, hour or day, such as 10/second; a burst follows a colon: \
-                        300/minute:5; a margin follows a plus sign: 10/second+50ms"
+            return Err("use a number and second, minute, hour or day, such as 10/second or 10/s; a burst follows a \
+                        colon: 300/minute:5; a margin follows a plus sign: 10/second+50ms"
                 .to_owned());
         };
         RateLimit::with_burst(limit, period, burst)
@@ -47,6 +47,18 @@ impl FromStr for LimitText {
             .with_margin(margin_ms)
             .map(|_| Self(weir_api_types::RateLimit { margin_ms, ..Self::new(limit, period, burst).0 }))
             .ok_or_else(|| "a margin must be from 0 to 10000 ms".to_owned())
+    }
+}
+
+/// A period by its name, or by a short form of it.
+fn period_of(text: &str) -> Option<Period> {
+    let text = text.to_ascii_lowercase();
+    match text.as_str() {
+        "s" | "sec" | "secs" | "seconds" => Some(Period::Second),
+        "m" | "min" | "mins" | "minutes" => Some(Period::Minute),
+        "h" | "hr" | "hrs" | "hours" => Some(Period::Hour),
+        "d" | "days" => Some(Period::Day),
+        name => Period::parse(name),
     }
 }
 
@@ -76,6 +88,19 @@ mod tests {
             "1/day+ms",
         ] {
             assert!(wrong.parse::<LimitText>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_period_may_be_short() {
+        let short = ["20/s", "20/sec", "20/S", "600/min:5", "600/m", "9/h", "9/hr", "7/d+50ms", "7/days"];
+        let long =
+            ["20/second", "20/second", "20/second", "600/minute:5", "600/minute", "9/hour", "9/hour", "7/day+50ms"];
+        for (short, long) in short.into_iter().zip(long) {
+            assert_eq!(short.parse::<LimitText>().unwrap().to_string(), long);
+        }
+        for wrong in ["20/ms", "20/mo", "20/w", "20/"] {
+            assert!(wrong.parse::<LimitText>().unwrap_err().contains("10/s"), "{wrong}");
         }
     }
 }

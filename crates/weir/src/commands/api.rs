@@ -1,15 +1,23 @@
-//! The commands that call the API of a running server: `weir destinations`, `events`, `deliveries`, `replays`, `keys` and
-//! `tail`. Each makes its requests with [`Client`] and shows [`records`] in a table, or the JSON of the server.
+//! The commands that call the API of a running server: `weir destinations`, `events`, `deliveries`, `replays`, `keys`,
+//! `tail`, `overview`, `alerts`, `activity`, `preview`, `open`, `status` and `doctor`. Each makes its requests with [`Client`] and shows [`records`] in a table, or the JSON of the server.
 
+mod activity;
+mod alerts;
 pub(super) mod client;
 pub(super) mod connection;
 mod deliveries;
 mod destinations;
+mod doctor;
 mod events;
 mod keys;
+mod names;
+mod open;
+mod overview;
+mod preview;
 mod records;
 mod replays;
 mod settings;
+mod status;
 mod tail;
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
@@ -33,6 +41,9 @@ use crate::{
     exit::{Exit, Misuse},
 };
 
+#[cfg(test)]
+pub(super) use records::tests as tests_of_records;
+
 /// Runs a command of the API.
 pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
     let done = match command {
@@ -42,6 +53,14 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::Replays(args) => replays::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Keys(args) => keys::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Tail(args) => tail::run(&Call::new(&args.call)?, &args).await,
+        ApiCommand::Overview(args) => overview::run(&Call::new(&args.call)?, args).await,
+        ApiCommand::Alerts(args) => alerts::run(&Call::new(&args.call)?, args).await,
+        ApiCommand::Activity(args) => activity::run(&Call::new(&args.call)?, args).await,
+        ApiCommand::Preview(args) => preview::run(&Call::new(&args.call)?, args).await,
+        ApiCommand::Open(args) => open::run(args).await,
+        ApiCommand::Status(args) => status::run(&Call::new(&args.call)?).await,
+        // It judges what it finds, also that the server does not answer.
+        ApiCommand::Doctor(args) => return doctor::run(&Call::new(&args.call)?).await,
     };
     done.map_err(with_remedy).map(|()| Exit::Done)
 }
@@ -178,7 +197,7 @@ mod tests {
         row: impl FnOnce(T) -> [output::table::Cell; N],
         record: Value,
     ) -> String {
-        let screen = Screen { width: Some(80), colours: false };
+        let screen = Screen { width: Some(80), colours: false, moves: false };
         table.with([row(serde_json::from_value(record).unwrap())]).render(screen)
     }
 
@@ -213,17 +232,77 @@ mod tests {
             "id": id("key"), "name": long, "role": "operate", "tenants": [long, long], "created_at": Timestamp::MIN,
             "expires_at": "2036-11-26T04:30:00.000Z",
         });
+        let dst = id("dst");
+        let names = names::Names::known([(dst.as_str(), long)]);
         for (list, id) in [
             (on_80_columns(destinations::table(), destinations::row, destination), id("dst")),
-            (on_80_columns(deliveries::table(), |row| deliveries::row(row, NOW), delivery.clone()), id("dlv")),
+            (
+                on_80_columns(deliveries::table(true), |row| deliveries::row(row, &names, NOW), delivery.clone()),
+                id("dlv"),
+            ),
+            (
+                on_80_columns(deliveries::table(false), |row| deliveries::row(row, &names, NOW), delivery.clone()),
+                id("dlv"),
+            ),
             (on_80_columns(deliveries::groups_table(), |row| deliveries::group_row(row, NOW), group), id("dlv")),
-            (on_80_columns(tail::table(), tail::row, delivery), id("dlv")),
+            (on_80_columns(tail::table(true), |row| tail::row(row, &names), delivery.clone()), id("dlv")),
+            (on_80_columns(tail::table(false), |row| tail::row(row, &names), delivery), id("dlv")),
             (on_80_columns(events::table(), |row| events::row(row, NOW), event), id("evt")),
-            (on_80_columns(replays::table(), |row| replays::row(&row, NOW), replay), id("rpl")),
+            (on_80_columns(replays::table(), |row| replays::row(&row, &names, NOW), replay), id("rpl")),
             (on_80_columns(keys::table(), |row| keys::row(row, NOW), key), id("key")),
         ] {
             assert!(list.lines().all(|line| width(line) <= 80), "{list}");
             assert!(list.contains(&id), "{list}");
+        }
+    }
+
+    #[test]
+    fn lists_on_80_columns_name_the_destination() {
+        let id = |prefix: &str| format!("{prefix}_01h2xcejqtf2nbrexx3vqjhp41");
+        let delivery = json!({
+            "id": id("dlv"), "event_id": id("evt"), "event_type": "video.created", "destination_id": id("dst"),
+            "state": "delivered", "attempt_count": 1, "created_at": NOW, "updated_at": NOW, "last_status_code": 204,
+        });
+        let replay = json!({
+            "id": id("rpl"), "state": "running", "states": [], "total": 1_000, "delivered": 10, "failed": 0,
+            "cancelled": 0, "remaining": 990, "eta_s": 99, "created_at": NOW, "destination": id("dst"),
+        });
+        let dst = id("dst");
+        let names = names::Names::known([(dst.as_str(), "Acme")]);
+        for list in [
+            on_80_columns(deliveries::table(false), |row| deliveries::row(row, &names, NOW), delivery.clone()),
+            on_80_columns(tail::table(false), |row| tail::row(row, &names), delivery),
+            on_80_columns(replays::table(), |row| replays::row(&row, &names, NOW), replay),
+        ] {
+            assert!(list.contains("Acme"), "{list}");
+        }
+    }
+
+    #[test]
+    fn the_overview_and_its_kin_fit_80_columns() {
+        let long = "a text that is much longer than the room that a column has on a terminal";
+        let brief = json!({"name": long, "tenant": long, "breaker_state": "open", "breaker_reason": long});
+        let row = overview::tests::overview_row(&brief, &json!({"backlog": 9_999_999, "undelivered": 99_999}));
+        let activity = json!({
+            "id": "act_1", "at": NOW, "actor": long, "actor_kind": "key", "action": "destination.breaker_half_opened",
+            "tenant": long, "subject": {"type": "destination", "id": "dst_1", "name": long},
+            "before": {"url": long}, "after": {"url": long},
+        });
+        let forecast = json!({
+            "effective_per_s": 999_999.9, "binding": "min_interval", "margins_cost_per_s": 1.5, "drain_eta_s": 1e9,
+            "drains": true, "would_expire": true, "first_expiry_at": NOW,
+        });
+        let alert = json!({
+            "id": "evt_1", "type": "weir.destination.refused", "tenant": long, "created_at": Timestamp::MIN,
+            "data": {"name": long, "reason": long},
+        });
+        for list in [
+            on_80_columns(overview::table(), overview::row, serde_json::to_value(row).unwrap()),
+            on_80_columns(activity::table(), |row| activity::row(row, NOW), activity),
+            on_80_columns(preview::table(), |row| preview::row("proposed", &row, 7), forecast),
+            on_80_columns(alerts::latest_table(), |row| alerts::latest_row(row, NOW), alert),
+        ] {
+            assert!(list.lines().all(|line| width(line) <= 80), "{list}");
         }
     }
 }

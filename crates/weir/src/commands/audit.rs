@@ -36,20 +36,25 @@ pub(super) async fn run(arguments: AuditArgs) -> anyhow::Result<Exit> {
     output::print(&if arguments.json {
         serde_json::to_string_pretty(&audited)?
     } else {
-        format!("{}\n{}{}", table(&audited), report::unknown(&audited), verdict(violations, possible))
+        format!(
+            "{}\n{}{}",
+            table(&audited, Screen::of_stdout()),
+            report::unknown(&audited),
+            verdict(violations, possible)
+        )
     })?;
     Ok(if violations == 0 { Exit::Done } else { Exit::Failure })
 }
 
-/// The table of audits for standard output.
-pub(super) fn table(audited: &[Audited]) -> String {
-    report::table(audited, Screen::of_stdout())
+/// The table of audits, for a screen.
+pub(super) fn table(audited: &[Audited], screen: Screen) -> String {
+    report::table(audited, screen)
 }
 
 async fn audits(client: &Client, arguments: &AuditArgs) -> anyhow::Result<Vec<Audited>> {
     let mut range = Fields::new();
     for (name, time) in [("from", arguments.from), ("to", arguments.to)] {
-        range.extend(time.map(|time| (name.to_owned(), time.to_string().into())));
+        range.extend(time.map(|time| (name.to_owned(), time.0.to_string().into())));
     }
     let mut audited = Vec::new();
     for destination in destinations_of(client, &arguments.destinations).await? {

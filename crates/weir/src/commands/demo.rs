@@ -21,6 +21,7 @@ use self::{
 };
 use super::{
     audit::{Audited, draw, table},
+    output::Screen,
     serve::StopSignals,
 };
 use crate::{
@@ -95,7 +96,7 @@ fn demo_destinations(seconds: f64) -> Vec<DemoDestination> {
 
 pub(super) async fn run(arguments: &DemoArgs) -> anyhow::Result<Exit> {
     // Only warnings and errors are logged, because the demo draws its progress on the terminal.
-    let _ = logs::start("warn", LogFormat::Text);
+    let _ = logs::start("demo", "warn", LogFormat::Text);
     // Only with the dashboard: otherwise Ctrl-C ends the demo at once.
     let stop = arguments.dashboard.then(StopSignals::handle).transpose()?;
     let folder = tempfile::tempdir().context("cannot make a temporary folder for the demo's database")?;
@@ -270,9 +271,9 @@ fn conclude(
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&audited)?);
     } else {
-        println!("\n{}", table(&audited));
+        println!("\n{}", table(&audited, Screen::of_stdout_or_usual()));
         let verdict = match (kept, complete) {
-            (true, true) => "Every cap held in every sliding window; every event arrived once, with a good signature.",
+            (true, true) => "Every cap held in every sliding window.\nEvery event arrived once, with a good signature.",
             (false, _) => "A cap was exceeded: see the violations above.",
             (true, false) => "Every cap held, but not every event arrived exactly once: see above.",
         };

@@ -4,7 +4,8 @@ use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
 
 use crate::{
-    config::{DatabaseUrl, ProcessRole, SettingFlags, Settings},
+    backends::application_name,
+    config::{DatabaseServer, DatabaseUrl, ProcessRole, SettingFlags, Settings},
     exit::Exit,
 };
 
@@ -13,7 +14,10 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
     let settings = Settings::load(flags, ProcessRole::Worker)?;
     let applied = match &settings.database_url {
         DatabaseUrl::Sqlite(path) => SqliteStore::migrate(path).await?,
-        DatabaseUrl::Postgres(url) => PostgresStore::migrate(url.as_ref()).await?,
+        DatabaseUrl::Postgres(url) => {
+            let server = DatabaseServer::of(&settings, url);
+            PostgresStore::migrate(&server.url_for(&application_name("migrate"))).await?
+        }
     };
     for (version, description) in &applied {
         println!("applied {version} {description}");

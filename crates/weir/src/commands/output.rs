@@ -8,7 +8,7 @@ pub(super) mod texts;
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use terminal_size::Width;
+use terminal_size::{Height, Width};
 
 use crate::exit::Exit;
 
@@ -18,22 +18,35 @@ pub(super) struct Screen {
     /// The columns of the terminal; `None`: no terminal.
     pub(super) width: Option<usize>,
     pub(super) colours: bool,
+    /// Whether lines can be drawn again in place: a terminal that understands escapes, and has more rows than a few.
+    pub(super) moves: bool,
 }
 
 impl Screen {
-    pub(super) const PLAIN: Self = Self { width: None, colours: false };
+    pub(super) const PLAIN: Self = Self { width: None, colours: false, moves: false };
     /// The width for a terminal that does not tell its own.
-    const USUAL_WIDTH: usize = 80;
+    pub(super) const USUAL_WIDTH: usize = 80;
+    /// Fewer rows cannot show what is drawn in place.
+    const LEAST_ROWS: u16 = 8;
+
+    /// The screen, or the usual width without a terminal: for output that people read also in a file.
+    pub(super) fn of_stdout_or_usual() -> Self {
+        let screen = Self::of_stdout();
+        Self { width: screen.width.or(Some(Self::USUAL_WIDTH)), ..screen }
+    }
 
     pub(super) fn of_stdout() -> Self {
         if !io::stdout().is_terminal() {
             return Self::PLAIN;
         }
-        let width = terminal_size::terminal_size().map_or(Self::USUAL_WIDTH, |(Width(width), _)| usize::from(width));
-        // https://no-color.org: set and not empty. A dumb terminal has no colours either.
+        let size = terminal_size::terminal_size();
+        let width = size.map_or(Self::USUAL_WIDTH, |(Width(width), _)| usize::from(width));
+        // https://no-color.org: set and not empty. A dumb terminal, or one that does not say what it is, has no colours
+        // either.
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { width: Some(width.max(1)), colours: !is_set("NO_COLOR") && !is_dumb }
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        let is_high = size.is_some_and(|(_, Height(height))| height >= Self::LEAST_ROWS);
+        Self { width: Some(width.max(1)), colours: !is_set("NO_COLOR") && !is_dumb, moves: !is_dumb && is_high }
     }
 }
 

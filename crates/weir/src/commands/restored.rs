@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::{Instant, sleep};
 use weir_core::{Clock as _, Timestamp, claim::ProcessId};
-use weir_queue_redis::{RedisConfig, RedisQueue};
+use weir_queue_redis::RedisQueue;
 use weir_store::{DEAD_AFTER, Outbox as _, Processes as _, RunningProcess, StoreResult};
 use weir_store_postgres::PostgresStore;
 use weir_store_sqlite::SqliteStore;
 
 use crate::{
+    backends::{application_name, redis_config},
     clock::SystemClock,
     config::{Backing, ProcessRole, SettingFlags, Settings},
     exit::{Exit, Misuse},
@@ -35,12 +36,12 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
             store.close().await;
             sends_until
         }
-        Backing::Scaled { postgres, redis, redis_prefix } => {
-            let installation = PostgresStore::installation(postgres.as_ref()).await?;
+        Backing::Scaled { postgres, redis } => {
+            let url = postgres.url_for(&application_name("restored"));
+            let installation = PostgresStore::installation(&url).await?;
             // Processes that share Redis use its clock.
-            let config = RedisConfig::from_urls(redis.as_ref(), &redis_prefix, installation);
-            let queue = RedisQueue::open(config).await?;
-            let store = PostgresStore::open(postgres.as_ref(), queue.clock().now()).await?;
+            let queue = RedisQueue::open(redis_config(&redis, installation)?).await?;
+            let store = PostgresStore::open(&url, queue.clock().now()).await?;
             let running = running_processes(&store).await?;
             // The time of now, because processes were observed meanwhile.
             let sends_until = queue.clock().now() + CLOCK_DIFFERENCE;

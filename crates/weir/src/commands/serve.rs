@@ -17,10 +17,13 @@ use crate::{
 use reload::Reload;
 
 pub(super) async fn run(flags: &SettingFlags, role: ProcessRole) -> anyhow::Result<Exit> {
+    logs::choose(role.name(), Settings::log_format(flags, role));
     // Read all settings first: an invalid one ends the process before anything is opened.
     let mut settings = Settings::load(flags, role)?;
     let traces = TraceSettings::load()?;
-    let reload = Reload { flags, role, set_filter: logs::start(&settings.log, settings.log_format) };
+    let set_filter = logs::start(role.name(), &settings.log, settings.log_format);
+    let reload = Reload { flags, role, set_filter };
+    tokio::spawn(logs::report_repeats());
     let mut stop = StopSignals::handle()?;
     // From the beginning, too: without a handler, SIGHUP would end the process.
     let mut hangup = signal(SignalKind::hangup())?;
@@ -36,16 +39,12 @@ pub(super) async fn run(flags: &SettingFlags, role: ProcessRole) -> anyhow::Resu
             return Ok(Exit::Done);
         }
     };
-    // On standard output, independent of the log filter: with port 0, scripts read the actual port here.
     if let Some(address) = engine.metrics_address() {
-        println!("metrics are served on http://{address}/metrics");
+        logs::announce(&format!("metrics are served on http://{address}/metrics"));
     }
     let (version, address) = (env!("CARGO_PKG_VERSION"), engine.address());
-    if role == ProcessRole::Serve {
-        println!("weir {version} is listening on http://{address}");
-    } else {
-        println!("weir {version} {} is listening on http://{address}", role.name());
-    }
+    let name = if role == ProcessRole::Serve { String::new() } else { format!(" {}", role.name()) };
+    logs::announce(&format!("weir {version}{name} is listening on http://{address}"));
     // `Settings` accepts an API without keys only on loopback.
     if role.serves_api() && settings.api_keys.is_empty() {
         tracing::info!(

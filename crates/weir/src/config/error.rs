@@ -10,6 +10,11 @@ pub(crate) enum Origin {
     Flag,
     Environment,
     File(PathBuf),
+    /// A file that holds the value alone, and what names it, such as `WEIR_API_KEYS_FILE`.
+    SecretFile {
+        path: PathBuf,
+        named_by: String,
+    },
     Default,
 }
 
@@ -27,6 +32,7 @@ impl fmt::Display for SettingSource {
             Origin::Flag => f.write_str(&flag(name)),
             Origin::Environment => write!(f, "{} in the environment", variable(name)),
             Origin::File(path) => write!(f, "`{name}` in {}", path.display()),
+            Origin::SecretFile { path, named_by } => write!(f, "{} ({named_by})", path.display()),
             Origin::Default => write!(f, "`{name}` by default"),
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 
 use super::{
-    names::{flag, variable},
+    names::{file_of, flag, variable},
     settings::{BOOLEAN, SETTINGS, Setting},
 };
 
@@ -14,13 +14,16 @@ use super::{
 pub(crate) struct SettingFlags {
     pub(super) config: Option<PathBuf>,
     pub(super) texts: Vec<(&'static str, String)>,
+    /// The files of secrets.
+    pub(super) files: Vec<(&'static str, PathBuf)>,
 }
 
 impl Args for SettingFlags {
     fn augment_args(command: Command) -> Command {
         let config = Arg::new("config").long("config").value_name("FILE").value_parser(value_parser!(PathBuf));
         let help = "Configuration file [env: WEIR_CONFIG] [default: weir.toml, if it exists]";
-        command.arg(config.help(help)).args(SETTINGS.iter().map(argument))
+        let secrets = SETTINGS.iter().filter(|setting| setting.is_secret);
+        command.arg(config.help(help)).args(SETTINGS.iter().map(argument)).args(secrets.map(file_argument))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -30,6 +33,9 @@ impl Args for SettingFlags {
 
 fn argument(setting: &Setting) -> Arg {
     let mut help = format!("{} [env: {}]", setting.help, variable(setting.name));
+    if setting.is_secret {
+        help += &format!(" [file: {}, {}]", flag(&file_of(setting.name)), variable(&file_of(setting.name)));
+    }
     if !setting.shown_default.is_empty() {
         help += &format!(" [default: {}]", setting.shown_default);
     }
@@ -41,11 +47,27 @@ fn argument(setting: &Setting) -> Arg {
     argument.num_args(0..=1).require_equals(true).default_missing_value("true")
 }
 
+/// The flag that names the file of a secret. It is not listed, because the help of the setting names it.
+fn file_argument(setting: &'static Setting) -> Arg {
+    let name = file_of(setting.name);
+    let long = flag(&name).trim_start_matches('-').to_owned();
+    Arg::new(name)
+        .long(long)
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .conflicts_with(setting.name)
+        .hide(true)
+}
+
 impl FromArgMatches for SettingFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let text = |setting: &Setting| Some((setting.name, matches.get_one::<String>(setting.name)?.clone()));
         let config = matches.get_one("config").cloned();
-        Ok(Self { config, texts: SETTINGS.iter().filter_map(text).collect() })
+        let secrets = SETTINGS.iter().filter(|setting| setting.is_secret);
+        let file =
+            |setting: &Setting| Some((setting.name, matches.get_one::<PathBuf>(&file_of(setting.name))?.clone()));
+        let files = secrets.filter_map(file).collect();
+        Ok(Self { config, texts: SETTINGS.iter().filter_map(text).collect(), files })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -19,6 +19,11 @@ pub(super) fn variable(setting: &str) -> String {
     format!("{ENV_PREFIX}{}", setting.to_ascii_uppercase())
 }
 
+/// The name under which the file of a secret setting is given: `api_keys_file`.
+pub(super) fn file_of(setting: &str) -> String {
+    format!("{setting}_file")
+}
+
 /// The flag of a setting.
 pub(super) fn flag(setting: &str) -> String {
     format!("--{}", setting.replace('_', "-"))

@@ -10,11 +10,11 @@ use std::{
 
 use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
-use url::Host;
+use url::{Host, Url};
 use weir_api::{InvalidPublicUrl, PublicUrl};
 use weir_worker::outbound::{DirectHost, EgressProxy};
 
-use super::{ApiKey, DatabaseUrl, LogFormat, ServerUrl};
+use super::{ApiKey, DatabaseUrl, LogFormat, Password, ServerUrl, names::nearest};
 
 /// Accepted instead of a number of attempts or connections.
 const AUTO: &str = "auto";
@@ -37,7 +37,7 @@ pub(super) fn optional_listen(text: &str) -> Parsed<Option<SocketAddr>> {
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-        return Ok(DatabaseUrl::Postgres(ServerUrl(text.to_owned())));
+        return postgres_url(text);
     }
     // The errors below do not repeat the text: even an unknown URL may hold a password.
     let path = text.strip_prefix("sqlite://").or_else(|| text.strip_prefix("sqlite:"));
@@ -58,14 +58,97 @@ pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
 /// Empty: none.
 pub(super) fn redis_url(text: &str) -> Parsed<Option<ServerUrl>> {
     // Commas separate the nodes of a Cluster. The error does not repeat the text, which may hold a password.
-    let known = |node: &str| node.starts_with("redis://") || node.starts_with("rediss://");
+    let is_tcp = |node: &str| ["redis://", "rediss://"].iter().any(|scheme| node.starts_with(scheme));
+    let is_unix = |node: &str| ["unix:///", "redis+unix:///"].iter().any(|scheme| node.starts_with(scheme));
+    let is_one = !text.contains(',');
     match text {
         "" => Ok(None),
-        _ if text.split(',').all(known) => Ok(Some(ServerUrl(text.to_owned()))),
+        _ if is_one && is_unix(text) => Ok(Some(ServerUrl(text.to_owned()))),
+        _ if text.split(',').all(is_tcp) => {
+            text.split(',').try_for_each(without_raw_characters)?;
+            Ok(Some(ServerUrl(text.to_owned())))
+        }
         _ => {
-            Err("not a Redis URL; use redis://host:6379, rediss:// for TLS, or nodes of a Cluster separated by commas"
+            Err("not a Redis URL; use redis://host:6379, rediss:// for TLS, unix:///run/redis.sock, or nodes of a Cluster separated by commas. A comma in a password is written %2C"
                 .to_owned())
         }
+    }
+}
+
+/// Refuses a URL whose password has a character that ends it: what follows would count as the name of the host or of the
+/// database, and be shown.
+fn without_raw_characters(url: &str) -> Parsed<()> {
+    let after_scheme = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let end = after_scheme.find(['/', '?', '#']).unwrap_or(after_scheme.len());
+    let (authority, rest) = after_scheme.split_at(end);
+    // Only the last `@` ends the password. Another one in it would be read right, but by no other program.
+    if rest.contains('@') || authority.matches('@').count() > 1 {
+        return Err("the user or the password has one of the characters / ? # @, which end it in a URL: write them as %2F %3F %23 %40, or give the password apart (WEIR_DATABASE_PASSWORD, WEIR_REDIS_PASSWORD, or a file that WEIR_…_FILE names). An @ elsewhere is written %40 too".to_owned());
+    }
+    Ok(())
+}
+
+/// The parameters of a `postgres://` URL. The client would ignore another one, and write its value to the log.
+const POSTGRES_PARAMETERS: [&str; 19] = [
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "statement-cache-capacity",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+    "options[…]",
+];
+
+fn postgres_url(text: &str) -> Parsed<DatabaseUrl> {
+    without_raw_characters(text)?;
+    // The error of the parser does not repeat the text.
+    let url = Url::parse(text).map_err(|error| {
+        format!(
+            "not a URL ({error}); write it as postgres://user:password@host:5432/database, an IPv6 address in brackets"
+        )
+    })?;
+    for (name, _) in url.query_pairs() {
+        if !POSTGRES_PARAMETERS.contains(&&*name) && !name.starts_with("options[") {
+            return Err(format!(
+                "`{name}` is not a parameter of the URL; use one of {}",
+                POSTGRES_PARAMETERS.join(", ")
+            ));
+        }
+    }
+    Ok(DatabaseUrl::Postgres(ServerUrl(text.to_owned())))
+}
+
+/// Empty: none.
+pub(super) fn password(text: &str) -> Parsed<Option<Password>> {
+    match text {
+        "" => Ok(None),
+        _ if text.contains('\0') => Err("a password has no NUL character".to_owned()),
+        _ => Ok(Some(Password(text.to_owned()))),
+    }
+}
+
+/// Empty: none. The file is opened now, so that a wrong path is found before anything starts.
+pub(super) fn readable_file(text: &str) -> Parsed<Option<PathBuf>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let opened = std::fs::File::open(text).and_then(|file| file.metadata());
+    match opened {
+        Ok(metadata) if metadata.is_file() => Ok(Some(PathBuf::from(text))),
+        Ok(_) => Err(format!("`{text}` is not a file")),
+        Err(error) => Err(format!("cannot read `{text}`: {error}")),
     }
 }
 
@@ -168,13 +251,53 @@ pub(super) fn boolean(text: &str) -> Parsed<bool> {
     }
 }
 
+/// The crates of Weir, by which log lines are filtered.
+const LOG_TARGETS: [&str; 13] = [
+    "weir",
+    "weir_api",
+    "weir_api_types",
+    "weir_chart",
+    "weir_core",
+    "weir_dashboard",
+    "weir_queue",
+    "weir_queue_redis",
+    "weir_scheduler",
+    "weir_store",
+    "weir_store_postgres",
+    "weir_store_sqlite",
+    "weir_worker",
+];
+const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 pub(super) fn log(text: &str) -> Parsed<String> {
-    match EnvFilter::try_new(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!(
-            "`{text}` is not a log filter ({error}); use a level such as info, or levels by module such as info,weir_worker=debug"
-        )),
+    let refused = |problem: String| {
+        format!(
+            "`{text}` is not a log filter ({problem}); use a level ({}), or levels by module such as info,weir_worker=debug",
+            LOG_LEVELS.join(", ")
+        )
+    };
+    // A misspelled word would be a module that writes nothing, so that the log would be empty.
+    for directive in items(text) {
+        let (module, level) =
+            directive.split_once('=').map_or((directive, None), |(module, level)| (module, Some(level)));
+        let is_level = |word: &str| LOG_LEVELS.contains(&word.to_ascii_lowercase().as_str());
+        let krate = module.split(['[', ':']).next().unwrap_or_default();
+        let is_known = LOG_TARGETS.contains(&krate);
+        match level {
+            Some(level) if !is_level(level) => return Err(refused(format!("`{level}` is not a level"))),
+            // Modules of other crates are not known here.
+            Some(_) if is_known || !krate.starts_with("weir") => {}
+            None if is_level(module) || is_known => {}
+            _ => {
+                let known = LOG_LEVELS.iter().filter(|_| level.is_none()).chain(&LOG_TARGETS);
+                let nearest = nearest(krate, known.map(|name| (*name).to_owned()));
+                let hint = nearest.map(|name| format!(": did you mean {name}?")).unwrap_or_default();
+                let kind = if level.is_none() { "neither a level nor a module" } else { "not a module" };
+                return Err(refused(format!("`{module}` is {kind}{hint}")));
+            }
+        }
     }
+    EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| refused(error.to_string()))
 }
 
 pub(super) fn log_format(text: &str) -> Parsed<LogFormat> {
@@ -260,6 +383,65 @@ mod tests {
         assert_eq!(redis_url(""), Ok(None));
         assert!(!redis_url("reddis://:hunter2@cache").unwrap_err().contains("hunter2"));
         assert!(!database_url("postgre://weir:hunter2@db/weir").unwrap_err().contains("hunter2"));
+    }
+
+    #[test]
+    fn a_password_with_a_raw_character_is_refused_and_no_part_of_it_is_shown() {
+        for url in [
+            "postgres://weir:12/hush@db/weir",
+            "postgres://weir:hu?hush@db/weir",
+            "postgres://weir:12#hush@db/weir",
+            "postgres://weir:hu@s/hush@db/weir",
+            "postgres://weir:hush@hush@db/weir",
+            "postgres://weir:hush/@db/weir",
+        ] {
+            let problem = database_url(url).unwrap_err();
+            assert!(problem.contains("%2F") && !problem.contains("hush"), "{url}: {problem}");
+        }
+        let problem = redis_url("redis://:12/hush@cache:6379").unwrap_err();
+        assert!(problem.contains("%2F") && !problem.contains("hush"), "{problem}");
+        let problem = redis_url("redis://:hu,hush@cache:6379").unwrap_err();
+        assert!(problem.contains("%2C") && !problem.contains("hush"), "{problem}");
+        assert!(database_url("postgres://weir:12%2Fhush@db/weir?sslmode=require").is_ok());
+        let problem = database_url("postgres://weir@db/weir?sslpassword=hush").unwrap_err();
+        assert!(problem.contains("`sslpassword`") && !problem.contains("hush"), "{problem}");
+    }
+
+    #[test]
+    fn sockets_and_ipv6_addresses_are_servers() {
+        for url in
+            ["unix:///run/redis.sock", "redis+unix:///run/redis.sock?db=1", "redis://[::1]:6379", "rediss://[fd00::1]"]
+        {
+            assert!(redis_url(url).unwrap().is_some(), "{url}");
+        }
+        assert!(redis_url("unix:///run/a.sock,unix:///run/b.sock").is_err(), "a Cluster has no sockets");
+        assert!(database_url("postgres://weir@[::1]:5432/weir").is_ok());
+        assert!(database_url("postgres:///weir?host=/run/postgresql").is_ok());
+        assert!(database_url("postgres://weir@::1:5432/weir").unwrap_err().contains("brackets"));
+    }
+
+    #[test]
+    fn an_unknown_log_filter_is_refused() {
+        for known in [
+            "info",
+            "WARN",
+            "info,weir_worker=debug",
+            "weir_api::auth=trace,sqlx=warn",
+            "off",
+            "debug,hyper=off",
+            "weir_store",
+        ] {
+            assert!(log(known).is_ok(), "{known}");
+        }
+        for (unknown, hint) in [
+            ("inof", "info"),
+            ("info,weir_wroker=debug", "weir_worker"),
+            ("info,weir_worker=debgu", "not a level"),
+            ("verbose", "neither"),
+        ] {
+            let problem = log(unknown).unwrap_err();
+            assert!(problem.contains(hint), "{unknown}: {problem}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The table of the settings. Its rows make the flags with their help, the reading of the environment and the file, the
 //! fields of [`Settings`], and the table of docs/reference/configuration.md.
 
-use std::{net::SocketAddr, ops::RangeInclusive};
+use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 
 use ipnet::IpNet;
 use url::Host;
@@ -11,7 +11,7 @@ use weir_worker::outbound::{DirectHost, EgressProxy};
 #[cfg(test)]
 use super::ProcessRole;
 use super::{
-    ApiKey, DatabaseUrl, LogFormat, ServerUrl,
+    ApiKey, DatabaseUrl, LogFormat, Password, ServerUrl,
     error::ConfigError,
     parse::{self, number},
     values::SourceValues,
@@ -30,6 +30,8 @@ pub(super) struct Setting {
     /// The default for people; empty: none that is worth a word.
     pub(super) shown_default: &'static str,
     pub(super) help: &'static str,
+    /// It may hold a password or a key: it is not shown, and may come from a file that `NAME_file` names.
+    pub(super) is_secret: bool,
     /// What the page of the reference says in addition, and which processes use the setting; empty: all of them.
     #[cfg(test)]
     pub(super) more: &'static str,
@@ -41,6 +43,7 @@ macro_rules! settings {
     ($(
         $(#[$comment:meta])*
         $name:ident: $type:ty = $parse:expr, $form:literal {
+            $(secret $secret:literal;)?
             $(default $default:literal;)?
             $(shown $shown:literal;)?
             $(used_by $($role:ident),+;)?
@@ -54,6 +57,7 @@ macro_rules! settings {
             default: concat!($($default)?),
             shown_default: settings!(@first $($shown)? $($default)? ""),
             help: $help,
+            is_secret: settings!(@first $($secret)? false),
             #[cfg(test)]
             more: concat!($($more)?),
             #[cfg(test)]
@@ -79,6 +83,11 @@ macro_rules! settings {
                 let differ = [$((stringify!($name), self.$name != other.$name)),+];
                 differ.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
             }
+
+            /// Every invalid value.
+            pub(super) fn faults(values: &SourceValues) -> Vec<ConfigError> {
+                [$(values.parse::<$type>(stringify!($name), $parse).err()),+].into_iter().flatten().collect()
+            }
         }
     };
     (@first $first:literal $($rest:literal)*) => { $first };
@@ -96,15 +105,52 @@ settings! {
         help "Separate address for metrics, which are then not served on the listen address; serves health too";
     }
     database_url: DatabaseUrl = parse::database_url, "URL" {
+        secret true;
         default "sqlite://weir.db";
         help "Database: sqlite://FILE or postgres://…";
         more "A file can be open in one process only.";
     }
+    /// `None`: the password of the URL, or none.
+    database_password: Option<Password> = parse::password, "PASSWORD" {
+        secret true;
+        help "Password for PostgreSQL, as it is: no character needs an escape, which it needs in the URL";
+    }
+    database_pool: u32 = |text| number(text, 2, 1_000), "N" {
+        default "6";
+        help "Connections to PostgreSQL for edits and for reads of the API";
+        more "A process has ten more, for writes in batches: see [PostgreSQL](../operations/postgres.md).";
+    }
+    database_tls_ca: Option<PathBuf> = parse::readable_file, "FILE" {
+        help "Trust only these certificate authorities (PEM) for PostgreSQL, and require TLS with a checked host name";
+        more "`sslmode` in the URL overrides the second part. Receivers are checked against the authorities of the system.";
+    }
+    database_tls_cert: Option<PathBuf> = parse::readable_file, "FILE" {
+        help "Certificate (PEM) that this process shows to PostgreSQL; needs WEIR_DATABASE_TLS_KEY";
+    }
+    database_tls_key: Option<PathBuf> = parse::readable_file, "FILE" {
+        help "Private key (PEM) of that certificate";
+    }
     /// `None`: the queue is in the process.
     redis_url: Option<ServerUrl> = parse::redis_url, "URL" {
+        secret true;
         shown "none, the queue is in the process";
         help "Redis for the queue, or several nodes of a Redis Cluster";
-        more "`redis://`, `rediss://` for TLS; commas separate the nodes of a Cluster.";
+        more "`redis://`, `rediss://` for TLS, `unix:///run/redis.sock` for a socket; commas separate the nodes of a \
+              Cluster. An IPv6 address stands in brackets: `redis://[::1]:6379`.";
+    }
+    /// `None`: the password of the URL, or none.
+    redis_password: Option<Password> = parse::password, "PASSWORD" {
+        secret true;
+        help "Password for Redis, as it is: no character needs an escape, which it needs in the URL";
+    }
+    redis_tls_ca: Option<PathBuf> = parse::readable_file, "FILE" {
+        help "Trust only these certificate authorities (PEM) for Redis; needs rediss://";
+    }
+    redis_tls_cert: Option<PathBuf> = parse::readable_file, "FILE" {
+        help "Certificate (PEM) that this process shows to Redis; needs WEIR_REDIS_TLS_KEY";
+    }
+    redis_tls_key: Option<PathBuf> = parse::readable_file, "FILE" {
+        help "Private key (PEM) of that certificate";
     }
     // The prefix of every earlier version.
     redis_prefix: String = parse::redis_prefix, "PREFIX" {
@@ -114,6 +160,7 @@ settings! {
     }
     /// Empty: requests need no key, and `listen` is a loopback address.
     api_keys: Vec<ApiKey> = parse::api_keys, "KEY,…" {
+        secret true;
         used_by Api;
         help "API keys; a request must send one of them. Beyond loopback they have at least 16 characters. The \
               environment variable hides them better";

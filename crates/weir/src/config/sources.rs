@@ -2,7 +2,8 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io::ErrorKind,
+    fs::File,
+    io::{ErrorKind, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -10,7 +11,7 @@ use super::{
     ProcessRole,
     error::{ConfigError, Origin, SettingSource},
     flags::SettingFlags,
-    names::{API_KEY_ENV, CLIENT_ENV, CONFIG_ENV, ENV_PREFIX, VERIFY_ENV, nearest, variable},
+    names::{API_KEY_ENV, CLIENT_ENV, CONFIG_ENV, ENV_PREFIX, VERIFY_ENV, file_of, flag, nearest, variable},
     settings::SETTINGS,
     values::SourceValues,
 };
@@ -19,26 +20,34 @@ use super::{
 const DEFAULT_FILE: &str = "weir.toml";
 
 impl SourceValues {
-    /// Reads the flags, then the environment, then the configuration file named by a flag or the environment.
+    /// Reads the flags, then the environment, then the configuration file named by a flag or the environment. The first
+    /// fault ends the reading.
     pub(crate) fn read(
         flags: &SettingFlags,
         environment: impl Iterator<Item = (OsString, OsString)>,
     ) -> Result<Self, ConfigError> {
+        let (values, faults) = Self::read_all(flags, environment);
+        faults.into_iter().next().map_or(Ok(values), Err)
+    }
+
+    /// Like [`Self::read`], with every fault.
+    pub(crate) fn read_all(
+        flags: &SettingFlags,
+        environment: impl Iterator<Item = (OsString, OsString)>,
+    ) -> (Self, Vec<ConfigError>) {
         let mut values = Self::default();
-        values.add_flags(flags);
-        let config_in_environment = values.add_environment(environment)?;
-        match flags.config.clone().or(config_in_environment) {
-            Some(path) => {
-                let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, &error))?;
-                values.add_file(&path, &text)?;
-            }
-            None => match std::fs::read_to_string(DEFAULT_FILE) {
-                Ok(text) => values.add_file(Path::new(DEFAULT_FILE), &text)?,
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(unreadable(Path::new(DEFAULT_FILE), &error)),
-            },
+        let mut faults = values.add_flags(flags);
+        let (config_in_environment, of_environment) = values.add_environment(environment);
+        faults.extend(of_environment);
+        let named = flags.config.clone().or(config_in_environment);
+        let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+        match std::fs::read_to_string(path) {
+            Ok(text) => faults.extend(values.add_file(path, &text)),
+            // Only the default file may be missing.
+            Err(error) if named.is_none() && error.kind() == ErrorKind::NotFound => {}
+            Err(error) => faults.push(unreadable(path, &error)),
         }
-        Ok(values)
+        (values, faults)
     }
 
     /// Adds the default of each setting that no source has set.
@@ -53,19 +62,22 @@ impl SourceValues {
         self
     }
 
-    pub(crate) fn add_flags(&mut self, flags: &SettingFlags) {
+    pub(crate) fn add_flags(&mut self, flags: &SettingFlags) -> Vec<ConfigError> {
         for (name, text) in &flags.texts {
             self.add(name, Origin::Flag, text.clone());
         }
+        let read =
+            |(name, path): &(&'static str, PathBuf)| self.add_secret(name, path, flag(&file_of(name)), &Origin::Flag);
+        flags.files.iter().filter_map(read).collect()
     }
 
-    /// Adds the settings of the environment and returns the configuration file that it names. An empty variable counts
-    /// as unset: a compose file may pass on variables that are not set.
+    /// Adds the settings of the environment. Returns the configuration file that it names, and the faults. An empty
+    /// variable counts as unset: a compose file may pass on variables that are not set.
     pub(crate) fn add_environment(
         &mut self,
         environment: impl Iterator<Item = (OsString, OsString)>,
-    ) -> Result<Option<PathBuf>, ConfigError> {
-        let mut config = None;
+    ) -> (Option<PathBuf>, Vec<ConfigError>) {
+        let (mut config, mut faults, mut files) = (None, Vec::new(), Vec::new());
         for (name, value) in environment {
             // Skip the variables of other programs, and those that Kubernetes sets for a service named `weir`.
             let Some(set) = name.to_str().filter(|name| name.starts_with(ENV_PREFIX)) else { continue };
@@ -83,33 +95,56 @@ impl SourceValues {
                 self.has_client_key |= set == API_KEY_ENV && !value.is_empty();
                 continue;
             }
+            if let Some(name) = secrets().find(|name| variable(&file_of(name)) == set) {
+                files.extend((!value.is_empty()).then(|| (name, PathBuf::from(value))));
+                continue;
+            }
             // An unknown name is probably misspelled. Ignoring it would leave a setting at its default.
             let Some(name) = names().find(|name| variable(name) == set) else {
-                let known = names().map(variable).chain([CONFIG_ENV.to_owned()]);
-                return Err(unknown_variable(set, nearest(set, known)));
+                let of_files = secrets().map(|name| variable(&file_of(name)));
+                let known = names().map(variable).chain(of_files).chain([CONFIG_ENV.to_owned()]);
+                faults.push(unknown_variable(set, nearest(set, known)));
+                continue;
             };
-            let text = value.into_string().map_err(|_| ConfigError::Invalid {
-                setting: SettingSource { name, origin: Origin::Environment },
-                problem: "the value is not UTF-8".to_owned(),
-            })?;
-            if !text.is_empty() {
-                self.add(name, Origin::Environment, text);
+            match value.into_string() {
+                Ok(text) if text.is_empty() => {}
+                Ok(text) => self.add(name, Origin::Environment, text),
+                Err(_) => faults.push(ConfigError::Invalid {
+                    setting: SettingSource { name, origin: Origin::Environment },
+                    problem: "the value is not UTF-8".to_owned(),
+                }),
             }
         }
-        Ok(config)
+        // After the values, so that a secret that is given twice is found in any order.
+        let read = |(name, path): (&'static str, PathBuf)| {
+            self.add_secret(name, &path, variable(&file_of(name)), &Origin::Environment)
+        };
+        faults.extend(files.into_iter().filter_map(read));
+        (config, faults)
     }
 
-    /// Adds the settings of a file's text.
-    pub(crate) fn add_file(&mut self, path: &Path, text: &str) -> Result<(), ConfigError> {
+    /// Adds the settings of a file's text, and returns the faults.
+    pub(crate) fn add_file(&mut self, path: &Path, text: &str) -> Vec<ConfigError> {
         // The reason does not quote the line, which may hold a secret.
-        let not_toml =
-            |error: toml::de::Error| ConfigError::NotToml { path: path.into(), reason: place_and_reason(text, &error) };
-        for (key, value) in toml::from_str::<toml::Table>(text).map_err(not_toml)? {
+        let table = match toml::from_str::<toml::Table>(text) {
+            Ok(table) => table,
+            Err(error) => {
+                return vec![ConfigError::NotToml { path: path.into(), reason: place_and_reason(text, &error) }];
+            }
+        };
+        let (mut faults, mut files) = (Vec::new(), Vec::new());
+        for (key, value) in table {
+            if let (Some(name), Some(file)) = (secrets().find(|name| file_of(name) == key), value.as_str()) {
+                // A relative path begins at the configuration file.
+                files.push((name, path.parent().unwrap_or(Path::new("")).join(file)));
+                continue;
+            }
             // An unknown key is probably misspelled. Ignoring it would leave a setting at its default.
             let Some(name) = names().find(|name| *name == key) else {
-                let nearest = nearest(&key, names().map(str::to_owned));
+                let nearest = nearest(&key, names().map(str::to_owned).chain(secrets().map(file_of)));
                 let known = names().collect::<Vec<_>>().join(", ");
-                return Err(ConfigError::UnknownKey { name: key, path: path.into(), nearest, known });
+                faults.push(ConfigError::UnknownKey { name: key, path: path.into(), nearest, known });
+                continue;
             };
             // Every value becomes the text that a variable would have, so one parser reads both.
             let origin = Origin::File(path.into());
@@ -120,12 +155,66 @@ impl SourceValues {
                         "must not be a TOML {}; use a string, a whole number, true or false, or a list of these",
                         value.type_str()
                     );
-                    return Err(ConfigError::Invalid { setting: SettingSource { name, origin }, problem });
+                    faults.push(ConfigError::Invalid { setting: SettingSource { name, origin }, problem });
                 }
             }
         }
-        Ok(())
+        let origin = Origin::File(path.into());
+        let read = |(name, file): (&'static str, PathBuf)| {
+            self.add_secret(name, &file, format!("`{}`", file_of(name)), &origin)
+        };
+        faults.extend(files.into_iter().filter_map(read));
+        faults
     }
+
+    /// Adds a secret from the file that a source names. It is a fault if the same source has the secret itself, too: one
+    /// of them would be ignored, perhaps the new one.
+    fn add_secret(
+        &mut self,
+        name: &'static str,
+        path: &Path,
+        named_by: String,
+        source: &Origin,
+    ) -> Option<ConfigError> {
+        let origin = Origin::SecretFile { path: path.into(), named_by: named_by.clone() };
+        let fault = |problem: String| {
+            Some(ConfigError::Invalid { setting: SettingSource { name, origin: origin.clone() }, problem })
+        };
+        if self.is_set_by(name, source) {
+            let twice = SettingSource { name, origin: source.clone() };
+            return fault(format!("the secret is given twice, also as {twice}; remove one of them"));
+        }
+        match secret_in(path) {
+            Ok(text) => {
+                // One key a line, or commas.
+                let text = if name == "api_keys" { text.lines().collect::<Vec<_>>().join(",") } else { text };
+                self.add(name, origin, text);
+                None
+            }
+            Err(problem) => fault(problem),
+        }
+    }
+}
+
+/// The largest file of a secret.
+const MAX_SECRET_BYTES: u64 = 64 * 1024;
+
+/// The text of a file without the line break at its end.
+fn secret_in(path: &Path) -> Result<String, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let mut text = String::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(MAX_SECRET_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MAX_SECRET_BYTES {
+        return Err(format!("is larger than {MAX_SECRET_BYTES} bytes; it holds the secret alone"));
+    }
+    let text = text.trim_end_matches(['\n', '\r']);
+    if text.is_empty() { Err("is empty; it holds the secret alone".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+/// The settings that may come from files of their own.
+fn secrets() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().filter(|setting| setting.is_secret).map(|setting| setting.name)
 }
 
 pub(super) fn unknown_variable(name: &str, nearest: Option<String>) -> ConfigError {

@@ -18,9 +18,12 @@ fn environment(variables: &[(&str, &str)]) -> impl Iterator<Item = (OsString, Os
 /// Settings from flags, environment and the text of a file.
 fn load(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> Result<Settings, ConfigError> {
     let mut values = SourceValues::default();
-    values.add_flags(&flags(arguments));
-    values.add_environment(environment(variables))?;
-    values.add_file(Path::new("weir.toml"), file)?;
+    let mut faults = values.add_flags(&flags(arguments));
+    faults.extend(values.add_environment(environment(variables)).1);
+    faults.extend(values.add_file(Path::new("weir.toml"), file));
+    if let Some(fault) = faults.into_iter().next() {
+        return Err(fault);
+    }
     Settings::from_sources(values, ProcessRole::Serve)
 }
 
@@ -33,7 +36,7 @@ fn refusal(arguments: &[&str], variables: &[(&str, &str)], file: &str) -> String
 fn a_health_check_asks_the_metrics_listener_or_the_main_listener() {
     let asked = |variables: &[(&str, &str)]| {
         let mut values = SourceValues::default();
-        values.add_environment(environment(variables)).unwrap();
+        assert_eq!(values.add_environment(environment(variables)).1, []);
         Settings::health_listen_of(values).map(|listen| listen.to_string())
     };
     let (listen, metrics) = (("WEIR_LISTEN", "0.0.0.0:8000"), ("WEIR_METRICS_LISTEN", "0.0.0.0:9464"));
@@ -50,7 +53,16 @@ fn the_defaults_match_the_documentation() {
         listen: "127.0.0.1:8080".parse().unwrap(),
         metrics_listen: None,
         database_url: DatabaseUrl::Sqlite("weir.db".into()),
+        database_password: None,
+        database_pool: weir_store_postgres::DEFAULT_POOL,
+        database_tls_ca: None,
+        database_tls_cert: None,
+        database_tls_key: None,
         redis_url: None,
+        redis_password: None,
+        redis_tls_ca: None,
+        redis_tls_cert: None,
+        redis_tls_key: None,
         redis_prefix: weir_queue_redis::DEFAULT_PREFIX.to_owned(),
         api_keys: Vec::new(),
         allow_http: false,
@@ -218,7 +230,7 @@ fn the_store_determines_the_queue() {
 #[test]
 fn only_the_api_needs_a_key_to_listen_beyond_loopback() {
     let mut values = SourceValues::default();
-    values.add_environment(environment(&[("WEIR_LISTEN", "0.0.0.0:9000")])).unwrap();
+    assert_eq!(values.add_environment(environment(&[("WEIR_LISTEN", "0.0.0.0:9000")])).1, []);
     assert!(matches!(Settings::from_sources(values.clone(), ProcessRole::Api), Err(ConfigError::OpenToAll { .. })));
     assert!(Settings::from_sources(values, ProcessRole::Worker).is_ok());
 }
@@ -268,4 +280,48 @@ fn variables_of_commands_that_call_a_server_are_ignored_where_the_api_has_keys()
     assert!(load(&[], &client[..2], "").is_ok());
     let refusal = refusal(&[], &client, "");
     assert!(refusal.starts_with("WEIR_API_KEY is not a setting"), "{refusal}");
+}
+
+#[test]
+fn a_secret_may_come_from_a_file_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (url, keys, empty) =
+        (file("url", "postgres://weir@db/weir\n"), file("keys", "one\ntwo\n"), file("empty", "\n"));
+    let redis = ("WEIR_REDIS_URL", "redis://cache");
+    let settings = load(&["--api-keys-file", &keys], &[("WEIR_DATABASE_URL_FILE", &url), redis], "").unwrap();
+    assert_eq!(settings.database_url, DatabaseUrl::Postgres(ServerUrl("postgres://weir@db/weir".to_owned())));
+    assert_eq!(settings.api_keys, ["one", "two"].map(|key| ApiKey(key.to_owned())));
+    // A stronger source wins, whether it is a file or not.
+    let settings = load(&["--api-keys", "flag"], &[("WEIR_API_KEYS_FILE", &keys)], "").unwrap();
+    assert_eq!(settings.api_keys, [ApiKey("flag".to_owned())]);
+    let settings = load(&[], &[("WEIR_API_KEYS_FILE", &keys)], "api_keys = 'file'").unwrap();
+    assert_eq!(settings.api_keys.len(), 2);
+    let in_toml = load(&[], &[], &format!("api_keys_file = '{keys}'")).unwrap();
+    assert_eq!(in_toml.api_keys.len(), 2);
+
+    let both = refusal(&[], &[("WEIR_API_KEYS", "hush"), ("WEIR_API_KEYS_FILE", &keys)], "");
+    assert!(both.contains("WEIR_API_KEYS_FILE") && both.contains("twice") && !both.contains("hush"), "{both}");
+    assert!(refusal(&[], &[("WEIR_API_KEYS_FILE", &empty)], "").contains("empty"));
+    assert!(refusal(&[], &[("WEIR_API_KEYS_FILE", "/no/such")], "").contains("/no/such"));
+    assert!(refusal(&[], &[("WEIR_API_KEY_FILE", &keys)], "").contains("WEIR_API_KEYS_FILE"));
+    assert!(refusal(&[], &[("WEIR_LISTEN_FILE", &keys)], "").contains("WEIR_LISTEN"), "only secrets have files");
+    let large = file("large", &"x".repeat(65 * 1024));
+    assert!(refusal(&[], &[("WEIR_API_KEYS_FILE", &large)], "").contains("larger"));
+}
+
+#[test]
+fn each_setting_of_tls_needs_the_others() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let cert = ("WEIR_DATABASE_TLS_CERT", file);
+    assert!(refusal(&[], &[cert], "").contains("database_tls_key"));
+    assert!(load(&[], &[cert, ("WEIR_DATABASE_TLS_KEY", file)], "").is_ok());
+    let ca = ("WEIR_REDIS_TLS_CA", file);
+    assert!(refusal(&[], &[ca, ("WEIR_REDIS_URL", "redis://a")], "").contains("rediss://"));
+    assert!(load(&[], &[ca, ("WEIR_REDIS_URL", "rediss://a,rediss://b")], "").is_ok());
+    assert!(refusal(&[], &[("WEIR_REDIS_TLS_CA", "/no/such")], "").contains("/no/such"));
 }

@@ -29,6 +29,16 @@ impl SourceValues {
         SettingSource { name, origin: self.values[name].0.clone() }
     }
 
+    /// The text of a setting. Every setting has one after `or_defaults`.
+    pub(super) fn text(&self, name: &'static str) -> &str {
+        &self.values[name].1
+    }
+
+    /// Whether this source has set a value.
+    pub(super) fn is_set_by(&self, name: &'static str, source: &Origin) -> bool {
+        self.values.get(name).is_some_and(|(origin, _)| origin == source)
+    }
+
     /// Adds a value unless a stronger source, which was read earlier, has set it.
     pub(super) fn add(&mut self, name: &'static str, origin: Origin, text: String) {
         self.values.entry(name).or_insert((origin, text));

@@ -200,8 +200,110 @@ async fn the_demo_holds_every_cap_and_ends_with_exit_code_0() {
     let output = run(folder.path(), &["demo", "--seconds", "6", "--svg", picture.to_str().unwrap()], &[]).await;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("utilisation") || text.contains("Utilisation"), "{text}");
+    assert!(text.contains("p99 ms") && text.contains("Growing partner"), "{text}");
     assert!(picture.exists());
+    // Without a terminal: no escapes, and few lines, none of which wraps.
+    assert!(!text.contains('\u{1b}') && text.lines().count() < 30, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[tokio::test]
+async fn a_configuration_is_checked_as_a_whole_without_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("password");
+    std::fs::write(&secret, "hush/#@\n").unwrap();
+    let good = [
+        ("WEIR_DATABASE_URL", "postgres://weir:hush@127.0.0.1:1/weir"),
+        ("WEIR_REDIS_URL", "redis://127.0.0.1:1"),
+        ("WEIR_REDIS_PASSWORD_FILE", secret.to_str().unwrap()),
+    ];
+    let output = run(folder.path(), &["config", "check", "--role", "worker"], &good).await;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text.contains("postgres://weir:•••@127.0.0.1:1/weir") && !text.contains("hush"), "{text}");
+    assert!(text.contains(secret.to_str().unwrap()) && text.contains("weir worker"), "{text}");
+
+    let wrong = [("WEIR_LISTN", "x"), ("WEIR_LISTEN", "nowhere"), ("WEIR_LOG", "inof")];
+    let error = refused(folder.path(), &["config", "check"], &wrong, &["WEIR_LISTN", "nowhere", "inof"]).await;
+    assert!(error.contains("3 faults"), "{error}");
+    assert!(!folder.path().join("weir.db").exists(), "nothing was opened");
+    // A start names the first of them.
+    refused(folder.path(), &["serve"], &wrong, &["WEIR_LISTN"]).await;
+}
+
+#[tokio::test]
+async fn passwords_with_any_character_come_from_files_and_are_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let password = "p/a?s#s@w%41:or d";
+    let postgres = Postgres::start_with_password(password).await.unwrap();
+    let redis = Redis::start_with(&["--requirepass", password]).await.unwrap();
+    let file = path.join("password");
+    std::fs::write(&file, format!("{password}\n")).unwrap();
+    let (file, queue, database) = (file.to_str().unwrap(), redis.url(), postgres.url());
+    let files = [("WEIR_DATABASE_PASSWORD_FILE", file), ("WEIR_REDIS_PASSWORD_FILE", file)];
+    let mut worker = App::command(path);
+    worker.arg("worker").env("WEIR_DATABASE_URL", &database).env("WEIR_REDIS_URL", &queue).envs(files);
+    assert!(App::launch(worker).await.is_ok(), "the passwords open both");
+
+    // In the URL such a password ends too early: what follows is not shown as a host.
+    for secret in ["12/hush", "hu?hush", "12#hush", "hu@s/hush"] {
+        let url = postgres.url_with(secret);
+        let settings = [("WEIR_DATABASE_URL", url.as_str()), ("WEIR_REDIS_URL", queue.as_str())];
+        refused_without_secret(path, &["worker"], &settings, &["WEIR_DATABASE_URL", "%2F"], "hush").await;
+        let url = queue.replace("redis://", &format!("redis://:{secret}@"));
+        let settings = [("WEIR_DATABASE_URL", database.as_str()), ("WEIR_REDIS_URL", url.as_str())];
+        refused_without_secret(path, &["worker"], &settings, &["WEIR_REDIS_URL", "%2F"], "hush").await;
+    }
+}
+
+#[tokio::test]
+async fn a_database_over_tls_is_used_with_a_private_authority_and_a_certificate() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = certificates();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (ca, cert, key) =
+        (file("ca.pem", &made.authority), file("cert.pem", &made.client.0), file("key.pem", &made.client.1));
+    let postgres = Postgres::start_with_tls(&made.authority, &made.server.0, &made.server.1).await.unwrap();
+    let url = format!("postgres://weir@localhost:{}/weir", postgres.port());
+    let trusted = [("WEIR_DATABASE_URL", url.as_str()), ("WEIR_DATABASE_TLS_CA", &ca)];
+    let with_certificate =
+        [&trusted[..], &[("WEIR_DATABASE_TLS_CERT", &cert), ("WEIR_DATABASE_TLS_KEY", &key)]].concat();
+    let output = run(folder.path(), &["migrate"], &with_certificate).await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    refused(folder.path(), &["migrate"], &trusted, &["database_url", "certificate"]).await;
+    let other = file("other.pem", &certificates().authority);
+    let untrusted = [&with_certificate[..], &[("WEIR_DATABASE_TLS_CA", other.as_str())]].concat();
+    refused(folder.path(), &["migrate"], &untrusted, &["database_url"]).await;
+}
+
+/// Certificates with their keys, in PEM.
+struct Certificates {
+    authority: String,
+    server: (String, String),
+    client: (String, String),
+}
+
+fn certificates() -> Certificates {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let signed = |names: Vec<String>, common_name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        (params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
+    };
+    Certificates {
+        server: signed(vec!["localhost".to_owned()], "localhost"),
+        client: signed(Vec::new(), "weir"),
+        authority: authority.pem(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

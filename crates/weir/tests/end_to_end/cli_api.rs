@@ -8,7 +8,7 @@ use tokio::{
     process::Command,
 };
 
-use crate::support::{Answer, App, Receiver};
+use crate::support::{Answer, App, Fleet, Receiver};
 
 /// A user with a server, and the folders of that user.
 struct User {
@@ -290,12 +290,190 @@ async fn output_into_a_pipe_is_plain_and_complete_and_a_closed_pipe_is_no_failur
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn completions_name_the_commands() {
+async fn a_shell_completes_commands_names_of_destinations_and_profiles() {
     let user = User::start().await;
+    for name in ["Acme production", "Acme", "Bolt"] {
+        user.app.destination(json!({"url": "http://127.0.0.1:1/", "name": name})).await;
+    }
+    std::fs::create_dir(user.folder.path().join("weir")).unwrap();
+    let profile = format!("[profiles.staging]\nserver = \"{}\"\n", user.app.url);
+    std::fs::write(user.folder.path().join("weir/config.toml"), profile).unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let script = user.says(&["completions", shell]).await;
-        assert!(script.contains("destinations") && script.contains("rotate-secret"), "{shell}");
+        assert!(script.contains("_WEIR_COMPLETE"), "{shell}: {script}");
     }
+    // As a shell asks: the words so far, and the place of the word that is typed.
+    let completed = async |shell: &str, words: &[&str]| {
+        let mut asked = user.command(&[&["--"], words].concat());
+        asked.env("_WEIR_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+        if shell == "bash" {
+            asked.env("_CLAP_COMPLETE_COMP_TYPE", "9").env("_CLAP_IFS", "\n");
+        }
+        let output = finish(asked).await;
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(completed("bash", &["weir", "dest"]).await.contains("destinations"));
+    let names = completed("bash", &["weir", "tail", "ac"]).await;
+    let mut names: Vec<_> = names.lines().collect();
+    names.sort_unstable();
+    assert_eq!(names, ["Acme", "Acme\\ production"]);
+    let several = completed("zsh", &["weir", "destinations", "pause", "Acme", "B"]).await;
+    assert!(several.contains("Bolt") && several.contains("127.0.0.1"), "{several}");
+    assert!(completed("bash", &["weir", "events", "list", "--profile", "st"]).await.contains("staging"));
+    let nowhere = ["weir", "tail", "--server", "http://127.0.0.1:1", "A"];
+    assert!(!completed("bash", &nowhere).await.contains("Acme"), "nobody answers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_of_deliveries_and_replays_name_the_destination() {
+    let (user, receiver) = (User::start().await, Receiver::start().await);
+    receiver.script("/named", [Answer::status(400)]);
+    for n in 0..6 {
+        let types = json!([format!("named.{n}")]);
+        user.app
+            .destination(json!({"url": receiver.url("/named"), "name": format!("Partner {n}"), "event_types": types}))
+            .await;
+        user.app.event(&format!("named.{n}")).await;
+    }
+    receiver.wait_for("/named", 6, Duration::from_secs(10)).await;
+    crate::support::eventually("all have failed", Duration::from_secs(10), async || {
+        user.json(&["deliveries", "list", "--state", "failed"]).await.as_array().unwrap().len() == 6
+    })
+    .await;
+    let list = user.says(&["delivery", "list", "--since", "1h"]).await;
+    for n in 0..6 {
+        assert!(list.contains(&format!("Partner {n}")), "{list}");
+    }
+    assert!(user.json(&["deliveries", "list", "--until", "1h"]).await.as_array().unwrap().is_empty());
+    let of_one = user.says(&["deliveries", "list", "--destination", "Partner 1", "--from", "yesterday"]).await;
+    assert!(of_one.lines().count() == 2 && !of_one.contains("Partner"), "it is the same in each row: {of_one}");
+
+    let replay = ["replays", "create", "--destination", "Partner 2", "--state", "failed", "--yes"];
+    let id = user.json(&replay).await["id"].as_str().unwrap().to_owned();
+    let list = user.says(&["replays", "list"]).await;
+    assert!(list.contains("Partner 2"), "{list}");
+    let shown = user.says(&["replay", "show", &id]).await;
+    assert!(shown.contains("Partner 2 (dst_"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_overview_the_preview_and_the_activity_say_what_goes_on() {
+    let (user, receiver) = (User::start().await, Receiver::start().await);
+    let limits = json!([{"limit": 1, "period": "minute"}]);
+    let settings = json!({"url": receiver.url("/slow"), "name": "Acme", "rate_limits": limits});
+    user.app.destination(settings).await;
+    user.app.events("many", 40).await;
+    receiver.wait_for("/slow", 1, Duration::from_secs(10)).await;
+    let overview = user.says(&["overview"]).await;
+    for part in ["why not faster", "Acme", "1/minute", "1 destination: "] {
+        assert!(overview.contains(part), "{part}: {overview}");
+    }
+    assert_eq!(user.json(&["overview", "--state", "paused"]).await, json!([]));
+
+    let preview = user.says(&["preview", "Acme", "--limit", "20/s"]).await;
+    let lines: Vec<_> = preview.lines().collect();
+    assert!(lines[1].starts_with("now") && lines[1].contains("1/minute"), "{preview}");
+    assert!(lines[2].starts_with("proposed") && lines[2].contains("20/second"), "{preview}");
+    // Only the answers of the receiver bound it then.
+    let unlimited = user.json(&["preview", "Acme", "--unlimited"]).await;
+    assert!(unlimited["effective_per_s"].as_f64().is_none_or(|rate| rate > 1.0), "{unlimited}");
+    let stored = user.json(&["destination", "show", "Acme"]).await;
+    assert_eq!(stored["rate_limits"][0]["limit"], json!(1), "a preview changes nothing");
+
+    user.says(&["destinations", "edit", "Acme", "--limit", "2/min"]).await;
+    user.says(&["destinations", "pause", "Acme"]).await;
+    let activity = user.says(&["activity", "--destination", "Acme", "--since", "10m"]).await;
+    assert!(activity.contains("1/minute → 2/minute") && activity.contains("anonymous"), "{activity}");
+    assert_eq!(user.json(&["activity", "--actor", "nobody"]).await, json!([]));
+
+    let url = user.says(&["open", "Acme", "--print"]).await;
+    assert_eq!(url.trim(), format!("{}/destinations/{}", user.app.url, stored["id"].as_str().unwrap()));
+    assert_eq!(user.says(&["open", "--print"]).await.trim(), format!("{}/", user.app.url));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alerts_say_what_is_wrong_now_and_their_thresholds_are_set_one_by_one() {
+    let (user, receiver) = (User::start().await, Receiver::start().await);
+    assert!(user.says(&["alerts"]).await.contains("Nothing is wrong now."));
+    receiver.script("/down", [Answer::status(500)]);
+    let breaker = json!({"failure_ratio": 0.5, "min_attempts": 2, "consecutive": 2});
+    let settings = json!({"url": receiver.url("/down"), "name": "Acme", "breaker": breaker});
+    let id = user.app.destination(settings).await;
+    user.app.events("down", 4).await;
+    crate::support::eventually("its breaker is open", Duration::from_secs(10), async || {
+        user.app.get(&format!("/v1/destinations/{id}")).await["breaker_state"] == "open"
+    })
+    .await;
+    let alerts = user.says(&["alerts"]).await;
+    assert!(
+        alerts.contains("1 thing is wrong now") && alerts.contains("breaker open") && alerts.contains("Acme"),
+        "{alerts}"
+    );
+
+    let set = user.says(&["alerts", "set", "--backlog-depth", "500", "--dead-letters", "off"]).await;
+    assert!(set.contains("500 deliveries") && set.contains("off"), "{set}");
+    let stored = user.json(&["alerts", "set", "--oldest-age-s", "60"]).await;
+    assert_eq!((&stored["backlog_depth"], &stored["dead_letters"]), (&json!(500), &Value::Null), "{stored}");
+    assert!(user.says(&["alerts", "thresholds"]).await.contains("60 s"));
+    let (code, error) = user.fails(&["alerts", "set"]).await;
+    assert!(code == 2 && error.contains("--dead-letters"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_and_doctor_judge_an_installation_by_their_exit_code() {
+    let (user, receiver) = (User::start().await, Receiver::start().await);
+    let status = user.says(&["status"]).await;
+    for part in ["sqlite, answers in", "memory", "serve", "0 destinations"] {
+        assert!(status.contains(part), "{part}: {status}");
+    }
+    assert!(user.json(&["status"]).await["processes"][0]["host"].is_string());
+    let healthy = user.says(&["doctor"]).await;
+    assert!(healthy.starts_with("Nothing is wrong.") && healthy.contains("the disk"), "{healthy}");
+
+    receiver.script("/gone", [Answer::status(410)]);
+    let id = user.app.destination(json!({"url": receiver.url("/gone"), "name": "Acme"})).await;
+    user.app.event("gone").await;
+    crate::support::eventually("it is paused", Duration::from_secs(10), async || {
+        user.app.get(&format!("/v1/destinations/{id}")).await["paused"] == true
+    })
+    .await;
+    user.app.event("waits").await;
+    let notes = user.says(&["doctor"]).await;
+    for part in ["Weir works.", "note: deliveries wait behind a pause: Acme", "weir destinations resume 'Acme'"] {
+        assert!(notes.contains(part), "{part}: {notes}");
+    }
+    let json = user.json(&["doctor"]).await;
+    assert_eq!((&json["verdict"], &json["findings"][0]["severity"]), (&json!("notes"), &json!("note")), "{json}");
+
+    let away = user.run(&["doctor", "--server", "http://127.0.0.1:1"]).await;
+    let text = String::from_utf8(away.stdout).unwrap();
+    assert_eq!(away.status.code(), Some(1), "{text}");
+    assert!(text.contains("problem: the server does not answer") && text.contains("Next: start"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_doctor_finds_a_redis_and_a_worker_that_are_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::new().await;
+    let api = fleet.launch("api").await;
+    let doctor = async || {
+        let mut command = App::command(folder.path());
+        command.args(["doctor", "--json"]).env("WEIR_URL", &api.url).env("XDG_CONFIG_HOME", folder.path());
+        let output = finish(command).await;
+        let diagnosis: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        (output.status.code(), diagnosis.to_string())
+    };
+    let (code, found) = doctor().await;
+    assert_eq!(code, Some(1), "{found}");
+    assert!(found.contains("no scheduler runs") && found.contains("no worker runs"), "{found}");
+    let others = [fleet.launch("scheduler").await, fleet.launch("worker").await];
+    assert_eq!(doctor().await.0, Some(0), "{}", doctor().await.1);
+    fleet.redis.kill().await.unwrap();
+    let (code, found) = doctor().await;
+    assert!(code == Some(1) && found.contains("the queue (redis) does not answer"), "{found}");
+    drop(others);
 }
 
 /// The lines that `weir tail` prints.
@@ -361,5 +539,23 @@ async fn tail_prints_json_lines_and_follows_the_front_of_a_long_backlog() {
         let delivery: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert_eq!(delivery["state"], "delivered");
         assert!(seen.insert(delivery["id"].as_str().unwrap().to_owned()), "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tail_follows_several_destinations_and_names_them() {
+    let (user, receiver) = (User::start().await, Receiver::start().await);
+    for name in ["Acme", "Bolt", "Core"] {
+        let types = json!([name.to_lowercase()]);
+        user.app.destination(json!({"url": receiver.url("/several"), "name": name, "event_types": types})).await;
+    }
+    let mut tail = Tail::start(user.command(&["tail", "Acme", "Bolt", "Acme", "--lines", "0"]));
+    assert!(tail.next().await.contains("destination"));
+    for (event, name) in [("core", None), ("acme", Some("Acme")), ("bolt", Some("Bolt"))] {
+        user.app.event(event).await;
+        if let Some(name) = name {
+            let line = tail.next().await;
+            assert!(line.contains(name) && line.ends_with(event), "{line}");
+        }
     }
 }

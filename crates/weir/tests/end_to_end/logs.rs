@@ -9,6 +9,7 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use weir_test_support::{Postgres, Redis};
 
 use crate::support::{Answer, App, Fleet, Receiver, eventually};
@@ -58,6 +59,8 @@ fn objects(log: &str) -> Vec<Value> {
         assert!(text("timestamp").parse::<weir_core::Timestamp>().is_ok(), "{line}");
         assert!(["TRACE", "DEBUG", "INFO", "WARN", "ERROR"].contains(&text("level")), "{line}");
         assert!(!text("target").is_empty(), "{line}");
+        assert!(!text("role").is_empty() && !text("host").is_empty() && !text("version").is_empty(), "{line}");
+        assert!(object["pid"].is_number(), "{line}");
         object
     };
     log.lines().map(object).collect()
@@ -101,6 +104,54 @@ async fn a_redis_that_may_evict_keys_is_named_in_a_warning_at_the_start() {
             assert!(warning.contains(word), "`{word}` is not in: {warning}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_line_and_the_error_that_ends_a_process_are_objects_of_a_json_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = App::command(folder.path());
+    command.arg("serve").env("WEIR_LOG_FORMAT", "json").stdout(std::process::Stdio::piped()).kill_on_drop(true);
+    let mut process = command.spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let first = objects(&lines.next_line().await.unwrap().unwrap()).remove(0);
+    assert!(first["message"].as_str().unwrap().contains("is listening on http://127.0.0.1:"), "{first}");
+    assert_eq!((&first["role"], &first["pid"]), (&json!("serve"), &json!(process.id())), "{first}");
+
+    for wrong in
+        [("WEIR_LISTEN", "nowhere"), ("WEIR_LOG", "inof"), ("WEIR_DATABASE_URL", "sqlite://no/such/folder/weir.db")]
+    {
+        let mut command = App::command(folder.path());
+        command.arg("serve").env("WEIR_LOG_FORMAT", "json").env(wrong.0, wrong.1);
+        let output = command.output().await.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let found = objects(&String::from_utf8(output.stderr).unwrap());
+        assert_eq!((found.len(), &found[0]["level"]), (1, &json!("ERROR")), "{found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_warning_that_repeats_is_written_a_few_times_and_a_line_of_text_has_the_process() {
+    let (folder, receiver, mut log) = (tempfile::tempdir().unwrap(), Receiver::start().await, Log::new());
+    let app = log.serve(folder.path(), &[("WEIR_LOG", "warn")]).await;
+    receiver.script("/gone", [Answer::status(410)]);
+    let mut ids = Vec::new();
+    for _ in 0..12 {
+        ids.push(app.destination(json!({"url": receiver.url("/gone")})).await);
+    }
+    app.event("gone").await;
+    for id in &ids {
+        eventually("it is paused", SECOND * 20, async || {
+            app.get(&format!("/v1/destinations/{id}")).await["paused"] == true
+        })
+        .await;
+    }
+    let pid = app.pid();
+    assert!(app.terminate().await.success());
+    let text = log.text();
+    let paused: Vec<_> = text.lines().filter(|line| line.contains("paused a destination")).collect();
+    assert_eq!(paused.len(), 5, "{text}");
+    let process = format!(" role=serve pid={pid} host=");
+    assert!(paused.iter().all(|line| line.contains(&process) && line.contains("version=")), "{text}");
 }
 
 /// Secrets that are in use in a run, as texts that would be in a log.

@@ -31,6 +31,10 @@ async fn metrics_use_their_own_listener_when_one_is_configured() {
     assert_eq!(answer.status(), 200, "without a key");
     let text = answer.text().await.unwrap();
     assert!(text.contains("weir_build_info{version=\"0.1.0\",role=\"serve\"} 1"), "{text}");
+    let compressed = app.http.get(&metrics).header("accept-encoding", "gzip").send().await.unwrap();
+    assert_eq!(compressed.headers()["content-encoding"], "gzip");
+    let compressed = compressed.bytes().await.unwrap();
+    assert!(compressed.starts_with(&[0x1f, 0x8b]) && compressed.len() * 4 < text.len(), "{}", compressed.len());
     for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/v1/destinations", 404), ("/docs", 404)] {
         assert_eq!(get(metrics.replace("/metrics", path)).await.status(), status, "{path}");
     }

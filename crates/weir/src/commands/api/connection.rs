@@ -29,7 +29,6 @@ pub(in crate::commands) struct Connection {
 impl Connection {
     /// The connection of these flags, the environment and the profile file.
     pub(in crate::commands) fn find(flags: &ServerFlags) -> Result<Self, Misuse> {
-        let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self::of(flags, &environment)
     }
 
@@ -72,10 +71,25 @@ impl Connection {
     }
 }
 
+/// The names of the profiles; none if the file cannot be read.
+pub(in crate::commands) fn profiles() -> Vec<String> {
+    let path = ProfileFile::path(&environment);
+    path.and_then(|path| ProfileFile::read(&path).ok()).map(|file| file.names()).unwrap_or_default()
+}
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// On the machine of a server, its own setting has a key. It is not sent to the server of a profile.
 fn first_of_the_server(environment: &dyn Fn(&str) -> Option<String>, is_of_profile: bool) -> Option<KeyText> {
-    let keys = environment("WEIR_API_KEYS").filter(|_| !is_of_profile)?;
-    keys.split(',').map(str::trim).find(|key| !key.is_empty()).map(KeyText::from)
+    if is_of_profile {
+        return None;
+    }
+    // The server itself may read its keys from a file.
+    let of_file = || std::fs::read_to_string(environment("WEIR_API_KEYS_FILE")?).ok();
+    let keys = environment("WEIR_API_KEYS").or_else(of_file)?;
+    keys.split([',', '\n']).map(str::trim).find(|key| !key.is_empty()).map(KeyText::from)
 }
 
 /// The key in a file, without the spaces around it.

@@ -7,6 +7,7 @@ use super::{
     Call,
     client::{Client, Fields},
     fields,
+    names::Names,
     records::{answer, waits, waits_for},
     settings,
 };
@@ -26,7 +27,12 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let order = oldest.then_some("oldest");
             query.extend(fields(&serde_json::json!({"event": event, "state": state, "order": order}))?);
             let rows = call.list(&["v1", "deliveries"], &query, page).await?;
-            call.print_rows(&rows, table(), |delivery| row(delivery, call.now))
+            // All deliveries of a filter by destination have the same one.
+            let names = match filter.destination {
+                None if !call.json => names_of(call, &rows.read::<Delivery>()?).await,
+                _ => Names::default(),
+            };
+            call.print_rows(&rows, table(filter.destination.is_some()), |delivery| row(delivery, &names, call.now))
         }
         Command::Groups { filter, state } => {
             let mut query = by_id(&call.client, &filter).await?;
@@ -36,7 +42,11 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::Show { id } => {
             let answer = call.client.get(&["v1", "deliveries", &id], &Fields::new()).await?;
-            call.print(&answer, |delivery| shown(&delivery, call.screen))
+            let names = match call.json {
+                true => Names::default(),
+                false => names_of(call, &[answer.read::<DeliveryDetail>()?.delivery]).await,
+            };
+            call.print(&answer, |delivery| shown(&delivery, &names, call.screen))
         }
         Command::Retry { ids } => act(call, &ids, "retry", "Due now").await,
         Command::Cancel { ids } => act(call, &ids, "cancel", "Cancelled").await,
@@ -52,6 +62,11 @@ pub(super) async fn by_id(client: &Client, filter: &DeliveryFilter) -> anyhow::R
     Ok(query)
 }
 
+/// The names of the destinations of these deliveries.
+pub(super) async fn names_of(call: &Call, deliveries: &[Delivery]) -> Names {
+    Names::of(&call.client, deliveries.iter().map(|delivery| delivery.destination_id.as_str())).await
+}
+
 async fn act(call: &Call, ids: &[String], action: &str, done: &str) -> anyhow::Result<()> {
     for id in ids {
         let answer = call.client.post(&["v1", "deliveries", id, action], None).await?;
@@ -62,21 +77,32 @@ async fn act(call: &Call, ids: &[String], action: &str, done: &str) -> anyhow::R
     Ok(())
 }
 
-pub(super) fn table() -> Table<6> {
+/// A list of deliveries, without their destination if it is the same for all.
+pub(super) fn table(is_of_one: bool) -> Table<7> {
     Table::new([
         Column::text("id"),
         Column::text("state"),
         Column::number("attempts").or("tries"),
         Column::text("answer"),
-        Column::text("event type").or("type").flexible(),
+        Column::text("destination").flexible().hidden_if(is_of_one),
+        Column::text("event type").or("type").flexible().optional(),
         Column::number("age"),
     ])
 }
 
-pub(super) fn row(delivery: Delivery, now: Timestamp) -> [Cell; 6] {
+pub(super) fn row(delivery: Delivery, names: &Names, now: Timestamp) -> [Cell; 7] {
     let (answer, age) = (or_none(answer(&delivery)), age(delivery.created_at, now));
-    let Delivery { id, state, attempt_count, event_type, .. } = delivery;
-    [id.into(), Cell::state(&state), attempt_count.into(), answer.into(), event_type.into(), age.into()]
+    let Delivery { id, state, attempt_count, event_type, destination_id, .. } = delivery;
+    let destination = names.title(&destination_id);
+    [
+        id.into(),
+        Cell::state(&state),
+        attempt_count.into(),
+        answer.into(),
+        destination.into(),
+        event_type.into(),
+        age.into(),
+    ]
 }
 
 fn groups_text(found: DeliveryGroups, screen: Screen, now: Timestamp) -> String {
@@ -110,10 +136,10 @@ pub(super) fn group_row(group: DeliveryGroup, now: Timestamp) -> [Cell; 6] {
     ]
 }
 
-fn shown(DeliveryDetail { delivery, attempts }: &DeliveryDetail, screen: Screen) -> String {
+fn shown(DeliveryDetail { delivery, attempts }: &DeliveryDetail, names: &Names, screen: Screen) -> String {
     let mut lines = vec![
         ("event", format!("{} ({})", delivery.event_id, delivery.event_type)),
-        ("destination", delivery.destination_id.clone()),
+        ("destination", names.label(&delivery.destination_id)),
         ("state", delivery.state.clone()),
         ("created", delivery.created_at.to_string()),
         ("changed", delivery.updated_at.to_string()),

@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use weir_api_types::{AcceptedEvent, Event, EventDetail};
 use weir_core::Timestamp;
 
-use super::{Call, client::Fields, deliveries, fields, read_file, settings};
+use super::{Call, client::Fields, deliveries, fields, names::Names, read_file, settings};
 use crate::{
     cli::api::{EventCommand as Command, PostArgs},
     commands::output::{
@@ -26,7 +26,11 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::Show { id } => {
             let answer = call.client.get(&["v1", "events", &id], &Fields::new()).await?;
-            call.print(&answer, |event| shown(event, call))
+            let names = match call.json {
+                true => Names::default(),
+                false => deliveries::names_of(call, &answer.read::<EventDetail>()?.deliveries).await,
+            };
+            call.print(&answer, |event| shown(event, &names, call))
         }
     }
 }
@@ -76,7 +80,7 @@ pub(super) fn row(event: Event, now: Timestamp) -> [Cell; 5] {
     [event.id.into(), event.event_type.into(), event.tenant.into(), or_none(event.idempotency_key).into(), age.into()]
 }
 
-fn shown(EventDetail { event, deliveries }: EventDetail, call: &Call) -> String {
+fn shown(EventDetail { event, deliveries }: EventDetail, names: &Names, call: &Call) -> String {
     let mut lines =
         vec![("type", event.event_type), ("tenant", event.tenant), ("created", event.created_at.to_string())];
     lines.extend(event.deliver_at.map(|at| ("deliver at", at.to_string())));
@@ -92,6 +96,6 @@ fn shown(EventDetail { event, deliveries }: EventDetail, call: &Call) -> String 
         let data: Vec<_> = json::pretty(data.get()).lines().map(clean).collect();
         text = format!("{text}\n\n{}", data.join("\n"));
     }
-    let rows = deliveries.into_iter().map(|delivery| deliveries::row(delivery, call.now));
-    format!("{text}\n\n{}", deliveries::table().with(rows).render(call.screen))
+    let rows = deliveries.into_iter().map(|delivery| deliveries::row(delivery, names, call.now));
+    format!("{text}\n\n{}", deliveries::table(false).with(rows).render(call.screen))
 }

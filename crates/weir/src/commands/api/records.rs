@@ -1,6 +1,6 @@
 //! What the commands show of the API's answers.
 
-use weir_api_types::{Delivery, Destination, WaitsFor};
+use weir_api_types::{Delivery, Destination, RateLimit, WaitsFor};
 use weir_core::Timestamp;
 
 use crate::cli::limit::LimitText;
@@ -33,15 +33,7 @@ impl InWords for Destination {
     }
 
     fn limits(&self) -> String {
-        let interval = self.settings.min_interval_ms.map(|millis| format!("{millis} ms apart"));
-        let limits: Vec<_> = self
-            .settings
-            .rate_limits
-            .iter()
-            .map(|limit| LimitText(limit.clone()).to_string())
-            .chain(interval)
-            .collect();
-        if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
+        limits_of(&self.settings.rate_limits, self.settings.min_interval_ms)
     }
 
     fn state(&self) -> &'static str {
@@ -68,6 +60,13 @@ impl InWords for Destination {
     }
 }
 
+/// The limits and the minimum interval, as people write them.
+pub(super) fn limits_of(limits: &[RateLimit], min_interval_ms: Option<u32>) -> String {
+    let interval = min_interval_ms.map(|millis| format!("{millis} ms apart"));
+    let limits: Vec<_> = limits.iter().map(|limit| LimitText(limit.clone()).to_string()).chain(interval).collect();
+    if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") }
+}
+
 /// What keeps a due delivery from being sent.
 pub(super) fn waits_for(waits_for: &WaitsFor) -> String {
     let until = waits_for.until.map(|until| format!(" until {until}")).unwrap_or_default();
@@ -86,13 +85,13 @@ pub(super) fn answer(delivery: &Delivery) -> Option<String> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::commands) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
     /// A destination with these changes.
-    pub(in crate::commands::api) fn destination(changes: &Value) -> Value {
+    pub(in crate::commands) fn destination(changes: &Value) -> Value {
         let mut destination = json!({
             "id": "dst_1", "created_at": Timestamp::MIN, "updated_at": Timestamp::MIN, "url": "https://a.example/",
             "name": "", "tenant": "default", "event_types": ["*"], "rate_limits": [], "max_in_flight": 64,

@@ -10,6 +10,7 @@ use super::{
     client::{Answer, Fields, Request},
     confirm,
     deliveries::by_id,
+    names::Names,
     records::waits,
     settings,
 };
@@ -46,11 +47,13 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::List { page } => {
             let rows = call.list(&LIST, &Fields::new(), page).await?;
-            call.print_rows(&rows, table(), |replay| row(&replay, call.now))
+            let names = if call.json { Names::default() } else { names_of(call, &rows.read::<Replay>()?).await };
+            call.print_rows(&rows, table(), |replay| row(&replay, &names, call.now))
         }
         Command::Show { id } => {
             let answer = call.client.get(&["v1", "replays", &id], &Fields::new()).await?;
-            call.print(&answer, |replay| shown(&replay, call.screen))
+            let names = if call.json { Names::default() } else { names_of(call, &[answer.read::<Replay>()?]).await };
+            call.print(&answer, |replay| shown(&replay, &names, call.screen))
         }
         Command::Cancel { id } => {
             let answer = call.client.post(&["v1", "replays", &id, "cancel"], None).await?;
@@ -66,23 +69,30 @@ async fn create(call: &Call, body: &str, dry_run: bool) -> anyhow::Result<Answer
     call.client.send(Request { body: Some(body), query: &query, ..Request::new(Method::POST, &LIST) }).await
 }
 
-pub(super) fn table() -> Table<8> {
+/// The names of the destinations that these replays are limited to.
+async fn names_of(call: &Call, replays: &[Replay]) -> Names {
+    Names::of(&call.client, replays.iter().filter_map(|replay| replay.destination.as_deref())).await
+}
+
+pub(super) fn table() -> Table<9> {
     Table::new([
         Column::text("id"),
         Column::text("state"),
-        Column::number("total"),
+        Column::text("destination").flexible(),
+        Column::number("total").optional(),
         Column::number("delivered").or("ok"),
         Column::number("failed").or("bad"),
         Column::number("remaining").or("left"),
         Column::number("eta"),
-        Column::number("age"),
+        Column::number("age").optional(),
     ])
 }
 
-pub(super) fn row(replay: &Replay, now: Timestamp) -> [Cell; 8] {
+pub(super) fn row(replay: &Replay, names: &Names, now: Timestamp) -> [Cell; 9] {
     [
         replay.id.as_str().into(),
         Cell::state(&replay.state),
+        replay.destination.as_deref().map_or_else(|| "several".to_owned(), |id| names.title(id)).into(),
         replay.total.into(),
         replay.delivered.into(),
         replay.failed.into(),
@@ -92,7 +102,7 @@ pub(super) fn row(replay: &Replay, now: Timestamp) -> [Cell; 8] {
     ]
 }
 
-fn shown(replay: &Replay, screen: Screen) -> String {
+fn shown(replay: &Replay, names: &Names, screen: Screen) -> String {
     let Replay { total, delivered, failed, cancelled, remaining, .. } = replay;
     let mut lines = vec![
         ("state", replay.state.clone()),
@@ -104,7 +114,7 @@ fn shown(replay: &Replay, screen: Screen) -> String {
     lines.extend(replay.ended_at.map(|at| ("ended", at.to_string())));
     lines.push(("states", joined(&replay.states)));
     let filters = [
-        ("destination", replay.destination.clone()),
+        ("destination", replay.destination.as_deref().map(|id| names.label(id))),
         ("tenant", replay.tenant.clone()),
         ("event type", replay.event_type.clone()),
         ("error", replay.error.clone()),

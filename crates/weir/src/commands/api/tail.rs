@@ -1,4 +1,4 @@
-//! `weir tail`: the attempts at one destination, as they end.
+//! `weir tail`: the attempts at one or several destinations, as they end.
 //!
 //! It polls the list of deliveries, because the server's stream has figures and no deliveries. The list is ordered by the
 //! age of the deliveries, newest first, and a poll reads only as far as it finds changes. Old deliveries that are sent
@@ -12,8 +12,9 @@ use weir_core::{Clock as _, Timestamp};
 
 use super::{
     Call,
-    client::{ApiError, Fields, Unreachable},
+    client::{ApiError, Client, Fields, Unreachable},
     fields,
+    names::Names,
     records::answer,
 };
 use crate::{
@@ -43,9 +44,20 @@ const MEMORY: Duration = Duration::from_secs(60);
 
 /// Shows attempts until Ctrl-C.
 pub(super) async fn run(call: &Call, args: &TailArgs) -> anyhow::Result<()> {
-    let id = call.client.destination_id(&args.destination).await?;
+    let mut followed: Vec<Followed> = Vec::with_capacity(args.destinations.len());
+    for named in &args.destinations {
+        let id = call.client.destination_id(named).await?;
+        // A destination may be named twice, by its name and by its id.
+        if followed.iter().all(|known| known.id != id) {
+            followed.push(Followed { id, shown: Shown::default() });
+        }
+    }
+    let names = match followed.len() {
+        1 => Names::default(),
+        _ => Names::of(&call.client, followed.iter().map(|followed| followed.id.as_str())).await,
+    };
     let follow = async {
-        let mut tail = Tail { call, id: &id, shown: Shown::default(), has_headings: false };
+        let mut tail = Tail { call, followed, names, has_headings: false };
         let mut attempts = tail.poll().await?;
         // The first poll finds the history, of which only the end is shown.
         let first = attempts.len().saturating_sub(args.lines);
@@ -84,9 +96,16 @@ fn may_pass(error: &anyhow::Error) -> bool {
 
 struct Tail<'a> {
     call: &'a Call,
-    id: &'a str,
-    shown: Shown,
+    followed: Vec<Followed>,
+    /// The names of several destinations.
+    names: Names,
     has_headings: bool,
+}
+
+/// A destination, and what was shown of it.
+struct Followed {
+    id: String,
+    shown: Shown,
 }
 
 /// A delivery and its JSON.
@@ -95,26 +114,51 @@ type Attempted = (Delivery, String);
 impl Tail<'_> {
     /// The deliveries that have changed since the last poll, in the order of their changes.
     async fn poll(&mut self) -> anyhow::Result<Vec<Attempted>> {
-        let path = ["v1", "destinations", self.id, "backlog"];
-        let backlog = self.call.client.get(&path, &Fields::new()).await?.read()?;
+        let mut changed = Vec::new();
+        for followed in &mut self.followed {
+            changed.extend(followed.poll(&self.call.client).await?);
+        }
+        changed.sort_by_key(|(delivery, _)| delivery.updated_at);
+        Ok(changed)
+    }
+
+    fn print(&mut self, attempts: Vec<Attempted>) -> anyhow::Result<()> {
+        if self.call.json {
+            // One object per line, as programs read streams.
+            return attempts.iter().try_for_each(|(_, text)| output::print(text));
+        }
+        let headings = !std::mem::replace(&mut self.has_headings, true);
+        if attempts.is_empty() && !headings {
+            return Ok(());
+        }
+        let table = table(self.followed.len() == 1);
+        let table = if headings { table } else { table.without_headings() };
+        let rows = attempts.into_iter().map(|(delivery, _)| row(delivery, &self.names));
+        output::print(&table.with(rows).render(self.call.screen))
+    }
+}
+
+impl Followed {
+    async fn poll(&mut self, client: &Client) -> anyhow::Result<Vec<Attempted>> {
+        let path = ["v1", "destinations", &self.id, "backlog"];
+        let backlog = client.get(&path, &Fields::new()).await?.read()?;
         // At the start only the end of the history is shown, so one page is enough.
         let pages = if self.shown.is_empty() { 1 } else { MAX_PAGES };
         let mut changed = Vec::new();
         for to in windows(&backlog, SystemClock::start().wall()) {
             let query = json!({"destination": self.id, "state": STATES, "to": to, "limit": 200});
-            changed.extend(self.changed(fields(&query)?, pages).await?);
+            changed.extend(self.changed(client, fields(&query)?, pages).await?);
         }
-        changed.sort_by_key(|(delivery, _)| delivery.updated_at);
         self.shown.forget_old();
         Ok(changed)
     }
 
     /// The deliveries of a list that have changed, from the first page to the one with a delivery that was shown: what
     /// follows it was there before.
-    async fn changed(&mut self, mut query: Fields, pages: usize) -> anyhow::Result<Vec<Attempted>> {
+    async fn changed(&mut self, client: &Client, mut query: Fields, pages: usize) -> anyhow::Result<Vec<Attempted>> {
         let mut changed = Vec::new();
         for _ in 0..pages {
-            let page = self.call.client.page(&["v1", "deliveries"], &query).await?;
+            let page = client.page(&["v1", "deliveries"], &query).await?;
             let mut has_known = false;
             for (delivery, text) in page.rows.read::<Delivery>()?.into_iter().zip(page.rows.texts()) {
                 if self.shown.add(&delivery) {
@@ -129,19 +173,6 @@ impl Tail<'_> {
             };
         }
         Ok(changed)
-    }
-
-    fn print(&mut self, attempts: Vec<Attempted>) -> anyhow::Result<()> {
-        if self.call.json {
-            // One object per line, as programs read streams.
-            return attempts.iter().try_for_each(|(_, text)| output::print(text));
-        }
-        let headings = !std::mem::replace(&mut self.has_headings, true);
-        if attempts.is_empty() && !headings {
-            return Ok(());
-        }
-        let table = if headings { table() } else { table().without_headings() };
-        output::print(&table.with(attempts.into_iter().map(|(delivery, _)| row(delivery))).render(self.call.screen))
     }
 }
 
@@ -195,23 +226,33 @@ fn windows(backlog: &Backlog, now: Timestamp) -> Vec<Option<Timestamp>> {
     }
 }
 
-pub(super) fn table() -> Table<6> {
+pub(super) fn table(is_of_one: bool) -> Table<7> {
     Table::new([
         Column::text("time").at_least(8),
         Column::text("state").at_least(9),
         Column::text("answer").at_least(6),
         Column::number("try").at_least(3),
+        Column::text("destination").flexible().at_least(12).hidden_if(is_of_one),
         Column::text("delivery").at_least(30),
-        Column::text("event type").flexible(),
+        Column::text("event type").flexible().optional(),
     ])
 }
 
-pub(super) fn row(delivery: Delivery) -> [Cell; 6] {
+pub(super) fn row(delivery: Delivery, names: &Names) -> [Cell; 7] {
     // The time of day, of `2026-11-26T04:30:00.000Z`.
     let at = delivery.updated_at.to_string();
     let time = at.split(['T', '.']).nth(1).unwrap_or_default().to_owned();
     let (state, answer) = (Cell::state(&delivery.state), or_none(answer(&delivery)));
-    [time.into(), state, answer.into(), delivery.attempt_count.into(), delivery.id.into(), delivery.event_type.into()]
+    let destination = names.title(&delivery.destination_id);
+    [
+        time.into(),
+        state,
+        answer.into(),
+        delivery.attempt_count.into(),
+        destination.into(),
+        delivery.id.into(),
+        delivery.event_type.into(),
+    ]
 }
 
 #[cfg(test)]

@@ -20,13 +20,22 @@ pub(in crate::commands) struct Column {
     is_number: bool,
     is_flexible: bool,
     is_optional: bool,
+    is_hidden: bool,
     /// The least width.
     least: usize,
 }
 
 impl Column {
     pub(in crate::commands) const fn text(heading: &'static str) -> Self {
-        Self { heading, short: heading, is_number: false, is_flexible: false, is_optional: false, least: 0 }
+        Self {
+            heading,
+            short: heading,
+            is_number: false,
+            is_flexible: false,
+            is_optional: false,
+            is_hidden: false,
+            least: 0,
+        }
     }
 
     pub(in crate::commands) const fn number(heading: &'static str) -> Self {
@@ -46,6 +55,11 @@ impl Column {
     /// The column may be left out.
     pub(in crate::commands) const fn optional(self) -> Self {
         Self { is_optional: true, ..self }
+    }
+
+    /// The column is not shown if all its cells would say the same.
+    pub(in crate::commands) const fn hidden_if(self, is_hidden: bool) -> Self {
+        Self { is_hidden, ..self }
     }
 
     /// The column is at least this wide, so that tables that are printed one after the other are aligned.
@@ -98,6 +112,11 @@ impl<T: ToString> From<T> for Cell {
 }
 
 impl Cell {
+    /// A text in a colour.
+    pub(in crate::commands) fn toned(text: &str, tone: Tone) -> Self {
+        Self { tone, ..Self::from(text) }
+    }
+
     /// A state, in the colour of its meaning.
     pub(in crate::commands) fn state(state: &str) -> Self {
         Self { tone: Tone::of_state(state), ..Self::from(state) }
@@ -170,7 +189,7 @@ impl<const N: usize> Table<N> {
 
     /// Which columns are shown, and how wide.
     fn layout(&self, room: Option<usize>) -> Layout {
-        let mut kept: Vec<usize> = (0..N).collect();
+        let mut kept: Vec<usize> = (0..N).filter(|column| !self.columns[*column].is_hidden).collect();
         let full = self.widths(&kept, false);
         let Some(room) = room.filter(|room| total(&full) > *room) else {
             return Layout { shown: full, is_short: false };
@@ -240,7 +259,7 @@ fn total(shown: &[(usize, usize)]) -> usize {
 mod tests {
     use super::*;
 
-    const NARROW: Screen = Screen { width: Some(30), colours: false };
+    const NARROW: Screen = Screen { width: Some(30), colours: false, moves: false };
 
     fn table() -> Table<4> {
         let columns = [
@@ -288,7 +307,7 @@ mod tests {
     #[test]
     fn no_line_is_longer_than_the_terminal() {
         for columns in 1..80 {
-            let screen = Screen { width: Some(columns), colours: false };
+            let screen = Screen { width: Some(columns), colours: false, moves: false };
             assert!(lines(screen).iter().all(|line| width(line) <= columns), "{columns}: {:#?}", lines(screen));
         }
     }
@@ -296,7 +315,7 @@ mod tests {
     #[test]
     fn colours_take_no_columns_and_appear_only_where_they_can() {
         let table = Table::new([Column::text("state"), Column::text("id")]).with([[Cell::state("dead"), "x".into()]]);
-        let coloured = table.render(Screen { width: Some(80), colours: true });
+        let coloured = table.render(Screen { width: Some(80), colours: true, moves: false });
         assert!(coloured.ends_with("\u{1b}[31mdead\u{1b}[0m   x"), "{coloured:?}");
         assert!(!table.render(NARROW).contains('\u{1b}') && !table.render(Screen::PLAIN).contains('\u{1b}'));
     }

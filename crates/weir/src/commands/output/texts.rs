@@ -38,6 +38,17 @@ pub(in crate::commands) fn age(at: Timestamp, now: Timestamp) -> String {
     span(now.since(at))
 }
 
+/// A rate in as many digits as matter: `0.05`, `1.98`, `12.5`, `1300`.
+pub(in crate::commands) fn rate(per_second: f64) -> String {
+    let digits = match per_second {
+        ..10.0 => 2,
+        10.0..100.0 => 1,
+        _ => 0,
+    };
+    let text = format!("{per_second:.digits$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 /// `1 delivery`, `2 deliveries`.
 pub(in crate::commands) fn count(number: u64, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
@@ -83,6 +94,11 @@ mod tests {
     fn spans_have_their_largest_unit() {
         let written = [0, 59, 60, 3_599, 3_600, 172_799, 172_800].map(|s| span(Duration::from_secs(s)));
         assert_eq!(written, ["0s", "59s", "1m", "59m", "1h", "47h", "2d"]);
+    }
+
+    #[test]
+    fn rates_have_the_digits_that_matter() {
+        assert_eq!([0.0, 0.05, 1.98, 3.0, 12.54, 1_300.4].map(rate), ["0", "0.05", "1.98", "3", "12.5", "1300"]);
     }
 
     #[test]

@@ -100,6 +100,10 @@ impl ProfileFile {
         Ok(profiles)
     }
 
+    pub(super) fn names(&self) -> Vec<String> {
+        self.profiles.keys().cloned().collect()
+    }
+
     /// The profile with this name, or the default profile if no name is given.
     pub(super) fn profile(&self, named: Option<&str>, path: &Path) -> Result<Option<Profile>, Misuse> {
         let Some(name) = named.or(self.profile.as_deref()) else { return Ok(None) };

@@ -1,0 +1,172 @@
+//! The flags of the commands that show how things stand: `weir overview`, `alerts`, `activity`, `preview` and `open`.
+
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
+use serde::Serialize;
+
+use super::{
+    api::{CallFlags, PageFlags, ServerFlags},
+    complete::destination_names,
+    limit::LimitText,
+    time::PastTime,
+};
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OverviewArgs {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+    #[command(flatten)]
+    pub(crate) filter: OverviewFilter,
+    #[command(flatten)]
+    pub(crate) page: PageFlags,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct OverviewFilter {
+    /// Only this tenant
+    #[arg(long)]
+    pub(crate) tenant: Option<String>,
+    /// Only destinations in this state: active, waiting (with a backlog), paused, held or breaker
+    #[arg(long)]
+    state: Option<String>,
+    /// Only destinations with this text in the name or the URL
+    #[arg(long = "search", short = 's', value_name = "TEXT")]
+    q: Option<String>,
+    /// The order: trouble (first what needs a person), name, backlog or oldest_age
+    #[arg(long, value_name = "ORDER", default_value = "trouble")]
+    sort: String,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct AlertsArgs {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+    #[command(subcommand)]
+    pub(crate) command: Option<AlertCommand>,
+    /// Only this tenant
+    #[arg(long)]
+    pub(crate) tenant: Option<String>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum AlertCommand {
+    /// Show the thresholds of all destinations
+    Thresholds,
+    /// Set thresholds of all destinations. Those that are not named keep their values
+    Set(Thresholds),
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct Thresholds {
+    /// Raise an alert when this many deliveries wait; or: off
+    #[arg(long, value_name = "N", value_parser = threshold)]
+    backlog_depth: Option<Threshold>,
+    /// Raise an alert when the oldest delivery has waited this many seconds; or: off
+    #[arg(long, value_name = "SECONDS", value_parser = threshold)]
+    oldest_age_s: Option<Threshold>,
+    /// Raise an alert when a backlog drains only after deliveries have expired
+    #[arg(long, value_name = "true|false")]
+    drain_beyond_ttl: Option<bool>,
+    /// Raise an alert after this many dead letters; or: off
+    #[arg(long, value_name = "N", value_parser = threshold)]
+    dead_letters: Option<Threshold>,
+}
+
+/// A threshold, or none, which is `null` in the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Threshold(Option<u32>);
+
+fn threshold(text: &str) -> Result<Threshold, String> {
+    match text {
+        "off" => Ok(Threshold(None)),
+        text => text.parse().map(|number| Threshold(Some(number))).map_err(|_| "use a whole number, or off".to_owned()),
+    }
+}
+
+impl Thresholds {
+    /// The thresholds that are named, also those that are turned off.
+    pub(crate) fn named(&self) -> Vec<(&'static str, serde_json::Value)> {
+        let number = |threshold: Threshold| threshold.0.map_or(serde_json::Value::Null, Into::into);
+        let numbers = [
+            ("backlog_depth", self.backlog_depth),
+            ("oldest_age_s", self.oldest_age_s),
+            ("dead_letters", self.dead_letters),
+        ];
+        let numbers = numbers.into_iter().filter_map(|(name, value)| Some((name, number(value?))));
+        numbers.chain(self.drain_beyond_ttl.map(|value| ("drain_beyond_ttl", value.into()))).collect()
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ActivityArgs {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+    #[command(flatten)]
+    pub(crate) filter: ActivityFilter,
+    #[command(flatten)]
+    pub(crate) page: PageFlags,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct ActivityFilter {
+    /// Only this destination, by id or name, with its deliveries and replays
+    #[arg(long, value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
+    pub(crate) destination: Option<String>,
+    /// Only what this key did: its name or id; weir: Weir itself
+    #[arg(long, value_name = "NAME")]
+    actor: Option<String>,
+    /// Only since: 2h (ago), yesterday, a date, or RFC 3339
+    #[arg(long, visible_alias = "since", value_name = "TIME")]
+    from: Option<PastTime>,
+    /// Only before this time: as for --from
+    #[arg(long, visible_alias = "until", value_name = "TIME")]
+    to: Option<PastTime>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PreviewArgs {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+    /// The destination, by id or name
+    #[arg(value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
+    pub(crate) destination: String,
+    #[command(flatten)]
+    pub(crate) settings: PreviewSettings,
+    /// Preview no limits, and no minimum interval
+    #[arg(long, conflicts_with_all = ["rate_limits", "min_interval_ms"])]
+    pub(crate) unlimited: bool,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct PreviewSettings {
+    /// A limit, such as 20/s, or 300/minute:5 with a burst; one for each period [default: the current limits]
+    #[arg(long = "limit", value_name = "N/PERIOD[:BURST][+MARGIN]")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rate_limits: Vec<LimitText>,
+    /// The least time between two sends
+    #[arg(long, value_name = "MS")]
+    min_interval_ms: Option<u32>,
+    /// Most sends that are under way at one time
+    #[arg(long, value_name = "N")]
+    max_in_flight: Option<u32>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OpenArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerFlags,
+    /// A destination by id or name, or the id of a delivery, an event or a replay [default: the overview]
+    #[arg(value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
+    pub(crate) what: Option<String>,
+    /// Only print the address
+    #[arg(long)]
+    pub(crate) print: bool,
+}

@@ -1,0 +1,117 @@
+//! `weir doctor`: what is wrong with a running installation, with the cause and the next step of each finding.
+//!
+//! A problem is what keeps Weir from its work; it makes the exit code 1. A note is what a person should know: mostly a
+//! receiver that cannot take what it should.
+
+mod evidence;
+mod findings;
+
+use serde::Serialize;
+
+use self::{
+    evidence::Evidence,
+    findings::{Finding, Severity, findings},
+};
+use super::Call;
+use crate::{
+    commands::output::{
+        self, Screen,
+        texts::{clean, count},
+    },
+    exit::Exit,
+};
+
+/// The diagnosis in JSON.
+#[derive(Debug, Serialize)]
+struct Diagnosis<'a> {
+    /// `healthy`, `notes` or `problems`.
+    verdict: &'static str,
+    findings: &'a [Finding],
+}
+
+pub(super) async fn run(call: &Call) -> anyhow::Result<Exit> {
+    let evidence = Evidence::gather(call).await?;
+    let found = findings(&evidence);
+    let problems = found.iter().filter(|finding| finding.severity == Severity::Problem).count();
+    let verdict = match (problems, found.len()) {
+        (0, 0) => "healthy",
+        (0, _) => "notes",
+        _ => "problems",
+    };
+    output::print(&if call.json {
+        serde_json::to_string_pretty(&Diagnosis { verdict, findings: &found })?
+    } else {
+        text(&found, problems, &evidence.looked_at(), call.screen)
+    })?;
+    Ok(if problems == 0 { Exit::Done } else { Exit::Failure })
+}
+
+fn text(found: &[Finding], problems: usize, looked_at: &str, screen: Screen) -> String {
+    let notes = found.len() - problems;
+    let verdict = match (problems, notes) {
+        (0, 0) => "Nothing is wrong.".to_owned(),
+        (0, notes) => format!("Weir works. {} for you:", count(notes as u64, "note", "notes")),
+        (problems, 0) => format!("{} found:", count(problems as u64, "problem", "problems")),
+        (problems, notes) => {
+            let notes = count(notes as u64, "note", "notes");
+            format!("{} and {notes} found:", count(problems as u64, "problem", "problems"))
+        }
+    };
+    let findings: String = found.iter().map(|finding| one(finding, screen)).collect();
+    let width = screen.width.unwrap_or(Screen::USUAL_WIDTH).max(40);
+    let looked_at = wrap(&format!("Looked at: {looked_at}."), width).join("\n");
+    format!("{verdict}\n{findings}\n{looked_at}")
+}
+
+fn one(finding: &Finding, screen: Screen) -> String {
+    let (mark, colour) = match finding.severity {
+        Severity::Problem => ("problem", "\u{1b}[31m"),
+        Severity::Note => ("note", "\u{1b}[33m"),
+    };
+    let mark = if screen.colours { format!("{colour}{mark}\u{1b}[0m") } else { mark.to_owned() };
+    let width = screen.width.unwrap_or(Screen::USUAL_WIDTH).max(40);
+    let found = wrap(&clean(&finding.found), width.saturating_sub("problem: ".len())).join(&format!("\n{INDENT}"));
+    // The next step is one line, because a terminal wraps it so that its commands can still be copied.
+    format!("\n{mark}: {found}\n{INDENT}Next: {}\n", clean(&finding.next_step))
+}
+
+const INDENT: &str = "  ";
+
+/// The words of a text in lines of at most so many characters. A longer word has a line of its own.
+fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_finding_has_its_next_step_and_fits_80_columns() {
+        let found = |severity| Finding {
+            severity,
+            subject: "store",
+            found:
+                "the store (postgres) does not answer, so that no event can be accepted and nothing is sent at present"
+                    .to_owned(),
+            next_step: "start PostgreSQL, or correct WEIR_DATABASE_URL".to_owned(),
+        };
+        let found = [found(Severity::Problem), found(Severity::Note)];
+        let text = text(&found, 1, "the store", Screen { width: Some(80), ..Screen::PLAIN });
+        assert!(text.starts_with("1 problem and 1 note found:\n\nproblem: the store"), "{text}");
+        assert!(text.contains("Next: start PostgreSQL") && text.ends_with("Looked at: the store."), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(wrap("a bc def", 4), ["a bc", "def"]);
+    }
+}

@@ -1,0 +1,406 @@
+//! What follows from the evidence.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use weir_api_types::{Backend, InstallationStatus, OverviewRow, Process};
+
+use super::{super::overview::title, evidence::Evidence};
+use crate::commands::output::texts::{count, span_s};
+
+/// How serious a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Severity {
+    /// It keeps Weir from its work.
+    Problem,
+    Note,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) severity: Severity,
+    /// `store`, `queue`, `clock`, `processes`, `versions`, `lag`, `backlog`, `receivers`, `limits`, `disk` or `server`.
+    pub(super) subject: &'static str,
+    /// What is wrong, and why.
+    pub(super) found: String,
+    pub(super) next_step: String,
+}
+
+fn finding(
+    severity: Severity,
+    subject: &'static str,
+    found: impl Into<String>,
+    next_step: impl Into<String>,
+) -> Finding {
+    Finding { severity, subject, found: found.into(), next_step: next_step.into() }
+}
+
+use Severity::{Note, Problem};
+
+/// Longer answers keep limits from being used in full, as `/readyz` says.
+const SLOW_STORE_MS: f64 = 60.0;
+const SLOW_QUEUE_MS: f64 = 15.0;
+/// Permits are taken within milliseconds while a worker has places.
+const LATE_PERMITS_MS: u64 = 5_000;
+/// Clocks that are kept agree within milliseconds; receivers refuse signatures whose time is wrong by minutes.
+const CLOCK_NOTE_S: f64 = 2.0;
+const CLOCK_PROBLEM_S: f64 = 30.0;
+/// Less free space is filled within minutes by a busy installation, or within a day.
+const DISK_PROBLEM: u64 = 512 << 20;
+const DISK_NOTE: u64 = 5 << 30;
+const LARGE_WAL_BYTES: f64 = (1_u64 << 30) as f64;
+/// Examples in one finding.
+const NAMED: usize = 3;
+
+/// The findings, problems first.
+pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if let Some(reason) = &evidence.unreachable {
+        let next = "start `weir serve` or `weir api`, read the last lines of its log (exit code 2 is a wrong setting, and the line names it), or name another server with --server";
+        return vec![finding(Problem, "server", format!("the server does not answer ({reason})"), next)];
+    }
+    if let Some(status) = &evidence.status {
+        backend(&mut found, "store", &status.store, SLOW_STORE_MS);
+        backend(&mut found, "queue", &status.queue, SLOW_QUEUE_MS);
+        processes(&mut found, status);
+        depths(&mut found, status);
+        disk(&mut found, &status.store);
+    }
+    readiness(&mut found, evidence);
+    clock(&mut found, evidence);
+    resources(&mut found, evidence);
+    still(&mut found, &evidence.still);
+    receivers(&mut found, &evidence.rows);
+    found.sort_by_key(|finding| finding.severity != Problem);
+    found
+}
+
+fn backend(found: &mut Vec<Finding>, subject: &'static str, backend: &Backend, slow_ms: f64) {
+    let kind = &backend.kind;
+    if !backend.is_reachable {
+        let (effect, setting) = match subject {
+            "store" => ("no event can be accepted, and nothing is sent", "WEIR_DATABASE_URL"),
+            _ => ("events are accepted and wait, and nothing is sent", "WEIR_REDIS_URL"),
+        };
+        let found_text = format!("the {subject} ({kind}) does not answer within two seconds: {effect}");
+        found.push(finding(
+            Problem,
+            subject,
+            found_text,
+            format!("start it, look at its log and at the network in between, or correct {setting}"),
+        ));
+    } else if let Some(ms) = backend.answered_in_ms.filter(|ms| *ms > slow_ms) {
+        let text = format!(
+            "the {subject} ({kind}) took {ms:.0} ms to answer: above {slow_ms:.0} ms, limits are not used in full"
+        );
+        found.push(finding(
+            Note,
+            subject,
+            text,
+            format!("look at the load and the disk of the {subject}, and at the network to it"),
+        ));
+    }
+}
+
+fn processes(found: &mut Vec<Finding>, status: &InstallationStatus) {
+    let Some(processes) = &status.processes else { return };
+    // A process of an older version does not say its role.
+    let is_unknown = processes.iter().any(|process| process.role.is_none());
+    for (role, effect) in [
+        ("scheduler", "backlogs do not drain, and there are no retries and replays"),
+        ("worker", "nothing is delivered; accepted events wait"),
+    ] {
+        let runs = |process: &Process| process.role.as_deref().is_some_and(|found| found == role || found == "serve");
+        if !is_unknown && !processes.iter().any(runs) {
+            let next = format!("start `weir {role}`; if it ends at once, the last lines of its log say why");
+            found.push(finding(Problem, "processes", format!("no {role} runs: {effect}"), next));
+        }
+    }
+    let versions: BTreeSet<&str> = processes.iter().filter_map(|process| process.version.as_deref()).collect();
+    if versions.len() > 1 {
+        let versions = versions.into_iter().collect::<Vec<_>>().join(", ");
+        let text = format!("processes of several versions run: {versions}");
+        found.push(finding(
+            Note,
+            "versions",
+            text,
+            "during an upgrade this is right; otherwise restart the old ones: `weir status` lists them",
+        ));
+    }
+}
+
+fn depths(found: &mut Vec<Finding>, status: &InstallationStatus) {
+    let Some(depths) = status.queue_depths.as_ref().filter(|depths| depths.oldest_waited_ms > LATE_PERMITS_MS) else {
+        return;
+    };
+    let waited = span_s(depths.oldest_waited_ms as f64 / 1_000.0);
+    let text = format!(
+        "{} wait for a worker, the oldest for {waited}: the workers are full, suspended or cut off",
+        count(depths.ready, "permit", "permits")
+    );
+    found.push(finding(Problem, "lag", text, "look at the load of the workers; start more of them, or raise WEIR_WORKER_CAPACITY and the limit of open files"));
+}
+
+fn disk(found: &mut Vec<Finding>, store: &Backend) {
+    let Some(free) = store.free_bytes.filter(|free| *free < DISK_NOTE) else { return };
+    let severity = if free < DISK_PROBLEM { Problem } else { Note };
+    let text = format!("the disk of the database has {} MB left", free >> 20);
+    found.push(finding(
+        severity,
+        "disk",
+        text,
+        "free space or enlarge the disk; shorter WEIR_RETENTION_… settings keep less",
+    ));
+}
+
+fn readiness(found: &mut Vec<Finding>, evidence: &Evidence) {
+    match &evidence.readiness {
+        Some(Ok(readiness)) => {
+            // The round trips of store and queue are judged above.
+            let others = readiness.warnings.iter().filter(|warning| !warning.contains("ms to answer"));
+            found.extend(others.map(|warning| finding(Note, "server", warning.clone(), "see the runbook")));
+        }
+        // It is known already that a backend is away.
+        Some(Err(reason)) if found.is_empty() => {
+            let text = format!("the process is not ready: {reason}");
+            found.push(finding(
+                Problem,
+                "server",
+                text,
+                "read its log; while it starts or stops, this passes by itself",
+            ));
+        }
+        _ => {}
+    }
+}
+
+fn clock(found: &mut Vec<Finding>, evidence: &Evidence) {
+    let of_redis = evidence
+        .gauge("weir_clock_offset_seconds")
+        .map(|offset| (offset, "the clock of Redis", "that of Weir's machine"));
+    let of_server = evidence.clock_ahead_s.map(|offset| (offset, "the clock of the server", "that of this machine"));
+    for (offset, one, other) in [of_redis, of_server].into_iter().flatten() {
+        if offset.abs() < CLOCK_NOTE_S {
+            continue;
+        }
+        let severity = if offset.abs() < CLOCK_PROBLEM_S { Note } else { Problem };
+        let way = if offset > 0.0 { "ahead of" } else { "behind" };
+        let text = format!("{one} is {:.1} s {way} {other}: receivers refuse signatures of a wrong time", offset.abs());
+        found.push(finding(severity, "clock", text, "keep both clocks with NTP (chrony, systemd-timesyncd)"));
+    }
+}
+
+fn resources(found: &mut Vec<Finding>, evidence: &Evidence) {
+    if let Some(bytes) = evidence.gauge("weir_sqlite_wal_bytes").filter(|bytes| *bytes > LARGE_WAL_BYTES) {
+        let text =
+            format!("the write-ahead log of SQLite has {:.1} GB: the disk is slow, or a reader holds it", bytes / 1e9);
+        found.push(finding(
+            Note,
+            "store",
+            text,
+            "end other programs that read the database file, and look at the disk",
+        ));
+    }
+    let files = evidence.gauge("process_open_fds").zip(evidence.gauge("process_max_fds"));
+    if let Some((open, most)) = files.filter(|(open, most)| *open > most * 0.9) {
+        let text = format!("the process has {open:.0} of at most {most:.0} files open");
+        found.push(finding(
+            Problem,
+            "server",
+            text,
+            "raise the limit of open files (ulimit -n, LimitNOFILE), or lower WEIR_WORKER_CAPACITY",
+        ));
+    }
+}
+
+fn still(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
+    if rows.is_empty() {
+        return;
+    }
+    let oldest = rows.iter().filter_map(|row| row.oldest_age_s).fold(0.0, f64::max);
+    let text = format!(
+        "the backlog of {} does not move: deliveries are due, the limits allow sends, and none has started; the oldest waits for {}",
+        named(rows.iter()),
+        span_s(oldest)
+    );
+    found.push(finding(Problem, "backlog", text, "the findings about store, queue and workers say why; if there are none, read the log of the schedulers and restart one"));
+}
+
+fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
+    let all = |matches: fn(&OverviewRow) -> bool| rows.iter().filter(|row| matches(row)).collect::<Vec<_>>();
+    let open = all(|row| row.destination.breaker_state != "closed");
+    if let Some(first) = open.first() {
+        let reason = first.destination.breaker_reason.as_deref().unwrap_or("it fails");
+        let text = format!("breakers are open: {} ({reason})", named(open.iter().copied()));
+        let next = format!(
+            "weir deliveries groups --destination '{}' shows the errors; the owner of the receiver must act",
+            title(&first.destination)
+        );
+        found.push(finding(Note, "receivers", text, next));
+    }
+    let paused = all(|row| row.destination.paused && row.backlog > 0);
+    if let Some(first) = paused.first() {
+        let text = format!("deliveries wait behind a pause: {}", named(paused.iter().copied()));
+        found.push(finding(
+            Note,
+            "receivers",
+            text,
+            format!(
+                "weir activity --destination '{0}' shows who paused it; weir destinations resume '{0}'",
+                title(&first.destination)
+            ),
+        ));
+    }
+    let refused = all(|row| row.refused_within_limit.is_some());
+    if let Some((first, said)) = refused.first().and_then(|row| Some((row, row.refused_within_limit.as_ref()?))) {
+        let text =
+            format!("receivers refuse sends that keep the limit: {}. {}", named(refused.iter().copied()), said.text);
+        found.push(finding(
+            Note,
+            "limits",
+            text,
+            format!("set {} to {} at {}", said.setting, said.value, title(&first.destination)),
+        ));
+    }
+    let never = all(|row| row.drains == Some(false));
+    if let Some(first) = never.first() {
+        let text =
+            format!("more arrives than may be sent, so the backlog never drains: {}", named(never.iter().copied()));
+        found.push(finding(
+            Note,
+            "limits",
+            text,
+            format!("weir preview '{}' --limit N/second shows what another limit would do", title(&first.destination)),
+        ));
+    }
+    let slow = all(|row| row.reason.as_deref() == Some("slow"));
+    if !slow.is_empty() {
+        let text = format!("receivers answer too slowly for their limits: {}", named(slow.iter().copied()));
+        found.push(finding(
+            Note,
+            "limits",
+            text,
+            "raise max_in_flight if the receiver can take more requests at one time",
+        ));
+    }
+    let dead: u64 = rows.iter().map(|row| row.undelivered).sum();
+    if dead > 0 {
+        let text = format!(
+            "{} at {}",
+            count(dead, "dead letter", "dead letters"),
+            named(all(|row| row.undelivered > 0).into_iter())
+        );
+        found.push(finding(
+            Note,
+            "receivers",
+            text,
+            "weir deliveries groups shows why; weir replays create sends them again",
+        ));
+    }
+}
+
+/// `Acme, Bolt and 3 more`.
+fn named<'a>(rows: impl Iterator<Item = &'a OverviewRow>) -> String {
+    let titles: Vec<_> = rows.map(|row| title(&row.destination)).collect();
+    let first = titles.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    match titles.len() {
+        many if many > NAMED => format!("{first} and {} more", many - NAMED),
+        _ => first,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{super::super::overview::tests::overview_row, *};
+
+    fn status(changes: &Value) -> InstallationStatus {
+        let mut status = json!({
+            "as_of": "2026-11-26T04:30:00.000Z", "version": "0.1.0",
+            "store": {"kind": "postgres", "is_reachable": true, "answered_in_ms": 1.0},
+            "queue": {"kind": "redis", "is_reachable": true, "answered_in_ms": 1.0},
+            "queue_depths": {"jobs": 1, "ready": 0, "oldest_waited_ms": 0, "queued": 0, "in_flight": 0},
+            "processes": [{"id": 1, "role": "serve", "version": "0.1.0"}],
+        });
+        status.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        serde_json::from_value(status).unwrap()
+    }
+
+    fn of(changes: Value) -> Vec<(Severity, &'static str, String)> {
+        told(&Evidence { status: Some(status(&changes)), ..Evidence::default() })
+    }
+
+    fn told(evidence: &Evidence) -> Vec<(Severity, &'static str, String)> {
+        findings(evidence).into_iter().map(|finding| (finding.severity, finding.subject, finding.found)).collect()
+    }
+
+    fn subjects(found: &[(Severity, &'static str, String)]) -> Vec<(Severity, &'static str)> {
+        found.iter().map(|(severity, subject, _)| (*severity, *subject)).collect()
+    }
+
+    #[test]
+    fn a_healthy_installation_has_no_findings() {
+        assert_eq!(of(json!({})), []);
+    }
+
+    #[test]
+    fn each_part_that_is_away_or_late_is_a_problem() {
+        let away = json!({"kind": "redis", "is_reachable": false, "answered_in_ms": null});
+        assert_eq!(subjects(&of(json!({"queue": away}))), [(Problem, "queue")]);
+        let worker = json!([{"id": 1, "role": "worker", "version": "0.1.0"}]);
+        let found = of(json!({"processes": worker}));
+        assert!(found.len() == 1 && found[0].2.starts_with("no scheduler runs"), "{found:?}");
+        let late = json!({"jobs": 1, "ready": 9, "oldest_waited_ms": 9_000, "queued": 9, "in_flight": 0});
+        assert_eq!(subjects(&of(json!({"queue_depths": late}))), [(Problem, "lag")]);
+        let full = json!({"kind": "sqlite", "is_reachable": true, "answered_in_ms": 1.0, "free_bytes": 1_000_000});
+        assert_eq!(subjects(&of(json!({"store": full}))), [(Problem, "disk")]);
+        let unreachable = Evidence { unreachable: Some("refused".to_owned()), ..Evidence::default() };
+        assert_eq!(subjects(&told(&unreachable)), [(Problem, "server")]);
+    }
+
+    #[test]
+    fn what_is_slow_mixed_or_wrong_by_seconds_is_a_note() {
+        let slow = json!({"kind": "postgres", "is_reachable": true, "answered_in_ms": 61.0});
+        assert_eq!(subjects(&of(json!({"store": slow}))), [(Note, "store")]);
+        let mixed =
+            json!([{"id": 1, "role": "serve", "version": "0.1.0"}, {"id": 2, "role": "serve", "version": "0.2.0"}]);
+        assert_eq!(subjects(&of(json!({"processes": mixed}))), [(Note, "versions")]);
+        let clock = |ahead| told(&Evidence { clock_ahead_s: Some(ahead), ..Evidence::default() });
+        assert_eq!(clock(1.0), []);
+        assert_eq!(subjects(&clock(-5.0)), [(Note, "clock")]);
+        assert_eq!(subjects(&clock(90.0)), [(Problem, "clock")]);
+        let metrics = "weir_clock_offset_seconds 31.5\nprocess_open_fds 95\nprocess_max_fds 100\n".to_owned();
+        let found = told(&Evidence { metrics: Some(metrics), ..Evidence::default() });
+        assert_eq!(subjects(&found), [(Problem, "clock"), (Problem, "server")]);
+    }
+
+    #[test]
+    fn troubles_of_receivers_are_notes_and_name_a_few_of_them() {
+        let row = |name: &str, destination: Value, figures: Value| {
+            let mut brief = json!({"name": name});
+            brief.as_object_mut().unwrap().extend(destination.as_object().unwrap().clone());
+            overview_row(&brief, &figures)
+        };
+        let open = json!({"breaker_state": "open", "breaker_reason": "10 failures in a row"});
+        let rows = vec![
+            row("Acme", open.clone(), json!({"undelivered": 0})),
+            row("Bolt", open.clone(), json!({"undelivered": 0})),
+            row("Core", open.clone(), json!({"undelivered": 0})),
+            row("Dune", open, json!({"undelivered": 0})),
+            row("Echo", json!({}), json!({"undelivered": 3, "drains": false, "reason": "slow"})),
+            row("Fern", json!({"paused": true}), json!({"undelivered": 0})),
+        ];
+        let found = told(&Evidence { rows, ..Evidence::default() });
+        assert!(found.iter().all(|(severity, ..)| *severity == Note), "{found:?}");
+        let texts: Vec<_> = found.iter().map(|(.., text)| text.as_str()).collect();
+        assert_eq!(texts[0], "breakers are open: Acme, Bolt, Core and 1 more (10 failures in a row)");
+        assert_eq!(texts[1], "deliveries wait behind a pause: Fern");
+        assert!(texts[2].ends_with("never drains: Echo") && texts[3].ends_with("limits: Echo"), "{texts:?}");
+        assert_eq!(texts[4], "3 dead letters at Echo");
+        let still = vec![row("Acme", json!({}), json!({}))];
+        let found = told(&Evidence { still, ..Evidence::default() });
+        assert_eq!(subjects(&found), [(Problem, "backlog")]);
+    }
+}

@@ -1,0 +1,99 @@
+//! `weir preview`: what other limits would do to the backlog of a destination.
+
+use weir_api_types::{Backlog, Binding, Forecast, OtherBinding, Preview};
+
+use super::{Call, client::Fields, fields};
+use crate::{
+    cli::watch::PreviewArgs,
+    commands::output::{
+        Screen,
+        table::{Cell, Column, Table, Tone},
+        texts::{NONE, count, or_none, rate, span_s},
+    },
+};
+
+pub(super) async fn run(call: &Call, args: PreviewArgs) -> anyhow::Result<()> {
+    let id = call.client.destination_id(&args.destination).await?;
+    let mut body = fields(&args.settings)?;
+    if args.unlimited {
+        body.insert("rate_limits".to_owned(), serde_json::json!([]));
+        body.insert("min_interval_ms".to_owned(), serde_json::Value::Null);
+    }
+    let body = serde_json::Value::Object(body).to_string();
+    let answer = call.client.post(&["v1", "destinations", &id, "preview"], Some(&body)).await?;
+    if call.json {
+        return call.print(&answer, |_: Preview| String::new());
+    }
+    let backlog: Backlog = call.client.get(&["v1", "destinations", &id, "backlog"], &Fields::new()).await?.read()?;
+    call.print(&answer, |preview| text(&preview, &backlog, call.screen))
+}
+
+fn text(Preview { proposed, now }: &Preview, backlog: &Backlog, screen: Screen) -> String {
+    let waiting = backlog.pending + backlog.retrying;
+    let rows = [("now", now), ("proposed", proposed)].map(|(title, forecast)| row(title, forecast, waiting));
+    let table = table().with(rows).render(screen);
+    let waiting = count(waiting, "delivery waits", "deliveries wait");
+    format!("{table}\n\n{waiting}, {}/s arrive. Nothing was changed.", rate(backlog.arrivals_per_s))
+}
+
+pub(super) fn table() -> Table<6> {
+    Table::new([
+        Column::text(""),
+        Column::number("rate/s"),
+        Column::text("bound by"),
+        Column::number("margins cost/s").or("margins").optional(),
+        Column::text("drained"),
+        Column::text("first expires").flexible(),
+    ])
+}
+
+pub(super) fn row(title: &str, forecast: &Forecast, waiting: u64) -> [Cell; 6] {
+    let bound = match &forecast.binding {
+        Some(Binding::Limit(limit)) => format!("{}/{}", limit.limit, limit.period),
+        Some(Binding::Other(OtherBinding::MinInterval)) => "minimum interval".to_owned(),
+        Some(Binding::Other(OtherBinding::MaxInFlight)) => "max in flight".to_owned(),
+        None => NONE.to_owned(),
+    };
+    let drained = match (waiting, forecast.drain_eta_s, forecast.drains) {
+        (0, ..) => NONE.into(),
+        (_, _, Some(false)) => Cell::toned("never", Tone::Bad),
+        (_, Some(eta), _) => format!("in {}", span_s(eta.ceil())).into(),
+        (_, None, _) => "unknown".into(),
+    };
+    let rate_text = forecast.effective_per_s.map_or_else(|| "unlimited".to_owned(), rate);
+    let costs = or_none(forecast.margins_cost_per_s.filter(|cost| *cost > 0.0).map(rate));
+    [title.into(), rate_text.into(), bound.into(), costs.into(), drained, or_none(forecast.first_expiry_at).into()]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn the_proposal_stands_below_the_present_limits() {
+        let forecast = |changes: Value| {
+            let mut forecast = json!({
+                "effective_per_s": 1.98, "binding": {"limit": 2, "period": "second"}, "drain_eta_s": 505.0,
+                "drains": true, "would_expire": false,
+            });
+            forecast.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            forecast
+        };
+        let mut preview = forecast(json!({"effective_per_s": null, "binding": null, "drain_eta_s": 0.4}));
+        preview["now"] = forecast(json!({"drains": false, "drain_eta_s": null}));
+        let backlog = json!({
+            "pending": 1_000, "retrying": 0, "delivering": 0, "achieved_per_s": 2.0, "arrivals_per_s": 3.0,
+        });
+        let text = text(
+            &serde_json::from_value(preview).unwrap(),
+            &serde_json::from_value(backlog).unwrap(),
+            Screen { width: Some(80), colours: false, moves: false },
+        );
+        let lines: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[2], ["now", "1.98", "2/second", "–", "never", "–"], "{text}");
+        assert_eq!(lines[3], ["proposed", "unlimited", "–", "–", "in", "1s", "–"], "{text}");
+        assert!(text.ends_with("1000 deliveries wait, 3/s arrive. Nothing was changed."), "{text}");
+    }
+}

@@ -1,0 +1,94 @@
+//! `weir status`: the processes, the store, the queue and the backlog of an installation.
+
+use weir_api_types::{Backend, InstallationStatus, Overview, Process, QueueDepths};
+use weir_core::Timestamp;
+
+use super::{Call, client::Fields, overview, settings};
+use crate::commands::output::{
+    Screen,
+    table::{Cell, Column, Table},
+    texts::{NONE, age, or_none},
+};
+
+pub(super) const PATH: [&str; 2] = ["v1", "status"];
+
+pub(super) async fn run(call: &Call) -> anyhow::Result<()> {
+    let answer = call.client.get(&PATH, &Fields::new()).await?;
+    if call.json {
+        return call.print(&answer, |_: InstallationStatus| String::new());
+    }
+    let query = Fields::from_iter([("limit".to_owned(), 1.into())]);
+    // While the store is away there is no overview.
+    let overview = call.client.get(&overview::PATH, &query).await.and_then(|answer| answer.read::<Overview>()).ok();
+    call.print(&answer, |status| text(&status, overview.as_ref(), call.screen))
+}
+
+fn text(status: &InstallationStatus, overview: Option<&Overview>, screen: Screen) -> String {
+    let mut lines = vec![("store", backend(&status.store)), ("queue", backend(&status.queue))];
+    if let Some(depths) = &status.queue_depths {
+        let QueueDepths { jobs, ready, queued, in_flight, .. } = depths;
+        lines.push(("queued", format!("{jobs} jobs, {ready} untaken, {queued} without a slot, {in_flight} in flight")));
+    }
+    lines.extend(overview.map(|overview| ("backlog", overview::totals_text(&overview.totals))));
+    let heading = format!("Weir {} at {}", status.version, status.as_of);
+    let processes = match &status.processes {
+        None => "The processes are unknown while the store cannot be reached.".to_owned(),
+        Some(processes) => table().with(processes.iter().map(|process| row(process, status.as_of))).render(screen),
+    };
+    format!("{heading}\n{}\n\n{processes}", settings::render(&lines, screen))
+}
+
+fn backend(backend: &Backend) -> String {
+    match (backend.is_reachable, backend.answered_in_ms) {
+        (true, Some(ms)) => format!("{}, answers in {ms:.1} ms", backend.kind),
+        (true, None) => backend.kind.clone(),
+        (false, _) => format!("{}, DOES NOT ANSWER", backend.kind),
+    }
+}
+
+pub(super) fn table() -> Table<5> {
+    Table::new([
+        Column::number("process"),
+        Column::text("role"),
+        Column::text("host").flexible(),
+        Column::text("version"),
+        Column::number("up for"),
+    ])
+}
+
+pub(super) fn row(process: &Process, now: Timestamp) -> [Cell; 5] {
+    [
+        process.id.into(),
+        or_none(process.role.as_deref()).into(),
+        or_none(process.host.as_deref()).into(),
+        or_none(process.version.as_deref()).into(),
+        process.started_at.map_or_else(|| NONE.to_owned(), |at| age(at, now)).into(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_state_fits_a_terminal_and_says_what_is_away() {
+        let status = json!({
+            "as_of": "2026-11-26T04:30:00.000Z", "version": "0.1.0",
+            "store": {"kind": "postgres", "is_reachable": true, "answered_in_ms": 1.26},
+            "queue": {"kind": "redis", "is_reachable": false, "answered_in_ms": null},
+            "queue_depths": null,
+            "processes": [{
+                "id": 7, "role": "worker", "version": "0.1.0", "host": "a-pod-with-a-very-long-name-as-kubernetes-makes-them-for-every-replica-set",
+                "started_at": "2026-11-26T04:00:00.000Z",
+            }],
+        });
+        let screen = Screen { width: Some(80), ..Screen::PLAIN };
+        let text = text(&serde_json::from_value(status).unwrap(), None, screen);
+        for part in ["postgres, answers in 1.3 ms", "redis, DOES NOT ANSWER", "worker", "30m"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+}

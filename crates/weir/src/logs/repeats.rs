@@ -1,0 +1,112 @@
+//! Bounds repeated warnings and errors: a few a minute from each place of the code, and a count of the others. A fault that
+//! lasts would otherwise fill the disk, and hide the lines that matter.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::{Metadata, callsite::Identifier};
+
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// The lines of each place of the code. There are as many places as the code has, so the map is bounded.
+#[derive(Debug, Default)]
+pub(super) struct Repeats(Mutex<HashMap<Identifier, Place>>);
+
+#[derive(Debug)]
+struct Place {
+    /// The module and the line, for people.
+    name: String,
+    since: Instant,
+    written: u32,
+    suppressed: u64,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// So many lines of the last minute were not written.
+    Write {
+        suppressed: u64,
+    },
+    Suppress,
+}
+
+impl Repeats {
+    /// A few, so that several destinations or requests show that more than one is concerned.
+    pub(super) const PER_MINUTE: u32 = 5;
+
+    pub(super) fn judge(&self, metadata: &'static Metadata<'static>) -> Verdict {
+        let place = || format!("{}:{}", metadata.target(), metadata.line().unwrap_or_default());
+        self.judge_at(metadata.callsite(), place, Instant::now())
+    }
+
+    fn judge_at(&self, place: Identifier, name: impl FnOnce() -> String, now: Instant) -> Verdict {
+        let mut places = self.0.lock();
+        let place =
+            places.entry(place).or_insert_with(|| Place { name: name(), since: now, written: 0, suppressed: 0 });
+        if now.duration_since(place.since) >= WINDOW {
+            (place.since, place.written) = (now, 0);
+        }
+        if place.written == Self::PER_MINUTE {
+            place.suppressed += 1;
+            return Verdict::Suppress;
+        }
+        place.written += 1;
+        Verdict::Write { suppressed: std::mem::take(&mut place.suppressed) }
+    }
+
+    /// The places with lines that were not written, and that wrote nothing since: their counts would be lost.
+    pub(super) fn ended(&self) -> Vec<(String, u64)> {
+        self.ended_at(Instant::now())
+    }
+
+    fn ended_at(&self, now: Instant) -> Vec<(String, u64)> {
+        let mut places = self.0.lock();
+        let ended =
+            places.values_mut().filter(|place| place.suppressed > 0 && now.duration_since(place.since) >= WINDOW);
+        ended.map(|place| (place.name.clone(), std::mem::take(&mut place.suppressed))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{Callsite, Metadata, subscriber::Interest};
+
+    use super::*;
+
+    struct Here;
+
+    impl Callsite for Here {
+        fn set_interest(&self, _: Interest) {}
+
+        fn metadata(&self) -> &Metadata<'_> {
+            unreachable!("nothing asks for it")
+        }
+    }
+
+    static HERE: Here = Here;
+
+    #[test]
+    fn a_few_lines_a_minute_are_written_and_the_others_are_counted() {
+        let (repeats, start) = (Repeats::default(), Instant::now());
+        let judge = |seconds| {
+            let at = start + Duration::from_secs(seconds);
+            repeats.judge_at(Identifier(&HERE), || "here".to_owned(), at)
+        };
+        for _ in 0..Repeats::PER_MINUTE {
+            assert_eq!(judge(0), Verdict::Write { suppressed: 0 });
+        }
+        for second in 1..60 {
+            assert_eq!(judge(second), Verdict::Suppress);
+        }
+        assert_eq!(judge(60), Verdict::Write { suppressed: 59 });
+        assert_eq!(judge(61), Verdict::Write { suppressed: 0 });
+        for _ in 0..10 {
+            judge(62);
+        }
+        let ended = |seconds| repeats.ended_at(start + Duration::from_secs(seconds));
+        assert_eq!(ended(119), [], "the next line may still say it");
+        assert_eq!(ended(120), [("here".to_owned(), 7)]);
+        assert_eq!(ended(180), []);
+    }
+}
