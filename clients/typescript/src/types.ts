@@ -269,9 +269,13 @@ export interface EventDetail extends Event {
 
 /** What keeps a due delivery from being sent; `until` is null for a pause. */
 export interface WaitsFor {
-  reason: "pause" | "hold" | "breaker";
+  reason: "pause" | "hold" | "breaker" | "order" | "due" | "turn";
   until: string | null;
   detail: string | null;
+  /** Who paused the destination. */
+  by: string | null;
+  /** Only of `turn`: how many deliveries are sent before it. */
+  ahead: { value: number; capped: boolean } | null;
 }
 
 export interface Delivery {
@@ -283,6 +287,8 @@ export interface Delivery {
   attempt_count: number;
   next_attempt_at: string | null;
   waits_for: WaitsFor | null;
+  /** When it is expected to be sent; null if nobody can say. */
+  expected_at: string | null;
   expires_at: string | null;
   created_at: string;
   updated_at: string;

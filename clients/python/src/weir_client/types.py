@@ -300,12 +300,21 @@ class AcceptedEvent(TypedDict):
     duplicate: bool
 
 
-class WaitsFor(TypedDict):
-    """What keeps a due delivery from being sent; `until` is None for a pause."""
+class Ahead(TypedDict):
+    """How many deliveries are sent before one; there may be more if it is capped."""
 
-    reason: Literal["pause", "hold", "breaker"]
+    value: int
+    capped: bool
+
+
+class WaitsFor(TypedDict):
+    """Why a waiting delivery is not sent yet; `by` is who paused, `ahead` only of `turn`."""
+
+    reason: Literal["pause", "hold", "breaker", "order", "due", "turn"]
     until: str | None
     detail: str | None
+    by: str | None
+    ahead: Ahead | None
 
 
 class Delivery(TypedDict):
@@ -317,6 +326,7 @@ class Delivery(TypedDict):
     attempt_count: int
     next_attempt_at: str | None
     waits_for: WaitsFor | None
+    expected_at: str | None
     expires_at: str | None
     created_at: str
     updated_at: str

@@ -11,7 +11,7 @@ use weir_store::{DestinationCounts, StateCounts};
 use super::destinations;
 use crate::{
     auth::Caller,
-    figures::{Figures, Measured, millis},
+    figures::{Figures, Measured, flood_began, millis, per_second},
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
     state::{Api, ApiState},
@@ -19,8 +19,10 @@ use crate::{
 
 /// The time over which sends are measured.
 const SENDS: Duration = Duration::from_secs(10);
-/// The two halves of the time over which arrivals are measured.
-const ARRIVALS_HALF: Duration = Duration::from_secs(30);
+/// The time over which arrivals are measured, in two halves; it is shorter in the first minute of a flood. A batch that
+/// takes a few seconds is no inflow that goes on, so it is never shorter than this.
+const ARRIVALS: Duration = Duration::from_secs(60);
+const ARRIVALS_SHORTEST: Duration = Duration::from_secs(10);
 /// The time over which answer times are measured.
 const ANSWERS: Duration = Duration::from_secs(5 * 60);
 
@@ -51,12 +53,14 @@ pub(crate) async fn measure(
     now: Timestamp,
 ) -> ApiResult<Measured> {
     let (store, id) = (&api.store, destination.id);
-    let newer = store.recent_arrivals(id, now, ARRIVALS_HALF).await?;
-    let both = store.recent_arrivals(id, now, ARRIVALS_HALF * 2).await?;
+    let arrivals = store.recent_arrivals(id, now, ARRIVALS).await?;
+    let began = flood_began(arrivals.count, arrivals.first_at, now.before(ARRIVALS));
+    let half = now.since(began).max(ARRIVALS_SHORTEST) / 2;
+    let newer = store.recent_arrivals(id, now, half).await?;
     let sends = store.recent_sends(id, now, SENDS).await?;
     let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
     let latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
-    let per_s = |arrivals: u64| arrivals as f64 / ARRIVALS_HALF.as_secs_f64();
+    let per_s = |arrivals: u64| arrivals as f64 / half.as_secs_f64();
     let mut counts = StateCounts::default();
     counts.add(DeliveryState::Pending, counted.pending);
     counts.add(DeliveryState::Retrying, counted.retrying);
@@ -65,9 +69,9 @@ pub(crate) async fn measure(
         counts,
         oldest_at: counted.oldest_created_at,
         achieved_per_s: sends as f64 / SENDS.as_secs_f64(),
-        arrivals_per_s: per_s(both) / 2.0,
-        older_arrivals_per_s: per_s(both.saturating_sub(newer)),
-        newer_arrivals_per_s: per_s(newer),
+        arrivals_per_s: per_second(arrivals.count, began, now),
+        older_arrivals_per_s: per_s(arrivals.count.saturating_sub(newer.count)),
+        newer_arrivals_per_s: per_s(newer.count),
         last_sent_at,
         answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
         refusals: None,
