@@ -199,6 +199,13 @@ export interface HistoryBucket {
   arrivals: number;
   backlog: number;
   max_window: { period: Period; sends: number; limit: number }[];
+  errors: ErrorCount[];
+}
+
+/** How often an error occurred: a status, or the error in one word. */
+export interface ErrorCount {
+  error: string;
+  count: number;
 }
 
 export interface DestinationHistory {
@@ -207,6 +214,9 @@ export interface DestinationHistory {
   to: string;
   data: HistoryBucket[];
   windows_left_out: Period[];
+  errors_left_out: boolean;
+  /** Answer times in milliseconds, by the minute or the hour. */
+  latencies: { at: string; step_s: number; p50: number; p95: number }[];
   limit_changes: { at: string; rate_limits: Required<RateLimit>[]; min_interval_ms: number | null }[];
 }
 

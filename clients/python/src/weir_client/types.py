@@ -215,6 +215,22 @@ class MaxWindow(TypedDict):
     limit: int
 
 
+class ErrorCount(TypedDict):
+    """How often an error occurred: a status, or the error in one word."""
+
+    error: str
+    count: int
+
+
+class HistoryLatency(TypedDict):
+    """Answer times in milliseconds, by the minute or the hour."""
+
+    at: str
+    step_s: int
+    p50: float
+    p95: float
+
+
 class HistoryBucket(TypedDict):
     at: str
     sends: int
@@ -223,6 +239,7 @@ class HistoryBucket(TypedDict):
     arrivals: int
     backlog: int
     max_window: list[MaxWindow]
+    errors: list[ErrorCount]
 
 
 class LimitChange(TypedDict):
@@ -238,6 +255,8 @@ class DestinationHistory(TypedDict):
     to: str
     data: list[HistoryBucket]
     windows_left_out: list[Period]
+    errors_left_out: bool
+    latencies: list[HistoryLatency]
     limit_changes: list[LimitChange]
 
 

@@ -8,8 +8,8 @@ use std::{collections::HashMap, time::Duration};
 
 use weir_api_types as types;
 use weir_core::{
-    DeliveryId, Destination, DestinationId, Timestamp, activity::Action, delivery::Delivery, preview::Forecast,
-    replay_share::MIN_SHARE_DIVISOR,
+    DeliveryId, Destination, DestinationId, Timestamp, access::Actor, activity::Action, delivery::Delivery,
+    preview::Forecast, replay_share::MIN_SHARE_DIVISOR,
 };
 use weir_store::{ActivityFilter, PLACES_LOOKED_AT, PageRequest, Place, Places};
 
@@ -59,7 +59,8 @@ async fn paused_by(api: &ApiState, id: DestinationId) -> ApiResult<Option<String
         let after = activity.after.as_ref().and_then(|after| after.get("paused")).and_then(serde_json::Value::as_bool);
         activity.action == Action::DestinationPaused || after == Some(true)
     });
-    Ok(paused.map(|activity| activity.origin.actor.name().to_owned()))
+    let actor = paused.map(|activity| activity.origin.actor);
+    Ok(actor.filter(|actor| *actor != Actor::Anonymous).map(|actor| actor.name().to_owned()))
 }
 
 fn waits(reason: &str, until: Option<Timestamp>, detail: Option<String>) -> types::WaitsFor {
