@@ -165,8 +165,7 @@ pub(crate) const RECENT_SENDS: &str =
     "SELECT count(*) FROM attempts WHERE destination_id = $1 AND sent_at > $2 AND sent_at <= $3";
 
 /// Ids begin with the time of the event.
-pub(crate) const RECENT_ARRIVALS: &str =
-    "SELECT count(*), (
+pub(crate) const RECENT_ARRIVALS: &str = "SELECT count(*), (
         SELECT id FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT 1
     ) FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3";
 

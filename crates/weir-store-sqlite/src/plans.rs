@@ -123,7 +123,11 @@ fn reads_use_their_indexes() {
     let connection = database();
     for (name, sql, index) in [
         ("waiting by state", WAITING_BY_STATE, "USING COVERING INDEX deliveries_due (destination_id=?)"),
-        ("live due", LIVE_DUE, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=? AND next_attempt_at<?)"),
+        (
+            "live due",
+            LIVE_DUE,
+            "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=? AND next_attempt_at<?)",
+        ),
         ("oldest in flight", OLDEST_IN_FLIGHT, "USING COVERING INDEX deliveries_claimed (destination_id=?)"),
         ("abandoned claims", ABANDONED, "USING INDEX deliveries_claimed"),
         ("recent sends", RECENT_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),

@@ -5,8 +5,8 @@ use std::{collections::HashMap, time::Duration};
 use async_trait::async_trait;
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
-    ExpiringTable, FOLDED_AT_ONCE, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET, TrafficHistory,
-    TrafficLog, added_traffic,
+    ExpiringTable, FOLDED_AT_ONCE, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET,
+    TrafficHistory, TrafficLog, added_traffic,
     rows::{self, Row as _},
     summed_traffic, traffic_columns, traffic_of_changes,
 };

@@ -73,8 +73,8 @@ pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
-    Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch, Destinations,
-    EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
+    Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
+    Destinations, EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
 };
 pub use directory::{Directory, TenantDestinations};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};

@@ -75,13 +75,7 @@ fn raised(limits: &RateLimits, limit: RateLimit, value: u32) -> Option<RateLimit
     Some(raised.with_min_interval(limits.min_interval()))
 }
 
-fn view(
-    measured: &Measured,
-    setting: &str,
-    value: u32,
-    period: Option<&str>,
-    forecast: &Forecast,
-) -> types::Advice {
+fn view(measured: &Measured, setting: &str, value: u32, period: Option<&str>, forecast: &Forecast) -> types::Advice {
     let drain = measured.drain(forecast);
     types::Advice {
         setting: setting.to_owned(),

@@ -7,7 +7,7 @@ use std::{cmp::Reverse, collections::HashMap, time::Duration};
 
 use weir_api_types as types;
 use weir_core::{DeliveryState, DestinationId, delivery::Delivery};
-use weir_store::{DeliveryFilter, DeliveryDetail, ListOrder, PageRequest};
+use weir_store::{DeliveryDetail, DeliveryFilter, ListOrder, PageRequest};
 
 use crate::{problem::ApiResult, state::ApiState};
 
@@ -30,7 +30,8 @@ pub(crate) async fn recent(
         (&retrying, ListOrder::Oldest),
         (&[DeliveryState::Dead, DeliveryState::Failed], ListOrder::Newest),
     ] {
-        let filter = DeliveryFilter { destination_id: Some(id), states: states.to_vec(), order, ..DeliveryFilter::default() };
+        let filter =
+            DeliveryFilter { destination_id: Some(id), states: states.to_vec(), order, ..DeliveryFilter::default() };
         let page = api.store.list_deliveries(&filter, PageRequest { before: None, limit: LOOKED_AT }).await?;
         failed.extend(page.rows.into_iter().map(|delivery| (delivery.id, delivery)));
     }

@@ -89,5 +89,8 @@ async fn what_is_accepted_says_what_it_waits_for() {
     assert_eq!(replay["waits_for"], expected, "{replay}");
     server.patch(&format!("/v1/destinations/{id}"), &json!({"paused": true})).await.expect(StatusCode::OK);
     let accepted = server.post(&retry, "").await.expect(StatusCode::ACCEPTED);
-    assert_eq!(accepted["waits_for"], json!({"reason": "pause", "until": null, "detail": null, "by": null, "ahead": null}));
+    assert_eq!(
+        accepted["waits_for"],
+        json!({"reason": "pause", "until": null, "detail": null, "by": null, "ahead": null})
+    );
 }

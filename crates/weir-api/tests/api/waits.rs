@@ -51,7 +51,10 @@ async fn a_delivery_says_how_many_are_ahead_of_it_and_when_it_is_sent() {
     let listed = server.waiting(&format!("destination={id}")).await;
     for (ahead, delivery) in listed.iter().enumerate() {
         let waits_for = &delivery["waits_for"];
-        assert_eq!((&waits_for["reason"], &waits_for["ahead"]), (&json!("turn"), &json!({"value": ahead, "capped": false})));
+        assert_eq!(
+            (&waits_for["reason"], &waits_for["ahead"]),
+            (&json!("turn"), &json!({"value": ahead, "capped": false}))
+        );
         assert_eq!(seconds_from(now, &delivery["expected_at"]), ahead as u64, "{delivery}");
         let path = format!("/v1/deliveries/{}", delivery["id"].as_str().unwrap());
         let shown = server.get(&path).await.expect(StatusCode::OK);
@@ -183,7 +186,10 @@ async fn a_limit_is_advised_with_what_raising_it_would_do() {
     let overview = server.get(&format!("/v1/destinations/{id}/overview")).await.expect(StatusCode::OK);
     assert_eq!((&overview["reason"], &overview["binding"]["period"]), (&json!("limit"), &json!("minute")));
     let advice = &overview["advice"];
-    assert_eq!((&advice["setting"], &advice["value"], &advice["period"]), (&json!("limit"), &json!(120), &json!("minute")));
+    assert_eq!(
+        (&advice["setting"], &advice["value"], &advice["period"]),
+        (&json!("limit"), &json!(120), &json!("minute"))
+    );
     assert_eq!(advice["effective_per_s"], 1.997);
     let (now, then) = (overview["drain_eta_s"].as_f64().unwrap(), advice["drain_eta_s"].as_f64().unwrap());
     assert!(then < now * 0.6, "{now} s, {then} s");

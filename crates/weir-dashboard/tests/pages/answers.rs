@@ -15,9 +15,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["overview"]) => of::<types::Overview>(overview(), changes),
         (_, ["destinations", _]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "release"]) => of::<types::Destination>(destination(), changes),
-        (_, ["destinations", _, "overview"]) => {
-            of::<types::DestinationOverview>(with(row(), explained()), changes)
-        }
+        (_, ["destinations", _, "overview"]) => of::<types::DestinationOverview>(with(row(), explained()), changes),
         (_, ["destinations", _, "health"]) => of::<types::DestinationHealth>(health(), changes),
         (_, ["destinations", _, "history"]) => of::<types::History>(history(), changes),
         (_, ["destinations", _, "audit"]) => of::<types::Audit>(audit(), changes),
@@ -154,8 +152,7 @@ fn health() -> Value {
 }
 
 fn history() -> Value {
-    let bucket =
-        json!({"at": AT, "sends": 0, "delivered": 0, "failed": 0, "arrivals": 0, "backlog": 0, "max_window": [{}],
+    let bucket = json!({"at": AT, "sends": 0, "delivered": 0, "failed": 0, "arrivals": 0, "backlog": 0, "max_window": [{}],
         "errors": [{"error": "503", "count": 1}]});
     let change = json!({"at": AT, "rate_limits": [limit()]});
     let latency = json!({"at": AT, "step_s": 60, "p50": 1.0, "p95": 1.0});

@@ -71,9 +71,9 @@ extend! {
         }
 
         fn chart_of(&self, title: &str, windows: &[&'static str], has_all: bool) -> Chart {
-            // A legend is the same for all limits, so only the first has it.
+            // The legend is the same for all limits, so it is shown once.
             let mut panels: Vec<Panel> =
-                windows.iter().enumerate().map(|(nth, period)| self.windows(period, nth == 0)).collect();
+                windows.iter().enumerate().map(|(nth, period)| self.windows(period, has_all && nth == 0)).collect();
             if has_all {
                 panels.push(self.traffic());
                 panels.push(self.outcomes());

@@ -122,7 +122,7 @@ impl Live {
 
     /// Why the destination does not send faster, in a sentence or two.
     fn why(&self) -> String {
-        let DestinationOverview { row, answer_time_ms, waits_for, .. } = &self.state;
+        let DestinationOverview { row, waits_for, .. } = &self.state;
         let because = waits_for.as_ref().and_then(|waits_for| waits_for.detail.as_ref());
         let because = because.map(|detail| format!(": {detail}")).unwrap_or_default();
         match row.reason.as_deref() {
@@ -135,11 +135,10 @@ impl Live {
             },
             Some("slow") => {
                 let places = self.head.destination.settings.max_in_flight.count();
-                match answer_time_ms {
-                    Some(ms) => format!(
-                        "The receiver takes {} to answer. With {places} in flight at one time (max_in_flight), that is at most \
+                match self.answer_time() {
+                    Some(time) => format!(
+                        "The receiver takes {time} to answer. With {places} in flight at one time (max_in_flight), that is at most \
                          {}.",
-                        Seconds(ms / 1_000.0),
                         row.effective_per_s.unwrap_or_default().per_s()
                     ),
                     None => format!("The receiver does not answer: all {places} places of max_in_flight are taken."),
@@ -150,6 +149,7 @@ impl Live {
             Some("breaker") => format!("The breaker is open because the receiver fails{because}."),
             Some("paused") => format!("{}. Deliveries wait.", self.paused()),
             Some("ordered") => "Deliveries wait for an earlier one with the same ordering key.".to_owned(),
+            _ if row.backlog > 0 => "What waits is not due yet.".to_owned(),
             _ => "Nothing waits. Every delivery is sent at once.".to_owned(),
         }
     }
@@ -163,6 +163,10 @@ impl Live {
             (None, Some(by)) => format!("Paused by {by}"),
             (None, None) => "It is paused".to_owned(),
         }
+    }
+
+    fn answer_time(&self) -> Option<Seconds> {
+        self.state.answer_time_ms.map(|ms| Seconds(ms / 1_000.0))
     }
 
     /// What another setting would do.

@@ -87,7 +87,8 @@ pub(super) fn waits_for(waits_for: &WaitsFor) -> String {
 /// What an accepted delivery or replay waits for, in a line of its own; empty if it waits for nothing.
 pub(super) fn waits(found: Option<&WaitsFor>) -> String {
     // One that is sent at once waits for nothing worth a line.
-    let is_next = |found: &&WaitsFor| found.reason == "turn" && found.ahead.as_ref().is_none_or(|ahead| ahead.value == 0);
+    let is_next =
+        |found: &&WaitsFor| found.reason == "turn" && found.ahead.as_ref().is_none_or(|ahead| ahead.value == 0);
     let found = found.filter(|found| !is_next(found));
     found.map(|found| format!("\nIt waits for {}", waits_for(found))).unwrap_or_default()
 }
