@@ -57,10 +57,26 @@ pub(crate) async fn measure(
     let began = flood_began(arrivals.count, arrivals.first_at, now.before(ARRIVALS));
     let half = now.since(began).max(ARRIVALS_SHORTEST) / 2;
     let newer = store.recent_arrivals(id, now, half).await?;
+    let per_s = |arrivals: u64| arrivals as f64 / half.as_secs_f64();
+    Ok(Measured {
+        arrivals_per_s: per_second(arrivals.count, began, now),
+        older_arrivals_per_s: per_s(arrivals.count.saturating_sub(newer.count)),
+        newer_arrivals_per_s: per_s(newer.count),
+        ..measure_sends(api, destination, counted, now).await?
+    })
+}
+
+/// The same without the arrivals: enough to say when what waits is sent.
+pub(crate) async fn measure_sends(
+    api: &ApiState,
+    destination: &Destination,
+    counted: &DestinationCounts,
+    now: Timestamp,
+) -> ApiResult<Measured> {
+    let (store, id) = (&api.store, destination.id);
     let sends = store.recent_sends(id, now, SENDS).await?;
     let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
     let latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
-    let per_s = |arrivals: u64| arrivals as f64 / half.as_secs_f64();
     let mut counts = StateCounts::default();
     counts.add(DeliveryState::Pending, counted.pending);
     counts.add(DeliveryState::Retrying, counted.retrying);
@@ -69,12 +85,9 @@ pub(crate) async fn measure(
         counts,
         oldest_at: counted.oldest_created_at,
         achieved_per_s: sends as f64 / SENDS.as_secs_f64(),
-        arrivals_per_s: per_second(arrivals.count, began, now),
-        older_arrivals_per_s: per_s(arrivals.count.saturating_sub(newer.count)),
-        newer_arrivals_per_s: per_s(newer.count),
         last_sent_at,
         answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
-        refusals: None,
+        ..Measured::default()
     })
 }
 
