@@ -35,7 +35,7 @@ pub use self::{
     destinations::{Value, destination, destination_values, limit_change},
     events::{body, event, known_event},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
-    traffic::{histogram, traffic_and_last_success, traffic_at, traffic_of_destination},
+    traffic::{histogram, latency, recent_traffic, traffic_and_last_success, traffic_at},
 };
 use crate::{Arrivals, DueDestination, MessageGroup, Place, SendHistory};
 
