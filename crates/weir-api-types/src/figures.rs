@@ -105,8 +105,8 @@ pub struct DestinationOverview {
     pub as_of: Timestamp,
     #[serde(flatten)]
     pub row: OverviewRow,
-    /// How long the receiver takes to answer: on average over five minutes, or, while `max_in_flight` is reached below the
-    /// limit, by the rate of the answers. Null without recent answers.
+    /// How long the receiver takes to answer, on average over the last minute or two, or over five if it answered little.
+    /// While `max_in_flight` is reached without an answer yet, by the rate of the sends. Null if it is not known.
     #[schema(example = 1_250.0)]
     pub answer_time_ms: Option<f64>,
     /// What keeps the destination from being sent to: a pause, a hold or a breaker.

@@ -106,14 +106,12 @@ pub(crate) fn per_second(n: u64, from: Timestamp, to: Timestamp) -> f64 {
 }
 
 impl Measured {
-    /// The time from a send to its answer. While all places of `max_in_flight` are taken below the limit, a send starts
-    /// when an answer comes, so the rate of the sends says how long answers take (Little's law). That follows a change at
-    /// once, and is known where answer times are not measured.
+    /// The time from a send to its answer. Where it is not measured, but all places of `max_in_flight` are taken below the
+    /// limit, a send starts when an answer comes: so the rate of the sends tells it (Little's law).
     fn answer_time(&self, settings: &Settings) -> Option<Duration> {
-        if self.is_full(settings) && !self.is_at_limit(settings) && self.achieved_per_s > 0.0 {
-            return Some(Duration::from_secs_f64(f64::from(settings.max_in_flight) / self.achieved_per_s));
-        }
-        self.answer_time
+        let tells = self.is_full(settings) && !self.is_at_limit(settings) && self.achieved_per_s > 0.0;
+        let told = || Duration::from_secs_f64(f64::from(settings.max_in_flight) / self.achieved_per_s);
+        self.answer_time.or_else(|| tells.then(told))
     }
 
     /// Whether all places of `max_in_flight` are taken.

@@ -76,12 +76,12 @@ pub(crate) static PLACES: Batch = Batch::new(
     sql! {"SELECT id, is_replay, ahead FROM (
         SELECT id, 0 AS is_replay, row_number() OVER (ORDER BY next_attempt_at, id) - 1 AS ahead FROM (
             SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = ?1 AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?2
+            WHERE destination_id = ? AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
         )
         UNION ALL
         SELECT id, 1, row_number() OVER (ORDER BY next_attempt_at, id) - 1 FROM (
             SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
-            WHERE destination_id = ?1 AND is_replay = 1 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?2
+            WHERE destination_id = ? AND is_replay = 1 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
         )
     ) WHERE id IN ("},
     "?",
@@ -160,8 +160,8 @@ impl Counters for SqliteStore {
         let mut places = Places::default();
         for part in deliveries.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(2 + size);
-            values.blob(id.as_bytes()).int(most);
+            let mut values = Values::with_capacity(4 + size);
+            values.blob(id.as_bytes()).int(most).blob(id.as_bytes()).int(most);
             for delivery in part {
                 values.blob(delivery.as_bytes());
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{DeliveryState, Destination, Timestamp};
-use weir_store::{DestinationCounts, StateCounts};
+use weir_store::{DestinationCounts, MINUTE, StateCounts};
 
 use super::destinations;
 use crate::{
@@ -23,8 +23,11 @@ const SENDS: Duration = Duration::from_secs(10);
 /// takes a few seconds is no inflow that goes on, so it is never shorter than this.
 const ARRIVALS: Duration = Duration::from_secs(60);
 const ARRIVALS_SHORTEST: Duration = Duration::from_secs(10);
-/// The time over which answer times are measured.
-const ANSWERS: Duration = Duration::from_secs(5 * 60);
+/// The time over which answer times are measured, rounded to minutes: a short one, so that a change shows soon, or a longer
+/// one if there were only a few answers.
+const ANSWERS: Duration = MINUTE;
+const FEW_ANSWERS: u64 = 20;
+const ANSWERS_IF_FEW: Duration = Duration::from_secs(5 * 60);
 
 /// Show a destination's backlog
 #[utoipa::path(
@@ -76,7 +79,10 @@ pub(crate) async fn measure_sends(
     let (store, id) = (&api.store, destination.id);
     let sends = store.recent_sends(id, now, SENDS).await?;
     let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
-    let latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
+    let mut latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
+    if latencies.total() < FEW_ANSWERS {
+        latencies = store.health(id, now.before(ANSWERS_IF_FEW)).await?.latencies;
+    }
     let mut counts = StateCounts::default();
     counts.add(DeliveryState::Pending, counted.pending);
     counts.add(DeliveryState::Retrying, counted.retrying);

@@ -97,8 +97,8 @@ async fn a_delivery_waits_for_its_retry_or_for_an_earlier_one_of_its_key() {
     server.settle(&claimed[0], 503, Verdict::Retry { at: retry_at }).await;
     let listed = server.waiting(&format!("destination={id}")).await;
     let [head, behind] = &listed[..] else { panic!("{listed:?}") };
-    assert_eq!((&head["waits_for"]["reason"], at(&head["waits_for"]["until"])), (&json!("due"), retry_at));
-    assert_eq!(at(&head["expected_at"]), retry_at);
+    assert_eq!((&head["waits_for"]["reason"], &head["waits_for"]["until"]), (&json!("due"), &json!(retry_at)));
+    assert_eq!(head["expected_at"], json!(retry_at));
     assert_eq!((&behind["waits_for"]["reason"], &behind["expected_at"]), (&json!("order"), &Value::Null));
 }
 
@@ -160,16 +160,18 @@ async fn a_slow_receiver_is_advised_to_take_more_at_one_time_and_the_preview_agr
     let claimed = server.claim(&id).await;
     for delivery in &claimed[..20] {
         server.clock.advance(Duration::from_millis(500));
-        server.settle(delivery, 200, Verdict::Delivered).await;
+        server.settle_after(delivery, 200, Verdict::Delivered, 1_000).await;
     }
     let overview = server.get(&format!("/v1/destinations/{id}/overview")).await.expect(StatusCode::OK);
-    assert_eq!((&overview["reason"], &overview["effective_per_s"]), (&json!("slow"), &json!(2.0)), "{overview}");
-    assert_eq!(overview["answer_time_ms"], 1_000.0);
+    assert_eq!(overview["reason"], "slow", "{overview}");
+    // Known to within a tenth.
+    let near = |value: &Value, expected: f64| value.as_f64().is_some_and(|value| (value / expected - 1.0).abs() < 0.1);
+    assert!(near(&overview["effective_per_s"], 2.0) && near(&overview["answer_time_ms"], 1_000.0), "{overview}");
     let advice = &overview["advice"];
-    assert_eq!((&advice["setting"], &advice["value"]), (&json!("max_in_flight"), &json!(13)), "{advice}");
+    assert!(advice["setting"] == "max_in_flight" && near(&advice["value"], 12.5), "{advice}");
     assert_eq!(advice["binding"], json!({"limit": 10, "period": "second"}), "then the limit binds");
     let path = format!("/v1/destinations/{id}/preview");
-    let preview = server.post(&path, json!({"max_in_flight": 13})).await.expect(StatusCode::OK);
+    let preview = server.post(&path, json!({"max_in_flight": advice["value"]})).await.expect(StatusCode::OK);
     assert_eq!(preview["now"]["effective_per_s"], overview["effective_per_s"]);
     assert_eq!(preview["effective_per_s"], advice["effective_per_s"]);
     let row = server.get("/v1/overview").await.expect(StatusCode::OK)["data"][0].clone();

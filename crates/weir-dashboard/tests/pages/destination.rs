@@ -120,7 +120,7 @@ async fn an_open_breaker_shows_its_last_failure_and_the_mix_of_errors() {
         "The breaker is open because the receiver fails: 10 failures in a row.",
         "The next probe is sent at <time datetime=\"2025-11-21T07:30:12.000Z\"",
         "<a href=\"/deliveries/dlv_9#attempt-3\">HTTP 503</a>",
-        "<code>&#60;script&#62;",
+        "<code>&#34;&#39;&#62;&#60;script&#62;",
         "Of the last failures: 503 × 12, timeout × 3.",
     ]);
 }
