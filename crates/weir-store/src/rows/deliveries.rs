@@ -147,7 +147,7 @@ pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
     let outcome = row.outcome(4)?;
     let delivered = if outcome == AttemptOutcome::Delivered { Some((row.time(5)?, answered_at)) } else { None };
     let is_refused = row.flag(6)?;
-    let status_code = row.optional_int(7)?.map(u16::try_from).transpose().map_err(|_| Corrupt("a status"))?;
+    let status_code = status_code(row, 7)?;
     let error_kind = ErrorKind::of(outcome, row.optional_failure(8)?, status_code);
     let is_unknown = outcome == AttemptOutcome::Unknown;
     Ok(SendRecord { position, delivered, is_unknown, is_refused, status_code, error_kind })
