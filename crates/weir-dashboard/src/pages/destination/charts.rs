@@ -81,6 +81,11 @@ extend! {
                 panels.extend(self.errors());
                 panels.push(self.backlog());
             }
+            // All panels have the same axis of times; the last one names it.
+            if let Some(Panel { content: Content::Plot(plot), .. }) = panels.last_mut() {
+                let day: String = self.from.to_string().chars().take(10).collect();
+                plot.x = self.time_axis().named(format!("{day} UTC"));
+            }
             let values = Values { x: self.time_axis(), stretches: self.stretches() };
             Chart { width: WIDTH, title: title.to_owned(), legend: Vec::new(), panels, values: Some(values) }
         }
@@ -234,8 +239,7 @@ extend! {
         }
 
         fn time_axis(&self) -> Axis {
-            let day: String = self.from.to_string().chars().take(10).collect();
-            Axis::times(self.from.as_millis(), self.to.as_millis()).named(format!("{day} UTC"))
+            Axis::times(self.from.as_millis(), self.to.as_millis())
         }
 
         /// What the pointer shows, by stretches of one or more buckets.
