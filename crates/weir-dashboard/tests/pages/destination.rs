@@ -412,11 +412,15 @@ async fn the_backlog_lists_the_oldest_deliveries_with_their_problems() {
     due["expected_at"] = json!("2025-11-21T07:43:05.000Z");
     let mut paused = delivery.clone();
     (paused["id"], paused["waits_for"]) = (json!("dlv_3"), json!({"reason": "pause", "by": "olga"}));
-    api.on("GET", "/v1/deliveries", 200, json!({"data": [delivery, due, paused], "next_cursor": null}));
+    let mut broken = delivery.clone();
+    broken["id"] = json!("dlv_4");
+    broken["waits_for"] = json!({"reason": "breaker", "until": "2025-11-21T07:30:12.000Z"});
+    api.on("GET", "/v1/deliveries", 200, json!({"data": [delivery, due, paused, broken], "next_cursor": null}));
     let page = api.dashboard().get(&format!("{PAGE}/backlog")).await;
     page.has(&[
         "data-form=\"countdown\">at 07:43:05</time> <span class=\"under\">1,240 ahead</span></td>",
         "<span class=\"under\">paused by olga</span>",
+        "<span class=\"under\">breaker open, next probe <time datetime=\"2025-11-21T07:30:12.000Z\"",
     ]);
     page.has_not(&["07:29:00", ">now<"]);
     page.has(&[
