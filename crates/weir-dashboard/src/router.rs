@@ -92,6 +92,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/status", get(status::show)),
         ("/fragments/status", get(status::fragment)),
         ("/destinations/{id}/purge", get(purge::show).post(purge::purge)),
+        ("/fragments/jump", get(jump::names)),
     ]
 }
 

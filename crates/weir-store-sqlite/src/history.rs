@@ -43,6 +43,12 @@ impl History for SqliteStore {
         self.page_of_events(filter, page).await
     }
 
+    async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>> {
+        let mut values = Values::default();
+        values.int(most.into());
+        self.read(TENANTS_WITH_KEYS.to_owned(), values, |row| Ok(row.text(0)?)).await
+    }
+
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
         let Some(delivery) = self.delivery_row(id).await? else {
             return Ok(None);
@@ -84,6 +90,18 @@ impl History for SqliteStore {
         self.read("SELECT 1".to_owned(), Values::default(), |_| Ok(())).await.map(drop)
     }
 }
+
+/// From one tenant to the next in the index of the keys, however many keys each of them has.
+pub(crate) const TENANTS_WITH_KEYS: &str = "
+WITH RECURSIVE tenants (tenant) AS (
+    SELECT (SELECT tenant FROM events INDEXED BY events_idempotency
+        WHERE idempotency_key IS NOT NULL ORDER BY tenant LIMIT 1)
+    UNION ALL
+    SELECT (SELECT tenant FROM events INDEXED BY events_idempotency
+        WHERE idempotency_key IS NOT NULL AND tenant > last.tenant ORDER BY tenant LIMIT 1)
+    FROM tenants last WHERE last.tenant IS NOT NULL
+)
+SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT ?";
 
 /// The index ends with the primary key, so it is already in this order.
 pub(crate) const SENDS: &str = r#"

@@ -15,7 +15,7 @@ use crate::{
     counters::{OLDEST_IN_FLIGHT, OLDEST_WAITING},
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
     destinations::{RECENT_SENDS, WAITING_BY_STATE},
-    history::{SENDS, events_page, events_window_end},
+    history::{SENDS, TENANTS_WITH_KEYS, events_page, events_window_end},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
     message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY},
@@ -243,6 +243,9 @@ fn lists_of_events_read_one_index_without_sorting() {
     let by_key = EventFilter { idempotency_key: Some("order-1".to_owned()), ..by_tenant };
     let plan = plan(&connection, &events_page(&by_key, AFTER, None).0);
     assert!(plan.contains("events_idempotency (tenant=? AND idempotency_key=?)"), "{plan}");
+    let next_tenant = self::plan(&connection, TENANTS_WITH_KEYS);
+    assert!(next_tenant.contains("USING COVERING INDEX events_idempotency (tenant>?)"), "{next_tenant}");
+    assert!(!next_tenant.contains("TEMP B-TREE"), "{next_tenant}");
 }
 
 #[test]

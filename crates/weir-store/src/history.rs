@@ -83,6 +83,10 @@ pub trait History: Send + Sync {
     /// idempotency key is looked up.
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>>;
 
+    /// The tenants that have events with an idempotency key, in their order, at most `most`. No index has the keys of all
+    /// tenants, so a key is looked up in each of these. One probe of an index for each tenant.
+    async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>>;
+
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>>;
 
     /// Reads at most [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) deliveries, with any filter ([`DeliveryFilter::parts`]):

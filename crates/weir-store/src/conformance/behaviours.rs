@@ -165,6 +165,7 @@ macro_rules! store_conformance {
             a_count_examines_a_bounded_number_of_deliveries,
             failures_are_grouped,
             an_event_is_found_by_its_idempotency_key,
+            the_tenants_with_idempotency_keys_are_listed,
             a_page_of_filtered_events_reads_a_bounded_number_of_events,
             events_are_filtered_by_patterns_of_types,
             destinations_are_filtered_by_name_url_condition_and_text,

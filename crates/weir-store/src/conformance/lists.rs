@@ -105,6 +105,19 @@ pub async fn an_event_is_found_by_its_idempotency_key(subject: Subject) {
     }
 }
 
+pub async fn the_tenants_with_idempotency_keys_are_listed(subject: Subject) {
+    assert_eq!(subject.store.tenants_with_keys(9).await.expect("list"), Vec::<String>::new());
+    let of = |number, tenant: &str, key: Option<&str>| {
+        let keyed = Event { tenant: tenant.to_owned(), ..event(number) };
+        matched(Event { idempotency_key: key.map(str::to_owned), ..keyed })
+    };
+    let stored = [("b", Some("1")), ("a", Some("1")), ("none", None), ("b", Some("2")), ("B", Some("1"))];
+    let events = stored.iter().zip(1..).map(|((tenant, key), number)| of(number, tenant, *key));
+    subject.ingest(events.collect()).await;
+    assert_eq!(subject.store.tenants_with_keys(9).await.expect("list"), ["B", "a", "b"]);
+    assert_eq!(subject.store.tenants_with_keys(2).await.expect("list"), ["B", "a"]);
+}
+
 pub async fn a_page_of_filtered_events_reads_a_bounded_number_of_events(subject: Subject) {
     let rare = Event { event_type: "order.paid".to_owned(), ..event(1) };
     let alert = Event { event_type: "weir.breaker.opened".to_owned(), ..event(2) };
