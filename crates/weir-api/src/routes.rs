@@ -182,6 +182,7 @@ fn table() -> Vec<Route<Api>> {
         route(POST, "/v1/replays/{id}/cancel", Role(Operate), replays::cancel),
         route(GET, "/v1/alerts", Role(Read), alerts::show),
         route(PUT, "/v1/alerts", Role(Admin), alerts::set),
+        route(GET, "/v1/alerts/active", Role(Read), alerts::active).of(Work::HeavyRead),
         route(GET, "/v1/me", EveryKey, session::me),
         route(POST, "/v1/session", Open, session::create),
         route(DELETE, "/v1/session", Open, session::delete),

@@ -1,6 +1,8 @@
 //! The pages, one file each.
 
+mod active_alerts;
 pub(crate) mod activity;
+mod alert_texts;
 pub(crate) mod alerts;
 pub(crate) mod dead_letters;
 pub(crate) mod deliveries;

@@ -93,6 +93,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/fragments/status", get(status::fragment)),
         ("/destinations/{id}/purge", get(purge::show).post(purge::purge)),
         ("/fragments/jump", get(jump::names)),
+        ("/fragments/alerts/active", get(alerts::active_fragment)),
     ]
 }
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 use utoipa::openapi::Schema;
 use weir_core::{
     ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
+    destination::ALL_TENANTS,
     event::{MAX_TYPE_LEN, valid_type},
     pattern::EventPattern,
     signing::Secret,
@@ -142,6 +143,16 @@ text! {
     #[schema(as = Tenant, pattern = "^[A-Za-z0-9_.:-]{1,128}$", example = "acme")]
     pub(crate) struct TenantText(String);
     parse = |text| check_tenant(text).map(|()| text.to_owned()).map_err(str::to_owned);
+}
+
+text! {
+    /// The name of a tenant, or `*`: operators, whose destinations get the alerts of all tenants.
+    #[schema(as = AnyTenant, pattern = "^([A-Za-z0-9_.:-]{1,128}|\\*)$", example = "acme")]
+    pub(crate) struct AnyTenantText(String);
+    parse = |text| match text {
+        ALL_TENANTS => Ok(text.to_owned()),
+        _ => check_tenant(text).map(|()| text.to_owned()).map_err(|error| format!("{error}, or `*` (operators)")),
+    };
 }
 
 text! {
@@ -375,6 +386,7 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<DeliveryIdText>();
         assert_pattern_is_accepted::<ReplayIdText>();
         assert_pattern_is_accepted::<TenantText>();
+        assert_pattern_is_accepted::<AnyTenantText>();
         assert_pattern_is_accepted::<NewEventTypeText>();
         assert_pattern_is_accepted::<EventPatternText>();
         assert_pattern_is_accepted::<IdempotencyKeyText>();

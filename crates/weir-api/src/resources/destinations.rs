@@ -44,7 +44,7 @@ pub(crate) use self::{
     release::{__path_release, release},
 };
 use self::{
-    edits::{Ends, later},
+    edits::{Ends, check_may_change, later},
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
 };
@@ -57,7 +57,7 @@ use crate::{
         if_match::IfMatch,
         page::{self, List, Listing, PageParameters},
         query::{Query, parameters},
-        texts::{DestinationConditionText, DestinationIdText, SearchText, TenantText},
+        texts::{AnyTenantText, DestinationConditionText, DestinationIdText, SearchText},
     },
     resources::activity::{Author, destination_changes},
     state::{Api, ApiState},
@@ -75,8 +75,8 @@ type DestinationPage = PageParameters<Destinations>;
 parameters! {
     /// The filter of the list.
     pub(crate) struct DestinationFilter {
-        /// Only this tenant
-        tenant: Option<TenantText>,
+        /// Only this tenant; `*`: those of operators
+        tenant: Option<AnyTenantText>,
         /// Only destinations with exactly this name
         name: Option<SearchText>,
         /// Only destinations with exactly this URL
@@ -113,7 +113,7 @@ pub(crate) async fn create(
     }
     name_tenant(&mut body, &caller)?;
     let settings = settings::read(body, &api.addresses)?;
-    caller.check_sees(&settings.tenant)?;
+    check_may_change(&caller, &settings.tenant)?;
     let now = api.clock.now();
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, &author)?;
@@ -315,6 +315,7 @@ pub(crate) async fn delete(
     for _ in 0..EDIT_ROUNDS {
         let (destination, now) = (find(&api, &caller, id).await?, api.clock.now());
         if_match.check(&etag(&destination))?;
+        check_may_change(&caller, &destination.settings.tenant)?;
         // The store compares the version again, in the transaction of the deletion.
         let expected_updated_at = if_match.is_given().then_some(destination.updated_at);
         let (before, after) = destination_changes(Some(&destination), None)?;

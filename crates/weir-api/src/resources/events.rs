@@ -19,7 +19,7 @@ use crate::{
         ordered_page::OrderedPage,
         page::{List, Listing, Room},
         query::{Query, RangeParameters, parameters},
-        texts::{EventIdText, EventPatternText, IdempotencyKeyText, TenantText, text},
+        texts::{AnyTenantText, EventIdText, EventPatternText, IdempotencyKeyText, text},
     },
     state::{Api, ApiState},
 };
@@ -49,8 +49,8 @@ parameters! {
     pub(crate) struct Filter {
         /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`
         r#type: Option<EventPatternText>,
-        /// Only this tenant
-        tenant: Option<TenantText>,
+        /// Only this tenant; `*`: the alerts to operators
+        tenant: Option<AnyTenantText>,
         /// Only the events with this key: at most one of each tenant
         idempotency_key: Option<IdempotencyKeyText>,
         /// `data`: include the data of each event

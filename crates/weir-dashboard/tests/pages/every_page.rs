@@ -63,6 +63,9 @@ fn filled(role: &str) -> FakeApi {
     api.on("POST", "/v1/replays", 200, json!({"total": 3}));
     let policy = json!({"backlog_depth": 500, "oldest_age_s": null, "drain_beyond_ttl": true, "dead_letters": 1});
     api.on("GET", "/v1/alerts", 200, policy);
+    let active = json!({"type": "weir.delivery.dead", "data": {"new": 7, "dead_letters": 7}});
+    let counts = json!({"weir.delivery.dead": 1, "weir.breaker.opened": 2});
+    api.on("GET", "/v1/alerts/active", 200, json!({"counts": counts, "data": [active], "next_cursor": "c2"}));
     let entry = json!({
         "id": "act_1", "at": AT, "actor": "billing", "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.edited", "before": {"paused": false},
         "after": {"paused": true}, "subject": {"type": "destination", "id": "dst_1", "name": "Acme"}, "request_id": "r",

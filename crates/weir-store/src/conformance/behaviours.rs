@@ -62,7 +62,7 @@ macro_rules! store_conformance {
             conditions_count_waiting_and_dead_deliveries,
             conditions_count_no_deliveries_of_replays,
             conditions_include_impaired_destinations_of_the_given_tenants,
-            an_alert_state_is_recorded_only_over_the_expected_version,
+            alerts_are_recorded_only_over_the_expected_version,
             a_rotation_keeps_the_previous_secret_until_its_expiry,
             a_rotation_of_a_changed_destination_is_refused,
             every_signature_style_is_read_back,

@@ -20,7 +20,7 @@ use crate::{
     errors::Errors,
     readers::{
         fields::object,
-        texts::{EventPatternText, SecretText, TenantText, text},
+        texts::{AnyTenantText, EventPatternText, SecretText, text},
     },
     resources::alerts::Alerts,
 };
@@ -66,9 +66,11 @@ object! {
         pub(super) url: Option<UrlText>,
         #[schema(default = "")]
         pub(super) name: Option<NameText>,
+        /// `*` (role `admin`): the destination of operators, which gets the alerts of all tenants and nothing else.
         #[schema(default = json!(DEFAULT_TENANT))]
-        pub(super) tenant: Option<TenantText>,
-        /// Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`).
+        pub(super) tenant: Option<AnyTenantText>,
+        /// Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
+        /// `*` only alerts, and by default all of them.
         #[schema(min_items = 1, max_items = 100, default = json!(["*"]))]
         pub(super) event_types: Option<Vec<EventPatternText>>,
         /// At most one limit per period; `[]` means unlimited.
