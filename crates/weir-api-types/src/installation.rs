@@ -175,3 +175,22 @@ pub struct Verified {
     /// How long ago that was; negative in the future.
     pub age_s: Option<i64>,
 }
+
+/// The paths to begin with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Index {
+    #[schema(example = "Weir")]
+    pub name: String,
+    pub version: String,
+    /// The documentation of the API, as a page.
+    #[schema(example = "/docs")]
+    pub docs: String,
+    /// The same as an OpenAPI document.
+    #[schema(example = "/openapi.json")]
+    pub openapi: String,
+    #[schema(example = "/healthz")]
+    pub health: String,
+    /// What the paths of the API begin with.
+    #[schema(example = "/v1")]
+    pub api: String,
+}

@@ -133,12 +133,12 @@ const SECURITY_SCHEME: &str = "api_key";
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
         overview::list, overview::show, stream::follow, preview::show, purge::purge, audit::show, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
-        verify::verify,
+        verify::verify, deliveries::discard::discard_one, deliveries::discard::discard_all,
         replays::create, replays::list, replays::show, replays::cancel,
-        alerts::show, alerts::set,
+        alerts::show, alerts::set, alerts::active,
         session::me, session::create, session::delete,
         keys::create, keys::list, keys::delete, activity::list,
-        status::show, health::live, health::ready, health::metrics, openapi, docs::page
+        status::show, health::live, health::ready, health::metrics, openapi, docs::page, docs::index
     ),
     components(schemas(
         types::Problem,

@@ -175,6 +175,8 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/deliveries/{id}", Role(Read), deliveries::show),
         route(POST, "/v1/deliveries/{id}/retry", Role(Operate), deliveries::retry),
         route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), deliveries::cancel),
+        route(POST, "/v1/deliveries/{id}/discard", Role(Operate), deliveries::discard::discard_one),
+        route(POST, "/v1/deliveries/discard", Role(Operate), deliveries::discard::discard_all).of(Work::HeavyRead),
         route(POST, "/v1/verify", Role(Read), verify::verify),
         route(POST, "/v1/replays", Role(Operate), replays::create),
         route(GET, "/v1/replays", Role(Read), replays::list).of(Work::HeavyRead),
@@ -193,6 +195,7 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/status", Role(Read), status::show),
         route(GET, "/openapi.json", Open, openapi::openapi),
         route(GET, "/docs", Open, docs::page),
+        route(GET, "/", Open, docs::index),
     ]
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod destination;
+pub(crate) mod discard_plan;
 pub(crate) mod events;
 pub(crate) mod jump;
 pub(crate) mod keys;

@@ -16,7 +16,7 @@ use crate::{
     client::Client,
     guard,
     pages::{
-        activity, alerts, dead_letters, deliveries, delivery, destination, events, jump, keys, live, login, overview,
+        activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, events, jump, keys, live, login, overview,
         purge, replay_plan, replays, status,
     },
     refusal::Refusal,
@@ -93,6 +93,8 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/fragments/status", get(status::fragment)),
         ("/destinations/{id}/purge", get(purge::show).post(purge::purge)),
         ("/fragments/jump", get(jump::names)),
+        ("/dead-letters/discard", get(discard_plan::show).post(discard_plan::discard)),
+        ("/deliveries/{id}/discard", post(delivery::discard)),
         ("/fragments/alerts/active", get(alerts::active_fragment)),
     ]
 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
+    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
     Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult, delivery_ids_of, event_columns,
     first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT},
@@ -63,7 +63,11 @@ impl History for SqliteStore {
     }
 
     async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.count_of_deliveries(filter).await
+        self.count_of_deliveries(filter, EXAMINED_AT_MOST).await
+    }
+
+    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+        self.count_of_deliveries(filter, DISCARDS_COUNTED).await
     }
 
     async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {

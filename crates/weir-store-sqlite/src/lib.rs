@@ -39,6 +39,7 @@ mod commit_queue;
 mod counters;
 mod deliveries;
 mod destinations;
+mod discard;
 #[cfg(test)]
 mod durability;
 mod edit;

@@ -46,7 +46,7 @@ impl ListOrder {
 pub struct PageRequest {
     /// The id of the last row of the previous page. The page has the rows after it, in the order of the list.
     pub before: Option<[u8; 16]>,
-    /// 1 to 200.
+    /// 1 to 200 for a client. A discard reads larger pages.
     pub limit: u32,
 }
 

@@ -103,6 +103,10 @@ pub trait History: Send + Sync {
     /// of the filter.
     async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
 
+    /// The number of dead letters that a discard with this filter would settle, at most
+    /// [`DISCARDS_COUNTED`](crate::DISCARDS_COUNTED).
+    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
+
     /// The deliveries that match, grouped by destination, state and error. Examines at most
     /// [`EXAMINED_AT_MOST`](crate::EXAMINED_AT_MOST) deliveries, the same number of each state. Only for states with an
     /// index: those of deliveries that ended undelivered.

@@ -81,10 +81,10 @@ pub trait ListStatements: Sync {
         Ok(Page::merged(pages, page, filter.order, |delivery| *delivery.id.as_bytes()))
     }
 
-    /// [`History::count_deliveries`](crate::History::count_deliveries).
-    async fn count_of_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+    /// [`History::count_deliveries`](crate::History::count_deliveries), with at most `most` examined.
+    async fn count_of_deliveries(&self, filter: &DeliveryFilter, most: u32) -> StoreResult<ListCount> {
         let mut count = ListCount::default();
-        let mut left = u64::from(EXAMINED_AT_MOST);
+        let mut left = u64::from(most);
         for part in parts(self, filter).await? {
             let counted = self.count_of_part(filter, &part, left).await?;
             match count.add(left, counted) {

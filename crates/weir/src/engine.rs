@@ -11,7 +11,7 @@ use weir_api::{
 use weir_core::retention::Retention;
 use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
-    AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
+    AbandonedDeadLetters, AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
     Scheduler, Sweeper,
 };
 use weir_store::ProcessProfile;
@@ -294,6 +294,8 @@ fn schedule(backends: &Backends, retention: Retention, working: &mut Stage) {
     run!(Folder::new(store()));
     // Measures the backlog in the store, for the metrics.
     run!(BacklogMeter::new(store()));
+    // Settles the dead letters that a deleted destination has left.
+    run!(AbandonedDeadLetters::new(store(), clock()));
     // Publishes alerts as events.
     run!(AlertPublisher::new(store(), queue(), clock()));
 }

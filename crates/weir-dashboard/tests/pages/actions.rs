@@ -278,3 +278,40 @@ async fn the_status_shows_what_is_away() {
     api.on("GET", "/v1/status", 200, status);
     api.dashboard().get("/fragments/status").await.has(&["cannot be read"]).has_not(&["<html"]);
 }
+
+#[tokio::test]
+async fn dead_letters_are_discarded_only_after_the_typed_confirmation() {
+    let api = FakeApi::for_role("operate");
+    api.on("POST", "/v1/deliveries/discard", 200, json!({"total": 137}));
+    let page = api.dashboard().get("/dead-letters/discard?state=dead&error=5xx").await;
+    let counted = &api.seen("POST", "/v1/deliveries/discard")[0];
+    assert_eq!(counted.path, "/v1/deliveries/discard?dry_run=true");
+    assert_eq!((&counted.body["states"], &counted.body["error"]), (&json!(["dead"]), &json!("5xx")));
+    assert_eq!(counted.body["to"], json!(AT));
+    page.has(&["<strong>137</strong> dead letters match", "data-expect=\"discard 137\"", "name=\"reason\""]);
+
+    api.on("POST", "/v1/deliveries/discard", 200, json!({"discarded": 137}));
+    let form = format!("state=dead&error=5xx&counted_until={AT}&total=137&reason=by+hand&confirm=");
+    let unsure = api.dashboard().post("/dead-letters/discard", &format!("{form}discard+13")).await;
+    assert_eq!(unsure.location(), "/dead-letters/discard?error=5xx&state=dead");
+    assert!(unsure.flash().contains("Nothing was discarded"));
+    assert_eq!(api.seen("POST", "/v1/deliveries/discard").len(), 1);
+    let done = api.dashboard().post("/dead-letters/discard", &format!("{form}discard+137")).await;
+    assert_eq!((done.location(), done.flash()), ("/dead-letters", "done.137 dead letters are discarded."));
+    let sent = &api.seen("POST", "/v1/deliveries/discard")[1];
+    assert_eq!((&sent.body["to"], &sent.body["reason"]), (&json!(AT), &json!("by hand")));
+}
+
+#[tokio::test]
+async fn one_dead_letter_is_discarded_on_its_page() {
+    let api = FakeApi::for_role("operate");
+    let dead = json!({"id": "dlv_1", "state": "dead", "destination_id": "dst_1", "event_id": "evt_1"});
+    api.on("GET", "/v1/deliveries/dlv_1", 200, dead.clone());
+    api.dashboard().get("/deliveries/dlv_1").await.has(&["action=\"/deliveries/dlv_1/discard\""]);
+    api.on("POST", "/v1/deliveries/dlv_1/discard", 202, dead);
+    let done = api.dashboard().post("/deliveries/dlv_1/discard", "reason=a+duplicate").await;
+    assert_eq!((done.location(), done.flash()), ("/deliveries/dlv_1", "done.The dead letter is discarded."));
+    assert_eq!(api.seen("POST", "/v1/deliveries/dlv_1/discard")[0].body, json!({"reason": "a duplicate"}));
+    api.on("GET", "/v1/deliveries/dlv_1", 200, json!({"state": "delivered"}));
+    api.dashboard().get("/deliveries/dlv_1").await.has_not(&["/discard"]);
+}

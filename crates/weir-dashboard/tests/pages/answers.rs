@@ -26,6 +26,10 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["destinations", _, "purge"]) => of::<types::PurgeAnswer>(json!({}), changes),
         (_, ["destinations", _, "test"]) => of::<types::DeliveryDetail>(delivery_detail(), changes),
         (_, ["deliveries"]) => of::<types::DeliveryList>(list(delivery()), changes),
+        ("POST", ["deliveries", "discard"]) if changes.get("total").is_some() => {
+            of::<types::DiscardCount>(json!({"capped": false}), changes)
+        }
+        ("POST", ["deliveries", "discard"]) => of::<types::Discarded>(json!({}), changes),
         (_, ["deliveries", "groups"]) => of::<types::DeliveryGroups>(groups(), changes),
         (_, ["deliveries", _] | ["deliveries", _, _]) => of::<types::DeliveryDetail>(delivery_detail(), changes),
         (_, ["events"]) => of::<types::List<types::Event>>(list(event()), changes),
