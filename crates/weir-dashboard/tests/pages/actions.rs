@@ -297,7 +297,7 @@ async fn dead_letters_are_discarded_only_after_the_typed_confirmation() {
     assert!(unsure.flash().contains("Nothing was discarded"));
     assert_eq!(api.seen("POST", "/v1/deliveries/discard").len(), 1);
     let done = api.dashboard().post("/dead-letters/discard", &format!("{form}discard+137")).await;
-    assert_eq!((done.location(), done.flash()), ("/dead-letters", "done.137 dead letters are discarded."));
+    assert_eq!((done.location(), done.flash().as_str()), ("/dead-letters", "done.137 dead letters are discarded."));
     let sent = &api.seen("POST", "/v1/deliveries/discard")[1];
     assert_eq!((&sent.body["to"], &sent.body["reason"]), (&json!(AT), &json!("by hand")));
 }
@@ -310,7 +310,7 @@ async fn one_dead_letter_is_discarded_on_its_page() {
     api.dashboard().get("/deliveries/dlv_1").await.has(&["action=\"/deliveries/dlv_1/discard\""]);
     api.on("POST", "/v1/deliveries/dlv_1/discard", 202, dead);
     let done = api.dashboard().post("/deliveries/dlv_1/discard", "reason=a+duplicate").await;
-    assert_eq!((done.location(), done.flash()), ("/deliveries/dlv_1", "done.The dead letter is discarded."));
+    assert_eq!((done.location(), done.flash().as_str()), ("/deliveries/dlv_1", "done.The dead letter is discarded."));
     assert_eq!(api.seen("POST", "/v1/deliveries/dlv_1/discard")[0].body, json!({"reason": "a duplicate"}));
     api.on("GET", "/v1/deliveries/dlv_1", 200, json!({"state": "delivered"}));
     api.dashboard().get("/deliveries/dlv_1").await.has_not(&["/discard"]);
