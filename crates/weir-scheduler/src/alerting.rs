@@ -132,11 +132,11 @@ impl AlertPublisher {
         if !events.is_empty() {
             for stored in self.store.ingest(events).await? {
                 // A subscriber was deleted in the meantime: the next pass publishes to the others.
-                let Ok(Ingested { event, duplicate, wake, .. }) = stored else { return Ok(()) };
+                let Ok(Ingested { event, deliveries, duplicate, wake }) = stored else { return Ok(()) };
                 let wakes: Vec<_> =
                     wake.into_iter().map(|destination_id| Wake { destination_id, due: event.due() }).collect();
                 self.queue.wake(&wakes).await?;
-                if !duplicate {
+                if !duplicate && deliveries > 0 {
                     counter!("weir_alerts_total", "type" => event.event_type).increment(1);
                 }
             }
@@ -219,7 +219,7 @@ impl Recipients {
         if matches!(alert, Alert::Dead { .. }) && about.accepts(tenant, DEAD) {
             return Self::default();
         }
-        let taking = |tenant: &str| {
+        let taking = |tenant: &str| -> Vec<DestinationId> {
             let takes =
                 |one: &&Arc<Destination>| one.id != about.id && one.accepts(tenant, alert.event_type());
             subscribers.iter().filter(takes).map(|one| one.id).collect()

@@ -11,7 +11,7 @@ use weir_store::{
     DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
     Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult, delivery_ids_of, event_columns,
     first_id,
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT},
+    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 
 use crate::{
@@ -46,7 +46,7 @@ impl History for SqliteStore {
     async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>> {
         let mut values = Values::default();
         values.int(most.into());
-        self.read(TENANTS_WITH_KEYS.to_owned(), values, |row| Ok(row.text(0)?)).await
+        self.read(TENANTS_WITH_KEYS.to_owned(), values, |row| row.text(0)).await
     }
 
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
