@@ -243,7 +243,12 @@ impl AlertState {
 
     /// The measures that the last alert about the backlog named.
     fn measures(&self) -> Vec<Measure> {
-        Measure::ALL.into_iter().zip(self.measures).filter(|(_, is_high)| *is_high).map(|(measure, _)| measure).collect()
+        Measure::ALL
+            .into_iter()
+            .zip(self.measures)
+            .filter(|(_, is_high)| *is_high)
+            .map(|(measure, _)| measure)
+            .collect()
     }
 
     /// Whether there was an alert about dead letters less than this time ago.

@@ -12,8 +12,7 @@ use crate::{
 /// the destination's owner. `policy` has the thresholds of the destination.
 pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus, policy: &AlertPolicy) -> Value {
     let settings = &about.settings;
-    let mut data =
-        json!({"destination_id": about.id.to_string(), "name": settings.name, "tenant": settings.tenant});
+    let mut data = json!({"destination_id": about.id.to_string(), "name": settings.name, "tenant": settings.tenant});
     // Each alert adds the condition behind it.
     match alert {
         // The alert that ends another says the same things as that one.

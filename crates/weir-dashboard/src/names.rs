@@ -46,9 +46,8 @@ fn exactly<'a>(
 ) -> (Option<&'a BriefDestination>, Option<&'a BriefDestination>) {
     let lower = given.to_lowercase();
     let is_exact = |one: &&BriefDestination| one.name.trim() == given || one.url == given;
-    let is_same = |one: &&BriefDestination| {
-        [one.name.trim(), one.url.as_str()].iter().any(|own| own.to_lowercase() == lower)
-    };
+    let is_same =
+        |one: &&BriefDestination| [one.name.trim(), one.url.as_str()].iter().any(|own| own.to_lowercase() == lower);
     let mut exact = found.iter().filter(is_exact);
     match exact.next() {
         Some(first) => (Some(first), exact.next()),

@@ -220,8 +220,7 @@ impl Recipients {
             return Self::default();
         }
         let taking = |tenant: &str| -> Vec<DestinationId> {
-            let takes =
-                |one: &&Arc<Destination>| one.id != about.id && one.accepts(tenant, alert.event_type());
+            let takes = |one: &&Arc<Destination>| one.id != about.id && one.accepts(tenant, alert.event_type());
             subscribers.iter().filter(takes).map(|one| one.id).collect()
         };
         // About a destination of operators, the other operators are told as its tenant.
@@ -276,7 +275,7 @@ mod tests {
     use weir_core::{
         Period, RateLimit, RateLimits,
         alert::AlertState,
-        refusals::{Cause, Remedy},
+        refusals::{Cause, Refusals, Remedy},
     };
     use weir_queue::conformance::settings;
 

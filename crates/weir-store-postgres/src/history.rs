@@ -12,9 +12,9 @@ use sqlx::{
 };
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
-    Obstacle, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError, StoreResult, delivery_ids_of,
-    event_columns, first_id,
+    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
+    ListOrder, ListStatements as _, Obstacle, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError,
+    StoreResult, delivery_ids_of, event_columns, first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 

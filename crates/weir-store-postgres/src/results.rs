@@ -19,9 +19,9 @@ use weir_store::{
 use crate::{
     PostgresStore, Shared,
     activity::record,
+    discard::discard,
     edit::change,
     message_groups::advance,
-    discard::discard,
     purge::{count_sql, purge_some},
     rows::{column, named, uuid},
     writer::Operation,

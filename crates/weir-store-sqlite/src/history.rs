@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
-    Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult, delivery_ids_of, event_columns,
-    first_id,
+    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
+    ListOrder, ListStatements as _, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult,
+    delivery_ids_of, event_columns, first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 

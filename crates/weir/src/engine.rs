@@ -11,8 +11,8 @@ use weir_api::{
 use weir_core::retention::Retention;
 use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
-    AbandonedDeadLetters, AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher, Pruner, Replayer,
-    Scheduler, Sweeper,
+    AbandonedDeadLetters, AlertPublisher, BacklogMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder,
+    ProcessWatcher, Pruner, Replayer, Scheduler, Sweeper,
 };
 use weir_store::ProcessProfile;
 use weir_worker::{

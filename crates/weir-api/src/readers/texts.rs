@@ -343,9 +343,7 @@ pub(crate) fn check_visible(text: &str) -> Result<(), String> {
     if text.chars().any(char::is_control) {
         return Err("must not contain control characters".to_owned());
     }
-    let turns = |char: char| {
-        matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
+    let turns = |char: char| matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     match text.chars().find(|char| turns(*char)) {
         None => Ok(()),
         Some(char) => Err(format!(

@@ -167,9 +167,9 @@ pub(crate) async fn active(
     // Refusals within the limit are known from the sample of the overview.
     let sample = api.live.sample().await?;
     let known: HashSet<_> = conditions.iter().map(|condition| condition.destination_id).collect();
-    let refused = sample.refused().filter(|destination| {
-        scope.includes(&destination.settings.tenant) && !known.contains(&destination.id)
-    });
+    let refused = sample
+        .refused()
+        .filter(|destination| scope.includes(&destination.settings.tenant) && !known.contains(&destination.id));
     conditions.extend(refused.map(|destination| Condition::healthy(destination.id)));
     let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
     let destinations = api.store.destinations(&ids).await?;

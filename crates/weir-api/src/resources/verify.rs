@@ -135,7 +135,8 @@ pub(crate) async fn verify(
             }
             // The previous secret is tried even after its overlap, because the request may have been signed before the
             // end.
-            let secrets: Vec<Secret> = given.map_or_else(|| own_secrets(signing).cloned().collect(), |secret| vec![secret]);
+            let secrets: Vec<Secret> =
+                given.map_or_else(|| own_secrets(signing).cloned().collect(), |secret| vec![secret]);
             (signing.style.clone(), secrets)
         }
     };

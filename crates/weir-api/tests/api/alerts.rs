@@ -169,7 +169,10 @@ async fn only_an_admin_of_all_tenants_makes_and_changes_a_destination_of_operato
     assert_eq!(server.ask(ROOT, "POST", "/v1/events", Some(&named)).await.pointers(), ["/destinations/0"]);
     let key = json!({"name": "k", "role": "read", "tenants": ["*"]});
     assert_eq!(server.ask(ROOT, "POST", "/v1/keys", Some(&key)).await.pointers(), ["/tenants/0"]);
-    assert_eq!(server.ask(ROOT, "GET", "/v1/destinations?tenant=*", None).await.expect(StatusCode::OK)["data"][0]["id"], made["id"]);
+    assert_eq!(
+        server.ask(ROOT, "GET", "/v1/destinations?tenant=*", None).await.expect(StatusCode::OK)["data"][0]["id"],
+        made["id"]
+    );
     server.ask(ROOT, "PATCH", &path, Some(&edit)).await.expect(StatusCode::OK);
     assert_eq!(server.ask(ROOT, "DELETE", &path, None).await.status, StatusCode::NO_CONTENT);
 }

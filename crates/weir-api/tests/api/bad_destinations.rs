@@ -342,5 +342,8 @@ async fn a_name_with_characters_that_nobody_sees_is_refused_and_the_character_is
     let detail = refused.problem(422)["errors"][0]["detail"].clone();
     assert_eq!(detail, "must not contain the character U+202E, which changes the direction of the text around it");
     // Names in scripts that are written from right to left need no such character.
-    server.post("/v1/destinations", json!({"url": "https://example.com/", "name": "شركة"})).await.expect(StatusCode::CREATED);
+    server
+        .post("/v1/destinations", json!({"url": "https://example.com/", "name": "شركة"}))
+        .await
+        .expect(StatusCode::CREATED);
 }

@@ -163,7 +163,8 @@ async fn an_idempotency_key_is_looked_up_in_all_tenants_of_the_api_key() {
         server.root("POST", "/v1/events", event).await;
     }
     let (one, two) = (server.key("read", json!([OWN])).await, server.key("read", json!([OWN, FOREIGN])).await);
-    for (key, expected) in [(one.as_str(), vec![OWN]), (&two, vec![FOREIGN, OWN]), (ROOT, vec!["third", FOREIGN, OWN])] {
+    for (key, expected) in [(one.as_str(), vec![OWN]), (&two, vec![FOREIGN, OWN]), (ROOT, vec!["third", FOREIGN, OWN])]
+    {
         let found = server.ask(key, "GET", "/v1/events?idempotency_key=order-1", None).await.expect(StatusCode::OK);
         let found: Vec<_> = found["data"].as_array().unwrap().iter().map(|event| event["tenant"].clone()).collect();
         assert_eq!(found, expected);

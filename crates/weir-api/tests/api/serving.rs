@@ -175,7 +175,10 @@ fn requests_are_counted_by_route_and_not_by_path() {
 async fn a_program_at_the_root_finds_the_documentation() {
     let server = Server::start().await;
     let index = server.get("/").await.expect(StatusCode::OK);
-    assert_eq!((&index["name"], &index["docs"], &index["openapi"]), (&json!("Weir"), &json!("/docs"), &json!("/openapi.json")));
+    assert_eq!(
+        (&index["name"], &index["docs"], &index["openapi"]),
+        (&json!("Weir"), &json!("/docs"), &json!("/openapi.json"))
+    );
     for path in ["docs", "openapi", "health"] {
         assert_eq!(server.get(index[path].as_str().unwrap()).await.status, StatusCode::OK, "{path}");
     }

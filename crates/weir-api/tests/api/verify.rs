@@ -5,7 +5,6 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 use weir_core::{Clock as _, outcome::Verdict, signing::Secret};
-use weir_store::History as _;
 
 use crate::harness::Server;
 

@@ -10,7 +10,6 @@ use crate::{
     live_region::LiveRegion,
     names::label,
     refusal::Refusal,
-    units::Units as _,
     visit::Visit,
 };
 

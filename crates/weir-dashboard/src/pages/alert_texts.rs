@@ -13,7 +13,7 @@ pub(super) struct Kind {
     pub(super) event_type: &'static str,
     /// In plain words.
     pub(super) name: &'static str,
-    tone: &'static str,
+    pub(super) tone: &'static str,
     /// When it is sent.
     pub(super) when: &'static str,
 }
@@ -24,7 +24,12 @@ const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, 
 
 pub(super) const KINDS: [Kind; 8] = [
     kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
-    kind("weir.backlog.cleared", "Backlog cleared", "good", "It is below 80 % of each threshold again, and drains in time"),
+    kind(
+        "weir.backlog.cleared",
+        "Backlog cleared",
+        "good",
+        "It is below 80 % of each threshold again, and drains in time",
+    ),
     kind("weir.breaker.opened", "Breaker opened", "bad", "The receiver fails"),
     kind("weir.breaker.closed", "Breaker closed", "good", "The receiver answers again, or somebody has closed it"),
     kind("weir.destination.paused", "Paused by Weir", "warn", "For example after a 410 Gone"),

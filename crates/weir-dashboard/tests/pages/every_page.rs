@@ -205,7 +205,15 @@ async fn a_reader_sees_no_button_that_changes_anything() {
             let changes_nothing = ["/logout", "/destinations/dst_1/verify#verify"].contains(&action);
             assert!(changes_nothing || path == "/keys" || !form.contains("<button"), "{path}: {form}");
         }
-        let offered = ["Purge …", "Replay…", "Replay all that match…", "Discard…", "Discard all that match…", ">Actions<", "type=\"checkbox\" name=\"id\""];
+        let offered = [
+            "Purge …",
+            "Replay…",
+            "Replay all that match…",
+            "Discard…",
+            "Discard all that match…",
+            ">Actions<",
+            "type=\"checkbox\" name=\"id\"",
+        ];
         if path != "/keys" {
             page.has_not(&offered);
         }

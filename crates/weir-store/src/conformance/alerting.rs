@@ -119,9 +119,8 @@ pub async fn alerts_are_recorded_only_over_the_expected_version(mut subject: Sub
     subject.create_many(1).await;
     let high = AlertState::default().with(&Alert::BacklogHigh(vec![Measure::OldestAgeS]), NOW);
     let told = |told| AlertRecord::new(told, high);
-    let record = async |version, record| {
-        subject.store.record_alerts(destination_id(1), version, record).await.expect("record")
-    };
+    let record =
+        async |version, record| subject.store.record_alerts(destination_id(1), version, record).await.expect("record");
     assert!(record(0, told(high)).await);
     assert!(!record(0, AlertRecord::default()).await, "the version has changed");
     assert!(record(1, told(high.with(&Alert::Dead { new: 3 }, NOW))).await);

@@ -20,7 +20,8 @@ use crate::{
         fields::object,
         query::Query,
         texts::{
-            AttemptErrorText, DeliveryIdText, DestinationIdText, EventPatternText, ReasonText, TenantText, TimeText, text,
+            AttemptErrorText, DeliveryIdText, DestinationIdText, EventPatternText, ReasonText, TenantText, TimeText,
+            text,
         },
     },
     resources::{activity::Author, destinations, dry_run::DryRun},

@@ -211,7 +211,10 @@ fn event_types(given: Option<Vec<EventPatternText>>, tenant: &str, errors: &mut 
     };
     let patterns = distinct(given.into_iter().map(|pattern| pattern.0));
     if is_of_operators && !patterns.iter().all(EventPattern::is_operational) {
-        errors.add("/event_types", "must name only alerts, such as `weir.*`: a destination of all tenants gets nothing else");
+        errors.add(
+            "/event_types",
+            "must name only alerts, such as `weir.*`: a destination of all tenants gets nothing else",
+        );
     }
     patterns
 }

@@ -144,7 +144,10 @@ impl Suspects<'_> {
     fn own(&self, budget: &mut Budget, received: &Received<'_>) -> Option<Cause> {
         let signing = &self.destination?.settings.signing;
         if budget.is_signed(&self.style, [&signing.secret], received) {
-            return cause("present_secret", "it is signed with the present secret of the destination, which is not the given one");
+            return cause(
+                "present_secret",
+                "it is signed with the present secret of the destination, which is not the given one",
+            );
         }
         let previous = signing.previous.as_ref()?;
         budget.is_signed(&self.style, [&previous.secret], received).then_some(())?;
@@ -184,12 +187,7 @@ impl Suspects<'_> {
     }
 
     /// Another body, or another time, than those of the event.
-    async fn of_event(
-        &self,
-        budget: &mut Budget,
-        event: &Event,
-        received: &Received<'_>,
-    ) -> ApiResult<Option<Cause>> {
+    async fn of_event(&self, budget: &mut Budget, event: &Event, received: &Received<'_>) -> ApiResult<Option<Cause>> {
         let default = BodySettings::default();
         let settings = self.destination.map_or(&default, |destination| &destination.settings.body);
         let stored = settings.of(&event.body, &event.tenant);
@@ -233,9 +231,9 @@ impl Suspects<'_> {
     fn other_style(&self, budget: &mut Budget, request: &Request<'_>) -> Option<Cause> {
         let styles = style_names().filter(|name| *name != CUSTOM && *name != self.style.as_str());
         let styles = styles.filter_map(|name| StyleSpec::named(name).resolve().ok());
-        let found = styles.filter(|style| has_headers(style, request)).find(|style| {
-            budget.is_signed(style, &self.secrets, &request.received(style))
-        })?;
+        let found = styles
+            .filter(|style| has_headers(style, request))
+            .find(|style| budget.is_signed(style, &self.secrets, &request.received(style)))?;
         let (found, own) = (found.as_str(), self.style.as_str());
         cause("other_style", format!("it is signed in the style `{found}`, and was verified in the style `{own}`"))
     }
@@ -292,7 +290,8 @@ fn too_far(age_s: i64, tolerance_s: Option<u32>) -> Option<Cause> {
 fn changed_body(stored: &[u8], received: &[u8]) -> Cause {
     let parsed = |body: &[u8]| serde_json::from_slice::<Value>(body).ok();
     let at = stored.iter().zip(received).take_while(|(one, other)| one == other).count();
-    let place = format!("from byte {at} on, `{}` was signed and `{}` was received", part(stored, at), part(received, at));
+    let place =
+        format!("from byte {at} on, `{}` was signed and `{}` was received", part(stored, at), part(received, at));
     if parsed(stored).is_some_and(|stored| Some(stored) == parsed(received)) {
         let hint = format!(
             "the body is the same JSON in other bytes: something has parsed it and written it again ({place}). Verify the raw \

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::Value;
-use weir_api_types::{Attempt, Delivery, DeliveryDetail, DeliveryGroup, DeliveryGroups, Discarded, DiscardCount};
+use weir_api_types::{Attempt, Delivery, DeliveryDetail, DeliveryGroup, DeliveryGroups, DiscardCount, Discarded};
 use weir_core::Timestamp;
 
 use super::{
@@ -55,7 +55,8 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
             let body = Value::Object(body).to_string();
             let counted = discard_all(call, &body, true).await?;
             if dry_run {
-                return call.print(&counted, |counted: DiscardCount| format!("{} would be discarded.", letters(&counted)));
+                return call
+                    .print(&counted, |counted: DiscardCount| format!("{} would be discarded.", letters(&counted)));
             }
             confirm(consent, &format!("Discard {}?", letters(&counted.read()?)))?;
             call.print(&discard_all(call, &body, false).await?, |Discarded { discarded }| {
