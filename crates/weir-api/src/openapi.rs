@@ -147,7 +147,8 @@ const SECURITY_SCHEME: &str = "api_key";
         texts::FailureStatesText, texts::IdempotencyKeyText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
         overview::OrderText, overview::OverviewSearchText, overview::StandingText, types::Snapshot, types::StreamChange,
-        texts::ReplayIdText, texts::SearchText, texts::TenantText, texts::TimeText
+        texts::ReplayIdText, texts::SearchText, texts::TenantText, texts::TimeText, texts::AnyTenantText,
+        alerts::ActiveAlertText
     )),
     security(("api_key" = ["admin"])),
     modifiers(&Shared)
@@ -299,7 +300,7 @@ mod tests {
         let cursors: Vec<&Value> = parameters.flatten().filter(|parameter| parameter["name"] == "cursor").collect();
         let patterns: BTreeSet<&str> =
             cursors.iter().map(|cursor| cursor["schema"]["pattern"].as_str().unwrap()).collect();
-        assert_eq!((cursors.len(), patterns.len()), (7, 7), "{patterns:?}");
+        assert_eq!((cursors.len(), patterns.len()), (8, 8), "{patterns:?}");
     }
 
     #[test]

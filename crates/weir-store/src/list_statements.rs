@@ -112,6 +112,10 @@ pub trait ListStatements: Sync {
 
     /// [`History::list_events`](crate::History::list_events).
     async fn page_of_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
+        // Of no tenant there is no event.
+        if filter.tenants.tenants().is_some_and(|tenants| tenants.is_empty()) {
+            return Ok(Page { rows: Vec::new(), next: None });
+        }
         // Find the end of the window first: the page reads no further, however few events match.
         let is_windowed = filter.is_windowed() && filter.by_key().is_none();
         let end = if is_windowed { self.events_window_end(filter, page).await? } else { None };

@@ -138,7 +138,7 @@ async fn metrics_are_text_and_the_docs_load_nothing_from_elsewhere() {
 #[tokio::test]
 async fn unknown_paths_and_methods_are_problems_too() {
     let server = Server::start().await;
-    server.get("/").await.problem(404);
+    server.get("/nothing").await.problem(404);
     server.get("/v1/nothing").await.problem(404);
     let reply = server.delete("/v1/events").await;
     reply.problem(405);

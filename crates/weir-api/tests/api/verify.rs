@@ -182,7 +182,7 @@ async fn a_body_that_something_has_changed_is_compared_with_the_stored_bytes() {
         (format!("{body}\n"), "newline", "a line break or a space at its end"),
         (format!("{body}\r\n"), "newline", "a line break or a space at its end"),
         (pretty, "re_serialized", "the same JSON in other bytes"),
-        (body.replace("\"x\"", "\"y\""), "body_changed", "`x\"}}` was signed and `y\"}}` was received"),
+        (body.replace("\"x\"", "\"y\""), "body_changed", "`x\",\"b\":1}}` was signed and `y\",\"b\":1}}` was received"),
         (String::new(), "body_changed", "from byte 0 on"),
     ] {
         let found = sent.cause(headers, &received).await;

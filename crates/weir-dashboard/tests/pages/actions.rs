@@ -187,6 +187,7 @@ async fn an_empty_threshold_turns_its_alert_off() {
     api.on("GET", "/v1/alerts", 200, policy.clone());
     let no_events = json!({"data": [], "next_cursor": null});
     api.on("GET", "/v1/events", 200, no_events.clone());
+    api.on("GET", "/v1/alerts/active", 200, no_events.clone());
     api.dashboard().get("/alerts").await.has(&["value=\"500\"", "weir.backlog.high", "name=\"drain_beyond_ttl\""]);
     api.on("PUT", "/v1/alerts", 200, policy);
     let page = api.dashboard().post("/alerts", "backlog_depth=&oldest_age_s=60&dead_letters=5").await;
@@ -195,7 +196,8 @@ async fn an_empty_threshold_turns_its_alert_off() {
     assert_eq!(api.seen("PUT", "/v1/alerts")[0].body, expected);
     let reader = FakeApi::for_role("read");
     reader.on("GET", "/v1/alerts", 200, expected);
-    reader.on("GET", "/v1/events", 200, no_events);
+    reader.on("GET", "/v1/events", 200, no_events.clone());
+    reader.on("GET", "/v1/alerts/active", 200, no_events);
     reader.dashboard().get("/alerts").await.has(&["<fieldset disabled>"]).has_not(&[">Save<"]);
 }
 

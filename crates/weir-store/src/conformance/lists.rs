@@ -97,6 +97,7 @@ pub async fn an_event_is_found_by_its_idempotency_key(subject: Subject) {
         (TenantScope::one("other"), "order-2", vec![]),
         (both(), "order-1", vec![events[1].id, events[0].id]),
         (both(), "order-9", vec![]),
+        (TenantScope::Only(Default::default()), "order-1", vec![]),
     ] {
         let filter = EventFilter { tenants, idempotency_key: Some(key.to_owned()), ..EventFilter::default() };
         let found = subject.store.list_events(&filter, page(9)).await.expect("list");
