@@ -137,7 +137,7 @@ bundles! {
     AlertStore: Alerting + Destinations + Ingest + RefusalStore;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore
-        + ApiKeys + Counters + Replays;
+        + DeadLetterStore + ApiKeys + Counters + Replays;
 }
 
 /// A store, shared.
