@@ -6,6 +6,7 @@ import type {
   AcceptedEvent,
   Activity,
   ActivityFilter,
+  ActiveAlert,
   Alerts,
   ApiKey,
   Audit,
@@ -16,6 +17,7 @@ import type {
   DeliveryDetail,
   DeliveryFilter,
   DeliveryGroups,
+  DiscardFilter,
   Destination,
   DestinationChanges,
   DestinationHealth,
@@ -314,6 +316,17 @@ class Deliveries extends Resource {
   cancel(id: string): Promise<DeliveryDetail> {
     return this.call("POST", "/v1/deliveries/{id}/cancel", { id });
   }
+
+  /** Settles a dead letter that nobody will send again. */
+  discard(id: string, options: { reason?: string } = {}): Promise<DeliveryDetail> {
+    return this.call("POST", "/v1/deliveries/{id}/discard", { id }, { body: options });
+  }
+
+  /** Settles the dead letters that match, without a filter all of them. Answers their number. */
+  async discardAll(filter: DiscardFilter = {}): Promise<number> {
+    const options = { body: filter };
+    return (await this.call<{ discarded: number }>("POST", "/v1/deliveries/discard", {}, options)).discarded;
+  }
 }
 
 class Replays extends Resource {
@@ -365,6 +378,11 @@ class AlertThresholds extends Resource {
   /** Sets the thresholds of all destinations. An omitted one gets its default. */
   set(thresholds: Alerts): Promise<Alerts> {
     return this.call("PUT", "/v1/alerts", {}, { body: thresholds, repeatable: true });
+  }
+
+  /** What is wrong now, the worst first. */
+  active(filter: { tenant?: string; type?: string } = {}): Pages<ActiveAlert> {
+    return this.pages("GET", "/v1/alerts/active", filter);
   }
 }
 

@@ -360,6 +360,27 @@ export interface Verified {
   reason: string | null;
   signed_at: string | null;
   age_s: number | null;
+  cause: string | null;
+  hint: string | null;
+}
+
+/** Something that is wrong with a destination now. */
+export interface ActiveAlert {
+  type: string;
+  destination_id: string;
+  destination_name: string;
+  tenant: string;
+  data: Record<string, unknown>;
+}
+
+/** The dead letters to settle; without filters all of them. */
+export interface DiscardFilter extends Range {
+  states?: ("dead" | "failed")[];
+  destination?: string;
+  tenant?: string;
+  event_type?: string;
+  error?: string;
+  reason?: string;
 }
 
 export interface DeliveryDetail extends Delivery {

@@ -178,4 +178,29 @@ pub struct Verified {
     pub signed_at: Option<Timestamp>,
     /// How long ago that was; negative in the future.
     pub age_s: Option<i64>,
+    /// What was found to be the cause: `newline`, `re_serialized`, `body_changed`, `timestamp`, `previous_secret`,
+    /// `present_secret`, `other_style` or `other_destination`; null if none was found. A valid request may have the cause
+    /// `previous_secret`.
+    pub cause: Option<String>,
+    /// The cause in words.
+    pub hint: Option<String>,
+}
+
+/// The paths to begin with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Index {
+    #[schema(example = "Weir")]
+    pub name: String,
+    pub version: String,
+    /// The documentation of the API, as a page.
+    #[schema(example = "/docs")]
+    pub docs: String,
+    /// The same as an OpenAPI document.
+    #[schema(example = "/openapi.json")]
+    pub openapi: String,
+    #[schema(example = "/healthz")]
+    pub health: String,
+    /// What the paths of the API begin with.
+    #[schema(example = "/v1")]
+    pub api: String,
 }

@@ -4,9 +4,10 @@
 //! A field has the type of its JSON: ids and words are strings, because a client only shows them or sends them back. Requests
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
 //!
-//! One file for each subject: `audit`, `delivery`, `destination`, `event`, `figures`, `history`, `installation`, `list`,
+//! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `figures`, `history`, `installation`, `list`,
 //! `problem`, `replay`; `references` names the schemas of requests.
 
+mod alert;
 mod audit;
 mod delivery;
 mod destination;
@@ -19,6 +20,7 @@ mod problem;
 mod references;
 mod replay;
 
+pub use alert::*;
 pub use audit::*;
 pub use delivery::*;
 pub use destination::*;

@@ -1,4 +1,4 @@
-//! Replays and purges.
+//! Replays, purges and discards.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -65,4 +65,26 @@ pub enum PurgeAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Purged {
     pub cancelled: u64,
+}
+
+/// The result of a discard or of its dry run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum DiscardAnswer {
+    Discarded(Discarded),
+    Counted(DiscardCount),
+}
+
+/// The result of a discard.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Discarded {
+    pub discarded: u64,
+}
+
+/// The number of dead letters that a discard would settle.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DiscardCount {
+    pub total: u64,
+    /// There may be more: at most a million dead letters are counted.
+    pub capped: bool,
 }

@@ -1,11 +1,16 @@
-//! The documentation as a page: it renders `/openapi.json` and loads nothing from other servers.
+//! The documentation as a page, which renders `/openapi.json` and loads nothing from other servers. And the index, which leads
+//! to it.
 
 use std::sync::LazyLock;
 
-use axum::response::{IntoResponse, Response};
+use axum::{
+    Json,
+    response::{IntoResponse, Response},
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use http::header;
 use sha2::{Digest, Sha256};
+use weir_api_types as types;
 
 use crate::readers::query::Query;
 
@@ -42,4 +47,22 @@ pub(crate) async fn page(_: Query<()>) -> Response {
         (header::REFERRER_POLICY, "no-referrer"),
     ];
     (headers, PAGE.as_str()).into_response()
+}
+
+/// Show where everything is
+///
+/// For programs. A browser, which accepts `text/html`, gets the dashboard.
+#[utoipa::path(
+    get, path = "/", operation_id = "index", tag = "operation",
+    responses((status = 200, description = "The paths to begin with", body = types::Index))
+)]
+pub(crate) async fn index(_: Query<()>) -> Json<types::Index> {
+    Json(types::Index {
+        name: "Weir".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        docs: "/docs".to_owned(),
+        openapi: "/openapi.json".to_owned(),
+        health: "/healthz".to_owned(),
+        api: "/v1".to_owned(),
+    })
 }

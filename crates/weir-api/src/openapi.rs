@@ -133,12 +133,12 @@ const SECURITY_SCHEME: &str = "api_key";
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
         overview::list, overview::show, stream::follow, preview::show, purge::purge, audit::show, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
-        verify::verify,
+        verify::verify, deliveries::discard::discard_one, deliveries::discard::discard_all,
         replays::create, replays::list, replays::show, replays::cancel,
-        alerts::show, alerts::set,
+        alerts::show, alerts::set, alerts::active,
         session::me, session::create, session::delete,
         keys::create, keys::list, keys::delete, activity::list,
-        status::show, health::live, health::ready, health::metrics, openapi, docs::page
+        status::show, health::live, health::ready, health::metrics, openapi, docs::page, docs::index
     ),
     components(schemas(
         types::Problem,
@@ -147,7 +147,8 @@ const SECURITY_SCHEME: &str = "api_key";
         texts::FailureStatesText, texts::IdempotencyKeyText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
         overview::OrderText, overview::OverviewSearchText, overview::StandingText, types::Snapshot, types::StreamChange,
-        texts::ReplayIdText, texts::SearchText, texts::TenantText, texts::TimeText
+        texts::ReplayIdText, texts::SearchText, texts::TenantText, texts::TimeText, texts::AnyTenantText,
+        alerts::ActiveAlertText
     )),
     security(("api_key" = ["admin"])),
     modifiers(&Shared)
@@ -299,7 +300,7 @@ mod tests {
         let cursors: Vec<&Value> = parameters.flatten().filter(|parameter| parameter["name"] == "cursor").collect();
         let patterns: BTreeSet<&str> =
             cursors.iter().map(|cursor| cursor["schema"]["pattern"].as_str().unwrap()).collect();
-        assert_eq!((cursors.len(), patterns.len()), (7, 7), "{patterns:?}");
+        assert_eq!((cursors.len(), patterns.len()), (8, 8), "{patterns:?}");
     }
 
     #[test]

@@ -175,6 +175,8 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/deliveries/{id}", Role(Read), deliveries::show),
         route(POST, "/v1/deliveries/{id}/retry", Role(Operate), deliveries::retry),
         route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), deliveries::cancel),
+        route(POST, "/v1/deliveries/{id}/discard", Role(Operate), deliveries::discard::discard_one),
+        route(POST, "/v1/deliveries/discard", Role(Operate), deliveries::discard::discard_all).of(Work::HeavyRead),
         route(POST, "/v1/verify", Role(Read), verify::verify),
         route(POST, "/v1/replays", Role(Operate), replays::create),
         route(GET, "/v1/replays", Role(Read), replays::list).of(Work::HeavyRead),
@@ -182,6 +184,7 @@ fn table() -> Vec<Route<Api>> {
         route(POST, "/v1/replays/{id}/cancel", Role(Operate), replays::cancel),
         route(GET, "/v1/alerts", Role(Read), alerts::show),
         route(PUT, "/v1/alerts", Role(Admin), alerts::set),
+        route(GET, "/v1/alerts/active", Role(Read), alerts::active).of(Work::HeavyRead),
         route(GET, "/v1/me", EveryKey, session::me),
         route(POST, "/v1/session", Open, session::create),
         route(DELETE, "/v1/session", Open, session::delete),
@@ -192,6 +195,7 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/status", Role(Read), status::show),
         route(GET, "/openapi.json", Open, openapi::openapi),
         route(GET, "/docs", Open, docs::page),
+        route(GET, "/", Open, docs::index),
     ]
 }
 

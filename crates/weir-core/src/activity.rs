@@ -60,6 +60,10 @@ actions! {
     BreakerClosed = "destination.breaker_closed",
     DeliveryRetried = "delivery.retried",
     DeliveryCancelled = "delivery.cancelled",
+    /// A dead letter was settled.
+    DeliveryDiscarded = "delivery.discarded",
+    /// Dead letters were settled in bulk.
+    DeadLettersDiscarded = "dead_letters.discarded",
     ReplayCreated = "replay.created",
     ReplayCancelled = "replay.cancelled",
     AlertsChanged = "alerts.changed",
@@ -185,6 +189,25 @@ impl Activity {
         after["cancelled"] = cancelled.into();
         self.after = Some(after);
         self
+    }
+
+    /// Sets the number of discarded dead letters, as [`Self::with_cancelled`].
+    #[must_use]
+    pub fn with_discarded(mut self, discarded: u64) -> Self {
+        let mut after = self.after.take().unwrap_or_else(|| json!({}));
+        after["discarded"] = discarded.into();
+        self.after = Some(after);
+        self
+    }
+
+    /// The settlement of the dead letters of a deleted destination.
+    pub fn of_abandoned(destination_id: DestinationId, now: Timestamp) -> Self {
+        let activity = Self {
+            destination_id: Some(destination_id),
+            subject: Some(Subject::new("destination", destination_id, None)),
+            ..Self::new(Origin::weir(), Action::DeadLettersDiscarded, now)
+        };
+        activity.changing(None, Some(json!({"reason": "the destination is deleted"}))).identified()
     }
 
     /// The same activity with an id that is computed from its content. Ids sort by time. So a repeated transaction

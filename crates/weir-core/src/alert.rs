@@ -112,6 +112,31 @@ pub struct AlertState {
     refused: bool,
     #[serde(default)]
     stalled: bool,
+    /// The measures of the alert about the backlog, by their places in [`Measure::ALL`]. Absent as `refused`.
+    #[serde(default)]
+    measures: [bool; Measure::ALL.len()],
+}
+
+/// The alerts about a destination, as a store records them. Not every alert has recipients, but each is in the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AlertRecord {
+    /// The alerts that had recipients. A later subscriber still gets the others.
+    #[serde(flatten)]
+    pub told: AlertState,
+    /// The alerts in the history. Absent in records of an earlier version, whose history had what was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    history: Option<AlertState>,
+}
+
+impl AlertRecord {
+    pub fn new(told: AlertState, history: AlertState) -> Self {
+        Self { told, history: Some(history) }
+    }
+
+    /// The alerts in the history.
+    pub fn history(&self) -> AlertState {
+        self.history.unwrap_or(self.told)
+    }
 }
 
 /// A measure of a backlog that is above its threshold.
@@ -123,11 +148,16 @@ pub enum Measure {
     DrainBeyondTtl,
 }
 
+impl Measure {
+    pub const ALL: [Self; 3] = [Self::BacklogDepth, Self::OldestAgeS, Self::DrainBeyondTtl];
+}
+
 /// An alert to raise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Alert {
     BacklogHigh(Vec<Measure>),
-    BacklogCleared,
+    /// With the measures of the alert that it ends.
+    BacklogCleared(Vec<Measure>),
     BreakerOpened {
         reason: String,
     },
@@ -154,7 +184,7 @@ impl Alert {
     pub const fn event_type(&self) -> &'static str {
         match self {
             Self::BacklogHigh(_) => "weir.backlog.high",
-            Self::BacklogCleared => "weir.backlog.cleared",
+            Self::BacklogCleared(_) => "weir.backlog.cleared",
             Self::BreakerOpened { .. } => "weir.breaker.opened",
             Self::BreakerClosed => "weir.breaker.closed",
             Self::Paused { .. } => "weir.destination.paused",
@@ -178,11 +208,11 @@ impl AlertState {
         let ratios = threshold_ratios(policy, status);
         let high: Vec<Measure> =
             ratios.iter().filter(|(_, ratio)| *ratio >= 1.0).map(|(measure, _)| *measure).collect();
-        let is_cleared = ratios.iter().all(|(_, ratio)| *ratio < CLEARED_BELOW);
+        let is_cleared = is_cleared(&ratios);
         // A change raises an alert. Between the two bounds nothing changes.
         match self.backlog_high {
             false if !high.is_empty() => alerts.push(Alert::BacklogHigh(high)),
-            true if is_cleared => alerts.push(Alert::BacklogCleared),
+            true if is_cleared => alerts.push(Alert::BacklogCleared(self.measures())),
             _ => {}
         }
         // One alert when the breaker opens, and one when it closes.
@@ -197,7 +227,7 @@ impl AlertState {
         }
         // Dead letters since the last alert about them, and no alert too soon after that one.
         let new = status.dead.saturating_sub(self.dead);
-        let is_too_soon = self.dead_at.is_some_and(|at| now < at + DEAD_LETTER_INTERVAL);
+        let is_too_soon = self.has_told_of_dead_letters(DEAD_LETTER_INTERVAL, now);
         if policy.dead_letters.is_some_and(|threshold| new >= threshold.into()) && !is_too_soon {
             alerts.push(Alert::Dead { new });
         }
@@ -216,6 +246,32 @@ impl AlertState {
         alerts
     }
 
+    /// What is wrong now, whether an alert has said so or not. A backlog that an alert has called high counts as high
+    /// until it has cleared. All dead letters count, not only the new ones.
+    pub fn problems(&self, policy: &AlertPolicy, status: &DestinationStatus) -> Vec<Alert> {
+        let mut problems = Self::default().alerts(policy, status, Timestamp::MIN);
+        let is_high = problems.iter().any(|problem| matches!(problem, Alert::BacklogHigh(_)));
+        if self.backlog_high && !is_high && !is_cleared(&threshold_ratios(policy, status)) {
+            problems.insert(0, Alert::BacklogHigh(self.measures()));
+        }
+        problems
+    }
+
+    /// The measures that the last alert about the backlog named.
+    fn measures(&self) -> Vec<Measure> {
+        Measure::ALL
+            .into_iter()
+            .zip(self.measures)
+            .filter(|(_, is_high)| *is_high)
+            .map(|(measure, _)| measure)
+            .collect()
+    }
+
+    /// Whether there was an alert about dead letters less than this time ago.
+    pub fn has_told_of_dead_letters(&self, within: Duration, now: Timestamp) -> bool {
+        self.dead_at.is_some_and(|at| now < at + within)
+    }
+
     /// Whether the last alert about refusals within the limit said that there are some.
     pub fn is_refused(&self) -> bool {
         self.refused
@@ -231,8 +287,10 @@ impl AlertState {
     /// The state after this alert was raised.
     pub fn with(self, alert: &Alert, now: Timestamp) -> Self {
         match alert {
-            Alert::BacklogHigh(_) => Self { backlog_high: true, ..self },
-            Alert::BacklogCleared => Self { backlog_high: false, ..self },
+            Alert::BacklogHigh(high) => {
+                Self { backlog_high: true, measures: Measure::ALL.map(|measure| high.contains(&measure)), ..self }
+            }
+            Alert::BacklogCleared(_) => Self { backlog_high: false, measures: Default::default(), ..self },
             Alert::BreakerOpened { .. } => Self { breaker_opened: true, ..self },
             Alert::BreakerClosed => Self { breaker_opened: false, ..self },
             Alert::Paused { .. } => Self { paused: true, ..self },
@@ -243,6 +301,11 @@ impl AlertState {
             Alert::Recovered => Self { stalled: false, ..self },
         }
     }
+}
+
+/// Whether a backlog with these measures is well below each threshold.
+fn is_cleared(ratios: &[(Measure, f64)]) -> bool {
+    ratios.iter().all(|(_, ratio)| *ratio < CLEARED_BELOW)
 }
 
 /// Each enabled measure divided by its threshold: 1 is at the threshold.
@@ -336,6 +399,48 @@ mod tests {
         raise(&mut state, &policy(), &waiting(500), NOW);
         let none = AlertPolicy { backlog_depth: None, ..policy() };
         assert_eq!(raise(&mut state, &none, &waiting(500), NOW), ["weir.backlog.cleared"]);
+    }
+
+    #[test]
+    fn the_alert_that_ends_another_names_the_same_measures() {
+        let high = Alert::BacklogHigh(vec![Measure::BacklogDepth, Measure::DrainBeyondTtl]);
+        let state = AlertState::default().with(&high, NOW);
+        let cleared = [Alert::BacklogCleared(vec![Measure::BacklogDepth, Measure::DrainBeyondTtl])];
+        assert_eq!(state.alerts(&policy(), &waiting(1), NOW), cleared);
+        assert_eq!(state.with(&cleared[0], NOW), AlertState::default());
+    }
+
+    #[test]
+    fn what_is_wrong_does_not_depend_on_what_was_told() {
+        let status = DestinationStatus { dead: 7, breaker: Some("3 failures".to_owned()), ..waiting(500) };
+        let wrong = |state: AlertState, status: &DestinationStatus| {
+            state.problems(&policy(), status).iter().map(Alert::event_type).collect::<Vec<_>>()
+        };
+        let all = ["weir.backlog.high", "weir.breaker.opened", DEAD];
+        assert_eq!(wrong(AlertState::default(), &status), all);
+        let told = status_told(&status);
+        assert_eq!(wrong(told, &status), all, "it is still so");
+        // Below the threshold, but not cleared.
+        assert_eq!(wrong(told, &waiting(90)), ["weir.backlog.high"]);
+        assert_eq!(wrong(AlertState::default(), &waiting(90)), Vec::<&str>::new());
+        assert_eq!(wrong(told, &waiting(10)), Vec::<&str>::new());
+    }
+
+    fn status_told(status: &DestinationStatus) -> AlertState {
+        let none = AlertState::default();
+        none.alerts(&policy(), status, NOW).iter().fold(none, |state, alert| state.with(alert, NOW))
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_has_told_all_of_its_history() {
+        let state = AlertState { backlog_high: true, dead: 3, ..AlertState::default() };
+        let read: AlertRecord = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
+        assert_eq!((read.told, read.history()), (state, state));
+        let record = AlertRecord::new(AlertState::default(), state);
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(serde_json::from_str::<AlertRecord>(&text).unwrap(), record);
+        // A process of an earlier version reads what was told, and ignores the rest.
+        assert_eq!(serde_json::from_str::<AlertState>(&text).unwrap(), AlertState::default());
     }
 
     #[test]

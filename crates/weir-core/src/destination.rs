@@ -18,6 +18,9 @@ use crate::{
 /// The tenant of a destination or an event that names none.
 pub const DEFAULT_TENANT: &str = "default";
 
+/// The tenant of a destination of operators, which gets the alerts of all tenants and nothing else.
+pub const ALL_TENANTS: &str = "*";
+
 /// Headers that Weir sets itself, or that change how the server or a proxy handles the request.
 const RESERVED_HEADERS: [&str; 16] = [
     "connection",
@@ -104,6 +107,11 @@ impl Settings {
     /// Whether the destination takes Weir's own events (alerts).
     pub fn takes_alerts(&self) -> bool {
         self.event_types.iter().any(EventPattern::is_operational)
+    }
+
+    /// Whether it gets the alerts of all tenants.
+    pub fn is_of_all_tenants(&self) -> bool {
+        self.tenant == ALL_TENANTS
     }
 }
 

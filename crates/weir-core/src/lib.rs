@@ -10,6 +10,7 @@ pub mod access;
 pub mod activity;
 pub mod address;
 pub mod alert;
+pub mod alert_data;
 pub mod answer_history;
 pub mod audit;
 mod backoff;

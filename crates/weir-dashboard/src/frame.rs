@@ -90,7 +90,7 @@ impl Section {
 
     /// Whether it is of the installation as a whole, which the API does not show to keys that are bound to tenants.
     fn is_of_installation(self) -> bool {
-        matches!(self, Self::Alerts | Self::Status)
+        matches!(self, Self::Status)
     }
 
     fn is_for(self, me: &Me) -> bool {

@@ -39,16 +39,38 @@ async fn search(visit: &Visit, text: &str) -> Result<Vec<BriefDestination>, Refu
     Ok(found.data.into_iter().map(|row| row.destination).collect())
 }
 
-/// The first two destinations that have exactly this name or URL.
+/// The first two destinations that have exactly this name or URL, or else those that have it in upper or lower case.
 fn exactly<'a>(
     found: &'a [BriefDestination],
     given: &str,
 ) -> (Option<&'a BriefDestination>, Option<&'a BriefDestination>) {
-    let mut exact = found.iter().filter(|one| one.name.trim() == given || one.url == given);
-    (exact.next(), exact.next())
+    let lower = given.to_lowercase();
+    let is_exact = |one: &&BriefDestination| one.name.trim() == given || one.url == given;
+    let is_same =
+        |one: &&BriefDestination| [one.name.trim(), one.url.as_str()].iter().any(|own| own.to_lowercase() == lower);
+    let mut exact = found.iter().filter(is_exact);
+    match exact.next() {
+        Some(first) => (Some(first), exact.next()),
+        None => {
+            let mut same = found.iter().filter(is_same);
+            (same.next(), same.next())
+        }
+    }
 }
 
-/// The id of the only destination with exactly this name or URL.
+/// The most names that are suggested: as many as a list below a field shows without scrolling.
+const SUGGESTED: usize = 8;
+
+/// Destinations that a reader may mean, who has typed a part of a name or URL: those whose names begin with it first.
+pub(crate) async fn suggestions(visit: &Visit, given: &str) -> Result<Vec<BriefDestination>, Refusal> {
+    let mut found = search(visit, given).await?;
+    let lower = given.to_lowercase();
+    found.sort_by_key(|one| !one.name.trim().to_lowercase().starts_with(&lower));
+    found.truncate(SUGGESTED);
+    Ok(found)
+}
+
+/// The id of the only destination with exactly this name or URL, or with it in upper or lower case.
 pub(crate) async fn exact_id(visit: &Visit, given: &str) -> Result<Option<String>, Refusal> {
     let found = search(visit, given).await?;
     Ok(match exactly(&found, given) {

@@ -1,11 +1,14 @@
 //! The pages, one file each.
 
+mod active_alerts;
 pub(crate) mod activity;
+mod alert_texts;
 pub(crate) mod alerts;
 pub(crate) mod dead_letters;
 pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod destination;
+pub(crate) mod discard_plan;
 pub(crate) mod events;
 pub(crate) mod jump;
 pub(crate) mod keys;

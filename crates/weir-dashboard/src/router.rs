@@ -16,8 +16,8 @@ use crate::{
     client::Client,
     guard,
     pages::{
-        activity, alerts, dead_letters, deliveries, delivery, destination, events, jump, keys, live, login, overview,
-        purge, replay_plan, replays, status,
+        activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, events, jump, keys, live,
+        login, overview, purge, replay_plan, replays, status,
     },
     refusal::Refusal,
     site::{DashboardSettings, Site, SiteState},
@@ -92,6 +92,10 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/status", get(status::show)),
         ("/fragments/status", get(status::fragment)),
         ("/destinations/{id}/purge", get(purge::show).post(purge::purge)),
+        ("/fragments/jump", get(jump::names)),
+        ("/dead-letters/discard", get(discard_plan::show).post(discard_plan::discard)),
+        ("/deliveries/{id}/discard", post(delivery::discard)),
+        ("/fragments/alerts/active", get(alerts::active_fragment)),
     ]
 }
 

@@ -6,13 +6,15 @@
 //! ([`weir_core::replay_share`]). [`Sweeper`] makes the store the outbox: due deliveries that a crash left without a
 //! job get one. [`ProcessWatcher`] resolves the claims and permits of dead processes. [`EditWatcher`] announces edits
 //! again, [`Pruner`] deletes old data, [`AlertPublisher`] publishes alerts to operators, [`BacklogMeter`] counts the
-//! backlog, [`DeadLetterMeter`] the destinations with many dead letters, and [`StallWatch`] finds destinations that may send and do not.
+//! backlog, [`DeadLetterMeter`] the destinations with many dead letters, and [`StallWatch`] finds destinations that may
+//! send and do not. [`AbandonedDeadLetters`] settles the dead letters of deleted destinations.
 //!
 //! A run is decided in `run`, and its last part for a destination with a replay in `replay_run`; `replay_shares` keeps
 //! the credit of each. `replay` moves the deliveries of replays.
 //!
 //! `run_every` is the loop of the agents that make passes.
 
+mod abandoned;
 mod alerting;
 mod backlog;
 mod dead_letters;
@@ -31,6 +33,7 @@ mod scheduler;
 mod stalls;
 mod sweep;
 
+pub use abandoned::AbandonedDeadLetters;
 pub use alerting::AlertPublisher;
 pub use backlog::BacklogMeter;
 pub use dead_letters::DeadLetterMeter;

@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{
     DestinationId,
+    access::TenantScope,
     activity::Activity,
-    alert::{AlertPolicy, AlertState},
+    alert::{AlertPolicy, AlertRecord},
 };
 use weir_store::{
     Alerting, Condition, StoreResult, all_waiting,
@@ -31,12 +32,12 @@ const SET_POLICY: &str =
 
 const ALERT_SUBSCRIBERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
 
-const RECORD_ALERT_STATE: &str = "
+const RECORD_ALERTS: &str = "
 INSERT INTO alert_states AS t (destination_id, version, state) VALUES ($1, $2, $3)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE t.version = excluded.version - 1";
 
-/// Each destination with a backlog, dead letters, an impairment, or a recorded alert state, also if it has recovered.
+/// Each destination with a backlog, dead letters, an impairment, or recorded alerts, also if it has recovered.
 /// Reads counters, and a bounded part of each backlog: see `Condition`. Deliveries of replays are left out, because a
 /// person asked for them.
 pub(crate) const CONDITIONS: &str = concat!(
@@ -78,7 +79,7 @@ SELECT t.id,
 FROM destinations t
 LEFT JOIN counted c ON c.destination_id = t.id
 LEFT JOIN alert_states s ON s.destination_id = t.id
-WHERE t.tenant = ANY($1) AND t.deleted_at IS NULL AND (
+WHERE ($1::text[] IS NULL OR t.tenant = ANY($1)) AND t.deleted_at IS NULL AND (
     c.waiting > 0 OR c.dead > 0 OR s.destination_id IS NOT NULL
     -- Paused by Weir, or a breaker that is not closed.
     OR t.paused_reason IS NOT NULL OR t.breaker_state::jsonb ->> 'open' IS NOT NULL
@@ -105,16 +106,17 @@ impl Alerting for PostgresStore {
         self.read(sqlx::query(ALERT_SUBSCRIBERS), |row| row.destination_id(0)).await
     }
 
-    async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
-        self.read(sqlx::query(CONDITIONS).bind(tenants.to_vec()), condition).await
+    async fn conditions(&self, tenants: &TenantScope) -> StoreResult<Vec<Condition>> {
+        let tenants: Option<Vec<&String>> = tenants.tenants().map(|tenants| tenants.iter().collect());
+        self.read(sqlx::query(CONDITIONS).bind(tenants), condition).await
     }
 
     async fn backlog(&self) -> StoreResult<u64> {
         Ok(self.read(sqlx::query(all_waiting!()), |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
-    async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
-        self.edit(|connection| change(record_alert_state(connection, id, version, &state))).await
+    async fn record_alerts(&self, id: DestinationId, version: u64, record: AlertRecord) -> StoreResult<bool> {
+        self.edit(|connection| change(record_alerts(connection, id, version, &record))).await
     }
 }
 
@@ -126,7 +128,7 @@ fn condition(row: &PgRow) -> Read<Condition> {
         last_expires_at: row.optional_time(3)?,
         dead: row.count(4)?,
         version: row.count(5)?,
-        state: rows::alert_state(row, 6)?,
+        record: rows::alert_record(row, 6)?,
     })
 }
 
@@ -150,15 +152,15 @@ async fn set_policy(
     Ok(true)
 }
 
-async fn record_alert_state(
+async fn record_alerts(
     connection: &mut PgConnection,
     id: DestinationId,
     version: u64,
-    state: &AlertState,
+    record: &AlertRecord,
 ) -> Result<bool, sqlx::Error> {
-    let query = sqlx::query(RECORD_ALERT_STATE)
+    let query = sqlx::query(RECORD_ALERTS)
         .bind(uuid(id.as_bytes()))
         .bind(version as i64 + 1)
-        .bind(serde_json::to_string(state).map_err(unwritable)?);
+        .bind(serde_json::to_string(record).map_err(unwritable)?);
     Ok(query.execute(connection).await?.rows_affected() == 1)
 }

@@ -12,9 +12,9 @@ use sqlx::{
 };
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
-    Obstacle, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError, StoreResult, delivery_ids_of,
-    event_columns, first_id,
+    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
+    ListOrder, ListStatements as _, Obstacle, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError,
+    StoreResult, delivery_ids_of, event_columns, first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 
@@ -40,6 +40,10 @@ impl History for PostgresStore {
         self.page_of_events(filter, page).await
     }
 
+    async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>> {
+        self.read(sqlx::query(TENANTS_WITH_KEYS).bind(i64::from(most)), |row| row.text(0)).await
+    }
+
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
         let sql = format!(
             "SELECT {DELIVERY_COLUMNS} FROM deliveries d JOIN events e ON e.id = d.event_id {LAST_ATTEMPT} WHERE d.id = $1"
@@ -58,7 +62,11 @@ impl History for PostgresStore {
     }
 
     async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.count_of_deliveries(filter).await
+        self.count_of_deliveries(filter, EXAMINED_AT_MOST).await
+    }
+
+    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+        self.count_of_deliveries(filter, DISCARDS_COUNTED).await
     }
 
     async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
@@ -93,6 +101,16 @@ impl History for PostgresStore {
         Err(StoreError::CannotWrite { obstacle: Obstacle::ReadOnly, reason })
     }
 }
+
+/// From one tenant to the next in the index of the keys, however many keys each of them has.
+pub(crate) const TENANTS_WITH_KEYS: &str = "
+WITH RECURSIVE tenants (tenant) AS (
+    SELECT (SELECT tenant FROM idempotency_keys ORDER BY tenant LIMIT 1)
+    UNION ALL
+    SELECT (SELECT tenant FROM idempotency_keys k WHERE k.tenant > last.tenant ORDER BY k.tenant LIMIT 1)
+    FROM tenants last WHERE last.tenant IS NOT NULL
+)
+SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT $1";
 
 /// Settings for a statement that reads one page of a long range. A generic plan knows neither the range nor the page:
 /// it expects few rows, and would fetch and sort the remaining range for each page. With these settings only

@@ -39,6 +39,7 @@ mod deliveries;
 mod destination_edits;
 mod destination_rows;
 mod destinations;
+mod discard;
 mod edit;
 mod errors;
 #[cfg(test)]

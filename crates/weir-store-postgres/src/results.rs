@@ -19,6 +19,7 @@ use weir_store::{
 use crate::{
     PostgresStore, Shared,
     activity::record,
+    discard::discard,
     edit::change,
     message_groups::advance,
     purge::{count_sql, purge_some},
@@ -41,6 +42,16 @@ impl Results for PostgresStore {
 
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction> {
         self.edit(|connection| change(cancel_delivery(connection, id, now, &activity))).await
+    }
+
+    async fn discard_deliveries(
+        &self,
+        ids: Vec<DeliveryId>,
+        now: Timestamp,
+        activity: &Activity,
+        before: u64,
+    ) -> StoreResult<u64> {
+        self.edit(|connection| change(discard(connection, &ids, now, activity, before))).await
     }
 
     async fn purge_some(

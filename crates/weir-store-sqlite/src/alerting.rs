@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{
     Destination, DestinationId,
+    access::TenantScope,
     activity::Activity,
-    alert::{AlertPolicy, AlertState},
+    alert::{AlertPolicy, AlertRecord},
 };
 use weir_store::{
     Alerting, Condition, StoreResult, all_waiting,
@@ -27,9 +28,9 @@ const POLICY: &str = "SELECT policy FROM alert_policy";
 
 const SET_POLICY: &str = "INSERT OR REPLACE INTO alert_policy (single, policy) VALUES (1, ?)";
 
-const ALERT_STATES: &str = "SELECT destination_id, version, state FROM alert_states";
+const ALERT_RECORDS: &str = "SELECT destination_id, version, state FROM alert_states";
 
-const RECORD_ALERT_STATE: &str = "
+const RECORD_ALERTS: &str = "
 INSERT INTO alert_states (destination_id, version, state) VALUES (?, ?, ?)
 ON CONFLICT (destination_id) DO UPDATE SET version = excluded.version, state = excluded.state
 WHERE version = excluded.version - 1";
@@ -103,22 +104,22 @@ impl Alerting for SqliteStore {
         Ok(self.destinations.filter(|destination| destination.settings.takes_alerts()))
     }
 
-    async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>> {
+    async fn conditions(&self, tenants: &TenantScope) -> StoreResult<Vec<Condition>> {
         let backlogs = self.read_all(BACKLOGS, read_backlog).await?;
         let mut conditions: BTreeMap<_, _> =
             backlogs.into_iter().map(|backlog| (backlog.destination_id, backlog)).collect();
-        // The recorded alert states. A destination that has recovered is listed for its alert state alone, so that the
+        // The recorded alerts. A destination that has recovered is listed for its record alone, so that the
         // recovery is noticed.
-        for (id, version, state) in self.read_all(ALERT_STATES, read_alert_state).await? {
+        for (id, version, record) in self.read_all(ALERT_RECORDS, read_alert_record).await? {
             let condition = conditions.entry(id).or_insert_with(|| Condition::healthy(id));
-            (condition.version, condition.state) = (version, state);
+            (condition.version, condition.record) = (version, record);
         }
         // Destinations that Weir paused, or whose breaker is not closed, even without a backlog or dead letters.
         for id in self.destinations.filter(Destination::is_impaired) {
             conditions.entry(id).or_insert_with(|| Condition::healthy(id));
         }
         // Keep the destinations of these tenants. A deleted one is not cached, so it drops out.
-        let has_tenant = |destination: &Destination| tenants.contains(&destination.settings.tenant);
+        let has_tenant = |destination: &Destination| tenants.includes(&destination.settings.tenant);
         let selected: HashSet<_> = self.destinations.filter(has_tenant).into_iter().collect();
         Ok(conditions.into_values().filter(|condition| selected.contains(&condition.destination_id)).collect())
     }
@@ -127,8 +128,8 @@ impl Alerting for SqliteStore {
         Ok(self.read_all(all_waiting!(), |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
-    async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool> {
-        self.edit(Durable::Yes, move |transaction| transaction.record_alert_state(id, version, &state)).await
+    async fn record_alerts(&self, id: DestinationId, version: u64, record: AlertRecord) -> StoreResult<bool> {
+        self.edit(Durable::Yes, move |transaction| transaction.record_alerts(id, version, &record)).await
     }
 }
 
@@ -148,8 +149,8 @@ fn read_backlog(row: &SqliteRow) -> Result<Condition> {
     })
 }
 
-fn read_alert_state(row: &SqliteRow) -> Result<(DestinationId, u64, AlertState)> {
-    Ok((row.destination_id(0)?, row.count(1)?, rows::alert_state(row, 2)?))
+fn read_alert_record(row: &SqliteRow) -> Result<(DestinationId, u64, AlertRecord)> {
+    Ok((row.destination_id(0)?, row.count(1)?, rows::alert_record(row, 2)?))
 }
 
 impl Transaction<'_, '_> {
@@ -165,9 +166,9 @@ impl Transaction<'_, '_> {
         Ok(true)
     }
 
-    pub(crate) fn record_alert_state(&mut self, id: DestinationId, version: u64, state: &AlertState) -> Result<bool> {
+    pub(crate) fn record_alerts(&mut self, id: DestinationId, version: u64, record: &AlertRecord) -> Result<bool> {
         let mut values = Values::default();
-        values.blob(id.as_bytes()).int(version as i64 + 1).owned_text(serde_json::to_string(state)?);
-        Ok(execute(self.connection, RECORD_ALERT_STATE, &values)? == 1)
+        values.blob(id.as_bytes()).int(version as i64 + 1).owned_text(serde_json::to_string(record)?);
+        Ok(execute(self.connection, RECORD_ALERTS, &values)? == 1)
     }
 }

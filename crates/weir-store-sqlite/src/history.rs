@@ -8,10 +8,10 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
-    DeliveryDetail, DeliveryFilter, EventFilter, FailureGroups, History, ListCount, ListOrder, ListStatements as _,
-    Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult, delivery_ids_of, event_columns,
-    first_id,
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT},
+    DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
+    ListOrder, ListStatements as _, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult,
+    delivery_ids_of, event_columns, first_id,
+    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 
 use crate::{
@@ -43,6 +43,12 @@ impl History for SqliteStore {
         self.page_of_events(filter, page).await
     }
 
+    async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>> {
+        let mut values = Values::default();
+        values.int(most.into());
+        self.read(TENANTS_WITH_KEYS.to_owned(), values, |row| row.text(0)).await
+    }
+
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>> {
         let Some(delivery) = self.delivery_row(id).await? else {
             return Ok(None);
@@ -57,7 +63,11 @@ impl History for SqliteStore {
     }
 
     async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
-        self.count_of_deliveries(filter).await
+        self.count_of_deliveries(filter, EXAMINED_AT_MOST).await
+    }
+
+    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+        self.count_of_deliveries(filter, DISCARDS_COUNTED).await
     }
 
     async fn group_failures(&self, filter: &DeliveryFilter) -> StoreResult<FailureGroups> {
@@ -84,6 +94,18 @@ impl History for SqliteStore {
         self.read("SELECT 1".to_owned(), Values::default(), |_| Ok(())).await.map(drop)
     }
 }
+
+/// From one tenant to the next in the index of the keys, however many keys each of them has.
+pub(crate) const TENANTS_WITH_KEYS: &str = "
+WITH RECURSIVE tenants (tenant) AS (
+    SELECT (SELECT tenant FROM events INDEXED BY events_idempotency
+        WHERE idempotency_key IS NOT NULL ORDER BY tenant LIMIT 1)
+    UNION ALL
+    SELECT (SELECT tenant FROM events INDEXED BY events_idempotency
+        WHERE idempotency_key IS NOT NULL AND tenant > last.tenant ORDER BY tenant LIMIT 1)
+    FROM tenants last WHERE last.tenant IS NOT NULL
+)
+SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT ?";
 
 /// The index ends with the primary key, so it is already in this order.
 pub(crate) const SENDS: &str = r#"

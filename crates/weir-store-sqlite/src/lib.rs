@@ -40,6 +40,7 @@ mod commit_queue;
 mod counters;
 mod deliveries;
 mod destinations;
+mod discard;
 #[cfg(test)]
 mod durability;
 mod edit;

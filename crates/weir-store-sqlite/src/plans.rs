@@ -15,7 +15,8 @@ use crate::{
     counters::{LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING, PLACES},
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
     destinations::{RECENT_SENDS, WAITING_BY_STATE},
-    history::{SENDS, events_page, events_window_end},
+    discard::{DEAD_LETTERS, DISCARD},
+    history::{SENDS, TENANTS_WITH_KEYS, events_page, events_window_end},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
     message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY},
@@ -51,6 +52,8 @@ fn hot_statements_use_their_indexes_at_every_size() {
             ("end", &END, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("retry", &RETRY, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("purge", &CANCEL, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
+            ("dead letters", &DEAD_LETTERS, "SEARCH d USING PRIMARY KEY (id=?)"),
+            ("discard", &DISCARD, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("move", &MOVE, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("put back", &PUT_BACK, "SEARCH deliveries USING PRIMARY KEY (id=?)"),
             ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
@@ -249,6 +252,9 @@ fn lists_of_events_read_one_index_without_sorting() {
     let by_key = EventFilter { idempotency_key: Some("order-1".to_owned()), ..by_tenant };
     let plan = plan(&connection, &events_page(&by_key, AFTER, None).0);
     assert!(plan.contains("events_idempotency (tenant=? AND idempotency_key=?)"), "{plan}");
+    let next_tenant = self::plan(&connection, TENANTS_WITH_KEYS);
+    assert!(next_tenant.contains("USING COVERING INDEX events_idempotency (tenant>?)"), "{next_tenant}");
+    assert!(!next_tenant.contains("TEMP B-TREE"), "{next_tenant}");
 }
 
 #[test]

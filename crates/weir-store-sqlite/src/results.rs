@@ -57,6 +57,22 @@ impl Results for SqliteStore {
         .await
     }
 
+    async fn discard_deliveries(
+        &self,
+        ids: Vec<DeliveryId>,
+        now: Timestamp,
+        activity: &Activity,
+        before: u64,
+    ) -> StoreResult<u64> {
+        let activity = activity.clone();
+        self.edit(Durable::Yes, move |transaction| {
+            let discarded = transaction.discard(&ids, now)?;
+            let counted = activity.clone().with_discarded(before + discarded);
+            transaction.recorded(discarded, |discarded| *discarded > 0, &counted)
+        })
+        .await
+    }
+
     async fn purge_some(
         &self,
         purge: &Purge,

@@ -1,11 +1,16 @@
 //! Alerting: the destinations that subscribe to alerts, the conditions to report, and the alert states already
 //! recorded.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use weir_core::{
-    DestinationId, Timestamp,
+    Destination, DestinationId, Timestamp,
+    access::TenantScope,
     activity::Activity,
-    alert::{AlertPolicy, AlertState},
+    alert::{AlertPolicy, AlertRecord, DestinationStatus},
+    refusals::Refusals,
+    stall::Late,
 };
 
 use crate::StoreResult;
@@ -26,13 +31,13 @@ pub struct Condition {
     /// Dead letters.
     pub dead: u64,
     /// The alerts already published.
-    pub state: AlertState,
-    /// Rises with every change of `state`; 0 if none was recorded.
+    pub record: AlertRecord,
+    /// Rises with every change of `record`; 0 if none was recorded.
     pub version: u64,
 }
 
 impl Condition {
-    /// A condition without problems and without a recorded alert state.
+    /// A condition without problems and without recorded alerts.
     pub fn healthy(destination_id: DestinationId) -> Self {
         Self {
             destination_id,
@@ -40,8 +45,37 @@ impl Condition {
             oldest_created_at: None,
             last_expires_at: None,
             dead: 0,
-            state: AlertState::default(),
+            record: AlertRecord::default(),
             version: 0,
+        }
+    }
+
+    /// What alerts depend on. `refused`: the refusals within the limit, or `None` if it was not looked for them;
+    /// `stalled`: the start that is late, or `None` if nothing is known.
+    pub fn status(
+        &self,
+        destination: &Destination,
+        refused: Option<Option<Refusals>>,
+        stalled: Option<Option<Late>>,
+        now: Timestamp,
+    ) -> DestinationStatus {
+        let settings = &destination.settings;
+        let held = destination.held_until.map_or(Duration::ZERO, |until| until.since(now));
+        let drains_in = settings.rate_limits.per_second().map(|rate| self.waiting as f64 / rate);
+        DestinationStatus {
+            waiting: self.waiting,
+            oldest_age: self.oldest_created_at.map_or(Duration::ZERO, |at| now.since(at)),
+            drains_in: drains_in.and_then(|secs| Duration::try_from_secs_f64(secs).ok()).map(|drains| held + drains),
+            // The delivery that expires last counts as the last in the backlog.
+            remaining_life: match self.last_expires_at {
+                Some(at) => at.since(now),
+                None => Duration::from_secs(settings.retry.max_age_s.into()),
+            },
+            breaker: destination.breaker.reason().map(ToOwned::to_owned),
+            paused: destination.paused_reason.clone(),
+            dead: self.dead,
+            refused,
+            stalled,
         }
     }
 }
@@ -64,13 +98,13 @@ pub trait Alerting: Send + Sync {
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>>;
 
     /// Every destination of these tenants with a backlog, dead letters, a breaker that is not closed, a pause by Weir
-    /// itself, or a recorded alert state. Reads counters, and a bounded part of each backlog.
-    async fn conditions(&self, tenants: &[String]) -> StoreResult<Vec<Condition>>;
+    /// itself, or recorded alerts. Reads counters, and a bounded part of each backlog.
+    async fn conditions(&self, tenants: &TenantScope) -> StoreResult<Vec<Condition>>;
 
     /// The number of waiting deliveries of all destinations, from the counters.
     async fn backlog(&self) -> StoreResult<u64>;
 
-    /// Records the alert state of a destination. `false` if `version` is not the current one, because another process
-    /// recorded a state meanwhile.
-    async fn record_alert_state(&self, id: DestinationId, version: u64, state: AlertState) -> StoreResult<bool>;
+    /// Records the alerts of a destination. `false` if `version` is not the current one, because another process
+    /// recorded alerts meanwhile.
+    async fn record_alerts(&self, id: DestinationId, version: u64, record: AlertRecord) -> StoreResult<bool>;
 }

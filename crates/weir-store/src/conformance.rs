@@ -11,6 +11,7 @@ mod coalescing;
 mod counters;
 mod destination_names;
 mod destinations;
+mod discard;
 mod fan_out;
 mod fast_path;
 mod filters;
@@ -57,9 +58,9 @@ use weir_core::{
 
 pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, counters::*, destination_names::*, destinations::*,
-    fan_out::*, fast_path::*, filters::*, history::*, ingest::*, keyed_creations::*, lists::*, message_groups::*,
-    message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*, recovery::*,
-    replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
+    discard::*, fan_out::*, fast_path::*, filters::*, history::*, ingest::*, keyed_creations::*, lists::*,
+    message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*,
+    recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

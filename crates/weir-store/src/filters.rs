@@ -46,7 +46,7 @@ impl ListOrder {
 pub struct PageRequest {
     /// The id of the last row of the previous page. The page has the rows after it, in the order of the list.
     pub before: Option<[u8; 16]>,
-    /// 1 to 200.
+    /// 1 to 200 for a client. A discard reads larger pages.
     pub limit: u32,
 }
 
@@ -90,8 +90,8 @@ pub fn delivery_ids_of(event: EventId) -> ([u8; 16], [u8; 16]) {
 pub struct EventFilter {
     pub event_type: Option<EventPattern>,
     pub tenants: TenantScope,
-    /// Needs `tenants`, because a key belongs to its tenant: no index has the keys of all tenants. Without them it is
-    /// ignored.
+    /// Needs `tenants`, because a key belongs to its tenant: no index has the keys of all tenants
+    /// ([`History::tenants_with_keys`](crate::History::tenants_with_keys)). Without them it is ignored.
     pub idempotency_key: Option<String>,
     pub from: Option<Timestamp>,
     pub to: Option<Timestamp>,

@@ -86,6 +86,10 @@ pub trait History: Send + Sync {
     /// idempotency key is looked up.
     async fn list_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>>;
 
+    /// The tenants that have events with an idempotency key, in their order, at most `most`. No index has the keys of all
+    /// tenants, so a key is looked up in each of these. One probe of an index for each tenant.
+    async fn tenants_with_keys(&self, most: u32) -> StoreResult<Vec<String>>;
+
     async fn delivery(&self, id: DeliveryId) -> StoreResult<Option<DeliveryDetail>>;
 
     /// Reads at most [`SCANNED_AT_MOST`](crate::SCANNED_AT_MOST) deliveries, with any filter ([`DeliveryFilter::parts`]):
@@ -101,6 +105,10 @@ pub trait History: Send + Sync {
     /// The number of deliveries that match, among the first [`EXAMINED_AT_MOST`](crate::EXAMINED_AT_MOST) in the order
     /// of the filter.
     async fn count_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
+
+    /// The number of dead letters that a discard with this filter would settle, at most
+    /// [`DISCARDS_COUNTED`](crate::DISCARDS_COUNTED).
+    async fn count_discard(&self, filter: &DeliveryFilter) -> StoreResult<ListCount>;
 
     /// The deliveries that match, grouped by destination, state and error. Examines at most
     /// [`EXAMINED_AT_MOST`](crate::EXAMINED_AT_MOST) deliveries, the same number of each state. Only for states with an

@@ -16,6 +16,7 @@
 //! - [`RollUp`] and [`ExpiringTable`] decide which old rows of traffic are added up or deleted next.
 //! - [`TenantDestinations`] says which destinations take an event.
 //! - [`PurgeScan`] and [`OpenReplay`] say what the next step of a purge and of a replay does.
+//! - [`discard()`] settles dead letters, step by step.
 //!
 //! Every write names the state that it expects; zero changed rows are a result, not an error. `now` is always an
 //! argument, never the database's clock.
@@ -39,6 +40,7 @@ mod counters;
 mod destination_limits;
 mod destinations;
 mod directory;
+mod discard;
 mod error;
 mod fast_path;
 mod filters;
@@ -77,6 +79,7 @@ pub use destinations::{
     Destinations, EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
 };
 pub use directory::{Directory, TenantDestinations};
+pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, DISCARDS_COUNTED, discard};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use filters::{
@@ -132,10 +135,12 @@ bundles! {
     WatchStore: Counters + Destinations + History + Outbox + Processes + TrafficLog;
     /// For the gauge of dead letters.
     DeadLetterStore: Counters + TrafficLog;
+    /// For the dead letters of deleted destinations.
+    AbandonedStore: Counters + Destinations + History + Results;
     /// For alerts.
     AlertStore: Alerting + Destinations + Ingest + RefusalStore;
     /// Everything a backend offers.
-    Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore
+    Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
         + DeadLetterStore + ApiKeys + Counters + Replays;
 }
 

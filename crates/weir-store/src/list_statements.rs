@@ -81,10 +81,10 @@ pub trait ListStatements: Sync {
         Ok(Page::merged(pages, page, filter.order, |delivery| *delivery.id.as_bytes()))
     }
 
-    /// [`History::count_deliveries`](crate::History::count_deliveries).
-    async fn count_of_deliveries(&self, filter: &DeliveryFilter) -> StoreResult<ListCount> {
+    /// [`History::count_deliveries`](crate::History::count_deliveries), with at most `most` examined.
+    async fn count_of_deliveries(&self, filter: &DeliveryFilter, most: u32) -> StoreResult<ListCount> {
         let mut count = ListCount::default();
-        let mut left = u64::from(EXAMINED_AT_MOST);
+        let mut left = u64::from(most);
         for part in parts(self, filter).await? {
             let counted = self.count_of_part(filter, &part, left).await?;
             match count.add(left, counted) {
@@ -112,6 +112,10 @@ pub trait ListStatements: Sync {
 
     /// [`History::list_events`](crate::History::list_events).
     async fn page_of_events(&self, filter: &EventFilter, page: PageRequest) -> StoreResult<Page<Event>> {
+        // Of no tenant there is no event.
+        if filter.tenants.tenants().is_some_and(|tenants| tenants.is_empty()) {
+            return Ok(Page { rows: Vec::new(), next: None });
+        }
         // Find the end of the window first: the page reads no further, however few events match.
         let is_windowed = filter.is_windowed() && filter.by_key().is_none();
         let end = if is_windowed { self.events_window_end(filter, page).await? } else { None };

@@ -1,4 +1,4 @@
-//! The end of deliveries: the results of workers, and manual retries, cancellations and purges.
+//! The end of deliveries: the results of workers, and manual retries, cancellations, discards and purges.
 
 use std::sync::Arc;
 
@@ -109,6 +109,17 @@ pub trait Results: Send + Sync {
 
     /// Cancels a waiting delivery. Refused in any other state.
     async fn cancel_delivery(&self, id: DeliveryId, now: Timestamp, activity: Activity) -> StoreResult<DeliveryAction>;
+
+    /// Discards those of these deliveries that are dead letters: they become `cancelled`. At most
+    /// [`DISCARDED_AT_ONCE`](crate::DISCARDED_AT_ONCE), in one transaction. Returns how many. The activity counts what was
+    /// discarded: `before` is the number that earlier steps have discarded.
+    async fn discard_deliveries(
+        &self,
+        ids: Vec<DeliveryId>,
+        now: Timestamp,
+        activity: &Activity,
+        before: u64,
+    ) -> StoreResult<u64>;
 
     /// One step of a purge: cancels some of its deliveries after a position, in a transaction that is too short to
     /// delay claims and ingest. Claimed deliveries are skipped. All steps share one activity, which counts what the

@@ -17,7 +17,7 @@ mod traffic;
 
 use weir_core::{
     DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp,
-    alert::{AlertPolicy, AlertState},
+    alert::{AlertPolicy, AlertRecord},
     claim::Claim,
     delivery::AttemptOutcome,
     outcome::Failure,
@@ -173,7 +173,7 @@ pub fn alert_policy<E: From<Corrupt>>(row: &impl Row<E>) -> Result<AlertPolicy, 
 }
 
 /// The default if none is stored.
-pub fn alert_state<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<AlertState, E> {
+pub fn alert_record<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<AlertRecord, E> {
     let state = row.optionally_parsed(column, "an alert state", |text| serde_json::from_str(text).ok())?;
     Ok(state.unwrap_or_default())
 }
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(Number(Some(-1)).count(0), Err(Corrupt("a count")));
         assert_eq!(Number(None).int(0), Err(Corrupt("a number")));
         assert_eq!(Number(Some(0)).id(0), Err(Corrupt("an id")));
-        assert_eq!(alert_state(&Number(Some(0)), 0), Err(Corrupt("an alert state")));
+        assert_eq!(alert_record(&Number(Some(0)), 0), Err(Corrupt("an alert state")));
         assert_eq!((Number(None).optional_failure(0), Number(None).optional_id(0)), (Ok(None), Ok(None)));
     }
 }

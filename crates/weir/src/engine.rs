@@ -11,8 +11,8 @@ use weir_api::{
 use weir_core::{retention::Retention, stall::StallReport};
 use weir_dashboard::DashboardSettings;
 use weir_scheduler::{
-    AlertPublisher, BacklogMeter, DeadLetterMeter, DeclinedAdmissions, EditWatcher, FastPath, Folder, ProcessWatcher,
-    Pruner, Replayer, Scheduler, StallWatch, Sweeper,
+    AbandonedDeadLetters, AlertPublisher, BacklogMeter, DeadLetterMeter, DeclinedAdmissions, EditWatcher, FastPath,
+    Folder, ProcessWatcher, Pruner, Replayer, Scheduler, StallWatch, Sweeper,
 };
 use weir_store::ProcessProfile;
 use weir_worker::{
@@ -322,6 +322,8 @@ fn schedule(backends: &Backends, retention: Retention, stalls: watch::Receiver<A
     run!(BacklogMeter::new(store()));
     // Finds destinations whose deliveries end as dead letters, for the metrics.
     run!(DeadLetterMeter::new(store(), clock()));
+    // Settles the dead letters that a deleted destination has left.
+    run!(AbandonedDeadLetters::new(store(), clock()));
     // Publishes alerts as events.
     run!(AlertPublisher::new(store(), queue(), clock(), stalls));
 }

@@ -12,6 +12,7 @@ from .transport import Transport
 from .types import (
     AcceptedEvent,
     Activity,
+    ActiveAlert,
     Alerts,
     ApiKey,
     Audit,
@@ -21,6 +22,7 @@ from .types import (
     Delivery,
     DeliveryDetail,
     DeliveryGroups,
+    DiscardFilter,
     DeliveryState,
     Destination,
     DestinationChanges,
@@ -396,6 +398,15 @@ class Deliveries(_Resource):
         """Cancels a waiting delivery."""
         return cast(DeliveryDetail, self._call("POST", "/v1/deliveries/{id}/cancel", {"id": id}))
 
+    def discard(self, id: str, *, reason: str | None = None) -> DeliveryDetail:
+        """Settles a dead letter that nobody will send again."""
+        body = _set({"reason": reason})
+        return cast(DeliveryDetail, self._call("POST", "/v1/deliveries/{id}/discard", {"id": id}, body=body))
+
+    def discard_all(self, filter: DiscardFilter | None = None) -> int:
+        """Settles the dead letters that match, without a filter all of them. Returns their number."""
+        return int(self._call("POST", "/v1/deliveries/discard", body=filter or {})["discarded"])
+
 
 class Replays(_Resource):
     def create(
@@ -434,6 +445,10 @@ class Keys(_Resource):
 
 
 class AlertThresholds(_Resource):
+    def active(self, *, tenant: str | None = None, type: str | None = None) -> Pages[ActiveAlert]:
+        """What is wrong now, the worst first."""
+        return self._pages("GET", "/v1/alerts/active", _set({"tenant": tenant, "type": type}))
+
     def get(self) -> Alerts:
         return cast(Alerts, self._call("GET", "/v1/alerts"))
 

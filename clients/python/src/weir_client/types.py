@@ -401,6 +401,30 @@ class Verified(TypedDict):
     reason: str | None
     signed_at: str | None
     age_s: int | None
+    cause: str | None
+    hint: str | None
+
+
+class ActiveAlert(TypedDict):
+    """Something that is wrong with a destination now."""
+
+    type: str
+    destination_id: str
+    destination_name: str
+    tenant: str
+    data: dict[str, Any]
+
+
+class DiscardFilter(TypedDict, total=False):
+    """The dead letters to settle; without filters all of them."""
+
+    states: list[Literal["dead", "failed"]]
+    destination: str
+    tenant: str
+    event_type: str
+    error: str
+    to: str
+    reason: str
 
 
 class _Event(TypedDict):

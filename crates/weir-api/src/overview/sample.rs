@@ -199,6 +199,11 @@ impl Sample {
         self.by_id.get(&id).map(|&at| &self.rows[at])
     }
 
+    /// The destinations that refuse sends within their limits.
+    pub(crate) fn refused(&self) -> impl Iterator<Item = &Arc<Destination>> {
+        self.rows.iter().filter(|row| row.figures.refusals.is_some()).map(|row| &row.destination)
+    }
+
     /// When the oldest waiting delivery of a destination was created, if its counts are still those of this sample and
     /// it is not its turn to be read.
     fn known_oldest(&self, id: DestinationId, counts: &StateCounts, next: u64) -> Option<Timestamp> {

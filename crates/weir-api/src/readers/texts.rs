@@ -6,6 +6,7 @@ use serde_json::Value;
 use utoipa::openapi::Schema;
 use weir_core::{
     ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
+    destination::ALL_TENANTS,
     event::{MAX_TYPE_LEN, valid_type},
     pattern::EventPattern,
     signing::Secret,
@@ -145,6 +146,16 @@ text! {
 }
 
 text! {
+    /// The name of a tenant, or `*`: operators, whose destinations get the alerts of all tenants.
+    #[schema(as = AnyTenant, pattern = "^([A-Za-z0-9_.:-]{1,128}|\\*)$", example = "acme")]
+    pub(crate) struct AnyTenantText(String);
+    parse = |text| match text {
+        ALL_TENANTS => Ok(text.to_owned()),
+        _ => check_tenant(text).map(|()| text.to_owned()).map_err(|error| format!("{error}, or `*` (operators)")),
+    };
+}
+
+text! {
     /// Dot-separated words of letters, digits, `_` and `-`. The prefix `weir.` is reserved for alerts.
     #[schema(
         as = NewEventType, pattern = "^(?!weir\\.)[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$", max_length = 128,
@@ -236,6 +247,19 @@ text! {
 }
 
 text! {
+    /// Why something is done, in words: 1 to 500 characters, as a name.
+    #[schema(
+        as = ReasonText, example = "sent by hand on 21 November",
+        pattern = "^[^\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]{1,500}$"
+    )]
+    pub(crate) struct ReasonText(String);
+    parse = |text| match text.chars().count() {
+        1..=500 => check_visible(text).map(|()| text.to_owned()),
+        _ => Err("must be 1 to 500 characters long".to_owned()),
+    };
+}
+
+text! {
     /// A text to look for: 1 to 2048 characters, without control characters.
     #[schema(as = ListSearchText, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,2048}$", example = "acme")]
     pub(crate) struct SearchText(String);
@@ -313,6 +337,22 @@ pub(crate) fn check_tenant(text: &str) -> Result<(), &'static str> {
     Err("must be 1 to 128 letters, digits, `_`, `-`, `.` or `:`")
 }
 
+/// Checks that a text for people has no character which nobody sees: no control character, and none that changes the
+/// direction of the text around it, by which one name can look like another.
+pub(crate) fn check_visible(text: &str) -> Result<(), String> {
+    if text.chars().any(char::is_control) {
+        return Err("must not contain control characters".to_owned());
+    }
+    let turns = |char: char| matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    match text.chars().find(|char| turns(*char)) {
+        None => Ok(()),
+        Some(char) => Err(format!(
+            "must not contain the character U+{:04X}, which changes the direction of the text around it",
+            u32::from(char)
+        )),
+    }
+}
+
 /// Checks the type of an event that a producer sends.
 pub(crate) fn check_new_type(text: &str) -> Result<(), String> {
     match text {
@@ -375,6 +415,7 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<DeliveryIdText>();
         assert_pattern_is_accepted::<ReplayIdText>();
         assert_pattern_is_accepted::<TenantText>();
+        assert_pattern_is_accepted::<AnyTenantText>();
         assert_pattern_is_accepted::<NewEventTypeText>();
         assert_pattern_is_accepted::<EventPatternText>();
         assert_pattern_is_accepted::<IdempotencyKeyText>();
@@ -384,6 +425,7 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<ListOrderText>();
         assert_pattern_is_accepted::<DestinationConditionText>();
         assert_pattern_is_accepted::<SearchText>();
+        assert_pattern_is_accepted::<ReasonText>();
         assert_pattern_is_accepted::<WaitingStateText>();
         assert_pattern_is_accepted::<ReplayableStateText>();
         assert_pattern_is_accepted::<AttemptErrorText>();

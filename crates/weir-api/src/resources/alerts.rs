@@ -1,17 +1,28 @@
-//! The alert thresholds: of all destinations, and of one destination as part of its settings.
+//! The alert thresholds: of all destinations, and of one destination as part of its settings. And what is wrong now.
+
+use std::collections::{BTreeMap, HashSet};
 
 use axum::{Json, extract::State};
 use serde_json::json;
+use weir_api_types as types;
 use weir_core::{
     activity::Action,
-    alert::{AlertOverrides, AlertPolicy},
+    alert::{Alert, AlertOverrides, AlertPolicy},
+    alert_data::alert_data,
 };
+use weir_store::Condition;
 
 use super::activity::{Author, differences};
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, Refused},
-    readers::{body::Body, fields::object, query::Query},
+    readers::{
+        body::Body,
+        fields::object,
+        page::{Listing, PageParameters},
+        query::{Query, parameters},
+        texts::{AnyTenantText, one_of, text},
+    },
     state::Api,
 };
 
@@ -60,7 +71,8 @@ pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -
 /// thresholds. An alert is an event: `weir.backlog.high`, `weir.backlog.cleared`, `weir.breaker.opened`,
 /// `weir.breaker.closed`, `weir.destination.paused`, `weir.destination.refused`, `weir.destination.admitted`,
 /// `weir.destination.stalled`, `weir.destination.recovered` or `weir.delivery.dead`. It goes to the destinations of the tenant
-/// whose `event_types` match it (`weir.*`), but not to the destination that it is about. A backlog counts as cleared
+/// whose `event_types` match it (`weir.*`), and to the destinations with the tenant `*`, but not to the destination that
+/// it is about. Without any recipient it is only in the list of events. A backlog counts as cleared
 /// below 80 % of each threshold. A destination raises at most one alert about dead letters per minute. Changes take
 /// effect within ten seconds.
 #[utoipa::path(
@@ -94,4 +106,114 @@ pub(crate) async fn set(
         }
     }
     Err(Problem::conflict("other requests keep changing the thresholds; try again"))
+}
+
+/// The list of what is wrong now. Its rows move, so a cursor is a number of rows.
+pub(crate) enum ActiveAlerts {}
+
+impl Listing for ActiveAlerts {
+    const TAG: u8 = b'w';
+}
+
+type ActivePage = PageParameters<ActiveAlerts>;
+
+/// The types of alerts about something that lasts, the worst first.
+const LASTING: [&str; 6] = [
+    "weir.destination.stalled",
+    "weir.breaker.opened",
+    "weir.destination.paused",
+    "weir.delivery.dead",
+    "weir.backlog.high",
+    "weir.destination.refused",
+];
+
+text! {
+    /// The type of an alert about something that lasts.
+    #[schema(
+        as = ActiveAlertType, value_type = String, example = "weir.breaker.opened",
+        pattern = "^weir\\.(breaker\\.opened|destination\\.(stalled|paused|refused)|delivery\\.dead|backlog\\.high)$"
+    )]
+    pub(crate) struct ActiveAlertText(String);
+    parse = |text| one_of(text, LASTING.into_iter());
+}
+
+parameters! {
+    /// The filter of what is wrong now.
+    pub(crate) struct ActiveFilter {
+        /// Only this tenant
+        tenant: Option<AnyTenantText>,
+        /// Only alerts of this type
+        r#type: Option<ActiveAlertText>,
+    }
+}
+
+/// List what is wrong now
+///
+/// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high backlog or refusals within its limit, by
+/// the same thresholds as the alerts, in all tenants of the key. It is read from the state itself: no destination needs to
+/// subscribe to alerts. The worst comes first.
+#[utoipa::path(
+    get, path = "/v1/alerts/active", operation_id = "list_active_alerts", tag = "alerts",
+    params(ActiveFilter, ActivePage),
+    responses((status = 200, description = "One page", body = types::ActiveAlerts))
+)]
+pub(crate) async fn active(
+    State(api): State<Api>,
+    caller: Caller,
+    Query((filter, page)): Query<(ActiveFilter, ActivePage)>,
+) -> ApiResult<Json<types::ActiveAlerts>> {
+    let scope = caller.scope(filter.tenant.map(|tenant| tenant.0))?;
+    let policy = api.store.alert_policy().await?;
+    let mut conditions = api.store.conditions(&scope).await?;
+    // Refusals within the limit are known from the sample of the overview.
+    let sample = api.live.sample().await?;
+    let known: HashSet<_> = conditions.iter().map(|condition| condition.destination_id).collect();
+    let refused = sample
+        .refused()
+        .filter(|destination| scope.includes(&destination.settings.tenant) && !known.contains(&destination.id));
+    conditions.extend(refused.map(|destination| Condition::healthy(destination.id)));
+    let stalls = api.live.stalls();
+    let known: HashSet<_> = conditions.iter().map(|condition| condition.destination_id).collect();
+    let stalled = stalls.stalled().map(|(id, _)| id).filter(|id| !known.contains(id));
+    conditions.extend(stalled.map(Condition::healthy));
+    let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
+    let destinations = api.store.destinations(&ids).await?;
+    let now = api.clock.now();
+    // What is wrong with each destination.
+    let mut found = Vec::new();
+    let mut counts = BTreeMap::new();
+    for (condition, destination) in conditions.iter().zip(&destinations) {
+        let Some(destination) = destination.as_ref().filter(|it| scope.includes(&it.settings.tenant)) else { continue };
+        let policy = destination.settings.alerts.apply_to(&policy);
+        let refused = sample.row(destination.id).map(|row| row.figures.refusals);
+        let status = condition.status(destination, refused, stalls.stall_of(destination.id, now), now);
+        for alert in condition.record.history().problems(&policy, &status) {
+            *counts.entry(alert.event_type().to_owned()).or_insert(0) += 1;
+            if filter.r#type.as_ref().is_none_or(|wanted| wanted.0 == alert.event_type()) {
+                found.push((severity(&alert), destination, alert, status.clone(), policy));
+            }
+        }
+    }
+    found.sort_by(|(one, of_one, ..), (other, of_other, ..)| {
+        (one, &of_one.settings.name, of_one.id).cmp(&(other, &of_other.settings.name, of_other.id))
+    });
+    // Only the rows of the page are written.
+    let skipped =
+        page.request.before.map_or(0, |before| usize::try_from(u128::from_be_bytes(before)).unwrap_or(usize::MAX));
+    let end = skipped.saturating_add(page.request.limit as usize);
+    let next_cursor = (found.len() > end).then(|| ActiveAlerts::cursor((end as u128).to_be_bytes()));
+    let rows = found.iter().skip(skipped).take(page.request.limit as usize);
+    let data = rows.map(|(_, destination, alert, status, policy)| types::ActiveAlert {
+        alert_type: alert.event_type().to_owned(),
+        destination_id: destination.id.to_string(),
+        destination_name: destination.settings.name.clone(),
+        tenant: destination.settings.tenant.clone(),
+        data: alert_data(destination, alert, status, policy),
+    });
+    Ok(Json(types::ActiveAlerts { as_of: now, counts, data: data.collect(), next_cursor }))
+}
+
+/// The place of an alert among [`LASTING`].
+fn severity(alert: &Alert) -> usize {
+    LASTING.iter().position(|name| *name == alert.event_type()).unwrap_or(LASTING.len())
 }

@@ -1,5 +1,6 @@
-//! Deliveries: show, retry and cancel. Lists, counts and groups have a file each.
+//! Deliveries: show, retry and cancel. Discards, lists, counts and groups have a file each.
 
+pub(crate) mod discard;
 pub(crate) mod groups;
 pub(crate) mod list;
 mod waits;

@@ -26,7 +26,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use serde_json::Value;
+use serde_json::{Value, json};
 use url::Url;
 use weir_api_types as types;
 use weir_core::{
@@ -36,7 +36,7 @@ use weir_core::{
     destination::Settings,
 };
 use weir_queue::Terms;
-use weir_store::{Created, Deletion, DestinationDeletion};
+use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDeletion, discard};
 
 pub(crate) use self::{
     by_name::{__path_put, put},
@@ -44,7 +44,7 @@ pub(crate) use self::{
     release::{__path_release, release},
 };
 use self::{
-    edits::{Ends, later},
+    edits::{Ends, check_may_change, later},
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
 };
@@ -57,7 +57,7 @@ use crate::{
         if_match::IfMatch,
         page::{self, List, Listing, PageParameters},
         query::{Query, parameters},
-        texts::{DestinationConditionText, DestinationIdText, SearchText, TenantText},
+        texts::{AnyTenantText, DestinationConditionText, DestinationIdText, SearchText},
     },
     resources::activity::{Author, destination_changes},
     state::{Api, ApiState},
@@ -75,8 +75,8 @@ type DestinationPage = PageParameters<Destinations>;
 parameters! {
     /// The filter of the list.
     pub(crate) struct DestinationFilter {
-        /// Only this tenant
-        tenant: Option<TenantText>,
+        /// Only this tenant; `*`: those of operators
+        tenant: Option<AnyTenantText>,
         /// Only destinations with exactly this name
         name: Option<SearchText>,
         /// Only destinations with exactly this URL
@@ -113,7 +113,7 @@ pub(crate) async fn create(
     }
     name_tenant(&mut body, &caller)?;
     let settings = settings::read(body, &api.addresses)?;
-    caller.check_sees(&settings.tenant)?;
+    check_may_change(&caller, &settings.tenant)?;
     let now = api.clock.now();
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, &author)?;
@@ -296,7 +296,7 @@ pub(crate) async fn edit(
 
 /// Delete a destination
 ///
-/// Cancels its waiting deliveries and keeps the history. `If-Match` works as for an edit.
+/// Cancels its waiting deliveries, settles its dead letters (they become `cancelled`), and keeps the history. `If-Match` works as for an edit.
 #[utoipa::path(
     delete, path = "/v1/destinations/{id}", operation_id = "delete_destination", tag = "destinations", params(("id" = DestinationIdText, Path, description = "`dst_…`")),
     responses(
@@ -315,6 +315,7 @@ pub(crate) async fn delete(
     for _ in 0..EDIT_ROUNDS {
         let (destination, now) = (find(&api, &caller, id).await?, api.clock.now());
         if_match.check(&etag(&destination))?;
+        check_may_change(&caller, &destination.settings.tenant)?;
         // The store compares the version again, in the transaction of the deletion.
         let expected_updated_at = if_match.is_given().then_some(destination.updated_at);
         let (before, after) = destination_changes(Some(&destination), None)?;
@@ -323,6 +324,7 @@ pub(crate) async fn delete(
         match api.store.delete_destination(deletion, activity.changing(before, after)).await? {
             Deletion::Deleted => {
                 api.announce_edit(id, Terms::deleted(later(destination.updated_at, now))).await;
+                settle_dead_letters(&api, &destination, &author).await;
                 return Ok(StatusCode::NO_CONTENT);
             }
             Deletion::Missing => return Err(missing(id)),
@@ -330,6 +332,19 @@ pub(crate) async fn delete(
         }
     }
     Err(crowded())
+}
+
+/// Settles the dead letters of a destination that is deleted: nobody can send them again. The destination is deleted in
+/// any case; what is left is settled by the scheduler.
+async fn settle_dead_letters(api: &ApiState, deleted: &Destination, author: &Author) {
+    let now = api.clock.now();
+    let filter =
+        DeliveryFilter { destination_id: Some(deleted.id), states: DISCARDABLE.to_vec(), ..DeliveryFilter::default() };
+    let activity = author.does(Action::DeadLettersDiscarded, now).of_destination(deleted);
+    let activity = activity.changing(None, Some(json!({"reason": "the destination is deleted"})));
+    if let Err(error) = discard(&*api.store, filter, now, activity).await {
+        tracing::warn!(%error, destination = %deleted.id, "cannot settle the dead letters of a deleted destination now");
+    }
 }
 
 /// The destination, or a 404 problem. The destination of a tenant that the caller does not see does not exist for it.
@@ -359,6 +374,11 @@ pub(crate) async fn is_of_others(api: &ApiState, caller: &Caller, named: Option<
 
 pub(crate) fn missing(id: DestinationId) -> Problem {
     Problem::not_found(format!("there is no destination {id}"))
+}
+
+/// The same for a destination that a field of a request names.
+pub(crate) fn missing_in_body(id: DestinationId) -> Problem {
+    Problem::invalid_field("/destination", format!("there is no destination {id}: name another one, or leave it out"))
 }
 
 /// The entity tag of a destination: its version, which every edit changes.

@@ -7,7 +7,7 @@ use axum::{
 };
 use bytes::Bytes;
 use weir_api_types as types;
-use weir_core::{access::TenantScope, destination::DEFAULT_TENANT, event::Event};
+use weir_core::{access::TenantScope, event::Event};
 use weir_store::{EventFilter, Page};
 
 use super::deliveries;
@@ -19,10 +19,14 @@ use crate::{
         ordered_page::OrderedPage,
         page::{List, Listing, Room},
         query::{Query, RangeParameters, parameters},
-        texts::{EventIdText, EventPatternText, IdempotencyKeyText, TenantText, text},
+        texts::{AnyTenantText, EventIdText, EventPatternText, IdempotencyKeyText, text},
     },
-    state::Api,
+    state::{Api, ApiState},
 };
+
+/// The most tenants in which an idempotency key is looked up. A look-up costs a probe of an index in each of them, so
+/// ten thousand cost some tens of milliseconds.
+const MOST_TENANTS: u32 = 10_000;
 
 /// The list of events.
 pub(crate) enum Events {}
@@ -45,10 +49,9 @@ parameters! {
     pub(crate) struct Filter {
         /// Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*`
         r#type: Option<EventPatternText>,
-        /// Only this tenant
-        tenant: Option<TenantText>,
-        /// Only the event with this key. A key belongs to a tenant: to the named one, to those of the API key, or to
-        /// `default`
+        /// Only this tenant; `*`: the alerts to operators
+        tenant: Option<AnyTenantText>,
+        /// Only the events with this key: at most one of each tenant
         idempotency_key: Option<IdempotencyKeyText>,
         /// `data`: include the data of each event
         #[param(inline)]
@@ -60,7 +63,8 @@ parameters! {
 ///
 /// The list omits `data`, which may be large, unless `include=data` is given: then a page ends after 4 MiB of it. With
 /// the filters `type` and `tenant` a page examines at most 5000 events. So a page may be short or empty and still have a
-/// `next_cursor`. With a type of Weir's own events (`weir.*`) it examines only those.
+/// `next_cursor`. An idempotency key is looked up in all
+/// tenants of the API key. With a type of Weir's own events (`weir.*`) it examines only those.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(Filter, RangeParameters, EventPage),
@@ -75,9 +79,7 @@ pub(crate) async fn list(
     let with_data = filter.include.is_some();
     let mut tenants = caller.scope(filter.tenant.map(|tenant| tenant.0))?;
     if filter.idempotency_key.is_some() && tenants == TenantScope::All {
-        // A filter by idempotency key that names no tenant means the default tenant, as for an event that names no
-        // tenant.
-        tenants = TenantScope::one(DEFAULT_TENANT);
+        tenants = tenants_with_keys(&api).await?;
     }
     let filter = EventFilter {
         event_type: filter.r#type.map(|event_type| event_type.0),
@@ -100,6 +102,16 @@ pub(crate) async fn list(
     let data = |index: usize| bodies.as_ref().and_then(|bodies| bodies.get(index)?.as_ref());
     let views = read.rows.iter().enumerate().map(|(index, event)| view(event, data(index)));
     Ok(Json(List { data: views.collect::<ApiResult<Vec<_>>>()?, next_cursor }).into_response())
+}
+
+/// All tenants that may have an event with an idempotency key.
+async fn tenants_with_keys(api: &ApiState) -> ApiResult<TenantScope> {
+    let found = api.store.tenants_with_keys(MOST_TENANTS + 1).await?;
+    if found.len() > MOST_TENANTS as usize {
+        let detail = format!("is required with an idempotency key, because more than {MOST_TENANTS} tenants have keys");
+        return Err(Problem::invalid_field("/tenant", detail));
+    }
+    Ok(TenantScope::Only(found.into_iter().collect()))
 }
 
 /// The data of each event of a page. The page ends before the event whose data does not fit. The bodies are read one by

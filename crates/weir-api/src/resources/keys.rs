@@ -28,7 +28,7 @@ use crate::{
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed},
         page::{self, List, Listing, PageParameters},
         query::Query,
-        texts::{ApiKeyIdText, TenantText, TimeText, text},
+        texts::{ApiKeyIdText, TenantText, TimeText, check_visible, text},
     },
     state::Api,
 };
@@ -62,13 +62,14 @@ text! {
 text! {
     /// 1 to 100 characters without control characters. Names that people could take for Weir itself (`weir`), for a key
     /// of the settings (`WEIR_API_KEYS`), for a request without a key (`anonymous`) or for an id (`key_…`) are refused.
-    #[schema(as = KeyName, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,100}$", example = "billing service")]
+    #[schema(as = KeyName, pattern = "^[^\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]{1,100}$", example = "billing service")]
     pub(crate) struct KeyNameText(String);
     parse = |text| {
         let fits = (1..=MAX_NAME_CHARS).contains(&text.chars().count()) && !text.chars().any(char::is_control);
         if !fits {
             return Err("must be 1 to 100 characters without control characters".to_owned());
         }
+        check_visible(text)?;
         if Actor::looks_like_another(text) {
             let detail = "must not look like Weir, another actor or an id: say what the key is for, as in `weir producer`";
             return Err(detail.to_owned());

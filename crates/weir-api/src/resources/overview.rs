@@ -16,7 +16,7 @@ use crate::{
         body::PathId,
         page::{Listing, PageParameters},
         query::{Query, parameters},
-        texts::{DestinationIdText, TenantText, text},
+        texts::{AnyTenantText, DestinationIdText, text},
     },
     resources::{advice::advice, backlog, deliveries::destination_waits_for, failures, preview, refusals},
     state::Api,
@@ -68,8 +68,8 @@ text! {
 parameters! {
     /// The filter and the order of the overview.
     pub(crate) struct OverviewFilter {
-        /// Only this tenant.
-        tenant: Option<TenantText>,
+        /// Only this tenant; `*`: the destinations of operators.
+        tenant: Option<AnyTenantText>,
         /// Only destinations in this state.
         state: Option<StandingText>,
         /// Only destinations whose name or URL contains this text, in any case.

@@ -1,44 +1,38 @@
 //! Verifies the signature of a received request, for the owner of a receiver that refuses requests.
 //!
-//! The secret of the request, or of the destination, is used and never shown: no answer, error or log line has it.
+//! The secret of the request, or of the destination, is used and never shown: no answer, error or log line has it. `received`
+//! reads the request, and `cause` looks for why it is refused.
+
+mod cause;
+mod received;
 
 use std::time::Duration;
 
 use axum::{Json, extract::State};
 use serde_json::{Value, json};
-use utoipa::{
-    PartialSchema, ToSchema,
-    openapi::{ObjectBuilder, RefOr, Schema, schema::Type},
-};
 use weir_api_types as types;
 use weir_core::{
     Timestamp,
-    signing::{
-        Key, Placeholder, Received, Rejection, Secret, SignatureStyle, signed_seconds, verify as verify_signature,
-    },
+    signing::{Key, Rejection, Secret, SignatureStyle, signed_seconds, verify as verify_signature},
 };
 
+use self::{
+    cause::{Suspects, own_secrets},
+    received::{ANY_AGE, MAX_SIGNATURE_PARTS, ReceivedHeaders, Request, needed_headers},
+};
 use super::destinations::{find, signature::SignatureRequest};
 use crate::{
     auth::Caller,
-    errors::{Errors, escape, type_name},
+    errors::Errors,
     problem::{ApiResult, Problem},
     readers::{
         body::Body,
-        fields::{Read, object},
+        fields::object,
         query::Query,
         texts::{DestinationIdText, RawBodyText, SecretText},
     },
     state::Api,
 };
-
-/// The most headers of a request to verify. Weir sends fewer; a list that is copied from a browser has a few more.
-const MAX_HEADERS: usize = 100;
-/// The most parts of a signature header, between its separators: Weir sends three at most. Each may cost a MAC of the
-/// whole body, so a longer header would cost seconds.
-const MAX_SIGNATURE_PARTS: usize = 64;
-/// The tolerance if the client names none: longer than the age of any request, so the age is shown and not judged.
-const ANY_AGE: Duration = Duration::from_secs(u64::MAX);
 
 object! {
     /// A request as it was received.
@@ -101,57 +95,16 @@ impl VerifyRequest {
     }
 }
 
-/// Names, in lower case, and values.
-pub(crate) struct ReceivedHeaders(Vec<(String, String)>);
-
-impl ReceivedHeaders {
-    fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| value.trim())
-    }
-}
-
-impl Read for ReceivedHeaders {
-    fn read(value: Value, _: &Schema, at: &str, errors: &mut Errors) -> Option<Self> {
-        let Value::Object(members) = value else {
-            errors.add(at, format!("must be an object of names and values, not {}", type_name(&value)));
-            return None;
-        };
-        if members.len() > MAX_HEADERS {
-            errors.add(at, format!("must contain at most {MAX_HEADERS} headers"));
-        }
-        let mut headers = Vec::with_capacity(members.len());
-        for (name, value) in members {
-            match value {
-                Value::String(value) => headers.push((name.to_ascii_lowercase(), value)),
-                other => {
-                    errors
-                        .add(format!("{at}/{}", escape(&name)), format!("must be a string, not {}", type_name(&other)));
-                }
-            }
-        }
-        Some(Self(headers))
-    }
-}
-
-impl ToSchema for ReceivedHeaders {}
-
-impl PartialSchema for ReceivedHeaders {
-    fn schema() -> RefOr<Schema> {
-        let value = ObjectBuilder::new().schema_type(Type::String);
-        let headers = ObjectBuilder::new()
-            .schema_type(Type::Object)
-            .additional_properties(Some(Schema::Object(value.build())))
-            .max_properties(Some(MAX_HEADERS));
-        RefOr::T(Schema::Object(headers.build()))
-    }
-}
-
 /// Verify a request
 ///
 /// Says whether the signature of a received request is valid, as a receiver finds out: paste its headers and its raw
 /// body. Name the `destination` to try its current and its previous secret in its signature style, or give a `secret`
 /// and the `signature` style.
 /// An old signature stays valid here; `age_s` is its age, and receivers usually refuse more than 300 s.
+///
+/// A signature that does not match is compared with the bytes that Weir has stored, the times at which it has signed, the
+/// other secret of the destination, other styles, and the secrets of up to 200 other destinations of the tenant: `cause` and
+/// `hint` say what was found.
 #[utoipa::path(
     post, path = "/v1/verify", operation_id = "verify_request", tag = "destinations",
     request_body = VerifyRequest,
@@ -166,10 +119,13 @@ pub(crate) async fn verify(
     let now = api.clock.wall();
     let given = request.secret.as_ref().map(|secret| secret.0.clone());
     let mut url = request.url.as_ref().map(|url| url.0.clone());
-    let (style, secrets) = match &request.destination {
+    let destination = match &request.destination {
+        None => None,
+        Some(DestinationIdText(id)) => Some(find(&api, &caller, *id).await?),
+    };
+    let (style, secrets) = match &destination {
         None => (request.style(), given.into_iter().collect()),
-        Some(DestinationIdText(id)) => {
-            let destination = find(&api, &caller, *id).await?;
+        Some(destination) => {
             let signing = &destination.settings.signing;
             url.get_or_insert_with(|| destination.settings.url.to_string());
             if let Some(unfit) = given.as_ref().and_then(|secret| signing.style.refusal_of(secret)) {
@@ -179,23 +135,20 @@ pub(crate) async fn verify(
             }
             // The previous secret is tried even after its overlap, because the request may have been signed before the
             // end.
-            let own = || [Some(&signing.secret), signing.previous.as_ref().map(|previous| &previous.secret)];
             let secrets: Vec<Secret> =
-                given.map_or_else(|| own().into_iter().flatten().cloned().collect(), |secret| vec![secret]);
+                given.map_or_else(|| own_secrets(signing).cloned().collect(), |secret| vec![secret]);
             (signing.style.clone(), secrets)
         }
     };
     let tolerance = request.tolerance_s.map_or(ANY_AGE, |seconds| Duration::from_secs(seconds.into()));
     let received =
-        Request { headers: &request.headers, url: url.as_deref().unwrap_or_default(), body: &request.body.0 };
-    Ok(Json(verified(&style, &secrets, &received, now, tolerance)))
-}
-
-/// What was received, and where.
-struct Request<'r> {
-    headers: &'r ReceivedHeaders,
-    url: &'r str,
-    body: &'r str,
+        Request { headers: &request.headers, url: url.as_deref().unwrap_or_default(), body: request.body.0.as_bytes() };
+    let mut verified = verified(&style, &secrets, &received, now, tolerance);
+    let suspects = Suspects { api: &api, caller: &caller, destination: destination.as_deref(), style, secrets };
+    if let Some(cause) = suspects.cause(&verified, &received, request.tolerance_s).await? {
+        (verified.cause, verified.hint) = (Some(cause.name.to_owned()), Some(cause.hint));
+    }
+    Ok(Json(verified))
 }
 
 /// The result with the secret that matches, or else with the first one.
@@ -215,13 +168,7 @@ fn verified(
     if style.format().count_parts(signature) > MAX_SIGNATURE_PARTS {
         return refused(format!("the header `{name}` has too many signatures"));
     }
-    let received = Received {
-        id: style.id_header().and_then(|name| headers.get(name)),
-        timestamp: style.timestamp_header().and_then(|name| headers.get(name)),
-        signature,
-        url: request.url,
-        body: request.body.as_bytes(),
-    };
+    let received = request.received(style);
     let verdicts =
         secrets.iter().map(|secret| verify_signature(&Key::Secret(secret.clone()), style, &received, now, tolerance));
     // The verdict of a secret that matches takes precedence over those of the other secrets.
@@ -235,15 +182,9 @@ fn verified(
         reason: verdict.and_then(|verdict| verdict.err()).map(|rejection| rejection.to_string()),
         signed_at: signed.and_then(instant),
         age_s: signed.map(|signed| now.as_secs().saturating_sub(signed)),
+        cause: None,
+        hint: None,
     }
-}
-
-/// The headers without which a request in this style cannot be verified.
-fn needed_headers(style: &SignatureStyle) -> Vec<&str> {
-    let format = style.format();
-    let id = style.id_header().filter(|_| format.signs(Placeholder::Id));
-    let time = style.timestamp_header().filter(|_| format.signs(Placeholder::Timestamp));
-    id.into_iter().chain(time).chain([format.header.as_str()]).collect()
 }
 
 /// `None` for a time that no calendar has.
@@ -253,12 +194,12 @@ fn instant(unix_seconds: i64) -> Option<Timestamp> {
 }
 
 fn refused(reason: String) -> types::Verified {
-    types::Verified { valid: false, reason: Some(reason), signed_at: None, age_s: None }
+    types::Verified { valid: false, reason: Some(reason), signed_at: None, age_s: None, cause: None, hint: None }
 }
 
 #[cfg(test)]
 mod tests {
-    use weir_core::signing::{CUSTOM, Message, Signing, StyleSpec, style_names};
+    use weir_core::signing::{CUSTOM, Message, Placeholder, Signing, StyleSpec, style_names};
 
     use super::*;
 
@@ -304,7 +245,7 @@ mod tests {
         tolerance: Duration,
     ) -> types::Verified {
         let secrets: Vec<_> = secrets.iter().map(|byte| secret(style, *byte)).collect();
-        verified(style, &secrets, &Request { headers, url: URL, body: BODY }, NOW, tolerance)
+        verified(style, &secrets, &Request { headers, url: URL, body: BODY.as_bytes() }, NOW, tolerance)
     }
 
     #[test]

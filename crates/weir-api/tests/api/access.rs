@@ -12,8 +12,15 @@ use crate::harness::{FOREIGN, OWN, ROOT, Server};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// The paths that can be limited to a tenant.
-const LISTS: [&str; 6] =
-    ["/v1/destinations", "/v1/events", "/v1/deliveries", "/v1/deliveries/groups", "/v1/overview", "/v1/stream"];
+const LISTS: [&str; 7] = [
+    "/v1/destinations",
+    "/v1/events",
+    "/v1/deliveries",
+    "/v1/deliveries/groups",
+    "/v1/overview",
+    "/v1/stream",
+    "/v1/alerts/active",
+];
 
 /// The data of one tenant: the ids for the paths.
 struct Data {
@@ -113,6 +120,7 @@ fn operations() -> Vec<Operation> {
         read("/v1/deliveries", 404),
         read("/v1/deliveries/groups", 404),
         read("/v1/deliveries/{id}", 404),
+        read("/v1/alerts/active", 404),
         // The request contains its own secret, so the answer shows no data of a tenant.
         Operation {
             foreign: 200,
@@ -153,6 +161,9 @@ fn operations() -> Vec<Operation> {
         change("POST", "/v1/destinations/{id}/test", "operate", 202, nothing),
         change("POST", "/v1/deliveries/{id}/retry", "operate", 202, nothing),
         change("POST", "/v1/deliveries/{id}/cancel", "operate", 202, nothing),
+        // It is cancelled, and no dead letter.
+        change("POST", "/v1/deliveries/{id}/discard", "operate", 409, nothing),
+        change("POST", "/v1/deliveries/discard", "operate", 200, Some(|to| json!({"tenant": to}))),
         change("POST", "/v1/replays", "operate", 202, Some(|to| json!({"tenant": to}))),
         change("POST", "/v1/replays/{id}/cancel", "operate", 200, nothing),
         change("POST", "/v1/destinations/{id}/purge", "operate", 200, Some(|_| json!({}))),

@@ -171,8 +171,8 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
     assert_eq!(root.change("PUT", path, put(2)).await.1, [] as [Value; 0]);
 }
 
-/// The tests above make each of these changes, and those of `holds.rs` release.
-const RECORDED: [&str; 16] = [
+/// The tests above make each of these changes; those of `holds.rs` release, and those of `deliveries.rs` discard.
+const RECORDED: [&str; 18] = [
     "POST /v1/destinations",
     "PATCH /v1/destinations/{id}",
     "DELETE /v1/destinations/{id}",
@@ -183,6 +183,8 @@ const RECORDED: [&str; 16] = [
     "POST /v1/destinations/{id}/purge",
     "POST /v1/deliveries/{id}/retry",
     "POST /v1/deliveries/{id}/cancel",
+    "POST /v1/deliveries/{id}/discard",
+    "POST /v1/deliveries/discard",
     "POST /v1/replays",
     "POST /v1/replays/{id}/cancel",
     "PUT /v1/alerts",

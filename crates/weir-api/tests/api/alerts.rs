@@ -1,11 +1,12 @@
-//! The alert thresholds.
+//! The alert thresholds, what is wrong now, and destinations of operators.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
+use weir_core::{Clock as _, outcome::Verdict};
 
-use crate::harness::{Server, json_request};
+use crate::harness::{FOREIGN, OWN, ROOT, Server, json_request};
 
 const ALERTS: &str = "/v1/alerts";
 
@@ -97,4 +98,81 @@ async fn concurrent_changes_are_recorded_one_after_the_other() {
     assert_eq!((rows.len(), before.len(), after.len()), (20, 20, 20), "{listed}");
     let current = server.get(ALERTS).await.expect(StatusCode::OK)["backlog_depth"].to_string();
     assert_eq!(after.difference(&before).collect::<Vec<_>>(), [&current]);
+}
+
+/// The types of the alerts that are true now, with the names of their destinations.
+async fn active(server: &Server, key: &str, query: &str) -> Vec<(String, String)> {
+    let listed = server.ask(key, "GET", &format!("/v1/alerts/active{query}"), None).await.expect(StatusCode::OK);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let rows = listed["data"].as_array().unwrap();
+    rows.iter().map(|alert| (text(&alert["destination_name"]), text(&alert["type"]))).collect()
+}
+
+#[tokio::test]
+async fn what_is_wrong_now_needs_no_subscriber_and_is_listed_for_the_tenants_of_the_key() {
+    let server = Server::with_keys().await;
+    for tenant in [OWN, FOREIGN] {
+        let destination = json!({"url": "https://example.com/", "name": tenant, "tenant": tenant});
+        let made = server.root("POST", "/v1/destinations", destination).await;
+        for _ in 0..3 {
+            server.root("POST", "/v1/events", json!({"type": "t", "data": 1, "tenant": tenant})).await;
+        }
+        let claimed = server.claim(made["id"].as_str().unwrap()).await;
+        server.settle(&claimed[0], 503, Verdict::Dead).await;
+        server.settle(&claimed[1], 503, Verdict::Retry { at: server.clock.now() }).await;
+    }
+    server.ask(ROOT, "PUT", ALERTS, Some(&json!({"backlog_depth": 1}))).await.expect(StatusCode::OK);
+    let of = |name: &str| {
+        ["weir.delivery.dead", "weir.backlog.high"].map(|alert_type| (name.to_owned(), alert_type.to_owned()))
+    };
+    let own = server.key("read", json!([OWN])).await;
+    assert_eq!(active(&server, &own, "").await, of(OWN));
+    let all = active(&server, ROOT, "").await;
+    assert_eq!(all, [&of(OWN)[0], &of(FOREIGN)[0], &of(OWN)[1], &of(FOREIGN)[1]].map(Clone::clone));
+    assert_eq!(active(&server, ROOT, "?type=weir.backlog.high&tenant=globex").await, of(FOREIGN)[1..]);
+    assert_eq!(active(&server, ROOT, "?type=weir.breaker.opened").await, []);
+    // Page by page, with the counts of all.
+    let first = server.ask(ROOT, "GET", "/v1/alerts/active?limit=3", None).await.expect(StatusCode::OK);
+    assert_eq!(first["counts"], json!({"weir.delivery.dead": 2, "weir.backlog.high": 2}));
+    assert_eq!(first["data"][0]["data"]["dead_letters"], 1);
+    let cursor = first["next_cursor"].as_str().unwrap();
+    assert_eq!(active(&server, ROOT, &format!("?limit=3&cursor={cursor}")).await, all[3..]);
+    server.ask(&own, "GET", "/v1/alerts/active?tenant=globex", None).await.problem(404);
+    assert_eq!(server.ask(ROOT, "GET", "/v1/alerts/active?type=weir.test", None).await.pointers(), ["/type"]);
+}
+
+#[tokio::test]
+async fn only_an_admin_of_all_tenants_makes_and_changes_a_destination_of_operators() {
+    let server = Server::with_keys().await;
+    let operators = json!({"url": "https://ops.example.com/", "name": "ops", "tenant": "*"});
+    let (bound, operate) = (server.key("admin", json!([OWN])).await, server.key("operate", Value::Null).await);
+    server.ask(&bound, "POST", "/v1/destinations", Some(&operators)).await.problem(404);
+    server.ask(&operate, "POST", "/v1/destinations", Some(&operators)).await.problem(403);
+    let made = server.root("POST", "/v1/destinations", operators.clone()).await;
+    assert_eq!((&made["tenant"], &made["event_types"]), (&json!("*"), &json!(["weir.*"])));
+    let path = format!("/v1/destinations/{}", made["id"].as_str().unwrap());
+    let edit = json!({"url": "https://elsewhere.example.com/"});
+    for (key, status) in [(&bound, 404), (&operate, 403)] {
+        server.ask(key, "PATCH", &path, Some(&edit)).await.problem(status);
+        server.ask(key, "DELETE", &path, None).await.problem(status);
+        let body = Some(&edit);
+        server.ask(key, "PUT", "/v1/destinations/by-name/*/ops", body).await.problem(status);
+    }
+    server.ask(&bound, "GET", &path, None).await.problem(404);
+    server.ask(&operate, "GET", &path, None).await.expect(StatusCode::OK);
+    // It gets nothing but alerts, and no event has its tenant.
+    let everything = json!({"event_types": ["weir.*", "*"]});
+    assert_eq!(server.ask(ROOT, "PATCH", &path, Some(&everything)).await.pointers(), ["/event_types"]);
+    let event = json!({"type": "t", "data": 1, "tenant": "*"});
+    assert_eq!(server.ask(ROOT, "POST", "/v1/events", Some(&event)).await.pointers(), ["/tenant"]);
+    let named = json!({"type": "t", "data": 1, "destinations": [made["id"]]});
+    assert_eq!(server.ask(ROOT, "POST", "/v1/events", Some(&named)).await.pointers(), ["/destinations/0"]);
+    let key = json!({"name": "k", "role": "read", "tenants": ["*"]});
+    assert_eq!(server.ask(ROOT, "POST", "/v1/keys", Some(&key)).await.pointers(), ["/tenants/0"]);
+    assert_eq!(
+        server.ask(ROOT, "GET", "/v1/destinations?tenant=*", None).await.expect(StatusCode::OK)["data"][0]["id"],
+        made["id"]
+    );
+    server.ask(ROOT, "PATCH", &path, Some(&edit)).await.expect(StatusCode::OK);
+    assert_eq!(server.ask(ROOT, "DELETE", &path, None).await.status, StatusCode::NO_CONTENT);
 }

@@ -326,3 +326,24 @@ async fn a_destination_whose_address_is_no_longer_allowed_can_still_be_paused() 
     strict.patch(&path, json!({"paused": true})).await.expect(StatusCode::OK);
     assert_eq!(strict.patch(&path, json!({"url": "http://example.com/other"})).await.pointers(), ["/url"]);
 }
+
+/// A name with such a character can look like another one: `safe\u{202e}moc.live` is shown as `safeevil.com`.
+#[tokio::test]
+async fn a_name_with_characters_that_nobody_sees_is_refused_and_the_character_is_named() {
+    let server = Server::start().await;
+    for char in ['\u{202e}', '\u{2066}', '\u{200f}', '\u{61c}', '\u{7f}'] {
+        let name = format!("safe{char}moc.live");
+        let destination = server.post("/v1/destinations", json!({"url": "https://example.com/", "name": name})).await;
+        assert_eq!(destination.pointers(), ["/name"], "{char:?}");
+        let key = server.post("/v1/keys", json!({"name": name, "role": "read"})).await;
+        assert_eq!(key.pointers(), ["/name"], "{char:?}");
+    }
+    let refused = server.post("/v1/destinations", json!({"url": "https://example.com/", "name": "a\u{202e}b"})).await;
+    let detail = refused.problem(422)["errors"][0]["detail"].clone();
+    assert_eq!(detail, "must not contain the character U+202E, which changes the direction of the text around it");
+    // Names in scripts that are written from right to left need no such character.
+    server
+        .post("/v1/destinations", json!({"url": "https://example.com/", "name": "شركة"}))
+        .await
+        .expect(StatusCode::CREATED);
+}

@@ -1,4 +1,4 @@
-//! Deliveries: list, show, retry and cancel.
+//! Deliveries: list, show, retry, cancel and discard.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use weir_core::outcome::Verdict;
 
-use crate::harness::Server;
+use crate::harness::{FOREIGN, OWN, ROOT, Server};
 
 const URL: &str = "https://example.com/hooks";
 
@@ -164,4 +164,92 @@ async fn unknown_ids_are_not_found() {
     for view in ["", "/secret", "/backlog", "/audit", "/history", "/health"] {
         server.get(&format!("/v1/destinations/dst_{id}{view}")).await.problem(404);
     }
+}
+
+/// A destination of a tenant with dead letters: one `dead` after each of these statuses, or `failed` after a 404.
+async fn dead_letters(server: &Server, tenant: &str, statuses: &[u16]) -> String {
+    let destination = json!({"url": URL, "tenant": tenant, "name": tenant});
+    let id = server.root("POST", "/v1/destinations", destination).await["id"].as_str().unwrap().to_owned();
+    for status in statuses {
+        server.root("POST", "/v1/events", json!({"type": "video.created", "data": 1, "tenant": tenant})).await;
+        server.clock.advance(Duration::from_millis(1));
+        let claimed = server.claim(&id).await.pop().unwrap();
+        server.settle(&claimed, *status, if *status == 404 { Verdict::Failed } else { Verdict::Dead }).await;
+    }
+    id
+}
+
+async fn undelivered(server: &Server, tenant: &str) -> Value {
+    server.clock.advance(Duration::from_secs(3));
+    server.root("GET", &format!("/v1/overview?tenant={tenant}"), Value::Null).await["totals"]["undelivered"].clone()
+}
+
+#[tokio::test]
+async fn dead_letters_are_discarded_by_a_filter_with_the_reason_in_the_activity() {
+    let server = Server::with_keys().await;
+    let own = dead_letters(&server, OWN, &[503, 503, 404, 500]).await;
+    dead_letters(&server, FOREIGN, &[503]).await;
+    let key = server.key("operate", json!([OWN])).await;
+    let body = json!({"destination": own, "error": "503", "reason": "sent by hand"});
+    let counted = server.ask(&key, "POST", "/v1/deliveries/discard?dry_run=true", Some(&body)).await;
+    assert_eq!(counted.expect(StatusCode::OK), json!({"total": 2, "capped": false}));
+    let discarded = server.ask(&key, "POST", "/v1/deliveries/discard", Some(&body)).await.expect(StatusCode::OK);
+    assert_eq!(discarded, json!({"discarded": 2}));
+    assert_eq!(undelivered(&server, OWN).await, 2);
+    let logged = server.ask(&key, "GET", "/v1/activity", None).await.expect(StatusCode::OK);
+    let row = &logged["data"][0];
+    assert_eq!((&row["action"], &row["tenant"]), (&json!("dead_letters.discarded"), &json!(OWN)));
+    let after = json!({"states": ["failed", "dead"], "error": "503", "reason": "sent by hand", "discarded": 2});
+    assert_eq!(row["after"], after);
+    // Without a filter: all of the key, and nothing of other tenants.
+    let rest = server.ask(&key, "POST", "/v1/deliveries/discard", Some(&json!({}))).await.expect(StatusCode::OK);
+    assert_eq!(rest, json!({"discarded": 2}));
+    assert_eq!((undelivered(&server, OWN).await, undelivered(&server, FOREIGN).await), (json!(0), json!(1)));
+    // What was discarded can still be sent.
+    let replayed = json!({"states": ["cancelled"], "destination": own});
+    let counted = server.root("POST", "/v1/replays?dry_run=true", replayed).await;
+    assert_eq!(counted["total"], 4);
+    for (body, pointer) in [
+        (json!({"states": ["pending"]}), "/states/0"),
+        (json!({"states": []}), "/states"),
+        (json!({"reason": ""}), "/reason"),
+        (json!({"reason": "a\u{202e}b"}), "/reason"),
+        (json!({"destination": "dst_01h2xcejqtf2nbrexx3vqjhp41"}), "/destination"),
+    ] {
+        assert_eq!(server.ask(&key, "POST", "/v1/deliveries/discard", Some(&body)).await.pointers(), [pointer]);
+    }
+    let reader = server.key("read", json!([OWN])).await;
+    server.ask(&reader, "POST", "/v1/deliveries/discard", Some(&json!({}))).await.problem(403);
+}
+
+#[tokio::test]
+async fn a_single_dead_letter_is_discarded_once() {
+    let server = Server::with_keys().await;
+    dead_letters(&server, OWN, &[503]).await;
+    let listed = server.root("GET", "/v1/deliveries", Value::Null).await;
+    let path = format!("/v1/deliveries/{}/discard", listed["data"][0]["id"].as_str().unwrap());
+    let foreign = server.key("operate", json!([FOREIGN])).await;
+    server.ask(&foreign, "POST", &path, None).await.problem(404);
+    let reason = json!({"reason": "a duplicate"});
+    let discarded = server.ask(ROOT, "POST", &path, Some(&reason)).await.expect(StatusCode::ACCEPTED);
+    assert_eq!((&discarded["state"], discarded["attempts"].as_array().unwrap().len()), (&json!("cancelled"), 1));
+    let again = server.ask(ROOT, "POST", &path, None).await.problem(409);
+    assert_eq!(again["detail"], "the delivery is cancelled and cannot be discarded: only dead letters can");
+    let logged = server.root("GET", "/v1/activity", Value::Null).await;
+    let row = &logged["data"][0];
+    assert_eq!((&row["action"], &row["before"]), (&json!("delivery.discarded"), &json!({"state": "dead"})));
+    assert_eq!(row["after"], json!({"state": "cancelled", "reason": "a duplicate", "discarded": 1}));
+}
+
+#[tokio::test]
+async fn the_dead_letters_of_a_deleted_destination_are_settled_with_it() {
+    let server = Server::with_keys().await;
+    let id = dead_letters(&server, OWN, &[503, 404]).await;
+    let path = format!("/v1/destinations/{id}");
+    assert_eq!(server.ask(ROOT, "DELETE", &path, None).await.status, StatusCode::NO_CONTENT);
+    let groups = server.root("GET", "/v1/deliveries/groups", Value::Null).await;
+    assert_eq!(groups["data"], json!([]));
+    let logged = server.root("GET", "/v1/activity", Value::Null).await;
+    assert_eq!(logged["data"][0]["after"], json!({"reason": "the destination is deleted", "discarded": 2}));
+    assert_eq!(logged["data"][1]["action"], "destination.deleted");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::{Server, json_request};
+use crate::harness::{FOREIGN, OWN, ROOT, Server, json_request};
 
 const URL: &str = "https://example.com/hooks";
 
@@ -143,7 +143,8 @@ async fn an_event_is_found_by_its_idempotency_key() {
         server.post("/v1/events", event).await.expect(StatusCode::ACCEPTED);
     }
     for (query, tenants) in [
-        ("", vec!["default"]),
+        ("", vec!["acme", "default"]),
+        ("&order=oldest", vec!["default", "acme"]),
         ("&tenant=acme", vec!["acme"]),
         ("&tenant=nobody", vec![]),
         ("&tenant=acme&type=other", vec![]),
@@ -151,6 +152,22 @@ async fn an_event_is_found_by_its_idempotency_key() {
         let found = server.get(&format!("/v1/events?idempotency_key=order-1{query}")).await.expect(StatusCode::OK);
         let found: Vec<_> = found["data"].as_array().unwrap().iter().map(|event| event["tenant"].clone()).collect();
         assert_eq!(found, tenants, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn an_idempotency_key_is_looked_up_in_all_tenants_of_the_api_key() {
+    let server = Server::with_keys().await;
+    for tenant in [OWN, FOREIGN, "third"] {
+        let event = json!({"type": "t", "data": 1, "tenant": tenant, "idempotency_key": "order-1"});
+        server.root("POST", "/v1/events", event).await;
+    }
+    let (one, two) = (server.key("read", json!([OWN])).await, server.key("read", json!([OWN, FOREIGN])).await);
+    for (key, expected) in [(one.as_str(), vec![OWN]), (&two, vec![FOREIGN, OWN]), (ROOT, vec!["third", FOREIGN, OWN])]
+    {
+        let found = server.ask(key, "GET", "/v1/events?idempotency_key=order-1", None).await.expect(StatusCode::OK);
+        let found: Vec<_> = found["data"].as_array().unwrap().iter().map(|event| event["tenant"].clone()).collect();
+        assert_eq!(found, expected);
     }
 }
 

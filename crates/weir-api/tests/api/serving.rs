@@ -138,7 +138,7 @@ async fn metrics_are_text_and_the_docs_load_nothing_from_elsewhere() {
 #[tokio::test]
 async fn unknown_paths_and_methods_are_problems_too() {
     let server = Server::start().await;
-    server.get("/").await.problem(404);
+    server.get("/nothing").await.problem(404);
     server.get("/v1/nothing").await.problem(404);
     let reply = server.delete("/v1/events").await;
     reply.problem(405);
@@ -169,4 +169,18 @@ fn requests_are_counted_by_route_and_not_by_path() {
         assert!(text.lines().any(|found| found == line), "{line} in {text}");
     }
     assert!(text.contains("# HELP weir_http_request_duration_seconds"), "{text}");
+}
+
+#[tokio::test]
+async fn a_program_at_the_root_finds_the_documentation() {
+    let server = Server::start().await;
+    let index = server.get("/").await.expect(StatusCode::OK);
+    assert_eq!(
+        (&index["name"], &index["docs"], &index["openapi"]),
+        (&json!("Weir"), &json!("/docs"), &json!("/openapi.json"))
+    );
+    for path in ["docs", "openapi", "health"] {
+        assert_eq!(server.get(index[path].as_str().unwrap()).await.status, StatusCode::OK, "{path}");
+    }
+    server.get("/?x=1").await.problem(422);
 }

@@ -1,4 +1,4 @@
-//! The most recent alerts, and the alert policy of all destinations.
+//! What is wrong now, the most recent alerts, and the alert policy of all destinations.
 
 use askama::Template;
 use axum::extract::Query;
@@ -7,7 +7,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use weir_core::alert::AlertPolicy;
 
-use super::recent_alerts::{KINDS, RecentAlerts};
+use super::{
+    active_alerts::{ActiveAlerts, ActiveFilter, ActiveText as _},
+    alert_texts::KINDS,
+    recent_alerts::RecentAlerts,
+};
 use crate::{
     client::{ApiPath, Call},
     fields::Fields,
@@ -28,8 +32,16 @@ const THRESHOLDS: [(&str, &str); 3] = [
 #[template(path = "alerts.html")]
 struct AlertsPage {
     frame: Frame,
-    policy: AlertPolicy,
+    /// Of the installation, so a key that is bound to tenants does not see it.
+    policy: Option<AlertPolicy>,
+    active: ActiveAlerts,
     recent: RecentAlerts,
+}
+
+#[derive(Template)]
+#[template(path = "alerts_active.html")]
+struct AlertsActive {
+    active: ActiveAlerts,
 }
 
 #[derive(Template)]
@@ -49,12 +61,18 @@ fn shown(threshold: &Option<u32>) -> String {
     threshold.map(|threshold| threshold.to_string()).unwrap_or_default()
 }
 
-pub(crate) async fn show(visit: Visit) -> Answered {
-    let path = ApiPath::of(["alerts"]);
-    let (me, policy) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
+pub(crate) async fn show(visit: Visit, Query(filter): Query<ActiveFilter>) -> Answered {
+    let (me, active) = tokio::try_join!(visit.me(), ActiveAlerts::read(&visit, filter))?;
+    let policy = if me.is_bound() { None } else { Some(visit.api.get(&ApiPath::of(["alerts"])).await?) };
     let (recent, _) = RecentAlerts::read(&visit, &me).await?;
     let frame = visit.frame(me, Section::Alerts, "Alerts").live("");
-    visit.page(&AlertsPage { frame, policy, recent })
+    visit.page(&AlertsPage { frame, policy, active, recent })
+}
+
+/// What is wrong now, for live updates.
+pub(crate) async fn active_fragment(visit: Visit, Query(filter): Query<ActiveFilter>) -> Answered {
+    let active = ActiveAlerts::read(&visit, filter).await?;
+    visit.fragment(&AlertsActive { active })
 }
 
 /// The recent alerts, for live updates.

@@ -8,6 +8,7 @@ use http::StatusCode;
 use weir_api_types::{DeliveryGroup, DeliveryGroups};
 use weir_core::access::Role;
 
+use super::discard_plan;
 use crate::{
     client::ApiPath,
     delivery_filter::{Chip, DeliveryFilter, ERRORS},
@@ -95,6 +96,14 @@ impl Table {
 
     fn replay(&self, group: &DeliveryGroup) -> String {
         self.of_group(group).link(&format!("{}/replays/new", self.base))
+    }
+
+    fn discard(&self, group: &DeliveryGroup) -> String {
+        self.of_group(group).link(&format!("{}{}", self.base, discard_plan::PATH))
+    }
+
+    fn discard_all(&self) -> String {
+        self.filter.link(&format!("{}{}", self.base, discard_plan::PATH))
     }
 
     fn replay_all(&self) -> String {

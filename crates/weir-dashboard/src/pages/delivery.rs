@@ -20,6 +20,7 @@ use crate::{
     client::{ApiPath, append},
     example::quoted,
     extend::extend,
+    fields::Fields,
     frame::{Frame, Section},
     names::label,
     path_id::PathId,
@@ -121,6 +122,11 @@ impl DeliveryPage {
 
     fn can_cancel(&self) -> bool {
         matches!(&*self.found.delivery.state, "pending" | "retrying")
+    }
+
+    /// Whether it is a dead letter, which can be settled.
+    fn can_discard(&self) -> bool {
+        matches!(&*self.found.delivery.state, "dead" | "failed")
     }
 
     fn can_retry(&self) -> bool {
@@ -272,4 +278,11 @@ pub(crate) async fn cancel(visit: Visit, PathId(id): PathId) -> Answered {
     let path = ApiPath::of(["deliveries", &id, "cancel"]);
     let answer = visit.api.post::<serde_json::Value>(&path, &json!({})).await;
     visit.after(&format!("/deliveries/{id}"), answer, |_| "The delivery is cancelled.".to_owned())
+}
+
+pub(crate) async fn discard(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
+    let path = ApiPath::of(["deliveries", &id, "discard"]);
+    let reason = Some(fields.text("reason")).filter(|reason| !reason.is_empty());
+    let answer = visit.api.post::<serde_json::Value>(&path, &json!({ "reason": reason })).await;
+    visit.after(&format!("/deliveries/{id}"), answer, |_| "The dead letter is discarded.".to_owned())
 }

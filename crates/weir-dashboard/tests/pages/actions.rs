@@ -187,6 +187,7 @@ async fn an_empty_threshold_turns_its_alert_off() {
     api.on("GET", "/v1/alerts", 200, policy.clone());
     let no_events = json!({"data": [], "next_cursor": null});
     api.on("GET", "/v1/events", 200, no_events.clone());
+    api.on("GET", "/v1/alerts/active", 200, no_events.clone());
     api.dashboard().get("/alerts").await.has(&["value=\"500\"", "weir.backlog.high", "name=\"drain_beyond_ttl\""]);
     api.on("PUT", "/v1/alerts", 200, policy);
     let page = api.dashboard().post("/alerts", "backlog_depth=&oldest_age_s=60&dead_letters=5").await;
@@ -195,7 +196,8 @@ async fn an_empty_threshold_turns_its_alert_off() {
     assert_eq!(api.seen("PUT", "/v1/alerts")[0].body, expected);
     let reader = FakeApi::for_role("read");
     reader.on("GET", "/v1/alerts", 200, expected);
-    reader.on("GET", "/v1/events", 200, no_events);
+    reader.on("GET", "/v1/events", 200, no_events.clone());
+    reader.on("GET", "/v1/alerts/active", 200, no_events);
     reader.dashboard().get("/alerts").await.has(&["<fieldset disabled>"]).has_not(&[">Save<"]);
 }
 
@@ -277,4 +279,41 @@ async fn the_status_shows_what_is_away() {
     status["processes"] = Value::Null;
     api.on("GET", "/v1/status", 200, status);
     api.dashboard().get("/fragments/status").await.has(&["cannot be read"]).has_not(&["<html"]);
+}
+
+#[tokio::test]
+async fn dead_letters_are_discarded_only_after_the_typed_confirmation() {
+    let api = FakeApi::for_role("operate");
+    api.on("POST", "/v1/deliveries/discard", 200, json!({"total": 137}));
+    let page = api.dashboard().get("/dead-letters/discard?state=dead&error=5xx").await;
+    let counted = &api.seen("POST", "/v1/deliveries/discard")[0];
+    assert_eq!(counted.path, "/v1/deliveries/discard?dry_run=true");
+    assert_eq!((&counted.body["states"], &counted.body["error"]), (&json!(["dead"]), &json!("5xx")));
+    assert_eq!(counted.body["to"], json!(AT));
+    page.has(&["<strong>137</strong> dead letters match", "data-expect=\"discard 137\"", "name=\"reason\""]);
+
+    api.on("POST", "/v1/deliveries/discard", 200, json!({"discarded": 137}));
+    let form = format!("state=dead&error=5xx&counted_until={AT}&total=137&reason=by+hand&confirm=");
+    let unsure = api.dashboard().post("/dead-letters/discard", &format!("{form}discard+13")).await;
+    assert_eq!(unsure.location(), "/dead-letters/discard?error=5xx&state=dead");
+    assert!(unsure.flash().contains("Nothing was discarded"));
+    assert_eq!(api.seen("POST", "/v1/deliveries/discard").len(), 1);
+    let done = api.dashboard().post("/dead-letters/discard", &format!("{form}discard+137")).await;
+    assert_eq!((done.location(), done.flash().as_str()), ("/dead-letters", "done.137 dead letters are discarded."));
+    let sent = &api.seen("POST", "/v1/deliveries/discard")[1];
+    assert_eq!((&sent.body["to"], &sent.body["reason"]), (&json!(AT), &json!("by hand")));
+}
+
+#[tokio::test]
+async fn one_dead_letter_is_discarded_on_its_page() {
+    let api = FakeApi::for_role("operate");
+    let dead = json!({"id": "dlv_1", "state": "dead", "destination_id": "dst_1", "event_id": "evt_1"});
+    api.on("GET", "/v1/deliveries/dlv_1", 200, dead.clone());
+    api.dashboard().get("/deliveries/dlv_1").await.has(&["action=\"/deliveries/dlv_1/discard\""]);
+    api.on("POST", "/v1/deliveries/dlv_1/discard", 202, dead);
+    let done = api.dashboard().post("/deliveries/dlv_1/discard", "reason=a+duplicate").await;
+    assert_eq!((done.location(), done.flash().as_str()), ("/deliveries/dlv_1", "done.The dead letter is discarded."));
+    assert_eq!(api.seen("POST", "/v1/deliveries/dlv_1/discard")[0].body, json!({"reason": "a duplicate"}));
+    api.on("GET", "/v1/deliveries/dlv_1", 200, json!({"state": "delivered"}));
+    api.dashboard().get("/deliveries/dlv_1").await.has_not(&["/discard"]);
 }

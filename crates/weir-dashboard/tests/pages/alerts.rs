@@ -1,4 +1,4 @@
-//! The most recent alerts.
+//! What is wrong now, and the most recent alerts.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,59 @@ fn api(alerts: &[Value], next_cursor: Value) -> FakeApi {
     let policy = json!({"backlog_depth": 500, "oldest_age_s": null, "drain_beyond_ttl": true, "dead_letters": 1});
     api.on("GET", "/v1/alerts", 200, policy);
     api.on("GET", "/v1/events", 200, json!({"data": alerts, "next_cursor": next_cursor}));
+    api.on("GET", "/v1/alerts/active", 200, json!({"data": [], "next_cursor": null}));
     api
+}
+
+#[tokio::test]
+async fn what_is_wrong_now_is_listed_with_its_tenant_and_counted_by_kind() {
+    let api = api(&[], Value::Null);
+    let backlog = json!({"waiting": 1_234, "oldest_age_s": 5, "drain_eta_s": null});
+    let high = json!({"reasons": ["backlog_depth"], "thresholds": {"backlog_depth": 1_000}, "backlog": backlog});
+    let alerts = [
+        json!({"type": "weir.breaker.opened", "destination_name": XSS, "tenant": "acme", "data": {"reason": XSS}}),
+        json!({"type": "weir.delivery.dead", "tenant": "default", "data": {"new": 7, "dead_letters": 7}}),
+        json!({"type": "weir.backlog.high", "destination_name": "", "tenant": "default", "data": high}),
+    ];
+    let counts = json!({"weir.breaker.opened": 1_200, "weir.delivery.dead": 1, "weir.backlog.high": 1});
+    api.on("GET", "/v1/alerts/active", 200, json!({"counts": counts, "data": alerts, "next_cursor": "c2"}));
+    let page = api.dashboard().get("/alerts?type=weir.breaker.opened&tenant=acme").await;
+    assert_eq!(api.seen("GET", "/v1/alerts/active")[0].path, "/v1/alerts/active?type=weir.breaker.opened&tenant=acme");
+    page.has(&[
+        "<h2>Wrong now</h2>",
+        "title=\"Tenant acme\"",
+        "<a href=\"/dead-letters?destination=dst_1\">7 dead letters.</a>",
+        "1,234 deliveries wait (the threshold is 1,000).",
+        "1,200 ×</a>",
+        "href=\"/alerts?type=weir.delivery.dead&#38;tenant=acme\"",
+        "href=\"/alerts?type=weir.breaker.opened&#38;tenant=acme&#38;cursor=c2\" rel=\"next\"",
+        "hx-get=\"/fragments/alerts/active?type=weir.breaker.opened&#38;tenant=acme\"",
+    ]);
+    page.has_not(&["<script>alert", "Tenant default"]);
+    let part = api.dashboard().get("/fragments/alerts/active").await;
+    assert!(part.text.starts_with("<div id=\"active-alerts\""), "{}", part.text);
+}
+
+#[tokio::test]
+async fn a_key_that_is_bound_to_tenants_sees_its_alerts_without_the_thresholds() {
+    let api = api(&[], Value::Null);
+    let me = json!({
+        "name": "billing", "role": "read", "tenants": ["acme"], "session_expires_at": null, "keys_required": true,
+        "version": "0.1.0",
+    });
+    api.on("GET", "/v1/me", 200, me);
+    api.on("GET", "/v1/alerts", 404, json!({"title": "Not found", "detail": "there is no such path"}));
+    let page = api.dashboard().get("/alerts").await;
+    page.has(&["Nothing is wrong now", "No alerts yet"]).has_not(&["Thresholds"]);
+}
+
+#[tokio::test]
+async fn the_history_leaves_out_the_copies_for_operators() {
+    let mut copy = alert("evt_2", "weir.breaker.opened", 30, json!({"destination_id": "dst_1", "name": "Acme"}));
+    copy["tenant"] = json!("*");
+    let own = alert("evt_1", "weir.breaker.opened", 30, json!({"destination_id": "dst_1", "name": "Acme"}));
+    let page = api(&[copy, own], Value::Null).dashboard().get("/alerts").await;
+    page.has(&["row-evt_1", "title=\"Tenant acme\""]).has_not(&["row-evt_2"]);
 }
 
 #[tokio::test]

@@ -24,6 +24,10 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["destinations", _, "purge"]) => of::<types::PurgeAnswer>(json!({}), changes),
         (_, ["destinations", _, "test"]) => of::<types::DeliveryDetail>(delivery_detail(), changes),
         (_, ["deliveries"]) => of::<types::DeliveryList>(list(delivery()), changes),
+        ("POST", ["deliveries", "discard"]) if changes.get("total").is_some() => {
+            of::<types::DiscardCount>(json!({"capped": false}), changes)
+        }
+        ("POST", ["deliveries", "discard"]) => of::<types::Discarded>(json!({}), changes),
         (_, ["deliveries", "groups"]) => of::<types::DeliveryGroups>(groups(), changes),
         (_, ["deliveries", _] | ["deliveries", _, _]) => of::<types::DeliveryDetail>(delivery_detail(), changes),
         (_, ["events"]) => of::<types::List<types::Event>>(list(event()), changes),
@@ -36,6 +40,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         ("GET", ["keys"]) => of::<types::List<types::ApiKey>>(list(key()), changes),
         ("POST", ["keys"]) => of::<types::CreatedApiKey>(with(key(), json!({"secret": "wk_1"})), changes),
         (_, ["activity"]) => of::<types::List<types::Activity>>(list(activity()), changes),
+        (_, ["alerts", "active"]) => of::<types::ActiveAlerts>(active_alerts(), changes),
         (_, ["alerts"]) => of::<weir_core::alert::AlertPolicy>(alerts(), changes),
         (_, ["status"]) => of::<types::InstallationStatus>(status(), changes),
         (_, ["verify"]) => of::<types::Verified>(verified(), changes),
@@ -46,6 +51,14 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
 /// A refusal.
 pub(crate) fn refusal(changes: Value) -> Value {
     of::<types::Problem>(json!({"type": "/docs#problem", "status": 0, "errors": [{}]}), changes)
+}
+
+fn active_alerts() -> Value {
+    let alert = json!({
+        "type": "weir.breaker.opened", "destination_id": "dst_1", "destination_name": "Acme", "tenant": "acme",
+        "data": {},
+    });
+    json!({"as_of": AT, "counts": {}, "data": [alert], "next_cursor": null})
 }
 
 fn of<T: Serialize + DeserializeOwned>(example: Value, changes: Value) -> Value {

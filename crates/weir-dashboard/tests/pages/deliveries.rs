@@ -192,7 +192,7 @@ async fn a_delivery_is_replaced_only_after_a_change() {
     let browser = api.dashboard();
     let page = browser.get("/deliveries/dlv_1").await;
     page.has(&["hx-sse:connect=\"/live?destination=dst_1\"", "hx-trigger=\"snapshot from:#live\""]);
-    let (_, rest) = page.text.split_once("hx-get=\"").unwrap();
+    let (_, rest) = page.text.split_once("data-live hx-get=\"").unwrap();
     let fragment = rest.split('"').next().unwrap();
     assert!(fragment.starts_with("/fragments/deliveries/dlv_1?seen="), "{fragment}");
     let unchanged = browser.get(fragment).await;

@@ -8,7 +8,7 @@ use crate::support::{FakeApi, Page, row};
 
 const AT: &str = "2025-11-21T07:30:00.000Z";
 /// Every page for logged-in readers, with data.
-const PAGES: [&str; 19] = [
+const PAGES: [&str; 20] = [
     "/",
     "/destinations/dst_1",
     "/destinations/dst_1/proof",
@@ -19,6 +19,7 @@ const PAGES: [&str; 19] = [
     "/deliveries?destination=dst_1&state=dead",
     "/deliveries/dlv_1",
     "/dead-letters",
+    "/dead-letters/discard?destination=dst_1&state=dead",
     "/events",
     "/events/evt_1",
     "/replays",
@@ -50,6 +51,7 @@ fn filled(role: &str) -> FakeApi {
         "deliveries": 9, "newest_at": AT, "oldest_at": AT, "example_id": "dlv_1",
     });
     api.on("GET", "/v1/deliveries/groups", 200, json!({"data": [group], "scanned": 9, "capped": false}));
+    api.on("POST", "/v1/deliveries/discard", 200, json!({"total": 9}));
     let event = json!({"idempotency_key": "a", "ordering_key": "b", "data": {"id": 7}});
     api.on("GET", "/v1/events", 200, list(event.clone()));
     let mut detail = event;
@@ -63,6 +65,9 @@ fn filled(role: &str) -> FakeApi {
     api.on("POST", "/v1/replays", 200, json!({"total": 3}));
     let policy = json!({"backlog_depth": 500, "oldest_age_s": null, "drain_beyond_ttl": true, "dead_letters": 1});
     api.on("GET", "/v1/alerts", 200, policy);
+    let active = json!({"type": "weir.delivery.dead", "data": {"new": 7, "dead_letters": 7}});
+    let counts = json!({"weir.delivery.dead": 1, "weir.breaker.opened": 2});
+    api.on("GET", "/v1/alerts/active", 200, json!({"counts": counts, "data": [active], "next_cursor": "c2"}));
     let entry = json!({
         "id": "act_1", "at": AT, "actor": "billing", "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.edited", "before": {"paused": false},
         "after": {"paused": true}, "subject": {"type": "destination", "id": "dst_1", "name": "Acme"}, "request_id": "r",
@@ -200,7 +205,15 @@ async fn a_reader_sees_no_button_that_changes_anything() {
             let changes_nothing = ["/logout", "/destinations/dst_1/verify#verify"].contains(&action);
             assert!(changes_nothing || path == "/keys" || !form.contains("<button"), "{path}: {form}");
         }
-        let offered = ["Purge …", "Replay…", "Replay all that match…", ">Actions<", "type=\"checkbox\" name=\"id\""];
+        let offered = [
+            "Purge …",
+            "Replay…",
+            "Replay all that match…",
+            "Discard…",
+            "Discard all that match…",
+            ">Actions<",
+            "type=\"checkbox\" name=\"id\"",
+        ];
         if path != "/keys" {
             page.has_not(&offered);
         }

@@ -187,10 +187,45 @@ async fn a_name_of_white_space_is_no_label() {
 async fn a_jump_by_an_exact_name_leads_to_the_destination() {
     let api = FakeApi::for_role("read");
     script(&api, vec![row("dst_1", "Acme"), row("dst_2", "Acme billing")], None);
+    api.on("GET", "/v1/events", 200, json!({"data": [], "next_cursor": null}));
     let browser = api.dashboard();
     assert_eq!(browser.get("/jump?id=Acme").await.location(), "/destinations/dst_1");
+    assert_eq!(browser.get("/jump?id=aCME").await.location(), "/destinations/dst_1");
     assert_eq!(browser.get("/jump?id=acm").await.location(), "/?q=acm");
     assert_eq!(browser.get("/jump?id=dst_7").await.location(), "/destinations/dst_7");
     script(&api, vec![row("dst_1", "Acme"), row("dst_2", "Acme")], None);
     assert_eq!(browser.get("/jump?id=Acme").await.location(), "/?q=Acme");
+    // The exact case decides between two names.
+    script(&api, vec![row("dst_1", "ACME"), row("dst_2", "Acme")], None);
+    assert_eq!(browser.get("/jump?id=Acme").await.location(), "/destinations/dst_2");
+    assert_eq!(browser.get("/jump?id=acme").await.location(), "/?q=acme");
+}
+
+#[tokio::test]
+async fn a_jump_by_an_idempotency_key_leads_to_the_event() {
+    let api = FakeApi::for_role("read");
+    script(&api, vec![row("dst_1", "Acme")], None);
+    let browser = api.dashboard();
+    api.on("GET", "/v1/events", 200, json!({"data": [{"id": "evt_9"}], "next_cursor": null}));
+    assert_eq!(browser.get("/jump?id=order-17").await.location(), "/events/evt_9");
+    assert_eq!(api.seen("GET", "/v1/events")[0].path, "/v1/events?idempotency_key=order-17&limit=2");
+    // Two tenants have the key.
+    api.on("GET", "/v1/events", 200, json!({"data": [{"id": "evt_9"}, {"id": "evt_8"}], "next_cursor": null}));
+    assert_eq!(browser.get("/jump?id=order-17").await.location(), "/events?idempotency_key=order-17");
+    // A text that cannot be a key is looked for in names and URLs only.
+    api.on("GET", "/v1/events", 422, json!({"title": "Invalid", "detail": "must be printable"}));
+    assert_eq!(browser.get("/jump?id=%C3%BCber").await.location(), "/?q=%C3%BCber");
+}
+
+#[tokio::test]
+async fn names_are_suggested_while_a_reader_types() {
+    let api = FakeApi::for_role("read");
+    script(&api, vec![row("dst_1", "Old acme"), row("dst_2", "Acme billing"), row("dst_3", "")], None);
+    let browser = api.dashboard();
+    browser.get("/").await.has(&["list=\"jump-names\"", "hx-get=\"/fragments/jump\"", "<datalist id=\"jump-names\">"]);
+    let names = browser.get("/fragments/jump?id=ac").await;
+    let at = |text: &str| names.text.find(text).unwrap_or_else(|| panic!("{text}: {}", names.text));
+    assert!(at("value=\"Acme billing\"") < at("value=\"Old acme\""), "{}", names.text);
+    names.has(&["value=\"https://example.com/hooks\""]);
+    browser.get("/fragments/jump?id=").await.has_not(&["<option"]);
 }

@@ -17,7 +17,7 @@ const PAGES: [(&str, &str); 4] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 16] {
+fn forms() -> [(&'static str, String); 18] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
@@ -36,6 +36,8 @@ fn forms() -> [(&'static str, String); 16] {
         form("/replays/{id}/cancel", ""),
         form("/alerts", "backlog_depth=5"),
         ("/destinations/{id}/purge", format!("counted_until={AT}&total=1&confirm=purge+1")),
+        form("/deliveries/{id}/discard", "reason=no"),
+        ("/dead-letters/discard", format!("state=dead&counted_until={AT}&total=1&confirm=discard+1")),
     ]
 }
 
@@ -68,6 +70,8 @@ async fn a_form_that_changes_something_answers_with_a_redirect() {
         ("POST", "/v1/destinations/dst_1/purge", json!({"cancelled": 1})),
         ("POST", "/v1/deliveries/dst_1/retry", json!({"id": "dlv_1"})),
         ("POST", "/v1/deliveries/dst_1/cancel", json!({})),
+        ("POST", "/v1/deliveries/dst_1/discard", json!({})),
+        ("POST", "/v1/deliveries/discard", json!({"discarded": 1})),
         ("POST", "/v1/replays", json!({"id": "rpl_1"})),
         ("POST", "/v1/replays/dst_1/cancel", json!({})),
         ("PUT", "/v1/alerts", json!({})),

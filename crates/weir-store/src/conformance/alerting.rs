@@ -1,13 +1,13 @@
 //! Alert policies, conditions of destinations, and recorded alert states.
 
-use weir_core::alert::{Alert, AlertOverrides, AlertPolicy, AlertState};
+use weir_core::alert::{Alert, AlertOverrides, AlertPolicy, AlertRecord, AlertState, Measure};
 
 use super::{replays::all_dead, *};
 use crate::Condition;
 
 impl Subject {
     async fn conditions(&self) -> Vec<Condition> {
-        self.store.conditions(&[TENANT.to_owned()]).await.expect("conditions")
+        self.store.conditions(&TenantScope::one(TENANT)).await.expect("conditions")
     }
 
     /// The condition of destination `number`, which must have one.
@@ -107,23 +107,25 @@ pub async fn conditions_include_impaired_destinations_of_the_given_tenants(subje
     }
     let named = |conditions: Vec<Condition>| conditions.iter().map(|of| of.destination_id).collect::<Vec<_>>();
     assert_eq!(named(subject.conditions().await), [1, 3].map(destination_id));
-    let of_other = subject.store.conditions(&["other".to_owned()]).await.expect("conditions");
+    let of_other = subject.store.conditions(&TenantScope::one("other")).await.expect("conditions");
     assert_eq!(named(of_other), [destination_id(4)]);
+    let of_all = subject.store.conditions(&TenantScope::All).await.expect("conditions");
+    assert_eq!(named(of_all), [1, 3, 4].map(destination_id));
     subject.delete(3).await;
     assert_eq!(named(subject.conditions().await), [destination_id(1)]);
 }
 
-pub async fn an_alert_state_is_recorded_only_over_the_expected_version(mut subject: Subject) {
+pub async fn alerts_are_recorded_only_over_the_expected_version(mut subject: Subject) {
     subject.create_many(1).await;
-    let high = AlertState::default().with(&Alert::BacklogHigh(Vec::new()), NOW);
-    let record = async |version, state| {
-        subject.store.record_alert_state(destination_id(1), version, state).await.expect("record")
-    };
-    assert!(record(0, high).await);
-    assert!(!record(0, AlertState::default()).await, "the version has changed");
-    assert!(record(1, high.with(&Alert::Dead { new: 3 }, NOW)).await);
-    assert!(record(2, high).await);
+    let high = AlertState::default().with(&Alert::BacklogHigh(vec![Measure::OldestAgeS]), NOW);
+    let told = |told| AlertRecord::new(told, high);
+    let record =
+        async |version, record| subject.store.record_alerts(destination_id(1), version, record).await.expect("record");
+    assert!(record(0, told(high)).await);
+    assert!(!record(0, AlertRecord::default()).await, "the version has changed");
+    assert!(record(1, told(high.with(&Alert::Dead { new: 3 }, NOW))).await);
+    assert!(record(2, told(AlertState::default())).await);
     subject.reopen().await;
     let condition = subject.condition(1).await;
-    assert_eq!((condition.version, condition.state), (3, high));
+    assert_eq!((condition.version, condition.record), (3, told(AlertState::default())));
 }

@@ -97,12 +97,26 @@ pub async fn an_event_is_found_by_its_idempotency_key(subject: Subject) {
         (TenantScope::one("other"), "order-2", vec![]),
         (both(), "order-1", vec![events[1].id, events[0].id]),
         (both(), "order-9", vec![]),
+        (TenantScope::Only(Default::default()), "order-1", vec![]),
     ] {
         let filter = EventFilter { tenants, idempotency_key: Some(key.to_owned()), ..EventFilter::default() };
         let found = subject.store.list_events(&filter, page(9)).await.expect("list");
         let found: Vec<_> = found.rows.iter().map(|event| event.id).collect();
         assert_eq!(found, expected, "{filter:?}");
     }
+}
+
+pub async fn the_tenants_with_idempotency_keys_are_listed(subject: Subject) {
+    assert_eq!(subject.store.tenants_with_keys(9).await.expect("list"), Vec::<String>::new());
+    let of = |number, tenant: &str, key: Option<&str>| {
+        let keyed = Event { tenant: tenant.to_owned(), ..event(number) };
+        matched(Event { idempotency_key: key.map(str::to_owned), ..keyed })
+    };
+    let stored = [("b", Some("1")), ("a", Some("1")), ("none", None), ("b", Some("2")), ("B", Some("1"))];
+    let events = stored.iter().zip(1..).map(|((tenant, key), number)| of(number, tenant, *key));
+    subject.ingest(events.collect()).await;
+    assert_eq!(subject.store.tenants_with_keys(9).await.expect("list"), ["B", "a", "b"]);
+    assert_eq!(subject.store.tenants_with_keys(2).await.expect("list"), ["B", "a"]);
 }
 
 pub async fn a_page_of_filtered_events_reads_a_bounded_number_of_events(subject: Subject) {

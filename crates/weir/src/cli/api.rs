@@ -238,6 +238,24 @@ pub(crate) enum DeliveryCommand {
         #[arg(value_name = "DELIVERY", required = true)]
         ids: Vec<String>,
     },
+    /// Settle dead letters that nobody will send again: the named ones, or all that match
+    Discard {
+        #[arg(value_name = "DELIVERY", conflicts_with_all = ["destination", "tenant", "event_type", "error", "from", "to", "states", "dry_run"])]
+        ids: Vec<String>,
+        #[command(flatten)]
+        filter: DeliveryFilter,
+        /// Only this state: dead or failed; may be repeated [default: both]
+        #[arg(long = "state", value_name = "STATE")]
+        states: Vec<String>,
+        /// Why, for the activity log
+        #[arg(long)]
+        reason: Option<String>,
+        /// Only count the dead letters
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        consent: Consent,
+    },
 }
 
 #[derive(Debug, Clone, Subcommand)]

@@ -20,7 +20,7 @@ use weir_store::NamedCreation;
 
 use super::{
     created, creation_of,
-    edits::{Change, EDIT_ROUNDS, commit, crowded},
+    edits::{Change, EDIT_ROUNDS, check_may_change, commit, crowded},
     etag, etag_header, full, new_destination,
     request::{DestinationRequest, NameText},
     settings, view,
@@ -34,7 +34,7 @@ use crate::{
         fields::{Read, object_schema},
         if_match::{IfMatch, IfNoneMatch},
         query::Query,
-        texts::{TenantText, Text as _},
+        texts::{AnyTenantText, Text as _},
     },
     resources::activity::Author,
     state::{Api, ApiState},
@@ -90,7 +90,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
         let Path((tenant, name)) = Path::<(String, String)>::from_request_parts(parts, state)
             .await
             .map_err(|_| Problem::not_found("the path is not valid UTF-8"))?;
-        let TenantText(tenant) = TenantText::parse(&tenant)
+        let AnyTenantText(tenant) = AnyTenantText::parse(&tenant)
             .map_err(|error| Problem::not_found(format!("the tenant in the path {error}")))?;
         let NameText(name) =
             NameText::parse(&name).map_err(|error| Problem::not_found(format!("the name in the path {error}")))?;
@@ -110,7 +110,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 #[utoipa::path(
     put, path = "/v1/destinations/by-name/{tenant}/{name}", operation_id = "put_destination", tag = "destinations",
     params(
-        ("tenant" = TenantText, Path, description = "The tenant of the destination"),
+        ("tenant" = AnyTenantText, Path, description = "The tenant of the destination"),
         (
             "name" = String, Path, description = "The name of the destination", min_length = 1, max_length = 200,
             pattern = "^[^\\x00-\\x1f\\x7f-\\x9f]*[^\\x00-\\x1f\\x7f-\\x9f\\s][^\\x00-\\x1f\\x7f-\\x9f]*$",
@@ -137,7 +137,7 @@ pub(crate) async fn put(
     _: Query<()>,
     Body(DestinationReplacement(mut body)): Body<DestinationReplacement>,
 ) -> ApiResult<Response> {
-    caller.check_sees(&tenant)?;
+    check_may_change(&caller, &tenant)?;
     body["tenant"] = tenant.as_str().into();
     body["name"] = name.as_str().into();
     for _ in 0..EDIT_ROUNDS {

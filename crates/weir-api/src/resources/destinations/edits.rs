@@ -6,7 +6,7 @@ use weir_core::{
     Condition, Destination, DestinationId, Timestamp,
     access::Role,
     activity::{Action, Activity},
-    destination::Settings,
+    destination::{ALL_TENANTS, Settings},
     signing::Secret,
 };
 use weir_queue::Terms;
@@ -103,6 +103,7 @@ pub(crate) async fn commit(
     author: &Author,
     recorded: impl FnOnce(Activity, &Destination) -> ApiResult<Creation>,
 ) -> ApiResult<Created<Option<Arc<Destination>>>> {
+    check_may_change(caller, &current.settings.tenant)?;
     check_may_replace(caller, &current.settings.signing.secret, &settings.signing.secret)?;
     let changes_settings = settings != current.settings;
     let made_at = api.clock.now();
@@ -136,6 +137,17 @@ fn check_may_replace(caller: &Caller, current: &Secret, edited: &Secret) -> ApiR
     }
     caller.check_role(Role::Admin).map_err(|problem| {
         Problem::new(ProblemKind::Forbidden, format!("to set the `secret` of a destination {}", problem.detail()))
+    })
+}
+
+/// Whoever edits a destination of operators could read the alerts of all tenants, so this needs the role `admin`.
+pub(super) fn check_may_change(caller: &Caller, tenant: &str) -> ApiResult<()> {
+    caller.check_sees(tenant)?;
+    if tenant != ALL_TENANTS {
+        return Ok(());
+    }
+    caller.check_role(Role::Admin).map_err(|problem| {
+        Problem::new(ProblemKind::Forbidden, format!("to change a destination of all tenants {}", problem.detail()))
     })
 }
 

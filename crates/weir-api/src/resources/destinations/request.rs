@@ -20,7 +20,7 @@ use crate::{
     errors::Errors,
     readers::{
         fields::object,
-        texts::{EventPatternText, SecretText, TenantText, text},
+        texts::{AnyTenantText, EventPatternText, SecretText, check_visible, text},
     },
     resources::alerts::Alerts,
 };
@@ -44,17 +44,16 @@ text! {
 }
 
 text! {
-    /// A name for people, without control characters. Empty, or not of spaces only.
+    /// A name for people, without control characters and characters that change the direction of text. Empty, or not of spaces only.
     #[schema(
         as = DestinationName, max_length = 200, example = "Acme production",
-        pattern = "^([^\\x00-\\x1f\\x7f-\\x9f]*[^\\x00-\\x1f\\x7f-\\x9f\\s][^\\x00-\\x1f\\x7f-\\x9f]*)?$",
+        pattern = "^([^\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]*[^\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\s][^\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]*)?$",
     )]
     pub(crate) struct NameText(String);
     parse = |text| match text {
         _ if text.chars().count() > MAX_NAME_CHARS => Err(format!("must be at most {MAX_NAME_CHARS} characters long")),
-        _ if text.chars().any(char::is_control) => Err("must not contain control characters".to_owned()),
         _ if !text.is_empty() && text.trim().is_empty() => Err("must not consist of spaces only".to_owned()),
-        _ => Ok(text.to_owned()),
+        _ => check_visible(text).map(|()| text.to_owned()),
     };
 }
 
@@ -66,9 +65,11 @@ object! {
         pub(super) url: Option<UrlText>,
         #[schema(default = "")]
         pub(super) name: Option<NameText>,
+        /// `*` (role `admin`): the destination of operators, which gets the alerts of all tenants and nothing else.
         #[schema(default = json!(DEFAULT_TENANT))]
-        pub(super) tenant: Option<TenantText>,
-        /// Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`).
+        pub(super) tenant: Option<AnyTenantText>,
+        /// Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
+        /// `*` only alerts, and by default all of them.
         #[schema(min_items = 1, max_items = 100, default = json!(["*"]))]
         pub(super) event_types: Option<Vec<EventPatternText>>,
         /// At most one limit per period; `[]` means unlimited.

@@ -13,7 +13,7 @@ use weir_core::{
     address::AddressPolicy,
     body::{BodySettings, default_source},
     breaker::BreakerPolicy,
-    destination::{DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
+    destination::{ALL_TENANTS, DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
     order::DeliveryOrder,
     pattern::EventPattern,
     retry::RetryPolicy,
@@ -29,7 +29,10 @@ use super::{
 use crate::{
     errors::Errors,
     problem::{ApiResult, Problem},
-    readers::fields::{self, read_with},
+    readers::{
+        fields::{self, read_with},
+        texts::EventPatternText,
+    },
 };
 
 /// The settings of a new destination.
@@ -105,6 +108,7 @@ impl Context<'_> {
         let style = request.signature.map_or_else(SignatureStyle::standard, |signature| signature.style());
         let signing = self.signing(request.secret.map(|secret| secret.0), style, errors);
         let tenant = request.tenant.map_or_else(|| DEFAULT_TENANT.to_owned(), |tenant| tenant.0);
+        let event_types = event_types(request.event_types, &tenant, errors);
         let mut body = request.body.map(BodySettings::from).unwrap_or_default();
         body.source = body.source.filter(|source| *source != default_source(&tenant));
         let skip_after_attempts = request.skip_after_attempts.and_then(NonZeroU32::new);
@@ -113,10 +117,7 @@ impl Context<'_> {
             url: url?,
             name: request.name.map(|name| name.0).unwrap_or_default(),
             tenant,
-            event_types: request.event_types.map_or_else(
-                || vec![EventPattern::Any],
-                |patterns| distinct(patterns.into_iter().map(|pattern| pattern.0)),
-            ),
+            event_types,
             rate_limits: RateLimits::from(request.rate_limits.unwrap_or_default())
                 .with_min_interval(rates::min_interval(request.min_interval_ms)),
             max_in_flight: request.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT),
@@ -200,6 +201,22 @@ impl Context<'_> {
         signing.style = style;
         signing
     }
+}
+
+/// The event types of a destination. One of operators gets nothing but alerts.
+fn event_types(given: Option<Vec<EventPatternText>>, tenant: &str, errors: &mut Errors) -> Vec<EventPattern> {
+    let is_of_operators = tenant == ALL_TENANTS;
+    let Some(given) = given else {
+        return vec![if is_of_operators { EventPattern::Prefix("weir.".to_owned()) } else { EventPattern::Any }];
+    };
+    let patterns = distinct(given.into_iter().map(|pattern| pattern.0));
+    if is_of_operators && !patterns.iter().all(EventPattern::is_operational) {
+        errors.add(
+            "/event_types",
+            "must name only alerts, such as `weir.*`: a destination of all tenants gets nothing else",
+        );
+    }
+    patterns
 }
 
 fn distinct(patterns: impl Iterator<Item = EventPattern>) -> Vec<EventPattern> {

@@ -1,12 +1,14 @@
 //! `weir deliveries`.
 
-use weir_api_types::{Attempt, Delivery, DeliveryDetail, DeliveryGroup, DeliveryGroups};
+use reqwest::Method;
+use serde_json::Value;
+use weir_api_types::{Attempt, Delivery, DeliveryDetail, DeliveryGroup, DeliveryGroups, DiscardCount, Discarded};
 use weir_core::Timestamp;
 
 use super::{
     Call,
-    client::{Client, Fields},
-    fields,
+    client::{Answer, Client, Fields, Request},
+    confirm, fields,
     names::Names,
     records::{answer, waits, waits_for},
     settings,
@@ -16,7 +18,7 @@ use crate::{
     commands::output::{
         Screen,
         table::{Cell, Column, Table},
-        texts::{age, clean, or_none},
+        texts::{age, clean, count, or_none},
     },
 };
 
@@ -50,7 +52,50 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
         }
         Command::Retry { ids } => act(call, &ids, "retry", "Due now").await,
         Command::Cancel { ids } => act(call, &ids, "cancel", "Cancelled").await,
+        Command::Discard { ids, filter, states, reason, dry_run, consent } => {
+            let reason = fields(&serde_json::json!({ "reason": reason }))?;
+            if !ids.is_empty() {
+                return discard(call, &ids, &reason).await;
+            }
+            let mut body = by_id(&call.client, &filter).await?;
+            if !states.is_empty() {
+                body.insert("states".to_owned(), states.into());
+            }
+            body.extend(reason);
+            let body = Value::Object(body).to_string();
+            let counted = discard_all(call, &body, true).await?;
+            if dry_run {
+                return call
+                    .print(&counted, |counted: DiscardCount| format!("{} would be discarded.", letters(&counted)));
+            }
+            confirm(consent, &format!("Discard {}?", letters(&counted.read()?)))?;
+            call.print(&discard_all(call, &body, false).await?, |Discarded { discarded }| {
+                format!("Discarded {}.", count(discarded, "dead letter", "dead letters"))
+            })
+        }
     }
+}
+
+fn letters(DiscardCount { total, capped }: &DiscardCount) -> String {
+    let counted = count(*total, "dead letter", "dead letters");
+    if *capped { format!("{counted} or more") } else { counted }
+}
+
+async fn discard(call: &Call, ids: &[String], reason: &Fields) -> anyhow::Result<()> {
+    for id in ids {
+        let body = Value::Object(reason.clone()).to_string();
+        let path = ["v1", "deliveries", id, "discard"];
+        let request = Request { body: Some(&body), ..Request::new(Method::POST, &path) };
+        let answer = call.client.send(request).await?;
+        call.print(&answer, |DeliveryDetail { delivery, .. }| format!("Discarded: {}", delivery.id))?;
+    }
+    Ok(())
+}
+
+async fn discard_all(call: &Call, body: &str, dry_run: bool) -> anyhow::Result<Answer> {
+    let query = Fields::from_iter([("dry_run".to_owned(), dry_run.into())]);
+    let path = ["v1", "deliveries", "discard"];
+    call.client.send(Request { body: Some(body), query: &query, ..Request::new(Method::POST, &path) }).await
 }
 
 /// The filter, with the id of a destination that is named.

@@ -1,0 +1,35 @@
+//! The alerts that are true now.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use weir_core::Timestamp;
+
+/// One page of what is wrong now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ActiveAlerts {
+    #[schema(value_type = String, format = DateTime)]
+    pub as_of: Timestamp,
+    /// The number of destinations with alerts of each type, in all tenants of the filter.
+    pub counts: BTreeMap<String, u64>,
+    pub data: Vec<ActiveAlert>,
+    /// The `cursor` of the next page; null on the last page. Rows may move between two pages.
+    pub next_cursor: Option<String>,
+}
+
+/// Something that is wrong with a destination now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ActiveAlert {
+    /// The type of the event that says so.
+    #[serde(rename = "type")]
+    #[schema(example = "weir.breaker.opened")]
+    pub alert_type: String,
+    #[schema(example = "dst_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub destination_id: String,
+    pub destination_name: String,
+    pub tenant: String,
+    /// As the `data` of such an event, with the figures of now.
+    #[schema(value_type = Object)]
+    pub data: serde_json::Value,
+}

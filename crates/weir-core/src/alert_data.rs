@@ -1,0 +1,69 @@
+//! What an alert says: the `data` of its event, and of the alerts that are true now.
+
+use serde_json::{Value, json};
+
+use crate::{
+    alert::{Alert, AlertPolicy, DestinationStatus, Measure},
+    destination::Destination,
+    limit::Period,
+};
+
+/// The `data` of an alert about a destination. It contains neither the URL nor headers, because the recipients are not
+/// the destination's owner. `policy` has the thresholds of the destination.
+pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus, policy: &AlertPolicy) -> Value {
+    let settings = &about.settings;
+    let mut data = json!({"destination_id": about.id.to_string(), "name": settings.name, "tenant": settings.tenant});
+    let backlog = || {
+        json!({
+            "waiting": status.waiting,
+            "oldest_age_s": status.oldest_age.as_secs(),
+            "drain_eta_s": status.drains_in.map(|drains| drains.as_secs()),
+        })
+    };
+    // Each alert adds the condition behind it.
+    match alert {
+        // The alert that ends another says the same things as that one.
+        Alert::BacklogHigh(measures) | Alert::BacklogCleared(measures) => {
+            data["reasons"] = json!(measures);
+            data["thresholds"] = thresholds(measures, policy);
+            data["backlog"] = backlog();
+        }
+        Alert::BreakerOpened { reason } => {
+            data["reason"] = json!(reason);
+            data["next_probe_at"] = json!(about.breaker.next_probe_at().map(|at| at.to_string()));
+        }
+        Alert::Paused { reason } => data["reason"] = json!(reason),
+        Alert::Dead { new } => {
+            data["new"] = json!(new);
+            data["dead_letters"] = json!(status.dead);
+        }
+        Alert::Refused(refusals) => {
+            let (setting, value, period) = refusals.remedy.parts();
+            data["reason"] = json!(refusals.sentence());
+            data["cause"] = json!(refusals.cause.as_str());
+            data["sends"] = json!(refusals.sends);
+            data["refused"] = json!(refusals.refused);
+            data["setting"] = json!(setting);
+            data["value"] = json!(value);
+            data["period"] = json!(period.map(Period::as_str));
+        }
+        Alert::Stalled(late) => {
+            data["reason"] = json!(late.fault.sentence());
+            data["cause"] = json!(late.fault.as_str());
+            data["since"] = json!(late.since.to_string());
+            data["backlog"] = backlog();
+        }
+        Alert::BreakerClosed | Alert::Admitted | Alert::Recovered => {}
+    }
+    data
+}
+
+/// The thresholds of these measures, as far as they are numbers that are set.
+fn thresholds(measures: &[Measure], policy: &AlertPolicy) -> Value {
+    let threshold = |measure: &Measure| match measure {
+        Measure::BacklogDepth => Some(("backlog_depth".to_owned(), json!(policy.backlog_depth?))),
+        Measure::OldestAgeS => Some(("oldest_age_s".to_owned(), json!(policy.oldest_age_s?))),
+        Measure::DrainBeyondTtl => None,
+    };
+    Value::Object(measures.iter().filter_map(threshold).collect())
+}

@@ -1,0 +1,119 @@
+//! What is wrong now: the part of the alerts page that does not depend on who subscribes.
+
+use serde::Deserialize;
+use weir_api_types as types;
+
+use super::alert_texts::{AlertData, KINDS, Kind, kind_of, other_than_default};
+use crate::{
+    client::{ApiPath, append},
+    extend::extend,
+    live_region::LiveRegion,
+    names::label,
+    refusal::Refusal,
+    visit::Visit,
+};
+
+/// What the page lists of it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ActiveFilter {
+    #[serde(rename = "type")]
+    alert_type: String,
+    tenant: String,
+    cursor: String,
+}
+
+impl ActiveFilter {
+    fn link(&self, path: &str, alert_type: &str, cursor: &str) -> String {
+        let mut link = path.to_owned();
+        append(&mut link, "type", alert_type);
+        append(&mut link, "tenant", &self.tenant);
+        append(&mut link, "cursor", cursor);
+        link
+    }
+}
+
+extend! {
+    pub(super) trait ActiveText for types::ActiveAlert {
+        fn kind_name(&self) -> &str {
+            kind_of(&self.alert_type).map_or(&self.alert_type, |kind| kind.name)
+        }
+
+        fn tone(&self) -> &'static str {
+            kind_of(&self.alert_type).map_or("", |kind| kind.tone)
+        }
+
+        fn destination(&self) -> &str {
+            label(&self.destination_name, &self.destination_id)
+        }
+
+        fn other_tenant(&self) -> Option<&str> {
+            other_than_default(&self.tenant)
+        }
+
+        fn row_id(&self) -> String {
+            format!("now-{}-{}", self.destination_id, self.alert_type.replace('.', "-"))
+        }
+
+        /// What is wrong, in a sentence.
+        fn text(&self) -> String {
+            serde_json::from_value::<AlertData>(self.data.clone()).unwrap_or_default().text(&self.alert_type)
+        }
+    }
+}
+
+/// A kind of alerts that some destinations have now: a link that lists only these.
+pub(super) struct Tally {
+    pub(super) kind: &'static Kind,
+    pub(super) destinations: u64,
+    pub(super) link: String,
+    pub(super) is_chosen: bool,
+}
+
+/// The list: a part of the page that live updates replace.
+pub(super) struct ActiveAlerts {
+    pub(super) base: String,
+    pub(super) filter: ActiveFilter,
+    pub(super) alerts: types::ActiveAlerts,
+    pub(super) live: Option<LiveRegion>,
+}
+
+impl ActiveAlerts {
+    pub(super) async fn read(visit: &Visit, filter: ActiveFilter) -> Result<Self, Refusal> {
+        let path = ApiPath::of(["alerts", "active"])
+            .with("type", &filter.alert_type)
+            .with("tenant", filter.tenant.trim())
+            .with("cursor", &filter.cursor);
+        let alerts = visit.api.get(&path).await?;
+        let base = visit.site.base.clone();
+        // Each answer reads the counters of all destinations, and a bounded part of each backlog.
+        let fragment = filter.link(&format!("{base}/fragments/alerts/active"), &filter.alert_type, &filter.cursor);
+        Ok(Self { base, live: Some(LiveRegion::slow(fragment)), filter, alerts })
+    }
+
+    /// How many destinations have each kind of alert now, the kinds in their order.
+    pub(super) fn tallies(&self) -> Vec<Tally> {
+        let path = format!("{}/alerts", self.base);
+        let tally = |kind: &'static Kind| {
+            let destinations = *self.alerts.counts.get(kind.event_type)?;
+            let is_chosen = self.filter.alert_type == kind.event_type;
+            let link = self.filter.link(&path, if is_chosen { "" } else { kind.event_type }, "");
+            Some(Tally { kind, destinations, link, is_chosen })
+        };
+        KINDS.iter().filter_map(tally).collect()
+    }
+
+    pub(super) fn is_filtered(&self) -> bool {
+        !self.filter.alert_type.is_empty() || !self.filter.tenant.is_empty() || !self.filter.cursor.is_empty()
+    }
+
+    pub(super) fn first(&self) -> Option<String> {
+        let path = format!("{}/alerts", self.base);
+        (!self.filter.cursor.is_empty()).then(|| self.filter.link(&path, &self.filter.alert_type, ""))
+    }
+
+    pub(super) fn next(&self) -> Option<String> {
+        let cursor = self.alerts.next_cursor.as_deref()?;
+        Some(self.filter.link(&format!("{}/alerts", self.base), &self.filter.alert_type, cursor))
+    }
+}

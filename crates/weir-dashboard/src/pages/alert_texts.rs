@@ -1,0 +1,224 @@
+//! What alerts say in words, those that are true now and those of the history. The texts of an alert and of the one that ends
+//! it say the same things.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use weir_core::destination::DEFAULT_TENANT;
+
+use crate::units::Units as _;
+
+/// A type of alerts.
+pub(super) struct Kind {
+    pub(super) event_type: &'static str,
+    /// In plain words.
+    pub(super) name: &'static str,
+    pub(super) tone: &'static str,
+    /// When it is sent.
+    pub(super) when: &'static str,
+}
+
+const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, when: &'static str) -> Kind {
+    Kind { event_type, name, tone, when }
+}
+
+pub(super) const KINDS: [Kind; 10] = [
+    kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
+    kind(
+        "weir.backlog.cleared",
+        "Backlog cleared",
+        "good",
+        "It is below 80 % of each threshold again, and drains in time",
+    ),
+    kind("weir.breaker.opened", "Breaker opened", "bad", "The receiver fails"),
+    kind("weir.breaker.closed", "Breaker closed", "good", "The receiver answers again, or somebody has closed it"),
+    kind("weir.destination.paused", "Paused by Weir", "warn", "For example after a 410 Gone"),
+    kind(
+        "weir.destination.refused",
+        "Refused within the limit",
+        "warn",
+        "The receiver refuses sends that keep the limit",
+    ),
+    kind("weir.destination.admitted", "No more refusals", "good", "None for five minutes, or since an edit"),
+    kind("weir.destination.stalled", "Stalled", "bad", "Deliveries are due, the limits allow them, and none is sent"),
+    kind("weir.destination.recovered", "Sends again", "good", "The stall has ended"),
+    kind("weir.delivery.dead", "Dead letters", "bad", "At most one alert a minute for each destination"),
+];
+
+pub(super) fn kind_of(event_type: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.event_type == event_type)
+}
+
+/// A tenant that a page must name.
+pub(super) fn other_than_default(tenant: &str) -> Option<&str> {
+    (tenant != DEFAULT_TENANT && !tenant.is_empty()).then_some(tenant)
+}
+
+/// What an alert says. Each type has some of the fields.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct AlertData {
+    pub(super) destination_id: String,
+    /// The name of the destination at that time.
+    pub(super) name: String,
+    reasons: Vec<String>,
+    thresholds: BTreeMap<String, f64>,
+    backlog: Backlog,
+    reason: String,
+    new: u64,
+    dead_letters: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Backlog {
+    waiting: u64,
+    oldest_age_s: f64,
+    drain_eta_s: Option<f64>,
+}
+
+impl AlertData {
+    /// What the alert of this type says, in a sentence.
+    pub(super) fn text(&self, event_type: &str) -> String {
+        let Self { backlog, reason, new, dead_letters, .. } = self;
+        match event_type {
+            "weir.backlog.high" => self.backlog(false),
+            "weir.backlog.cleared" if backlog.waiting == 0 => "Nothing waits any more.".to_owned(),
+            "weir.backlog.cleared" => self.backlog(true),
+            "weir.breaker.closed" => "The breaker is closed: sends go on.".to_owned(),
+            "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
+            "weir.destination.recovered" => "Weir sends to it again.".to_owned(),
+            "weir.delivery.dead" if new == dead_letters => format!("{}.", counted(*new, "dead letter", "dead letters")),
+            "weir.delivery.dead" => {
+                format!("{}, {} in all.", counted(*new, "new dead letter", "new dead letters"), dead_letters.count())
+            }
+            _ if reason.is_empty() => String::new(),
+            _ => format!("{}.", capitalised(reason)),
+        }
+    }
+
+    /// The measures of a backlog that were above their thresholds, and are no more if it has cleared.
+    fn backlog(&self, has_cleared: bool) -> String {
+        let Self { backlog, reasons, .. } = self;
+        let has = |reason: &str| reasons.iter().any(|given| given == reason);
+        let depth = self.threshold("backlog_depth", |depth| (depth as u64).count().to_string());
+        // An alert of an earlier version names no measures.
+        let is_below = depth.is_some() || reasons.is_empty();
+        let mut text = match has_cleared {
+            true if is_below => format!("Only {} now", waiting(backlog.waiting)),
+            true => format!("{} now", capitalised(&waiting(backlog.waiting))),
+            false => capitalised(&waiting(backlog.waiting)),
+        };
+        text.push_str(&depth.unwrap_or_default());
+        if has("oldest_age_s") {
+            text.push_str(&format!(", the oldest for {}", backlog.oldest_age_s.seconds()));
+            text.push_str(&self.threshold("oldest_age_s", |age| age.seconds().to_string()).unwrap_or_default());
+        }
+        text.push('.');
+        if has("drain_beyond_ttl") {
+            text.push_str(match has_cleared {
+                true => " The backlog drains before any of it expires",
+                false => " Some expire before the backlog drains",
+            });
+            text.push_str(&backlog.drain_eta_s.map_or_else(String::new, |eta| format!(" (in {})", eta.seconds())));
+            text.push('.');
+        }
+        text
+    }
+
+    /// The threshold of a measure that the alert names.
+    fn threshold(&self, measure: &str, in_words: impl Fn(f64) -> String) -> Option<String> {
+        let threshold = self.thresholds.get(measure)?;
+        Some(format!(" (the threshold is {})", in_words(*threshold)))
+    }
+}
+
+fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count.count(), if count == 1 { one } else { many })
+}
+
+fn waiting(count: u64) -> String {
+    counted(count, "delivery waits", "deliveries wait")
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn text(event_type: &str, data: Value) -> String {
+        serde_json::from_value::<AlertData>(data).unwrap().text(event_type)
+    }
+
+    #[test]
+    fn a_high_backlog_says_which_measures_are_above_their_thresholds() {
+        let high = |reasons: &[&str], waiting: u64, eta: Value| {
+            let backlog = json!({"waiting": waiting, "oldest_age_s": 185, "drain_eta_s": eta});
+            text("weir.backlog.high", json!({"name": "Acme", "reasons": reasons, "backlog": backlog}))
+        };
+        assert_eq!(high(&["backlog_depth"], 1_234, json!(60)), "1,234 deliveries wait.");
+        assert_eq!(high(&["oldest_age_s"], 1, Value::Null), "1 delivery waits, the oldest for 3 min 5 s.");
+        assert_eq!(
+            high(&["backlog_depth", "drain_beyond_ttl"], 9, json!(7_200)),
+            "9 deliveries wait. Some expire before the backlog drains (in 2 h)."
+        );
+    }
+
+    #[test]
+    fn the_texts_of_a_backlog_that_is_high_and_has_cleared_say_the_same_things() {
+        let of = |event_type: &str, reasons: &[&str], thresholds: Value, figures: (u64, u64, Value)| {
+            let (waiting, age, eta) = figures;
+            let backlog = json!({"waiting": waiting, "oldest_age_s": age, "drain_eta_s": eta});
+            text(event_type, json!({"reasons": reasons, "thresholds": thresholds, "backlog": backlog}))
+        };
+        let (high, cleared) = ("weir.backlog.high", "weir.backlog.cleared");
+        let both = &["backlog_depth", "oldest_age_s"][..];
+        let limits = || json!({"backlog_depth": 1_000, "oldest_age_s": 60});
+        assert_eq!(
+            of(high, both, limits(), (1_234, 185, Value::Null)),
+            "1,234 deliveries wait (the threshold is 1,000), the oldest for 3 min 5 s (the threshold is 1 min)."
+        );
+        assert_eq!(
+            of(cleared, both, limits(), (700, 30, Value::Null)),
+            "Only 700 deliveries wait now (the threshold is 1,000), the oldest for 30 s (the threshold is 1 min)."
+        );
+        let late = &["drain_beyond_ttl"][..];
+        assert_eq!(
+            of(high, late, json!({}), (9_000, 5, json!(7_200))),
+            "9,000 deliveries wait. Some expire before the backlog drains (in 2 h)."
+        );
+        assert_eq!(
+            of(cleared, late, json!({}), (8_000, 5, json!(300))),
+            "8,000 deliveries wait now. The backlog drains before any of it expires (in 5 min)."
+        );
+        // The threshold was removed: the backlog is no smaller.
+        assert_eq!(of(cleared, &["backlog_depth"], json!({}), (5_000, 5, Value::Null)), "5,000 deliveries wait now.");
+    }
+
+    #[test]
+    fn each_alert_says_what_happened() {
+        let backlog = |waiting: u64| json!({"backlog": {"waiting": waiting, "oldest_age_s": 0, "drain_eta_s": null}});
+        for (event_type, data, expected) in [
+            ("weir.backlog.cleared", backlog(0), "Nothing waits any more."),
+            ("weir.backlog.cleared", backlog(3), "Only 3 deliveries wait now."),
+            ("weir.breaker.opened", json!({"reason": "10 failures in a row"}), "10 failures in a row."),
+            ("weir.breaker.closed", json!({}), "The breaker is closed: sends go on."),
+            ("weir.destination.paused", json!({"reason": "the endpoint is gone"}), "The endpoint is gone."),
+            ("weir.destination.refused", json!({"reason": "it refuses; set a limit"}), "It refuses; set a limit."),
+            ("weir.destination.admitted", json!({}), "The receiver admits what keeps the limit."),
+            ("weir.destination.stalled", json!({"reason": "no worker runs"}), "No worker runs."),
+            ("weir.destination.recovered", json!({}), "Weir sends to it again."),
+            ("weir.delivery.dead", json!({"new": 1, "dead_letters": 1}), "1 dead letter."),
+            ("weir.delivery.dead", json!({"new": 3, "dead_letters": 10}), "3 new dead letters, 10 in all."),
+            ("weir.other", json!({}), ""),
+        ] {
+            assert_eq!(text(event_type, data), expected, "{event_type}");
+        }
+    }
+}
