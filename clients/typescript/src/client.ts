@@ -132,9 +132,17 @@ export class Weir extends Resource {
   overview(
     filter: {
       tenant?: string;
-      state?: "active" | "waiting" | "paused" | "held" | "breaker";
+      state?: "active" | "waiting" | "never_drains" | "paused" | "held" | "breaker";
       q?: string;
-      sort?: "trouble" | "name" | "backlog" | "oldest_age";
+      sort?:
+        | "trouble"
+        | "name"
+        | "backlog"
+        | "oldest_age"
+        | "utilisation"
+        | "arrivals"
+        | "sends"
+        | "drain_eta";
     } = {},
   ): Pages<OverviewRow> {
     return this.pages("GET", "/v1/overview", filter);

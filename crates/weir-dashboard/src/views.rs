@@ -5,7 +5,7 @@ use weir_api_types::{Binding, BriefDestination, Destination, OtherBinding, Overv
 use crate::{
     extend::extend,
     names::label,
-    units::{Seconds, Units as _},
+    units::{Seconds, Units as _, in_one_unit},
 };
 
 extend! {
@@ -120,9 +120,25 @@ extend! {
             }
         }
 
-        /// The colour of the reason: `limit` is as it should be.
+        /// How bad it is. What needs a person now is red: its receiver fails, or its backlog grows without end. What
+        /// people or the receiver have asked for is amber, and what only waits for its turn has no colour.
+        fn severity(&self) -> &'static str {
+            match self.reason.as_deref() {
+                _ if self.drain() == Drain::Never || self.destination.breaker_state != "closed" => "bad",
+                Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",
+                _ => "",
+            }
+        }
+
+        /// Arrivals and sends, in one unit.
+        fn rates(&self) -> [String; 2] {
+            in_one_unit([self.arrivals_per_s, self.achieved_per_s])
+        }
+
+        /// The colour of the reason: `limit` is as it should be, unless the backlog never drains.
         fn reason_tone(&self) -> &'static str {
             match self.reason.as_deref() {
+                _ if self.severity() == "bad" => "bad",
                 Some("breaker") => "bad",
                 Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",
                 _ => "calm",

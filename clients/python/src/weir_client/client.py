@@ -121,9 +121,12 @@ class Weir(_Resource):
         self,
         *,
         tenant: str | None = None,
-        state: Literal["active", "waiting", "paused", "held", "breaker"] | None = None,
+        state: Literal["active", "waiting", "never_drains", "paused", "held", "breaker"] | None = None,
         q: str | None = None,
-        sort: Literal["trouble", "name", "backlog", "oldest_age"] | None = None,
+        sort: Literal[
+            "trouble", "name", "backlog", "oldest_age", "utilisation", "arrivals", "sends", "drain_eta"
+        ]
+        | None = None,
     ) -> Pages[OverviewRow]:
         """Every destination with its backlog, rates and the reason why it is not faster."""
         query = {"tenant": tenant, "state": state, "q": q, "sort": sort}

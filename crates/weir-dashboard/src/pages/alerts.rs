@@ -12,7 +12,7 @@ use crate::{
     client::{ApiPath, Call},
     fields::Fields,
     flash::Flash,
-    frame::{Frame, Section},
+    frame::{Also, Frame, Section},
     units::Units as _,
     visit::{Answered, Visit},
 };
@@ -53,7 +53,7 @@ pub(crate) async fn show(visit: Visit) -> Answered {
     let path = ApiPath::of(["alerts"]);
     let (me, policy) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
     let (recent, _) = RecentAlerts::read(&visit, &me).await?;
-    let frame = visit.frame(me, Section::Alerts, "Alerts").live("");
+    let frame = visit.frame(me, Section::Alerts, "Alerts").live(Also::Events.query());
     visit.page(&AlertsPage { frame, policy, recent })
 }
 
