@@ -70,7 +70,10 @@ impl Spark {
                     for (place, value) in values.iter().enumerate().filter(|(_, value)| **value > 0.0) {
                         let y = y(*value);
                         let (x, height) = (place as f64 + 0.15, HEIGHT - y);
-                        write!(out, r#"<rect class="{class} bar" x="{x}" y="{y:.1}" width=".7" height="{height:.1}"/>"#)?;
+                        write!(
+                            out,
+                            r#"<rect class="{class} bar" x="{x}" y="{y:.1}" width=".7" height="{height:.1}"/>"#
+                        )?;
                     }
                 }
                 Shape::Line | Shape::Area => {

@@ -1,11 +1,15 @@
 //! What several pages show of the API's answers.
 
-use weir_api_types::{Binding, BriefDestination, Destination, OtherBinding, OverviewRow, RateLimit, WaitsFor};
+use std::time::Duration;
+
+use weir_api_types::{
+    Binding, BriefDestination, Destination, DestinationOverview, OtherBinding, OverviewRow, RateLimit, WaitsFor,
+};
 
 use crate::{
     extend::extend,
     names::label,
-    units::{Seconds, Units as _, in_one_unit},
+    units::{Age, At, Seconds, Units as _, in_one_unit},
 };
 
 extend! {
@@ -89,6 +93,16 @@ extend! {
     pub(crate) trait DestinationText for Destination {
         fn label(&self) -> &str {
             label(&self.settings.name, &self.settings.url)
+        }
+    }
+}
+
+extend! {
+    pub(crate) trait DestinationOverviewText for DestinationOverview {
+        /// How long the oldest delivery has waited. The page counts on.
+        fn oldest(&self) -> Option<Age> {
+            let age = self.row.oldest_age_s?;
+            Some(At(self.as_of.before(Duration::from_secs_f64(age.max(0.0)))).age(age.seconds()))
         }
     }
 }

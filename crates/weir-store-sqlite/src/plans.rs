@@ -58,7 +58,11 @@ fn hot_statements_use_their_indexes_at_every_size() {
             ("last sends", &SEND_HISTORY, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
             ("oldest", &OLDEST_WAITING, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
             ("oldest retry", &OLDEST_WAITING, "USING COVERING INDEX deliveries_retrying (destination_id=?)"),
-            ("recent traffic", &TRAFFIC_OF, "SEARCH traffic USING INDEX traffic_of_destination (destination_id=? AND at>?)"),
+            (
+                "recent traffic",
+                &TRAFFIC_OF,
+                "SEARCH traffic USING INDEX traffic_of_destination (destination_id=? AND at>?)",
+            ),
             ("claims out", &SEND_HISTORY, "USING COVERING INDEX deliveries_claimed (destination_id=?"),
         ] {
             let plan = plan(&connection, &batch.sql(size));

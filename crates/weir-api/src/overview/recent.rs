@@ -82,8 +82,7 @@ impl Recent {
     ) -> StoreResult<Vec<Minutes>> {
         let mut rows = self.rows.lock().await;
         let is_old = |row: &Row| row.read.elapsed() >= ROW_READ_AGAIN;
-        let unknown: Vec<DestinationId> =
-            ids.iter().copied().filter(|id| rows.get(id).is_none_or(is_old)).collect();
+        let unknown: Vec<DestinationId> = ids.iter().copied().filter(|id| rows.get(id).is_none_or(is_old)).collect();
         if !unknown.is_empty() {
             rows.retain(|_, row| row.read.elapsed() < ROW_READ_AGAIN);
             if rows.len() + unknown.len() > MAX_ROWS {
@@ -135,9 +134,8 @@ impl All {
 
     /// Whether all these minutes are known and do not change any more.
     fn is_settled(&self, from: Timestamp, to: Timestamp) -> bool {
-        let is_settled = |at: Timestamp| {
-            self.minutes.get(&at).is_some_and(|minute| minute.as_of >= at + MINUTE + SETTLES_AFTER)
-        };
+        let is_settled =
+            |at: Timestamp| self.minutes.get(&at).is_some_and(|minute| minute.as_of >= at + MINUTE + SETTLES_AFTER);
         minutes_between(from, to).all(is_settled)
     }
 }

@@ -159,7 +159,8 @@ pub(crate) async fn list(
     let end = skipped.saturating_add(page.request.limit as usize);
     let cursor = |place: usize| Overviews::cursor((place as u128).to_be_bytes());
     let next_cursor = (rows.len() > end).then(|| cursor(end));
-    let previous_cursor = (skipped > 0).then(|| cursor(skipped.min(rows.len()).saturating_sub(page.request.limit as usize)));
+    let previous_cursor =
+        (skipped > 0).then(|| cursor(skipped.min(rows.len()).saturating_sub(page.request.limit as usize)));
     let matches = rows.len() as u64;
     let rows: Vec<&Row> = rows.into_iter().skip(skipped).take(page.request.limit as usize).collect();
     let mut data: Vec<types::OverviewRow> = rows.iter().map(|row| row_view(row, sample.as_of)).collect();

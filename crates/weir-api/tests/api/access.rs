@@ -12,8 +12,15 @@ use crate::harness::{FOREIGN, OWN, ROOT, Server};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// The paths that can be limited to a tenant.
-const LISTS: [&str; 6] =
-    ["/v1/destinations", "/v1/events", "/v1/deliveries", "/v1/deliveries/groups", "/v1/overview", "/v1/stream"];
+const LISTS: [&str; 6] = [
+    "/v1/destinations",
+    "/v1/events",
+    "/v1/deliveries",
+    "/v1/deliveries/groups",
+    "/v1/overview",
+    "/v1/overview/history",
+    "/v1/stream",
+];
 
 /// The data of one tenant: the ids for the paths.
 struct Data {
@@ -108,6 +115,7 @@ fn operations() -> Vec<Operation> {
         read("/v1/destinations/{id}/audit", 404),
         read("/v1/destinations/{id}/overview", 404),
         read("/v1/overview", 404),
+        read("/v1/overview/history", 404),
         read("/v1/stream", 404),
         read("/v1/deliveries", 404),
         read("/v1/deliveries/groups", 404),

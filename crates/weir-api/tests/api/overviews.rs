@@ -164,9 +164,13 @@ async fn rows_are_sorted_filtered_and_paged_from_one_sample() {
     };
     let ids = format!("?ids={},dst_01h2xcejqtf2nbrexx3vqjhp41,{}", id("delta"), id("alpha"));
     assert_eq!(server.names(&ids).await, ["delta", "alpha"]);
-    for (query, pointer) in
-        [("?ids=dst_1", "/ids"), ("?sort=age", "/sort"), ("?state=open", "/state"), ("?cursor=AAAA", "/cursor"), ("?limit=201", "/limit")]
-    {
+    for (query, pointer) in [
+        ("?ids=dst_1", "/ids"),
+        ("?sort=age", "/sort"),
+        ("?state=open", "/state"),
+        ("?cursor=AAAA", "/cursor"),
+        ("?limit=201", "/limit"),
+    ] {
         assert_eq!(server.get(&format!("/v1/overview{query}")).await.pointers(), [pointer]);
     }
 }

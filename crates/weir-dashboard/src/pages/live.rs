@@ -128,27 +128,28 @@ impl Page {
 
     async fn is_changed(&mut self, version: String) -> bool {
         if self.snapshots.is_multiple_of(self.every) {
-            self.newest = self.newest().await;
+            self.newest = newest(&self.api, self.also).await;
         }
         self.snapshots = self.snapshots.wrapping_add(1);
         let now = Some((version, self.newest.clone()));
         let is_changed = self.shown != now;
         self.shown = now;
         self.still = if is_changed { 0 } else { self.still.saturating_add(1) };
-        let moves = self.has_pictures && self.still.is_multiple_of(ASKS_EVERY) && self.still / ASKS_EVERY <= ASKS_AT_MOST;
+        let moves =
+            self.has_pictures && self.still.is_multiple_of(ASKS_EVERY) && self.still / ASKS_EVERY <= ASKS_AT_MOST;
         is_changed || moves || self.also == Also::Time
     }
+}
 
-    /// The newest row of the list that no counter counts. If it cannot be read, the page asks and is told why.
-    async fn newest(&self) -> String {
-        let list = match self.also {
-            Also::Nothing | Also::Pictures | Also::Time => return String::new(),
-            Also::Events => "events",
-            Also::Activity => "activity",
-        };
-        let newest = self.api.send(&Call::get(&ApiPath::of([list]).with("limit", "1"))).await;
-        newest.map(|answer| fingerprint(&answer.body)).unwrap_or_default()
-    }
+/// The newest row of the list that no counter counts. If it cannot be read, the page asks and is told why.
+async fn newest(api: &Client, also: Also) -> String {
+    let list = match also {
+        Also::Nothing | Also::Pictures | Also::Time => return String::new(),
+        Also::Events => "events",
+        Also::Activity => "activity",
+    };
+    let newest = api.send(&Call::get(&ApiPath::of([list]).with("limit", "1"))).await;
+    newest.map(|answer| fingerprint(&answer.body)).unwrap_or_default()
 }
 
 /// An event of the API.

@@ -251,7 +251,15 @@ impl Table {
         let others = held.iter().copied().filter(|id| !is_shown(id)).collect::<Vec<_>>().join(",");
         let others: Vec<OverviewRow> = match others.as_str() {
             "" => Vec::new(),
-            ids => visit.api.get::<Overview>(&ApiPath::of(["overview"]).with("ids", ids).with("recent", "true").with("limit", "200")).await?.data,
+            ids => {
+                visit
+                    .api
+                    .get::<Overview>(
+                        &ApiPath::of(["overview"]).with("ids", ids).with("recent", "true").with("limit", "200"),
+                    )
+                    .await?
+                    .data
+            }
         };
         let is_moved = |(place, id): &(usize, &&str)| natural.get(*place).is_none_or(|row| row.destination.id != **id);
         self.held = Some(held.iter().enumerate().filter(is_moved).count());

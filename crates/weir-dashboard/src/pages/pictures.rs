@@ -130,7 +130,8 @@ fn seconds_of(at: Timestamp, as_of: Timestamp) -> f64 {
 /// The small picture of a row.
 pub(super) fn spark(recent: &RecentMinutes, as_of: Timestamp) -> String {
     let last = recent.sends.len().saturating_sub(1);
-    let begins = |place: usize| recent.from + std::time::Duration::from_secs(60) * u32::try_from(place).unwrap_or(u32::MAX);
+    let begins =
+        |place: usize| recent.from + std::time::Duration::from_secs(60) * u32::try_from(place).unwrap_or(u32::MAX);
     let rates = |counts: &[u64]| -> Vec<f64> {
         let rate = |(place, count): (usize, &u64)| match place {
             place if place == last => *count as f64 / seconds_of(begins(place), as_of),

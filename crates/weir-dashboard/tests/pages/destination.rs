@@ -54,7 +54,7 @@ async fn the_first_tab_says_why_it_is_not_faster_and_how_healthy_it_is() {
         "<b class=\"warn\">95 %</b>",
         "p99</span> 1.5 s",
         "aria-current=\"true\">24h</a>",
-        "1 s ago <span class=\"soft\"><time datetime=\"2025-11-21T07:29:59.000Z\"",
+        "data-form=\"age\">1 s</time> ago <span class=\"soft\"><time datetime=\"2025-11-21T07:29:59.000Z\"",
         "hx-get=\"/fragments/destinations/dst_1/now?window=24h\"",
         "hx-sse:connect=\"/live?destination=dst_1\"",
     ]);

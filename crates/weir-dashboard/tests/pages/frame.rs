@@ -130,7 +130,7 @@ async fn a_form_must_prove_that_a_page_of_this_server_sent_it() {
         (&[("origin", "null")], false),
     ];
     for (headers, is_accepted) in cases {
-        let page = browser.post_with("/destinations/bulk", "action=pause&next=/", headers).await;
+        let page = browser.post_with("/destinations/bulk", "do=pause&next=/", headers).await;
         assert_eq!(page.status == 303, is_accepted, "{headers:?}: {}", page.text);
         assert!(is_accepted || page.status == 403, "{headers:?}");
     }
@@ -140,7 +140,7 @@ async fn a_form_must_prove_that_a_page_of_this_server_sent_it() {
 async fn calls_carry_what_the_api_needs_to_decide() {
     let api = FakeApi::for_role("operate");
     let headers = [("sec-fetch-site", "same-origin"), ("origin", "http://weir.test"), ("x-request-id", "r-1")];
-    api.dashboard().post_with("/destinations/bulk", "action=pause&id=dst_1&next=/", &headers).await;
+    api.dashboard().post_with("/destinations/bulk", "do=pause&destination=dst_1&next=/", &headers).await;
     let [edit] = api.seen("PATCH", "/v1/destinations/dst_1").try_into().unwrap();
     for (name, value) in headers.into_iter().chain([("cookie", "weir_session=abc"), ("host", "weir.test")]) {
         assert_eq!(edit.headers.get(name).unwrap(), value, "{name}");
@@ -217,10 +217,8 @@ async fn the_live_stream_names_events_and_carries_no_data() {
     let live = api.dashboard().get_with("/live?destination=dst_1", &[("hx-request", "true")]).await;
     assert_eq!((live.header("content-type"), live.header("x-accel-buffering")), ("text/event-stream", "no"));
     // Only a snapshot with another version makes the page ask for anything.
-    live.has(&[
-        "event: snapshot\ndata: 2025-11-21T07:30:00.000Z\n\nevent: still\ndata: 2025-11-21T07:30:01.000Z\n\n\
-         event: edit\ndata: 1\n\nevent: snapshot\ndata: 2025-11-21T07:30:02.000Z\n\n",
-    ]);
+    live.has(&["event: snapshot\ndata: 2025-11-21T07:30:00.000Z\n\nevent: still\ndata: 2025-11-21T07:30:01.000Z\n\n\
+         event: edit\ndata: 1\n\nevent: snapshot\ndata: 2025-11-21T07:30:02.000Z\n\n"]);
     live.has_not(&["secret"]);
     assert_eq!(api.seen("GET", "/v1/stream")[0].path, "/v1/stream?destination=dst_1");
     // Without a login the browser is led to it.

@@ -156,7 +156,11 @@ async fn what_examines_many_rows_is_asked_for_every_ten_seconds_at_most() {
         ("/deliveries", "deliveries-head", "/fragments/deliveries/head"),
         ("/deliveries?error=5xx", "deliveries-head", "/fragments/deliveries/head?error=5xx"),
         ("/deliveries?error=5xx", "deliveries", "/fragments/deliveries?error=5xx&top=2025-11-21T07:30:00.001Z"),
-        ("/deliveries?event_type=video.*", "deliveries", "/fragments/deliveries?event_type=video.*&top=2025-11-21T07:30:00.001Z"),
+        (
+            "/deliveries?event_type=video.*",
+            "deliveries",
+            "/fragments/deliveries?event_type=video.*&top=2025-11-21T07:30:00.001Z",
+        ),
         ("/events?type=video.created", "events", "/fragments/events?type=video.created&top=2025-11-21T07:30:00.001Z"),
         ("/dead-letters?tenant=acme", "dead-letters", "/fragments/dead-letters?tenant=acme&state=failed,dead"),
     ] {

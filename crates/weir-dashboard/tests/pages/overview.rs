@@ -145,12 +145,13 @@ async fn ticked_destinations_are_paused_and_resumed() {
         api.on("PATCH", &format!("/v1/destinations/{id}"), 200, json!({}));
     }
     let browser = api.dashboard();
-    let page = browser.post("/destinations/bulk", "action=pause&id=dst_1&id=dst_2&next=/?state=active").await;
+    let page =
+        browser.post("/destinations/bulk", "do=pause&destination=dst_1&destination=dst_2&next=/?state=active").await;
     assert_eq!((page.location(), page.flash().as_str()), ("/?state=active", "done.2 destinations paused."));
     assert_eq!(api.seen("PATCH", "/v1/destinations/dst_2")[0].body, json!({"paused": true}));
-    let page = browser.post("/destinations/bulk", "action=resume&id=dst_1&next=//evil.test").await;
+    let page = browser.post("/destinations/bulk", "do=resume&destination=dst_1&next=//evil.test").await;
     assert_eq!((page.location(), page.flash().as_str()), ("/", "done.1 destination resumed."));
-    let page = browser.post("/destinations/bulk", "action=pause&next=/").await;
+    let page = browser.post("/destinations/bulk", "do=pause&next=/").await;
     assert_eq!(page.flash(), "error.Tick the destinations first.");
 }
 
@@ -158,11 +159,11 @@ async fn ticked_destinations_are_paused_and_resumed() {
 async fn an_action_that_the_api_refuses_says_why() {
     let api = FakeApi::for_role("operate");
     api.on("PATCH", "/v1/destinations/dst_1", 409, problem("Conflict", "an edit of this destination is under way"));
-    let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&next=/").await;
+    let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&next=/").await;
     assert_eq!(page.flash(), "error.an edit of this destination is under way");
     // One of two is done: the message names both.
     api.on("PATCH", "/v1/destinations/dst_2", 200, json!({}));
-    let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&id=dst_2&next=/").await;
+    let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&destination=dst_2&next=/").await;
     assert_eq!(
         page.flash(),
         "error.1 destination paused. The others are not: an edit of this destination is under way"
@@ -170,7 +171,7 @@ async fn an_action_that_the_api_refuses_says_why() {
     // No page offers the form to a reader, so its answer is the refusal itself.
     let api = FakeApi::for_role("read");
     api.on("PATCH", "/v1/destinations/dst_1", 403, problem("Forbidden", "this needs a key with the role `operate`"));
-    let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&next=/").await;
+    let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&next=/").await;
     assert_eq!(page.status, 403);
     assert!(page.text.contains("this needs a key with the role `operate`"), "{}", page.text);
 }
@@ -199,7 +200,8 @@ async fn a_jump_by_an_exact_name_leads_to_the_destination() {
 async fn what_needs_a_person_is_red_and_what_only_waits_has_no_colour() {
     let api = FakeApi::for_role("read");
     let never = [("/drain_eta_s", Value::Null), ("/drains", json!(false))];
-    let broken = [("/destination/breaker_state", json!("open")), ("/reason", json!("breaker")), ("/drain_eta_s", Value::Null)];
+    let broken =
+        [("/destination/breaker_state", json!("open")), ("/reason", json!("breaker")), ("/drain_eta_s", Value::Null)];
     let rows = [with(row("dst_1", "never"), &never), with(row("dst_2", "broken"), &broken), row("dst_3", "waits")];
     script(&api, rows.to_vec(), None);
     api.dashboard().get("/").await.has(&[
@@ -223,7 +225,8 @@ async fn rates_of_a_row_have_one_unit() {
 async fn the_line_above_the_table_counts_what_needs_a_person_and_filters() {
     let api = FakeApi::for_role("read");
     let totals = |changes: Value| {
-        let mut totals = json!({"destinations": 60, "backlog": 9, "undelivered": 0, "achieved_per_s": 0.0, "arrivals_per_s": 0.0});
+        let mut totals =
+            json!({"destinations": 60, "backlog": 9, "undelivered": 0, "achieved_per_s": 0.0, "arrivals_per_s": 0.0});
         totals.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         let answer = json!({"as_of": "2025-11-21T07:30:00.000Z", "totals": totals, "data": [row("dst_1", "Acme")]});
         api.on("GET", "/v1/overview", 200, answer);
@@ -275,7 +278,12 @@ async fn a_page_says_which_rows_of_how_many_it_shows() {
         "51–100 of 3,000, page 2 of 60",
         "<a class=\"button\" href=\"/?cursor=c1\" rel=\"prev\">Previous page</a>",
     ]);
-    api.on("GET", "/v1/overview", 200, json!({"as_of": "2025-11-21T07:30:00.000Z", "matches": 1, "data": [row("dst_1", "A")]}));
+    api.on(
+        "GET",
+        "/v1/overview",
+        200,
+        json!({"as_of": "2025-11-21T07:30:00.000Z", "matches": 1, "data": [row("dst_1", "A")]}),
+    );
     api.dashboard().get("/").await.has(&["1 shown"]).has_not(&[" of 1"]);
 }
 
@@ -301,7 +309,8 @@ async fn rows_that_are_held_keep_their_order_and_those_that_left_the_page_are_re
 async fn the_pictures_show_the_last_half_hour_in_words_too() {
     let api = FakeApi::for_role("read");
     script(&api, vec![row("dst_1", "Acme")], None);
-    let minute = |at: &str, sends, failed| json!({"at": at, "sends": sends, "failed": failed, "arrivals": 600, "backlog": 40});
+    let minute =
+        |at: &str, sends, failed| json!({"at": at, "sends": sends, "failed": failed, "arrivals": 600, "backlog": 40});
     let data = [minute("2025-11-21T07:28:00.000Z", 300, 60), minute("2025-11-21T07:29:00.000Z", 600, 0)];
     api.on("GET", "/v1/overview/history", 200, json!({"as_of": "2025-11-21T07:30:00.000Z", "data": data}));
     let page = api.dashboard().get("/?tenant=acme").await;
@@ -322,7 +331,8 @@ async fn the_pictures_show_the_last_half_hour_in_words_too() {
 async fn a_row_has_a_picture_of_its_last_half_hour() {
     let api = FakeApi::for_role("read");
     let mut busy = row("dst_1", "Acme");
-    busy["recent"] = json!({"from": "2025-11-21T07:28:00.000Z", "sends": [60, 30], "failed": [0, 2], "arrivals": [60, 60]});
+    busy["recent"] =
+        json!({"from": "2025-11-21T07:28:00.000Z", "sends": [60, 30], "failed": [0, 2], "arrivals": [60, 60]});
     script(&api, vec![busy], None);
     let page = api.dashboard().get("/").await;
     page.has(&["aria-label=\"Last half hour: 120 arrived, 90 sent, 2 failed\"", "<rect class=\"red bar\""]);

@@ -18,7 +18,7 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::{Seconds, Units as _},
-    views::{BindingText as _, DestinationText as _, Drain, RowText as _},
+    views::{BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, RowText as _},
     visit::{Answered, Visit},
 };
 
