@@ -99,16 +99,20 @@
     return Boolean(table) && (table.matches(':hover') || table.contains(document.activeElement));
   };
   const rowsOf = (root) => all('tbody > tr[id]', root);
-  // The order of the overview stands still meanwhile. It is made good when the reader has left the table.
+  // The order of the overview stands still meanwhile.
   let isOrderHeld = false;
-  let isDropped = false;
+  // An update was not shown. No other one follows while nothing changes, so the page asks again when it can show it.
+  let isOwed = false;
   const makeGood = () => {
-    const region = find('[data-live=order]');
-    if (!region || isPaused || !(isDropped || (isOrderHeld && !inHand(region)))) return;
-    isDropped = isOrderHeld = false;
-    htmx.trigger(region, 'refresh');
+    const regions = all('[data-live]');
+    const isLeft = isOrderHeld && !regions.some((region) => region.dataset.live === 'order' && inHand(region));
+    const isBusy = (region) => region.classList.contains('htmx-request') || isInUse(region);
+    if (!(isOwed || isLeft) || isPaused || regions.some(isBusy)) return;
+    isOwed = isOrderHeld = false;
+    htmx.trigger(find('#live'), 'snapshot');
   };
-  setInterval(() => { tick(); makeGood(); }, 500);
+  setInterval(tick, 500);
+  setInterval(makeGood, 1000);
   // A list that is read keeps its rows: each is shown as it is now, and one that no longer matches stays in its place.
   // What came since is counted, and comes when the reader asks for it.
   const keepRows = (region, fragment) => {
@@ -148,7 +152,10 @@
   document.addEventListener('htmx:config:request', (event) => {
     const region = event.detail.ctx.sourceElement;
     if (!region.matches('[data-live]')) return;
-    if (region.classList.contains('htmx-request') || isInUse(region)) event.preventDefault();
+    if (region.classList.contains('htmx-request') || isInUse(region)) {
+      isOwed = true;
+      event.preventDefault();
+    }
     if (region.dataset.live === 'order' && inHand(region)) {
       event.detail.ctx.request.body.set('held', rowsOf(region).map((row) => row.id.slice('row-'.length)).join(','));
     }
@@ -170,8 +177,8 @@
     // The reader has come into the table since it was asked for.
     const isLate = region.dataset.live === 'order' && inHand(region) && !/[?&]held=/.test(ctx.request.action);
     const isHeld = isInUse(region) || isLate || (region.dataset.live === 'list' && !isKept && loses(region, ctx.text));
-    isDropped ||= isLate;
     if (isError || isHeld) {
+      isOwed = true;
       event.preventDefault();
       return;
     }
@@ -190,6 +197,7 @@
   document.addEventListener('htmx:error', (event) => {
     const ctx = event.detail.ctx;
     if (ctx && ctx.sourceElement && ctx.sourceElement.matches('#limits, #preview')) losePreview();
+    if (ctx && ctx.sourceElement && ctx.sourceElement.matches('[data-live]')) isOwed = true;
   });
   // Nothing has changed, as of this instant.
   document.addEventListener('still', (event) => {
