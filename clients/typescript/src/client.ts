@@ -29,6 +29,7 @@ import type {
   NewDestination,
   NewEvent,
   NewKey,
+  OverviewHistory,
   OverviewRow,
   Preview,
   PurgeFilter,
@@ -146,6 +147,11 @@ export class Weir extends Resource {
     } = {},
   ): Pages<OverviewRow> {
     return this.pages("GET", "/v1/overview", filter);
+  }
+
+  /** What arrived, was sent, failed and waited at all destinations in the last half hour, by minute. */
+  overviewHistory(filter: { tenant?: string } = {}): Promise<OverviewHistory> {
+    return this.call("GET", "/v1/overview/history", {}, { query: filter });
   }
 
   /** The processes, the store and the queue. */

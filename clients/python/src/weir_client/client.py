@@ -32,6 +32,7 @@ from .types import (
     NewDestination,
     NewEvent,
     NewKey,
+    OverviewHistory,
     OverviewRow,
     Preview,
     PurgeFilter,
@@ -131,6 +132,10 @@ class Weir(_Resource):
         """Every destination with its backlog, rates and the reason why it is not faster."""
         query = {"tenant": tenant, "state": state, "q": q, "sort": sort}
         return self._pages("GET", "/v1/overview", query)
+
+    def overview_history(self, *, tenant: str | None = None) -> OverviewHistory:
+        """What arrived, was sent, failed and waited at all destinations in the last half hour, by minute."""
+        return cast(OverviewHistory, self._call("GET", "/v1/overview/history", query={"tenant": tenant}))
 
     def verify(
         self,

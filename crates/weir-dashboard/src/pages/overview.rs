@@ -20,7 +20,7 @@ use crate::{
     flash::Flash,
     frame::{Also, Frame, Me, Section},
     refusal::Refusal,
-    units::{At, Count, Units as _, in_one_unit},
+    units::{Age, At, Count, Left, Units as _, in_one_unit},
     views::{BindingText as _, BriefText as _, Drain, LimitText as _, RowText as _},
     visit::{Answered, Visit, local_path},
 };
@@ -174,14 +174,17 @@ impl Table {
         row.recent.as_ref().map(|recent| pictures::spark(recent, self.overview.as_of)).unwrap_or_default()
     }
 
-    /// The instant that was so many seconds before the sample.
-    fn began(&self, seconds: f64) -> At {
-        At(self.overview.as_of.before(Duration::from_secs_f64(seconds.max(0.0))))
+    /// How long the oldest delivery of a row has waited. The page counts on.
+    fn oldest(&self, row: &OverviewRow) -> Option<Age> {
+        let age = row.oldest_age_s?;
+        Some(At(self.overview.as_of.before(Duration::from_secs_f64(age.max(0.0)))).age(age.seconds()))
     }
 
-    /// The instant that is so many seconds after the sample.
-    fn after(&self, seconds: f64) -> At {
-        At(self.overview.as_of + Duration::from_secs_f64(seconds.max(0.0)))
+    /// When the backlog of a held destination has drained: its hold ends at an instant that is known, so the page counts
+    /// down.
+    fn left(&self, row: &OverviewRow) -> Option<Left> {
+        let eta = row.drain_eta_s.filter(|_| row.destination.held_until.is_some())?;
+        Some(At(self.overview.as_of + Duration::from_secs_f64(eta.max(0.0))).left(eta.seconds()))
     }
 
     fn path(&self) -> String {

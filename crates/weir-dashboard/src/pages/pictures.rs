@@ -115,7 +115,7 @@ impl Pictures {
     }
 
     /// The fragment that replaces these pictures.
-    fn fragment(&self) -> String {
+    pub(super) fn fragment(&self) -> String {
         let mut link = format!("{}/fragments/overview/pictures", self.base);
         append(&mut link, "tenant", &self.tenant);
         link
