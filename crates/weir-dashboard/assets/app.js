@@ -113,12 +113,12 @@
   };
   setInterval(tick, 500);
   setInterval(makeGood, 1000);
-  // A list that is read keeps its rows: each is shown as it is now, and one that no longer matches stays in its place.
-  // What came since is counted, and comes when the reader asks for it.
+  // A table that is read keeps its rows: each is shown as it is now, and one that no longer matches stays in its place.
+  // In a list, what came since is counted, and comes when the reader asks for it.
   const keepRows = (region, fragment) => {
     const pill = find('.pill', fragment);
     const [shown, next] = [rowsOf(region), find('tbody', fragment)];
-    if (!pill || !next || shown.length === 0) return;
+    if (!next || shown.length === 0) return;
     const fresh = rowsOf(next);
     const by = new Map(fresh.map((row) => [row.id, row]));
     const known = new Set(shown.map((row) => row.id));
@@ -129,6 +129,8 @@
       gone.title = 'No longer in this list';
       return gone;
     });
+    next.replaceChildren(...kept);
+    if (!pill) return;
     const gone = kept.filter((row) => row.matches('.gone')).length;
     const first = fresh.findIndex((row) => known.has(row.id));
     // The rows at the end only fill the page, unless nothing has left it.
@@ -138,7 +140,6 @@
       isNew > 0 ? `${isNew}${pill.dataset.more} new` : '', gone > 0 ? `${gone} no longer here` : '',
     ].filter(Boolean).join(', ');
     pill.hidden = isNew + gone === 0;
-    next.replaceChildren(...kept);
   };
   const isInUse = (region) => isPaused || find('dialog[open]', region) || isSelected(region)
     || (region.contains(document.activeElement) && isTyping(document.activeElement));
@@ -172,10 +173,11 @@
     if (isPreview) region.ariaLive = 'off';
     const isError = ctx.response && ctx.response.status >= 400 && !isPreview;
     const { fragment } = event.detail.tasks[0] || {};
-    if (!isError && fragment && region.dataset.live === 'list') keepRows(region, fragment);
-    const isKept = fragment && find('.pill', fragment);
+    const isPlaced = /[?&]held=/.test(ctx.request.action);
+    const isKept = Boolean(fragment) && (isPlaced || Boolean(find('.pill', fragment)));
+    if (isKept && !isError) keepRows(region, fragment);
     // The reader has come into the table since it was asked for.
-    const isLate = region.dataset.live === 'order' && inHand(region) && !/[?&]held=/.test(ctx.request.action);
+    const isLate = region.dataset.live === 'order' && inHand(region) && !isPlaced;
     const isHeld = isInUse(region) || isLate || (region.dataset.live === 'list' && !isKept && loses(region, ctx.text));
     if (isError || isHeld) {
       isOwed = true;
