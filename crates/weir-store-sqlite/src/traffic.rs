@@ -246,7 +246,7 @@ impl TrafficLog for SqliteStore {
     ) -> StoreResult<Vec<(Timestamp, String, Traffic)>> {
         let mut values = Values::default();
         values.int(from.as_nanos()).int(to.as_nanos()).int(step.as_nanos() as i64);
-        fetch(&self.readers, TRAFFIC_BY_TENANT, values, rows::traffic_of_tenant).await
+        Ok(fetch(&self.readers, TRAFFIC_BY_TENANT, values, rows::traffic_of_tenant).await?)
     }
 
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {
