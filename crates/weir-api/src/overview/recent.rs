@@ -6,12 +6,18 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
 use tokio::{sync::Mutex, time::Instant};
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{MINUTE, Store, StoreResult, Traffic};
+
+use super::{
+    row::Row,
+    sample::{Order, Sample},
+};
 
 /// The minutes of a picture. The last one has not ended.
 pub(crate) const MINUTES: u32 = 30;
@@ -30,17 +36,25 @@ const MAX_ROWS: usize = 10_000;
 /// Traffic by minute, oldest first.
 pub(crate) type Minutes = Vec<(Timestamp, Traffic)>;
 
-#[derive(Default)]
 pub(crate) struct Recent {
     all: Mutex<All>,
-    rows: Mutex<HashMap<DestinationId, Row>>,
+    rows: Mutex<HashMap<DestinationId, Known>>,
 }
 
 /// The minutes of all destinations.
-#[derive(Default)]
 struct All {
     read: Option<Instant>,
+    as_of: Timestamp,
     minutes: BTreeMap<Timestamp, ByTenant>,
+    /// How much waited at that instant.
+    waiting: HashMap<String, u64>,
+}
+
+/// What happened at the destinations of some tenants.
+pub(crate) struct Picture {
+    pub(crate) as_of: Timestamp,
+    pub(crate) minutes: Minutes,
+    pub(crate) waiting: u64,
 }
 
 struct ByTenant {
@@ -49,28 +63,44 @@ struct ByTenant {
     traffic: HashMap<String, Traffic>,
 }
 
-struct Row {
+struct Known {
     read: Instant,
     minutes: Minutes,
 }
 
+impl Default for Recent {
+    fn default() -> Self {
+        let (read, minutes, waiting) = (None, BTreeMap::new(), HashMap::new());
+        let all = All { read, as_of: Timestamp::MIN, minutes, waiting };
+        Self { all: Mutex::new(all), rows: Mutex::default() }
+    }
+}
+
 impl Recent {
-    /// What happened at all destinations of these tenants. The oldest minutes may not have been read yet.
+    /// What happened at all destinations of these tenants. The oldest minutes may not have been read yet. `sample` is
+    /// asked for only when something is read: what waits then must fit to it.
     pub(crate) async fn all(
         &self,
         store: &dyn Store,
-        now: Timestamp,
+        sample: impl Future<Output = StoreResult<Arc<Sample>>>,
         is_seen: impl Fn(&str) -> bool,
-    ) -> StoreResult<Minutes> {
+    ) -> StoreResult<Picture> {
         let mut all = self.all.lock().await;
         if all.read.is_none_or(|read| read.elapsed() >= READ_AGAIN) {
-            all.read(store, now).await?;
+            let sample = sample.await?;
+            all.read(store, sample.as_of).await?;
+            all.waiting.clear();
+            for Row { destination, figures } in sample.rows(Order::Trouble, |_| true) {
+                *all.waiting.entry(destination.settings.tenant.clone()).or_default() += figures.counts.waiting();
+            }
         }
         let sum = |by_tenant: &ByTenant| {
             let seen = by_tenant.traffic.iter().filter(|(tenant, _)| is_seen(tenant));
             seen.fold(Traffic::default(), |sum, (_, traffic)| added(sum, *traffic))
         };
-        Ok(all.minutes.iter().map(|(&at, by_tenant)| (at, sum(by_tenant))).collect())
+        let minutes = all.minutes.iter().map(|(&at, by_tenant)| (at, sum(by_tenant))).collect();
+        let waiting = all.waiting.iter().filter(|(tenant, _)| is_seen(tenant)).map(|(_, waiting)| waiting).sum();
+        Ok(Picture { as_of: all.as_of, minutes, waiting })
     }
 
     /// What happened at these destinations, in the same order.
@@ -81,7 +111,7 @@ impl Recent {
         now: Timestamp,
     ) -> StoreResult<Vec<Minutes>> {
         let mut rows = self.rows.lock().await;
-        let is_old = |row: &Row| row.read.elapsed() >= ROW_READ_AGAIN;
+        let is_old = |row: &Known| row.read.elapsed() >= ROW_READ_AGAIN;
         let unknown: Vec<DestinationId> = ids.iter().copied().filter(|id| rows.get(id).is_none_or(is_old)).collect();
         if !unknown.is_empty() {
             rows.retain(|_, row| row.read.elapsed() < ROW_READ_AGAIN);
@@ -93,7 +123,7 @@ impl Recent {
             let read = Instant::now();
             for id in unknown {
                 let minutes = whole(from, found.remove(&id).unwrap_or_default());
-                rows.insert(id, Row { read, minutes });
+                rows.insert(id, Known { read, minutes });
             }
         }
         // Those that were read before the clearing are gone.
@@ -128,7 +158,7 @@ impl All {
             expected = expected.before(MINUTE);
         }
         self.minutes.retain(|at, _| *at > expected);
-        self.read = Some(Instant::now());
+        (self.read, self.as_of) = (Some(Instant::now()), now);
         Ok(())
     }
 

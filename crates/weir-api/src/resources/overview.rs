@@ -202,11 +202,9 @@ pub(crate) async fn history(
         caller.check_sees(tenant)?;
     }
     let is_seen = |of: &str| tenant.as_deref().is_none_or(|tenant| tenant == of) && caller.sees(of);
-    let minutes = api.live.recent.all(&*api.store, api.clock.now(), is_seen).await?;
-    let sample = api.live.sample().await?;
-    let rows = visible(&sample, &caller, tenant.as_deref(), Order::Trouble);
-    let backlog = Totals::of(rows, sample.as_of).backlog;
-    Ok(Json(types::OverviewHistory { as_of: sample.as_of, data: minutes_view(&minutes, backlog) }))
+    let picture = api.live.recent.all(&*api.store, api.live.new_sample(), is_seen).await?;
+    let data = minutes_view(&picture.minutes, picture.waiting);
+    Ok(Json(types::OverviewHistory { as_of: picture.as_of, data }))
 }
 
 /// The minutes with the backlog at the end of each: the present one without the changes since. `backlog` is that of now.
