@@ -103,10 +103,10 @@
   let isOrderHeld = false;
   // An update was not shown. No other one follows while nothing changes, so the page asks again when it can show it.
   let isOwed = false;
+  const isBusy = (region) => region.classList.contains('htmx-request') || isInUse(region);
   const makeGood = () => {
     const regions = all('[data-live]');
     const isLeft = isOrderHeld && !regions.some((region) => region.dataset.live === 'order' && inHand(region));
-    const isBusy = (region) => region.classList.contains('htmx-request') || isInUse(region);
     if (!(isOwed || isLeft) || isPaused || regions.some(isBusy)) return;
     isOwed = isOrderHeld = false;
     htmx.trigger(find('#live'), 'snapshot');
@@ -117,29 +117,20 @@
   // In a list, what came since is counted, and comes when the reader asks for it.
   const keepRows = (region, fragment) => {
     const pill = find('.pill', fragment);
-    const [shown, next] = [rowsOf(region), find('tbody', fragment)];
+    const [shown, fresh, next] = [rowsOf(region), rowsOf(fragment), find('tbody', fragment)];
     if (!next || shown.length === 0) return;
-    const fresh = rowsOf(next);
-    const by = new Map(fresh.map((row) => [row.id, row]));
-    const known = new Set(shown.map((row) => row.id));
-    const kept = shown.map((row) => {
-      if (by.has(row.id)) return by.get(row.id);
-      const gone = row.cloneNode(true);
-      gone.classList.add('gone');
-      gone.title = 'No longer in this list';
-      return gone;
-    });
+    const gone = shown.filter((row) => !fresh.some(({ id }) => id === row.id));
+    const kept = shown.map((row) => fresh.find(({ id }) => id === row.id) || row.cloneNode(true));
     next.replaceChildren(...kept);
+    kept.forEach((row, at) => row.classList.toggle('gone', gone.includes(shown[at])));
     if (!pill) return;
-    const gone = kept.filter((row) => row.matches('.gone')).length;
-    const first = fresh.findIndex((row) => known.has(row.id));
     // The rows at the end only fill the page, unless nothing has left it.
-    const added = fresh.filter((row, at) => !known.has(row.id) && (gone === 0 || at < first)).length;
+    const first = fresh.findIndex((row) => kept.includes(row));
+    const added = fresh.filter((row, at) => !kept.includes(row) && (gone.length === 0 || at < first)).length;
     const isNew = Number(pill.dataset.new) + added;
-    pill.textContent = [
-      isNew > 0 ? `${isNew}${pill.dataset.more} new` : '', gone > 0 ? `${gone} no longer here` : '',
-    ].filter(Boolean).join(', ');
-    pill.hidden = isNew + gone === 0;
+    const parts = [[isNew, `${isNew}${pill.dataset.more} new`], [gone.length, `${gone.length} no longer here`]];
+    pill.textContent = parts.filter(([count]) => count > 0).map(([, text]) => text).join(', ');
+    pill.hidden = isNew + gone.length === 0;
   };
   const isInUse = (region) => isPaused || find('dialog[open]', region) || isSelected(region)
     || (region.contains(document.activeElement) && isTyping(document.activeElement));
@@ -153,10 +144,7 @@
   document.addEventListener('htmx:config:request', (event) => {
     const region = event.detail.ctx.sourceElement;
     if (!region.matches('[data-live]')) return;
-    if (region.classList.contains('htmx-request') || isInUse(region)) {
-      isOwed = true;
-      event.preventDefault();
-    }
+    if (isBusy(region)) { isOwed = true; event.preventDefault(); }
     if (region.dataset.live === 'order' && inHand(region)) {
       event.detail.ctx.request.body.set('held', rowsOf(region).map((row) => row.id.slice('row-'.length)).join(','));
     }
@@ -179,12 +167,9 @@
     // The reader has come into the table since it was asked for.
     const isLate = region.dataset.live === 'order' && inHand(region) && !isPlaced;
     const isHeld = isInUse(region) || isLate || (region.dataset.live === 'list' && !isKept && loses(region, ctx.text));
-    if (isError || isHeld) {
-      isOwed = true;
-      event.preventDefault();
-      return;
-    }
-    isOrderHeld = region.dataset.live === 'order' && inHand(region);
+    isOwed ||= isError || isHeld;
+    if (isError || isHeld) return event.preventDefault();
+    if (region.dataset.live === 'order') isOrderHeld = inHand(region);
     focused = document.activeElement;
   });
   // Old figures beside limits that are typed now would be wrong.
@@ -196,20 +181,20 @@
     notice.textContent = 'The preview cannot be read now: the server does not answer.';
     preview.replaceChildren(notice);
   };
-  document.addEventListener('htmx:error', (event) => {
-    const ctx = event.detail.ctx;
-    if (ctx && ctx.sourceElement && ctx.sourceElement.matches('#limits, #preview')) losePreview();
-    if (ctx && ctx.sourceElement && ctx.sourceElement.matches('[data-live]')) isOwed = true;
+  document.addEventListener('htmx:error', ({ detail: { ctx } }) => {
+    const source = ctx && ctx.sourceElement;
+    if (source && source.matches('#limits, #preview')) losePreview();
+    isOwed ||= Boolean(source) && source.matches('[data-live]');
   });
+  document.addEventListener('snapshot', ({ detail: { data } }) => { if (data) learnClock(data); });
   // Nothing has changed, as of this instant.
-  document.addEventListener('still', (event) => {
-    learnClock(event.detail.data);
+  document.addEventListener('still', ({ detail: { data } }) => {
+    learnClock(data);
     const time = find('.asof time');
     if (!time || isPaused) return;
-    time.dateTime = time.title = event.detail.data;
-    show(time, new Date(time.dateTime), time.dataset.form);
+    time.dateTime = time.title = data;
+    show(time, new Date(data), time.dataset.form);
   });
-  document.addEventListener('snapshot', (event) => { if (event.detail && event.detail.data) learnClock(event.detail.data); });
   document.addEventListener('htmx:sse:after:connection', () => { if (!isPaused) liveState('Live', 'on'); });
   for (const lost of ['htmx:sse:error', 'htmx:sse:close']) {
     document.addEventListener(lost, () => {
@@ -221,12 +206,10 @@
     // A row that has moved has lost the focus in some browsers.
     if (focused && focused.isConnected && document.activeElement === body) focused.focus({ preventScroll: true });
     focused = null;
-    if (asked) {
-      // What was pressed is gone: the reader goes on at the first row.
-      const first = find(`#${CSS.escape(asked)} a.row`);
-      if (first && document.activeElement === body) first.focus();
-      asked = null;
-    }
+    // What was pressed is gone: the reader goes on at the first row.
+    const first = asked && find(`#${CSS.escape(asked)} a.row`);
+    if (first && document.activeElement === body) first.focus();
+    asked = null;
     reveal(document);
     paint(document);
   });
