@@ -46,6 +46,7 @@
       return left > 0 ? `in ${span(left)}` : 'now';
     },
     left: (at) => span(Math.max(0, Math.ceil((at - now()) / 1000))),
+    ago: (at) => (now() - at < 1000 ? 'just now' : `${forms.age(at)} ago`),
     age: (at) => span(Math.max(0, Math.floor((now() - at) / 1000))),
   };
   const show = (element, at, form) => {
@@ -66,7 +67,7 @@
     stored('weir-zone', isLocal ? 'local' : 'utc');
     paint(document);
   };
-  const tick = () => all('time:is([data-form=countdown], [data-form=left], [data-form=age])').forEach((time) =>
+  const tick = () => all('time:is([data-form=countdown], [data-form=left], [data-form=age], [data-form=ago])').forEach((time) =>
     show(time, new Date(time.dateTime), time.dataset.form));
   const learnClock = (asOf) => { ahead = new Date(asOf) - Date.now() || 0; };
   const asOf = find('.asof time');

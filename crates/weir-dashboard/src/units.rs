@@ -131,6 +131,11 @@ impl At {
         Age(self.0, text)
     }
 
+    /// How long ago the instant was, with the word. The page counts on.
+    pub(crate) fn ago(&self, text: Seconds) -> Ago {
+        Ago(self.0, text)
+    }
+
     /// Counts down to the instant, without a word before it. `text` is what is left at the instant of the page.
     pub(crate) fn left(&self, text: Seconds) -> Left {
         Left(self.0, text)
@@ -210,6 +215,18 @@ impl fmt::Display for Age {
 }
 
 impl HtmlSafe for Age {}
+
+/// How long ago an instant was: `12 s ago`, and `just now` below a second. The script counts on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ago(Timestamp, Seconds);
+
+impl fmt::Display for Ago {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, r#"<time datetime="{0}" title="{0}" data-form="ago">{1}</time>"#, self.0, self.1.ago())
+    }
+}
+
+impl HtmlSafe for Ago {}
 
 /// How long it is until an instant. The script counts down.
 #[derive(Debug, Clone, Copy)]

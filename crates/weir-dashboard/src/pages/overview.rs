@@ -196,9 +196,11 @@ impl Table {
             name,
             class,
             link: (!sort.is_empty()).then(|| self.filter.link_to_order(&self.path(), sort)),
-            sorted: self.filter.is_sorted_by(sort).then(|| match is_rising != self.filter.is_reversed() {
-                true => "ascending",
-                false => "descending",
+            sorted: (!sort.is_empty() && self.filter.is_sorted_by(sort)).then(|| {
+                match is_rising != self.filter.is_reversed() {
+                    true => "ascending",
+                    false => "descending",
+                }
             }),
         };
         COLUMNS.into_iter().map(column).collect()

@@ -125,7 +125,7 @@ async fn a_reader_gets_no_actions() {
         script(&api, vec![row("dst_1", "Acme")], None);
         let page = api.dashboard().get("/").await;
         assert_eq!(page.text.contains("value=\"pause\""), sees, "{role}");
-        assert_eq!(page.text.contains("name=\"id\" value=\"dst_1\""), sees, "{role}");
+        assert_eq!(page.text.contains("name=\"destination\" value=\"dst_1\""), sees, "{role}");
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     frame::{Frame, Me, Section},
     path_id::PathId,
     refusal::Refusal,
-    units::{Age, At, Seconds, Units as _},
+    units::{Ago, At, Seconds, Units as _},
     views::{BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, RowText as _},
     visit::{Answered, Visit},
 };
@@ -105,9 +105,9 @@ impl Live {
     }
 
     /// How long ago the receiver last accepted a delivery. The page counts on.
-    fn since_success(&self) -> Option<Age> {
+    fn since_success(&self) -> Option<Ago> {
         let at = self.health.last_success_at?;
-        Some(At(at).age(Seconds(self.state.as_of.since(at).as_secs_f64().floor())))
+        Some(At(at).ago(Seconds(self.state.as_of.since(at).as_secs_f64().floor())))
     }
 
     fn fragment(&self) -> String {
