@@ -31,6 +31,7 @@ import type {
   NewDestination,
   NewEvent,
   NewKey,
+  OverviewHistory,
   OverviewRow,
   Preview,
   PurgeFilter,
@@ -134,12 +135,25 @@ export class Weir extends Resource {
   overview(
     filter: {
       tenant?: string;
-      state?: "active" | "waiting" | "paused" | "held" | "breaker";
+      state?: "active" | "waiting" | "never_drains" | "paused" | "held" | "breaker";
       q?: string;
-      sort?: "trouble" | "name" | "backlog" | "oldest_age";
+      sort?:
+        | "trouble"
+        | "name"
+        | "backlog"
+        | "oldest_age"
+        | "utilisation"
+        | "arrivals"
+        | "sends"
+        | "drain_eta";
     } = {},
   ): Pages<OverviewRow> {
     return this.pages("GET", "/v1/overview", filter);
+  }
+
+  /** What arrived, was sent, failed and waited at all destinations in the last half hour, by minute. */
+  overviewHistory(filter: { tenant?: string } = {}): Promise<OverviewHistory> {
+    return this.call("GET", "/v1/overview/history", {}, { query: filter });
   }
 
   /** The processes, the store and the queue. */

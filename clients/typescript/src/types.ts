@@ -541,6 +541,21 @@ export interface Binding {
   period: Period;
 }
 
+export interface OverviewMinute {
+  at: string;
+  sends: number;
+  delivered: number;
+  failed: number;
+  arrivals: number;
+  /** Deliveries that wait at the end of the minute. */
+  backlog: number;
+}
+
+export interface OverviewHistory {
+  as_of: string;
+  data: OverviewMinute[];
+}
+
 export interface OverviewRow {
   destination: Pick<
     Destination,

@@ -39,9 +39,14 @@ pub struct Overview {
     #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     pub totals: OverviewTotals,
+    /// How many destinations the filters keep, and how many of them are before this page.
+    pub matches: u64,
+    pub skipped: u64,
     pub data: Vec<OverviewRow>,
     /// The `cursor` of the next page; null on the last page. Rows may move between two pages.
     pub next_cursor: Option<String>,
+    /// The `cursor` of the page before; null on the first page.
+    pub previous_cursor: Option<String>,
 }
 
 /// The sums over all destinations of the tenant, or of all that the key sees.
@@ -53,6 +58,12 @@ pub struct OverviewTotals {
     pub undelivered: u64,
     pub achieved_per_s: f64,
     pub arrivals_per_s: f64,
+    /// How many are paused, are held, have a breaker that is not closed, and have a backlog that more arrives for than
+    /// may be sent: as `state` filters them.
+    pub paused: u64,
+    pub held: u64,
+    pub breaker: u64,
+    pub never_drains: u64,
 }
 
 /// A destination of the overview.
@@ -101,6 +112,50 @@ pub struct OverviewRow {
     pub reason: Option<String>,
     /// Refusals within the limit, also while nothing waits; null if none are known.
     pub refused_within_limit: Option<RefusedWithinLimit>,
+    /// The last half hour, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub recent: Option<RecentMinutes>,
+}
+
+/// What happened at a destination in each of the last 30 minutes, the last of which has not ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RecentMinutes {
+    /// The beginning of the first minute.
+    #[schema(value_type = String, format = DateTime)]
+    pub from: Timestamp,
+    /// Sends that started.
+    pub sends: Vec<u64>,
+    /// Attempts that did not succeed.
+    pub failed: Vec<u64>,
+    /// New deliveries.
+    pub arrivals: Vec<u64>,
+}
+
+/// What happened at all destinations of the tenant, or at all that the key sees.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OverviewHistory {
+    #[schema(value_type = String, format = DateTime)]
+    pub as_of: Timestamp,
+    pub data: Vec<OverviewMinute>,
+}
+
+/// One minute of all destinations.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OverviewMinute {
+    /// Its beginning.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Sends that started.
+    pub sends: u64,
+    /// Attempts that succeeded.
+    pub delivered: u64,
+    /// Attempts that did not succeed.
+    pub failed: u64,
+    /// New deliveries.
+    pub arrivals: u64,
+    /// Deliveries that wait at its end.
+    pub backlog: u64,
 }
 
 /// The row of one destination, measured anew, and what explains it.
@@ -204,6 +259,10 @@ pub struct BriefDestination {
 pub struct Snapshot {
     #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
+    /// Another text after a change of any figure, also of a destination that the snapshot does not show. The ages and the
+    /// ends of holds alone do not change it.
+    #[schema(example = "5f1d8a0c77e2b3a4")]
+    pub version: String,
     pub totals: OverviewTotals,
     pub destinations: Vec<OverviewRow>,
 }

@@ -131,7 +131,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         destinations::put, destinations::release,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
-        overview::list, overview::show, stream::follow, preview::show, purge::purge, audit::show, test_event::send,
+        overview::list, overview::history, overview::show, stream::follow, preview::show, purge::purge, audit::show, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
         verify::verify, deliveries::discard::discard_one, deliveries::discard::discard_all,
         replays::create, replays::list, replays::show, replays::cancel,
@@ -146,9 +146,9 @@ const SECURITY_SCHEME: &str = "api_key";
         texts::DestinationConditionText, texts::EventIdText, texts::EventPatternText,
         texts::FailureStatesText, texts::IdempotencyKeyText, texts::ListOrderText, activity::ActorText,
         destinations::health::WindowText, history::StepText,
-        overview::OrderText, overview::OverviewSearchText, overview::StandingText, types::Snapshot, types::StreamChange,
-        texts::ReplayIdText, texts::SearchText, texts::TenantText, texts::TimeText, texts::AnyTenantText,
-        alerts::ActiveAlertText
+        overview::OrderText, overview::OverviewIdsText, overview::OverviewSearchText, overview::StandingText,
+        types::Snapshot, types::StreamChange, texts::ReplayIdText, texts::SearchText, texts::TenantText,
+        texts::TimeText, texts::AnyTenantText, alerts::ActiveAlertText
     )),
     security(("api_key" = ["admin"])),
     modifiers(&Shared)

@@ -13,12 +13,15 @@
 mod broadcast;
 mod changes;
 mod live;
+mod recent;
 mod row;
 mod sample;
 mod sampler;
+mod version;
 
 pub(crate) use broadcast::Samples;
 pub(crate) use changes::{Change, ChangeKind, DestinationChange};
 pub use live::LiveOverview;
-pub(crate) use row::Row;
-pub(crate) use sample::{Order, Sample, Standing, Totals};
+pub(crate) use recent::Minutes;
+pub(crate) use row::{Row, Standing, Totals};
+pub(crate) use sample::{Order, Sample};

@@ -164,6 +164,7 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/destinations/{id}/health", Role(Read), destinations::health::show).of(Work::HeavyRead),
         route(GET, "/v1/destinations/{id}/overview", Role(Read), overview::show),
         route(GET, "/v1/overview", Role(Read), overview::list),
+        route(GET, "/v1/overview/history", Role(Read), overview::history),
         route(GET, "/v1/stream", Role(Read), stream::follow),
         route(POST, "/v1/destinations/{id}/preview", Role(Read), preview::show).of(Work::HeavyRead),
         route(POST, "/v1/destinations/{id}/purge", Role(Operate), purge::purge),

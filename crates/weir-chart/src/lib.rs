@@ -5,12 +5,13 @@
 //! its own it has a background, so it is legible on every page. Every text is escaped here.
 //!
 //! `draw` makes the document, `axis` maps values to positions, `element` has what is drawn, `style` the colours, `text`
-//! the escaping, and `audit` the chart of audits.
+//! the escaping, `audit` the chart of audits, and `spark` small pictures without axes.
 
 mod audit;
 mod axis;
 mod draw;
 mod element;
+mod spark;
 mod style;
 mod text;
 
@@ -19,6 +20,7 @@ use std::borrow::Cow;
 pub use audit::{AuditPanel, audit_chart};
 pub use axis::Axis;
 pub use element::{Element, Point, stairs};
+pub use spark::{Series, Shape, Spark};
 pub use style::{Color, STYLE, Stroke};
 pub use text::escaped;
 

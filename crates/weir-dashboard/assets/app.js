@@ -23,9 +23,18 @@
     ? `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}` : at.toISOString().slice(0, 10);
   const clock = (at) => isLocal
     ? `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}` : at.toISOString().slice(11, 19);
-  const span = (seconds) => seconds < 60 ? `${seconds} s` : seconds < 3600
-    ? `${Math.floor(seconds / 60)} min ${seconds % 60} s`
-    : `${Math.floor(seconds / 3600)} h ${Math.floor(seconds % 3600 / 60)} min`;
+  // The two largest units, as the server writes them.
+  const UNITS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+  const span = (seconds) => {
+    const at = UNITS.findIndex(([length]) => seconds >= length);
+    if (at < 0) return '0 s';
+    const [[length, unit], [less, smaller] = [1, 's']] = UNITS.slice(at, at + 2);
+    const rest = Math.floor(seconds % length / less);
+    return `${Math.floor(seconds / length)} ${unit}${rest > 0 && length > 1 ? ` ${rest} ${smaller}` : ''}`;
+  };
+  // The clock of the server: that of the reader may be wrong.
+  let ahead = 0;
+  const now = () => Date.now() + ahead;
   const forms = {
     clock,
     day,
@@ -33,9 +42,12 @@
     monthminute: (at) => `${day(at).slice(5)} ${clock(at).slice(0, 5)}`,
     zone: (at) => `${day(at)} ${isLocal ? Intl.DateTimeFormat().resolvedOptions().timeZone : 'UTC'}`,
     countdown: (at) => {
-      const left = Math.ceil((at - Date.now()) / 1000);
+      const left = Math.ceil((at - now()) / 1000);
       return left > 0 ? `in ${span(left)}` : 'any moment';
     },
+    left: (at) => span(Math.max(0, Math.ceil((at - now()) / 1000))),
+    ago: (at) => (now() - at < 1000 ? 'just now' : `${forms.age(at)} ago`),
+    age: (at) => span(Math.max(0, Math.floor((now() - at) / 1000))),
   };
   const show = (element, at, form) => {
     const text = (forms[form] || ((when) => `${day(when)} ${clock(when)}`))(at);
@@ -55,8 +67,11 @@
     stored('weir-zone', isLocal ? 'local' : 'utc');
     paint(document);
   };
-  setInterval(() => all('time[data-form=countdown]').forEach((time) =>
-    show(time, new Date(time.dateTime), 'countdown')), 500);
+  const tick = () => all('time:is([data-form=countdown], [data-form=left], [data-form=age], [data-form=ago])').forEach((time) =>
+    show(time, new Date(time.dateTime), time.dataset.form));
+  const learnClock = (asOf) => { ahead = new Date(asOf) - Date.now() || 0; };
+  const asOf = find('.asof time');
+  if (asOf) learnClock(asOf.dateTime);
 
   // --- Live updates: never while paused, nor below the reader's hands.
   let isPaused = false;
@@ -79,6 +94,45 @@
     const selection = getSelection();
     return selection && !selection.isCollapsed && selection.containsNode(region, true);
   };
+  // Whether the pointer or the focus is in the table of a region.
+  const inHand = (region) => {
+    const table = find('.scroll', region);
+    return Boolean(table) && (table.matches(':hover') || table.contains(document.activeElement));
+  };
+  const rowsOf = (root) => all('tbody > tr[id]', root);
+  // The order of the overview stands still meanwhile.
+  let isOrderHeld = false;
+  // An update was not shown. No other one follows while nothing changes, so the page asks again when it can show it.
+  let isOwed = false;
+  const isBusy = (region) => region.classList.contains('htmx-request') || isInUse(region);
+  const makeGood = () => {
+    const regions = all('[data-live]');
+    const isLeft = isOrderHeld && !regions.some((region) => region.dataset.live === 'order' && inHand(region));
+    if (!(isOwed || isLeft) || isPaused || regions.some(isBusy)) return;
+    isOwed = isOrderHeld = false;
+    htmx.trigger(find('#live'), 'snapshot');
+  };
+  setInterval(tick, 500);
+  setInterval(makeGood, 1000);
+  // A table that is read keeps its rows: each is shown as it is now, and one that no longer matches stays in its place.
+  // In a list, what came since is counted, and comes when the reader asks for it.
+  const keepRows = (region, fragment) => {
+    const pill = find('.pill', fragment);
+    const [shown, fresh, next] = [rowsOf(region), rowsOf(fragment), find('tbody', fragment)];
+    if (!next || shown.length === 0) return;
+    const gone = shown.filter((row) => !fresh.some(({ id }) => id === row.id));
+    const kept = shown.map((row) => fresh.find(({ id }) => id === row.id) || row.cloneNode(true));
+    next.replaceChildren(...kept);
+    kept.forEach((row, at) => row.classList.toggle('gone', gone.includes(shown[at])));
+    if (!pill) return;
+    // The rows at the end only fill the page, unless nothing has left it.
+    const first = fresh.findIndex((row) => kept.includes(row));
+    const added = fresh.filter((row, at) => !kept.includes(row) && (gone.length === 0 || at < first)).length;
+    const isNew = Number(pill.dataset.new) + added;
+    const parts = [[isNew, `${isNew}${pill.dataset.more} new`], [gone.length, `${gone.length} no longer here`]];
+    pill.textContent = parts.filter(([count]) => count > 0).map(([, text]) => text).join(', ');
+    pill.hidden = isNew + gone.length === 0;
+  };
   const isInUse = (region) => isPaused || find('dialog[open]', region) || isSelected(region)
     || (region.contains(document.activeElement) && isTyping(document.activeElement));
   // A list waits while the row with the focus, or a ticked one, would leave it.
@@ -87,24 +141,37 @@
     return row && row !== region && !html.includes(`id="${row.id}"`);
   });
   let focused = null;
+  let asked = null;
   document.addEventListener('htmx:config:request', (event) => {
     const region = event.detail.ctx.sourceElement;
     if (!region.matches('[data-live]')) return;
-    if (region.classList.contains('htmx-request') || isInUse(region)) event.preventDefault();
+    if (isBusy(region)) { isOwed = true; event.preventDefault(); }
+    if (region.dataset.live === 'order' && inHand(region)) {
+      event.detail.ctx.request.body.set('held', rowsOf(region).map((row) => row.id.slice('row-'.length)).join(','));
+    }
   });
   // An error of one refresh must not replace what is shown; the next refresh follows in a second.
   document.addEventListener('htmx:before:swap', (event) => {
     const ctx = event.detail.ctx;
     const region = ctx && ctx.sourceElement;
     if (region && region.id === 'limits') find('#preview').ariaLive = 'polite';
+    if (region && region.matches('.pill')) asked = region.closest('[data-live]').id;
     if (!region || !region.matches('[data-live]')) return;
     const isPreview = region.dataset.live === 'preview';
     // Only what was typed is announced to a screen reader, and not every figure that moves.
     if (isPreview) region.ariaLive = 'off';
     const isError = ctx.response && ctx.response.status >= 400 && !isPreview;
-    const isHeld = isInUse(region) || (region.dataset.live === 'list' && loses(region, ctx.text));
-    if (isError || isHeld) event.preventDefault();
-    else focused = document.activeElement;
+    const { fragment } = event.detail.tasks[0] || {};
+    const isPlaced = /[?&]held=/.test(ctx.request.action);
+    const isKept = Boolean(fragment) && (isPlaced || Boolean(find('.pill', fragment)));
+    if (isKept && !isError) keepRows(region, fragment);
+    // The reader has come into the table since it was asked for.
+    const isLate = region.dataset.live === 'order' && inHand(region) && !isPlaced;
+    const isHeld = isInUse(region) || isLate || (region.dataset.live === 'list' && !isKept && loses(region, ctx.text));
+    isOwed ||= isError || isHeld;
+    if (isError || isHeld) return event.preventDefault();
+    if (region.dataset.live === 'order') isOrderHeld = inHand(region);
+    focused = document.activeElement;
   });
   // Old figures beside limits that are typed now would be wrong.
   const losePreview = () => {
@@ -115,9 +182,19 @@
     notice.textContent = 'The preview cannot be read now: the server does not answer.';
     preview.replaceChildren(notice);
   };
-  document.addEventListener('htmx:error', (event) => {
-    const ctx = event.detail.ctx;
-    if (ctx && ctx.sourceElement && ctx.sourceElement.matches('#limits, #preview')) losePreview();
+  document.addEventListener('htmx:error', ({ detail: { ctx } }) => {
+    const source = ctx && ctx.sourceElement;
+    if (source && source.matches('#limits, #preview')) losePreview();
+    isOwed ||= Boolean(source) && source.matches('[data-live]');
+  });
+  document.addEventListener('snapshot', ({ detail: { data } }) => { if (data) learnClock(data); });
+  // Nothing has changed, as of this instant.
+  document.addEventListener('still', ({ detail: { data } }) => {
+    learnClock(data);
+    const time = find('.asof time');
+    if (!time || isPaused) return;
+    time.dateTime = time.title = data;
+    show(time, new Date(data), time.dataset.form);
   });
   document.addEventListener('htmx:sse:after:connection', () => { if (!isPaused) liveState('Live', 'on'); });
   for (const lost of ['htmx:sse:error', 'htmx:sse:close']) {
@@ -130,6 +207,10 @@
     // A row that has moved has lost the focus in some browsers.
     if (focused && focused.isConnected && document.activeElement === body) focused.focus({ preventScroll: true });
     focused = null;
+    // What was pressed is gone: the reader goes on at the first row.
+    const first = asked && find(`#${CSS.escape(asked)} a.row`);
+    if (first && document.activeElement === body) first.focus();
+    asked = null;
     reveal(document);
     paint(document);
   });
@@ -166,7 +247,7 @@
       stored('weir-keys', usesKeys ? 'on' : 'off');
     }
     if (!event.target.matches('[data-all]')) return;
-    all('input[name=id]', event.target.closest('form')).forEach((box) => { box.checked = event.target.checked; });
+    all('input[name=destination]', event.target.closest('form')).forEach((box) => { box.checked = event.target.checked; });
   });
   const confirmations = (root) => all('input[data-expect]', root).forEach((input) => {
     const button = find('button', input.closest('form'));

@@ -57,6 +57,8 @@ journey('the first page and the next one load quickly, and hold one page of rows
   const page = await visit.open('/status');
   await timed('first page', () => page.goto('/'));
   assert.equal(await figure(page, 'Destinations').textContent(), '10,000');
+  await page.getByText('1–50 of 10,000, page 1 of 200').waitFor();
+  assert.equal(await page.locator('table.overview .spark').count(), PAGE, 'each row has its picture');
   await assertShort(page);
   await timed('page by name', () => page.goto('/?sort=name'));
   assert.deepEqual(await names(page), namesFrom(0));
@@ -66,6 +68,15 @@ journey('the first page and the next one load quickly, and hold one page of rows
   });
   assert.deepEqual(await names(page), namesFrom(PAGE));
   await assertShort(page);
+  await page.getByText('51–100 of 10,000, page 2 of 200').waitFor();
+  await timed('sorted by the drain', () => page.getByRole('columnheader', { name: 'Drains in' }).getByRole('link').click());
+  await page.waitForURL(/sort=drain_eta/);
+  await page.goto('/?sort=name');
+  await page.getByRole('link', { name: 'Next page' }).click();
+  await page.waitForURL(/cursor=/);
+  await timed('previous page', () => page.getByRole('link', { name: 'Previous page' }).click());
+  await page.waitForURL(/cursor=/);
+  assert.deepEqual(await names(page), namesFrom(0));
   await page.getByRole('link', { name: 'First page' }).click();
   await page.waitForURL((address) => !address.search.includes('cursor='));
   assert.deepEqual(await names(page), namesFrom(0));
@@ -123,4 +134,7 @@ journey('live updates go on, and bring the one in trouble to the top', async (vi
   }
   await assertShort(page);
   assert.equal(await figure(page, 'Waiting').textContent(), '3');
+  await timed('only what is paused', () => page.getByRole('link', { name: '100 paused' }).click());
+  await page.waitForURL(/state=paused/);
+  await page.getByText('1–50 of 100, page 1 of 2').waitFor();
 });

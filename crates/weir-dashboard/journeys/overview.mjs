@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { api, figure, journey, post } from './browser.mjs';
+import { api, figure, journey, post, ready } from './browser.mjs';
 import { receive } from './receiver.mjs';
 
 const receiver = await receive();
@@ -31,6 +31,9 @@ journey('destinations in trouble come first, and each says why it waits', async 
   const shown = await names(page);
   assert.equal(shown.at(-1), 'healthy', `those in trouble come first: ${shown}`);
   assert.equal(await figure(page, 'Destinations').textContent(), '4');
+  // The pictures of all, and one in each row.
+  await page.getByRole('img', { name: /^Arriving .* sent .* in the last half hour$/ }).waitFor();
+  await page.getByRole('row').filter({ hasText: 'slow' }).getByRole('img', { name: /^Last half hour: 100 arrived/ }).waitFor();
   await visit.check(page, 'overview');
 });
 
@@ -89,6 +92,121 @@ journey('live updates stop when the reader pauses them, and go on with the key p
   assert.equal(await sending.textContent(), paused);
   await page.keyboard.press('p');
   await page.waitForFunction((text) => document.querySelector('.asof dd').textContent !== text, paused);
+});
+
+journey('nothing moves under the hand: the order stands still while the pointer or the focus is in the table', async (visit) => {
+  const tenant = 'still';
+  const settled = { tenant, paused: true };
+  for (const name of ['first', 'second', 'third']) await destination(name, { ...settled, event_types: [`${name}.*`] });
+  const arrive = (name, count) =>
+    api('POST', '/v1/events/batch', { events: Array.from({ length: count }, (_, n) => ({ type: `${name}.made`, tenant, data: n })) });
+  await arrive('first', 9);
+  await arrive('second', 5);
+  await arrive('third', 1);
+  const page = await visit.open(`/?tenant=${tenant}&sort=backlog`);
+  const backlog = (name, count) => page.getByRole('row').filter({ hasText: name }).getByRole('cell', { name: String(count), exact: true });
+  const shown = (expected) => page.waitForFunction((names) =>
+    [...document.querySelectorAll('table.overview a.row')].map((row) => row.textContent).join() === names, expected.join());
+  await shown(['first', 'second', 'third']);
+
+  await page.getByRole('link', { name: 'second', exact: true }).hover();
+  await arrive('third', 20);
+  await backlog('third', 21).waitFor();
+  assert.deepEqual(await names(page), ['first', 'second', 'third'], 'its figures are new, and its place is old');
+  await page.getByText('3 rows are elsewhere by now').waitFor();
+  await page.mouse.move(5, 5);
+  await shown(['third', 'first', 'second']);
+
+  await page.getByRole('link', { name: 'second', exact: true }).focus();
+  await arrive('second', 40);
+  await backlog('second', 45).waitFor();
+  assert.deepEqual(await names(page), ['third', 'first', 'second']);
+  await ready(page);
+  await page.keyboard.press('Escape');
+  await shown(['second', 'third', 'first']);
+});
+
+journey('scroll, focus and ticks survive ten updates at every width', async (visit) => {
+  for (const width of [601, 760, 1024, 1200]) {
+    const page = await visit.open('/?sort=name', { width, height: 420 });
+    await page.getByLabel('Tick healthy').check();
+    await page.getByLabel('Tick stopped').focus();
+    const before = await page.evaluate(() => {
+      scrollTo(0, 160);
+      // What is replaced loses its mark.
+      for (const element of document.querySelectorAll('#bulk, #bulk .scroll, #bulk tr')) element.isMarked = true;
+      return { y: scrollY, elements: document.querySelectorAll('#bulk, #bulk .scroll, #bulk tr').length };
+    });
+    assert.ok(before.y > 0, `the page is long enough to scroll at ${width} px`);
+    for (let update = 0; update < 10; update += 1) {
+      // Something changes, so the page asks.
+      const asked = page.waitForResponse(/\/fragments\/overview\?/);
+      await post('stopped.made', 1);
+      await (await asked).finished();
+    }
+    const after = await page.evaluate(() => ({
+      y: scrollY,
+      elements: [...document.querySelectorAll('#bulk, #bulk .scroll, #bulk tr')].filter((element) => element.isMarked).length,
+    }));
+    assert.deepEqual(after, before, `at ${width} px`);
+    assert.equal(await page.getByLabel('Tick healthy').isChecked(), true);
+    assert.equal(await page.evaluate(() => document.activeElement.ariaLabel), 'Tick stopped', `at ${width} px`);
+    await page.close();
+  }
+});
+
+journey('why a backlog waits and when it drains are in sight at every width, and the table fits', async (visit) => {
+  const page = await visit.open('/');
+  for (const width of [621, 700, 768, 901, 1024, 1100, 1280, 1440]) {
+    await page.setViewportSize({ width, height: 900 });
+    for (const name of ['Why', 'Drains in', 'Backlog']) {
+      const head = page.getByRole('columnheader', { name });
+      const { x, width: wide } = await head.boundingBox();
+      assert.ok(x >= 0 && x + wide <= width, `${name} is at ${x} to ${x + wide} of ${width} px`);
+    }
+    const [needed, given] = await page.locator('#destinations').evaluate((box) => [box.scrollWidth, box.clientWidth]);
+    assert.ok(needed <= given, `the table is ${needed} px wide in ${given} px, at ${width} px`);
+  }
+});
+
+journey('an idle page asks for nothing, and the next change is shown', async (visit) => {
+  const tenant = 'quiet';
+  await destination('quiet', { tenant, event_types: ['quiet.*'], paused: true });
+  const page = await visit.open(`/?tenant=${tenant}`);
+  const asked = [];
+  page.on('request', (request) => { if (request.url().includes('/fragments/')) asked.push(request.url()); });
+  const asOf = page.locator('.asof time');
+  const seconds = async (count) => {
+    for (let second = 0; second < count; second += 1) {
+      const shown = await asOf.getAttribute('datetime');
+      await page.waitForFunction((at) => document.querySelector('.asof time').dateTime !== at, shown);
+    }
+  };
+  // The first snapshot of a stream is read, because the page may be older.
+  await seconds(2);
+  const before = asked.length;
+  await seconds(5);
+  assert.deepEqual(asked.slice(before), [], 'nothing has changed');
+  await api('POST', '/v1/events', { type: 'quiet.made', tenant, data: 1 });
+  await page.getByRole('row').filter({ hasText: 'quiet' }).getByRole('cell', { name: '1', exact: true }).waitFor();
+  assert.ok(asked.length > before);
+});
+
+journey('the line above the table leads to what is broken, and the head of a column sorts', async (visit) => {
+  const page = await visit.open('/');
+  await page.getByRole('link', { name: '1 broken' }).click();
+  await page.waitForURL(/state=breaker/);
+  assert.deepEqual(await names(page), ['broken']);
+  await page.getByRole('link', { name: '1 broken' }).click();
+  await page.waitForURL((address) => !address.search.includes('state='));
+  await page.getByRole('columnheader', { name: 'Destination' }).getByRole('link').click();
+  await page.waitForURL(/sort=name/);
+  const rising = await names(page);
+  assert.deepEqual(rising, rising.toSorted((a, b) => a.toLowerCase() < b.toLowerCase() ? -1 : 1));
+  await page.getByRole('columnheader', { name: 'Destination' }).getByRole('link').click();
+  await page.waitForURL(/reverse=true/);
+  assert.deepEqual(await names(page), rising.toReversed());
+  assert.equal(await page.getByRole('columnheader', { name: 'Destination' }).getAttribute('aria-sort'), 'descending');
 });
 
 journey('no table is wider than its box, whatever destinations are called', async (visit) => {

@@ -53,7 +53,7 @@ const formsOf = ({ id, dead, waiting, replay }) => [
   [`/destinations/${id}/rotate`, { overlap_s: '0' }],
   [`/destinations/${id}/test`, {}],
   [`/destinations/${id}/purge`, { state: 'pending', counted_until: '2026-01-01T00:00:00Z', total: '1', confirm: 'purge 1' }],
-  ['/destinations/bulk', { action: 'resume', id, next: '/' }],
+  ['/destinations/bulk', { do: 'resume', destination: id, next: '/' }],
   [`/deliveries/${dead}/retry`, {}],
   [`/deliveries/${waiting}/cancel`, {}],
   ['/replays', { destination: id, counted_until: '2026-01-01T00:00:00Z', total: '1', confirm: 'replay 1', form: 'forged' }],
@@ -142,8 +142,11 @@ journey('a key of one tenant sees its own everywhere, and of others nothing', as
   const waiting = page.locator('.figures dt:text-is("Waiting") + dd');
   const own = await waiting.textContent();
   await api('POST', '/v1/events', { type: 'globex.more', tenant: 'globex', data: 1 });
-  await page.waitForResponse(/\/fragments\/overview/);
-  await page.waitForResponse(/\/fragments\/overview/);
+  // Two snapshots, whether or not they changed anything.
+  for (let snapshot = 0; snapshot < 2; snapshot += 1) {
+    const shown = await page.locator('.asof time').getAttribute('datetime');
+    await page.waitForFunction((at) => document.querySelector('.asof time').dateTime !== at, shown);
+  }
   assert.equal(await waiting.textContent(), own);
 
   visit.expect(404, /\/(destinations|events|deliveries|replays)\//);

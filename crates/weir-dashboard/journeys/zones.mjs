@@ -17,7 +17,7 @@ await post('zones.made', 20);
 await receiver.wait('/zones', 20);
 
 /**
- * Awaits that every time in `region` is shown as it is so far east of UTC. Countdowns have no zone. The axes of a chart
+ * Awaits that every time in `region` is shown as it is so far east of UTC. Ages and countdowns have no zone. The axes of a chart
  * show minutes or seconds, and one of their labels shows the day and the zone.
  */
 async function allShown(page, region, zone) {
@@ -27,7 +27,8 @@ async function allShown(page, region, zone) {
       ? text === `${wall(at).slice(0, 10)} ${name}`
       : text.includes(wall(at).slice(11, 16));
     const root = document.querySelector(selector);
-    const times = [...root.querySelectorAll('time[datetime]')].filter((time) => time.dataset.form !== 'countdown');
+    const counting = ['countdown', 'left', 'age', 'ago'];
+    const times = [...root.querySelectorAll('time[datetime]')].filter((time) => !counting.includes(time.dataset.form));
     const labels = [...root.querySelectorAll('svg text[data-at]')];
     return times.length + labels.length > 0
       && times.every((time) => isRight(time.textContent, time.dataset.form, Date.parse(time.dateTime)))

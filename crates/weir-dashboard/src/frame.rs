@@ -126,6 +126,34 @@ impl TryFrom<types::Me> for Me {
     }
 }
 
+/// What a page shows besides the figures of destinations, so that its stream tells it of changes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Also {
+    #[default]
+    Nothing,
+    /// Events, also those without a delivery.
+    Events,
+    Activity,
+    /// What happened in the last minutes or hours, which changes for a while after the last change.
+    Pictures,
+    /// Figures that change with time alone.
+    Time,
+}
+
+impl Also {
+    /// The query of the stream of such a page.
+    pub(crate) fn query(self) -> &'static str {
+        match self {
+            Self::Nothing => "",
+            Self::Events => "?also=events",
+            Self::Activity => "?also=activity",
+            Self::Pictures => "?also=pictures",
+            Self::Time => "?also=time",
+        }
+    }
+}
+
 /// An entry of the navigation.
 pub(crate) struct Entry {
     pub(crate) href: String,
@@ -157,8 +185,8 @@ impl Frame {
     }
 
     /// As [`Self::live`], if this is the first page of a list. A later page stays as the reader has opened it.
-    pub(crate) fn live_if_first(self, cursor: &str) -> Self {
-        if cursor.is_empty() { self.live("") } else { self }
+    pub(crate) fn live_if_first(self, cursor: &str, also: Also) -> Self {
+        if cursor.is_empty() { self.live(also.query()) } else { self }
     }
 
     /// The path prefix of every link: `{{ frame.base() }}/deliveries`.

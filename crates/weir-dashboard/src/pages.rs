@@ -15,6 +15,7 @@ pub(crate) mod keys;
 pub(crate) mod live;
 pub(crate) mod login;
 pub(crate) mod overview;
+pub(crate) mod pictures;
 pub(crate) mod purge;
 mod recent_alerts;
 pub(crate) mod replay_plan;

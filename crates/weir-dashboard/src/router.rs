@@ -17,7 +17,7 @@ use crate::{
     guard,
     pages::{
         activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, events, jump, keys, live,
-        login, overview, purge, replay_plan, replays, status,
+        login, overview, pictures, purge, replay_plan, replays, status,
     },
     refusal::Refusal,
     site::{DashboardSettings, Site, SiteState},
@@ -46,6 +46,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/live", get(live::stream)),
         ("/jump", get(jump::jump)),
         ("/fragments/overview", get(overview::fragment)),
+        ("/fragments/overview/pictures", get(pictures::fragment)),
         ("/destinations/bulk", post(overview::bulk)),
         ("/destinations/{id}", get(destination::now::show)),
         ("/fragments/destinations/{id}/now", get(destination::now::fragment)),

@@ -29,15 +29,29 @@ pub(crate) struct PerSecond(pub(crate) f64);
 
 impl fmt::Display for PerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (rate, unit) = match self.0 {
-            rate if rate <= 0.0 => (0.0, "s"),
-            rate if rate >= 0.1 => (rate, "s"),
-            rate if rate * 60.0 >= 0.1 => (rate * 60.0, "min"),
-            rate if rate * 3_600.0 >= 0.1 => (rate * 3_600.0, "h"),
-            rate => (rate * 86_400.0, "d"),
-        };
-        write!(f, "{}/{unit}", short(rate))
+        let (seconds, unit) = unit_of(self.0);
+        write!(f, "{}/{unit}", short(self.0.max(0.0) * seconds))
     }
+}
+
+/// The unit in which people can count a rate: its seconds and its name.
+fn unit_of(per_s: f64) -> (f64, &'static str) {
+    match per_s {
+        rate if rate <= 0.0 || rate >= 0.1 => (1.0, "s"),
+        rate if rate * 60.0 >= 0.1 => (60.0, "min"),
+        rate if rate * 3_600.0 >= 0.1 => (3_600.0, "h"),
+        _ => (86_400.0, "d"),
+    }
+}
+
+/// Rates that are read beside each other: all in the unit of the largest, so that they can be compared.
+pub(crate) fn in_one_unit<const N: usize>(rates: [f64; N]) -> [String; N] {
+    let (seconds, unit) = unit_of(rates.into_iter().fold(0.0, f64::max));
+    rates.map(|rate| match short(rate.max(0.0) * seconds) {
+        // It would be read as none.
+        rounded if rounded == "0" && rate > 0.0 => format!("< 0.01/{unit}"),
+        rounded => format!("{rounded}/{unit}"),
+    })
 }
 
 /// Three significant digits, without trailing zeros; commas from a thousand on.
@@ -101,10 +115,30 @@ impl At {
         Clock(self.0)
     }
 
+    /// Only the hour and the minute: for the ends of a picture.
+    pub(crate) fn minute(&self) -> Minute {
+        Minute(self.0)
+    }
+
     /// The day and the clock in UTC as a text: for messages.
     pub(crate) fn plain(&self) -> String {
         let (day, clock) = day_and_clock(self.0);
         format!("{day} {clock}")
+    }
+
+    /// Counts up from the instant. `text` is what it has counted at the instant of the page, such as `3 min 5 s`.
+    pub(crate) fn age(&self, text: Seconds) -> Age {
+        Age(self.0, text)
+    }
+
+    /// How long ago the instant was, with the word. The page counts on.
+    pub(crate) fn ago(&self, text: Seconds) -> Ago {
+        Ago(self.0, text)
+    }
+
+    /// Counts down to the instant, without a word before it. `text` is what is left at the instant of the page.
+    pub(crate) fn left(&self, text: Seconds) -> Left {
+        Left(self.0, text)
     }
 
     /// Counts down to the instant.
@@ -143,6 +177,20 @@ impl fmt::Display for Clock {
 
 impl HtmlSafe for Clock {}
 
+/// An instant as `<time>` with only the hour and the minute.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Minute(Timestamp);
+
+impl fmt::Display for Minute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (iso, (_, clock)) = (self.0, day_and_clock(self.0));
+        let minute = clock.get(..5).unwrap_or_default();
+        write!(f, r#"<time datetime="{iso}" title="{iso}" data-form="minute">{minute}</time>"#)
+    }
+}
+
+impl HtmlSafe for Minute {}
+
 /// An instant as `<time>` that counts down; without the script it shows the clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Countdown(Timestamp);
@@ -155,6 +203,42 @@ impl fmt::Display for Countdown {
 }
 
 impl HtmlSafe for Countdown {}
+
+/// How long ago an instant was. The script counts on, so a page need not be read again for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Age(Timestamp, Seconds);
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, r#"<time datetime="{0}" title="since {0}" data-form="age">{1}</time>"#, self.0, self.1)
+    }
+}
+
+impl HtmlSafe for Age {}
+
+/// How long ago an instant was: `12 s ago`, and `just now` below a second. The script counts on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ago(Timestamp, Seconds);
+
+impl fmt::Display for Ago {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, r#"<time datetime="{0}" title="{0}" data-form="ago">{1}</time>"#, self.0, self.1.ago())
+    }
+}
+
+impl HtmlSafe for Ago {}
+
+/// How long it is until an instant. The script counts down.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left(Timestamp, Seconds);
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, r#"<time datetime="{0}" title="{0}" data-form="left">{1}</time>"#, self.0, self.1)
+    }
+}
+
+impl HtmlSafe for Left {}
 
 /// The numbers of the API's answers in their units.
 pub(crate) trait Units: Copy {
@@ -211,6 +295,14 @@ mod tests {
         let rates = [0.0, 0.5, 9.84, 12.34, 1_234.4, 1.0 / 60.0, 5.0 / 3_600.0, 0.000_3, 1.0 / 86_400.0];
         let shown = rates.map(|rate| PerSecond(rate).to_string());
         assert_eq!(shown, ["0/s", "0.5/s", "9.84/s", "12.3/s", "1,234/s", "1/min", "5/h", "1.08/h", "1/d"]);
+    }
+
+    #[test]
+    fn rates_beside_each_other_have_one_unit() {
+        assert_eq!(in_one_unit([9.84, 1.0 / 60.0]), ["9.84/s", "0.02/s"]);
+        assert_eq!(in_one_unit([0.0, 1.0 / 60.0]), ["0/min", "1/min"]);
+        assert_eq!(in_one_unit([20.0, 0.000_3]), ["20/s", "< 0.01/s"]);
+        assert_eq!(in_one_unit([0.0, 0.0]), ["0/s", "0/s"]);
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! What several pages show of the API's answers.
 
+use std::time::Duration;
+
 use weir_api_types::{
-    Binding, BriefDestination, Destination, ListCount, OtherBinding, OverviewRow, RateLimit, WaitsFor,
+    Binding, BriefDestination, Destination, DestinationOverview, ListCount, OtherBinding, OverviewRow, RateLimit,
+    WaitsFor,
 };
 use weir_core::stall::Fault;
 
 use crate::{
     extend::extend,
     names::label,
-    units::{Seconds, Units as _},
+    units::{Age, At, Seconds, Units as _, in_one_unit},
 };
 
 extend! {
@@ -97,6 +100,16 @@ extend! {
 }
 
 extend! {
+    pub(crate) trait DestinationOverviewText for DestinationOverview {
+        /// How long the oldest delivery has waited. The page counts on.
+        fn oldest(&self) -> Option<Age> {
+            let age = self.row.oldest_age_s?;
+            Some(At(self.as_of.before(Duration::from_secs_f64(age.max(0.0)))).age(age.seconds()))
+        }
+    }
+}
+
+extend! {
     pub(crate) trait RowText for OverviewRow {
         fn drain(&self) -> Drain {
             match (self.backlog, self.drain_eta_s, self.drains) {
@@ -123,9 +136,25 @@ extend! {
             }
         }
 
-        /// The colour of the reason: `limit` is as it should be.
+        /// How bad it is. What needs a person now is red: its receiver fails, or its backlog grows without end. What
+        /// people or the receiver have asked for is amber, and what only waits for its turn has no colour.
+        fn severity(&self) -> &'static str {
+            match self.reason.as_deref() {
+                _ if self.drain() == Drain::Never || self.destination.breaker_state != "closed" => "bad",
+                Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",
+                _ => "",
+            }
+        }
+
+        /// Arrivals and sends, in one unit.
+        fn rates(&self) -> [String; 2] {
+            in_one_unit([self.arrivals_per_s, self.achieved_per_s])
+        }
+
+        /// The colour of the reason: `limit` is as it should be, unless the backlog never drains.
         fn reason_tone(&self) -> &'static str {
             match self.reason.as_deref() {
+                _ if self.severity() == "bad" => "bad",
                 Some("breaker") => "bad",
                 Some(reason) if Fault::named(reason).is_some() => "bad",
                 Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",

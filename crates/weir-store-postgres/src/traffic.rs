@@ -17,7 +17,7 @@ use crate::{
     PostgresStore,
     counters::{RECOVERABLE, TAKE_LOCK},
     edit::change,
-    rows::uuid,
+    rows::{column, uuid},
 };
 
 /// The traffic of one destination from $2 on, folded or not. One statement, so that a fold cannot be missed or counted
@@ -67,6 +67,34 @@ pub(crate) const RECENT_TRAFFIC: &str = concat!(
         UNION ALL ",
     traffic_of_changes!("destination_id, at", "WHERE at >= $1", "WHERE at >= $1"),
     ") recorded GROUP BY destination_id"
+);
+
+pub(crate) const TRAFFIC_OF: &str = concat!(
+    "SELECT destination_id, at - at % $3, ",
+    summed_traffic!(),
+    " FROM (
+        SELECT destination_id, at, ",
+    traffic_columns!(),
+    " FROM traffic WHERE destination_id = ANY($1::uuid[]) AND at >= $2
+        UNION ALL ",
+    traffic_of_changes!(
+        "destination_id, at",
+        "WHERE destination_id = ANY($1::uuid[]) AND at >= $2",
+        "WHERE destination_id = ANY($1::uuid[]) AND at >= $2"
+    ),
+    ") recorded GROUP BY 1, 2 ORDER BY 2"
+);
+
+pub(crate) const TRAFFIC_BY_TENANT: &str = concat!(
+    "SELECT recorded.at - recorded.at % $3, destinations.tenant, ",
+    summed_traffic!(),
+    " FROM (
+        SELECT destination_id, at, ",
+    traffic_columns!(),
+    " FROM traffic WHERE at >= $1 AND at < $2
+        UNION ALL ",
+    traffic_of_changes!("destination_id, at", "WHERE at >= $1 AND at < $2", "WHERE at >= $1 AND at < $2"),
+    ") recorded JOIN destinations ON destinations.id = recorded.destination_id GROUP BY 1, 2"
 );
 
 pub(crate) const HEALTH: &str = concat!(
@@ -129,6 +157,34 @@ impl TrafficLog for PostgresStore {
     ) -> StoreResult<Vec<(Timestamp, Latencies)>> {
         let query = sqlx::query(LATENCIES).bind(uuid(id.as_bytes())).bind(from.as_nanos()).bind(to.as_nanos());
         Ok(Latencies::of_rows(self.read(query.bind(step.as_nanos() as i64), rows::latency).await?))
+    }
+
+    async fn traffic_of(
+        &self,
+        ids: &[DestinationId],
+        from: Timestamp,
+        step: Duration,
+    ) -> StoreResult<HashMap<DestinationId, Vec<(Timestamp, Traffic)>>> {
+        let mut found: HashMap<_, Vec<_>> = HashMap::with_capacity(ids.len());
+        if ids.is_empty() {
+            return Ok(found);
+        }
+        let query = sqlx::query(TRAFFIC_OF).bind(column(ids, |id| uuid(id.as_bytes()))).bind(from.as_nanos());
+        let read = self.read(query.bind(step.as_nanos() as i64), rows::traffic_of_destination_at).await?;
+        for (id, at, traffic) in read {
+            found.entry(id).or_default().push((at, traffic));
+        }
+        Ok(found)
+    }
+
+    async fn traffic_by_tenant(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<Vec<(Timestamp, String, Traffic)>> {
+        let query = sqlx::query(TRAFFIC_BY_TENANT).bind(from.as_nanos()).bind(to.as_nanos());
+        self.read(query.bind(step.as_nanos() as i64), rows::traffic_of_tenant).await
     }
 
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {

@@ -26,6 +26,7 @@ use crate::{
     results::{END, HELD_CLAIMS, RETRY},
     schema::MIGRATIONS,
     sql::{Values, query},
+    traffic::TRAFFIC_OF,
 };
 
 fn database() -> Connection {
@@ -61,6 +62,11 @@ fn hot_statements_use_their_indexes_at_every_size() {
             ("oldest", &OLDEST_WAITING, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
             ("places", &PLACES, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
             ("oldest retry", &OLDEST_WAITING, "USING COVERING INDEX deliveries_retrying (destination_id=?)"),
+            (
+                "recent traffic",
+                &TRAFFIC_OF,
+                "SEARCH traffic USING INDEX traffic_of_destination (destination_id=? AND at>?)",
+            ),
             ("claims out", &SEND_HISTORY, "USING COVERING INDEX deliveries_claimed (destination_id=?"),
         ] {
             let plan = plan(&connection, &batch.sql(size));

@@ -15,7 +15,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Values, execute, fetch, query},
+    sql::{Batch, MAX_ROWS, Values, execute, fetch, padded, query},
     transaction::Transaction,
 };
 
@@ -66,6 +66,42 @@ pub(crate) const RECENT_TRAFFIC: &str = concat!(
         UNION ALL ",
     traffic_of_changes!("destination_id, at", "WHERE at >= ?1", "WHERE at >= ?1"),
     ") GROUP BY destination_id"
+);
+
+/// The values of the first row are the beginning and the step. Each id has its part of the index.
+pub(crate) static TRAFFIC_OF: Batch = Batch::new(
+    "WITH range (begins, step) AS (VALUES (?, ?)), asked (id) AS (SELECT column1 FROM (VALUES ",
+    "(?)",
+    ",",
+    concat!(
+        ") WHERE column1 IS NOT NULL)
+        SELECT destination_id, at - at % (SELECT step FROM range), ",
+        summed_traffic!(),
+        " FROM (
+            SELECT destination_id, at, ",
+        traffic_columns!(),
+        " FROM asked CROSS JOIN traffic INDEXED BY traffic_of_destination
+                ON destination_id = asked.id AND at >= (SELECT begins FROM range)
+            UNION ALL ",
+        traffic_of_changes!(
+            "destination_id, at",
+            "WHERE at >= (SELECT begins FROM range) AND destination_id IN (SELECT id FROM asked)",
+            "WHERE at >= (SELECT begins FROM range) AND destination_id IN (SELECT id FROM asked)"
+        ),
+        ") GROUP BY 1, 2 ORDER BY 2"
+    ),
+);
+
+pub(crate) const TRAFFIC_BY_TENANT: &str = concat!(
+    "SELECT recorded.at - recorded.at % ?3, destinations.tenant, ",
+    summed_traffic!(),
+    " FROM (
+        SELECT destination_id, at, ",
+    traffic_columns!(),
+    " FROM traffic WHERE at >= ?1 AND at < ?2
+        UNION ALL ",
+    traffic_of_changes!("destination_id, at", "WHERE at >= ?1 AND at < ?2", "WHERE at >= ?1 AND at < ?2"),
+    ") AS recorded JOIN destinations ON destinations.id = recorded.destination_id GROUP BY 1, 2"
 );
 
 pub(crate) const HEALTH: &str = concat!(
@@ -199,6 +235,40 @@ impl TrafficLog for SqliteStore {
         let mut values = Values::id(id.as_bytes());
         values.int(from.as_nanos()).int(to.as_nanos()).int(step.as_nanos() as i64);
         Ok(Latencies::of_rows(fetch(&self.readers, LATENCIES, values, rows::latency).await?))
+    }
+
+    async fn traffic_of(
+        &self,
+        ids: &[DestinationId],
+        from: Timestamp,
+        step: Duration,
+    ) -> StoreResult<HashMap<DestinationId, Vec<(Timestamp, Traffic)>>> {
+        let mut found: HashMap<_, Vec<_>> = HashMap::with_capacity(ids.len());
+        for part in ids.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(size + 2);
+            values.int(from.as_nanos()).int(step.as_nanos() as i64);
+            for id in part {
+                values.blob(id.as_bytes());
+            }
+            values.nulls(size - part.len());
+            let rows = fetch(&self.readers, TRAFFIC_OF.sql(size), values, rows::traffic_of_destination_at).await?;
+            for (id, at, traffic) in rows {
+                found.entry(id).or_default().push((at, traffic));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn traffic_by_tenant(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<Vec<(Timestamp, String, Traffic)>> {
+        let mut values = Values::default();
+        values.int(from.as_nanos()).int(to.as_nanos()).int(step.as_nanos() as i64);
+        Ok(fetch(&self.readers, TRAFFIC_BY_TENANT, values, rows::traffic_of_tenant).await?)
     }
 
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {

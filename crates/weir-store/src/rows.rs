@@ -35,7 +35,10 @@ pub use self::{
     destinations::{Value, destination, destination_values, limit_change},
     events::{body, event, known_event},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
-    traffic::{histogram, latency, recent_traffic, traffic_and_last_success, traffic_at},
+    traffic::{
+        histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination,
+        traffic_of_destination_at, traffic_of_tenant,
+    },
 };
 use crate::{Arrivals, DueDestination, MessageGroup, Place, SendHistory};
 

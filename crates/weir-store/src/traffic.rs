@@ -192,6 +192,25 @@ pub trait TrafficLog: Send + Sync {
         step: Duration,
     ) -> StoreResult<Vec<(Timestamp, Latencies)>>;
 
+    /// The traffic of some destinations since `from`, in buckets of `step`, oldest first: of those that had any. `from` and
+    /// `step` are multiples of [`TRAFFIC_BUCKET`]. One statement, which reads no rows of other destinations.
+    async fn traffic_of(
+        &self,
+        ids: &[DestinationId],
+        from: Timestamp,
+        step: Duration,
+    ) -> StoreResult<HashMap<DestinationId, Vec<(Timestamp, Traffic)>>>;
+
+    /// The traffic of all destinations in `[from, to)`, in buckets of `step`, added up for each tenant, also of deleted
+    /// destinations. All three are multiples of [`TRAFFIC_BUCKET`]. One statement, which reads a row for each
+    /// destination and bucket, so ask for a few minutes only.
+    async fn traffic_by_tenant(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<Vec<(Timestamp, String, Traffic)>>;
+
     /// How the attempts of a destination went since `from`, rounded down to a minute.
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health>;
 

@@ -34,6 +34,7 @@ from .types import (
     NewDestination,
     NewEvent,
     NewKey,
+    OverviewHistory,
     OverviewRow,
     Preview,
     PurgeFilter,
@@ -123,13 +124,20 @@ class Weir(_Resource):
         self,
         *,
         tenant: str | None = None,
-        state: Literal["active", "waiting", "paused", "held", "breaker"] | None = None,
+        state: Literal["active", "waiting", "never_drains", "paused", "held", "breaker"] | None = None,
         q: str | None = None,
-        sort: Literal["trouble", "name", "backlog", "oldest_age"] | None = None,
+        sort: Literal[
+            "trouble", "name", "backlog", "oldest_age", "utilisation", "arrivals", "sends", "drain_eta"
+        ]
+        | None = None,
     ) -> Pages[OverviewRow]:
         """Every destination with its backlog, rates and the reason why it is not faster."""
         query = {"tenant": tenant, "state": state, "q": q, "sort": sort}
         return self._pages("GET", "/v1/overview", query)
+
+    def overview_history(self, *, tenant: str | None = None) -> OverviewHistory:
+        """What arrived, was sent, failed and waited at all destinations in the last half hour, by minute."""
+        return cast(OverviewHistory, self._call("GET", "/v1/overview/history", query={"tenant": tenant}))
 
     def verify(
         self,

@@ -603,6 +603,21 @@ class OverviewDestination(TypedDict):
     held_reason: str | None
 
 
+class OverviewMinute(TypedDict):
+    at: str
+    sends: int
+    delivered: int
+    failed: int
+    arrivals: int
+    # Deliveries that wait at the end of the minute.
+    backlog: int
+
+
+class OverviewHistory(TypedDict):
+    as_of: str
+    data: list[OverviewMinute]
+
+
 class OverviewRow(TypedDict):
     destination: OverviewDestination
     pending: int

@@ -8,6 +8,7 @@ use weir_store::{SharedStore, StoreResult};
 
 use super::{
     broadcast::{Broadcasts, Samples},
+    recent::Recent,
     sample::Sample,
     sampler::{SHARED_AT_MOST, Sampler},
 };
@@ -36,6 +37,8 @@ pub struct LiveOverview {
     /// When people last changed something through this process.
     changed: watch::Sender<Option<Instant>>,
     stops: watch::Receiver<bool>,
+    /// What happened in the last half hour.
+    pub(crate) recent: Recent,
 }
 
 impl LiveOverview {
@@ -53,6 +56,7 @@ impl LiveOverview {
             seats: FairShare::new("streams", MAX_STREAMS),
             changed: watch::Sender::new(None),
             stops,
+            recent: Recent::default(),
         }
     }
 

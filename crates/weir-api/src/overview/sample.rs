@@ -9,14 +9,15 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time::Instant;
-use weir_core::{Condition, Destination, DestinationId, Timestamp, access::TenantScope, stall::StallReport};
+use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, stall::StallReport};
 use weir_store::{
     DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET,
 };
 
 use super::{
     changes::{self, Change, Known, OpenReplays},
-    row::Row,
+    row::{Row, Standing},
+    version,
 };
 use crate::figures::{Figures, Measured, Reason, flood_began, per_second};
 
@@ -57,32 +58,20 @@ pub(crate) struct Sample {
     snapshots: std::sync::Mutex<HashMap<String, Bytes>>,
 }
 
-/// The sums over some destinations.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Totals {
-    pub(crate) destinations: u64,
-    pub(crate) backlog: u64,
-    pub(crate) undelivered: u64,
-    pub(crate) achieved_per_s: f64,
-    pub(crate) arrivals_per_s: f64,
-}
-
 /// The order of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// What needs a person first.
     Trouble,
     Name,
+    /// The largest first, as in the following.
     Backlog,
     OldestAge,
-}
-
-/// What a list can be limited to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It has a backlog.
-    Waiting,
-    In(Condition),
+    Utilisation,
+    Arrivals,
+    Sends,
+    /// What never drains first, then what drains last.
+    DrainEta,
 }
 
 impl Sample {
@@ -195,6 +184,17 @@ impl Sample {
         self.changes.iter().filter(move |(of, _)| *of > number).map(|(_, change)| &**change)
     }
 
+    /// A text that is another one for other figures of these rows; see [`version`].
+    pub(crate) fn version(&self, rows: &[&Row], is_replaying: bool) -> String {
+        // What a replay has examined is in no counter, so every sample of its time counts as a change.
+        version::of(rows, self.as_of, is_replaying.then_some(self.number))
+    }
+
+    /// Whether one of these replays runs.
+    pub(crate) fn has_replay(&self, is_seen: impl Fn(&TenantScope) -> bool) -> bool {
+        self.replays.values().any(is_seen)
+    }
+
     pub(crate) fn row(&self, id: DestinationId) -> Option<&Row> {
         self.by_id.get(&id).map(|&at| &self.rows[at])
     }
@@ -244,6 +244,23 @@ impl Sample {
             Order::OldestAge => sorted(2, &|places| {
                 places.sort_unstable_by_key(|&at| (Reverse(figures(at).oldest_age), id(at)));
             }),
+            Order::Utilisation => sorted(3, &|places| {
+                places.sort_unstable_by_key(|&at| (Reverse(figures(at).utilisation.map(ordered)), id(at)));
+            }),
+            Order::Arrivals => sorted(4, &|places| {
+                places.sort_unstable_by_key(|&at| (Reverse(ordered(figures(at).arrivals_per_s)), id(at)));
+            }),
+            Order::Sends => sorted(5, &|places| {
+                places.sort_unstable_by_key(|&at| (Reverse(ordered(figures(at).achieved_per_s)), id(at)));
+            }),
+            Order::DrainEta => sorted(6, &|places| {
+                let never = |at: usize| self.rows[at].is(Standing::NeverDrains, self.as_of);
+                // Of what is stopped nobody knows. It stands before what drains by itself.
+                let stopped = |at: usize| figures(at).counts.waiting() > 0 && figures(at).drain_eta.is_none();
+                places.sort_unstable_by_key(|&at| {
+                    (Reverse(never(at)), Reverse(stopped(at)), Reverse(figures(at).drain_eta), id(at))
+                });
+            }),
         }
     }
 
@@ -256,28 +273,12 @@ impl Sample {
 
 impl Order {
     /// How many orders a sample sorts when they are asked for: all but [`Order::Trouble`].
-    const SORTED: usize = 3;
+    const SORTED: usize = 7;
 }
 
-impl Standing {
-    pub(crate) fn is_of(self, row: &Row, now: Timestamp) -> bool {
-        match self {
-            Self::Waiting => row.figures.counts.waiting() > 0,
-            Self::In(condition) => row.destination.is(condition, now),
-        }
-    }
-}
-
-impl<'a> FromIterator<&'a Row> for Totals {
-    fn from_iter<I: IntoIterator<Item = &'a Row>>(rows: I) -> Self {
-        rows.into_iter().fold(Self::default(), |sum, Row { figures, .. }| Self {
-            destinations: sum.destinations + 1,
-            backlog: sum.backlog + figures.counts.waiting(),
-            undelivered: sum.undelivered + figures.counts.dead_letters(),
-            achieved_per_s: sum.achieved_per_s + figures.achieved_per_s,
-            arrivals_per_s: sum.arrivals_per_s + figures.arrivals_per_s,
-        })
-    }
+/// A figure as a key: figures are never below zero, and a thousandth is the smallest difference that anybody sees.
+fn ordered(figure: f64) -> u64 {
+    (figure * 1_000.0).round() as u64
 }
 
 /// The name, or the URL of a destination without one.

@@ -26,7 +26,7 @@ use crate::{
     auth::{Caller, SessionCookie},
     fair_share::Seat,
     meters,
-    overview::{Change, ChangeKind, DestinationChange, Order, Sample, Samples},
+    overview::{Change, ChangeKind, DestinationChange, Order, Sample, Samples, Totals},
     problem::{ApiResult, Problem, ProblemKind},
     readers::{
         query::{Query, parameters},
@@ -180,9 +180,11 @@ impl Viewer {
             if let Some(id) = self.destination {
                 rows.retain(|row| row.destination.id == id);
             }
-            let totals = totals_view(rows.iter().copied().collect());
+            let totals = totals_view(Totals::of(rows.iter().copied(), sample.as_of));
+            // The version covers every row, also those that the snapshot does not show.
+            let version = sample.version(&rows, sample.has_replay(|scope| caller.sees_scope(scope)));
             let destinations = rows.into_iter().take(MAX_ROWS).map(|row| row_view(row, sample.as_of)).collect();
-            let view = types::Snapshot { as_of: sample.as_of, totals, destinations };
+            let view = types::Snapshot { as_of: sample.as_of, version, totals, destinations };
             serde_json::to_vec(&view).map(Bytes::from).unwrap_or_default()
         });
         Some(Event::default().event("snapshot").data(std::str::from_utf8(&bytes).ok()?))

@@ -18,6 +18,7 @@ const LISTS: [&str; 7] = [
     "/v1/deliveries",
     "/v1/deliveries/groups",
     "/v1/overview",
+    "/v1/overview/history",
     "/v1/stream",
     "/v1/alerts/active",
 ];
@@ -116,6 +117,7 @@ fn operations() -> Vec<Operation> {
         read("/v1/destinations/{id}/audit", 404),
         read("/v1/destinations/{id}/overview", 404),
         read("/v1/overview", 404),
+        read("/v1/overview/history", 404),
         read("/v1/stream", 404),
         read("/v1/deliveries", 404),
         read("/v1/deliveries/groups", 404),

@@ -86,7 +86,10 @@ async fn a_row_has_the_figures_of_its_destination() {
     assert_eq!(*row, expected);
     assert_eq!(
         overview["totals"],
-        json!({"destinations": 1, "backlog": 3, "undelivered": 1, "achieved_per_s": 0.0, "arrivals_per_s": 0.0})
+        json!({
+            "destinations": 1, "backlog": 3, "undelivered": 1, "achieved_per_s": 0.0, "arrivals_per_s": 0.0, "paused": 0,
+            "held": 0, "breaker": 0, "never_drains": 0,
+        })
     );
     let mut one = server.get(&format!("/v1/destinations/{id}/overview")).await.expect(StatusCode::OK);
     assert!(one.as_object_mut().unwrap().remove("as_of").unwrap().is_string());
@@ -156,9 +159,28 @@ async fn rows_are_sorted_filtered_and_paged_from_one_sample() {
     let next = format!("?sort=name&limit=3&cursor={}", first["next_cursor"].as_str().unwrap());
     let second = server.overview(&next).await;
     assert_eq!((names(&second), &second["next_cursor"]), (vec!["delta".to_owned()], &Value::Null));
-    for (query, pointer) in
-        [("?sort=age", "/sort"), ("?state=open", "/state"), ("?cursor=AAAA", "/cursor"), ("?limit=201", "/limit")]
-    {
+    let places = |page: &Value| ["matches", "skipped", "previous_cursor"].map(|field| page[field].clone());
+    assert_eq!(places(&first), [json!(4), json!(0), Value::Null]);
+    assert_eq!(places(&second)[..2], [json!(4), json!(3)]);
+    let back = format!("?sort=name&limit=3&cursor={}", second["previous_cursor"].as_str().unwrap());
+    assert_eq!(names(&server.overview(&back).await), names(&first));
+    assert_eq!(server.names("?sort=name&reverse=true").await, ["delta", "Charlie", "bravo", "alpha"]);
+    assert_eq!(server.names("?sort=drain_eta").await[0], "Charlie", "nobody knows when what is paused drains");
+    // The rows of a page again, in their order; one that is gone is left out.
+    let id = |name: &str| {
+        let rows = first["data"].as_array().unwrap().iter().chain(second["data"].as_array().unwrap());
+        let mut of = rows.filter(|row| row["destination"]["name"] == name);
+        of.next().unwrap()["destination"]["id"].as_str().unwrap().to_owned()
+    };
+    let ids = format!("?ids={},dst_01h2xcejqtf2nbrexx3vqjhp41,{}", id("delta"), id("alpha"));
+    assert_eq!(server.names(&ids).await, ["delta", "alpha"]);
+    for (query, pointer) in [
+        ("?ids=dst_1", "/ids"),
+        ("?sort=age", "/sort"),
+        ("?state=open", "/state"),
+        ("?cursor=AAAA", "/cursor"),
+        ("?limit=201", "/limit"),
+    ] {
         assert_eq!(server.get(&format!("/v1/overview{query}")).await.pointers(), [pointer]);
     }
 }
@@ -259,4 +281,57 @@ async fn a_fault_of_weir_is_the_reason_everywhere_and_the_estimate_follows_the_r
     // The watch has ended: its last report says nothing any more.
     server.clock.advance(Duration::from_secs(40));
     assert_eq!(server.overview("").await["data"][0]["reason"], "limit");
+}
+
+#[tokio::test]
+async fn what_never_drains_is_counted_and_filtered() {
+    let server = Server::start().await;
+    server.named("calm", json!({})).await;
+    server.named("flooded", json!({"rate_limits": [{"limit": 1, "period": "hour"}]})).await;
+    // An inflow is what arrives in both parts of the last minute.
+    for _ in 0..4 {
+        server.events_of("flooded", 20).await;
+        server.clock.advance(Duration::from_secs(15));
+    }
+    server.events_of("flooded", 20).await;
+    let overview = server.overview("?state=never_drains").await;
+    assert_eq!((names(&overview), &overview["totals"]["never_drains"]), (vec!["flooded".to_owned()], &json!(1)));
+    assert_eq!(server.names("?sort=drain_eta").await, ["flooded", "calm"]);
+    assert_eq!(server.names("?sort=arrivals").await, ["flooded", "calm"]);
+}
+
+#[tokio::test]
+async fn the_last_half_hour_is_shown_by_minute_for_a_page_and_for_all_that_a_key_sees() {
+    let server = Server::start().await;
+    for name in ["acme", "globex"] {
+        server.named(name, json!({})).await;
+    }
+    server.events_of("acme", 3).await;
+    server.clock.advance(Duration::from_secs(60));
+    server.events_of("globex", 4).await;
+    let overview = server.overview("?sort=name&recent=true").await;
+    let arrivals = |row: usize| -> Vec<u64> {
+        let minutes = overview["data"][row]["recent"]["arrivals"].as_array().unwrap();
+        minutes.iter().map(|count| count.as_u64().unwrap()).collect()
+    };
+    assert_eq!((arrivals(0).len(), &arrivals(0)[28..], &arrivals(1)[28..]), (30, &[3, 0][..], &[0, 4][..]));
+    assert!(server.overview("").await["data"][0].get("recent").is_none(), "only if it is asked for");
+    let last = |history: &Value, field: &str| -> Vec<u64> {
+        let minutes = history["data"].as_array().unwrap();
+        minutes[minutes.len() - 2..].iter().map(|minute| minute[field].as_u64().unwrap()).collect()
+    };
+    let all = server.get("/v1/overview/history").await.expect(StatusCode::OK);
+    assert_eq!(all["data"].as_array().unwrap().len(), 30);
+    assert_eq!((last(&all, "arrivals"), last(&all, "backlog")), (vec![3, 4], vec![3, 7]));
+    let of_acme = server.get("/v1/overview/history?tenant=acme").await.expect(StatusCode::OK);
+    assert_eq!((last(&of_acme, "arrivals"), last(&of_acme, "backlog")), (vec![3, 0], vec![3, 3]));
+    let key = server.post("/v1/keys", json!({"name": "a", "role": "read", "tenants": ["globex"]})).await;
+    let key = key.expect(StatusCode::CREATED)["secret"].as_str().unwrap().to_owned();
+    let ask = async |path: &str| {
+        let request = Request::get(path).header(header::AUTHORIZATION, format!("Bearer {key}"));
+        server.send(request.body(Body::empty()).unwrap()).await
+    };
+    let bound = ask("/v1/overview/history").await.expect(StatusCode::OK);
+    assert_eq!((last(&bound, "arrivals"), last(&bound, "backlog")), (vec![0, 4], vec![0, 4]));
+    ask("/v1/overview/history?tenant=acme").await.problem(404);
 }

@@ -13,7 +13,7 @@ use crate::{
     delivery_filter::instant,
     example::Example,
     extend::extend,
-    frame::{Frame, Me, Section},
+    frame::{Also, Frame, Me, Section},
     live_region::LiveRegion,
     names::destination_id,
     units::Units as _,
@@ -202,7 +202,7 @@ pub(crate) async fn show(visit: Visit, Query(filter): Query<Filter>) -> Answered
         (page, Some(version))
     };
     let log = Log::new(&visit, &me, filter, read);
-    let frame = visit.frame(me, Section::Activity, "Activity").live_if_first(&log.filter.cursor);
+    let frame = visit.frame(me, Section::Activity, "Activity").live_if_first(&log.filter.cursor, Also::Activity);
     visit.page(&ActivityPage { frame, problem, log })
 }
 

@@ -16,7 +16,7 @@ use crate::{
     client::{ApiPath, Call},
     fields::Fields,
     flash::Flash,
-    frame::{Frame, Section},
+    frame::{Also, Frame, Section},
     units::Units as _,
     visit::{Answered, Visit},
 };
@@ -65,7 +65,7 @@ pub(crate) async fn show(visit: Visit, Query(filter): Query<ActiveFilter>) -> An
     let (me, active) = tokio::try_join!(visit.me(), ActiveAlerts::read(&visit, filter))?;
     let policy = if me.is_bound() { None } else { Some(visit.api.get(&ApiPath::of(["alerts"])).await?) };
     let (recent, _) = RecentAlerts::read(&visit, &me).await?;
-    let frame = visit.frame(me, Section::Alerts, "Alerts").live("");
+    let frame = visit.frame(me, Section::Alerts, "Alerts").live(Also::Events.query());
     visit.page(&AlertsPage { frame, policy, active, recent })
 }
 

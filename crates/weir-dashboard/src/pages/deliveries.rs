@@ -17,8 +17,8 @@ use crate::{
     example::Example,
     extend::extend,
     fields::Fields,
-    frame::{Frame, Me, Section},
-    live_region::LiveRegion,
+    frame::{Also, Frame, Me, Section},
+    live_region::{COUNTED, COUNTED_AT_MOST, LiveRegion, Newer, Top},
     names::Names,
     refusal::Refusal,
     units::{Count, Units as _},
@@ -58,12 +58,21 @@ pub(crate) fn state_tone(state: &str) -> &'static str {
 
 type Rows = types::List<Delivery>;
 
+/// A page of rows.
+struct Read {
+    page: Rows,
+    newer: Newer,
+    /// Another text after each change of the rows or of the number of newer ones.
+    version: String,
+}
+
 /// The rows, and what is below them.
 struct List {
     base: String,
     filter: DeliveryFilter,
     cursor: String,
     page: Rows,
+    newer: Newer,
     names: Names,
     /// For the empty state.
     example: Example,
@@ -71,22 +80,35 @@ struct List {
 }
 
 impl List {
+    /// `top`: where the rows of the page begin, if it is open already.
     async fn new(
         visit: &Visit,
         me: &Me,
         filter: DeliveryFilter,
         cursor: &str,
-        (page, version): (Rows, Option<String>),
+        top: Option<Top>,
+        Read { page, newer, version }: Read,
     ) -> Self {
         let base = visit.site.base.clone();
         let mentioned = page.data.iter().map(|row| &*row.destination_id).chain([&*filter.destination]);
         let names = Names::read(visit, mentioned).await;
-        let fragment = filter.link(&format!("{base}/fragments{PATH}"));
-        let live = version.filter(|_| cursor.is_empty()).map(|version| match is_costly(&filter, me) {
+        let mut fragment = filter.link(&format!("{base}/fragments{PATH}"));
+        // With the oldest first, later rows are behind the others and move none.
+        let newest = page.data.first().filter(|_| filter.order != "oldest");
+        if let Some(top) = top.or_else(|| newest.map(|row| Top::after(row.created_at))) {
+            append(&mut fragment, "top", &top.to_string());
+        }
+        let live = cursor.is_empty().then(|| match is_costly(&filter, me) {
             true => LiveRegion::slow(fragment),
             false => LiveRegion::prompt(fragment, &version),
         });
-        Self { base, filter, cursor: cursor.to_owned(), page, names, example: Example::new(visit, me), live }
+        let example = Example::new(visit, me);
+        Self { base, filter, cursor: cursor.to_owned(), page, newer, names, example, live }
+    }
+
+    /// The list with the rows that came later, and its fragment.
+    fn newest(&self) -> [String; 2] {
+        [self.path(), format!("{}/fragments{PATH}", self.base)].map(|path| self.filter.link(&path))
     }
 
     fn path(&self) -> String {
@@ -212,8 +234,19 @@ fn api_path(filter: &DeliveryFilter) -> ApiPath {
     filter.api_path(ApiPath::of(["deliveries"]))
 }
 
-async fn read_rows(visit: &Visit, filter: &DeliveryFilter, cursor: &str) -> Result<(Rows, String), Refusal> {
-    visit.api.get_versioned(&api_path(filter).with("cursor", cursor)).await
+async fn read_rows(visit: &Visit, filter: &DeliveryFilter, cursor: &str) -> Result<Read, Refusal> {
+    let (page, version) = visit.api.get_versioned(&api_path(filter).with("cursor", cursor)).await?;
+    Ok(Read { page, newer: Newer::default(), version: format!("{version}-0") })
+}
+
+/// The rows of a page that began at this top, and how many came later.
+async fn read_from(visit: &Visit, filter: &DeliveryFilter, top: Top) -> Result<Read, Refusal> {
+    let shown = DeliveryFilter { to: top.end(&filter.to), ..filter.clone() };
+    let later = DeliveryFilter { from: top.beginning(&filter.from), ..filter.clone() };
+    let (shown, later) = (api_path(&shown), api_path(&later).with("limit", COUNTED_AT_MOST));
+    let ((page, version), later) = tokio::try_join!(visit.api.get_versioned(&shown), visit.api.get::<Rows>(&later))?;
+    let newer = Newer { count: later.data.len().min(COUNTED), is_more: later.next_cursor.is_some() };
+    Ok(Read { page, newer, version: format!("{version}-{newer}") })
 }
 
 pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
@@ -227,19 +260,21 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     };
     let me = visit.me().await?;
     let (rows, problem) = match rows {
-        Ok((rows, version)) => ((rows, Some(version)), None),
+        Ok(rows) => (rows, None),
         Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
             let none = Rows { data: Vec::new(), next_cursor: None };
-            ((none, None), Some(refusal.sentence()))
+            let none = Read { page: none, newer: Newer::default(), version: String::new() };
+            (none, Some(refusal.sentence()))
         }
         Err(refusal) => return Err(refusal),
     };
     // What matches nothing has one page, and nothing changes on it.
     let cursor = if problem.is_some() { "" } else { cursor };
-    let mut head = Head::read(&visit, &me, filter.clone(), cursor, &rows.0).await?;
+    let mut head = Head::read(&visit, &me, filter.clone(), cursor, &rows.page).await?;
     head.live = head.live.filter(|_| problem.is_none());
-    let list = List::new(&visit, &me, filter, cursor, rows).await;
-    let frame = visit.frame(me, Section::Deliveries, "Deliveries").live_if_first(cursor);
+    let mut list = List::new(&visit, &me, filter, cursor, None, rows).await;
+    list.live = list.live.filter(|_| problem.is_none());
+    let frame = visit.frame(me, Section::Deliveries, "Deliveries").live_if_first(cursor, Also::Nothing);
     visit.page(&DeliveriesPage { frame, problem, head, list })
 }
 
@@ -247,12 +282,16 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
 pub(crate) async fn fragment(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let filter = DeliveryFilter::read(&fields);
-    let rows = read_rows(&visit, &filter, "").await?;
-    if rows.1 == fields.text("seen") {
+    let top = Top::read(fields.text("top"));
+    let rows = match top {
+        Some(top) => read_from(&visit, &filter, top).await?,
+        None => read_rows(&visit, &filter, "").await?,
+    };
+    if rows.version == fields.text("seen") {
         return visit.unchanged();
     }
     let me = visit.me().await?;
-    let list = List::new(&visit, &me, filter, "", (rows.0, Some(rows.1))).await;
+    let list = List::new(&visit, &me, filter, "", top, rows).await;
     visit.fragment(&DeliveriesList { list })
 }
 
@@ -260,8 +299,8 @@ pub(crate) async fn fragment(visit: Visit, RawQuery(query): RawQuery) -> Answere
 pub(crate) async fn head_fragment(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
     let filter = DeliveryFilter::read(&fields);
-    let (me, (rows, _)) = tokio::try_join!(visit.me(), read_rows(&visit, &filter, ""))?;
-    let head = Head::read(&visit, &me, filter, "", &rows).await?;
+    let (me, rows) = tokio::try_join!(visit.me(), read_rows(&visit, &filter, ""))?;
+    let head = Head::read(&visit, &me, filter, "", &rows.page).await?;
     if head.count.to_string() == fields.text("seen") {
         return visit.unchanged();
     }

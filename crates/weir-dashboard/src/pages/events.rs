@@ -15,9 +15,9 @@ use crate::{
     delivery_filter::{Chip, instant},
     example::Example,
     extend::extend,
-    frame::{Frame, Me, Section},
+    frame::{Also, Frame, Me, Section},
     json_text::indented,
-    live_region::LiveRegion,
+    live_region::{COUNTED, COUNTED_AT_MOST, LiveRegion, Newer, Top},
     names::Names,
     path_id::PathId,
     refusal::Refusal,
@@ -37,8 +37,9 @@ pub(crate) struct Filter {
     to: String,
     order: String,
     cursor: String,
-    /// The version of the list that the browser has.
+    /// The version of the list that the browser has, and where its rows begin.
     seen: String,
+    top: String,
 }
 
 impl Filter {
@@ -133,25 +134,61 @@ impl SentBody {
     }
 }
 
+/// A page of rows.
+struct Read {
+    page: List<Event>,
+    newer: Newer,
+    /// Another text after each change of the rows or of the number of newer ones.
+    version: String,
+}
+
+impl Read {
+    async fn of(visit: &Visit, filter: &Filter) -> Result<Self, Refusal> {
+        let Some(top) = Top::read(&filter.top) else {
+            let (page, version) = visit.api.get_versioned(&filter.api_path()).await?;
+            return Ok(Self { page, newer: Newer::default(), version: format!("{version}-0") });
+        };
+        let shown = Filter { to: top.end(&filter.to), ..filter.clone() };
+        let later = Filter { from: top.beginning(&filter.from), ..filter.clone() };
+        let (shown, later) = (shown.api_path(), later.api_path().with("limit", COUNTED_AT_MOST));
+        let ((page, version), later) =
+            tokio::try_join!(visit.api.get_versioned(&shown), visit.api.get::<List<Event>>(&later))?;
+        let newer = Newer { count: later.data.len().min(COUNTED), is_more: later.next_cursor.is_some() };
+        Ok(Self { page, newer, version: format!("{version}-{newer}") })
+    }
+}
+
 /// The rows, and the links below them.
 struct EventList {
     base: String,
     filter: Filter,
     page: List<Event>,
+    newer: Newer,
     /// For the empty state.
     example: Example,
     live: Option<LiveRegion>,
 }
 
 impl EventList {
-    fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<Event>, String)) -> Self {
+    fn new(visit: &Visit, me: &Me, filter: Filter, Read { page, newer, version }: Read) -> Self {
         let base = visit.site.base.clone();
-        let fragment = filter.link(&format!("{base}/fragments/events"), "", "");
+        let mut fragment = filter.link(&format!("{base}/fragments/events"), "", "");
+        // With the oldest first, later rows are behind the others and move none.
+        let newest = page.data.first().filter(|_| filter.order != "oldest");
+        let top = Top::read(&filter.top).or_else(|| newest.map(|event| Top::after(event.created_at)));
+        if let Some(top) = top {
+            append(&mut fragment, "top", &top.to_string());
+        }
         let live = filter.cursor.is_empty().then(|| match filter.is_costly() || me.is_bound() {
             true => LiveRegion::slow(fragment),
             false => LiveRegion::prompt(fragment, &version),
         });
-        Self { base, filter, page, example: Example::new(visit, me), live }
+        Self { base, filter, page, newer, example: Example::new(visit, me), live }
+    }
+
+    /// The list with the rows that came later, and its fragment.
+    fn newest(&self) -> [String; 2] {
+        [self.path(), format!("{}/fragments/events", self.base)].map(|path| self.filter.link(&path, "", ""))
     }
 
     fn path(&self) -> String {
@@ -207,17 +244,17 @@ struct EventPage {
 }
 
 pub(crate) async fn list(visit: Visit, Query(filter): Query<Filter>) -> Answered {
-    let path = filter.api_path();
-    let (me, read) = tokio::try_join!(visit.me(), visit.api.get_versioned(&path))?;
+    let filter = Filter { top: String::new(), ..filter };
+    let (me, read) = tokio::try_join!(visit.me(), Read::of(&visit, &filter))?;
     let list = EventList::new(&visit, &me, filter, read);
-    let frame = visit.frame(me, Section::Events, "Events").live_if_first(&list.filter.cursor);
+    let frame = visit.frame(me, Section::Events, "Events").live_if_first(&list.filter.cursor, Also::Events);
     visit.page(&EventsPage { frame, list })
 }
 
 /// The rows of the first page, for live updates.
 pub(crate) async fn list_fragment(visit: Visit, Query(filter): Query<Filter>) -> Answered {
-    let read = visit.api.get_versioned(&filter.api_path()).await?;
-    if read.1 == filter.seen {
+    let read = Read::of(&visit, &filter).await?;
+    if read.version == filter.seen {
         return visit.unchanged();
     }
     let me = visit.me().await?;

@@ -6,7 +6,7 @@ use weir_api_types::{Backend, InstallationStatus, Process, QueueDepths};
 use crate::{
     client::ApiPath,
     extend::extend,
-    frame::{Frame, Section},
+    frame::{Also, Frame, Section},
     refusal::Refusal,
     units::{Seconds, Units as _},
     visit::{Answered, Visit},
@@ -83,7 +83,7 @@ impl std::ops::Deref for StatusParts {
 async fn read(visit: &Visit) -> Result<StatusPage, Refusal> {
     let path = ApiPath::of(["status"]);
     let (me, status) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
-    Ok(StatusPage { frame: visit.frame(me, Section::Status, "Status").live(""), status })
+    Ok(StatusPage { frame: visit.frame(me, Section::Status, "Status").live(Also::Time.query()), status })
 }
 
 pub(crate) async fn show(visit: Visit) -> Answered {

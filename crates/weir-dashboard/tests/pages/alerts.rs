@@ -109,7 +109,7 @@ async fn recent_alerts_are_live() {
     let api = api(&[alert("evt_1", "weir.breaker.closed", 1, json!({}))], Value::Null);
     let browser = api.dashboard();
     let page = browser.get("/alerts").await;
-    page.has(&["hx-sse:connect=\"/live\"", "hx-trigger=\"snapshot from:#live\" hx-swap=\"outerMorph\""]);
+    page.has(&["hx-sse:connect=\"/live?also=events\"", "hx-trigger=\"snapshot from:#live\" hx-swap=\"outerMorph\""]);
     let (_, rest) = page.text.split_once("hx-get=\"/fragments/alerts?seen=").expect("a live region");
     let seen = rest.split('"').next().unwrap();
     let unchanged = browser.get(&format!("/fragments/alerts?seen={seen}")).await;

@@ -13,6 +13,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
     match (method, parts.as_slice()) {
         (_, ["me" | "session"]) => of::<types::Me>(me(), changes),
         (_, ["overview"]) => of::<types::Overview>(overview(), changes),
+        (_, ["overview", "history"]) => of::<types::OverviewHistory>(overview_history(), changes),
         (_, ["destinations", _]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "release"]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "overview"]) => of::<types::DestinationOverview>(with(row(), explained()), changes),
@@ -134,8 +135,16 @@ fn row() -> Value {
 }
 
 fn overview() -> Value {
-    let totals = json!({"destinations": 0, "backlog": 0, "undelivered": 0, "achieved_per_s": 0, "arrivals_per_s": 0});
-    json!({"as_of": AT, "totals": totals, "data": [row()]})
+    let totals = json!({
+        "destinations": 0, "backlog": 0, "undelivered": 0, "achieved_per_s": 0, "arrivals_per_s": 0, "paused": 0, "held": 0,
+        "breaker": 0, "never_drains": 0,
+    });
+    json!({"as_of": AT, "totals": totals, "matches": 0, "skipped": 0, "data": [row()]})
+}
+
+fn overview_history() -> Value {
+    let minute = json!({"at": AT, "sends": 0, "delivered": 0, "failed": 0, "arrivals": 0, "backlog": 0});
+    json!({"as_of": AT, "data": [minute]})
 }
 
 fn destination() -> Value {

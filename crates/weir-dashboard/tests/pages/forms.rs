@@ -75,3 +75,33 @@ async fn a_compressed_form_is_refused() {
     let page: Option<Page> = api.dashboard().post_with("/login", "key=k", &headers).now_or_never();
     assert_eq!(page.unwrap().status, 415);
 }
+
+/// The properties of a form that a morph of the page or the script reads. A control of the same name hides them.
+const HIDDEN_BY_A_NAME: [&str; 14] = [
+    "id",
+    "action",
+    "method",
+    "target",
+    "tagName",
+    "nodeType",
+    "attributes",
+    "children",
+    "childNodes",
+    "firstChild",
+    "nextSibling",
+    "parentNode",
+    "parentElement",
+    "className",
+];
+
+#[test]
+fn no_control_hides_a_property_of_its_form() {
+    // The forms of the layout are in no live region.
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/templates")).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for name in HIDDEN_BY_A_NAME.iter().filter(|_| !path.ends_with("layout.html")) {
+            assert!(!text.contains(&format!(" name=\"{name}\"")), "{path:?} has a control that is called {name}");
+        }
+    }
+}

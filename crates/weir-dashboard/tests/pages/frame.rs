@@ -130,7 +130,7 @@ async fn a_form_must_prove_that_a_page_of_this_server_sent_it() {
         (&[("origin", "null")], false),
     ];
     for (headers, is_accepted) in cases {
-        let page = browser.post_with("/destinations/bulk", "action=pause&next=/", headers).await;
+        let page = browser.post_with("/destinations/bulk", "do=pause&next=/", headers).await;
         assert_eq!(page.status == 303, is_accepted, "{headers:?}: {}", page.text);
         assert!(is_accepted || page.status == 403, "{headers:?}");
     }
@@ -140,7 +140,7 @@ async fn a_form_must_prove_that_a_page_of_this_server_sent_it() {
 async fn calls_carry_what_the_api_needs_to_decide() {
     let api = FakeApi::for_role("operate");
     let headers = [("sec-fetch-site", "same-origin"), ("origin", "http://weir.test"), ("x-request-id", "r-1")];
-    api.dashboard().post_with("/destinations/bulk", "action=pause&id=dst_1&next=/", &headers).await;
+    api.dashboard().post_with("/destinations/bulk", "do=pause&destination=dst_1&next=/", &headers).await;
     let [edit] = api.seen("PATCH", "/v1/destinations/dst_1").try_into().unwrap();
     for (name, value) in headers.into_iter().chain([("cookie", "weir_session=abc"), ("host", "weir.test")]) {
         assert_eq!(edit.headers.get(name).unwrap(), value, "{name}");
@@ -201,11 +201,23 @@ async fn the_message_of_an_action_is_shown_once() {
 #[tokio::test]
 async fn the_live_stream_names_events_and_carries_no_data() {
     let api = FakeApi::for_role("read");
-    let stream = "event: snapshot\ndata: {\"secret\": 1}\n\nevent: edit\ndata: {}\n\n";
+    let snapshot = |at: &str, version: &str| {
+        format!("event: snapshot\ndata: {{\"as_of\":\"{at}\",\"version\":\"{version}\",\"secret\":1}}\n\n")
+    };
+    let stream = [
+        snapshot("2025-11-21T07:30:00.000Z", "a"),
+        snapshot("2025-11-21T07:30:01.000Z", "a"),
+        "event: edit\ndata: {}\n\n".to_owned(),
+        snapshot("2025-11-21T07:30:02.000Z", "b"),
+    ];
+    let stream = stream.concat();
     api.on_with("GET", "/v1/stream", 200, &[("content-type", "text/event-stream")], json!(stream));
     let live = api.dashboard().get_with("/live?destination=dst_1", &[("hx-request", "true")]).await;
     assert_eq!((live.header("content-type"), live.header("x-accel-buffering")), ("text/event-stream", "no"));
-    live.has(&["event: snapshot\ndata: 1\n\n", "event: edit\ndata: 1\n\n"]).has_not(&["secret"]);
+    // Only a snapshot with another version makes the page ask for anything.
+    live.has(&["event: snapshot\ndata: 2025-11-21T07:30:00.000Z\n\nevent: still\ndata: 2025-11-21T07:30:01.000Z\n\n\
+         event: edit\ndata: 1\n\nevent: snapshot\ndata: 2025-11-21T07:30:02.000Z\n\n"]);
+    live.has_not(&["secret"]);
     assert_eq!(api.seen("GET", "/v1/stream")[0].path, "/v1/stream?destination=dst_1");
     // Without a login the browser is led to it.
     api.on("GET", "/v1/stream", 401, problem("An API key is required", "send a key"));
@@ -217,7 +229,7 @@ async fn the_live_stream_names_events_and_carries_no_data() {
 async fn pages_are_compressed_and_streams_are_not() {
     let api = FakeApi::for_role("read");
     overview(&api);
-    api.on_with("GET", "/v1/stream", 200, &[("content-type", "text/event-stream")], json!("event: snapshot\n\n"));
+    api.on_with("GET", "/v1/stream", 200, &[("content-type", "text/event-stream")], json!("event: edit\n\n"));
     let browser = api.dashboard();
     for path in ["/", "/fragments/overview"] {
         let plain = browser.get(path).await;
@@ -232,7 +244,7 @@ async fn pages_are_compressed_and_streams_are_not() {
         assert!(bytes.len() * 2 < plain.text.len(), "{path}: {} of {}", bytes.len(), plain.text.len());
     }
     let (headers, bytes) = browser.get_compressed("/live").await;
-    assert_eq!((headers.get("content-encoding"), &bytes[..]), (None, &b"event: snapshot\ndata: 1\n\n"[..]));
+    assert_eq!((headers.get("content-encoding"), &bytes[..]), (None, &b"event: edit\ndata: 1\n\n"[..]));
 }
 
 #[tokio::test]
@@ -253,4 +265,18 @@ async fn a_browser_gets_a_page_where_there_is_nothing() {
     page.has(&["<html", "There is no such page.", "href=\"/deliveries\""]);
     assert!(page.header("content-security-policy").starts_with("default-src 'none'"));
     api.dashboard().get("/v1/nothing").await.has_not(&["<html"]);
+}
+
+#[tokio::test]
+async fn the_stream_of_the_events_asks_for_the_newest_one_because_no_counter_counts_it() {
+    let api = FakeApi::for_role("read");
+    let snapshot = "event: snapshot\ndata: {\"as_of\":\"2025-11-21T07:30:00.000Z\",\"version\":\"a\"}\n\n";
+    api.on("GET", "/v1/events", 200, json!({"data": [], "next_cursor": null}));
+    api.on_with("GET", "/v1/stream", 200, &[("content-type", "text/event-stream")], json!(snapshot.repeat(2)));
+    let live = api.dashboard().get_with("/live?also=events", &[("hx-request", "true")]).await;
+    assert_eq!((live.text.matches("event: snapshot").count(), live.text.matches("event: still").count()), (1, 1));
+    assert_eq!(api.seen("GET", "/v1/events").len(), 2);
+    // What changes with time alone is asked for at each snapshot.
+    let live = api.dashboard().get_with("/live?also=time", &[("hx-request", "true")]).await;
+    assert_eq!(live.text.matches("event: snapshot").count(), 2);
 }

@@ -31,8 +31,8 @@ async fn a_row_shows_use_limits_backlog_age_rates_eta_and_reason() {
         ">1,234<",
         "href=\"/dead-letters?destination=dst_1\">7 dead</a>",
         "3 min 5 s",
-        "4.2/s",
-        "9.7/s",
+        "4.2/s</td>",
+        "9.7/s</td>",
         "3 min 32 s",
         ">limit</span>",
         "<dd>12,345</dd>",
@@ -50,8 +50,8 @@ async fn a_backlog_that_grows_never_drains_and_one_that_is_stopped_says_so() {
         vec![with(row("dst_1", "a"), &never), with(row("dst_2", "b"), &stopped), with(row("dst_3", "c"), &empty)];
     script(&api, rows, None);
     let page = api.dashboard().get("/").await;
-    page.has(&["never drains", "stopped", "class=\"chip warn\""]);
-    assert_eq!(page.text.matches("never drains").count(), 1);
+    page.has(&["<strong class=\"bad\">never drains</strong>", "stopped", "class=\"chip warn\""]);
+    assert_eq!(page.text.matches("<strong class=\"bad\">never drains").count(), 1);
 }
 
 #[tokio::test]
@@ -60,14 +60,14 @@ async fn the_filter_is_in_the_url_and_goes_to_the_api() {
     script(&api, vec![row("dst_1", "Acme")], Some("next&1"));
     let page = api.dashboard().get("/?q=a%26b&tenant=acme&state=held&sort=name&cursor=c1").await;
     let [call] = api.seen("GET", "/v1/overview").try_into().unwrap();
-    assert_eq!(call.path, "/v1/overview?q=a%26b&tenant=acme&state=held&sort=name&limit=50&cursor=c1");
+    assert_eq!(call.path, "/v1/overview?q=a%26b&tenant=acme&state=held&sort=name&recent=true&limit=50&cursor=c1");
     page.has(&[
         "value=\"a&#38;b\"",
         "<option value=\"held\" selected>",
         "<option value=\"name\" selected>",
         "href=\"/?q=a%26b&#38;tenant=acme&#38;state=held&#38;sort=name&#38;cursor=next%261\" rel=\"next\"",
         "hx-get=\"/fragments/overview?q=a%26b&#38;tenant=acme&#38;state=held&#38;sort=name&#38;cursor=c1\"",
-        "hx-sse:connect=\"/live?tenant=acme\"",
+        "hx-sse:connect=\"/live?also=pictures&#38;tenant=acme\"",
     ]);
 }
 
@@ -125,7 +125,7 @@ async fn a_reader_gets_no_actions() {
         script(&api, vec![row("dst_1", "Acme")], None);
         let page = api.dashboard().get("/").await;
         assert_eq!(page.text.contains("value=\"pause\""), sees, "{role}");
-        assert_eq!(page.text.contains("name=\"id\" value=\"dst_1\""), sees, "{role}");
+        assert_eq!(page.text.contains("name=\"destination\" value=\"dst_1\""), sees, "{role}");
     }
 }
 
@@ -145,12 +145,13 @@ async fn ticked_destinations_are_paused_and_resumed() {
         api.on("PATCH", &format!("/v1/destinations/{id}"), 200, json!({}));
     }
     let browser = api.dashboard();
-    let page = browser.post("/destinations/bulk", "action=pause&id=dst_1&id=dst_2&next=/?state=active").await;
+    let page =
+        browser.post("/destinations/bulk", "do=pause&destination=dst_1&destination=dst_2&next=/?state=active").await;
     assert_eq!((page.location(), page.flash().as_str()), ("/?state=active", "done.2 destinations paused."));
     assert_eq!(api.seen("PATCH", "/v1/destinations/dst_2")[0].body, json!({"paused": true}));
-    let page = browser.post("/destinations/bulk", "action=resume&id=dst_1&next=//evil.test").await;
+    let page = browser.post("/destinations/bulk", "do=resume&destination=dst_1&next=//evil.test").await;
     assert_eq!((page.location(), page.flash().as_str()), ("/", "done.1 destination resumed."));
-    let page = browser.post("/destinations/bulk", "action=pause&next=/").await;
+    let page = browser.post("/destinations/bulk", "do=pause&next=/").await;
     assert_eq!(page.flash(), "error.Tick the destinations first.");
 }
 
@@ -158,11 +159,11 @@ async fn ticked_destinations_are_paused_and_resumed() {
 async fn an_action_that_the_api_refuses_says_why() {
     let api = FakeApi::for_role("operate");
     api.on("PATCH", "/v1/destinations/dst_1", 409, problem("Conflict", "an edit of this destination is under way"));
-    let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&next=/").await;
+    let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&next=/").await;
     assert_eq!(page.flash(), "error.an edit of this destination is under way");
     // One of two is done: the message names both.
     api.on("PATCH", "/v1/destinations/dst_2", 200, json!({}));
-    let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&id=dst_2&next=/").await;
+    let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&destination=dst_2&next=/").await;
     assert_eq!(
         page.flash(),
         "error.1 destination paused. The others are not: an edit of this destination is under way"
@@ -170,7 +171,7 @@ async fn an_action_that_the_api_refuses_says_why() {
     // No page offers the form to a reader, so its answer is the refusal itself.
     let api = FakeApi::for_role("read");
     api.on("PATCH", "/v1/destinations/dst_1", 403, problem("Forbidden", "this needs a key with the role `operate`"));
-    let page = api.dashboard().post("/destinations/bulk", "action=pause&id=dst_1&next=/").await;
+    let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&next=/").await;
     assert_eq!(page.status, 403);
     assert!(page.text.contains("this needs a key with the role `operate`"), "{}", page.text);
 }
@@ -228,4 +229,146 @@ async fn names_are_suggested_while_a_reader_types() {
     assert!(at("value=\"Acme billing\"") < at("value=\"Old acme\""), "{}", names.text);
     names.has(&["value=\"https://example.com/hooks\""]);
     browser.get("/fragments/jump?id=").await.has_not(&["<option"]);
+}
+
+#[tokio::test]
+async fn what_needs_a_person_is_red_and_what_only_waits_has_no_colour() {
+    let api = FakeApi::for_role("read");
+    let never = [("/drain_eta_s", Value::Null), ("/drains", json!(false))];
+    let broken =
+        [("/destination/breaker_state", json!("open")), ("/reason", json!("breaker")), ("/drain_eta_s", Value::Null)];
+    let rows = [with(row("dst_1", "never"), &never), with(row("dst_2", "broken"), &broken), row("dst_3", "waits")];
+    script(&api, rows.to_vec(), None);
+    api.dashboard().get("/").await.has(&[
+        "<tr id=\"row-dst_1\" data-severity=\"bad\">",
+        "<tr id=\"row-dst_2\" data-severity=\"bad\">",
+        "<tr id=\"row-dst_3\" data-severity=\"\">",
+        "<span class=\"chip bad\" title=\"The breaker is open: the receiver fails\">breaker</span>",
+        "<span class=\"chip calm\" title=\"It sends as fast as its limit allows\">limit</span>",
+    ]);
+}
+
+#[tokio::test]
+async fn rates_of_a_row_have_one_unit() {
+    let api = FakeApi::for_role("read");
+    let rates = [("/arrivals_per_s", json!(0.05)), ("/achieved_per_s", json!(20.0))];
+    script(&api, vec![with(row("dst_1", "Acme"), &rates)], None);
+    api.dashboard().get("/").await.has(&[">20/s</td>", ">0.05/s</td>"]).has_not(&["/min</td>"]);
+}
+
+#[tokio::test]
+async fn the_line_above_the_table_counts_what_needs_a_person_and_filters() {
+    let api = FakeApi::for_role("read");
+    let totals = |changes: Value| {
+        let mut totals =
+            json!({"destinations": 60, "backlog": 9, "undelivered": 0, "achieved_per_s": 0.0, "arrivals_per_s": 0.0});
+        totals.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let answer = json!({"as_of": "2025-11-21T07:30:00.000Z", "totals": totals, "data": [row("dst_1", "Acme")]});
+        api.on("GET", "/v1/overview", 200, answer);
+    };
+    totals(json!({"breaker": 9, "paused": 2, "never_drains": 12}));
+    let page = api.dashboard().get("/?q=a&cursor=c2").await;
+    page.has(&[
+        "<a href=\"/?q=a&#38;state=breaker\" class=\"bad\">9 broken</a>",
+        "<a href=\"/?q=a&#38;state=never_drains\" class=\"bad\">12 never drain</a>",
+        "<a href=\"/?q=a&#38;state=paused\" class=\"warn\">2 paused</a>",
+    ]);
+    page.has_not(&["held</a>", "every backlog drains"]);
+    let filtered = api.dashboard().get("/?state=paused").await;
+    filtered.has(&["<a href=\"/\" class=\"warn on\" aria-current=\"true\">2 paused</a>"]);
+    totals(json!({}));
+    api.dashboard().get("/").await.has(&["No destination is broken, paused or held, and every backlog drains."]);
+}
+
+#[tokio::test]
+async fn the_head_of_a_column_sorts_by_it_and_turns_the_order_round() {
+    let api = FakeApi::for_role("read");
+    script(&api, vec![row("dst_1", "Acme")], None);
+    let browser = api.dashboard();
+    browser.get("/?q=a").await.has(&[
+        "<th class=\"why\" aria-sort=\"descending\"><a href=\"/?q=a&#38;reverse=true\">Why</a></th>",
+        "<th class=\"name\"><a href=\"/?q=a&#38;sort=name\">Destination</a></th>",
+        "<th class=\"limits\">Limits</th>",
+    ]);
+    let turned = browser.get("/?sort=backlog&reverse=true&cursor=c2").await;
+    turned.has(&["<th class=\"number\" aria-sort=\"ascending\"><a href=\"/?sort=backlog\">Backlog</a></th>"]);
+    let asked = api.seen("GET", "/v1/overview").pop().unwrap().path;
+    assert_eq!(asked, "/v1/overview?sort=backlog&reverse=true&recent=true&limit=50&cursor=c2");
+}
+
+#[tokio::test]
+async fn a_page_says_which_rows_of_how_many_it_shows() {
+    let api = FakeApi::for_role("read");
+    let rows: Vec<Value> = (0..50).map(|n| row(&format!("dst_{n}"), "Acme")).collect();
+    let answer = |skipped: u64, previous: Value| {
+        json!({
+            "as_of": "2025-11-21T07:30:00.000Z", "matches": 3_000, "skipped": skipped, "data": rows, "next_cursor": "c3",
+            "previous_cursor": previous,
+        })
+    };
+    api.on("GET", "/v1/overview", 200, answer(0, Value::Null));
+    api.dashboard().get("/").await.has(&["1–50 of 3,000, page 1 of 60"]).has_not(&["Previous page"]);
+    api.on("GET", "/v1/overview", 200, answer(50, json!("c1")));
+    api.dashboard().get("/?cursor=c2").await.has(&[
+        "51–100 of 3,000, page 2 of 60",
+        "<a class=\"button\" href=\"/?cursor=c1\" rel=\"prev\">Previous page</a>",
+    ]);
+    api.on(
+        "GET",
+        "/v1/overview",
+        200,
+        json!({"as_of": "2025-11-21T07:30:00.000Z", "matches": 1, "data": [row("dst_1", "A")]}),
+    );
+    api.dashboard().get("/").await.has(&["1 shown"]).has_not(&[" of 1"]);
+}
+
+#[tokio::test]
+async fn rows_that_are_held_keep_their_order_and_those_that_left_the_page_are_read_too() {
+    let api = FakeApi::for_role("read");
+    script(&api, vec![row("dst_2", "two"), row("dst_1", "one")], None);
+    let page = api.dashboard().get("/fragments/overview?sort=backlog&held=dst_1,dst_2").await;
+    let place = |text: &str| page.text.find(text).unwrap_or_else(|| panic!("{text} is missing in {}", page.text));
+    assert!(place("row-dst_1") < place("row-dst_2"), "{}", page.text);
+    page.has(&["The order stands still while you are in the table: 2 rows are elsewhere by now."]);
+    page.has_not(&["held="]);
+    let asked: Vec<String> = api.seen("GET", "/v1/overview").into_iter().map(|call| call.path).collect();
+    assert_eq!(asked, ["/v1/overview?sort=backlog&recent=true&limit=50"], "nothing else is needed");
+    let page = api.dashboard().get("/fragments/overview?held=dst_9,dst_2").await;
+    let asked = api.seen("GET", "/v1/overview").pop().unwrap().path;
+    assert_eq!(asked, "/v1/overview?ids=dst_9&recent=true&limit=200");
+    // The scripted API answers with what it has, and not with the missing one: it is gone.
+    page.has(&["row-dst_2"]).has_not(&["row-dst_1"]);
+}
+
+#[tokio::test]
+async fn the_pictures_show_the_last_half_hour_in_words_too() {
+    let api = FakeApi::for_role("read");
+    script(&api, vec![row("dst_1", "Acme")], None);
+    let minute =
+        |at: &str, sends, failed| json!({"at": at, "sends": sends, "failed": failed, "arrivals": 600, "backlog": 40});
+    let data = [minute("2025-11-21T07:28:00.000Z", 300, 60), minute("2025-11-21T07:29:00.000Z", 600, 0)];
+    api.on("GET", "/v1/overview/history", 200, json!({"as_of": "2025-11-21T07:30:00.000Z", "data": data}));
+    let page = api.dashboard().get("/?tenant=acme").await;
+    page.has(&[
+        "aria-label=\"Arriving 10/s and sent 10/s now; at most 10/s in the last half hour\"",
+        "aria-label=\"Failed attempts: 0/s now; at most 1/s in the last half hour\"",
+        "aria-label=\"Waiting: 40 now; at most 40 in the last half hour\"",
+        "<title>2 min ago: 10/s arrived, 5/s sent</title>",
+        "data-form=\"minute\">07:28</time>",
+        "hx-get=\"/fragments/overview/pictures?tenant=acme\" hx-trigger=\"snapshot from:#live throttle:10s\"",
+    ]);
+    let part = api.dashboard().get("/fragments/overview/pictures?tenant=acme").await;
+    assert!(page.text.contains(part.text.trim_end()), "{}", part.text);
+    assert_eq!(api.seen("GET", "/v1/overview/history")[0].path, "/v1/overview/history?tenant=acme");
+}
+
+#[tokio::test]
+async fn a_row_has_a_picture_of_its_last_half_hour() {
+    let api = FakeApi::for_role("read");
+    let mut busy = row("dst_1", "Acme");
+    busy["recent"] =
+        json!({"from": "2025-11-21T07:28:00.000Z", "sends": [60, 30], "failed": [0, 2], "arrivals": [60, 60]});
+    script(&api, vec![busy], None);
+    let page = api.dashboard().get("/").await;
+    page.has(&["aria-label=\"Last half hour: 120 arrived, 90 sent, 2 failed\"", "<rect class=\"red bar\""]);
 }

@@ -22,7 +22,7 @@ fn forms() -> [(&'static str, String); 18] {
     [
         form("/login", "key=k&next=/"),
         form("/logout", ""),
-        form("/destinations/bulk", "action=pause&id=dst_1&next=/"),
+        form("/destinations/bulk", "do=pause&destination=dst_1&next=/"),
         form("/destinations/{id}/pause", "paused=true&next=/"),
         form("/destinations/{id}/release", "next=/"),
         form("/destinations/{id}/limits", "limit_second=9&max_in_flight=9"),

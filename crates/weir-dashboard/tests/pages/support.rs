@@ -50,8 +50,8 @@ struct Scripted {
     body: Value,
 }
 
-/// The API, as far as a test scripts it. An answer belongs to a method and a path without its query; other paths are
-/// not found.
+/// The API, as far as a test scripts it. An answer belongs to a method and a path without its query, or to a path with
+/// exactly this query; other paths are not found.
 #[derive(Clone, Default)]
 pub(crate) struct FakeApi {
     answers: Arc<Mutex<Vec<Scripted>>>,
@@ -67,6 +67,7 @@ impl FakeApi {
             "version": "0.1.0",
         });
         api.on("GET", "/v1/me", 200, me);
+        api.on("GET", "/v1/overview/history", 200, json!({"as_of": "2025-11-21T07:30:00.000Z", "data": []}));
         api
     }
 
@@ -91,7 +92,7 @@ impl FakeApi {
             // No content, or a stream.
             Value::Null | Value::String(_) => body,
             _ if status >= 400 => answers::refusal(body),
-            _ => answers::answer(method.as_str(), path, body),
+            _ => answers::answer(method.as_str(), path.split('?').next().unwrap_or(path), body),
         };
         let status = StatusCode::from_u16(status).unwrap();
         answers.push(Scripted { method, path: path.to_owned(), status, headers, body });
@@ -132,7 +133,9 @@ async fn answer(State(api): State<FakeApi>, request: Request) -> Response {
         body: serde_json::from_slice(&body).unwrap_or(Value::Null),
     });
     let answers = api.answers.lock().unwrap();
-    let Some(found) = answers.iter().find(|answer| answer.method == parts.method && answer.path == path) else {
+    let whole = parts.uri.path_and_query().map_or("", |whole| whole.as_str());
+    let is_of = |path: &str| answers.iter().find(|answer| answer.method == parts.method && answer.path == path);
+    let Some(found) = is_of(whole).or_else(|| is_of(&path)) else {
         let missing = problem("Not found", &format!("there is no path {path}")).to_string();
         return (StatusCode::NOT_FOUND, missing).into_response();
     };

@@ -34,6 +34,8 @@ macro_rules! store_conformance {
             buckets_are_added_up_to_longer_steps,
             old_buckets_are_added_up_to_minutes_and_hours_and_then_deleted,
             recent_traffic_is_summed_for_every_destination,
+            traffic_of_some_destinations_is_read_by_bucket,
+            traffic_is_added_up_for_each_tenant,
             health_has_latencies_attempts_and_the_last_success,
             latencies_are_read_by_the_minute,
             old_histograms_are_added_up_to_hours_and_then_deleted,

@@ -114,6 +114,37 @@ pub async fn recent_traffic_is_summed_for_every_destination(subject: Subject) {
     }
 }
 
+pub async fn traffic_of_some_destinations_is_read_by_bucket(subject: Subject) {
+    busy(&subject).await;
+    for folded in [false, true] {
+        let ids = [2, 1].map(destination_id);
+        let read = subject.store.traffic_of(&ids, NOW + seconds(10), TRAFFIC_BUCKET).await.expect("traffic");
+        let after = |at: Timestamp| at.since(NOW).as_secs();
+        let of_one: Vec<_> = read[&ids[1]].iter().map(|&(at, traffic)| (after(at), traffic)).collect();
+        assert_eq!(of_one, expected()[1..], "folded: {folded}");
+        assert_eq!(read.len(), 1, "the other had none");
+        let minutes = subject.store.traffic_of(&ids[1..], NOW, MINUTE).await.expect("traffic");
+        let minute = Traffic { sends: 3, delivered: 1, failed: 3, dead: 1, arrivals: 10, backlog_change: 8 };
+        assert_eq!(minutes[&ids[1]], [(NOW, minute)]);
+        assert!(subject.store.traffic_of(&[], NOW, MINUTE).await.expect("traffic").is_empty());
+        subject.fold().await;
+    }
+}
+
+pub async fn traffic_is_added_up_for_each_tenant(subject: Subject) {
+    busy(&subject).await;
+    for folded in [false, true] {
+        let (from, to) = (NOW + seconds(10), NOW + seconds(30));
+        let mut read = subject.store.traffic_by_tenant(from, to, TRAFFIC_BUCKET).await.expect("traffic");
+        read.sort_unstable_by_key(|(at, ..)| *at);
+        let tenant = subject.store.destination(destination_id(1)).await.expect("destination").expect("it exists");
+        let tenant = tenant.settings.tenant.clone();
+        let expected = [1, 2].map(|index| (NOW + seconds(expected()[index].0), tenant.clone(), expected()[index].1));
+        assert_eq!(read, expected, "folded: {folded}; what is before and after is left out");
+        subject.fold().await;
+    }
+}
+
 pub async fn health_has_latencies_attempts_and_the_last_success(mut subject: Subject) {
     busy(&subject).await;
     let latencies: Latencies =

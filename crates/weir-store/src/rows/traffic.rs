@@ -78,6 +78,18 @@ pub fn latency<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Timestamp, u32, u
     Ok((row.time(0)?, row.small(1)?, row.count(2)?))
 }
 
+/// From a destination, the beginning of a bucket and the [`traffic_columns!`].
+pub fn traffic_of_destination_at<E: From<Corrupt>>(
+    row: &impl Row<E>,
+) -> Result<(DestinationId, Timestamp, Traffic), E> {
+    Ok((row.destination_id(0)?, row.time(1)?, traffic(row, 2)?))
+}
+
+/// From the beginning of a bucket, a tenant and the [`traffic_columns!`].
+pub fn traffic_of_tenant<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Timestamp, String, Traffic), E> {
+    Ok((row.time(0)?, row.text(1)?, traffic(row, 2)?))
+}
+
 /// From the [`traffic_columns!`] and the time of the last success, or NULL.
 pub fn traffic_and_last_success<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Traffic, Option<Timestamp>), E> {
     Ok((traffic(row, 0)?, row.optional_time(6)?))

@@ -88,6 +88,7 @@ journeys! {
     frame,
     installation,
     keyboard,
+    lists,
     no_script,
     overview,
     restart,

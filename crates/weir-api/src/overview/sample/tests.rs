@@ -81,3 +81,40 @@ fn the_oldest_delivery_is_known_until_a_count_changes_or_its_turn_comes() {
     assert_eq!(known(&other, turn + 1), None);
     assert_eq!(sample.known_oldest(DestinationId::new(NOW, 7), &counts, turn + 1), None, "a new destination");
 }
+
+/// The version of a row at an instant, `later` after the sample of the others.
+fn version(row: &Row, later: u64) -> String {
+    crate::overview::version::of(&[row], NOW + Duration::from_secs(later), None)
+}
+
+#[test]
+fn a_version_changes_with_a_figure_and_not_with_time() {
+    let settled = row("a", 3);
+    // The same destination, measured later: its oldest delivery is older by as much.
+    let measure = |row: &Row, later: u64, change: fn(&mut Measured)| {
+        let now = NOW + Duration::from_secs(later);
+        let oldest_at = Some(NOW - Duration::from_secs(97));
+        let mut measured = Measured { counts: row.figures.counts, oldest_at, ..Measured::default() };
+        change(&mut measured);
+        Row { figures: Figures::of(&row.destination, &measured, now), destination: Arc::clone(&row.destination) }
+    };
+    let first = version(&measure(&settled, 0, |_| {}), 0);
+    assert_eq!(version(&measure(&settled, 90, |_| {}), 90), first, "only the age has grown");
+    let changes: [fn(&mut Measured); 4] = [
+        |measured| measured.counts.add(DeliveryState::Delivered, 1),
+        |measured| measured.achieved_per_s = 0.1,
+        |measured| measured.arrivals_per_s = 0.1,
+        |measured| measured.oldest_at = Some(NOW),
+    ];
+    for (at, change) in changes.into_iter().enumerate() {
+        assert_ne!(version(&measure(&settled, 90, change), 90), first, "change {at}");
+    }
+    // A hold that counts down is no change; its beginning and its end are.
+    let mut destination = (*settled.destination).clone();
+    destination.held_until = Some(NOW + Duration::from_secs(60));
+    let held = Row { destination: Arc::new(destination), figures: settled.figures.clone() };
+    let during = [0, 30].map(|later| version(&measure(&held, later, |_| {}), later));
+    assert_eq!(during[0], during[1]);
+    assert_ne!(during[0], first);
+    assert_ne!(version(&measure(&held, 61, |_| {}), 61), during[0]);
+}

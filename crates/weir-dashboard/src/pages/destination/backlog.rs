@@ -13,7 +13,7 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
-    views::{DestinationText as _, Drain, RowText as _, WaitsForText as _},
+    views::{DestinationOverviewText as _, DestinationText as _, Drain, RowText as _, WaitsForText as _},
     visit::{Answered, Visit},
 };
 

@@ -20,8 +20,8 @@ use crate::{
     frame::{Frame, Me, Section},
     path_id::PathId,
     refusal::Refusal,
-    units::{Seconds, Units as _},
-    views::{BindingText as _, DestinationText as _, Drain, RowText as _, unit},
+    units::{Ago, At, Seconds, Units as _},
+    views::{BindingText as _, DestinationOverviewText as _, DestinationText as _, Drain, RowText as _, unit},
     visit::{Answered, Visit},
 };
 
@@ -188,10 +188,10 @@ impl Live {
         self.state.waits_for.as_ref()?.until
     }
 
-    /// How long ago the receiver last accepted a delivery.
-    fn since_success(&self) -> Option<Seconds> {
+    /// How long ago the receiver last accepted a delivery. The page counts on.
+    fn since_success(&self) -> Option<Ago> {
         let at = self.health.last_success_at?;
-        Some(Seconds(self.state.as_of.since(at).as_secs_f64().floor()))
+        Some(At(at).ago(Seconds(self.state.as_of.since(at).as_secs_f64().floor())))
     }
 
     fn fragment(&self) -> String {
