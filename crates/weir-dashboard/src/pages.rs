@@ -2,6 +2,7 @@
 
 mod active_alerts;
 pub(crate) mod activity;
+mod activity_changes;
 mod alert_texts;
 pub(crate) mod alerts;
 pub(crate) mod dead_letters;
@@ -10,10 +11,12 @@ pub(crate) mod delivery;
 pub(crate) mod destination;
 pub(crate) mod discard_plan;
 pub(crate) mod events;
+pub(crate) mod export;
 pub(crate) mod jump;
 pub(crate) mod keys;
 pub(crate) mod live;
 pub(crate) mod login;
+pub(crate) mod new_destination;
 pub(crate) mod overview;
 pub(crate) mod pictures;
 pub(crate) mod purge;
@@ -21,3 +24,4 @@ mod recent_alerts;
 pub(crate) mod replay_plan;
 pub(crate) mod replays;
 pub(crate) mod status;
+mod thresholds;

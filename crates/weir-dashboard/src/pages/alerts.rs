@@ -2,38 +2,30 @@
 
 use askama::Template;
 use axum::extract::Query;
-use http::Method;
+use http::{Method, StatusCode};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use weir_core::alert::AlertPolicy;
 
 use super::{
     active_alerts::{ActiveAlerts, ActiveFilter, ActiveText as _},
     alert_texts::KINDS,
     recent_alerts::RecentAlerts,
+    thresholds::{self, Thresholds},
 };
 use crate::{
     client::{ApiPath, Call},
     fields::Fields,
-    flash::Flash,
     frame::{Also, Frame, Section},
     units::Units as _,
     visit::{Answered, Visit},
 };
 
-/// The thresholds that are numbers, with their labels.
-const THRESHOLDS: [(&str, &str); 3] = [
-    ("backlog_depth", "Waiting deliveries of a destination"),
-    ("oldest_age_s", "Age of the oldest one, in seconds"),
-    ("dead_letters", "Dead letters since the last alert"),
-];
-
 #[derive(Template)]
 #[template(path = "alerts.html")]
 struct AlertsPage {
     frame: Frame,
-    /// Of the installation, so a key that is bound to tenants does not see it.
-    policy: Option<AlertPolicy>,
+    /// Of the installation, so a key that is bound to tenants does not see them.
+    thresholds: Option<Thresholds>,
     active: ActiveAlerts,
     recent: RecentAlerts,
 }
@@ -57,16 +49,21 @@ pub(crate) struct Seen {
     seen: String,
 }
 
-fn shown(threshold: &Option<u32>) -> String {
-    threshold.map(|threshold| threshold.to_string()).unwrap_or_default()
+pub(crate) async fn show(visit: Visit, Query(filter): Query<ActiveFilter>) -> Answered {
+    page(&visit, StatusCode::OK, None, filter).await
 }
 
-pub(crate) async fn show(visit: Visit, Query(filter): Query<ActiveFilter>) -> Answered {
-    let (me, active) = tokio::try_join!(visit.me(), ActiveAlerts::read(&visit, filter))?;
-    let policy = if me.is_bound() { None } else { Some(visit.api.get(&ApiPath::of(["alerts"])).await?) };
-    let (recent, _) = RecentAlerts::read(&visit, &me).await?;
+/// The page, with the thresholds that were typed, or else with those that are set.
+async fn page(visit: &Visit, status: StatusCode, typed: Option<Thresholds>, filter: ActiveFilter) -> Answered {
+    let (me, active) = tokio::try_join!(visit.me(), ActiveAlerts::read(visit, filter))?;
+    let thresholds = match typed {
+        Some(typed) => Some(typed),
+        None if me.is_bound() => None,
+        None => Some(Thresholds::of(&visit.api.get::<AlertPolicy>(&ApiPath::of(["alerts"])).await?)),
+    };
+    let (recent, _) = RecentAlerts::read(visit, &me).await?;
     let frame = visit.frame(me, Section::Alerts, "Alerts").live(Also::Events.query());
-    visit.page(&AlertsPage { frame, policy, active, recent })
+    visit.page_with(status, &AlertsPage { frame, thresholds, active, recent })
 }
 
 /// What is wrong now, for live updates.
@@ -83,20 +80,15 @@ pub(crate) async fn fragment(visit: Visit, Query(Seen { seen }): Query<Seen>) ->
 }
 
 pub(crate) async fn set(visit: Visit, fields: Fields) -> Answered {
-    let mut policy = json!({ "drain_beyond_ttl": fields.is_ticked("drain_beyond_ttl") });
-    for (name, label) in THRESHOLDS {
-        policy[name] = match fields.text(name) {
-            "" => Value::Null,
-            text => match text.parse::<u64>() {
-                Ok(threshold) => json!(threshold),
-                Err(_) => {
-                    let error = format!("Not saved: “{label}” must be a whole number.");
-                    return visit.redirect("/alerts", Some(Flash::error(error)));
-                }
-            },
-        };
+    let call = Call::new(Method::PUT, &ApiPath::of(["alerts"])).json(&thresholds::body(&fields))?;
+    match visit.api.send(&call).await {
+        // The form keeps what was typed.
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            page(&visit, refusal.status, Some(Thresholds::refused(fields, &refusal)), ActiveFilter::default()).await
+        }
+        answer => {
+            let done = "The thresholds are saved, and in effect within ten seconds.";
+            visit.after("/alerts", answer, |_| done.to_owned())
+        }
     }
-    let call = Call::new(Method::PUT, &ApiPath::of(["alerts"])).json(&policy)?;
-    let answer = visit.api.send(&call).await;
-    visit.after("/alerts", answer, |_| "The thresholds are saved, and in effect within ten seconds.".to_owned())
 }

@@ -10,7 +10,7 @@ use weir_core::access::Role;
 
 use super::discard_plan;
 use crate::{
-    client::ApiPath,
+    client::{ApiPath, append},
     delivery_filter::{Chip, DeliveryFilter, ERRORS},
     example::Example,
     extend::extend,
@@ -104,6 +104,13 @@ impl Table {
 
     fn discard_all(&self) -> String {
         self.filter.link(&format!("{}{}", self.base, discard_plan::PATH))
+    }
+
+    /// All that match as a file: they are deliveries.
+    fn export(&self, format: &str) -> String {
+        let mut link = self.filter.link(&format!("{}/deliveries/export", self.base));
+        append(&mut link, "format", format);
+        link
     }
 
     fn replay_all(&self) -> String {

@@ -8,6 +8,7 @@ pub(crate) mod now;
 pub(crate) mod proof;
 pub(crate) mod settings;
 mod settings_errors;
+pub(crate) mod settings_fields;
 mod settings_form;
 
 use http::Method;
@@ -29,14 +30,13 @@ pub(crate) enum Tab {
     Proof,
     Backlog,
     Settings,
-    /// The page of all activity, filtered.
     Activity,
 }
 
 impl Tab {
     const ALL: [Self; 5] = [Self::Now, Self::Proof, Self::Backlog, Self::Settings, Self::Activity];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Now => "Now",
             Self::Proof => "Proof",
@@ -64,13 +64,12 @@ impl Head {
     }
 
     pub(crate) fn href(&self, tab: &Tab) -> String {
-        let Self { base, destination, .. } = self;
         match tab {
             Tab::Now => self.path(),
             Tab::Proof => format!("{}/proof", self.path()),
             Tab::Backlog => format!("{}/backlog", self.path()),
             Tab::Settings => format!("{}/settings", self.path()),
-            Tab::Activity => format!("{base}/activity?destination={}", destination.id),
+            Tab::Activity => format!("{}/activity", self.path()),
         }
     }
 

@@ -14,6 +14,9 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["me" | "session"]) => of::<types::Me>(me(), changes),
         (_, ["overview"]) => of::<types::Overview>(overview(), changes),
         (_, ["overview", "history"]) => of::<types::OverviewHistory>(overview_history(), changes),
+        (_, ["destinations"]) => {
+            of::<types::CreatedDestination>(with(destination(), json!({"secret": "whsec_1"})), changes)
+        }
         (_, ["destinations", _]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "release"]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "overview"]) => of::<types::DestinationOverview>(with(row(), explained()), changes),
