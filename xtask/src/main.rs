@@ -223,7 +223,8 @@ fn load_steps(set_up: &str, arguments: &[String]) -> Vec<Step> {
 
 /// The test that compares the types with the document writes them instead.
 fn make_client_types() -> Step {
-    let test = ["test", "--package", "weir-api", "--test", "api", "the_types_of_the_clients_are_made_from_the_document"];
+    let test =
+        ["test", "--package", "weir-api", "--test", "api", "the_types_of_the_clients_are_made_from_the_document"];
     Step::new("Make the types of the clients", &test).with_env("RENEW_CLIENT_TYPES", "1")
 }
 

@@ -40,7 +40,9 @@ class AgainstWeir(unittest.IsolatedAsyncioTestCase):
         created = await self.weir.destinations.create({"url": RECEIVER, "tenant": "async"})
         posted = await asyncio.gather(*(self.weir.events.post("a", n, tenant="async") for n in range(20)))
         self.assertEqual(len({event["id"] for event in posted}), 20)
-        while any((await self.weir.destinations.backlog(created["id"]))[state] for state in ("pending", "delivering")):
+        while (backlog := await self.weir.destinations.backlog(created["id"])) and (
+            backlog["pending"] + backlog["delivering"]
+        ):
             pass
         delivered = [one["state"] async for one in self.weir.deliveries.list(destination=created["id"])]
         self.assertEqual(delivered, ["delivered"] * 20)
@@ -54,7 +56,7 @@ class AgainstWeir(unittest.IsolatedAsyncioTestCase):
         with Weir(URL, key=KEY) as other:
             self.assertEqual(shape(self.weir), shape(other))
 
-    async def test_it_is_used_in_a_block_and_a_waiting_task_can_be_cancelled(self) -> None:
+    async def test_it_is_used_in_a_block(self) -> None:
         async with AsyncWeir(URL, key=KEY) as weir:
             self.assertEqual((await weir.me())["role"], "admin")
 

@@ -1,6 +1,6 @@
 /** The client: one group of methods for each resource of the API. */
 
-import { type ApiError, type Problem, refusal } from "./errors.js";
+import { ApiError, BatchRefused, type Problem, refusal } from "./errors.js";
 import { type Answer, type Method, type Parts, type RequestOptions, Transport } from "./transport.js";
 import type {
   AcceptedEvent,
@@ -18,26 +18,32 @@ import type {
   DeliveryGroups,
   Destination,
   DestinationChanges,
+  DestinationFilter,
   DestinationHealth,
   DestinationHistory,
+  DestinationReplacement,
   Event,
   EventDetail,
   EventFilter,
   GroupFilter,
+  HealthQuery,
   HistoryQuery,
+  ListCount,
   Me,
   NewDestination,
   NewEvent,
   NewKey,
+  OverviewFilter,
   OverviewRow,
   Preview,
+  PreviewRequest,
   PurgeFilter,
   Range,
-  RateLimit,
   ReceivedRequest,
   Replay,
   ReplayFilter,
   Secret,
+  SecretRotation,
   Status,
   Verified,
 } from "./types.js";
@@ -129,14 +135,7 @@ export class Weir extends Resource {
   }
 
   /** Every destination with its backlog, rates and the reason why it is not faster. */
-  overview(
-    filter: {
-      tenant?: string;
-      state?: "active" | "waiting" | "paused" | "held" | "breaker";
-      q?: string;
-      sort?: "trouble" | "name" | "backlog" | "oldest_age";
-    } = {},
-  ): Pages<OverviewRow> {
+  overview(filter: OverviewFilter = {}): Pages<OverviewRow> {
     return this.pages("GET", "/v1/overview", filter);
   }
 
@@ -162,13 +161,28 @@ class Events extends Resource {
     return this.call("POST", "/v1/events", {}, { body: keyed(event), repeatable: true });
   }
 
-  /** Posts up to 1000 events. Each stands alone: the answer of a refused one is an error in its place. */
-  async postBatch(events: NewEvent[]): Promise<BatchResult[]> {
-    const options = { body: { events: events.map(keyed) }, repeatable: true };
+  /**
+   * Posts up to 1000 events. Each stands alone: the others are stored if one is refused.
+   *
+   * Rejects with `BatchRefused` if an event was refused. With `partial` the answer has the results of all events instead:
+   * in the place of a refused one is its error. Rejects with `InvalidRequest` if no event was valid.
+   */
+  postBatch(events: NewEvent[], options?: { partial?: false }): Promise<AcceptedEvent[]>;
+  postBatch(events: NewEvent[], options: { partial: boolean }): Promise<BatchResult[]>;
+  async postBatch(events: NewEvent[], options: { partial?: boolean } = {}): Promise<BatchResult[]> {
+    const request = { body: { events: events.map(keyed) }, repeatable: true };
     const answer = await this.call<{ events: (AcceptedEvent | { error: Problem })[] }>(
-      "POST", "/v1/events/batch", {}, options,
+      "POST", "/v1/events/batch", {}, request,
     );
-    return answer.events.map((item) => ("error" in item ? refusal(item.error.status ?? 422, item.error) : item));
+    const results = answer.events.map((item) =>
+      "error" in item ? refusal(item.error.status ?? 422, item.error) : item,
+    );
+    const refused = new Map<number, ApiError>();
+    results.forEach((result, index) => {
+      if (result instanceof ApiError) refused.set(index, result);
+    });
+    if (refused.size > 0 && options.partial !== true) throw new BatchRefused(results, refused);
+    return results;
   }
 
   list(filter: EventFilter = {}): Pages<Event> {
@@ -186,7 +200,7 @@ class Destinations extends Resource {
     return this.call("POST", "/v1/destinations", {}, once(destination));
   }
 
-  list(filter: { tenant?: string } = {}): Pages<Destination> {
+  list(filter: DestinationFilter = {}): Pages<Destination> {
     return this.pages("GET", "/v1/destinations", filter);
   }
 
@@ -209,7 +223,7 @@ class Destinations extends Resource {
   put(
     tenant: string,
     name: string,
-    settings: DestinationChanges,
+    settings: DestinationReplacement | DestinationChanges,
     options: { ifMatch?: string; onlyCreate?: boolean } = {},
   ): Promise<Destination> {
     const headers = { ...ifMatch(options), ...(options.onlyCreate ? { "if-none-match": "*" } : {}) };
@@ -232,7 +246,7 @@ class Destinations extends Resource {
   }
 
   /** How the attempts of the last time went; by default of the last hour. */
-  health(id: string, query: { window?: "1h" | "24h" | "7d" } = {}): Promise<DestinationHealth> {
+  health(id: string, query: HealthQuery = {}): Promise<DestinationHealth> {
     return this.call("GET", "/v1/destinations/{id}/health", { id }, { query });
   }
 
@@ -247,10 +261,7 @@ class Destinations extends Resource {
   }
 
   /** What other limits would do to the backlog. Nothing is changed. */
-  preview(
-    id: string,
-    limits: { rate_limits?: RateLimit[]; min_interval_ms?: number | null; max_in_flight?: number } = {},
-  ): Promise<Preview> {
+  preview(id: string, limits: PreviewRequest = {}): Promise<Preview> {
     return this.call("POST", "/v1/destinations/{id}/preview", { id }, { body: limits, repeatable: true });
   }
 
@@ -284,15 +295,20 @@ class Destinations extends Resource {
    * Makes a new secret. The previous one signs too for `overlap_s`, by default a day. Meanwhile another rotation needs
    * `force`, and ends the overlap.
    */
-  rotateSecret(id: string, rotation: { overlap_s?: number; secret?: string; force?: boolean } = {}): Promise<Secret> {
+  rotateSecret(id: string, rotation: SecretRotation = {}): Promise<Secret> {
     return this.call("POST", "/v1/destinations/{id}/rotate-secret", { id }, once(rotation));
   }
 }
 
 class Deliveries extends Resource {
   list(filter: DeliveryFilter = {}): Pages<Delivery> {
-    const { state, ...rest } = filter;
-    return this.pages("GET", "/v1/deliveries", Array.isArray(state) ? { ...rest, state: state.join(",") } : filter);
+    return this.pages("GET", "/v1/deliveries", filter);
+  }
+
+  /** How many deliveries match. */
+  async count(filter: Omit<DeliveryFilter, "order"> = {}): Promise<ListCount> {
+    const query = { ...filter, count: true, limit: 1 };
+    return (await this.call<{ count: ListCount }>("GET", "/v1/deliveries", {}, { query })).count;
   }
 
   /** What failed, by destination, state and error, the largest group first. */

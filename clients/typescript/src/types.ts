@@ -14,7 +14,6 @@ type Filter<Name extends keyof operations> = operations[Name] extends { paramete
   ? Omit<NonNullable<Query>, "limit" | "cursor">
   : never;
 
-/** What a request may leave out where its schema has a default. */
 export type Period = Schemas["Period"];
 export type Role = Schemas["Role"];
 export type DeliveryState = Schemas["DeliveryState"];
@@ -63,13 +62,16 @@ export type EventFilter = Filter<"list_events">;
 
 export type WaitsFor = Schemas["WaitsFor"];
 export type Delivery = Schemas["Delivery"];
-export type DeliveryDetail = Schemas["DeliveryDetail"];
+export type DeliveryDetail = Omit<Schemas["DeliveryDetail"], "attempts"> & { attempts: Attempt[] };
 export type DeliveryFilter = Omit<Filter<"list_deliveries">, "state" | "count"> & {
   state?: DeliveryState | DeliveryState[];
 };
+/** `response_headers` are names and values. */
 export type Attempt = Omit<Schemas["Attempt"], "response_headers"> & { response_headers: [string, string][] };
 export type DeliveryGroup = Schemas["DeliveryGroup"];
 export type DeliveryGroups = Schemas["DeliveryGroups"];
+/** How many rows a list has. `capped`: there are more than `value`. */
+export type ListCount = Schemas["ListCount"];
 export type GroupFilter = Filter<"group_deliveries">;
 
 /** A request as it was received, and the secret or the destination to verify it with. */

@@ -61,7 +61,8 @@ impl Examples {
         if let Some(example) = VALUES["requests"].get(&name) {
             return example.clone();
         }
-        let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let mut all = self.answer(schema, 0);
         if let Value::Object(fields) = &mut all {
             fields.retain(|field, _| required.contains(&field.as_str()));

@@ -187,7 +187,15 @@ async fn each_event_of_a_batch_is_handled_independently() {
             None => format!("{} {}", event["type"], event["duplicate"]),
         })
         .collect();
-    let expected = ["\"a\" false", "422 \"/type\"", "\"a\" true", "422 \"/idempotency_key\"", "422 \"/destinations/0\"", "422 \"\"", "\"d\" false"];
+    let expected = [
+        "\"a\" false",
+        "422 \"/type\"",
+        "\"a\" true",
+        "422 \"/idempotency_key\"",
+        "422 \"/destinations/0\"",
+        "422 \"\"",
+        "\"d\" false",
+    ];
     assert_eq!(shapes, expected);
     assert_eq!(server.count("/v1/events").await, 2);
     assert_eq!(server.queue.woken().len(), 1, "one wake for one destination");

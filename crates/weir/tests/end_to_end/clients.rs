@@ -54,7 +54,11 @@ async fn the_python_client_passes_its_tests_and_mypy() {
         command
     };
     run(program().args(["-m", "mypy", "--cache-dir=/dev/null"])).await;
+    // The client without `async` is made from the one with it.
+    run(program().args(["unasync.py", "--check"])).await;
+    run(program().arg("tests/test_webhooks.py").env("PYTHONPATH", "src")).await;
     tested(program().arg("tests/test_against_weir.py").env("PYTHONPATH", "src")).await;
+    tested(program().arg("tests/test_async.py").env("PYTHONPATH", "src")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +69,7 @@ async fn the_typescript_client_compiles_and_passes_its_tests() {
     // The compiled files are ES modules, which Node knows by this file.
     std::fs::write(folder.path().join("package.json"), r#"{"type": "module"}"#).unwrap();
     let mut tests = Command::new(std::env::var("WEIR_TEST_NODE").unwrap_or_else(|_| "node".to_owned()));
-    tests.current_dir(&client).args(["--test", "test/against-weir.test.mjs"]);
+    tests.current_dir(&client).args(["--test", "test/against-weir.test.mjs", "test/webhooks.test.mjs"]);
     tested(tests.env("WEIR_CLIENT", folder.path().join("index.js"))).await;
 }
 
@@ -82,6 +86,33 @@ async fn the_clients_have_every_route_of_the_api_and_no_other() {
         let source = std::fs::read_to_string(client(language).join(file)).unwrap();
         assert_eq!(called(&source), expected, "{language}");
     }
+}
+
+/// A filter that a client does not take would be unknown to its users. The TypeScript client has the types of the
+/// document's own parameters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_python_client_takes_every_parameter_of_the_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = App::start(folder.path()).await;
+    let document = app.get("/openapi.json").await;
+    let mut expected = BTreeSet::new();
+    for (path, item) in
+        document["paths"].as_object().expect("paths").iter().filter(|(path, _)| path.starts_with("/v1/"))
+    {
+        for (method, operation) in item.as_object().expect("operations") {
+            let route = format!("{} {path}", method.to_uppercase());
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let names = parameters.filter(|one| one["in"] == "query").filter_map(|one| one["name"].as_str());
+            expected.extend(names.map(|name| format!("{route}: {name}")));
+        }
+    }
+    expected.retain(|parameter| LEFT_OUT.iter().all(|(route, _)| !parameter.starts_with(route)));
+    let mut asked = Command::new(provided("WEIR_TEST_CLIENT_PYTHON"));
+    asked.current_dir(client("python")).args(["-B", "tests/parameters.py"]).env("PYTHONPATH", "src");
+    let output = asked.output().await.expect("Python starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.lines().map(str::to_owned).collect::<BTreeSet<_>>(), expected);
 }
 
 /// The routes of the document that belong to the API, such as `GET /v1/events/{id}`.

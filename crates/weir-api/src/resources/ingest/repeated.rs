@@ -18,8 +18,7 @@ pub(super) fn is_same(stored: &Event, again: &Event) -> bool {
 
 /// The refusal of an event that is not the stored one.
 pub(super) fn another_event() -> Problem {
-    let detail =
-        "belongs to another request: use a new key for each event, or repeat the first one unchanged";
+    let detail = "belongs to another request: use a new key for each event, or repeat the first one unchanged";
     Problem::invalid_field("/idempotency_key", detail)
 }
 
