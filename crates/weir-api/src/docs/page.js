@@ -101,13 +101,13 @@
       make('h3', {}, make('span', { class: 'method' }, method.toUpperCase()), ' ', make('code', {}, path)),
       make('p', {}, make('strong', {}, item.summary || '')), ...paragraphs(item.description));
     const required = [...(item.parameters || [])].sort((one, other) => Boolean(other.required) - Boolean(one.required));
-    if (required.length) section.append(table('Parameters', ['Name', 'In', 'Type', ''], required.map((one) =>
+    if (required.length) section.append(table('Parameters', ['Name', 'In', 'Type', 'Description'], required.map((one) =>
       [named(one.name, one.required), [one.in], type(one.schema), [...words(one.description), ...bounds(one.schema || {})]])));
     const body = item.requestBody && Object.values(item.requestBody.content)[0];
     if (body) {
       section.append(make('h4', {}, 'Body: ', ...type(body.schema)));
       const rows = fieldRows(target(body.schema) || {});
-      if (rows.length) section.append(make('details', {}, make('summary', {}, `Fields of the body (${rows.length})`), table('', ['Name', 'Type', ''], rows)));
+      if (rows.length) section.append(make('details', {}, make('summary', {}, `Fields of the body (${rows.length})`), table('Fields', ['Name', 'Type', 'Description'], rows)));
     }
     section.append(make('h4', {}, 'Request'), sample(curl(path, method, item, body)));
     const examples = [];
@@ -173,7 +173,7 @@
     for (const [title, schema] of Object.entries(schemas)) {
       const rows = fieldRows(schema);
       const section = make('section', { id: 'schema-' + slug(title) }, make('h3', {}, title), ...paragraphs(schema.description));
-      section.append(rows.length ? table('Fields', ['Name', 'Type', ''], rows) : make('p', {}, ...type(schema), ...bounds(schema)));
+      section.append(rows.length ? table('Fields', ['Name', 'Type', 'Description'], rows) : make('p', {}, ...type(schema), ...bounds(schema)));
       if (schema['x-weir-rules']) {
         section.append(make('details', {}, make('summary', {}, 'Rules between fields, as JSON Schema'), sample(shown(schema['x-weir-rules']))));
       }

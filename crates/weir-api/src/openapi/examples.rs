@@ -19,12 +19,12 @@ pub(super) fn add(document: &mut Value) {
     let examples = Examples(document.clone());
     let items = document["paths"].as_object_mut().into_iter().flatten();
     for (_, operation) in items.flat_map(|(_, item)| item.as_object_mut().into_iter().flatten()) {
-        for (kind, content) in contents(&mut operation["requestBody"]) {
+        for (kind, content) in operation.get_mut("requestBody").into_iter().flat_map(contents) {
             examples.give(content, kind, true);
         }
-        let responses = operation["responses"].as_object_mut().into_iter().flatten();
-        for (_, response) in responses {
-            contents(response).for_each(|(kind, content)| examples.give(content, kind, false));
+        let responses = operation.get_mut("responses").and_then(Value::as_object_mut).into_iter().flatten();
+        for (kind, content) in responses.flat_map(|(_, response)| contents(response)) {
+            examples.give(content, kind, false);
         }
     }
 }
