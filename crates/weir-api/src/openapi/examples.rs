@@ -116,12 +116,15 @@ impl Examples {
         }
         match schema["type"].as_str() {
             Some("object") => {
+                let required = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
                 let properties = schema["properties"].as_object().into_iter().flatten();
                 let of_field = |(field, property): (&String, &Value)| {
                     let value = values.get(field).cloned().unwrap_or_else(|| self.answer(property, depth + 1));
-                    (field.clone(), value)
+                    // A field that may be absent is absent rather than null.
+                    let is_shown = !value.is_null() || required.iter().any(|name| name == field);
+                    is_shown.then(|| (field.clone(), value))
                 };
-                properties.map(of_field).collect::<Map<_, _>>().into()
+                properties.filter_map(of_field).collect::<Map<_, _>>().into()
             }
             Some("array") => json!([self.answer(&schema["items"], depth + 1)]),
             Some("string") => match schema["format"].as_str() {

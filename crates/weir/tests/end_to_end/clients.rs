@@ -24,6 +24,73 @@ const LEFT_OUT: [(&str, &str); 3] = [
     ("DELETE /v1/session", "sessions are for browsers; a program sends its key"),
 ];
 
+/// The types that users of both clients import. Their names stay, however the types are made.
+const TYPES: [&str; 49] = [
+    "AcceptedEvent",
+    "Activity",
+    "Alerts",
+    "ApiKey",
+    "Attempt",
+    "Audit",
+    "Backend",
+    "Backlog",
+    "Binding",
+    "Body",
+    "Breaker",
+    "CreatedApiKey",
+    "CreatedDestination",
+    "Delivery",
+    "DeliveryDetail",
+    "DeliveryGroup",
+    "DeliveryGroups",
+    "DeliveryState",
+    "Destination",
+    "DestinationChanges",
+    "DestinationHealth",
+    "DestinationHistory",
+    "Estimate",
+    "Event",
+    "EventDetail",
+    "HistoryBucket",
+    "LimitAudit",
+    "Me",
+    "NewDestination",
+    "NewEvent",
+    "NewKey",
+    "OverviewRow",
+    "Period",
+    "Preview",
+    "Process",
+    "PurgeFilter",
+    "RateLimit",
+    "RefusedWithinLimit",
+    "Replay",
+    "ReplayFilter",
+    "Retry",
+    "Role",
+    "Secret",
+    "Signature",
+    "SignatureFormat",
+    "Status",
+    "Verified",
+    "WaitsFor",
+    "Window",
+];
+/// More types of the Python client.
+const TYPES_OF_PYTHON: [&str; 8] = [
+    "ActivitySubject",
+    "HealthAttempts",
+    "HealthLatency",
+    "LimitChange",
+    "MaxWindow",
+    "MinIntervalAudit",
+    "OverviewDestination",
+    "Percentiles",
+];
+/// More types of the TypeScript client.
+const TYPES_OF_TYPESCRIPT: [&str; 7] =
+    ["ActivityFilter", "DeliveryFilter", "EventFilter", "GroupFilter", "HistoryQuery", "Range", "ReceivedRequest"];
+
 fn client(language: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients").join(language)
 }
@@ -54,6 +121,8 @@ async fn the_python_client_passes_its_tests_and_mypy() {
         command
     };
     run(program().args(["-m", "mypy", "--cache-dir=/dev/null"])).await;
+    let names = [&TYPES[..], &TYPES_OF_PYTHON].concat().join(", ");
+    run(program().args(["-c", &format!("from weir_client import {names}")]).env("PYTHONPATH", "src")).await;
     // The client without `async` is made from the one with it.
     run(program().args(["unasync.py", "--check"])).await;
     run(program().arg("tests/test_webhooks.py").env("PYTHONPATH", "src")).await;
@@ -68,6 +137,12 @@ async fn the_typescript_client_compiles_and_passes_its_tests() {
     run(compile.current_dir(&client).arg("--outDir").arg(folder.path())).await;
     // The compiled files are ES modules, which Node knows by this file.
     std::fs::write(folder.path().join("package.json"), r#"{"type": "module"}"#).unwrap();
+    let names = [&TYPES[..], &TYPES_OF_TYPESCRIPT].concat().join(", ");
+    let user = format!("import type {{ {names} }} from \"./index.js\";\nexport type All = [{names}];\n");
+    std::fs::write(folder.path().join("user.ts"), user).unwrap();
+    let mut compile = Command::new(provided("WEIR_TEST_TSC"));
+    compile.args(["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--types", "", "user.ts"]);
+    run(compile.current_dir(folder.path())).await;
     let mut tests = Command::new(std::env::var("WEIR_TEST_NODE").unwrap_or_else(|_| "node".to_owned()));
     tests.current_dir(&client).args(["--test", "test/against-weir.test.mjs", "test/webhooks.test.mjs"]);
     tested(tests.env("WEIR_CLIENT", folder.path().join("index.js"))).await;
