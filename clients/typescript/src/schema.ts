@@ -711,6 +711,8 @@ export interface components {
          * @example billing service
          */
         Actor: string;
+        /** @enum {string} */
+        ActorKind: "key" | "setting" | "anonymous" | "system";
         /** @description The thresholds above which a destination raises alerts; `null` disables a threshold. */
         Alerts: {
             /**
@@ -826,6 +828,8 @@ export interface components {
          * @example timeout
          */
         AttemptError: string;
+        /** @enum {string} */
+        AttemptOutcome: "delivered" | "retryable" | "rejected" | "unknown";
         /** @description The audit of a destination's recorded send starts. */
         Audit: {
             delivery_latency_ms: components["schemas"]["Latency"];
@@ -1050,6 +1054,8 @@ export interface components {
              */
             pause_after_s?: number | null;
         };
+        /** @enum {string} */
+        BreakerState: "closed" | "open" | "half_open";
         /** @description What the overview shows of a destination. */
         BriefDestination: {
             breaker_reason: string | null;
@@ -1205,6 +1211,8 @@ export interface components {
         DeliveryList: components["schemas"]["List_Delivery"] & {
             count?: components["schemas"]["ListCount"] | null;
         };
+        /** @enum {string} */
+        DeliveryState: "pending" | "delivering" | "retrying" | "delivered" | "failed" | "dead" | "cancelled" | "superseded" | "expired";
         /**
          * @description States of deliveries, separated by commas.
          * @example dead,failed
@@ -2219,6 +2227,10 @@ export interface components {
         ReceivedHeaders: {
             [key: string]: string;
         };
+        /** @enum {string} */
+        RefusalCause: "jitter" | "spacing" | "lower_limit";
+        /** @enum {string} */
+        RefusalSetting: "margin_ms" | "min_interval_ms" | "limit";
         /**
          * @description The receiver refuses sends (429, or 503 or 403 with `Retry-After` or a used-up quota) although they keep the limits
          *     by Weir's clock.
@@ -2328,6 +2340,8 @@ export interface components {
             tenant?: components["schemas"]["Tenant"] | null;
             to?: components["schemas"]["Time"] | null;
         };
+        /** @enum {string} */
+        ReplayState: "running" | "completed" | "cancelled";
         /**
          * @description The state of an ended delivery that can be sent again.
          * @example dead
@@ -2610,6 +2624,8 @@ export interface components {
          * @example x-timestamp
          */
         TimestampHeader: string;
+        /** @enum {string} */
+        UndeliveredState: "dead" | "failed";
         /** @description A send whose outcome was not recorded. */
         UnknownSend: {
             delivery_id: components["schemas"]["DeliveryId"];
@@ -2684,22 +2700,6 @@ export interface components {
             /** Format: date-time */
             start: string;
         };
-        /** @enum {string} */
-        ActorKind: "key" | "setting" | "anonymous" | "system";
-        /** @enum {string} */
-        AttemptOutcome: "delivered" | "retryable" | "rejected" | "unknown";
-        /** @enum {string} */
-        BreakerState: "closed" | "open" | "half_open";
-        /** @enum {string} */
-        DeliveryState: "pending" | "delivering" | "retrying" | "delivered" | "failed" | "dead" | "cancelled" | "superseded" | "expired";
-        /** @enum {string} */
-        RefusalCause: "jitter" | "spacing" | "lower_limit";
-        /** @enum {string} */
-        RefusalSetting: "margin_ms" | "min_interval_ms" | "limit";
-        /** @enum {string} */
-        ReplayState: "running" | "completed" | "cancelled";
-        /** @enum {string} */
-        UndeliveredState: "dead" | "failed";
     };
     responses: never;
     parameters: never;

@@ -201,14 +201,14 @@ mod tests {
 
     #[test]
     fn answers_have_their_null_fields_and_requests_may_leave_them_out() {
-        let null = json!({"type": ["string", "null"]});
+        let nullable = json!({"type": ["string", "null"]});
         let mut document = json!({
             "paths": {"/a": {"post": {
                 "requestBody": reference("Asked"), "responses": {"200": reference("List_Answer")},
             }}},
             "components": {"schemas": {
-                "Asked": {"properties": {"a": null}},
-                "Answer": {"allOf": [reference("Part"), {"properties": {"b": null}, "required": ["a"]}]},
+                "Asked": {"properties": {"a": nullable}},
+                "Answer": {"allOf": [reference("Part"), {"properties": {"b": nullable}, "required": ["a"]}]},
                 "Part": {"properties": {"c": {"oneOf": [reference("Word"), {"type": "null"}]}}},
                 "List_Answer": {"properties": {"data": {"type": "array", "items": {"type": "object"}}}},
                 "Word": {"type": "string", "pattern": "^(one|two-2)$"},
