@@ -63,8 +63,12 @@
       ({ field, value, required: (part.required || []).includes(field) })) : fields(part)));
     return all.sort((one, other) => other.required - one.required);
   };
-  const fieldRows = (schema) => fields(schema).map(({ field, value, required }) =>
-    [named(field, required), type(value), [...words(said(value)), ...bounds(value)]]);
+  // What a field says, or else the text to which it refers.
+  const fieldRows = (schema) => fields(schema).map(({ field, value, required }) => {
+    const text = target(value);
+    const own = said(value) || (text && !text.properties && !text.allOf && text.description);
+    return [named(field, required), type(value), [...words(own), ...bounds(value), ...(text !== value && text?.enum ? bounds({ enum: text.enum }) : [])]];
+  });
 
   const sample = (text) => {
     const button = make('button', { type: 'button' }, 'Copy');
@@ -137,6 +141,8 @@
       section.hidden = !wanted.every((word) => section.searched.includes(word));
       found += section.hidden ? 0 : 1;
     }
+    document.getElementById('introduction').hidden = wanted.length > 0;
+    for (const part of main.querySelectorAll('.part')) part.hidden = !part.querySelector('section:not([hidden])');
     for (const link of contents.querySelectorAll('li')) {
       const section = document.getElementById(link.firstChild.getAttribute('href').slice(1));
       link.hidden = Boolean(section && section.hidden);
@@ -147,29 +153,34 @@
 
   const render = (api) => {
     schemas = api.components.schemas;
-    document.getElementById('state').replaceWith(...paragraphs(api.info.description),
-      make('p', {}, `Version ${api.info.version} · `, make('a', { href: 'openapi.json' }, 'openapi.json')));
+    document.getElementById('state').replaceWith(make('div', { id: 'introduction' }, ...paragraphs(api.info.description),
+      make('p', {}, `Version ${api.info.version} · `, make('a', { href: 'openapi.json' }, 'openapi.json'))));
+    const begin = (title, description) => {
+      const part = make('div', { class: 'part' }, make('h2', { id: slug(title) }, title), ...paragraphs(description));
+      main.append(part);
+      return part;
+    };
     for (const tag of api.tags) {
-      main.append(make('h2', { id: slug(tag.name) }, tag.name), ...paragraphs(tag.description));
+      const part = begin(tag.name, tag.description);
       const entries = [];
       for (const [path, item] of Object.entries(api.paths)) {
         for (const [method, one] of Object.entries(item)) {
           if (!(one.tags || []).includes(tag.name)) continue;
-          main.append(operation(path, method, one));
+          part.append(operation(path, method, one));
           entries.push([`${method.toUpperCase()} ${path}`, slug(`${method}-${path}`)]);
         }
       }
       group(tag.name, slug(tag.name), entries);
     }
-    main.append(make('h2', { id: 'problems' }, 'problems'));
+    const problemPart = begin('problems', 'Why a request is refused. The `type` of a problem links here.');
     const problems = Object.entries(api.components.responses);
     for (const [title, response] of problems) {
       const example = Object.values(response.content || {})[0]?.example;
-      main.append(make('section', { id: 'problem-' + kebab(title) }, make('h3', {}, title), make('p', {}, response.description),
+      problemPart.append(make('section', { id: 'problem-' + kebab(title) }, make('h3', {}, title), make('p', {}, response.description),
         example ? sample(shown(example)) : null));
     }
     group('problems', 'problems', problems.map(([title]) => [title, 'problem-' + kebab(title)]));
-    main.append(make('h2', { id: 'schemas' }, 'schemas'));
+    const schemaPart = begin('schemas', '');
     for (const [title, schema] of Object.entries(schemas)) {
       const rows = fieldRows(schema);
       const section = make('section', { id: 'schema-' + slug(title) }, make('h3', {}, title), ...paragraphs(schema.description));
@@ -177,7 +188,7 @@
       if (schema['x-weir-rules']) {
         section.append(make('details', {}, make('summary', {}, 'Rules between fields, as JSON Schema'), sample(shown(schema['x-weir-rules']))));
       }
-      main.append(section);
+      schemaPart.append(section);
     }
     group('schemas', 'schemas', Object.keys(schemas).map((title) => [title, 'schema-' + slug(title)]));
     for (const section of main.querySelectorAll('section')) section.searched = section.textContent.toLowerCase();
