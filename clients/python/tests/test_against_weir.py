@@ -89,8 +89,9 @@ class AgainstWeir(unittest.TestCase):
             self.weir.destinations.edit(id, {"paused": False}, if_match=version)
         self.assertIsNone(self.weir.destinations.release(id)["held_until"])
         self.assertNotEqual(self.weir.destinations.rotate_secret(id)["secret"], created["secret"])
-        filtered = self.weir.destinations.list(tenant="edits", url="/client", state="paused", q=id)
+        filtered = self.weir.destinations.list(tenant="edits", url=RECEIVER, state="paused", q="/CLIENT")
         self.assertEqual([one["id"] for one in filtered], [id])
+        self.assertEqual(list(self.weir.destinations.list(tenant="edits", name="another")), [])
         self.weir.destinations.delete(id)
         with self.assertRaises(NotFound):
             self.weir.destinations.get(id)

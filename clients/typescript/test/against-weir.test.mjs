@@ -59,7 +59,7 @@ test("a destination is created, edited and deleted", async () => {
   await assert.rejects(weir.destinations.edit(id, { paused: false }, { ifMatch: version }), PreconditionFailed);
   assert.equal((await weir.destinations.release(id)).held_until, null);
   assert.notEqual((await weir.destinations.rotateSecret(id)).secret, secret);
-  const filter = { tenant: "edits", url: "/client", state: "paused", q: id };
+  const filter = { tenant: "edits", url: receiver, state: "paused", q: "/CLIENT" };
   assert.deepEqual((await all(weir.destinations.list(filter))).map((one) => one.id), [id]);
   await weir.destinations.delete(id);
   await assert.rejects(weir.destinations.get(id), NotFound);

@@ -241,7 +241,7 @@ class Destinations(_Resource):
         state: Literal["active", "paused", "held", "breaker"] | None = None,
         q: str | None = None,
     ) -> AsyncPages[Destination]:
-        """`name` and `url` find a part of either; `q` finds a part of name, URL or id."""
+        """`name` and `url` are the whole name or URL; `q` is a part of either, in upper or lower case."""
         query = {"tenant": tenant, "name": name, "url": url, "state": state, "q": q}
         return self._pages("GET", "/v1/destinations", query)
 
