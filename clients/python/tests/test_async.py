@@ -9,7 +9,6 @@ import unittest
 import unittest.mock
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
 
 from weir_client import AsyncWeir, ConnectionFailed, NotFound, Unavailable, Weir
 
@@ -86,9 +85,13 @@ class AgainstWeir(unittest.IsolatedAsyncioTestCase):
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
         waits: list[float] = []
+        yield_once = asyncio.sleep
 
-        async def sleep(seconds: float, *_: Any) -> None:
-            waits.append(seconds)
+        async def sleep(seconds: float) -> None:
+            # Libraries sleep for no time to let other tasks run.
+            if seconds:
+                waits.append(seconds)
+            await yield_once(0)
 
         with unittest.mock.patch("weir_client.async_transport.asyncio.sleep", sleep):
             async with AsyncWeir(f"http://127.0.0.1:{server.server_port}", retries=1, timeout=5) as weir:
