@@ -1,4 +1,4 @@
-//! Automation that needs an `if`: `cargo xtask test`, `prove`, `lint`, `ci`, `dev`, `bench`, `load`.
+//! Automation that needs an `if`: `cargo xtask test`, `prove`, `lint`, `ci`, `dev`, `bench`, `load`, `client-types`.
 //!
 //! Each command is a list of steps, and each step is one run of cargo or of a program that cargo has built. The first step that fails ends the list, and its
 //! heading names it. The servers of the tests are started before the first step and stopped after the last.
@@ -62,6 +62,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Make the types of both clients again, from the OpenAPI document.
+    ClientTypes,
     /// Check Weir's guarantees under load: play all scenarios, or the named ones, and judge the received requests.
     Load {
         /// Run one process per role, over private PostgreSQL and Redis servers, instead of a single process.
@@ -103,6 +105,10 @@ fn run(command: Command) -> anyhow::Result<()> {
             run(Command::Prove)
         }
         Command::Dev => dev::run(),
+        Command::ClientTypes => {
+            let generators = Servers::client_types(servers::given)?;
+            step::run_all(&[make_client_types()], generators.env())
+        }
         Command::Bench { arguments } => {
             let programs = Servers::programs(servers::given)?;
             step::run_all(&bench_steps(&arguments), programs.env())
@@ -213,6 +219,13 @@ fn bench_steps(arguments: &[String]) -> Vec<Step> {
 
 fn load_steps(set_up: &str, arguments: &[String]) -> Vec<Step> {
     vec![build_for_load(), prove_under_load(set_up, arguments)]
+}
+
+/// The test that compares the types with the document writes them instead.
+fn make_client_types() -> Step {
+    let test =
+        ["test", "--package", "weir-api", "--test", "api", "the_types_of_the_clients_are_made_from_the_document"];
+    Step::new("Make the types of the clients", &test).with_env("RENEW_CLIENT_TYPES", "1")
 }
 
 fn build_for_load() -> Step {

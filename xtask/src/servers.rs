@@ -67,6 +67,15 @@ impl Servers {
         Ok(servers)
     }
 
+    /// The generators of the clients' types.
+    pub(crate) fn client_types(given: Given) -> anyhow::Result<Self> {
+        let mut servers = Self::none(given);
+        for (variable, find) in tools::CLIENT_TYPES {
+            servers.name(variable, || utf8(&find()?))?;
+        }
+        Ok(servers)
+    }
+
     /// The servers of a Weir of several processes.
     pub(crate) fn for_weir(given: Given) -> anyhow::Result<Self> {
         let mut servers = Self::none(given);

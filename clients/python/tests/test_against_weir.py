@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from weir_client import (
+    BatchRefused,
     Conflict,
     ConnectionFailed,
     FieldError,
@@ -88,7 +89,9 @@ class AgainstWeir(unittest.TestCase):
             self.weir.destinations.edit(id, {"paused": False}, if_match=version)
         self.assertIsNone(self.weir.destinations.release(id)["held_until"])
         self.assertNotEqual(self.weir.destinations.rotate_secret(id)["secret"], created["secret"])
-        self.assertEqual([one["id"] for one in self.weir.destinations.list(tenant="edits")], [id])
+        filtered = self.weir.destinations.list(tenant="edits", url=RECEIVER, state="paused", q="/CLIENT")
+        self.assertEqual([one["id"] for one in filtered], [id])
+        self.assertEqual(list(self.weir.destinations.list(tenant="edits", name="another")), [])
         self.weir.destinations.delete(id)
         with self.assertRaises(NotFound):
             self.weir.destinations.get(id)
@@ -102,8 +105,12 @@ class AgainstWeir(unittest.TestCase):
         id = self.weir.destinations.create({"url": RECEIVER, "tenant": "sent"})["id"]
         event = self.weir.events.post("video.created", {"id": 7}, tenant="sent", idempotency_key="python-7")
         self.assertEqual((event["deliveries"], event["duplicate"]), (1, False))
-        again = self.weir.events.post("video.created", {"id": 8}, tenant="sent", idempotency_key="python-7")
+        again = self.weir.events.post("video.created", {"id": 7}, tenant="sent", idempotency_key="python-7")
         self.assertEqual((again["id"], again["duplicate"]), (event["id"], True))
+        with self.assertRaises(InvalidRequest):
+            self.weir.events.post("video.created", {"id": 8}, tenant="sent", idempotency_key="python-7")
+        found = list(self.weir.events.list(tenant="sent", idempotency_key="python-7", order="oldest"))
+        self.assertEqual([one["id"] for one in found], [event["id"]])
         self.assertEqual(self.weir.events.get(event["id"])["data"], {"id": 7})
 
         test = self.weir.destinations.test(id)
@@ -120,13 +127,23 @@ class AgainstWeir(unittest.TestCase):
 
     def test_what_waits_is_retried_cancelled_and_purged(self) -> None:
         id = self.weir.destinations.create({"url": RECEIVER, "tenant": "waits", "paused": True})["id"]
-        results = self.weir.events.post_batch(
-            [{"type": "a", "data": 1, "tenant": "waits"}, {"type": "b b"}, {"type": "a", "data": 2, "tenant": "waits"}]
-        )
-        refused = results[1]
+        with self.assertRaises(BatchRefused) as raised:
+            self.weir.events.post_batch(
+                [
+                    {"type": "a", "data": 1, "tenant": "waits"},
+                    {"type": "b b", "data": 1},
+                    {"type": "a", "data": 2, "tenant": "waits"},
+                ]
+            )
+        refused = raised.exception.refused[1]
         assert isinstance(refused, InvalidRequest)
-        self.assertIn("/data", [error.pointer for error in refused.errors])
+        self.assertEqual([error.pointer for error in refused.errors], ["/type"])
+        self.assertTrue(str(raised.exception).startswith("1 of 3 events were refused: event 1: 422: /type "))
+        self.assertEqual(raised.exception.results[0]["type"], "a")
+        results = self.weir.events.post_batch([{"type": "b b", "data": 1}, {"type": "c", "data": 1}], partial=True)
+        self.assertEqual([isinstance(result, InvalidRequest) for result in results], [True, False])
         first, second = self.weir.deliveries.list(destination=id)
+        self.assertEqual(self.weir.deliveries.count(destination=id, state=["pending"]), {"value": 2, "capped": False})
         self.assertEqual(self.weir.deliveries.retry(first["id"])["state"], "pending")
         self.assertEqual(self.weir.deliveries.cancel(first["id"])["state"], "cancelled")
         with self.assertRaises(Conflict):
@@ -268,6 +285,15 @@ class Answering(unittest.TestCase):
         with self.assertRaises(Unavailable):
             self.weir.alerts.get()
         self.assertEqual(len(self.requests), 5)
+
+    def test_the_last_refusal_is_told_when_the_connection_fails_after_it(self) -> None:
+        self.answers = [(503, {"retry-after": "1", "x-request-id": "r-1"}), None]
+        with self.assertRaises(ConnectionFailed) as failed:
+            self.weir.destinations.edit("dst_1", {"paused": True})
+        refusal = failed.exception.last_refusal
+        assert isinstance(refusal, Unavailable)
+        self.assertEqual((refusal.status, refusal.retry_after_s, refusal.request_id), (503, 1.0, "r-1"))
+        self.assertIn("; before that, 503: ", str(failed.exception))
 
     def test_an_event_whose_answer_is_lost_is_posted_again_with_the_same_key(self) -> None:
         self.answers = [None, (202, {})]

@@ -1,6 +1,6 @@
 /** The client: one group of methods for each resource of the API. */
 
-import { type ApiError, type Problem, refusal } from "./errors.js";
+import { ApiError, BatchRefused, type Problem, refusal } from "./errors.js";
 import { type Answer, type Method, type Parts, type RequestOptions, Transport } from "./transport.js";
 import type {
   AcceptedEvent,
@@ -20,27 +20,33 @@ import type {
   DiscardFilter,
   Destination,
   DestinationChanges,
+  DestinationFilter,
   DestinationHealth,
   DestinationHistory,
+  DestinationReplacement,
   Event,
   EventDetail,
   EventFilter,
   GroupFilter,
+  HealthQuery,
   HistoryQuery,
+  ListCount,
   Me,
   NewDestination,
   NewEvent,
   NewKey,
+  OverviewFilter,
   OverviewHistory,
   OverviewRow,
   Preview,
+  PreviewRequest,
   PurgeFilter,
   Range,
-  RateLimit,
   ReceivedRequest,
   Replay,
   ReplayFilter,
   Secret,
+  SecretRotation,
   Status,
   Verified,
 } from "./types.js";
@@ -132,22 +138,7 @@ export class Weir extends Resource {
   }
 
   /** Every destination with its backlog, rates and the reason why it is not faster. */
-  overview(
-    filter: {
-      tenant?: string;
-      state?: "active" | "waiting" | "never_drains" | "paused" | "held" | "breaker";
-      q?: string;
-      sort?:
-        | "trouble"
-        | "name"
-        | "backlog"
-        | "oldest_age"
-        | "utilisation"
-        | "arrivals"
-        | "sends"
-        | "drain_eta";
-    } = {},
-  ): Pages<OverviewRow> {
+  overview(filter: OverviewFilter = {}): Pages<OverviewRow> {
     return this.pages("GET", "/v1/overview", filter);
   }
 
@@ -178,13 +169,28 @@ class Events extends Resource {
     return this.call("POST", "/v1/events", {}, { body: keyed(event), repeatable: true });
   }
 
-  /** Posts up to 1000 events. Each stands alone: the answer of a refused one is an error in its place. */
-  async postBatch(events: NewEvent[]): Promise<BatchResult[]> {
-    const options = { body: { events: events.map(keyed) }, repeatable: true };
+  /**
+   * Posts up to 1000 events. Each stands alone: the others are stored if one is refused.
+   *
+   * Rejects with `BatchRefused` if an event was refused. With `partial` the answer has the results of all events instead:
+   * in the place of a refused one is its error. Rejects with `InvalidRequest` if no event was valid.
+   */
+  postBatch(events: NewEvent[], options?: { partial?: false }): Promise<AcceptedEvent[]>;
+  postBatch(events: NewEvent[], options: { partial: boolean }): Promise<BatchResult[]>;
+  async postBatch(events: NewEvent[], options: { partial?: boolean } = {}): Promise<BatchResult[]> {
+    const request = { body: { events: events.map(keyed) }, repeatable: true };
     const answer = await this.call<{ events: (AcceptedEvent | { error: Problem })[] }>(
-      "POST", "/v1/events/batch", {}, options,
+      "POST", "/v1/events/batch", {}, request,
     );
-    return answer.events.map((item) => ("error" in item ? refusal(item.error.status ?? 422, item.error) : item));
+    const results = answer.events.map((item) =>
+      "error" in item ? refusal(item.error.status ?? 422, item.error) : item,
+    );
+    const refused = new Map<number, ApiError>();
+    results.forEach((result, index) => {
+      if (result instanceof ApiError) refused.set(index, result);
+    });
+    if (refused.size > 0 && options.partial !== true) throw new BatchRefused(results, refused);
+    return results;
   }
 
   list(filter: EventFilter = {}): Pages<Event> {
@@ -202,7 +208,7 @@ class Destinations extends Resource {
     return this.call("POST", "/v1/destinations", {}, once(destination));
   }
 
-  list(filter: { tenant?: string } = {}): Pages<Destination> {
+  list(filter: DestinationFilter = {}): Pages<Destination> {
     return this.pages("GET", "/v1/destinations", filter);
   }
 
@@ -225,7 +231,7 @@ class Destinations extends Resource {
   put(
     tenant: string,
     name: string,
-    settings: DestinationChanges,
+    settings: DestinationReplacement | DestinationChanges,
     options: { ifMatch?: string; onlyCreate?: boolean } = {},
   ): Promise<Destination> {
     const headers = { ...ifMatch(options), ...(options.onlyCreate ? { "if-none-match": "*" } : {}) };
@@ -248,7 +254,7 @@ class Destinations extends Resource {
   }
 
   /** How the attempts of the last time went; by default of the last hour. */
-  health(id: string, query: { window?: "1h" | "24h" | "7d" } = {}): Promise<DestinationHealth> {
+  health(id: string, query: HealthQuery = {}): Promise<DestinationHealth> {
     return this.call("GET", "/v1/destinations/{id}/health", { id }, { query });
   }
 
@@ -263,10 +269,7 @@ class Destinations extends Resource {
   }
 
   /** What other limits would do to the backlog. Nothing is changed. */
-  preview(
-    id: string,
-    limits: { rate_limits?: RateLimit[]; min_interval_ms?: number | null; max_in_flight?: number } = {},
-  ): Promise<Preview> {
+  preview(id: string, limits: PreviewRequest = {}): Promise<Preview> {
     return this.call("POST", "/v1/destinations/{id}/preview", { id }, { body: limits, repeatable: true });
   }
 
@@ -300,15 +303,20 @@ class Destinations extends Resource {
    * Makes a new secret. The previous one signs too for `overlap_s`, by default a day. Meanwhile another rotation needs
    * `force`, and ends the overlap.
    */
-  rotateSecret(id: string, rotation: { overlap_s?: number; secret?: string; force?: boolean } = {}): Promise<Secret> {
+  rotateSecret(id: string, rotation: SecretRotation = {}): Promise<Secret> {
     return this.call("POST", "/v1/destinations/{id}/rotate-secret", { id }, once(rotation));
   }
 }
 
 class Deliveries extends Resource {
   list(filter: DeliveryFilter = {}): Pages<Delivery> {
-    const { state, ...rest } = filter;
-    return this.pages("GET", "/v1/deliveries", Array.isArray(state) ? { ...rest, state: state.join(",") } : filter);
+    return this.pages("GET", "/v1/deliveries", filter);
+  }
+
+  /** How many deliveries match. */
+  async count(filter: Omit<DeliveryFilter, "order"> = {}): Promise<ListCount> {
+    const query = { ...filter, count: true, limit: 1 };
+    return (await this.call<{ count: ListCount }>("GET", "/v1/deliveries", {}, { query })).count;
   }
 
   /** What failed, by destination, state and error, the largest group first. */

@@ -1,5 +1,7 @@
 /** The errors of the client: refusals of the server by kind, and requests without an answer. */
 
+import type { AcceptedEvent } from "./types.js";
+
 /** Every error of this package. */
 export class WeirError extends Error {
   constructor(message: string, options?: ErrorOptions) {
@@ -9,7 +11,16 @@ export class WeirError extends Error {
 }
 
 /** No connection, or no answer in time. Whether the request took effect is unknown. */
-export class ConnectionFailed extends WeirError {}
+export class ConnectionFailed extends WeirError {
+  constructor(
+    message: string,
+    options: ErrorOptions,
+    /** The last answer before the connection failed, if the server refused an earlier attempt with 429 or 503. */
+    readonly lastRefusal: ApiError | null = null,
+  ) {
+    super(lastRefusal === null ? message : `${message}; before that, ${lastRefusal.message}`, options);
+  }
+}
 
 /** One error of a request: the JSON pointer of the value, and what is expected. */
 export interface FieldError {
@@ -38,6 +49,8 @@ export class ApiError extends WeirError {
     problem: Problem,
     /** The `x-request-id` of the answer, by which the log of the server names the request. */
     readonly requestId: string | null,
+    /** `Retry-After`, if the answer has it. */
+    readonly retryAfterMs: number | null = null,
   ) {
     const errors = problem.errors ?? [];
     const reasons = errors.map((error) => `${error.pointer} ${error.detail}`.trim()).join("; ");
@@ -64,6 +77,19 @@ export class PreconditionFailed extends ApiError {}
 /** 429 and 503, after all retries: the server cannot take the request now. */
 export class Unavailable extends ApiError {}
 
+/** Events of a batch were refused. The others are stored. */
+export class BatchRefused extends WeirError {
+  constructor(
+    /** The results of all events in their order: an accepted event, or its error. */
+    readonly results: (AcceptedEvent | ApiError)[],
+    /** The errors of the refused events, by the index in the batch. */
+    readonly refused: ReadonlyMap<number, ApiError>,
+  ) {
+    const first = [...refused].slice(0, 3).map(([index, error]) => `event ${index}: ${error.message}`);
+    super(`${refused.size} of ${results.length} events were refused: ${first.join("; ")}`);
+  }
+}
+
 const KINDS: Record<number, typeof ApiError> = {
   400: InvalidRequest,
   401: Unauthorized,
@@ -77,6 +103,11 @@ const KINDS: Record<number, typeof ApiError> = {
   503: Unavailable,
 };
 
-export function refusal(status: number, problem: Problem, requestId: string | null = null): ApiError {
-  return new (KINDS[status] ?? ApiError)(status, problem, requestId);
+export function refusal(
+  status: number,
+  problem: Problem,
+  requestId: string | null = null,
+  retryAfterMs: number | null = null,
+): ApiError {
+  return new (KINDS[status] ?? ApiError)(status, problem, requestId, retryAfterMs);
 }

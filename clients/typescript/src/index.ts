@@ -3,3 +3,4 @@
 export { type BatchResult, Pages, type Options, Weir } from "./client.js";
 export * from "./errors.js";
 export type * from "./types.js";
+export { InvalidWebhook, type VerifyOptions, verifyWebhook } from "./webhooks.js";

@@ -5,7 +5,7 @@
  * answer was lost it is repeated only if that cannot take effect twice: reads, and writes with an idempotency key.
  */
 
-import { ConnectionFailed, type Problem, refusal } from "./errors.js";
+import { type ApiError, ConnectionFailed, type Problem, refusal } from "./errors.js";
 import { parse, stringify } from "./json.js";
 
 export type Method = "GET" | "POST" | "PUT" | "PATCH" | "DELETE";
@@ -58,22 +58,23 @@ export class Transport {
       headers["content-type"] = "application/json";
       request.body = stringify(options.body);
     }
+    let lastRefusal: ApiError | null = null;
     for (let attempt = 0; ; attempt++) {
       const isLast = attempt >= this.connection.retries;
       let pause = 0;
       try {
         const response = await this.once(url, request);
         if (response.ok) return response;
-        pause = retryAfterMs(response.headers);
-        const mayPass = response.status === 429 || response.status === 503;
-        if (!mayPass || isLast || pause > LONGEST_RETRY_AFTER_MS) {
-          throw refusal(response.status, problem(response.body), response.headers.get("x-request-id"));
-        }
+        const { status, headers } = response;
+        const retryAfter = retryAfterMs(headers);
+        lastRefusal = refusal(status, problem(response.body), headers.get("x-request-id"), retryAfter);
+        pause = retryAfter ?? 0;
+        if ((status !== 429 && status !== 503) || isLast || pause > LONGEST_RETRY_AFTER_MS) throw lastRefusal;
       } catch (error) {
         if (!(error instanceof NoAnswer)) throw error;
         const mayRepeat = options.repeatable === true || method === "GET" || !error.mayBeSent;
         if (isLast || !mayRepeat) {
-          throw new ConnectionFailed(`${method} ${url}: ${String(error.cause)}`, { cause: error.cause });
+          throw new ConnectionFailed(`${method} ${url}: ${String(error.cause)}`, { cause: error.cause }, lastRefusal);
         }
       }
       // Without chance, all clients would return together after a pause that the server asks for.
@@ -97,7 +98,7 @@ export class Transport {
     const path = route.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(parts[name] ?? ""));
     const url = new URL(this.connection.url.replace(/\/+$/, "") + path);
     for (const [name, value] of Object.entries(query)) {
-      if (value !== undefined) url.searchParams.set(name, String(value));
+      if (value !== undefined && value !== null) url.searchParams.set(name, String(value));
     }
     return url.href;
   }
@@ -128,7 +129,7 @@ function problem(body: unknown): Problem {
 }
 
 /** `Retry-After` in seconds. Weir sends no dates. */
-function retryAfterMs(headers: Headers): number {
-  const seconds = Number(headers.get("retry-after") ?? "0");
-  return Number.isFinite(seconds) ? Math.max(0, seconds * 1_000) : 0;
+function retryAfterMs(headers: Headers): number | null {
+  const seconds = Number(headers.get("retry-after") ?? Number.NaN);
+  return Number.isFinite(seconds) ? Math.max(0, seconds * 1_000) : null;
 }

@@ -8,7 +8,7 @@ import { test } from "node:test";
 
 const { WEIR_URL: url, WEIR_API_KEY: key, RECEIVER: receiver, WEIR_CLIENT: module } = process.env;
 const {
-  Conflict, ConnectionFailed, InvalidRequest, NotFound, PreconditionFailed, Unauthorized, Unavailable, Weir,
+  BatchRefused, Conflict, ConnectionFailed, InvalidRequest, NotFound, PreconditionFailed, Unauthorized, Unavailable, Weir,
 } = await import(module);
 
 const weir = new Weir({ url, key });
@@ -59,7 +59,8 @@ test("a destination is created, edited and deleted", async () => {
   await assert.rejects(weir.destinations.edit(id, { paused: false }, { ifMatch: version }), PreconditionFailed);
   assert.equal((await weir.destinations.release(id)).held_until, null);
   assert.notEqual((await weir.destinations.rotateSecret(id)).secret, secret);
-  assert.deepEqual((await all(weir.destinations.list({ tenant: "edits" }))).map((one) => one.id), [id]);
+  const filter = { tenant: "edits", url: receiver, state: "paused", q: "/CLIENT" };
+  assert.deepEqual((await all(weir.destinations.list(filter))).map((one) => one.id), [id]);
   await weir.destinations.delete(id);
   await assert.rejects(weir.destinations.get(id), NotFound);
   const named = await weir.destinations.put("named", "a/b", { url: receiver }, { onlyCreate: true });
@@ -74,6 +75,9 @@ test("events are delivered, audited and replayed", async () => {
   assert.deepEqual([first.deliveries, first.duplicate], [1, false]);
   const again = await weir.events.post(event);
   assert.deepEqual([again.id, again.duplicate], [first.id, true]);
+  await assert.rejects(weir.events.post({ ...event, data: { id: 8 } }), InvalidRequest);
+  const found = await all(weir.events.list({ tenant: "sent", idempotency_key: "typescript-7", order: "oldest" }));
+  assert.deepEqual(found.map((one) => one.id), [first.id]);
   assert.deepEqual((await weir.events.get(first.id)).data, { id: 7 });
 
   const delivery = await weir.destinations.test(id);
@@ -112,8 +116,15 @@ test("what waits is retried, cancelled and purged", async () => {
   const tenant = "waits";
   const { id } = await weir.destinations.create({ url: receiver, tenant, paused: true });
   const batch = [{ type: "a", data: 1, tenant }, { type: "b b" }, { type: "a", data: 2, tenant }];
-  const refused = (await weir.events.postBatch(batch))[1];
+  const failed = await weir.events.postBatch(batch).catch((error) => error);
+  assert.ok(failed instanceof BatchRefused && failed.message.startsWith("1 of 3 events were refused: event 1: 422: /"));
+  assert.equal(failed.results[0].type, "a");
+  const refused = failed.refused.get(1);
   assert.ok(refused instanceof InvalidRequest && refused.errors.some((error) => error.pointer === "/data"));
+  const results = await weir.events.postBatch([{ type: "b b" }, { type: "c", data: 1 }], { partial: true });
+  assert.deepEqual(results.map((result) => result instanceof InvalidRequest), [true, false]);
+  const count = await weir.deliveries.count({ destination: id, state: ["pending"] });
+  assert.deepEqual(count, { value: 2, capped: false });
   const [first, second] = await all(weir.deliveries.list({ destination: id }));
   assert.equal((await weir.deliveries.retry(first.id)).state, "pending");
   assert.equal((await weir.deliveries.cancel(first.id)).state, "cancelled");
@@ -239,6 +250,15 @@ test("retries end", async (t) => {
   answers.push({ status: 429, headers: { "retry-after": "3600" } });
   await assert.rejects(client.alerts.get(), Unavailable);
   assert.equal(requests.length, 5);
+});
+
+test("the last refusal is told when the connection fails after it", async (t) => {
+  const headers = { "retry-after": "1", "x-request-id": "r-1" };
+  const { client } = await answering(t, [{ status: 503, headers }, null]);
+  const failed = await client.destinations.edit("dst_1", { paused: true }).catch((error) => error);
+  assert.ok(failed instanceof ConnectionFailed && failed.message.includes("; before that, 503: "));
+  const { status, retryAfterMs, requestId } = failed.lastRefusal;
+  assert.deepEqual([status, retryAfterMs, requestId], [503, 1_000, "r-1"]);
 });
 
 test("an event whose answer is lost is posted again with the same key", async (t) => {

@@ -87,6 +87,7 @@ pub struct Attempt {
     pub signed_at: Option<Timestamp>,
     /// The first 16 headers of the response as `[name, value]`; values are truncated to 256 bytes. Headers that may
     /// hold credentials, such as `set-cookie`, are left out.
+    #[schema(value_type = Vec<Vec<String>>)]
     pub response_headers: Vec<(String, String)>,
     /// The address and port that the request was sent to.
     #[schema(value_type = Option<String>, example = "203.0.113.7:443")]

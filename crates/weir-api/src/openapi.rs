@@ -2,7 +2,11 @@
 //!
 //! Each handler describes itself in its own file. This file collects the descriptions and adds the shared parts: rules
 //! between fields, and the refusals that follow from the shape of a route. A test checks that document and routes
-//! agree.
+//! agree. [`plain`] puts the document into the form that generators of code accept, and [`examples`] adds a request and
+//! an answer to each operation.
+
+mod examples;
+mod plain;
 
 use std::sync::OnceLock;
 
@@ -23,7 +27,7 @@ use utoipa::{
 use crate::{
     auth::access::Access,
     docs,
-    problem::ProblemKind,
+    problem::{Problem, ProblemKind},
     readers::{query::Query, texts},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
@@ -35,6 +39,13 @@ use crate::{
     },
 };
 use weir_api_types as types;
+use weir_core::access::Role;
+
+/// A member of a request's schema: a schema that the request must also match. Generators of code make nothing useful of
+/// rules between fields, and some refuse the whole schema, so the rules stand beside it.
+const RULES: &str = "x-weir-rules";
+/// A member of an operation: the role that the key of a request needs. OpenAPI knows scopes for OAuth only.
+const ROLE: &str = "x-weir-role";
 
 /// Rules between fields, which the derived schemas do not contain, by the name of the schema.
 fn keywords() -> Vec<(&'static str, Value)> {
@@ -58,22 +69,47 @@ pub(crate) fn describe(routes: impl Iterator<Item = (Method, &'static str, Acces
     DOCUMENT.get_or_init(|| document(routes));
 }
 
-/// The document of these routes. `security` is who may use the route; an operation without a route keeps the document's
-/// default, which is the key of an admin.
+/// The document of these routes, with who may use each. An operation without a route keeps the document's default: it
+/// needs a key.
 pub(crate) fn document(routes: impl Iterator<Item = (Method, &'static str, Access)>) -> Bytes {
     let mut document = Api::openapi();
     for (method, path, access) in routes {
         let item = document.paths.paths.get_mut(path);
         if let Some(operation) = item.and_then(|item| operation_of(item, &method)) {
-            operation.security = Some(vec![match access {
-                Access::Open => SecurityRequirement::default(),
-                Access::EveryKey => SecurityRequirement::new(SECURITY_SCHEME, [""; 0]),
-                Access::Role(role) => SecurityRequirement::new(SECURITY_SCHEME, [role.as_str()]),
-            }]);
+            guard(operation, access);
         }
     }
-    let json = document.to_pretty_json();
+    let json = serde_json::to_value(&document).and_then(|mut document| {
+        plain::simplify(&mut document);
+        examples::add(&mut document);
+        serde_json::to_string_pretty(&document)
+    });
     json.unwrap_or_else(|error| format!(r#"{{"error": "{error}"}}"#)).into()
+}
+
+/// Says who may use an operation: for programs in `security` and an extension, for people in the description.
+fn guard(operation: &mut Operation, access: Access) {
+    let (security, needs) = match access {
+        Access::Open => (SecurityRequirement::default(), None),
+        Access::EveryKey => (SecurityRequirement::new(SECURITY_SCHEME, [""; 0]), Some("Needs a key.".to_owned())),
+        Access::Role(role) => {
+            operation.extensions = Some(Extensions::from_iter([(ROLE, role.as_str())]));
+            (SecurityRequirement::new(SECURITY_SCHEME, [""; 0]), Some(needs(role)))
+        }
+    };
+    operation.security = Some(vec![security]);
+    let texts = operation.description.take().into_iter().chain(needs);
+    operation.description = Some(texts.collect::<Vec<_>>().join("\n\n")).filter(|text| !text.is_empty());
+}
+
+/// The roles that may do what needs this role.
+fn needs(role: Role) -> String {
+    let names: Vec<_> = Role::ALL.iter().filter(|one| one.includes(role)).map(|one| format!("`{one}`")).collect();
+    match names.split_last() {
+        Some((last, [])) => format!("Needs a key with the role {last}."),
+        Some((last, others)) => format!("Needs a key with the role {} or {last}.", others.join(", ")),
+        None => String::new(),
+    }
 }
 
 fn operation_of<'i>(item: &'i mut PathItem, method: &Method) -> Option<&'i mut Operation> {
@@ -150,7 +186,11 @@ const SECURITY_SCHEME: &str = "api_key";
         types::Snapshot, types::StreamChange, texts::ReplayIdText, texts::SearchText, texts::TenantText,
         texts::TimeText, texts::AnyTenantText, alerts::ActiveAlertText
     )),
-    security(("api_key" = ["admin"])),
+    servers(
+        (url = "/", description = "The server that shows this document"),
+        (url = "http://127.0.0.1:8080", description = "A server with the default settings, on the same machine")
+    ),
+    security(("api_key" = [])),
     modifiers(&Shared)
 )]
 struct Api;
@@ -171,9 +211,7 @@ impl Modify for Shared {
             // Add the rules between fields.
             for (name, keywords) in keywords() {
                 if let Some(RefOr::T(Schema::Object(schema))) = components.schemas.get_mut(name) {
-                    let keywords = keywords.as_object().into_iter().flatten();
-                    schema.extensions =
-                        Some(Extensions::from_iter(keywords.map(|(name, value)| (name, value.clone()))));
+                    schema.extensions = Some(Extensions::from_iter([(RULES, keywords)]));
                 }
             }
             // Define each refusal once; the operations below refer to it by name.
@@ -243,7 +281,8 @@ fn response_name(kind: ProblemKind) -> String {
 }
 
 fn response(kind: ProblemKind) -> utoipa::openapi::Response {
-    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    let example = serde_json::to_value(Problem::new(kind, kind.title()).document()).ok();
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).example(example).build();
     ResponseBuilder::new().description(kind.title()).content("application/problem+json", content).build()
 }
 
@@ -281,14 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn rules_between_fields_are_part_of_the_schemas() {
+    fn rules_between_fields_stand_beside_the_schemas() {
         let document = document();
         for (name, keywords) in keywords() {
             let schema = &document["components"]["schemas"][name];
             assert!(schema["properties"].is_object(), "{name}");
-            for (keyword, value) in keywords.as_object().unwrap() {
-                assert_eq!(&schema[keyword], value, "{name}");
-            }
+            assert_eq!(schema[RULES], keywords, "{name}");
+            assert!(["allOf", "anyOf", "oneOf", "not"].iter().all(|keyword| schema[keyword].is_null()), "{name}");
         }
     }
 

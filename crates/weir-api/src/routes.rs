@@ -235,7 +235,8 @@ mod tests {
         let paths = document["paths"].as_object().unwrap().iter();
         let operations = paths.flat_map(|(path, item)| {
             item.as_object().unwrap().iter().map(move |(method, operation)| {
-                (format!("{} {path}", method.to_uppercase()), operation["security"].clone())
+                let access = json!([operation["security"], operation["x-weir-role"]]);
+                (format!("{} {path}", method.to_uppercase()), access)
             })
         });
         operations.collect()
@@ -244,12 +245,12 @@ mod tests {
     #[test]
     fn the_document_and_the_router_have_the_same_routes_and_roles() {
         let expected = served().into_iter().map(|(route, access)| {
-            let security = match access {
-                Open => json!([{}]),
-                EveryKey => json!([{"api_key": []}]),
-                Role(role) => json!([{"api_key": [role.as_str()]}]),
+            let (key, role) = match access {
+                Open => (json!({}), None),
+                EveryKey => (json!({"api_key": []}), None),
+                Role(role) => (json!({"api_key": []}), Some(role.as_str())),
             };
-            (route, security)
+            (route, json!([[key], role]))
         });
         assert_eq!(described(), expected.collect());
     }

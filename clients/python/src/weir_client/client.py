@@ -1,13 +1,11 @@
+# Made from async_client.py by unasync.py: edit that file.
 """The client: one group of methods for each resource of the API."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timezone
-from typing import Any, Generic, Literal, TypeVar, cast
+from collections.abc import Iterator, Iterable, Sequence
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from .errors import ApiError, of_problem
 from .transport import Transport
 from .types import (
     AcceptedEvent,
@@ -28,8 +26,10 @@ from .types import (
     DestinationChanges,
     DestinationHealth,
     DestinationHistory,
+    DestinationReplacement,
     Event,
     EventDetail,
+    ListCount,
     Me,
     NewDestination,
     NewEvent,
@@ -42,15 +42,11 @@ from .types import (
     Replay,
     ReplayFilter,
     Secret,
+    Signature,
     Status,
     Verified,
 )
-
-# A time: RFC 3339, or a datetime with a zone.
-Time = str | datetime
-
-# The answers of a batch, in the order of its events.
-BatchResults = list[AcceptedEvent | ApiError]
+from .values import AcceptedEvents, BatchResults, Time, given, new_key, once, results_of, time_text
 
 Row = TypeVar("Row")
 
@@ -70,14 +66,15 @@ class Pages(Generic[Row]):
         cursor: str | None = None
         while True:
             rows, cursor = self.page(limit=PAGE, cursor=cursor)
-            yield from rows
+            for row in rows:
+                yield row
             if cursor is None:
                 return
 
     def page(self, *, limit: int = 50, cursor: str | None = None) -> tuple[list[Row], str | None]:
         """One page, and the cursor of the next one; None after the last page."""
         query = {**self._query, "limit": limit, "cursor": cursor}
-        page = self._transport.send(self._method, self._route, query=query).json()
+        page = (self._transport.send(self._method, self._route, query=query)).json()
         return page["data"], page["next_cursor"]
 
 
@@ -146,11 +143,16 @@ class Weir(_Resource):
         *,
         destination: str | None = None,
         secret: str | None = None,
+        signature: Signature | None = None,
+        url: str | None = None,
         tolerance_s: int | None = None,
     ) -> Verified:
-        """Whether a received request is signed with this secret, or with one of the destination."""
-        optional = _set({"destination": destination, "secret": secret, "tolerance_s": tolerance_s})
-        request = {"headers": headers, "body": body, **optional}
+        """Whether a received request is signed with this secret, or with one of the destination.
+
+        The server does it, and says what is wrong. A receiver verifies by itself, with `verify_webhook`.
+        """
+        fields = {"destination": destination, "secret": secret, "signature": signature, "url": url}
+        request = {"headers": headers, "body": body, **given({**fields, "tolerance_s": tolerance_s})}
         return cast(Verified, self._call("POST", "/v1/verify", body=request))
 
     def status(self) -> Status:
@@ -184,33 +186,52 @@ class Events(_Resource):
         """Posts an event. Without an `idempotency_key` one is made, so that retries store it once."""
         event = {
             "tenant": tenant,
-            "idempotency_key": idempotency_key or _key(),
+            "idempotency_key": idempotency_key or new_key(),
             "destinations": None if destinations is None else [*destinations],
-            "deliver_at": _time(deliver_at),
+            "deliver_at": time_text(deliver_at),
             "ttl_s": ttl_s,
             "coalesce_key": coalesce_key,
             "ordering_key": ordering_key,
         }
-        body = {"type": type, "data": data, **_set(event)}
+        body = {"type": type, "data": data, **given(event)}
         return cast(AcceptedEvent, self._call("POST", "/v1/events", body=body, repeatable=True))
 
-    def post_batch(self, events: Iterable[NewEvent]) -> BatchResults:
-        """Posts up to 1000 events. Each stands alone: the answer of a refused one is an error in its place."""
-        keyed: list[dict[str, Any]] = [{"idempotency_key": _key(), **event} for event in events]
+    @overload
+    def post_batch(self, events: Iterable[NewEvent], *, partial: Literal[False] = False) -> AcceptedEvents: ...
+
+    @overload
+    def post_batch(self, events: Iterable[NewEvent], *, partial: Literal[True]) -> BatchResults: ...
+
+    def post_batch(self, events: Iterable[NewEvent], *, partial: bool = False) -> Any:
+        """Posts up to 1000 events. Each stands alone: the others are stored if one is refused.
+
+        Raises `BatchRefused` if an event was refused. With `partial` it returns the results of all events instead: in
+        the place of a refused one is its error. Raises `InvalidRequest` if no event was valid.
+        """
+        keyed: list[dict[str, Any]] = [{"idempotency_key": new_key(), **event} for event in events]
         answer = self._call("POST", "/v1/events/batch", body={"events": keyed}, repeatable=True)
-        return [_result(item) for item in answer["events"]]
+        return results_of(answer["events"], partial=partial)
 
     def list(
         self,
         *,
         type: str | None = None,
         tenant: str | None = None,
+        idempotency_key: str | None = None,
         from_: Time | None = None,
         to: Time | None = None,
         include_data: bool = False,
+        order: Literal["newest", "oldest"] | None = None,
     ) -> Pages[Event]:
-        query = {"type": type, "tenant": tenant, "from": _time(from_), "to": _time(to)}
-        query["include"] = "data" if include_data else None
+        query = {
+            "type": type,
+            "tenant": tenant,
+            "idempotency_key": idempotency_key,
+            "from": time_text(from_),
+            "to": time_text(to),
+            "include": "data" if include_data else None,
+            "order": order,
+        }
         return self._pages("GET", "/v1/events", query)
 
     def get(self, id: str) -> EventDetail:
@@ -220,13 +241,23 @@ class Events(_Resource):
 class Destinations(_Resource):
     def create(self, destination: NewDestination) -> CreatedDestination:
         """Creates a destination. The answer has its secret."""
-        return cast(CreatedDestination, self._call("POST", "/v1/destinations", body=destination, **_once()))
+        return cast(CreatedDestination, self._call("POST", "/v1/destinations", body=destination, **once()))
 
-    def list(self, *, tenant: str | None = None) -> Pages[Destination]:
-        return self._pages("GET", "/v1/destinations", {"tenant": tenant})
+    def list(
+        self,
+        *,
+        tenant: str | None = None,
+        name: str | None = None,
+        url: str | None = None,
+        state: Literal["active", "paused", "held", "breaker"] | None = None,
+        q: str | None = None,
+    ) -> Pages[Destination]:
+        """`name` and `url` are the whole name or URL; `q` is a part of either, in upper or lower case."""
+        query = {"tenant": tenant, "name": name, "url": url, "state": state, "q": q}
+        return self._pages("GET", "/v1/destinations", query)
 
     def get(self, id: str) -> Destination:
-        return self.get_version(id)[0]
+        return (self.get_version(id))[0]
 
     def get_version(self, id: str) -> tuple[Destination, str]:
         """The destination and its version, for `if_match`."""
@@ -235,7 +266,7 @@ class Destinations(_Resource):
 
     def edit(self, id: str, changes: DestinationChanges, *, if_match: str | None = None) -> Destination:
         """Changes the given fields. With `if_match`, only if the destination still has that version."""
-        headers = _set({"if-match": if_match})
+        headers = given({"if-match": if_match})
         return cast(
             Destination,
             self._call("PATCH", "/v1/destinations/{id}", {"id": id}, body=changes, headers=headers),
@@ -245,13 +276,13 @@ class Destinations(_Resource):
         self,
         tenant: str,
         name: str,
-        settings: DestinationChanges,
+        settings: DestinationReplacement | DestinationChanges,
         *,
         if_match: str | None = None,
         only_create: bool = False,
     ) -> Destination:
         """Creates the destination with this name, or replaces all its settings. An omitted one gets its default."""
-        headers = _set({"if-match": if_match, "if-none-match": "*" if only_create else None})
+        headers = given({"if-match": if_match, "if-none-match": "*" if only_create else None})
         parts = {"tenant": tenant, "name": name}
         return cast(
             Destination,
@@ -260,7 +291,7 @@ class Destinations(_Resource):
 
     def delete(self, id: str, *, if_match: str | None = None) -> None:
         """Deletes the destination and cancels what waits for it. The history stays."""
-        self._call("DELETE", "/v1/destinations/{id}", {"id": id}, headers=_set({"if-match": if_match}))
+        self._call("DELETE", "/v1/destinations/{id}", {"id": id}, headers=given({"if-match": if_match}))
 
     def backlog(self, id: str) -> Backlog:
         return cast(Backlog, self._call("GET", "/v1/destinations/{id}/backlog", {"id": id}))
@@ -274,7 +305,7 @@ class Destinations(_Resource):
         step: Literal["10s", "1m", "1h"] | None = None,
     ) -> DestinationHistory:
         """What happened in each bucket of a range; by default the last 15 minutes in steps of 10 s."""
-        query = {"from": _time(from_), "to": _time(to), "step": step}
+        query = {"from": time_text(from_), "to": time_text(to), "step": step}
         return cast(DestinationHistory, self._call("GET", "/v1/destinations/{id}/history", {"id": id}, query=query))
 
     def health(self, id: str, *, window: Literal["1h", "24h", "7d"] | None = None) -> DestinationHealth:
@@ -284,7 +315,7 @@ class Destinations(_Resource):
 
     def audit(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> Audit:
         """The audit of the recorded send starts; by default of the last day."""
-        query = {"from": _time(from_), "to": _time(to)}
+        query = {"from": time_text(from_), "to": time_text(to)}
         return cast(Audit, self._call("GET", "/v1/destinations/{id}/audit", {"id": id}, query=query))
 
     def overview(self, id: str) -> OverviewRow:
@@ -301,7 +332,7 @@ class Destinations(_Resource):
     ) -> Preview:
         """What other limits would do to the backlog. Nothing is changed."""
         limits = None if rate_limits is None else [*rate_limits]
-        body = _set({"rate_limits": limits, "min_interval_ms": min_interval_ms, "max_in_flight": max_in_flight})
+        body = given({"rate_limits": limits, "min_interval_ms": min_interval_ms, "max_in_flight": max_in_flight})
         answer = self._call("POST", "/v1/destinations/{id}/preview", {"id": id}, body=body, repeatable=True)
         return cast(Preview, answer)
 
@@ -312,7 +343,7 @@ class Destinations(_Resource):
 
     def test(self, id: str) -> DeliveryDetail:
         """Sends a test event, and returns its delivery."""
-        return cast(DeliveryDetail, self._call("POST", "/v1/destinations/{id}/test", {"id": id}, **_once()))
+        return cast(DeliveryDetail, self._call("POST", "/v1/destinations/{id}/test", {"id": id}, **once()))
 
     def purge(self, id: str, filter: PurgeFilter | None = None) -> int:
         """Cancels waiting deliveries, and returns their number."""
@@ -338,9 +369,9 @@ class Destinations(_Resource):
     ) -> Secret:
         """Makes a new secret. The previous one signs too for `overlap_s`, by default a day. Meanwhile another rotation
         needs `force`, and ends the overlap."""
-        body = _set({"overlap_s": overlap_s, "secret": secret, "force": force})
+        body = given({"overlap_s": overlap_s, "secret": secret, "force": force})
         return cast(
-            Secret, self._call("POST", "/v1/destinations/{id}/rotate-secret", {"id": id}, body=body, **_once())
+            Secret, self._call("POST", "/v1/destinations/{id}/rotate-secret", {"id": id}, body=body, **once())
         )
 
 
@@ -361,15 +392,43 @@ class Deliveries(_Resource):
         query = {
             "destination": destination,
             "event": event,
-            "state": state if state is None or isinstance(state, str) else ",".join(state),
+            "state": state,
             "tenant": tenant,
             "event_type": event_type,
             "error": error,
-            "from": _time(from_),
-            "to": _time(to),
+            "from": time_text(from_),
+            "to": time_text(to),
             "order": order,
         }
         return self._pages("GET", "/v1/deliveries", query)
+
+    def count(
+        self,
+        *,
+        destination: str | None = None,
+        event: str | None = None,
+        state: DeliveryState | Sequence[DeliveryState] | None = None,
+        tenant: str | None = None,
+        event_type: str | None = None,
+        error: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+    ) -> ListCount:
+        """How many deliveries match. `capped`: there are more than `value`."""
+        query = {
+            "destination": destination,
+            "event": event,
+            "state": state,
+            "tenant": tenant,
+            "event_type": event_type,
+            "error": error,
+            "from": time_text(from_),
+            "to": time_text(to),
+            "count": True,
+            "limit": 1,
+        }
+        page = self._call("GET", "/v1/deliveries", query=query)
+        return cast(ListCount, page["count"])
 
     def groups(
         self,
@@ -389,8 +448,8 @@ class Deliveries(_Resource):
             "tenant": tenant,
             "event_type": event_type,
             "error": error,
-            "from": _time(from_),
-            "to": _time(to),
+            "from": time_text(from_),
+            "to": time_text(to),
         }
         return cast(DeliveryGroups, self._call("GET", "/v1/deliveries/groups", query=query))
 
@@ -421,13 +480,14 @@ class Replays(_Resource):
         self, filter: ReplayFilter | None = None, *, from_: Time | None = None, to: Time | None = None
     ) -> Replay:
         """Sends ended deliveries again; without a filter everything that is dead or failed."""
-        body = {**(filter or {}), **_set({"from": _time(from_), "to": _time(to)})}
-        return cast(Replay, self._call("POST", "/v1/replays", body=body, **_once()))
+        body = {**(filter or {}), **given({"from": time_text(from_), "to": time_text(to)})}
+        return cast(Replay, self._call("POST", "/v1/replays", body=body, **once()))
 
     def count(self, filter: ReplayFilter | None = None, *, from_: Time | None = None, to: Time | None = None) -> int:
         """How many deliveries a replay would send again."""
-        body = {**(filter or {}), **_set({"from": _time(from_), "to": _time(to)})}
-        return int(self._call("POST", "/v1/replays", body=body, query={"dry_run": True}, repeatable=True)["total"])
+        body = {**(filter or {}), **given({"from": time_text(from_), "to": time_text(to)})}
+        answer = self._call("POST", "/v1/replays", body=body, query={"dry_run": True}, repeatable=True)
+        return int(answer["total"])
 
     def list(self) -> Pages[Replay]:
         return self._pages("GET", "/v1/replays", {})
@@ -443,7 +503,7 @@ class Replays(_Resource):
 class Keys(_Resource):
     def create(self, key: NewKey) -> CreatedApiKey:
         """Creates an API key. Only this answer has its secret."""
-        return cast(CreatedApiKey, self._call("POST", "/v1/keys", body=key, **_once()))
+        return cast(CreatedApiKey, self._call("POST", "/v1/keys", body=key, **once()))
 
     def list(self) -> Pages[ApiKey]:
         return self._pages("GET", "/v1/keys", {})
@@ -475,31 +535,5 @@ class ActivityLog(_Resource):
         to: Time | None = None,
     ) -> Pages[Activity]:
         """Who changed what. `actor` is a name, or the id of a key."""
-        query = {"destination": destination, "actor": actor, "from": _time(from_), "to": _time(to)}
+        query = {"destination": destination, "actor": actor, "from": time_text(from_), "to": time_text(to)}
         return self._pages("GET", "/v1/activity", query)
-
-
-def _key() -> str:
-    return str(uuid.uuid4())
-
-
-def _once() -> dict[str, Any]:
-    """For a request that creates something: with its key, a repetition gets the first answer again."""
-    return {"headers": {"idempotency-key": _key()}, "repeatable": True}
-
-
-def _set(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _time(time: Time | None) -> str | None:
-    if not isinstance(time, datetime):
-        return time
-    if time.tzinfo is None:
-        raise ValueError("a datetime needs a zone, such as timezone.utc")
-    return time.astimezone(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _result(item: dict[str, Any]) -> AcceptedEvent | ApiError:
-    problem = item.get("error")
-    return cast(AcceptedEvent, item) if problem is None else of_problem(int(problem["status"]), problem)

@@ -1,3 +1,4 @@
+# Made from transport.py by unasync.py: edit that file.
 """Requests with retries.
 
 A request is repeated after 429 and 503, which change nothing, and after a failed connection. After a request whose answer
@@ -14,7 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
-from .errors import ConnectionFailed, refusal
+from .errors import ApiError, ConnectionFailed, refusal
 
 # Delays double from the first to the longest one, each shortened by chance so that clients do not return together.
 FIRST_DELAY_S = 0.25
@@ -64,6 +65,7 @@ class Transport:
             json=body,
             headers=headers,
         )
+        last_refusal: ApiError | None = None
         for attempt in itertools.count():
             is_last = attempt >= self._retries
             try:
@@ -71,14 +73,15 @@ class Transport:
             except httpx.TransportError as error:
                 may_repeat = repeatable or method == "GET" or isinstance(error, _NOT_SENT)
                 if is_last or not may_repeat:
-                    raise ConnectionFailed(f"{method} {request.url}: {error!r}") from error
+                    raise ConnectionFailed(f"{method} {request.url}: {error!r}", last_refusal) from error
                 pause = 0.0
             else:
                 if answer.is_success:
                     return answer
-                pause = _retry_after(answer)
+                last_refusal = refusal(answer.status_code, answer.content, answer.headers)
+                pause = last_refusal.retry_after_s or 0.0
                 if answer.status_code not in (429, 503) or is_last or pause > LONGEST_RETRY_AFTER_S:
-                    raise refusal(answer.status_code, answer.content, answer.headers.get("x-request-id"))
+                    raise last_refusal
             # Without chance, all clients would return together after a pause that the server asks for.
             time.sleep(pause + random.uniform(0.0, min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0**attempt)))
         raise AssertionError("the loop has no end")
@@ -90,11 +93,3 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(str(item) for item in value)
     return str(value)
-
-
-def _retry_after(answer: httpx.Response) -> float:
-    """The seconds of `Retry-After`. Weir sends no dates."""
-    try:
-        return max(0.0, float(answer.headers.get("retry-after", "")))
-    except ValueError:
-        return 0.0

@@ -6,6 +6,7 @@
 mod diagnosis;
 mod parts;
 mod read;
+mod repeated;
 mod request;
 
 use std::{collections::HashMap, sync::Arc};
@@ -19,7 +20,7 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 use utoipa::IntoParams;
 use weir_api_types as types;
-use weir_core::{DestinationId, Timestamp, TraceParent};
+use weir_core::{DestinationId, Timestamp, TraceParent, event::Event};
 use weir_queue::Wake;
 use weir_store::{IngestRefusal, Ingested, NewEvent};
 
@@ -65,7 +66,7 @@ struct KeyParameters {
     params(KeyParameters, TraceParameters),
     responses(
         (status = 202, description = "Stored", body = types::AcceptedEvent),
-        (status = 200, description = "An event with this idempotency key already existed; nothing was stored", body = types::AcceptedEvent),
+        (status = 200, description = "This event was stored before, under the same idempotency key; nothing was stored now", body = types::AcceptedEvent),
     )
 )]
 pub(crate) async fn post(
@@ -268,11 +269,15 @@ async fn store_part(
     meters::ingested(stored);
     let wakes: Vec<_> = dues.into_iter().map(|(destination_id, due)| Wake { destination_id, due }).collect();
     api.wake(&wakes).await;
-    Ok(outcomes.into_iter().map(view).collect())
+    let posted = events[from..].iter().map(|new| &new.event);
+    Ok(outcomes.into_iter().zip(posted).map(|(outcome, posted)| view(outcome, posted)).collect())
 }
 
-fn view(outcome: Result<Ingested, IngestRefusal>) -> ApiResult<types::AcceptedEvent> {
+fn view(outcome: Result<Ingested, IngestRefusal>, posted: &Event) -> ApiResult<types::AcceptedEvent> {
     match outcome {
+        Ok(Ingested { event, duplicate: true, .. }) if !repeated::is_same(&event, posted) => {
+            Err(repeated::another_event())
+        }
         Ok(Ingested { event, deliveries, duplicate, .. }) => Ok(types::AcceptedEvent {
             id: event.id,
             event_type: event.event_type,

@@ -84,10 +84,7 @@ async fn a_repeated_key_returns_the_first_event() {
     let body = json!({"type": "t", "data": 1, "idempotency_key": "k 1"});
     let first = server.post("/v1/events", &body).await.expect(StatusCode::ACCEPTED);
     assert_eq!(server.queue.woken().len(), 1);
-    let by_field = server
-        .post("/v1/events", json!({"type": "u", "data": 2, "idempotency_key": "k 1"}))
-        .await
-        .expect(StatusCode::OK);
+    let by_field = server.post("/v1/events", &body).await.expect(StatusCode::OK);
     let by_header = server.send(keyed("k 1", &json!({"type": "t", "data": 1}))).await.expect(StatusCode::OK);
     let by_both = server.send(keyed("k 1", &body)).await.expect(StatusCode::OK);
     let mut expected = first.clone();
@@ -99,6 +96,40 @@ async fn a_repeated_key_returns_the_first_event() {
     let elsewhere = json!({"type": "t", "data": 1, "idempotency_key": "k 1", "tenant": "other"});
     server.post("/v1/events", elsewhere).await.expect(StatusCode::ACCEPTED);
     assert_eq!(server.count("/v1/events").await, 2);
+}
+
+#[tokio::test]
+async fn a_repeated_key_with_another_event_is_refused() {
+    let server = Server::start().await;
+    let first = json!({
+        "type": "t", "data": {"a": [1, 2]}, "idempotency_key": "k", "ttl_s": 60, "deliver_at": "2026-11-21T08:00:00Z",
+        "coalesce_key": "c", "ordering_key": "o",
+    });
+    server.post("/v1/events", &first).await.expect(StatusCode::ACCEPTED);
+    for (field, other) in [
+        ("type", json!("u")),
+        ("data", json!({"a": [2, 1]})),
+        ("ttl_s", json!(61)),
+        ("ttl_s", json!(null)),
+        ("deliver_at", json!("2026-11-21T08:00:01Z")),
+        ("coalesce_key", json!("d")),
+        ("ordering_key", json!(null)),
+    ] {
+        let mut another = first.clone();
+        another[field] = other;
+        let refused = server.post("/v1/events", &another).await;
+        assert_eq!(refused.pointers(), ["/idempotency_key"], "{field}");
+        let batch = server.post("/v1/events/batch", json!({"events": [another, first.clone()]})).await;
+        let events = &batch.expect(StatusCode::ACCEPTED)["events"];
+        assert_eq!(events[0]["error"]["errors"][0]["pointer"], "/idempotency_key", "{field}");
+        assert_eq!(events[1]["duplicate"], true, "{field}");
+    }
+    // The time to live counts from the delay, and after it from now: the repetition is the same event.
+    server.clock.advance(std::time::Duration::from_secs(3_600));
+    let mut spaced = json_request("POST", "/v1/events", &first);
+    *spaced.body_mut() = serde_json::to_string_pretty(&first).unwrap().into();
+    assert_eq!(server.send(spaced).await.expect(StatusCode::OK)["duplicate"], true);
+    assert_eq!(server.count("/v1/events").await, 1);
 }
 
 #[tokio::test]
@@ -141,6 +172,7 @@ async fn each_event_of_a_batch_is_handled_independently() {
     let body = json!({"events": [
         {"type": "a", "data": 1, "idempotency_key": "k"},
         {"type": "not a type", "data": 1},
+        {"type": "a", "data": 1, "idempotency_key": "k"},
         {"type": "b", "data": 1, "idempotency_key": "k"},
         {"type": "c", "data": 1, "destinations": [stranger]},
         7,
@@ -155,7 +187,15 @@ async fn each_event_of_a_batch_is_handled_independently() {
             None => format!("{} {}", event["type"], event["duplicate"]),
         })
         .collect();
-    let expected = ["\"a\" false", "422 \"/type\"", "\"a\" true", "422 \"/destinations/0\"", "422 \"\"", "\"d\" false"];
+    let expected = [
+        "\"a\" false",
+        "422 \"/type\"",
+        "\"a\" true",
+        "422 \"/idempotency_key\"",
+        "422 \"/destinations/0\"",
+        "422 \"\"",
+        "\"d\" false",
+    ];
     assert_eq!(shapes, expected);
     assert_eq!(server.count("/v1/events").await, 2);
     assert_eq!(server.queue.woken().len(), 1, "one wake for one destination");

@@ -18,6 +18,7 @@ mod destinations;
 mod events;
 mod extremes;
 mod fan_out;
+mod generators;
 mod harness;
 mod history;
 mod holds;

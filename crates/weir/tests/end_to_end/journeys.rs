@@ -84,6 +84,7 @@ journeys! {
     alerts,
     dead_letters,
     destination,
+    documentation,
     every_page,
     frame,
     installation,

@@ -106,7 +106,6 @@ object! {
         #[schema(minimum = 1, maximum = 100)]
         pub(super) skip_after_attempts: Option<u32>,
         /// Headers added to every request. Values are write-only. Names that Weir sets itself are refused.
-        #[schema(default = json!({}))]
         pub(super) headers: Option<Headers>,
         /// `whsec_` and the base64 of 16 to 128 bytes, padded or not; for styles whose key is a text, any 16 to 128
         /// printable ASCII characters; for `standard` and `ed25519`, `whsk_` and the base64 of an Ed25519 private key

@@ -55,7 +55,8 @@ object! {
         data: Option<Value>,
         #[schema(default = json!(DEFAULT_TENANT))]
         tenant: Option<TenantText>,
-        /// A second event with the same key and tenant is not stored; the answer shows the first event.
+        /// The same event again, with the same key and tenant, is not stored; the answer shows the first one. Another
+        /// type, option or `data` under the same key is refused. `destinations` are not compared.
         idempotency_key: Option<IdempotencyKeyText>,
         /// Deliver to these destinations instead of all destinations of the tenant whose `event_types` match.
         #[schema(min_items = 1, max_items = 1000)]

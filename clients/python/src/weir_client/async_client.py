@@ -1,0 +1,515 @@
+"""The client: one group of methods for each resource of the API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any, Generic, Literal, TypeVar, cast, overload
+
+from .async_transport import AsyncTransport
+from .types import (
+    AcceptedEvent,
+    Activity,
+    Alerts,
+    ApiKey,
+    Audit,
+    Backlog,
+    CreatedApiKey,
+    CreatedDestination,
+    Delivery,
+    DeliveryDetail,
+    DeliveryGroups,
+    DeliveryState,
+    Destination,
+    DestinationChanges,
+    DestinationHealth,
+    DestinationHistory,
+    DestinationReplacement,
+    Event,
+    EventDetail,
+    ListCount,
+    Me,
+    NewDestination,
+    NewEvent,
+    NewKey,
+    OverviewRow,
+    Preview,
+    PurgeFilter,
+    RateLimit,
+    Replay,
+    ReplayFilter,
+    Secret,
+    Signature,
+    Status,
+    Verified,
+)
+from .values import AcceptedEvents, BatchResults, Time, given, new_key, once, results_of, time_text
+
+Row = TypeVar("Row")
+
+PAGE = 200
+
+
+class AsyncPages(Generic[Row]):
+    """The rows of a list, newest first. Pages are read while it is iterated."""
+
+    def __init__(self, transport: AsyncTransport, method: str, route: str, query: dict[str, Any]) -> None:
+        self._transport = transport
+        self._method = method
+        self._route = route
+        self._query = query
+
+    async def __aiter__(self) -> AsyncIterator[Row]:
+        cursor: str | None = None
+        while True:
+            rows, cursor = await self.page(limit=PAGE, cursor=cursor)
+            for row in rows:
+                yield row
+            if cursor is None:
+                return
+
+    async def page(self, *, limit: int = 50, cursor: str | None = None) -> tuple[list[Row], str | None]:
+        """One page, and the cursor of the next one; None after the last page."""
+        query = {**self._query, "limit": limit, "cursor": cursor}
+        page = (await self._transport.send(self._method, self._route, query=query)).json()
+        return page["data"], page["next_cursor"]
+
+
+class _Resource:
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+    async def _call(self, method: str, route: str, parts: dict[str, str] | None = None, **rest: Any) -> Any:
+        answer = await self._transport.send(method, route, parts, **rest)
+        return answer.json() if answer.content else None
+
+    def _pages(self, method: str, route: str, query: dict[str, Any]) -> AsyncPages[Any]:
+        return AsyncPages(self._transport, method, route, query)
+
+
+class AsyncWeir(_Resource):
+    """A client of one server. Use it in an `async with` block, or close it; it may be used by several tasks.
+
+    `timeout` counts for each attempt. `retries` is the number of attempts after the first one.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        key: str | None = None,
+        timeout: float = 30.0,
+        retries: int = 4,
+    ) -> None:
+        super().__init__(AsyncTransport(url, key, timeout, retries))
+        self.events = Events(self._transport)
+        self.destinations = Destinations(self._transport)
+        self.deliveries = Deliveries(self._transport)
+        self.replays = Replays(self._transport)
+        self.keys = Keys(self._transport)
+        self.alerts = AlertThresholds(self._transport)
+        self.activity = ActivityLog(self._transport)
+
+    async def me(self) -> Me:
+        """The rights of the key."""
+        return cast(Me, await self._call("GET", "/v1/me"))
+
+    def overview(
+        self,
+        *,
+        tenant: str | None = None,
+        state: Literal["active", "waiting", "paused", "held", "breaker"] | None = None,
+        q: str | None = None,
+        sort: Literal["trouble", "name", "backlog", "oldest_age"] | None = None,
+    ) -> AsyncPages[OverviewRow]:
+        """Every destination with its backlog, rates and the reason why it is not faster."""
+        query = {"tenant": tenant, "state": state, "q": q, "sort": sort}
+        return self._pages("GET", "/v1/overview", query)
+
+    async def verify(
+        self,
+        headers: dict[str, str],
+        body: str,
+        *,
+        destination: str | None = None,
+        secret: str | None = None,
+        signature: Signature | None = None,
+        url: str | None = None,
+        tolerance_s: int | None = None,
+    ) -> Verified:
+        """Whether a received request is signed with this secret, or with one of the destination.
+
+        The server does it, and says what is wrong. A receiver verifies by itself, with `verify_webhook`.
+        """
+        fields = {"destination": destination, "secret": secret, "signature": signature, "url": url}
+        request = {"headers": headers, "body": body, **given({**fields, "tolerance_s": tolerance_s})}
+        return cast(Verified, await self._call("POST", "/v1/verify", body=request))
+
+    async def status(self) -> Status:
+        """The processes, the store and the queue."""
+        return cast(Status, await self._call("GET", "/v1/status"))
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> AsyncWeir:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class Events(_Resource):
+    async def post(
+        self,
+        type: str,
+        data: Any,
+        *,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+        destinations: Sequence[str] | None = None,
+        deliver_at: Time | None = None,
+        ttl_s: int | None = None,
+        coalesce_key: str | None = None,
+        ordering_key: str | None = None,
+    ) -> AcceptedEvent:
+        """Posts an event. Without an `idempotency_key` one is made, so that retries store it once."""
+        event = {
+            "tenant": tenant,
+            "idempotency_key": idempotency_key or new_key(),
+            "destinations": None if destinations is None else [*destinations],
+            "deliver_at": time_text(deliver_at),
+            "ttl_s": ttl_s,
+            "coalesce_key": coalesce_key,
+            "ordering_key": ordering_key,
+        }
+        body = {"type": type, "data": data, **given(event)}
+        return cast(AcceptedEvent, await self._call("POST", "/v1/events", body=body, repeatable=True))
+
+    @overload
+    async def post_batch(self, events: Iterable[NewEvent], *, partial: Literal[False] = False) -> AcceptedEvents: ...
+
+    @overload
+    async def post_batch(self, events: Iterable[NewEvent], *, partial: Literal[True]) -> BatchResults: ...
+
+    async def post_batch(self, events: Iterable[NewEvent], *, partial: bool = False) -> Any:
+        """Posts up to 1000 events. Each stands alone: the others are stored if one is refused.
+
+        Raises `BatchRefused` if an event was refused. With `partial` it returns the results of all events instead: in
+        the place of a refused one is its error. Raises `InvalidRequest` if no event was valid.
+        """
+        keyed: list[dict[str, Any]] = [{"idempotency_key": new_key(), **event} for event in events]
+        answer = await self._call("POST", "/v1/events/batch", body={"events": keyed}, repeatable=True)
+        return results_of(answer["events"], partial=partial)
+
+    def list(
+        self,
+        *,
+        type: str | None = None,
+        tenant: str | None = None,
+        idempotency_key: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+        include_data: bool = False,
+        order: Literal["newest", "oldest"] | None = None,
+    ) -> AsyncPages[Event]:
+        query = {
+            "type": type,
+            "tenant": tenant,
+            "idempotency_key": idempotency_key,
+            "from": time_text(from_),
+            "to": time_text(to),
+            "include": "data" if include_data else None,
+            "order": order,
+        }
+        return self._pages("GET", "/v1/events", query)
+
+    async def get(self, id: str) -> EventDetail:
+        return cast(EventDetail, await self._call("GET", "/v1/events/{id}", {"id": id}))
+
+
+class Destinations(_Resource):
+    async def create(self, destination: NewDestination) -> CreatedDestination:
+        """Creates a destination. The answer has its secret."""
+        return cast(CreatedDestination, await self._call("POST", "/v1/destinations", body=destination, **once()))
+
+    def list(
+        self,
+        *,
+        tenant: str | None = None,
+        name: str | None = None,
+        url: str | None = None,
+        state: Literal["active", "paused", "held", "breaker"] | None = None,
+        q: str | None = None,
+    ) -> AsyncPages[Destination]:
+        """`name` and `url` are the whole name or URL; `q` is a part of either, in upper or lower case."""
+        query = {"tenant": tenant, "name": name, "url": url, "state": state, "q": q}
+        return self._pages("GET", "/v1/destinations", query)
+
+    async def get(self, id: str) -> Destination:
+        return (await self.get_version(id))[0]
+
+    async def get_version(self, id: str) -> tuple[Destination, str]:
+        """The destination and its version, for `if_match`."""
+        answer = await self._transport.send("GET", "/v1/destinations/{id}", {"id": id})
+        return answer.json(), answer.headers["etag"]
+
+    async def edit(self, id: str, changes: DestinationChanges, *, if_match: str | None = None) -> Destination:
+        """Changes the given fields. With `if_match`, only if the destination still has that version."""
+        headers = given({"if-match": if_match})
+        return cast(
+            Destination,
+            await self._call("PATCH", "/v1/destinations/{id}", {"id": id}, body=changes, headers=headers),
+        )
+
+    async def put(
+        self,
+        tenant: str,
+        name: str,
+        settings: DestinationReplacement | DestinationChanges,
+        *,
+        if_match: str | None = None,
+        only_create: bool = False,
+    ) -> Destination:
+        """Creates the destination with this name, or replaces all its settings. An omitted one gets its default."""
+        headers = given({"if-match": if_match, "if-none-match": "*" if only_create else None})
+        parts = {"tenant": tenant, "name": name}
+        return cast(
+            Destination,
+            await self._call("PUT", "/v1/destinations/by-name/{tenant}/{name}", parts, body=settings, headers=headers),
+        )
+
+    async def delete(self, id: str, *, if_match: str | None = None) -> None:
+        """Deletes the destination and cancels what waits for it. The history stays."""
+        await self._call("DELETE", "/v1/destinations/{id}", {"id": id}, headers=given({"if-match": if_match}))
+
+    async def backlog(self, id: str) -> Backlog:
+        return cast(Backlog, await self._call("GET", "/v1/destinations/{id}/backlog", {"id": id}))
+
+    async def history(
+        self,
+        id: str,
+        *,
+        from_: Time | None = None,
+        to: Time | None = None,
+        step: Literal["10s", "1m", "1h"] | None = None,
+    ) -> DestinationHistory:
+        """What happened in each bucket of a range; by default the last 15 minutes in steps of 10 s."""
+        query = {"from": time_text(from_), "to": time_text(to), "step": step}
+        return cast(DestinationHistory, await self._call("GET", "/v1/destinations/{id}/history", {"id": id}, query=query))
+
+    async def health(self, id: str, *, window: Literal["1h", "24h", "7d"] | None = None) -> DestinationHealth:
+        """How the attempts of the last time went; by default of the last hour."""
+        query = {"window": window}
+        return cast(DestinationHealth, await self._call("GET", "/v1/destinations/{id}/health", {"id": id}, query=query))
+
+    async def audit(self, id: str, *, from_: Time | None = None, to: Time | None = None) -> Audit:
+        """The audit of the recorded send starts; by default of the last day."""
+        query = {"from": time_text(from_), "to": time_text(to)}
+        return cast(Audit, await self._call("GET", "/v1/destinations/{id}/audit", {"id": id}, query=query))
+
+    async def overview(self, id: str) -> OverviewRow:
+        """Backlog, rates and the reason why it is not faster."""
+        return cast(OverviewRow, await self._call("GET", "/v1/destinations/{id}/overview", {"id": id}))
+
+    async def preview(
+        self,
+        id: str,
+        *,
+        rate_limits: Sequence[RateLimit] | None = None,
+        min_interval_ms: int | None = None,
+        max_in_flight: int | None = None,
+    ) -> Preview:
+        """What other limits would do to the backlog. Nothing is changed."""
+        limits = None if rate_limits is None else [*rate_limits]
+        body = given({"rate_limits": limits, "min_interval_ms": min_interval_ms, "max_in_flight": max_in_flight})
+        answer = await self._call("POST", "/v1/destinations/{id}/preview", {"id": id}, body=body, repeatable=True)
+        return cast(Preview, answer)
+
+    async def release(self, id: str) -> Destination:
+        """Ends the wait that the receiver has asked for."""
+        answer = await self._call("POST", "/v1/destinations/{id}/release", {"id": id}, repeatable=True)
+        return cast(Destination, answer)
+
+    async def test(self, id: str) -> DeliveryDetail:
+        """Sends a test event, and returns its delivery."""
+        return cast(DeliveryDetail, await self._call("POST", "/v1/destinations/{id}/test", {"id": id}, **once()))
+
+    async def purge(self, id: str, filter: PurgeFilter | None = None) -> int:
+        """Cancels waiting deliveries, and returns their number."""
+        answer = await self._call("POST", "/v1/destinations/{id}/purge", {"id": id}, body=filter or {})
+        return int(answer["cancelled"])
+
+    async def count_purge(self, id: str, filter: PurgeFilter | None = None) -> int:
+        """How many deliveries a purge would cancel."""
+        query = {"dry_run": True}
+        answer = await self._call("POST", "/v1/destinations/{id}/purge", {"id": id}, body=filter or {}, query=query)
+        return int(answer["total"])
+
+    async def secret(self, id: str) -> Secret:
+        return cast(Secret, await self._call("GET", "/v1/destinations/{id}/secret", {"id": id}))
+
+    async def rotate_secret(
+        self,
+        id: str,
+        *,
+        overlap_s: int | None = None,
+        secret: str | None = None,
+        force: bool | None = None,
+    ) -> Secret:
+        """Makes a new secret. The previous one signs too for `overlap_s`, by default a day. Meanwhile another rotation
+        needs `force`, and ends the overlap."""
+        body = given({"overlap_s": overlap_s, "secret": secret, "force": force})
+        return cast(
+            Secret, await self._call("POST", "/v1/destinations/{id}/rotate-secret", {"id": id}, body=body, **once())
+        )
+
+
+class Deliveries(_Resource):
+    def list(
+        self,
+        *,
+        destination: str | None = None,
+        event: str | None = None,
+        state: DeliveryState | Sequence[DeliveryState] | None = None,
+        tenant: str | None = None,
+        event_type: str | None = None,
+        error: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+        order: Literal["newest", "oldest"] | None = None,
+    ) -> AsyncPages[Delivery]:
+        query = {
+            "destination": destination,
+            "event": event,
+            "state": state,
+            "tenant": tenant,
+            "event_type": event_type,
+            "error": error,
+            "from": time_text(from_),
+            "to": time_text(to),
+            "order": order,
+        }
+        return self._pages("GET", "/v1/deliveries", query)
+
+    async def count(
+        self,
+        *,
+        destination: str | None = None,
+        event: str | None = None,
+        state: DeliveryState | Sequence[DeliveryState] | None = None,
+        tenant: str | None = None,
+        event_type: str | None = None,
+        error: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+    ) -> ListCount:
+        """How many deliveries match. `capped`: there are more than `value`."""
+        query = {
+            "destination": destination,
+            "event": event,
+            "state": state,
+            "tenant": tenant,
+            "event_type": event_type,
+            "error": error,
+            "from": time_text(from_),
+            "to": time_text(to),
+            "count": True,
+            "limit": 1,
+        }
+        page = await self._call("GET", "/v1/deliveries", query=query)
+        return cast(ListCount, page["count"])
+
+    async def groups(
+        self,
+        *,
+        destination: str | None = None,
+        state: Literal["dead", "failed", "dead,failed"] | None = None,
+        tenant: str | None = None,
+        event_type: str | None = None,
+        error: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+    ) -> DeliveryGroups:
+        """What failed, by destination, state and error, the largest group first."""
+        query = {
+            "destination": destination,
+            "state": state,
+            "tenant": tenant,
+            "event_type": event_type,
+            "error": error,
+            "from": time_text(from_),
+            "to": time_text(to),
+        }
+        return cast(DeliveryGroups, await self._call("GET", "/v1/deliveries/groups", query=query))
+
+    async def get(self, id: str) -> DeliveryDetail:
+        """The delivery with its attempts."""
+        return cast(DeliveryDetail, await self._call("GET", "/v1/deliveries/{id}", {"id": id}))
+
+    async def retry(self, id: str) -> DeliveryDetail:
+        """Sends the delivery again now, within the limits."""
+        return cast(DeliveryDetail, await self._call("POST", "/v1/deliveries/{id}/retry", {"id": id}))
+
+    async def cancel(self, id: str) -> DeliveryDetail:
+        """Cancels a waiting delivery."""
+        return cast(DeliveryDetail, await self._call("POST", "/v1/deliveries/{id}/cancel", {"id": id}))
+
+
+class Replays(_Resource):
+    async def create(
+        self, filter: ReplayFilter | None = None, *, from_: Time | None = None, to: Time | None = None
+    ) -> Replay:
+        """Sends ended deliveries again; without a filter everything that is dead or failed."""
+        body = {**(filter or {}), **given({"from": time_text(from_), "to": time_text(to)})}
+        return cast(Replay, await self._call("POST", "/v1/replays", body=body, **once()))
+
+    async def count(self, filter: ReplayFilter | None = None, *, from_: Time | None = None, to: Time | None = None) -> int:
+        """How many deliveries a replay would send again."""
+        body = {**(filter or {}), **given({"from": time_text(from_), "to": time_text(to)})}
+        answer = await self._call("POST", "/v1/replays", body=body, query={"dry_run": True}, repeatable=True)
+        return int(answer["total"])
+
+    def list(self) -> AsyncPages[Replay]:
+        return self._pages("GET", "/v1/replays", {})
+
+    async def get(self, id: str) -> Replay:
+        return cast(Replay, await self._call("GET", "/v1/replays/{id}", {"id": id}))
+
+    async def cancel(self, id: str) -> Replay:
+        """Cancels the replay. Its unsent deliveries return to their previous state."""
+        return cast(Replay, await self._call("POST", "/v1/replays/{id}/cancel", {"id": id}))
+
+
+class Keys(_Resource):
+    async def create(self, key: NewKey) -> CreatedApiKey:
+        """Creates an API key. Only this answer has its secret."""
+        return cast(CreatedApiKey, await self._call("POST", "/v1/keys", body=key, **once()))
+
+    def list(self) -> AsyncPages[ApiKey]:
+        return self._pages("GET", "/v1/keys", {})
+
+    async def delete(self, id: str) -> None:
+        await self._call("DELETE", "/v1/keys/{id}", {"id": id})
+
+
+class AlertThresholds(_Resource):
+    async def get(self) -> Alerts:
+        return cast(Alerts, await self._call("GET", "/v1/alerts"))
+
+    async def set(self, thresholds: Alerts) -> Alerts:
+        """Sets the thresholds of all destinations. An omitted one gets its default."""
+        return cast(Alerts, await self._call("PUT", "/v1/alerts", body=thresholds, repeatable=True))
+
+
+class ActivityLog(_Resource):
+    def list(
+        self,
+        *,
+        destination: str | None = None,
+        actor: str | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+    ) -> AsyncPages[Activity]:
+        """Who changed what. `actor` is a name, or the id of a key."""
+        query = {"destination": destination, "actor": actor, "from": time_text(from_), "to": time_text(to)}
+        return self._pages("GET", "/v1/activity", query)
