@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{Clock, activity::Activity};
-use weir_store::{DISCARDABLE, AbandonedStore, DeliveryFilter, StoreError, discard};
+use weir_store::{AbandonedStore, DISCARDABLE, DeliveryFilter, StoreError, discard};
 
 use crate::run_every::{Agent, run_every};
 

@@ -99,7 +99,7 @@ mod tests {
 
     use async_trait::async_trait;
     use weir_core::DeliveryState;
-    use weir_store::{Counters, Health, TrafficHistory, TrafficLog};
+    use weir_store::{Counters, Health, Latencies, RecentTraffic, TrafficHistory, TrafficLog};
 
     use super::*;
 
@@ -151,7 +151,35 @@ mod tests {
             Ok(TrafficHistory { buckets: vec![(from, traffic)], backlog: 0 })
         }
 
-        async fn recent_traffic(&self, _: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>> {
+        async fn recent_traffic(&self, _: Timestamp) -> StoreResult<HashMap<DestinationId, RecentTraffic>> {
+            unreachable!("only suspects are read")
+        }
+
+        async fn latencies(
+            &self,
+            _: DestinationId,
+            _: Timestamp,
+            _: Timestamp,
+            _: Duration,
+        ) -> StoreResult<Vec<(Timestamp, Latencies)>> {
+            unreachable!("only traffic is read")
+        }
+
+        async fn traffic_of(
+            &self,
+            _: &[DestinationId],
+            _: Timestamp,
+            _: Duration,
+        ) -> StoreResult<HashMap<DestinationId, Vec<(Timestamp, Traffic)>>> {
+            unreachable!("suspects are read one by one")
+        }
+
+        async fn traffic_by_tenant(
+            &self,
+            _: Timestamp,
+            _: Timestamp,
+            _: Duration,
+        ) -> StoreResult<Vec<(Timestamp, String, Traffic)>> {
             unreachable!("only suspects are read")
         }
 

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
-    ExpiringTable, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET, TrafficHistory,
-    TrafficLog, added_traffic,
+    ExpiringTable, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET, Traffic,
+    TrafficHistory, TrafficLog, added_traffic,
     rows::{self, Row as _},
     summed_traffic, traffic_columns, traffic_of_changes,
 };

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
     ExpiringTable, FOLDED_AT_ONCE, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET,
-    TrafficHistory, TrafficLog, added_traffic,
+    Traffic, TrafficHistory, TrafficLog, added_traffic,
     rows::{self, Row as _},
     summed_traffic, traffic_columns, traffic_of_changes,
 };

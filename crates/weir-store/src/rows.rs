@@ -36,8 +36,8 @@ pub use self::{
     events::{body, event, known_event},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
     traffic::{
-        histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination,
-        traffic_of_destination_at, traffic_of_tenant,
+        histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination_at,
+        traffic_of_tenant,
     },
 };
 use crate::{Arrivals, DueDestination, MessageGroup, Place, SendHistory};

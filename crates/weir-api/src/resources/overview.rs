@@ -179,7 +179,7 @@ parameters! {
     /// Whose history to show.
     pub(crate) struct OverviewHistoryFilter {
         /// Only this tenant.
-        tenant: Option<TenantText>,
+        tenant: Option<AnyTenantText>,
     }
 }
 

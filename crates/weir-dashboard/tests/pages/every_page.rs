@@ -247,8 +247,12 @@ fn only_charts_are_put_into_a_page_as_they_are() {
     }
     unescaped.sort();
     let charts = [
-        " history.chart(\"\").inline()|safe ", " others|safe ", " others|safe ", " picture.svg|safe ",
-        " shown.svg()|safe ", " table.spark(row)|safe ",
+        " history.chart(\"\").inline()|safe ",
+        " others|safe ",
+        " others|safe ",
+        " picture.svg|safe ",
+        " shown.svg()|safe ",
+        " table.spark(row)|safe ",
     ];
     assert_eq!(unescaped, charts);
     let script = fs::read_to_string(crate_folder.join("assets/app.js")).unwrap();

@@ -7,7 +7,7 @@ use weir_core::{
     stall::{self, Fault, Progress},
 };
 use weir_queue::QueueProgress;
-use weir_store::{StateCounts, Traffic};
+use weir_store::{RecentTraffic, StateCounts};
 
 /// Permits that no worker has taken for this long wait for a place.
 const UNTAKEN: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub(super) struct Read {
     pub(super) works: bool,
     pub(super) schedules: bool,
     pub(super) counts: HashMap<DestinationId, StateCounts>,
-    pub(super) traffic: HashMap<DestinationId, Traffic>,
+    pub(super) traffic: HashMap<DestinationId, RecentTraffic>,
     pub(super) measured_from: Timestamp,
     /// The destinations that owe something.
     pub(super) destinations: HashMap<DestinationId, Arc<Destination>>,
@@ -54,7 +54,7 @@ impl Read {
 
     /// The attempts of the last half minute, also those that could not connect.
     fn attempts(&self, id: DestinationId) -> u64 {
-        self.traffic.get(&id).map_or(0, |traffic| traffic.sends.max(traffic.failed))
+        self.traffic.get(&id).map_or(0, |recent| recent.sum.sends.max(recent.sum.failed))
     }
 
     /// What is wrong with the installation. `None` for the progress: the queue does not answer.

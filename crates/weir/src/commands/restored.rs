@@ -117,6 +117,7 @@ mod tests {
             id: ProcessId(id),
             profile: Some(ProcessProfile {
                 role: role.to_owned(),
+                host: "node-1".to_owned(),
                 version: "0.1.0".to_owned(),
                 started_at: Timestamp::MIN,
             }),

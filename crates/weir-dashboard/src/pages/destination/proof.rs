@@ -27,7 +27,6 @@ use crate::{
     visit::{Answered, Visit},
 };
 
-
 /// The range, which is in the URL.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]

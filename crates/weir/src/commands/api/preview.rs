@@ -28,12 +28,15 @@ pub(super) async fn run(call: &Call, args: PreviewArgs) -> anyhow::Result<()> {
     call.print(&answer, |preview| text(&preview, &backlog, call.screen))
 }
 
-fn text(Preview { proposed, now }: &Preview, backlog: &Backlog, screen: Screen) -> String {
+fn text(Preview { proposed, now, fault }: &Preview, backlog: &Backlog, screen: Screen) -> String {
     let waiting = backlog.pending + backlog.retrying;
     let rows = [("now", now), ("proposed", proposed)].map(|(title, forecast)| row(title, forecast, waiting));
     let table = table().with(rows).render(screen);
     let waiting = count(waiting, "delivery waits", "deliveries wait");
-    format!("{table}\n\n{waiting}, {}/s arrive. Nothing was changed.", rate(backlog.arrivals_per_s))
+    let fault = fault.as_deref().and_then(Fault::named);
+    let fault = fault.map(|fault| format!("\nWeir does not send as fast as it may now: {}.", fault.sentence()));
+    let fault = fault.unwrap_or_default();
+    format!("{table}\n\n{waiting}, {}/s arrive. Nothing was changed.{fault}", rate(backlog.arrivals_per_s))
 }
 
 pub(super) fn table() -> Table<6> {
