@@ -112,7 +112,7 @@ fn a_version_changes_with_a_figure_and_not_with_time() {
     // A hold that counts down is no change; its beginning and its end are.
     let mut destination = (*settled.destination).clone();
     destination.held_until = Some(NOW + Duration::from_secs(60));
-    let held = Row { destination: Arc::new(destination), figures: settled.figures.clone() };
+    let held = Row { destination: Arc::new(destination), figures: settled.figures };
     let during = [0, 30].map(|later| version(&measure(&held, later, |_| {}), later));
     assert_eq!(during[0], during[1]);
     assert_ne!(during[0], first);
