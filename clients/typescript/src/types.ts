@@ -199,6 +199,13 @@ export interface HistoryBucket {
   arrivals: number;
   backlog: number;
   max_window: { period: Period; sends: number; limit: number }[];
+  errors: ErrorCount[];
+}
+
+/** How often an error occurred: a status, or the error in one word. */
+export interface ErrorCount {
+  error: string;
+  count: number;
 }
 
 export interface DestinationHistory {
@@ -207,6 +214,9 @@ export interface DestinationHistory {
   to: string;
   data: HistoryBucket[];
   windows_left_out: Period[];
+  errors_left_out: boolean;
+  /** Answer times in milliseconds, by the minute or the hour. */
+  latencies: { at: string; step_s: number; p50: number; p95: number }[];
   limit_changes: { at: string; rate_limits: Required<RateLimit>[]; min_interval_ms: number | null }[];
 }
 
@@ -269,9 +279,13 @@ export interface EventDetail extends Event {
 
 /** What keeps a due delivery from being sent; `until` is null for a pause. */
 export interface WaitsFor {
-  reason: "pause" | "hold" | "breaker";
+  reason: "pause" | "hold" | "breaker" | "order" | "due" | "turn";
   until: string | null;
   detail: string | null;
+  /** Who paused the destination. */
+  by: string | null;
+  /** Only of `turn`: how many deliveries are sent before it. */
+  ahead: { value: number; capped: boolean } | null;
 }
 
 export interface Delivery {
@@ -283,6 +297,8 @@ export interface Delivery {
   attempt_count: number;
   next_attempt_at: string | null;
   waits_for: WaitsFor | null;
+  /** When it is expected to be sent; null if nobody can say. */
+  expected_at: string | null;
   expires_at: string | null;
   created_at: string;
   updated_at: string;

@@ -27,9 +27,14 @@ pub struct Delivery {
     /// it waits for an earlier delivery of its `ordering_key`.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub next_attempt_at: Option<Timestamp>,
-    /// What keeps a due delivery from being sent: a pause, a hold or an open breaker of its destination. Null if nothing
-    /// does but its due time and the limits.
+    /// Why a waiting delivery is not sent yet. Null if it does not wait, or if its destination is deleted.
     pub waits_for: Option<WaitsFor>,
+    /// When a waiting delivery is expected to be sent, at the limits and the speed of the receiver that are known now: never
+    /// in the past. Null if nobody can say: during a pause, behind a failing breaker, behind an earlier delivery of its
+    /// `ordering_key`, or with more than 10,000 deliveries ahead. A list measures at most 8 destinations, and deliveries of
+    /// others have none.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expected_at: Option<Timestamp>,
     /// The delivery becomes `expired` if it is not claimed by this instant.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
@@ -92,18 +97,26 @@ pub struct Attempt {
     pub tls_ms: Option<u32>,
 }
 
-/// Why nothing is sent to a destination.
+/// Why a delivery, or everything of a destination, is not sent yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WaitsFor {
     /// `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait; a release ends it.
-    /// `breaker`: the destination fails, and one probe is sent at a time.
-    #[schema(pattern = "^(pause|hold|breaker)$", example = "hold")]
+    /// `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
+    /// `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
+    /// deliveries `ahead` of it, at the rate that the limits and the receiver allow.
+    #[schema(pattern = "^(pause|hold|breaker|order|due|turn)$", example = "hold")]
     pub reason: String,
-    /// Null for a pause.
+    /// When that ends; for `breaker` the next probe. Null for `pause` and `order`, while a probe is out, and for `turn` if
+    /// no rate is known. With a capped `ahead`, the earliest instant.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub until: Option<Timestamp>,
     /// The reason in words, such as ``the destination answered 429 with retry-after: 120``.
     pub detail: Option<String>,
+    /// Who paused the destination; null if it is not known.
+    #[schema(example = "olga")]
+    pub by: Option<String>,
+    /// Only of `turn`: how many deliveries are sent before it. Null if a list has not counted them.
+    pub ahead: Option<ListCount>,
 }
 
 /// One page of deliveries.
@@ -117,12 +130,12 @@ pub struct DeliveryList {
     pub count: Option<ListCount>,
 }
 
-/// A number of deliveries.
+/// A number of deliveries, counted up to a bound.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ListCount {
     /// At most 10,000.
     pub value: u64,
-    /// There may be more than `value`: only 10,000 deliveries were examined.
+    /// There may be more than `value`, because no more deliveries were examined.
     pub capped: bool,
 }
 

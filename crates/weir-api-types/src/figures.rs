@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::Timestamp;
 
-use crate::{RateLimit, references};
+use crate::{RateLimit, WaitsFor, references};
 
 /// The backlog of a destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -23,7 +23,7 @@ pub struct Backlog {
     pub effective_per_s: Option<f64>,
     /// The sends of the last ten seconds, per second.
     pub achieved_per_s: f64,
-    /// The new deliveries of the last minute, per second.
+    /// The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began.
     pub arrivals_per_s: f64,
     /// The estimated time until nothing waits, with the deliveries that arrive meanwhile; null if that never happens or
     /// is unknown, or while the destination is paused or its breaker is not closed.
@@ -70,12 +70,13 @@ pub struct OverviewRow {
     pub oldest_age_s: Option<f64>,
     /// The rate that the limits, their margins and the minimum interval allow; null if unlimited.
     pub configured_per_s: Option<f64>,
-    /// The rate that is allowed now, as in a preview: the slots of the strictest limit. 0 while the destination is paused
-    /// or held or its breaker is not closed, and a growing share after the breaker has closed; null if unlimited.
+    /// The rate that is possible now, as in a preview: the slots of the strictest limit, or what the receiver answers while
+    /// `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
+    /// share after the breaker has closed; null if unlimited.
     pub effective_per_s: Option<f64>,
     /// The sends of the last 10 to 20 seconds, per second.
     pub achieved_per_s: f64,
-    /// The new deliveries of the last minute, per second.
+    /// The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began.
     pub arrivals_per_s: f64,
     /// The share of this rate that is used, 0 to 1; null if unlimited.
     pub utilisation: Option<f64>,
@@ -97,13 +98,73 @@ pub struct OverviewRow {
     pub refused_within_limit: Option<RefusedWithinLimit>,
 }
 
-/// The row of one destination.
+/// The row of one destination, measured anew, and what explains it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DestinationOverview {
     #[schema(value_type = String, format = DateTime)]
     pub as_of: Timestamp,
     #[serde(flatten)]
     pub row: OverviewRow,
+    /// How long the receiver takes to answer, on average over the last minute or two, or over five if it answered little.
+    /// While `max_in_flight` is reached without an answer yet, by the rate of the sends. Null if it is not known.
+    #[schema(example = 1_250.0)]
+    pub answer_time_ms: Option<f64>,
+    /// What keeps the destination from being sent to: a pause, a hold or a breaker.
+    pub waits_for: Option<WaitsFor>,
+    /// The setting that would let it send faster; null unless `reason` is `slow` or `limit`.
+    pub advice: Option<Advice>,
+    /// The last failed attempt; null while the breaker is closed.
+    pub last_failure: Option<LastFailure>,
+    /// How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed.
+    pub failures: Vec<ErrorCount>,
+}
+
+/// A setting that would let a destination send faster, and what it would do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Advice {
+    /// `max_in_flight`, `min_interval_ms`, or `limit`: that of the rate limit of `period`.
+    #[schema(pattern = "^(max_in_flight|limit|min_interval_ms)$", example = "max_in_flight")]
+    pub setting: String,
+    #[schema(example = 14)]
+    pub value: u32,
+    #[schema(pattern = "^(second|minute|hour|day)$", example = "second")]
+    pub period: Option<String>,
+    /// The rate with it; null if nothing bounds it any more.
+    #[schema(example = 10.0)]
+    pub effective_per_s: Option<f64>,
+    /// What bounds the rate then.
+    pub binding: Option<Binding>,
+    /// When the backlog drains then; null if never, or if it is not known.
+    pub drain_eta_s: Option<f64>,
+    pub drains: Option<bool>,
+}
+
+/// A failed attempt, in short.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LastFailure {
+    #[schema(example = "dlv_01h2xcejqtf2nbrexx3vqjhp41")]
+    pub delivery_id: String,
+    /// The number of the attempt within its delivery.
+    pub number: u32,
+    /// When it was sent, or when its result was recorded if nothing was sent.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    pub status_code: Option<u16>,
+    #[schema(example = "timeout")]
+    pub error_kind: Option<String>,
+    pub error: Option<String>,
+    /// The first 200 characters of the answer.
+    #[schema(example = "upstream connect error")]
+    pub answer: Option<String>,
+}
+
+/// How often an error occurred.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorCount {
+    /// The status, or the error in one word: the value of the filter `error` of deliveries.
+    #[schema(example = "503")]
+    pub error: String,
+    pub count: u64,
 }
 
 /// What the overview shows of a destination.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::Timestamp;
 
-use crate::{RateLimit, RefusedWithinLimit, references};
+use crate::{ErrorCount, RateLimit, RefusedWithinLimit, references};
 
 /// What happened at a destination in each bucket of a range.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -20,6 +20,10 @@ pub struct History {
     pub data: Vec<HistoryBucket>,
     #[schema(schema_with = references::periods_left_out)]
     pub windows_left_out: Vec<String>,
+    /// The errors of the buckets are not counted, because the range has more than 200,000 sends.
+    pub errors_left_out: bool,
+    /// The answer times, by the minute or by the hour; parts in which nothing was sent have none. Kept for eight days.
+    pub latencies: Vec<HistoryLatency>,
     /// The limits at the beginning of the range, if there were any, and each change of them in the range.
     pub limit_changes: Vec<LimitChange>,
 }
@@ -42,6 +46,22 @@ pub struct HistoryBucket {
     pub backlog: u64,
     /// The fullest window of each limit that is in force in the bucket, the shortest period first.
     pub max_window: Vec<MaxWindow>,
+    /// How the attempts of the bucket failed, the most frequent error first. Empty if nothing failed, or if `errors_left_out`.
+    /// `connect` stands for every attempt that found no connection.
+    pub errors: Vec<ErrorCount>,
+}
+
+/// How long the receiver took to answer in a part of a range.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HistoryLatency {
+    /// The beginning of the part.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// The length of the part in seconds: a minute, or an hour in long ranges and for parts older than a day.
+    pub step_s: u32,
+    /// Milliseconds, within 10 %.
+    pub p50: f64,
+    pub p95: f64,
 }
 
 /// The fullest window of one period that ends in a bucket.

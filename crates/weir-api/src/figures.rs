@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_core::{
     Condition, DeliveryState, Destination, Limiter, RateLimits, Timestamp,
+    destination::Settings,
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
 };
@@ -14,6 +15,11 @@ use weir_store::StateCounts;
 /// A destination that uses at least this share of its limit sends as fast as the limit allows: slots leave out up to
 /// 1 % of a window, and rates are averages that follow a change slowly.
 const FULL_USE: f64 = 0.9;
+/// This many deliveries of the last minute are a flood, whose rate is that of the time since it began. Fewer are an
+/// ordinary trickle, whose rate is the mean of the minute.
+const FLOOD: u64 = 30;
+/// The shortest time over which arrivals are averaged.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// What is measured of a destination.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,7 +29,8 @@ pub(crate) struct Measured {
     pub(crate) oldest_at: Option<Timestamp>,
     /// Sends of the last seconds.
     pub(crate) achieved_per_s: f64,
-    /// New deliveries of the last minute, of its older part and of its newer part.
+    /// New deliveries of the last minute or since a flood began ([`flood_began`]), of the older part of this time and of its
+    /// newer part.
     pub(crate) arrivals_per_s: f64,
     pub(crate) older_arrivals_per_s: f64,
     pub(crate) newer_arrivals_per_s: f64,
@@ -51,6 +58,8 @@ pub(crate) struct Figures {
     /// `None`: unknown, or nothing is sent at present.
     pub(crate) drains: Option<bool>,
     pub(crate) reason: Option<Reason>,
+    /// The time from a send to its answer.
+    pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit.
     pub(crate) refusals: Option<Refusals>,
 }
@@ -85,7 +94,40 @@ impl Reason {
     }
 }
 
+/// When a flood began, if the deliveries that arrived since `from` are one: `first_at` is when the first of them arrived.
+/// Otherwise `from`. In the first minute of a flood, the mean of the whole minute would be far below its rate.
+pub(crate) fn flood_began(arrivals: u64, first_at: Option<Timestamp>, from: Timestamp) -> Timestamp {
+    first_at.filter(|_| arrivals >= FLOOD).map_or(from, |at| at.max(from))
+}
+
+/// A number per second of a time, which counts as a second if it is shorter.
+pub(crate) fn per_second(n: u64, from: Timestamp, to: Timestamp) -> f64 {
+    n as f64 / to.since(from).max(SHORTEST).as_secs_f64()
+}
+
 impl Measured {
+    /// The time from a send to its answer. Where it is not measured, but all places of `max_in_flight` are taken below the
+    /// limit, a send starts when an answer comes: so the rate of the sends tells it (Little's law).
+    fn answer_time(&self, settings: &Settings) -> Option<Duration> {
+        let tells = self.is_full(settings) && !self.is_at_limit(settings) && self.achieved_per_s > 0.0;
+        let told = || Duration::from_secs_f64(f64::from(settings.max_in_flight) / self.achieved_per_s);
+        self.answer_time.or_else(|| tells.then(told))
+    }
+
+    /// Whether all places of `max_in_flight` are taken.
+    fn is_full(&self, settings: &Settings) -> bool {
+        self.counts.of(DeliveryState::Delivering) >= u64::from(settings.max_in_flight)
+    }
+
+    fn is_at_limit(&self, settings: &Settings) -> bool {
+        self.utilisation(settings).is_some_and(|utilisation| utilisation >= FULL_USE)
+    }
+
+    /// The share of the limits that is used.
+    fn utilisation(&self, settings: &Settings) -> Option<f64> {
+        settings.rate_limits.per_second().map(|rate| (self.achieved_per_s / rate).min(1.0))
+    }
+
     /// How the destination would send with these settings. A hold counts; a pause or an open breaker does not.
     pub(crate) fn forecast(
         &self,
@@ -94,7 +136,7 @@ impl Measured {
         max_in_flight: u32,
         now: Timestamp,
     ) -> Forecast {
-        let answers = self.answer_time.map(|time| Answers { max_in_flight, time });
+        let answers = self.answer_time(&destination.settings).map(|time| Answers { max_in_flight, time });
         self.forecast_with(destination, limits, answers, now)
     }
 
@@ -124,8 +166,8 @@ impl Figures {
         let settings = &destination.settings;
         let limits = &settings.rate_limits;
         let (configured_per_s, binding) = limits.strictest().unzip();
-        let utilisation = configured_per_s.map(|rate| (achieved_per_s / rate).min(1.0));
-        let reason = reason(destination, measured, utilisation, now);
+        let utilisation = measured.utilisation(settings);
+        let reason = reason(destination, measured, now);
         let forecast = measured.forecast(destination, limits, settings.max_in_flight, now);
         let is_empty = counts.waiting() == 0;
         // While it is stopped, nobody knows when it drains.
@@ -147,31 +189,30 @@ impl Figures {
             drain_eta: drain.and_then(Drain::after),
             drains: drain.and_then(Drain::is_expected),
             reason,
+            answer_time: measured.answer_time(settings),
             refusals: measured.refusals,
         }
     }
 }
 
-fn reason(destination: &Destination, measured: &Measured, utilisation: Option<f64>, now: Timestamp) -> Option<Reason> {
+fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Option<Reason> {
     let counts = &measured.counts;
     if counts.waiting() == 0 {
         return None;
     }
     let settings = &destination.settings;
-    let is_full = counts.of(DeliveryState::Delivering) >= u64::from(settings.max_in_flight);
-    let is_at_limit = utilisation.is_some_and(|utilisation| utilisation >= FULL_USE);
     match () {
         () if destination.is(Condition::Paused, now) => Some(Reason::Paused),
         () if destination.is(Condition::Breaker, now) => Some(Reason::Breaker),
         () if measured.refusals.is_some() => Some(Reason::RefusedWithinLimit),
         () if destination.is(Condition::Held, now) => Some(Reason::Held),
-        () if is_at_limit => Some(Reason::Limit),
-        () if is_full => Some(Reason::Slow),
+        () if measured.is_at_limit(settings) => Some(Reason::Limit),
+        () if measured.is_full(settings) => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.
         () if settings.order.is_by_key() => Some(Reason::Ordered),
         () if counts.of(DeliveryState::Pending) == 0 => None,
-        () => utilisation.map(|_| Reason::Limit),
+        () => (!settings.rate_limits.is_unlimited()).then_some(Reason::Limit),
     }
 }
 
@@ -185,7 +226,8 @@ fn drain(
     let limits = &destination.settings.rate_limits;
     // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
     let is_unbounded = limits.is_unlimited() || reason == Some(Reason::Slow);
-    let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && measured.answer_time.is_none());
+    let is_measured = measured.answer_time(&destination.settings).is_some();
+    let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && !is_measured);
     let achieved = measured.achieved_per_s;
     if !is_estimated || achieved <= 0.0 {
         return measured.drain(forecast);

@@ -1,6 +1,7 @@
 //! The resources: one file each, with the handlers, the requests that they read and the views that they show.
 
 pub(crate) mod activity;
+pub(crate) mod advice;
 pub(crate) mod alerts;
 pub(crate) mod audit;
 pub(crate) mod backlog;
@@ -8,6 +9,7 @@ pub(crate) mod deliveries;
 pub(crate) mod destinations;
 pub(crate) mod dry_run;
 pub(crate) mod events;
+pub(crate) mod failures;
 pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod ingest;

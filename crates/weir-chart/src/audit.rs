@@ -1,5 +1,7 @@
 //! The chart of audits: for each destination the sends per bucket as an area, and the cap as a line above it.
 
+use std::borrow::Cow;
+
 use weir_core::{
     Timestamp,
     audit::{Series, series::Cap},
@@ -10,8 +12,8 @@ use crate::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Point, Strok
 const WIDTH: f64 = 960.0;
 const PANEL: f64 = 216.0;
 const LEGEND: [Key; 2] = [
-    Key { name: "sends", color: Color::Blue, stroke: None },
-    Key { name: "cap", color: Color::Red, stroke: Some(Stroke::Dashed) },
+    Key { name: Cow::Borrowed("sends"), color: Color::Blue, stroke: None },
+    Key { name: Cow::Borrowed("cap"), color: Color::Red, stroke: Some(Stroke::Dashed) },
 ];
 /// A cap above this multiple of the fullest bucket is written as text, because a line at its height would make the
 /// sends too small to see.
@@ -41,7 +43,7 @@ pub fn audit_chart(title: &str, audits: &[AuditPanel<'_>]) -> Chart {
     if panels.is_empty() {
         panels.push(panel("", "", Content::Nothing("no destinations")));
     }
-    Chart { width: WIDTH, title: title.to_owned(), legend: LEGEND.to_vec(), panels }
+    Chart { width: WIDTH, title: title.to_owned(), legend: LEGEND.to_vec(), panels, values: None }
 }
 
 fn content(series: Option<&Series>) -> Content {

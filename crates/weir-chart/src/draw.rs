@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::{
-    Chart, Content, Key, Panel, Plot,
+    Chart, Content, Key, Panel, Plot, Values,
     axis::TimeForm,
     element::Frame,
     style::STYLE,
@@ -74,13 +74,31 @@ fn draw(out: &mut String, chart: &Chart, is_file: bool) -> fmt::Result {
         writeln!(out, "</g>")?;
         top += panel.height;
     }
+    if let Some(values) = &chart.values {
+        draw_values(out, values, width, (header, height))?;
+    }
     writeln!(out, "</svg>")
+}
+
+/// An invisible rectangle over all panels for each stretch, whose title the browser shows at the pointer.
+fn draw_values(out: &mut String, values: &Values, width: f64, (top, bottom): (f64, f64)) -> fmt::Result {
+    let x = |value| LEFT + values.x.share(value) * (width - RIGHT - LEFT);
+    for ((from, to), lines) in &values.stretches {
+        let lines: Vec<String> = lines.iter().map(|line| escaped(line)).collect();
+        let (x, width, height) = (x(*from), x(*to) - x(*from), bottom - top);
+        writeln!(
+            out,
+            r#"<rect class="value" x="{x:.1}" y="{top}" width="{width:.1}" height="{height}"><title>{}</title></rect>"#,
+            lines.join("\n")
+        )?;
+    }
+    Ok(())
 }
 
 /// The legend ends at `right`.
 fn draw_legend(out: &mut String, legend: &[Key], right: f64, baseline: f64) -> fmt::Result {
     // The first entry begins so far to the left that the last one ends at `right`.
-    let width = |key: &Key| SAMPLE + CHAR * key.name.len() as f64 + GAP;
+    let width = |key: &Key| SAMPLE + CHAR * key.name.chars().count() as f64 + GAP;
     let mut x = right + GAP - legend.iter().map(width).sum::<f64>();
     for key in legend {
         let (class, middle) = (key.color.class(), baseline - 5.0);
@@ -92,7 +110,7 @@ fn draw_legend(out: &mut String, legend: &[Key], right: f64, baseline: f64) -> f
                 writeln!(out, r#"<rect class="{class} area" x="{x}" y="{top}" width="16" height="10"/>"#)
             }
         }?;
-        writeln!(out, r#"<text x="{}" y="{baseline}">{}</text>"#, x + SAMPLE, key.name)?;
+        writeln!(out, r#"<text x="{}" y="{baseline}">{}</text>"#, x + SAMPLE, escaped(&key.name))?;
         x += width(key);
     }
     Ok(())
@@ -211,6 +229,17 @@ mod tests {
         assert!(chart.inline().contains(r#" role="img" aria-label="&lt;Acme&gt;">"#), "{}", chart.inline());
         let titled = Chart { title: "Sends".to_owned(), ..chart }.inline();
         assert!(titled.contains("<title>Sends</title>") && !titled.contains("aria-label"), "{titled}");
+    }
+
+    #[test]
+    fn a_chart_tells_the_values_below_the_pointer_without_a_script() {
+        let stretches = vec![((0.0, 5.0), vec!["<0 to 5>".to_owned(), "3 sends".to_owned()]), ((5.0, 10.0), vec![])];
+        let values = Values { x: Axis::linear(10.0, 5, |value| value.to_string()), stretches };
+        let chart = Chart { values: Some(values), ..Chart::of(196.0, panel()) }.inline();
+        let shown = r#"<rect class="value" x="72.0" y="0" width="50.0" height="200"><title>&lt;0 to 5&gt;
+3 sends</title></rect>"#;
+        assert!(chart.contains(shown), "{chart}");
+        assert_eq!(chart.matches("class=\"value\"").count(), 2, "{chart}");
     }
 
     #[test]

@@ -14,6 +14,8 @@ mod element;
 mod style;
 mod text;
 
+use std::borrow::Cow;
+
 pub use audit::{AuditPanel, audit_chart};
 pub use axis::Axis;
 pub use element::{Element, Point, stairs};
@@ -29,6 +31,16 @@ pub struct Chart {
     pub title: String,
     pub legend: Vec<Key>,
     pub panels: Vec<Panel>,
+    /// The values below the pointer, where all panels have the same x axis.
+    pub values: Option<Values>,
+}
+
+/// What a reader sees who points at a place of a chart. The title of a shape shows it, without a script.
+#[derive(Debug, Clone)]
+pub struct Values {
+    pub x: Axis,
+    /// Stretches of the x axis, each with the lines of its text.
+    pub stretches: Vec<((f64, f64), Vec<String>)>,
 }
 
 /// A part of a chart with its own axes.
@@ -61,9 +73,9 @@ pub struct Plot {
 }
 
 /// An entry of a legend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     pub color: Color,
     /// `None`: an area.
     pub stroke: Option<Stroke>,
@@ -79,7 +91,7 @@ impl Panel {
 impl Chart {
     /// A chart of one panel.
     pub fn of(width: f64, panel: Panel) -> Self {
-        Self { width, title: String::new(), legend: Vec::new(), panels: vec![panel] }
+        Self { width, title: String::new(), legend: Vec::new(), panels: vec![panel], values: None }
     }
 
     /// The chart as a file of its own.

@@ -57,6 +57,7 @@ pub const STYLE: &str = "\
 .weir-chart .line{fill:none;stroke-width:1.75;stroke-linejoin:round}.weir-chart .dashed{stroke-dasharray:7 4}\
 .weir-chart .mark{stroke-width:1;stroke-dasharray:4 3}\
 .weir-chart .bar{fill-opacity:.65;stroke:none}.weir-chart .band{fill-opacity:.2;stroke:none}\
+.weir-chart .value{fill:#656d76;fill-opacity:0}.weir-chart .value:hover{fill-opacity:.15}\
 .weir-chart .label{stroke:none}.weir-chart .middle{text-anchor:middle}.weir-chart .end{text-anchor:end}";
 
 #[cfg(test)]

@@ -34,7 +34,7 @@
     zone: (at) => `${day(at)} ${isLocal ? Intl.DateTimeFormat().resolvedOptions().timeZone : 'UTC'}`,
     countdown: (at) => {
       const left = Math.ceil((at - Date.now()) / 1000);
-      return left > 0 ? `in ${span(left)}` : 'now';
+      return left > 0 ? `in ${span(left)}` : 'any moment';
     },
   };
   const show = (element, at, form) => {

@@ -1,6 +1,8 @@
 //! What several pages show of the API's answers.
 
-use weir_api_types::{Binding, BriefDestination, Destination, OtherBinding, OverviewRow, RateLimit, WaitsFor};
+use weir_api_types::{
+    Binding, BriefDestination, Destination, ListCount, OtherBinding, OverviewRow, RateLimit, WaitsFor,
+};
 
 use crate::{
     extend::extend,
@@ -20,7 +22,7 @@ extend! {
     }
 }
 
-fn unit(period: &str) -> &str {
+pub(crate) fn unit(period: &str) -> &str {
     match period {
         "second" => "s",
         "minute" => "min",
@@ -141,7 +143,7 @@ extend! {
 
 extend! {
     pub(crate) trait WaitsForText for WaitsFor {
-        /// After the sentence that something was accepted.
+        /// After the sentence that something was accepted; empty if it is sent at once.
         fn sentence(&self) -> String {
             let until = self.until.map(|until| format!(" until {} UTC", until.time().plain())).unwrap_or_default();
             match &*self.reason {
@@ -149,18 +151,87 @@ extend! {
                     format!("It waits for the end of the hold{until}; “Release” on the page of the destination ends it.")
                 }
                 "breaker" => format!("It waits for the breaker{until}."),
-                _ => "It waits: the destination is paused.".to_owned(),
+                "order" => "It waits for an earlier delivery with the same ordering key.".to_owned(),
+                "due" => format!("It waits for its time{until}."),
+                "turn" => match &self.ahead {
+                    Some(ahead) if ahead.value > 0 => ahead.are_sent_first(),
+                    _ => String::new(),
+                },
+                _ => format!("It waits: {}.", self.paused()),
+            }
+        }
+
+        /// Why a delivery waits; the page adds the times.
+        fn text(&self) -> String {
+            let because = self.detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
+            match &*self.reason {
+                "hold" => format!("The receiver asked Weir to wait{because}."),
+                "breaker" => format!("The breaker is open{because}."),
+                "order" => "An earlier delivery with the same ordering key has not ended.".to_owned(),
+                "due" => "The delay before this attempt has not ended.".to_owned(),
+                "turn" => match &self.ahead {
+                    Some(ahead) if ahead.value > 0 => ahead.are_sent_first(),
+                    Some(_) => "It is the next one.".to_owned(),
+                    None => "It waits for its turn.".to_owned(),
+                },
+                _ => format!("{}. It is sent once somebody resumes it.", capitalised(&self.paused())),
+            }
+        }
+
+        /// Why a delivery waits, in a table.
+        fn short(&self) -> String {
+            match &*self.reason {
+                "pause" => match &self.by {
+                    Some(by) => format!("paused by {by}"),
+                    None => "paused".to_owned(),
+                },
+                "hold" => "held".to_owned(),
+                "breaker" => "breaker open".to_owned(),
+                "order" => "behind its ordering key".to_owned(),
+                "turn" => match &self.ahead {
+                    Some(ahead) if ahead.value > 0 => format!("{} ahead", ahead.short()),
+                    Some(_) => "next".to_owned(),
+                    None => "in its turn".to_owned(),
+                },
+                _ => String::new(),
+            }
+        }
+
+        /// That the destination is paused, by whom or why.
+        fn paused(&self) -> String {
+            match (&self.by, &self.detail) {
+                (Some(by), _) => format!("the destination is paused by {by}"),
+                (None, Some(detail)) => format!("the destination is paused, because {detail}"),
+                (None, None) => "the destination is paused".to_owned(),
             }
         }
     }
 }
 
+extend! {
+    pub(crate) trait ListCountText for ListCount {
+        /// `1,240`, or `10,000+` if there may be more.
+        fn short(&self) -> String {
+            format!("{}{}", self.value.count(), if self.capped { "+" } else { "" })
+        }
+
+        fn are_sent_first(&self) -> String {
+            let is_one = self.value == 1 && !self.capped;
+            let (noun, verb) = if is_one { ("delivery", "is") } else { ("deliveries", "are") };
+            format!("{} {noun} {verb} sent before it.", self.short())
+        }
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 /// What was done, and what the delivery or replay waits for; `unless_waiting` if it waits for nothing.
 pub(crate) fn accepted(waits_for: Option<&WaitsFor>, done: &str, unless_waiting: &str) -> String {
-    match waits_for {
-        Some(waits_for) => format!("{done} {}", waits_for.sentence()),
-        None => format!("{done} {unless_waiting}").trim_end().to_owned(),
-    }
+    let waits = waits_for.map(|waits_for| waits_for.sentence()).filter(|sentence| !sentence.is_empty());
+    format!("{done} {}", waits.as_deref().unwrap_or(unless_waiting)).trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -173,5 +244,25 @@ mod tests {
             |limit, period: &str, burst, margin_ms| RateLimit { limit, period: period.to_owned(), burst, margin_ms };
         let shown = [limit(10, "second", 1, 0), limit(1_200, "minute", 1, 50), limit(5, "day", 3, 0)];
         assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min + 50 ms", "5/d burst 3"]);
+    }
+
+    #[test]
+    fn a_wait_is_told_in_words_that_say_who_and_how_many() {
+        let waits = |reason: &str, by: Option<&str>, ahead: Option<(u64, bool)>| WaitsFor {
+            reason: reason.to_owned(),
+            until: None,
+            detail: None,
+            by: by.map(str::to_owned),
+            ahead: ahead.map(|(value, capped)| ListCount { value, capped }),
+        };
+        let paused = waits("pause", Some("olga"), None);
+        assert_eq!(paused.short(), "paused by olga");
+        assert_eq!(paused.text(), "The destination is paused by olga. It is sent once somebody resumes it.");
+        let turn = |value, capped| waits("turn", None, Some((value, capped)));
+        let shown = [turn(0, false), turn(1, false), turn(1_240, false), turn(10_000, true)];
+        assert_eq!(shown.each_ref().map(WaitsForText::short), ["next", "1 ahead", "1,240 ahead", "10,000+ ahead"]);
+        assert_eq!(shown[1].text(), "1 delivery is sent before it.");
+        assert_eq!(shown[3].text(), "10,000+ deliveries are sent before it.");
+        assert_eq!(accepted(Some(&shown[0]), "It is due now.", "It is sent."), "It is due now. It is sent.");
     }
 }

@@ -97,7 +97,7 @@ impl AlertPublisher {
         let now = self.clock.now();
         if self.refusals.is_due(now) {
             let traffic = self.store.recent_traffic(now.before(FAILURES_OF)).await?;
-            let failing = traffic.iter().filter(|(_, traffic)| RefusalWatch::is_suspect(traffic.failed));
+            let failing = traffic.iter().filter(|(_, traffic)| RefusalWatch::is_suspect(traffic.sum.failed));
             let alerted = conditions.iter().filter(|condition| condition.state.is_refused());
             let suspects: BTreeSet<_> =
                 failing.map(|(id, _)| *id).chain(alerted.map(|condition| condition.destination_id)).collect();

@@ -48,8 +48,8 @@ mod tests {
     };
 
     use async_trait::async_trait;
-    use weir_core::{DestinationId, Timestamp};
-    use weir_store::{StateCounts, StoreResult};
+    use weir_core::{DeliveryId, DestinationId, Timestamp};
+    use weir_store::{Places, StateCounts, StoreResult};
 
     use super::*;
 
@@ -73,6 +73,10 @@ mod tests {
         }
 
         async fn oldest_waiting(&self, _: &[DestinationId]) -> StoreResult<Vec<Option<Timestamp>>> {
+            unreachable!("not read")
+        }
+
+        async fn places(&self, _: DestinationId, _: &[DeliveryId], _: u32, _: Timestamp) -> StoreResult<Places> {
             unreachable!("not read")
         }
 

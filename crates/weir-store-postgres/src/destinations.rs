@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
-    BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
+    Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
     LimitChange, NamedCreation, Page, PageRequest, Pause, SCANNED_AT_MOST, StoreResult, first_id,
     rows::{self, Row as _},
@@ -129,12 +129,12 @@ impl Destinations for PostgresStore {
         Ok(self.read(query, |row| row.count(0)).await?.pop().unwrap_or_default())
     }
 
-    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
+    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<Arrivals> {
         let query = sqlx::query(RECENT_ARRIVALS)
             .bind(uuid(id.as_bytes()))
             .bind(uuid(&first_id(now.before(window).as_millis())))
             .bind(uuid(&first_id(now.as_millis() + 1)));
-        Ok(self.read(query, |row| row.count(0)).await?.pop().unwrap_or_default())
+        Ok(self.read(query, rows::arrivals).await?.pop().unwrap_or_default())
     }
 
     async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>> {
@@ -165,8 +165,9 @@ pub(crate) const RECENT_SENDS: &str =
     "SELECT count(*) FROM attempts WHERE destination_id = $1 AND sent_at > $2 AND sent_at <= $3";
 
 /// Ids begin with the time of the event.
-pub(crate) const RECENT_ARRIVALS: &str =
-    "SELECT count(*) FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3";
+pub(crate) const RECENT_ARRIVALS: &str = "SELECT count(*), (
+        SELECT id FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT 1
+    ) FROM deliveries WHERE destination_id = $1 AND id >= $2 AND id < $3";
 
 const LIMIT_CHANGES: &str =
     "SELECT at, rate_limits, min_interval_ms FROM limit_changes WHERE destination_id = $1 ORDER BY at";

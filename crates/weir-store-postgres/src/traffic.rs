@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
-    ExpiringTable, Health, MINUTE, RollUp, StoreResult, TRAFFIC_BUCKET, Traffic, TrafficHistory, TrafficLog,
-    added_traffic,
+    ExpiringTable, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET, TrafficHistory,
+    TrafficLog, added_traffic,
     rows::{self, Row as _},
     summed_traffic, traffic_columns, traffic_of_changes,
 };
@@ -60,12 +60,12 @@ pub(crate) const TRAFFIC: &str = concat!(
 pub(crate) const RECENT_TRAFFIC: &str = concat!(
     "SELECT destination_id, ",
     summed_traffic!(),
-    " FROM (
-        SELECT destination_id, ",
+    ", min(CASE WHEN arrivals > 0 THEN at END) FROM (
+        SELECT destination_id, at, ",
     traffic_columns!(),
     " FROM traffic WHERE at >= $1
         UNION ALL ",
-    traffic_of_changes!("destination_id", "WHERE at >= $1", "WHERE at >= $1"),
+    traffic_of_changes!("destination_id, at", "WHERE at >= $1", "WHERE at >= $1"),
     ") recorded GROUP BY destination_id"
 );
 
@@ -93,6 +93,14 @@ SELECT kind::bigint, value, CAST(sum(n) AS bigint) FROM (
     SELECT 1, unnest(attempts), 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2
 ) recorded GROUP BY kind, value";
 
+/// $4 is the length of the buckets.
+pub(crate) const LATENCIES: &str = "
+SELECT at - at % $4, value, CAST(sum(n) AS bigint) FROM (
+    SELECT at, value, n FROM traffic_histograms WHERE destination_id = $1 AND at >= $2 AND at < $3 AND kind = 0
+    UNION ALL
+    SELECT at, unnest(latencies)::integer, 1 FROM traffic_changes WHERE destination_id = $1 AND at >= $2 AND at < $3
+) recorded GROUP BY 1, 2";
+
 #[async_trait]
 impl TrafficLog for PostgresStore {
     async fn traffic(
@@ -107,9 +115,20 @@ impl TrafficLog for PostgresStore {
         Ok(TrafficHistory::of_rows(rows))
     }
 
-    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>> {
+    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, RecentTraffic>> {
         let query = sqlx::query(RECENT_TRAFFIC).bind(from.floor(TRAFFIC_BUCKET).as_nanos());
-        Ok(self.read(query, rows::traffic_of_destination).await?.into_iter().collect())
+        Ok(self.read(query, rows::recent_traffic).await?.into_iter().collect())
+    }
+
+    async fn latencies(
+        &self,
+        id: DestinationId,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<Vec<(Timestamp, Latencies)>> {
+        let query = sqlx::query(LATENCIES).bind(uuid(id.as_bytes())).bind(from.as_nanos()).bind(to.as_nanos());
+        Ok(Latencies::of_rows(self.read(query.bind(step.as_nanos() as i64), rows::latency).await?))
     }
 
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, Timestamp};
+use weir_core::{DeliveryId, DestinationId, Timestamp};
 use weir_store::{
-    Counters, FOLDED_AT_ONCE, StateCounts, StoreResult, added_states,
+    Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Places, StateCounts, StoreResult, added_states,
     rows::{self, Row as _},
     sql, state_columns, summed_states,
 };
@@ -70,6 +70,32 @@ pub(crate) static OLDEST_WAITING: Batch = Batch::new(
     ") AS r WHERE r.column1 IS NOT NULL",
 );
 
+/// The places of some deliveries: the entries of both parts of the due index are numbered in the order of claims, up to a
+/// bound, and those of the given ids are kept. NULL ids match nothing.
+pub(crate) static PLACES: Batch = Batch::new(
+    sql! {"SELECT id, is_replay, ahead FROM (
+        SELECT id, 0 AS is_replay, row_number() OVER (ORDER BY next_attempt_at, id) - 1 AS ahead FROM (
+            SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
+            WHERE destination_id = ? AND is_replay = 0 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
+        )
+        UNION ALL
+        SELECT id, 1, row_number() OVER (ORDER BY next_attempt_at, id) - 1 FROM (
+            SELECT id, next_attempt_at FROM deliveries INDEXED BY deliveries_due
+            WHERE destination_id = ? AND is_replay = 1 AND state IN ({waiting}) ORDER BY next_attempt_at, id LIMIT +?
+        )
+    ) WHERE id IN ("},
+    "?",
+    ",",
+    ")",
+);
+
+/// How many live deliveries are due, up to a bound.
+pub(crate) const LIVE_DUE: &str = sql! {"
+SELECT count(*) FROM (
+    SELECT 1 FROM deliveries INDEXED BY deliveries_due
+    WHERE destination_id = ? AND is_replay = 0 AND state IN ({waiting}) AND next_attempt_at <= ? LIMIT +?
+)"};
+
 /// Reads all claims of a destination: there are only as many as its sends in flight.
 pub(crate) const OLDEST_IN_FLIGHT: &str = sql! {"
 SELECT created_at FROM deliveries WHERE id = (
@@ -121,6 +147,34 @@ impl Counters for SqliteStore {
             found.extend(fetch(&self.readers, sql, values, read).await?);
         }
         Ok(ids.iter().map(|id| found.get(id).copied().flatten()).collect())
+    }
+
+    async fn places(
+        &self,
+        id: DestinationId,
+        deliveries: &[DeliveryId],
+        most: u32,
+        now: Timestamp,
+    ) -> StoreResult<Places> {
+        let most = i64::from(most.min(PLACES_LOOKED_AT));
+        let mut places = Places::default();
+        for part in deliveries.chunks(MAX_ROWS) {
+            let size = padded(part.len());
+            let mut values = Values::with_capacity(4 + size);
+            values.blob(id.as_bytes()).int(most).blob(id.as_bytes()).int(most);
+            for delivery in part {
+                values.blob(delivery.as_bytes());
+            }
+            values.nulls(size - part.len());
+            places.found.extend(fetch(&self.readers, PLACES.sql(size), values, rows::place).await?);
+        }
+        if places.found.values().any(|place| place.is_replay) {
+            let mut values = Values::id(id.as_bytes());
+            values.int(now.as_nanos()).int(most);
+            let counted = fetch(&self.readers, LIVE_DUE, values, |row| row.count(0)).await?;
+            places.live_due = counted.first().copied().unwrap_or(0);
+        }
+        Ok(places)
     }
 
     async fn fold_changes(&self) -> StoreResult<u64> {

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
 use weir_store::{
-    BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
+    Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
     LimitChange, NamedCreation, Page, PageRequest, Pause, StoreResult, destination_columns, edited_columns, first_id,
     rows::{self, Row as _, interval_code, limits_json},
@@ -132,14 +132,13 @@ impl Destinations for SqliteStore {
         Ok(counted.first().copied().unwrap_or(0))
     }
 
-    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64> {
+    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<Arrivals> {
         let mut values = Values::default();
         values
             .blob(id.as_bytes())
             .owned_blob(first_id(now.before(window).as_millis()))
             .owned_blob(first_id(now.as_millis() + 1));
-        let counted = fetch(&self.readers, RECENT_ARRIVALS, values, |row| row.count(0)).await?;
-        Ok(counted.first().copied().unwrap_or(0))
+        Ok(fetch(&self.readers, RECENT_ARRIVALS, values, rows::arrivals).await?.pop().unwrap_or_default())
     }
 
     async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>> {
@@ -163,7 +162,7 @@ WHERE destination_id = ? AND sent_at > ? AND sent_at <= ?";
 
 /// The ids of deliveries begin with the time of their event.
 pub(crate) const RECENT_ARRIVALS: &str = "
-SELECT count(*) FROM deliveries INDEXED BY deliveries_of_destination
+SELECT count(*), min(id) FROM deliveries INDEXED BY deliveries_of_destination
 WHERE destination_id = ? AND id >= ? AND id < ?";
 
 pub(crate) const EDITED: &str = "

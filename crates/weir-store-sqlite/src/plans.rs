@@ -12,7 +12,7 @@ use weir_store::{
 use crate::{
     alerting::BACKLOGS,
     claims::{BODY, CLAIM, OLDEST_DUE},
-    counters::{OLDEST_IN_FLIGHT, OLDEST_WAITING},
+    counters::{LIVE_DUE, OLDEST_IN_FLIGHT, OLDEST_WAITING, PLACES},
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
     destinations::{RECENT_SENDS, WAITING_BY_STATE},
     history::{SENDS, events_page, events_window_end},
@@ -56,6 +56,7 @@ fn hot_statements_use_their_indexes_at_every_size() {
             ("known keys", &KNOWN_KEYS, "SEARCH e USING INDEX events_idempotency (tenant=? AND idempotency_key=?)"),
             ("last sends", &SEND_HISTORY, "USING COVERING INDEX attempts_of_destination (destination_id=?"),
             ("oldest", &OLDEST_WAITING, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
+            ("places", &PLACES, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
             ("oldest retry", &OLDEST_WAITING, "USING COVERING INDEX deliveries_retrying (destination_id=?)"),
             ("claims out", &SEND_HISTORY, "USING COVERING INDEX deliveries_claimed (destination_id=?"),
         ] {
@@ -122,6 +123,11 @@ fn reads_use_their_indexes() {
     let connection = database();
     for (name, sql, index) in [
         ("waiting by state", WAITING_BY_STATE, "USING COVERING INDEX deliveries_due (destination_id=?)"),
+        (
+            "live due",
+            LIVE_DUE,
+            "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=? AND next_attempt_at<?)",
+        ),
         ("oldest in flight", OLDEST_IN_FLIGHT, "USING COVERING INDEX deliveries_claimed (destination_id=?)"),
         ("abandoned claims", ABANDONED, "USING INDEX deliveries_claimed"),
         ("recent sends", RECENT_SENDS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?"),

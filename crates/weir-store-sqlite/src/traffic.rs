@@ -5,8 +5,8 @@ use std::{collections::HashMap, time::Duration};
 use async_trait::async_trait;
 use weir_core::{DestinationId, Timestamp};
 use weir_store::{
-    ExpiringTable, FOLDED_AT_ONCE, Health, MINUTE, RollUp, StoreResult, TRAFFIC_BUCKET, Traffic, TrafficHistory,
-    TrafficLog, added_traffic,
+    ExpiringTable, FOLDED_AT_ONCE, Health, Latencies, MINUTE, RecentTraffic, RollUp, StoreResult, TRAFFIC_BUCKET,
+    TrafficHistory, TrafficLog, added_traffic,
     rows::{self, Row as _},
     summed_traffic, traffic_columns, traffic_of_changes,
 };
@@ -59,12 +59,12 @@ pub(crate) const TRAFFIC: &str = concat!(
 pub(crate) const RECENT_TRAFFIC: &str = concat!(
     "SELECT destination_id, ",
     summed_traffic!(),
-    " FROM (
-        SELECT destination_id, ",
+    ", min(CASE WHEN arrivals > 0 THEN at END) FROM (
+        SELECT destination_id, at, ",
     traffic_columns!(),
     " FROM traffic WHERE at >= ?1
         UNION ALL ",
-    traffic_of_changes!("destination_id", "WHERE at >= ?1", "WHERE at >= ?1"),
+    traffic_of_changes!("destination_id, at", "WHERE at >= ?1", "WHERE at >= ?1"),
     ") GROUP BY destination_id"
 );
 
@@ -94,6 +94,16 @@ SELECT kind, value, sum(n) FROM (
     SELECT 1, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.attempts) j
     WHERE c.destination_id = ?1 AND c.at >= ?2
 ) GROUP BY kind, value";
+
+/// ?4 is the length of the buckets.
+pub(crate) const LATENCIES: &str = "
+SELECT at - at % ?4, value, sum(n) FROM (
+    SELECT at, value, n FROM traffic_histograms INDEXED BY traffic_histograms_of_destination
+    WHERE destination_id = ?1 AND at >= ?2 AND at < ?3 AND kind = 0
+    UNION ALL
+    SELECT c.at, CAST(j.key AS INTEGER), j.value FROM traffic_changes c, json_each(c.latencies) j
+    WHERE c.destination_id = ?1 AND c.at >= ?2 AND c.at < ?3
+) GROUP BY 1, 2";
 
 /// Adds inserted traffic to a stored bucket.
 macro_rules! add_traffic {
@@ -172,11 +182,23 @@ impl TrafficLog for SqliteStore {
         Ok(TrafficHistory::of_rows(rows))
     }
 
-    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>> {
+    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, RecentTraffic>> {
         let mut values = Values::default();
         values.int(from.floor(TRAFFIC_BUCKET).as_nanos());
-        let read = fetch(&self.readers, RECENT_TRAFFIC, values, rows::traffic_of_destination).await?;
+        let read = fetch(&self.readers, RECENT_TRAFFIC, values, rows::recent_traffic).await?;
         Ok(read.into_iter().collect())
+    }
+
+    async fn latencies(
+        &self,
+        id: DestinationId,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<Vec<(Timestamp, Latencies)>> {
+        let mut values = Values::id(id.as_bytes());
+        values.int(from.as_nanos()).int(to.as_nanos()).int(step.as_nanos() as i64);
+        Ok(Latencies::of_rows(fetch(&self.readers, LATENCIES, values, rows::latency).await?))
     }
 
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health> {

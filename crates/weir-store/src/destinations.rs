@@ -151,6 +151,14 @@ pub fn later_than(current: &Destination, now: Timestamp) -> Timestamp {
     now.max(current.updated_at + Duration::from_micros(1))
 }
 
+/// The new deliveries of an interval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Arrivals {
+    pub count: u64,
+    /// When the first of them was stored, to the millisecond.
+    pub first_at: Option<Timestamp>,
+}
+
 /// The backlog of one destination, by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DestinationCounts {
@@ -319,8 +327,8 @@ pub trait Destinations: Send + Sync {
     /// The number of attempts of a destination that started in the `window` before `now`.
     async fn recent_sends(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
 
-    /// The number of new deliveries of a destination in the `window` before `now`.
-    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<u64>;
+    /// The new deliveries of a destination in the `window` before `now`.
+    async fn recent_arrivals(&self, id: DestinationId, now: Timestamp, window: Duration) -> StoreResult<Arrivals>;
 
     /// At most `limit` destinations whose last edit is after this position, in the order of their edits.
     async fn edited_after(&self, position: EditPosition, limit: u32) -> StoreResult<Vec<EditedDestination>>;

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryId, DestinationId, EventId, Timestamp,
+    DeliveryId, DestinationId, ErrorKind, EventId, Timestamp,
     delivery::{Attempt, Delivery},
     event::{Event, EventBody},
 };
@@ -57,6 +57,9 @@ pub struct SendRecord {
     pub is_unknown: bool,
     /// Whether the receiver said that it takes no more now: 429, or 503 or 403 with `Retry-After` or a used-up quota.
     pub is_refused: bool,
+    pub status_code: Option<u16>,
+    /// `None` for a successful attempt.
+    pub error_kind: Option<ErrorKind>,
 }
 
 #[async_trait]

@@ -70,11 +70,11 @@ pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, 
 pub use alerting::{Alerting, Condition};
 pub use api_keys::{ApiKey, ApiKeys, SessionSecret};
 pub use bodies::BodyCache;
-pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
+pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};
 pub use destinations::{
-    BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch, Destinations,
-    EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
+    Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
+    Destinations, EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
 };
 pub use directory::{Directory, TenantDestinations};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};
@@ -100,8 +100,8 @@ pub use replays::{
 };
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use traffic::{
-    HOUR, Health, Histogram, Latencies, MINUTE, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic, TrafficHistory, TrafficLog,
-    latency_bucket,
+    HOUR, Health, Histogram, Latencies, MINUTE, RecentTraffic, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic, TrafficHistory,
+    TrafficLog, latency_bucket,
 };
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 pub use turns::Turns;

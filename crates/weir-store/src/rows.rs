@@ -35,9 +35,9 @@ pub use self::{
     destinations::{Value, destination, destination_values, limit_change},
     events::{body, event, known_event},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
-    traffic::{histogram, traffic_and_last_success, traffic_at, traffic_of_destination},
+    traffic::{histogram, latency, recent_traffic, traffic_and_last_success, traffic_at},
 };
-use crate::{DueDestination, MessageGroup, SendHistory};
+use crate::{Arrivals, DueDestination, MessageGroup, Place, SendHistory};
 
 /// A stored value that no store writes. The text names the value, as in "a state".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -149,6 +149,17 @@ pub fn send_history<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationI
     // `None` sorts before every time.
     let last_sent_at = row.optional_time(1)?.max(row.optional_time(3)?);
     Ok((row.destination_id(0)?, SendHistory { last_sent_at, unsettled: row.flag(2)? }))
+}
+
+/// From two columns: the number of new deliveries, and the id of the first of them.
+pub fn arrivals<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Arrivals, E> {
+    let first_at = row.optional_id(1)?.map(|id| DeliveryId::from_bytes(id).made_at());
+    Ok(Arrivals { count: row.count(0)?, first_at })
+}
+
+/// From three columns: the delivery, whether it is of a replay, and how many are ahead of it.
+pub fn place<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DeliveryId, Place), E> {
+    Ok((row.delivery_id(0)?, Place { is_replay: row.flag(1)?, ahead: row.count(2)? }))
 }
 
 /// From two columns: the destination and the ordering key.

@@ -42,6 +42,14 @@ pub struct Traffic {
     pub backlog_change: i64,
 }
 
+/// The traffic of one destination from an instant until now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RecentTraffic {
+    pub sum: Traffic,
+    /// The beginning of the first bucket with new deliveries.
+    pub arriving_since: Option<Timestamp>,
+}
+
 /// The traffic of one destination in an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TrafficHistory {
@@ -121,6 +129,15 @@ pub fn latency_bucket(ms: u32) -> u16 {
 pub struct Latencies(pub BTreeMap<u32, u64>);
 
 impl Latencies {
+    /// From rows with the beginning of a bucket, a [`latency_bucket`] and a number of sends.
+    pub fn of_rows(rows: impl IntoIterator<Item = (Timestamp, u32, u64)>) -> Vec<(Timestamp, Self)> {
+        let mut buckets: BTreeMap<Timestamp, Self> = BTreeMap::new();
+        for (at, value, n) in rows {
+            *buckets.entry(at).or_default().0.entry(value).or_default() += n;
+        }
+        buckets.into_iter().collect()
+    }
+
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
@@ -162,7 +179,18 @@ pub trait TrafficLog: Send + Sync {
 
     /// The traffic since `from`, rounded down to [`TRAFFIC_BUCKET`], of every destination that had any. One statement,
     /// which reads a row for each destination and bucket.
-    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, Traffic>>;
+    async fn recent_traffic(&self, from: Timestamp) -> StoreResult<HashMap<DestinationId, RecentTraffic>>;
+
+    /// The latencies of the sends of a destination in `[from, to)`, in buckets of `step`, which is [`MINUTE`] or [`HOUR`] and
+    /// divides `from`; earliest first, without the buckets in which nothing was sent. Rows that are added up to hours count
+    /// in the bucket in which their hour begins.
+    async fn latencies(
+        &self,
+        id: DestinationId,
+        from: Timestamp,
+        to: Timestamp,
+        step: Duration,
+    ) -> StoreResult<Vec<(Timestamp, Latencies)>>;
 
     /// How the attempts of a destination went since `from`, rounded down to a minute.
     async fn health(&self, id: DestinationId, from: Timestamp) -> StoreResult<Health>;

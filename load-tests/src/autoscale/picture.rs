@@ -48,7 +48,7 @@ pub(super) fn draw(trace: &Trace) -> String {
         panel("workers", trace, length_s, counts(&workers), workers),
         panel("start lag, p99", trace, length_s, Axis::logarithmic(FLOOR_MS, slowest, in_time), lag),
     ];
-    Chart { width: WIDTH, title: String::new(), legend: Vec::new(), panels }.to_file()
+    Chart { width: WIDTH, title: String::new(), legend: Vec::new(), panels, values: None }.to_file()
 }
 
 fn highest(lines: &[Line]) -> f64 {
@@ -57,7 +57,8 @@ fn highest(lines: &[Line]) -> f64 {
 
 fn panel(title: &str, trace: &Trace, length_s: f64, y: Axis, lines: Vec<Line>) -> Panel {
     let stroke = Stroke::Solid;
-    let legend = lines.iter().map(|&Line { name, color, .. }| Key { name, color, stroke: Some(stroke) }).collect();
+    let legend =
+        lines.iter().map(|&Line { name, color, .. }| Key { name: name.into(), color, stroke: Some(stroke) }).collect();
     let outages = trace.outages.iter().map(|(_, from_s, until_s)| Element::Band(Color::Grey, (*from_s, *until_s)));
     let lines = lines.into_iter().map(|line| Element::Line(line.color, stroke, line.points));
     let x = Axis::linear(length_s, 10, |s| format!("{s} s"));

@@ -215,6 +215,22 @@ class MaxWindow(TypedDict):
     limit: int
 
 
+class ErrorCount(TypedDict):
+    """How often an error occurred: a status, or the error in one word."""
+
+    error: str
+    count: int
+
+
+class HistoryLatency(TypedDict):
+    """Answer times in milliseconds, by the minute or the hour."""
+
+    at: str
+    step_s: int
+    p50: float
+    p95: float
+
+
 class HistoryBucket(TypedDict):
     at: str
     sends: int
@@ -223,6 +239,7 @@ class HistoryBucket(TypedDict):
     arrivals: int
     backlog: int
     max_window: list[MaxWindow]
+    errors: list[ErrorCount]
 
 
 class LimitChange(TypedDict):
@@ -238,6 +255,8 @@ class DestinationHistory(TypedDict):
     to: str
     data: list[HistoryBucket]
     windows_left_out: list[Period]
+    errors_left_out: bool
+    latencies: list[HistoryLatency]
     limit_changes: list[LimitChange]
 
 
@@ -300,12 +319,21 @@ class AcceptedEvent(TypedDict):
     duplicate: bool
 
 
-class WaitsFor(TypedDict):
-    """What keeps a due delivery from being sent; `until` is None for a pause."""
+class Ahead(TypedDict):
+    """How many deliveries are sent before one; there may be more if it is capped."""
 
-    reason: Literal["pause", "hold", "breaker"]
+    value: int
+    capped: bool
+
+
+class WaitsFor(TypedDict):
+    """Why a waiting delivery is not sent yet; `by` is who paused, `ahead` only of `turn`."""
+
+    reason: Literal["pause", "hold", "breaker", "order", "due", "turn"]
     until: str | None
     detail: str | None
+    by: str | None
+    ahead: Ahead | None
 
 
 class Delivery(TypedDict):
@@ -317,6 +345,7 @@ class Delivery(TypedDict):
     attempt_count: int
     next_attempt_at: str | None
     waits_for: WaitsFor | None
+    expected_at: str | None
     expires_at: str | None
     created_at: str
     updated_at: str

@@ -11,14 +11,14 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use weir_core::{Condition, Destination, DestinationId, Timestamp, access::TenantScope};
 use weir_store::{
-    DestinationFilter, PageRequest, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET, Traffic,
+    DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET,
 };
 
 use super::{
     changes::{self, Change, Known, OpenReplays},
     row::Row,
 };
-use crate::figures::{Figures, Measured, Reason};
+use crate::figures::{Figures, Measured, Reason, flood_began, per_second};
 
 /// How many destinations are read at one time.
 const AT_ONCE: u32 = 1_000;
@@ -105,7 +105,7 @@ impl Sample {
         let mut refusals = last.map(|last| last.refusals.clone()).unwrap_or_default();
         if refusals.is_due(now) {
             let refused = refusals.refused();
-            let failed = |id| all.get(&id).map_or(0, |traffic| traffic.failed);
+            let failed = |id| all.get(&id).map_or(0, |traffic| traffic.sum.failed);
             let is_suspect = |destination: &&Arc<Destination>| {
                 RefusalWatch::is_suspect(failed(destination.id)) || refused.contains(&destination.id)
             };
@@ -113,19 +113,19 @@ impl Sample {
             refusals.look(store, suspects, now).await?;
         }
 
-        let per_s = |n: u64, from: Timestamp, to: Timestamp| n as f64 / to.since(from).as_secs_f64().max(1.0);
         let row = |destination: Arc<Destination>| {
             let id = destination.id;
-            let traffic = |of: &HashMap<DestinationId, Traffic>| of.get(&id).copied().unwrap_or_default();
-            let (all, newer) = (traffic(&all), traffic(&newer));
+            let traffic = |of: &HashMap<DestinationId, RecentTraffic>| of.get(&id).copied().unwrap_or_default();
+            let (RecentTraffic { sum: all, arriving_since }, newer) = (traffic(&all), traffic(&newer).sum);
             let older_arrivals = all.arrivals.saturating_sub(newer.arrivals);
+            let began = flood_began(all.arrivals, arriving_since, older_from);
             let measured = Measured {
                 counts: counts.get(&id).copied().unwrap_or_default(),
                 oldest_at: oldest.get(&id).copied(),
-                achieved_per_s: per_s(newer.sends, newer_from, now),
-                arrivals_per_s: per_s(all.arrivals, older_from, now),
-                older_arrivals_per_s: per_s(older_arrivals, older_from, newer_from),
-                newer_arrivals_per_s: per_s(newer.arrivals, newer_from, now),
+                achieved_per_s: per_second(newer.sends, newer_from, now),
+                arrivals_per_s: per_second(all.arrivals, began, now),
+                older_arrivals_per_s: per_second(older_arrivals, began.min(newer_from), newer_from),
+                newer_arrivals_per_s: per_second(newer.arrivals, newer_from, now),
                 refusals: refusals.found(&destination).flatten(),
                 // Under a backlog the cursors are where a send of just now left them.
                 last_sent_at: Some(now),

@@ -6,12 +6,12 @@ use std::time::Duration;
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{DeliveryState, Destination, Timestamp};
-use weir_store::{DestinationCounts, StateCounts};
+use weir_store::{DestinationCounts, MINUTE, StateCounts};
 
 use super::destinations;
 use crate::{
     auth::Caller,
-    figures::{Figures, Measured, millis},
+    figures::{Figures, Measured, flood_began, millis, per_second},
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
     state::{Api, ApiState},
@@ -19,10 +19,15 @@ use crate::{
 
 /// The time over which sends are measured.
 const SENDS: Duration = Duration::from_secs(10);
-/// The two halves of the time over which arrivals are measured.
-const ARRIVALS_HALF: Duration = Duration::from_secs(30);
-/// The time over which answer times are measured.
-const ANSWERS: Duration = Duration::from_secs(5 * 60);
+/// The time over which arrivals are measured, in two halves; it is shorter in the first minute of a flood. A batch that
+/// takes a few seconds is no inflow that goes on, so it is never shorter than this.
+const ARRIVALS: Duration = Duration::from_secs(60);
+const ARRIVALS_SHORTEST: Duration = Duration::from_secs(10);
+/// The time over which answer times are measured, rounded to minutes: a short one, so that a change shows soon, or a longer
+/// one if there were only a few answers.
+const ANSWERS: Duration = MINUTE;
+const FEW_ANSWERS: u64 = 20;
+const ANSWERS_IF_FEW: Duration = Duration::from_secs(5 * 60);
 
 /// Show a destination's backlog
 #[utoipa::path(
@@ -51,12 +56,33 @@ pub(crate) async fn measure(
     now: Timestamp,
 ) -> ApiResult<Measured> {
     let (store, id) = (&api.store, destination.id);
-    let newer = store.recent_arrivals(id, now, ARRIVALS_HALF).await?;
-    let both = store.recent_arrivals(id, now, ARRIVALS_HALF * 2).await?;
+    let arrivals = store.recent_arrivals(id, now, ARRIVALS).await?;
+    let began = flood_began(arrivals.count, arrivals.first_at, now.before(ARRIVALS));
+    let half = now.since(began).max(ARRIVALS_SHORTEST) / 2;
+    let newer = store.recent_arrivals(id, now, half).await?;
+    let per_s = |arrivals: u64| arrivals as f64 / half.as_secs_f64();
+    Ok(Measured {
+        arrivals_per_s: per_second(arrivals.count, began, now),
+        older_arrivals_per_s: per_s(arrivals.count.saturating_sub(newer.count)),
+        newer_arrivals_per_s: per_s(newer.count),
+        ..measure_sends(api, destination, counted, now).await?
+    })
+}
+
+/// The same without the arrivals: enough to say when what waits is sent.
+pub(crate) async fn measure_sends(
+    api: &ApiState,
+    destination: &Destination,
+    counted: &DestinationCounts,
+    now: Timestamp,
+) -> ApiResult<Measured> {
+    let (store, id) = (&api.store, destination.id);
     let sends = store.recent_sends(id, now, SENDS).await?;
     let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
-    let latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
-    let per_s = |arrivals: u64| arrivals as f64 / ARRIVALS_HALF.as_secs_f64();
+    let mut latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
+    if latencies.total() < FEW_ANSWERS {
+        latencies = store.health(id, now.before(ANSWERS_IF_FEW)).await?.latencies;
+    }
     let mut counts = StateCounts::default();
     counts.add(DeliveryState::Pending, counted.pending);
     counts.add(DeliveryState::Retrying, counted.retrying);
@@ -65,12 +91,9 @@ pub(crate) async fn measure(
         counts,
         oldest_at: counted.oldest_created_at,
         achieved_per_s: sends as f64 / SENDS.as_secs_f64(),
-        arrivals_per_s: per_s(both) / 2.0,
-        older_arrivals_per_s: per_s(both.saturating_sub(newer)),
-        newer_arrivals_per_s: per_s(newer),
         last_sent_at,
         answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
-        refusals: None,
+        ..Measured::default()
     })
 }
 

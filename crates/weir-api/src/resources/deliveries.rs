@@ -9,15 +9,16 @@ use http::StatusCode;
 use serde_json::json;
 use weir_api_types as types;
 use weir_core::{
-    DeliveryId, Destination, Timestamp,
+    DeliveryId, Timestamp,
     activity::{Action, Activity},
     delivery::{Attempt, Delivery},
 };
 use weir_queue::Wake;
 use weir_store::{DeliveryAction, DeliveryDetail};
 
-pub(crate) use self::waits::waits_for;
-use super::{activity::Author, destinations};
+use self::waits::Outlooks;
+pub(crate) use self::waits::{of_destination as destination_waits_for, waits_for};
+use super::activity::Author;
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, Refused},
@@ -42,7 +43,7 @@ pub(crate) async fn show(
 /// Retry a delivery
 ///
 /// Makes the delivery due at once, under the usual limits. If its destination is paused, held or has an open breaker, the
-/// delivery still waits, and `waits_for` says for what and until when. A delivery that waits for the `deliver_at` of its event
+/// delivery still waits, and `waits_for` says for what and until when, as for every delivery that waits. A delivery that waits for the `deliver_at` of its event
 /// becomes due too. A delivery without attempts left gets one more attempt. After its `expires_at` a delivery cannot be
 /// retried. At an `ordered` destination, a delivery that waits for an earlier one continues to wait, and an ended
 /// delivery becomes the next one of its key after the current one.
@@ -142,30 +143,23 @@ async fn found(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<Del
 pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DeliveryId) -> ApiResult<types::DeliveryDetail> {
     let DeliveryDetail { delivery, attempts } = found(api, caller, id).await?;
     let attempts = attempts.into_iter().map(attempt).collect();
-    let destination = api.store.destination(delivery.destination_id).await?;
-    let delivery = view(delivery, destination.as_deref(), api.clock.now());
-    Ok(types::DeliveryDetail { delivery, attempts })
+    let outlooks = Outlooks::of(api, std::slice::from_ref(&delivery)).await?;
+    Ok(types::DeliveryDetail { delivery: view(delivery, &outlooks), attempts })
 }
 
-/// Deliveries as the API shows them. One look-up finds what those that wait are waiting for.
+/// Deliveries as the API shows them, with what those that wait are waiting for.
 pub(crate) async fn views(api: &ApiState, deliveries: Vec<Delivery>) -> ApiResult<Vec<types::Delivery>> {
-    let waiting = deliveries.iter().filter(|delivery| delivery.state.is_waiting());
-    let found = destinations::by_id(api, waiting.map(|delivery| delivery.destination_id)).await?;
-    let now = api.clock.now();
-    let view = |delivery: Delivery| {
-        let destination = found.get(&delivery.destination_id).map(AsRef::as_ref);
-        view(delivery, destination, now)
-    };
-    Ok(deliveries.into_iter().map(view).collect())
+    let outlooks = Outlooks::of(api, &deliveries).await?;
+    Ok(deliveries.into_iter().map(|delivery| view(delivery, &outlooks)).collect())
 }
 
 fn missing(id: DeliveryId) -> Problem {
     Problem::not_found(format!("there is no delivery {id}"))
 }
 
-/// `destination`: its destination, unless that is deleted or the delivery does not wait.
-fn view(delivery: Delivery, destination: Option<&Destination>, now: Timestamp) -> types::Delivery {
-    let waits_for = waits::of_delivery(&delivery, destination, now);
+fn view(delivery: Delivery, outlooks: &Outlooks) -> types::Delivery {
+    let wait = outlooks.wait(&delivery);
+    let (waits_for, expected_at) = wait.map(|wait| (wait.waits_for, wait.expected_at)).unzip();
     let earliest = |due| waits_for.as_ref().map_or(due, |waits_for| waits::earliest(waits_for, due));
     let next_attempt_at = delivery.next_attempt_at.map(earliest);
     let last = delivery.last_attempt;
@@ -178,6 +172,7 @@ fn view(delivery: Delivery, destination: Option<&Destination>, now: Timestamp) -
         attempt_count: delivery.attempts,
         next_attempt_at,
         waits_for,
+        expected_at: expected_at.flatten(),
         expires_at: delivery.expires_at,
         created_at: delivery.created_at,
         updated_at: delivery.updated_at,

@@ -11,8 +11,9 @@ use std::time::Duration;
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{DestinationId, Timestamp};
-use weir_store::{HOUR, MINUTE, TRAFFIC_BUCKET, TRAFFIC_KEPT};
+use weir_store::{HOUR, Latencies, MINUTE, TRAFFIC_BUCKET, TRAFFIC_KEPT};
 
+use self::windows::Errors;
 use super::destinations;
 use crate::{
     auth::Caller,
@@ -105,6 +106,7 @@ fn ceil(at: Timestamp, step: Duration) -> Timestamp {
 
 /// Show a destination's history
 ///
+/// What arrived and what was sent, how it ended, how long the receiver took to answer, and the fullest windows.
 /// Every bucket of the range is present. The range is widened to whole buckets and ends now at the latest. Without
 /// `from`, it begins 15 minutes before `to`. An attempt counts in the bucket in which it started, once its result is
 /// recorded.
@@ -123,14 +125,39 @@ pub(crate) async fn show(
     let (from, to) = range.times();
     let step = step.map_or(0, |step| step.0);
     let buckets = Buckets::covering(from, to, step, api.clock.now())?;
-    Ok(Json(read(&api, id, buckets, STEPS[step].0).await?))
+    Ok(Json(read(&api, id, buckets, STEPS[step].0, api.clock.now()).await?))
 }
 
-async fn read(api: &ApiState, id: DestinationId, buckets: Buckets, step: &'static str) -> ApiResult<types::History> {
+async fn read(
+    api: &ApiState,
+    id: DestinationId,
+    buckets: Buckets,
+    step: &'static str,
+    now: Timestamp,
+) -> ApiResult<types::History> {
     let history = api.store.traffic(id, buckets.from, buckets.to, buckets.step).await?;
     let changes = api.store.limit_changes(id).await?;
-    let fullest = windows::fullest(api, id, buckets, &changes, &history).await?;
-    Ok(view::view(step, buckets, &history, fullest, &changes))
+    let (fullest, sends) = windows::fullest(api, id, buckets, &changes, &history).await?;
+    let errors = Errors::of(api, id, buckets, sends, &history).await?;
+    let latencies = latencies(api, id, buckets, now).await?;
+    Ok(view::view(step, buckets, &history, (fullest, &errors), latencies, &changes))
+}
+
+/// The answer times by the minute, or by the hour in long ranges and where minutes are added up to hours.
+async fn latencies(
+    api: &ApiState,
+    id: DestinationId,
+    buckets: Buckets,
+    now: Timestamp,
+) -> ApiResult<Vec<types::HistoryLatency>> {
+    let is_recent = buckets.from >= now.before(TRAFFIC_KEPT[0]);
+    let step = if is_recent && buckets.step <= MINUTE { MINUTE } else { HOUR };
+    let found = api.store.latencies(id, buckets.from.floor(step), buckets.to, step).await?;
+    let view = |(at, latencies): (Timestamp, Latencies)| {
+        let percentile = |share| Some((latencies.percentile(share)? * 10.0).round() / 10.0);
+        Some(types::HistoryLatency { at, step_s: step.as_secs() as u32, p50: percentile(0.5)?, p95: percentile(0.95)? })
+    };
+    Ok(found.into_iter().filter_map(view).collect())
 }
 
 #[cfg(test)]

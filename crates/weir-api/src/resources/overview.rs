@@ -1,5 +1,7 @@
 //! The overview: destinations with their backlog, their rates, and why they are not faster.
 
+use std::sync::Arc;
+
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{Condition, DeliveryState, Timestamp, limit::MinInterval};
@@ -7,7 +9,7 @@ use weir_core::{Condition, DeliveryState, Timestamp, limit::MinInterval};
 use super::destinations::{self, rates};
 use crate::{
     auth::Caller,
-    figures::{Figures, millis},
+    figures::{Figures, Measured, millis},
     overview::{Order, Row, Sample, Standing, Totals},
     problem::ApiResult,
     readers::{
@@ -16,7 +18,7 @@ use crate::{
         query::{Query, parameters},
         texts::{DestinationIdText, TenantText, text},
     },
-    resources::{preview, refusals},
+    resources::{advice::advice, backlog, deliveries::destination_waits_for, failures, preview, refusals},
     state::Api,
 };
 
@@ -118,6 +120,9 @@ pub(crate) async fn list(
 }
 
 /// Show one destination with its backlog and rates
+///
+/// The figures are measured anew, and agree with those of a preview. The other fields explain them: what the destination
+/// waits for, which setting would let it send faster, and how its deliveries failed while its breaker is not closed.
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/overview", operation_id = "show_destination_overview", tag = "destinations",
     params(("id" = DestinationIdText, Path, description = "`dst_…`")),
@@ -137,7 +142,30 @@ pub(crate) async fn show(
         sample = api.live.new_sample().await?;
     }
     let row = sample.row(id).ok_or_else(|| destinations::missing(id))?;
-    Ok(Json(types::DestinationOverview { as_of: sample.as_of, row: row_view(row, sample.as_of) }))
+    // The row with the figures of a preview, which knows more of one destination than a sample does of each.
+    let now = api.clock.now();
+    let counts = api.store.destination_counts(id).await?;
+    let measured = Measured {
+        counts: row.figures.counts,
+        oldest_at: row.figures.oldest_age.map(|age| sample.as_of.before(age)),
+        refusals: row.figures.refusals,
+        ..backlog::measure(&api, &row.destination, &counts, now).await?
+    };
+    let destination = Arc::clone(&row.destination);
+    let row = Row { figures: Figures::of(&destination, &measured, now), destination: Arc::clone(&destination) };
+    let (last_failure, failures) = match destination.breaker.reason() {
+        Some(_) => failures::recent(&api, id).await?,
+        None => (None, Vec::new()),
+    };
+    Ok(Json(types::DestinationOverview {
+        as_of: sample.as_of,
+        answer_time_ms: row.figures.answer_time.map(|time| millis(time.as_secs_f64() * 1_000.0)),
+        waits_for: destination_waits_for(&api, &destination, now).await?,
+        advice: advice(&destination, &measured, &row.figures, now),
+        last_failure,
+        failures,
+        row: row_view(&row, now),
+    }))
 }
 
 /// The rows that a caller sees, of one tenant or of all.

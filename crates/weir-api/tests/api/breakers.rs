@@ -14,7 +14,7 @@ use crate::harness::Server;
 
 impl Server {
     /// Opens the breaker of a destination, as the worker does after ten failures in a row.
-    async fn open_breaker(&self, id: DestinationId) {
+    pub(crate) async fn open_breaker(&self, id: DestinationId) {
         let now = self.clock.now();
         let (closed, mut window) = (Breaker::default(), AttemptWindow::default());
         let failure =

@@ -185,13 +185,24 @@ impl Server {
 
     /// Records an attempt that is sent now, as the worker does.
     pub(crate) async fn settle(&self, delivery: &ClaimedDelivery, status: u16, verdict: Verdict) {
+        self.settle_after(delivery, status, verdict, 12).await;
+    }
+
+    /// The same with the time that the answer took.
+    pub(crate) async fn settle_after(
+        &self,
+        delivery: &ClaimedDelivery,
+        status: u16,
+        verdict: Verdict,
+        duration_ms: u32,
+    ) {
         let now = self.clock.now();
         let attempt = Attempt {
             id: AttemptId::new(now, delivery.attempts.into()),
             delivery_id: delivery.claim.delivery_id,
             number: delivery.attempts + 1,
             sent_at: Some(now),
-            duration_ms: 12,
+            duration_ms,
             outcome: if status == 200 { AttemptOutcome::Delivered } else { AttemptOutcome::Retryable },
             status_code: Some(status),
             error: (status != 200).then(|| format!("answered {status}")),
@@ -212,7 +223,7 @@ impl Server {
             attempt,
             verdict,
             is_counted: true,
-            now: now + Duration::from_millis(12),
+            now: now + Duration::from_millis(duration_ms.into()),
         };
         self.store.settle(vec![Arc::new(result)]).await.unwrap();
     }

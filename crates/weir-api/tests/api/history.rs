@@ -45,7 +45,7 @@ async fn every_bucket_of_the_range_is_present() {
     assert_eq!(values(&history, "sends"), [0; 90]);
     let first = json!({
         "at": "2026-11-21T07:15:10.000Z", "sends": 0, "delivered": 0, "failed": 0, "arrivals": 0, "backlog": 0,
-        "max_window": []
+        "max_window": [], "errors": [],
     });
     assert_eq!(history["data"][0], first);
     assert_eq!(server.history(&id, "?step=1h&from=2026-11-21T00:30:00Z").await["data"].as_array().unwrap().len(), 8);
@@ -69,6 +69,8 @@ async fn the_history_has_sends_arrivals_and_the_backlog_at_the_end_of_each_bucke
         assert_eq!(values(&history, "backlog"), [0, 0, 0, 2]);
         let minute = json!([{"period": "minute", "sends": 4, "limit": 60}]);
         assert_eq!(history["data"][2]["max_window"], minute);
+        let minute = json!([{"at": "2026-11-21T07:30:00.000Z", "step_s": 60, "p50": 11.7, "p95": 11.7}]);
+        assert_eq!(history["latencies"], minute);
         server.store.fold_changes().await.unwrap();
     }
     let before = server.history(&id, "?from=2026-11-21T07:30:00Z&to=2026-11-21T07:30:30Z").await;

@@ -71,11 +71,12 @@ async fn what_is_accepted_says_what_it_waits_for() {
     let event = server.event("a").await;
     let free = server.get(&format!("/v1/events/{event}")).await.expect(StatusCode::OK);
     let delivery = &free["deliveries"][0];
-    assert_eq!(delivery["waits_for"], Value::Null);
+    assert_eq!(delivery["waits_for"]["reason"], "turn");
     let retry = format!("/v1/deliveries/{}/retry", delivery["id"].as_str().unwrap());
     hold(&server, &id, server.clock.now()).await;
     let expected = json!({
         "reason": "hold", "until": "2026-11-21T07:31:00.000Z", "detail": "the destination answered 429 with retry-after: 60",
+        "by": null, "ahead": null,
     });
     for path in [retry.clone(), format!("/v1/destinations/{id}/test")] {
         let accepted = server.post(&path, "").await.expect(StatusCode::ACCEPTED);
@@ -88,5 +89,8 @@ async fn what_is_accepted_says_what_it_waits_for() {
     assert_eq!(replay["waits_for"], expected, "{replay}");
     server.patch(&format!("/v1/destinations/{id}"), &json!({"paused": true})).await.expect(StatusCode::OK);
     let accepted = server.post(&retry, "").await.expect(StatusCode::ACCEPTED);
-    assert_eq!(accepted["waits_for"], json!({"reason": "pause", "until": null, "detail": null}));
+    assert_eq!(
+        accepted["waits_for"],
+        json!({"reason": "pause", "until": null, "detail": null, "by": null, "ahead": null})
+    );
 }

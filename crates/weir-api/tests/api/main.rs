@@ -36,3 +36,4 @@ mod streams;
 mod tenants;
 mod timing;
 mod verify;
+mod waits;

@@ -22,6 +22,7 @@ use crate::{
     names::Names,
     refusal::Refusal,
     units::{Count, Units as _},
+    views::WaitsForText as _,
     visit::{Answered, Visit},
 };
 

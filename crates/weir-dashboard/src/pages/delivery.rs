@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use weir_api_types::{Attempt, Body, DeliveryDetail, Destination, Event};
 use weir_core::{
+    Timestamp,
     body::{BINARY_HEADERS, BodyFormat, BodySettings},
     signing::{self, TimestampFormat},
 };
@@ -28,10 +29,25 @@ use crate::{
     visit::{Answered, Visit},
 };
 
-/// Another text after each change that the page shows.
+/// Another text after each change that the page shows. Of the deliveries ahead and of the expected time only a coarse value
+/// counts, so that the page does not change every second while the delivery moves up.
 fn version(DeliveryDetail { delivery, attempts }: &DeliveryDetail) -> String {
-    let next = delivery.next_attempt_at.map(|at| at.to_string()).unwrap_or_default();
-    format!("{}.{}.{}.{next}", delivery.state, attempts.len(), delivery.updated_at)
+    let waits_for = delivery.waits_for.as_ref();
+    let reason = waits_for.map_or("", |waits_for| &*waits_for.reason);
+    let ahead = waits_for.and_then(|waits_for| waits_for.ahead.as_ref()).map_or(0, |ahead| coarse(ahead.value));
+    let until = waits_for.filter(|_| reason != "turn").and_then(|waits_for| waits_for.until);
+    let expected = delivery.expected_at.map_or(0, |at| at.as_secs() / COARSE_S);
+    let until = until.map_or(0, Timestamp::as_millis);
+    format!("{}.{}.{}.{reason}.{until}.{ahead}.{expected}", delivery.state, attempts.len(), delivery.updated_at)
+}
+
+/// The expected time is shown again when it moves by about as much.
+const COARSE_S: i64 = 10;
+
+/// With one digit that is not zero.
+fn coarse(value: u64) -> u64 {
+    let unit = 10_u64.pow(value.max(1).ilog10());
+    value / unit * unit
 }
 
 extend! {

@@ -1,6 +1,7 @@
 //! The page of one destination, with its tabs.
 
 pub(crate) mod backlog;
+mod charts;
 pub(crate) mod limits;
 mod limits_form;
 pub(crate) mod now;

@@ -22,6 +22,7 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
+    views::WaitsForText as _,
     visit::{Answered, Visit},
 };
 

@@ -15,9 +15,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["overview"]) => of::<types::Overview>(overview(), changes),
         (_, ["destinations", _]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "release"]) => of::<types::Destination>(destination(), changes),
-        (_, ["destinations", _, "overview"]) => {
-            of::<types::DestinationOverview>(with(row(), json!({ "as_of": AT })), changes)
-        }
+        (_, ["destinations", _, "overview"]) => of::<types::DestinationOverview>(with(row(), explained()), changes),
         (_, ["destinations", _, "health"]) => of::<types::DestinationHealth>(health(), changes),
         (_, ["destinations", _, "history"]) => of::<types::History>(history(), changes),
         (_, ["destinations", _, "audit"]) => of::<types::Audit>(audit(), changes),
@@ -142,6 +140,11 @@ fn destination() -> Value {
     })
 }
 
+/// What the row of one destination has beside that of the overview.
+fn explained() -> Value {
+    json!({"as_of": AT, "failures": [{"error": "503", "count": 1}]})
+}
+
 fn health() -> Value {
     json!({
         "window": "1h", "latency_ms": {}, "attempts": [{}], "attempts_made": 0, "delivered": 0, "failed": 0, "dead": 0,
@@ -149,10 +152,14 @@ fn health() -> Value {
 }
 
 fn history() -> Value {
-    let bucket =
-        json!({"at": AT, "sends": 0, "delivered": 0, "failed": 0, "arrivals": 0, "backlog": 0, "max_window": [{}]});
+    let bucket = json!({"at": AT, "sends": 0, "delivered": 0, "failed": 0, "arrivals": 0, "backlog": 0, "max_window": [{}],
+        "errors": [{"error": "503", "count": 1}]});
     let change = json!({"at": AT, "rate_limits": [limit()]});
-    json!({"step": "10s", "from": AT, "to": AT, "data": [bucket], "windows_left_out": [], "limit_changes": [change]})
+    let latency = json!({"at": AT, "step_s": 60, "p50": 1.0, "p95": 1.0});
+    json!({
+        "step": "10s", "from": AT, "to": AT, "data": [bucket], "windows_left_out": [], "errors_left_out": false,
+        "latencies": [latency], "limit_changes": [change],
+    })
 }
 
 fn audit() -> Value {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{FakeApi, XSS, problem, row};
+use crate::support::{FakeApi, Page, XSS, problem, row};
 
 const PAGE: &str = "/destinations/dst_1";
 
@@ -57,6 +57,71 @@ async fn the_first_tab_says_why_it_is_not_faster_and_how_healthy_it_is() {
         "1 s ago <span class=\"soft\"><time datetime=\"2025-11-21T07:29:59.000Z\"",
         "hx-get=\"/fragments/destinations/dst_1/now?window=24h\"",
         "hx-sse:connect=\"/live?destination=dst_1\"",
+    ]);
+}
+
+/// The page of a destination whose row of the overview has these changes.
+async fn page_with(changes: Value) -> Page {
+    let api = api("operate", |_| {});
+    let mut state = row("dst_1", "Acme");
+    state.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    api.on("GET", "/v1/destinations/dst_1/overview", 200, state);
+    api.dashboard().get(PAGE).await
+}
+
+#[tokio::test]
+async fn the_advice_follows_the_reason() {
+    let limit = json!({"limit": 10, "period": "second"});
+    let advice = |setting: &str, value: u32, rate: f64, eta: Option<f64>| {
+        json!({"setting": setting, "value": value, "effective_per_s": rate, "binding": limit, "drain_eta_s": eta,
+            "drains": eta.is_some()})
+    };
+    let slow = json!({
+        "as_of": "2025-11-21T07:30:00.000Z", "reason": "slow", "effective_per_s": 6.7, "answer_time_ms": 9_600.0,
+        "advice": advice("max_in_flight", 120, 10.0, Some(140.0)),
+    });
+    page_with(slow).await.has(&[
+        "The receiver takes 9.6 s to answer. With 64 in flight at one time (max_in_flight), that is at most 6.7/s.",
+        "With max_in_flight 120, it could send 10/s (bound by 10/s), and what waits would be sent within 2 min 20 s.",
+        "<a href=\"#editor\">Change it</a>",
+        "<dt>Effective</dt><dd>6.7/s</dd>",
+    ]);
+    let mut minute = advice("limit", 1_200, 10.0, Some(200.0));
+    minute["period"] = json!("minute");
+    page_with(json!({"advice": minute}))
+        .await
+        .has(&["Only with a limit of 1,200/min, it would send no faster: 10/s allows no more."]);
+    let never = json!({"drains": false, "drain_eta_s": null, "arrivals_per_s": 25.0, "advice": {
+        "setting": "limit", "value": 32, "period": "second", "effective_per_s": 31.7, "drain_eta_s": 90.0, "drains": true,
+    }});
+    page_with(never)
+        .await
+        .has(&["25/s arrive, but at most 10/s can be sent", "With a limit of 32/s, it could send 31.7/s"]);
+    let held = json!({"reason": "held", "waits_for": {"reason": "hold", "until": "2025-11-21T07:31:00.000Z",
+        "detail": "the destination answered 429 with retry-after: 60"}});
+    page_with(held).await.has(&[
+        "The receiver asked Weir to wait: the destination answered 429 with retry-after: 60.",
+        "07:31:00</time> (<time",
+    ]);
+    let paused = json!({"reason": "paused", "waits_for": {"reason": "pause", "by": "olga"}});
+    page_with(paused).await.has(&["Paused by olga. Deliveries wait."]);
+}
+
+#[tokio::test]
+async fn an_open_breaker_shows_its_last_failure_and_the_mix_of_errors() {
+    let page = page_with(json!({
+        "reason": "breaker",
+        "waits_for": {"reason": "breaker", "until": "2025-11-21T07:30:12.000Z", "detail": "10 failures in a row"},
+        "last_failure": {"delivery_id": "dlv_9", "number": 3, "at": "2025-11-21T07:29:50.000Z", "status_code": 503,
+            "answer": XSS},
+        "failures": [{"error": "503", "count": 12}, {"error": "timeout", "count": 3}],
+    }));
+    page.await.has(&[
+        "The breaker is open because the receiver fails: 10 failures in a row.",
+        "The next probe is sent at <time datetime=\"2025-11-21T07:30:12.000Z\"",
+        "<a href=\"/deliveries/dlv_9#attempt-3\">HTTP 503</a>",
+        "<code>&#34;&#39;&#62;&#60;script&#62;",
+        "Of the last failures: 503 × 12, timeout × 3.",
     ]);
 }
 
@@ -340,11 +405,24 @@ async fn the_backlog_lists_the_oldest_deliveries_with_their_problems() {
         "id": "dlv_1", "event_type": XSS, "state": "retrying", "created_at": "2025-11-21T07:00:00.000Z",
         "attempt_count": 3, "next_attempt_at": "2025-11-21T07:31:00.000Z", "last_error": null, "last_status_code": 503,
     });
+    // Its due time is over, but others are before it.
     let mut due = delivery.clone();
     (due["id"], due["next_attempt_at"]) = (json!("dlv_2"), json!("2025-11-21T07:29:00.000Z"));
-    api.on("GET", "/v1/deliveries", 200, json!({"data": [delivery, due], "next_cursor": null}));
+    due["waits_for"] = json!({"reason": "turn", "ahead": {"value": 1_240, "capped": false}});
+    due["expected_at"] = json!("2025-11-21T07:43:05.000Z");
+    let mut paused = delivery.clone();
+    (paused["id"], paused["waits_for"]) = (json!("dlv_3"), json!({"reason": "pause", "by": "olga"}));
+    let mut broken = delivery.clone();
+    broken["id"] = json!("dlv_4");
+    broken["waits_for"] = json!({"reason": "breaker", "until": "2025-11-21T07:30:12.000Z"});
+    api.on("GET", "/v1/deliveries", 200, json!({"data": [delivery, due, paused, broken], "next_cursor": null}));
     let page = api.dashboard().get(&format!("{PAGE}/backlog")).await;
-    page.has(&[">2025-11-21 07:31:00</time></td>", "data-label=\"Next attempt\">now</td>"]);
+    page.has(&[
+        "data-form=\"countdown\">at 07:43:05</time> <span class=\"under\">1,240 ahead</span></td>",
+        "<span class=\"under\">paused by olga</span>",
+        "<span class=\"under\">breaker open, next probe <time datetime=\"2025-11-21T07:30:12.000Z\"",
+    ]);
+    page.has_not(&["07:29:00", ">now<"]);
     page.has(&[
         "href=\"/deliveries/dlv_1\"",
         "HTTP 503",
@@ -361,6 +439,44 @@ async fn the_backlog_lists_the_oldest_deliveries_with_their_problems() {
     api.on("GET", "/v1/deliveries", 200, json!({"data": [], "next_cursor": null}));
     let page = api.dashboard().get(&format!("{PAGE}/backlog")).await;
     page.has(&["Nothing waits", "curl http://weir.test/v1/destinations/dst_1/test"]);
+}
+
+#[tokio::test]
+async fn the_chart_shows_the_limit_that_binds_and_the_values_at_the_pointer() {
+    let api = api("read", |_| {});
+    let mut two = history();
+    for bucket in two["data"].as_array_mut().unwrap() {
+        let minute = json!({"period": "minute", "sends": 97, "limit": 300});
+        bucket["max_window"].as_array_mut().unwrap().push(minute);
+        (bucket["failed"], bucket["errors"]) =
+            (json!(4), json!([{"error": "503", "count": 3}, {"error": "connect", "count": 1}]));
+    }
+    two["latencies"] = json!([{"at": "2025-11-21T07:30:00.000Z", "step_s": 60, "p50": 120.0, "p95": 900.0}]);
+    api.on("GET", "/v1/destinations/dst_1/history", 200, two);
+    let part = api.dashboard().get("/fragments/destinations/dst_1/chart").await;
+    let (first, others) = part.text.split_once("<details>").expect("the other limits unfold");
+    // 300 a minute is less than 20 a second.
+    assert!(first.contains(">Any minute<") && !first.contains(">Any second<"), "{first}");
+    assert!(others.contains(">Any second<") && !others.contains(">Any minute<"), "{others}");
+    for shown in [
+        ">Arrivals and sends<",
+        ">Attempts<",
+        ">The receiver answers in<",
+        ">Errors<",
+        ">Backlog<",
+        ">p95<",
+        ">503<",
+        ">connect<",
+        "<title>07:30:00 to 07:30:10 UTC\nany second: 10 of 10\nany minute: 97 of 300\narrived 3, sent 97\nsucceeded 97, \
+         failed 4\nanswered in 120 ms (p50), 900 ms (p95)\n503 × 3, connect × 1\nwaiting 70</title>",
+    ] {
+        assert!(first.contains(shown), "{shown}: {first}");
+    }
+    assert_eq!(part.text.matches(">largest window<").count(), 1, "a legend is shown once");
+    // The file has every limit.
+    let file = api.dashboard().get(&format!("{PAGE}/proof.svg")).await;
+    file.has(&[">Any second<", ">Any minute<"]);
+    assert_eq!(file.text.matches(">largest window<").count(), 1);
 }
 
 #[tokio::test]

@@ -230,7 +230,10 @@ fn only_charts_are_put_into_a_page_as_they_are() {
         unescaped.extend(parts(&template, "{{", "}}").filter(|text| text.contains("safe")).map(str::to_owned));
     }
     unescaped.sort();
-    assert_eq!(unescaped, [" history.chart(\"\").inline()|safe ", " shown.svg()|safe "]);
+    assert_eq!(
+        unescaped,
+        [" history.chart(\"\").inline()|safe ", " others|safe ", " others|safe ", " shown.svg()|safe "]
+    );
     let script = fs::read_to_string(crate_folder.join("assets/app.js")).unwrap();
     for sink in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "srcdoc"] {
         assert!(!script.contains(sink), "{sink}");

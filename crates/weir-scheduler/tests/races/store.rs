@@ -16,7 +16,7 @@ use weir_core::{
 };
 use weir_queue::conformance::settings;
 use weir_store::{
-    BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
+    Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
     EditedDestination, Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox,
     Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, StoreResult,
@@ -285,7 +285,7 @@ impl Destinations for TestStore {
         not_called()
     }
 
-    async fn recent_arrivals(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<u64> {
+    async fn recent_arrivals(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<Arrivals> {
         not_called()
     }
 

@@ -399,12 +399,13 @@ pub async fn recent_arrivals_are_counted_in_a_window(subject: Subject) {
     subject.settle(result(&claimed[0], Verdict::Delivered)).await;
     let arrivals = async |end: u64, window: u64| {
         let (end, window) = (NOW + Duration::from_millis(end), Duration::from_millis(window));
-        subject.store.recent_arrivals(destination_id(1), end, window).await.expect("a count")
+        let found = subject.store.recent_arrivals(destination_id(1), end, window).await.expect("a count");
+        (found.count, found.first_at.map(|at| at.since(NOW).as_millis()))
     };
-    assert_eq!(arrivals(1_000, 5_000).await, 3, "in any state");
-    assert_eq!(arrivals(1_000, 600).await, 2);
-    assert_eq!(arrivals(999, 5_000).await, 2);
-    assert_eq!(arrivals(9_000, 5_000).await, 0);
+    assert_eq!(arrivals(1_000, 5_000).await, (3, Some(1)), "in any state");
+    assert_eq!(arrivals(1_000, 600).await, (2, Some(500)));
+    assert_eq!(arrivals(999, 5_000).await, (2, Some(1)));
+    assert_eq!(arrivals(9_000, 5_000).await, (0, None));
 }
 
 pub async fn destinations_survive_a_restart(mut subject: Subject) {

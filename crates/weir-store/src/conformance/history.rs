@@ -230,6 +230,7 @@ pub async fn sends_are_listed_with_their_results(subject: Subject) {
         let attempts = subject.attempts(send.position.delivery_id).await;
         let attempt = attempts.iter().find(|attempt| attempt.number == send.position.number).expect("the attempt");
         assert_eq!(attempt.sent_at, Some(send.position.sent_at));
+        assert_eq!((send.status_code, send.error_kind), (attempt.status_code, attempt.error_kind()));
     }
     assert_eq!(subject.sends(1, sent(30), sent(40)).await, sends[1..3]);
 }

@@ -103,12 +103,13 @@ pub async fn recent_traffic_is_summed_for_every_destination(subject: Subject) {
     subject.settle(sent(&claimed[0], Verdict::Delivered, Some(11), 20, 12)).await;
     for _ in 0..2 {
         let recent = subject.store.recent_traffic(NOW + seconds(15)).await.expect("traffic");
-        let of = |number: u128| recent.get(&destination_id(number)).copied().unwrap_or_default();
+        let of = |number: u128| recent.get(&destination_id(number)).copied().unwrap_or_default().sum;
         assert_eq!(of(1), Traffic { sends: 1, delivered: 1, backlog_change: -2, ..Traffic::default() });
         assert_eq!(of(2), Traffic::default(), "its arrival is older");
         let all = subject.store.recent_traffic(NOW).await.expect("traffic");
-        let arrivals = |id: DestinationId| all[&id].arrivals;
-        assert_eq!([1, 2].map(|number| arrivals(destination_id(number))), [3, 1]);
+        let arrivals = |id: DestinationId| (all[&id].sum.arrivals, all[&id].arriving_since);
+        assert_eq!([1, 2].map(|number| arrivals(destination_id(number))), [(3, Some(NOW)), (1, Some(NOW))]);
+        assert_eq!(recent[&destination_id(1)].arriving_since, None, "it arrived before");
         subject.fold().await;
     }
 }
@@ -133,6 +134,24 @@ pub async fn health_has_latencies_attempts_and_the_last_success(mut subject: Sub
     assert_eq!(later.last_success_at, Some(NOW + seconds(17)), "also before the interval");
     let never = subject.store.health(destination_id(2), NOW).await.expect("health");
     assert_eq!(never, crate::Health::default());
+}
+
+pub async fn latencies_are_read_by_the_minute(subject: Subject) {
+    busy(&subject).await;
+    let claimed = subject.claims(vec![request(1, 1)], NOW + seconds(70)).await.remove(0).deliveries;
+    subject.settle(sent(&claimed[0], Verdict::Delivered, Some(75), 300, 76)).await;
+    let read = async |from, step| {
+        let to = NOW + seconds(120);
+        let found = subject.store.latencies(destination_id(1), NOW + seconds(from), to, step).await.expect("latencies");
+        found.into_iter().map(|(at, latencies)| (at.since(NOW).as_secs(), latencies.total())).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        assert_eq!(read(0, MINUTE).await, [(0, 3), (60, 1)]);
+        assert_eq!(read(60, MINUTE).await, [(60, 1)]);
+        assert_eq!(read(120, MINUTE).await, []);
+        assert_eq!(read(0, HOUR).await, [(0, 4)]);
+        subject.fold().await;
+    }
 }
 
 pub async fn old_histograms_are_added_up_to_hours_and_then_deleted(subject: Subject) {

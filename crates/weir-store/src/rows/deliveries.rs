@@ -139,15 +139,18 @@ pub fn response_headers_json(details: &AttemptDetails) -> Option<String> {
     serde_json::to_string(&details.response_headers).ok()
 }
 
-/// From seven columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome,
-/// when the delivery began to be due, and whether the receiver refused it for its rate.
+/// From nine columns: when the send started, its delivery, the number of its attempt, how long it took, its outcome,
+/// when the delivery began to be due, whether the receiver refused it for its rate, its status and its failure.
 pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
     let position = SendPosition { sent_at: row.time(0)?, delivery_id: row.delivery_id(1)?, number: row.small(2)? };
     let answered_at = position.sent_at + Duration::from_millis(row.small(3)?.into());
     let outcome = row.outcome(4)?;
     let delivered = if outcome == AttemptOutcome::Delivered { Some((row.time(5)?, answered_at)) } else { None };
     let is_refused = row.flag(6)?;
-    Ok(SendRecord { position, delivered, is_unknown: outcome == AttemptOutcome::Unknown, is_refused })
+    let status_code = status_code(row, 7)?;
+    let error_kind = ErrorKind::of(outcome, row.optional_failure(8)?, status_code);
+    let is_unknown = outcome == AttemptOutcome::Unknown;
+    Ok(SendRecord { position, delivered, is_unknown, is_refused, status_code, error_kind })
 }
 
 #[cfg(test)]

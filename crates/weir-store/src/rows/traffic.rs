@@ -3,7 +3,7 @@
 use weir_core::{DestinationId, Timestamp};
 
 use super::{Corrupt, Row};
-use crate::Traffic;
+use crate::{RecentTraffic, Traffic};
 
 /// The columns of a [`Traffic`].
 #[macro_export]
@@ -68,9 +68,14 @@ pub fn traffic_at<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Option<Timesta
     Ok((row.optional_time(0)?, traffic(row, 1)?))
 }
 
-/// From a destination and the [`traffic_columns!`].
-pub fn traffic_of_destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, Traffic), E> {
-    Ok((row.destination_id(0)?, traffic(row, 1)?))
+/// From a destination, the [`traffic_columns!`], and the beginning of the first bucket with arrivals, or NULL.
+pub fn recent_traffic<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, RecentTraffic), E> {
+    Ok((row.destination_id(0)?, RecentTraffic { sum: traffic(row, 1)?, arriving_since: row.optional_time(7)? }))
+}
+
+/// From the beginning of a bucket, a latency and a number of sends.
+pub fn latency<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(Timestamp, u32, u64), E> {
+    Ok((row.time(0)?, row.small(1)?, row.count(2)?))
 }
 
 /// From the [`traffic_columns!`] and the time of the last success, or NULL.

@@ -1,44 +1,234 @@
-//! What keeps a delivery that is due from being sent: the condition of its destination.
+//! Why a waiting delivery is not sent yet, and when it is expected to be sent.
+//!
+//! What stops a destination explains all of its deliveries. Otherwise a delivery waits for its own time, or for its turn:
+//! the due index says how many are before it, and the forecast of the destination when that many are sent. Both are bounded,
+//! so a page of a list costs about as much as one delivery.
+
+use std::{collections::HashMap, time::Duration};
 
 use weir_api_types as types;
-use weir_core::{Destination, Timestamp, breaker::BreakerState, delivery::Delivery};
+use weir_core::{
+    DeliveryId, Destination, DestinationId, Timestamp, access::Actor, activity::Action, delivery::Delivery,
+    preview::Forecast, replay_share::MIN_SHARE_DIVISOR,
+};
+use weir_store::{ActivityFilter, PLACES_LOOKED_AT, PageRequest, Place, Places};
+
+use crate::{
+    figures::Measured,
+    problem::ApiResult,
+    resources::{backlog, destinations},
+    state::ApiState,
+};
+
+/// How many destinations of one list are measured: about seven reads each.
+const MEASURED_AT_MOST: usize = 8;
+/// How many of the last activities of a destination are read to find who paused it.
+const ACTIVITIES: u32 = 20;
 
 /// Why nothing is sent to the destination now; `None` if it is sent to.
 pub(crate) fn waits_for(destination: &Destination, now: Timestamp) -> Option<types::WaitsFor> {
     if destination.settings.paused {
-        return Some(types::WaitsFor {
-            reason: "pause".to_owned(),
-            until: None,
-            detail: destination.paused_reason.clone(),
-        });
+        return Some(waits("pause", None, destination.paused_reason.clone()));
     }
     if let Some(until) = destination.held_until.filter(|until| *until > now) {
-        return Some(types::WaitsFor {
-            reason: "hold".to_owned(),
-            until: Some(until),
-            detail: destination.held_reason.clone(),
-        });
+        return Some(waits("hold", Some(until), destination.held_reason.clone()));
     }
-    let breaker = &destination.breaker;
-    (breaker.state(now) == BreakerState::Open).then(|| {
-        let detail = breaker.reason().map(str::to_owned);
-        types::WaitsFor { reason: "breaker".to_owned(), until: breaker.next_probe_at(), detail }
+    let reason = destination.breaker.reason()?;
+    // While a probe is out, nobody knows when the next one is sent.
+    let until = destination.breaker.next_probe_at().filter(|at| *at > now);
+    Some(waits("breaker", until, Some(reason.to_owned())))
+}
+
+/// The same, with who paused the destination.
+pub(crate) async fn of_destination(
+    api: &ApiState,
+    destination: &Destination,
+    now: Timestamp,
+) -> ApiResult<Option<types::WaitsFor>> {
+    let Some(mut found) = waits_for(destination, now) else { return Ok(None) };
+    if found.reason == "pause" && found.detail.is_none() {
+        found.by = paused_by(api, destination.id).await?;
+    }
+    Ok(Some(found))
+}
+
+async fn paused_by(api: &ApiState, id: DestinationId) -> ApiResult<Option<String>> {
+    let filter = ActivityFilter { destination_id: Some(id), ..ActivityFilter::default() };
+    let activities = api.store.list_activity(&filter, PageRequest { before: None, limit: ACTIVITIES }).await?;
+    let paused = activities.rows.into_iter().find(|activity| {
+        let after = activity.after.as_ref().and_then(|after| after.get("paused")).and_then(serde_json::Value::as_bool);
+        activity.action == Action::DestinationPaused || after == Some(true)
+    });
+    let actor = paused.map(|activity| activity.origin.actor);
+    Ok(actor.filter(|actor| *actor != Actor::Anonymous).map(|actor| actor.name().to_owned()))
+}
+
+fn waits(reason: &str, until: Option<Timestamp>, detail: Option<String>) -> types::WaitsFor {
+    types::WaitsFor { reason: reason.to_owned(), until, detail, by: None, ahead: None }
+}
+
+/// What one delivery waits for.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Wait {
+    pub(super) waits_for: types::WaitsFor,
+    pub(super) expected_at: Option<Timestamp>,
+}
+
+/// What the destinations of some deliveries wait for.
+pub(super) struct Outlooks {
+    now: Timestamp,
+    destinations: HashMap<DestinationId, Outlook>,
+}
+
+struct Outlook {
+    /// What stops the destination.
+    stops: Option<types::WaitsFor>,
+    /// `None`: it is not measured.
+    queue: Option<Queue>,
+}
+
+/// The order of the deliveries of a destination, and how fast they are sent.
+struct Queue {
+    forecast: Forecast,
+    /// The recent rate, where no bound of it is known.
+    achieved_per_s: f64,
+    waiting: u64,
+    places: Places,
+    /// How many entries of the due index were looked at.
+    looked_at: u32,
+}
+
+impl Outlooks {
+    /// Reads what the waiting ones of these deliveries need.
+    pub(super) async fn of(api: &ApiState, deliveries: &[Delivery]) -> ApiResult<Self> {
+        let now = api.clock.now();
+        let mut ids: Vec<(DestinationId, Vec<DeliveryId>)> = Vec::new();
+        for delivery in deliveries.iter().filter(|delivery| delivery.state.is_waiting()) {
+            match ids.iter_mut().find(|(id, _)| *id == delivery.destination_id) {
+                Some((_, of)) => of.push(delivery.id),
+                None => ids.push((delivery.destination_id, vec![delivery.id])),
+            }
+        }
+        let found = destinations::by_id(api, ids.iter().map(|(id, _)| *id)).await?;
+        let looked_at = PLACES_LOOKED_AT / ids.len().clamp(1, MEASURED_AT_MOST) as u32;
+        let mut outlooks = HashMap::with_capacity(found.len());
+        for (index, (id, of)) in ids.into_iter().enumerate() {
+            let Some(destination) = found.get(&id) else { continue };
+            let (stops, queue) = match index < MEASURED_AT_MOST {
+                true if destination.settings.paused => (of_destination(api, destination, now).await?, None),
+                true => (waits_for(destination, now), Some(queue(api, destination, &of, looked_at, now).await?)),
+                false => (waits_for(destination, now), None),
+            };
+            outlooks.insert(id, Outlook { stops, queue });
+        }
+        Ok(Self { now, destinations: outlooks })
+    }
+
+    /// `None`: the delivery does not wait, or its destination is deleted.
+    pub(super) fn wait(&self, delivery: &Delivery) -> Option<Wait> {
+        if !delivery.state.is_waiting() {
+            return None;
+        }
+        let outlook = self.destinations.get(&delivery.destination_id)?;
+        Some(outlook.wait(delivery.id, delivery.next_attempt_at, self.now))
+    }
+}
+
+async fn queue(
+    api: &ApiState,
+    destination: &Destination,
+    deliveries: &[DeliveryId],
+    looked_at: u32,
+    now: Timestamp,
+) -> ApiResult<Queue> {
+    let counts = api.store.destination_counts(destination.id).await?;
+    let measured: Measured = backlog::measure_sends(api, destination, &counts, now).await?;
+    let settings = &destination.settings;
+    Ok(Queue {
+        forecast: measured.forecast(destination, &settings.rate_limits, settings.max_in_flight, now),
+        achieved_per_s: measured.achieved_per_s,
+        waiting: measured.counts.waiting(),
+        places: api.store.places(destination.id, deliveries, looked_at, now).await?,
+        looked_at,
     })
 }
 
-/// Why a delivery waits although it is due, or after it will be due. `None` for a delivery that does not wait, or
-/// waits only for its own time.
-pub(super) fn of_delivery(
-    delivery: &Delivery,
-    destination: Option<&Destination>,
-    now: Timestamp,
-) -> Option<types::WaitsFor> {
-    let due = delivery.next_attempt_at.filter(|_| delivery.state.is_waiting())?;
-    let found = waits_for(destination?, now)?;
-    found.until.is_none_or(|until| until > due).then_some(found)
+impl Outlook {
+    /// `due`: `None` behind an earlier delivery of the same key.
+    fn wait(&self, id: DeliveryId, due: Option<Timestamp>, now: Timestamp) -> Wait {
+        let place = self.queue.as_ref().and_then(|queue| queue.places.found.get(&id).copied());
+        // When it is sent, if the destination is sent to.
+        let start = || Some(self.queue.as_ref()?.start(place?, now)?.max(now));
+        let lasts = |stops: &&types::WaitsFor| stops.until.zip(due).is_none_or(|(until, due)| until > due);
+        if let Some(stops) = self.stops.as_ref().filter(lasts) {
+            let expected_at = match &*stops.reason {
+                "hold" => start().zip(stops.until).map(|(start, until)| start.max(until)),
+                // The probe is the first delivery. Whether others follow depends on it.
+                "breaker" => stops.until.filter(|_| place.is_some_and(|place| place.ahead == 0 && !place.is_replay)),
+                _ => None,
+            };
+            let expected_at = expected_at.filter(|_| due.is_some());
+            return Wait { waits_for: stops.clone(), expected_at };
+        }
+        let Some(due) = due else {
+            return Wait { waits_for: waits("order", None, None), expected_at: None };
+        };
+        if due > now {
+            let expected_at = if self.stops.is_none() { start().map(|start| start.max(due)) } else { None };
+            return Wait { waits_for: waits("due", Some(due), None), expected_at };
+        }
+        let (ahead, until) = match &self.queue {
+            Some(queue) => queue.ahead(place, now),
+            None => (None, None),
+        };
+        let expected_at = start();
+        let waits_for = types::WaitsFor { ahead, ..waits("turn", until, None) };
+        Wait { waits_for, expected_at }
+    }
+}
+
+impl Queue {
+    /// How many are sent before the delivery at a place.
+    fn before(&self, place: Place) -> u64 {
+        if !place.is_replay {
+            return place.ahead;
+        }
+        // Live deliveries go first, but leave replays their share.
+        let shared = (place.ahead + 1).saturating_mul(MIN_SHARE_DIVISOR.into()) - 1;
+        shared.min(place.ahead + self.places.live_due)
+    }
+
+    /// When the delivery at a place is sent; `None` if no rate is known.
+    fn start(&self, place: Place, now: Timestamp) -> Option<Timestamp> {
+        self.nth(self.before(place) + 1, now)
+    }
+
+    fn nth(&self, n: u64, now: Timestamp) -> Option<Timestamp> {
+        match self.forecast.per_second() {
+            None if n > 1 && self.achieved_per_s <= 0.0 => None,
+            None if n > 1 => Some(now + Duration::from_secs_f64(n as f64 / self.achieved_per_s)),
+            _ => Some(self.forecast.start_of(n)),
+        }
+    }
+
+    /// How many are ahead of a delivery, and when they are sent: the earliest instant if there may be more of them.
+    fn ahead(&self, place: Option<Place>, now: Timestamp) -> (Option<types::ListCount>, Option<Timestamp>) {
+        let looked_at = u64::from(self.looked_at);
+        let (value, capped) = match place {
+            Some(place) => (self.before(place), false),
+            None if self.waiting > looked_at => (looked_at, true),
+            // It was claimed meanwhile.
+            None => return (None, None),
+        };
+        let until = self.nth(value + 1, now).map(|at| at.max(now));
+        (Some(types::ListCount { value, capped }), until)
+    }
 }
 
 /// The due time of a delivery that is due at this instant by itself.
 pub(super) fn earliest(waits_for: &types::WaitsFor, due: Timestamp) -> Timestamp {
-    waits_for.until.map_or(due, |until| until.max(due))
+    match &*waits_for.reason {
+        "hold" | "breaker" => waits_for.until.map_or(due, |until| until.max(due)),
+        _ => due,
+    }
 }

@@ -4,14 +4,18 @@ use weir_api_types as types;
 use weir_core::{Timestamp, limit::MinInterval};
 use weir_store::{LimitChange, Traffic, TrafficHistory};
 
-use super::{Buckets, windows::Fullest};
+use super::{
+    Buckets,
+    windows::{Errors, Fullest},
+};
 use crate::resources::destinations::rates;
 
 pub(super) fn view(
     step: &'static str,
     buckets: Buckets,
     history: &TrafficHistory,
-    fullest: Fullest,
+    (fullest, errors): (Fullest, &Errors),
+    latencies: Vec<types::HistoryLatency>,
     changes: &[LimitChange],
 ) -> types::History {
     let mut traffic = vec![Traffic::default(); buckets.count()];
@@ -40,6 +44,7 @@ pub(super) fn view(
             arrivals,
             backlog: backlogs[index],
             max_window: max_window.collect(),
+            errors: errors.in_bucket(index),
         }
     };
     types::History {
@@ -48,6 +53,8 @@ pub(super) fn view(
         to: buckets.to,
         data: buckets.starts().enumerate().map(buckets_of).collect(),
         windows_left_out: fullest.left_out.iter().map(|period| period.as_str().to_owned()).collect(),
+        errors_left_out: errors.are_left_out(),
+        latencies,
         limit_changes: changes_in(changes, buckets),
     }
 }

@@ -1,13 +1,14 @@
-//! The fullest window of each limit in each bucket, from the recorded send starts.
+//! What the recorded sends say of each bucket: the fullest window of each limit, and the errors.
 
+use weir_api_types as types;
 use weir_core::{DestinationId, Period, Timestamp, audit::windows::fullest_by_bucket};
-use weir_store::{HOUR, LimitChange, SendsRequest, TrafficHistory};
+use weir_store::{HOUR, LimitChange, SendRecord, SendsRequest, TrafficHistory};
 
 use super::Buckets;
-use crate::{problem::ApiResult, state::ApiState};
+use crate::{problem::ApiResult, resources::failures::counted, state::ApiState};
 
-/// The most sends that are read for one answer: half a second of work, and 1.6 MB. The windows of a longer range are
-/// left out.
+/// The most sends that are read for one answer: half a second of work, and 1.6 MB. The windows and the errors of a longer
+/// range are left out.
 const MAX_SENDS: usize = 200_000;
 /// The sends of one page.
 const PAGE: u32 = 5_000;
@@ -28,6 +29,72 @@ struct OfPeriod {
     bounds: Vec<Option<u64>>,
 }
 
+/// The recorded sends of an interval, earliest first.
+#[derive(Debug, Default)]
+pub(super) struct Sends {
+    starts: Vec<Timestamp>,
+    /// Those that failed, with the error.
+    failed: Vec<(Timestamp, String)>,
+}
+
+impl Sends {
+    fn add(&mut self, send: &SendRecord) {
+        let at = send.position.sent_at;
+        self.starts.push(at);
+        if let Some(kind) = send.error_kind {
+            let status = send.status_code.filter(|_| !send.is_unknown);
+            self.failed.push((at, status.map_or_else(|| kind.to_string(), |status| status.to_string())));
+        }
+    }
+}
+
+/// How the attempts of each bucket failed. `None`: there are too many sends to read.
+#[derive(Debug)]
+pub(super) struct Errors(Option<Vec<Vec<types::ErrorCount>>>);
+
+impl Errors {
+    /// `sends`: those that were read for the windows.
+    pub(super) async fn of(
+        api: &ApiState,
+        id: DestinationId,
+        buckets: Buckets,
+        sends: Option<Sends>,
+        history: &TrafficHistory,
+    ) -> ApiResult<Self> {
+        if history.buckets.iter().all(|(_, traffic)| traffic.failed == 0) {
+            return Ok(Self(Some(Vec::new())));
+        }
+        let in_range: u64 = history.buckets.iter().map(|(_, traffic)| traffic.sends).sum();
+        let sends = match sends {
+            Some(sends) => Some(sends),
+            None if in_range <= MAX_SENDS as u64 => self::sends(api, id, buckets.from, buckets.to).await?,
+            None => None,
+        };
+        let Some(sends) = sends else { return Ok(Self(None)) };
+        let mut errors = vec![Vec::new(); buckets.count()];
+        for (at, error) in sends.failed {
+            if buckets.from <= at && at < buckets.to {
+                errors[buckets.index_of(at)].push(error);
+            }
+        }
+        for (at, traffic) in &history.buckets {
+            // An attempt without a connection is no send.
+            let unsent = (traffic.delivered + traffic.failed).saturating_sub(traffic.sends);
+            let unsent = usize::try_from(unsent).unwrap_or(usize::MAX).min(MAX_SENDS);
+            errors[buckets.index_of(*at)].extend(std::iter::repeat_n("connect".to_owned(), unsent));
+        }
+        Ok(Self(Some(errors.into_iter().map(counted).collect())))
+    }
+
+    pub(super) fn are_left_out(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(super) fn in_bucket(&self, index: usize) -> Vec<types::ErrorCount> {
+        self.0.as_ref().and_then(|errors| errors.get(index)).cloned().unwrap_or_default()
+    }
+}
+
 impl Fullest {
     /// The period, the sends and the bound of each window of a bucket.
     pub(super) fn in_bucket(&self, index: usize) -> impl Iterator<Item = (Period, u64, u64)> {
@@ -35,13 +102,14 @@ impl Fullest {
     }
 }
 
+/// The windows, with the sends that were read for them.
 pub(super) async fn fullest(
     api: &ApiState,
     id: DestinationId,
     buckets: Buckets,
     changes: &[LimitChange],
     history: &TrafficHistory,
-) -> ApiResult<Fullest> {
+) -> ApiResult<(Fullest, Option<Sends>)> {
     let bounds = |period| buckets.starts().map(|at| bound_in(changes, period, at, at + buckets.step)).collect();
     let mut limited: Vec<(Period, Vec<Option<u64>>)> =
         Period::ALL.map(|period| (period, bounds(period))).into_iter().collect();
@@ -61,26 +129,25 @@ pub(super) async fn fullest(
         }
     }
     if computed.is_empty() {
-        return Ok(result);
+        return Ok((result, None));
     }
     let in_range: u64 = history.buckets.iter().map(|(_, traffic)| traffic.sends).sum();
     let sends = sends(api, id, from, buckets.to).await?;
     // Retention may have deleted attempts whose traffic is still recorded. Then there are fewer sends than the traffic
     // counts, and no window can be computed.
-    let complete =
-        sends.as_ref().is_some_and(|sends| sends.iter().filter(|at| **at >= buckets.from).count() as u64 >= in_range);
-    let Some(sends) = sends.filter(|_| complete) else {
+    let is_complete = |sends: &Sends| sends.starts.iter().filter(|at| **at >= buckets.from).count() as u64 >= in_range;
+    let Some(read) = sends.filter(is_complete) else {
         result.left_out.extend(computed.into_iter().map(|(period, _)| period));
-        return Ok(result);
+        return Ok((result, None));
     };
     for (period, bounds) in computed {
         let window = period.window();
         // From the first window of this period on: a longer one has earlier sends.
-        let sends = &sends[sends.partition_point(|at| *at < buckets.from.before(window))..];
+        let sends = &read.starts[read.starts.partition_point(|at| *at < buckets.from.before(window))..];
         let sends = fullest_by_bucket(sends, window, buckets.from, buckets.step, buckets.count());
         result.windows.push(OfPeriod { period, sends, bounds });
     }
-    Ok(result)
+    Ok((result, Some(read)))
 }
 
 /// The recorded sends of an interval, which is widened to whole hours.
@@ -89,15 +156,15 @@ async fn recorded_since(api: &ApiState, id: DestinationId, from: Timestamp, to: 
     Ok(recorded.buckets.iter().map(|(_, traffic)| traffic.sends).sum())
 }
 
-/// The starts of the sends of an interval, earliest first; `None` if there are too many. The check by recorded traffic
-/// misses sends from before traffic was recorded, so the sends are counted here too.
-async fn sends(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp) -> ApiResult<Option<Vec<Timestamp>>> {
-    let mut sends = Vec::new();
+/// The sends of an interval; `None` if there are too many. The check by recorded traffic misses sends from before traffic
+/// was recorded, so the sends are counted here too.
+async fn sends(api: &ApiState, id: DestinationId, from: Timestamp, to: Timestamp) -> ApiResult<Option<Sends>> {
+    let mut sends = Sends::default();
     let mut request = SendsRequest { destination_id: id, from, to, after: None, limit: PAGE };
     loop {
         let page = api.store.sends(request).await?;
-        sends.extend(page.iter().map(|record| record.position.sent_at));
-        if sends.len() > MAX_SENDS {
+        page.iter().for_each(|record| sends.add(record));
+        if sends.starts.len() > MAX_SENDS {
             return Ok(None);
         }
         if page.len() < PAGE as usize {

@@ -2,7 +2,7 @@
 
 use askama::Template;
 use weir_api_types::{Delivery, DestinationOverview, List};
-use weir_core::{Timestamp, access::Role};
+use weir_core::access::Role;
 
 use super::{Head, Tab};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::Units as _,
-    views::{DestinationText as _, Drain, RowText as _},
+    views::{DestinationText as _, Drain, RowText as _, WaitsForText as _},
     visit::{Answered, Visit},
 };
 
@@ -33,10 +33,6 @@ struct Live {
 impl Live {
     fn fragment(&self) -> String {
         format!("{}/fragments/destinations/{}/backlog", self.head.base, self.head.destination.id)
-    }
-
-    fn is_due(&self, at: &Timestamp) -> bool {
-        *at <= self.state.as_of
     }
 
     /// The path of the API that sends a test event.

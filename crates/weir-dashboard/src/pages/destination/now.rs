@@ -4,8 +4,11 @@ use askama::Template;
 use axum::extract::Query;
 use http::StatusCode;
 use serde::Deserialize;
-use weir_api_types::{self as types, Binding, DestinationHealth, DestinationOverview, HealthAttempts, HealthLatency};
-use weir_core::access::Role;
+use weir_api_types::{
+    self as types, Advice, Binding, DestinationHealth, DestinationOverview, HealthAttempts, HealthLatency, LastFailure,
+    OverviewRow,
+};
+use weir_core::{Timestamp, access::Role};
 
 use super::{
     Head, Tab,
@@ -18,7 +21,7 @@ use crate::{
     path_id::PathId,
     refusal::Refusal,
     units::{Seconds, Units as _},
-    views::{BindingText as _, DestinationText as _, Drain, RowText as _},
+    views::{BindingText as _, DestinationText as _, Drain, RowText as _, unit},
     visit::{Answered, Visit},
 };
 
@@ -67,6 +70,43 @@ extend! {
     }
 }
 
+extend! {
+    trait AdviceText for Advice {
+        /// What the setting would do, beside the present figures.
+        fn text(&self, row: &OverviewRow) -> String {
+            let value = match (&*self.setting, &self.period) {
+                ("limit", Some(period)) => format!("a limit of {}/{}", self.value.count(), unit(period)),
+                ("min_interval_ms", _) => format!("{} ms between two sends", self.value.count()),
+                (setting, _) => format!("{setting} {}", self.value.count()),
+            };
+            let bound = self.binding.as_ref().map(|binding| binding.short()).unwrap_or_default();
+            let Some(rate) = self.effective_per_s else { return format!("With {value}, nothing known would bound it.") };
+            if row.effective_per_s.is_some_and(|present| rate <= present * 1.02) {
+                return format!("Only with {value}, it would send no faster: {bound} allows no more.");
+            }
+            let drains = match (self.drain_eta_s, self.drains) {
+                (Some(eta), _) => format!(", and what waits would be sent within {}", eta.seconds()),
+                (None, Some(false)) => ", which is still less than arrives".to_owned(),
+                (None, _) => String::new(),
+            };
+            format!("With {value}, it could send {} (bound by {bound}){drains}.", rate.per_s())
+        }
+    }
+}
+
+extend! {
+    trait FailureText for LastFailure {
+        /// The status, or the error in words.
+        fn result(&self) -> String {
+            match (self.status_code, &self.error) {
+                (Some(status), _) => format!("HTTP {status}"),
+                (None, Some(error)) => error.clone(),
+                (None, None) => self.error_kind.clone().unwrap_or_else(|| "no answer".to_owned()),
+            }
+        }
+    }
+}
+
 /// What live updates replace.
 struct Live {
     head: Head,
@@ -80,9 +120,11 @@ impl Live {
         WINDOWS
     }
 
-    /// Why the destination does not send faster, in a sentence.
+    /// Why the destination does not send faster, in a sentence or two.
     fn why(&self) -> String {
-        let row = &self.state.row;
+        let DestinationOverview { row, waits_for, .. } = &self.state;
+        let because = waits_for.as_ref().and_then(|waits_for| waits_for.detail.as_ref());
+        let because = because.map(|detail| format!(": {detail}")).unwrap_or_default();
         match row.reason.as_deref() {
             Some("limit") => match &row.binding {
                 Some(binding @ Binding::Limit(_)) => {
@@ -91,17 +133,56 @@ impl Live {
                 Some(binding) => format!("It sends as fast as {} allows.", binding.short()),
                 None => "It sends as fast as its limit allows.".to_owned(),
             },
-            Some("slow") => format!(
-                "The receiver answers slowly: all {} places of max_in_flight are taken before the limit is reached.",
-                self.head.destination.settings.max_in_flight.count()
-            ),
+            Some("slow") => {
+                let places = self.head.destination.settings.max_in_flight.count();
+                match self.answer_time() {
+                    Some(time) => format!(
+                        "The receiver takes {time} to answer. With {places} in flight at one time (max_in_flight), that is at most \
+                         {}.",
+                        row.effective_per_s.unwrap_or_default().per_s()
+                    ),
+                    None => format!("The receiver does not answer: all {places} places of max_in_flight are taken."),
+                }
+            }
             Some("refused_within_limit") => "The receiver refuses sends that keep the limit.".to_owned(),
-            Some("held") => "The receiver asked Weir to wait.".to_owned(),
-            Some("breaker") => "The breaker is open because the receiver fails.".to_owned(),
-            Some("paused") => "It is paused. Deliveries wait.".to_owned(),
+            Some("held") => format!("The receiver asked Weir to wait{because}."),
+            Some("breaker") => format!("The breaker is open because the receiver fails{because}."),
+            Some("paused") => format!("{}. Deliveries wait.", self.paused()),
             Some("ordered") => "Deliveries wait for an earlier one with the same ordering key.".to_owned(),
+            _ if row.backlog > 0 => "What waits is not due yet.".to_owned(),
             _ => "Nothing waits. Every delivery is sent at once.".to_owned(),
         }
+    }
+
+    /// That it is paused, by whom or why.
+    fn paused(&self) -> String {
+        let destination = &self.head.destination;
+        let by = self.state.waits_for.as_ref().and_then(|waits_for| waits_for.by.as_ref());
+        match (&destination.paused_reason, by) {
+            (Some(reason), _) => format!("Weir paused it: {reason}"),
+            (None, Some(by)) => format!("Paused by {by}"),
+            (None, None) => "It is paused".to_owned(),
+        }
+    }
+
+    fn answer_time(&self) -> Option<Seconds> {
+        self.state.answer_time_ms.map(|ms| Seconds(ms / 1_000.0))
+    }
+
+    /// What another setting would do.
+    fn advice(&self) -> Option<String> {
+        self.state.advice.as_ref().map(|advice| advice.text(&self.state.row))
+    }
+
+    /// The errors of the last failures: `503 × 12, timeout × 3`.
+    fn failures(&self) -> String {
+        let shown = self.state.failures.iter().map(|of| format!("{} × {}", of.error, of.count.count()));
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
+    /// When the hold ends, or when the next probe is sent.
+    fn until(&self) -> Option<Timestamp> {
+        self.state.waits_for.as_ref()?.until
     }
 
     /// How long ago the receiver last accepted a delivery.

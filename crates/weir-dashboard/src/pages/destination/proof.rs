@@ -7,13 +7,13 @@ use askama::Template;
 use axum::{extract::Query, response::IntoResponse};
 use http::{StatusCode, header};
 use serde::Deserialize;
-use weir_api_types::{
-    Audit, Destination, History, HistoryBucket, LimitAudit, LimitChange, MaxWindow, MinIntervalAudit, RateLimit,
-};
-use weir_chart::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Stroke, stairs};
+use weir_api_types::{Audit, Destination, History, HistoryBucket, LimitAudit, MinIntervalAudit, RateLimit};
 use weir_core::{Timestamp, access::Role};
 
-use super::{Head, Tab};
+use super::{
+    Head, Tab,
+    charts::{BucketText as _, HistoryText as _},
+};
 use crate::{
     client::{ApiPath, append},
     delivery_filter::instant,
@@ -26,9 +26,6 @@ use crate::{
     visit::{Answered, Visit},
 };
 
-const WIDTH: f64 = 960.0;
-const PANEL: f64 = 210.0;
-const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
 /// Ranges with the step that shows them in a few hundred buckets.
 const RANGES: [(&str, i64, &str); 5] = [
     ("15 min", 900, "10s"),
@@ -94,111 +91,7 @@ extend! {
 }
 
 extend! {
-    trait BucketText for HistoryBucket {
-        fn window(&self, period: &str) -> Option<&MaxWindow> {
-            self.max_window.iter().find(|window| window.period == period)
-        }
-    }
-}
-
-extend! {
-    trait HistoryText for History {
-        fn step_ms(&self) -> i64 {
-            match self.step.as_str() {
-                "1h" => 3_600_000,
-                "1m" => 60_000,
-                _ => 10_000,
-            }
-        }
-
-        /// The periods that had a limit in the range.
-        fn periods(&self) -> Vec<&'static str> {
-            let has = |period: &str| self.data.iter().any(|bucket| bucket.window(period).is_some());
-            PERIODS.into_iter().filter(|period| has(period)).collect()
-        }
-
-        fn chart(&self, title: &str) -> Chart {
-            let windows = self.periods().into_iter().map(|period| self.window_panel(period));
-            let sends = self.panel("Sends", "sends per bucket", Color::Blue, |bucket| Some(bucket.sends));
-            let backlog = self.panel("Backlog", "waiting", Color::Grey, |bucket| Some(bucket.backlog));
-            let mut panels: Vec<Panel> = windows.collect();
-            if panels.is_empty() {
-                panels.push(sends);
-            }
-            panels.push(backlog);
-            Chart { width: WIDTH, title: title.to_owned(), legend: Vec::new(), panels }
-        }
-
-        /// The buckets as steps.
-        fn steps(&self, value: impl Fn(&HistoryBucket) -> Option<u64>) -> Vec<Vec<(f64, f64)>> {
-            let step = self.step_ms() as f64;
-            let steps = self.data.iter().map(|bucket| {
-                let at = bucket.at.as_millis() as f64;
-                (at, at + step, value(bucket).map(|value| value as f64))
-            });
-            stairs(steps)
-        }
-
-        fn window_panel(&self, period: &'static str) -> Panel {
-            let sends = |bucket: &HistoryBucket| bucket.window(period).map(|window| window.sends);
-            let cap = |bucket: &HistoryBucket| Some(bucket.window(period)?.limit);
-            let highest = self.data.iter().flat_map(|bucket| [sends(bucket), cap(bucket)]).flatten().max().unwrap_or(0);
-            let mut elements: Vec<Element> =
-                self.steps(sends).into_iter().map(|line| Element::Area(Color::Blue, line)).collect();
-            elements.extend(self.steps(cap).into_iter().map(|line| Element::Line(Color::Red, Stroke::Dashed, line)));
-            elements.extend(self.edits(Some(period)));
-            let legend = vec![
-                Key { name: "largest window", color: Color::Blue, stroke: None },
-                Key { name: "limit", color: Color::Red, stroke: Some(Stroke::Dashed) },
-            ];
-            let plot = Plot { x: self.time_axis(), y: Axis::counts(highest.max(1)).named("sends"), elements };
-            Panel {
-                height: PANEL,
-                title: format!("Any {period}"),
-                note: String::new(),
-                legend,
-                content: Content::Plot(plot),
-            }
-        }
-
-        fn panel(&self, title: &str, axis: &str, color: Color, value: impl Fn(&HistoryBucket) -> Option<u64>) -> Panel {
-            let highest = self.data.iter().filter_map(&value).max().unwrap_or(0);
-            let mut elements: Vec<Element> = self.steps(value).into_iter().map(|line| Element::Area(color, line)).collect();
-            elements.extend(self.edits(None));
-            let plot = Plot { x: self.time_axis(), y: Axis::counts(highest.max(1)).named(axis), elements };
-            Panel {
-                height: PANEL - 40.0,
-                title: title.to_owned(),
-                note: String::new(),
-                legend: Vec::new(),
-                content: Content::Plot(plot),
-            }
-        }
-
-        /// The edits of the limits in the range; with a period, labelled by its new limit if it has another one.
-        fn edits(&self, period: Option<&str>) -> Vec<Element> {
-            let inside = self.limit_changes.iter().filter(|change| self.from < change.at && change.at < self.to);
-            let before = |at: Timestamp| {
-                let bucket =
-                    self.data.iter().rev().find(|bucket| bucket.at.as_millis() + self.step_ms() <= at.as_millis());
-                bucket.and_then(|bucket| Some(bucket.window(period?)?.limit))
-            };
-            let label = |change: &LimitChange| {
-                let Some(period) = period else { return String::new() };
-                let limit = change.rate_limits.iter().find(|limit| limit.period == period);
-                if limit.map(|limit| u64::from(limit.limit)) == before(change.at) {
-                    return String::new();
-                }
-                limit.map_or_else(|| "no limit".to_owned(), LimitText::short)
-            };
-            inside.map(|change| Element::Mark(Color::Amber, change.at.as_millis() as f64, label(change))).collect()
-        }
-
-        fn time_axis(&self) -> Axis {
-            let day: String = self.from.to_string().chars().take(10).collect();
-            Axis::times(self.from.as_millis(), self.to.as_millis()).named(format!("{day} UTC"))
-        }
-
+    trait CsvText for History {
         /// The same data for a spreadsheet.
         fn csv(&self) -> String {
             let periods = self.periods();
@@ -256,6 +149,11 @@ struct ProofPage {
 impl Shown {
     fn svg(&self) -> String {
         self.history.chart("").inline()
+    }
+
+    /// The charts of the limits that do not bind.
+    fn other_limits(&self) -> Option<String> {
+        self.history.other_limits().map(|chart| chart.inline())
     }
 
     /// The link to exactly this range, whose data never changes once it is over.
@@ -342,6 +240,12 @@ struct ChartPart {
     proof: String,
 }
 
+impl ChartPart {
+    fn other_limits(&self) -> Option<String> {
+        self.history.other_limits().map(|chart| chart.inline())
+    }
+}
+
 /// The chart of the last minutes, for the first tab: an edit and its effect.
 pub(crate) async fn recent(visit: Visit, PathId(id): PathId) -> Answered {
     let history = visit.api.get(&history_path(&id, &Range::default())).await?;
@@ -352,7 +256,7 @@ pub(crate) async fn recent(visit: Visit, PathId(id): PathId) -> Answered {
 /// The chart as a file.
 pub(crate) async fn svg(visit: Visit, PathId(id): PathId, Query(range): Query<Range>) -> Answered {
     let (_, (destination, _), history) = read(&visit, &id, &range).await?;
-    let svg = history.chart(destination.label()).to_file();
+    let svg = history.whole_chart(destination.label()).to_file();
     let name = format!("attachment; filename=\"{}-proof.svg\"", destination.id);
     Ok(([(header::CONTENT_TYPE, "image/svg+xml".to_owned()), (header::CONTENT_DISPOSITION, name)], svg).into_response())
 }

@@ -118,7 +118,8 @@ fn shown(DeliveryDetail { delivery, attempts }: &DeliveryDetail, screen: Screen)
         ("created", delivery.created_at.to_string()),
         ("changed", delivery.updated_at.to_string()),
     ];
-    lines.extend(delivery.next_attempt_at.map(|at| ("next try", at.to_string())));
+    lines.extend(delivery.next_attempt_at.map(|at| ("due", at.to_string())));
+    lines.extend(delivery.expected_at.map(|at| ("expected", at.to_string())));
     lines.extend(delivery.waits_for.as_ref().map(|waits_for| ("waits for", self::waits_for(waits_for))));
     lines.extend(delivery.expires_at.map(|at| ("expires", at.to_string())));
     lines.extend(delivery.last_error.clone().map(|error| ("last error", error)));

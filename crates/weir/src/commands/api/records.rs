@@ -68,15 +68,28 @@ impl InWords for Destination {
     }
 }
 
-/// What keeps a due delivery from being sent.
+/// Why a waiting delivery is not sent yet.
 pub(super) fn waits_for(waits_for: &WaitsFor) -> String {
     let until = waits_for.until.map(|until| format!(" until {until}")).unwrap_or_default();
     let detail = waits_for.detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
-    format!("the {} of its destination{until}{detail}", waits_for.reason)
+    let by = waits_for.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    match &*waits_for.reason {
+        "order" => "an earlier delivery of its ordering key".to_owned(),
+        "due" => format!("its time{until}"),
+        "turn" => match &waits_for.ahead {
+            Some(ahead) => format!("its turn, with {}{} ahead", ahead.value, if ahead.capped { "+" } else { "" }),
+            None => "its turn".to_owned(),
+        },
+        reason => format!("the {reason} of its destination{by}{until}{detail}"),
+    }
 }
 
 /// What an accepted delivery or replay waits for, in a line of its own; empty if it waits for nothing.
 pub(super) fn waits(found: Option<&WaitsFor>) -> String {
+    // One that is sent at once waits for nothing worth a line.
+    let is_next =
+        |found: &&WaitsFor| found.reason == "turn" && found.ahead.as_ref().is_none_or(|ahead| ahead.value == 0);
+    let found = found.filter(|found| !is_next(found));
     found.map(|found| format!("\nIt waits for {}", waits_for(found))).unwrap_or_default()
 }
 
