@@ -39,6 +39,15 @@ pub struct ApiKey {
     /// Null: it is valid until it is deleted.
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
+    /// Who created it, by the name at that time: of an API key, `WEIR_API_KEYS` for a key of the settings, or
+    /// `anonymous` without a key. Null: a version of Weir that did not record it.
+    #[schema(example = "an admin")]
+    pub created_by: Option<String>,
+    /// The API key that created it; null for the others.
+    pub created_by_key_id: Option<String>,
+    /// When it was last used, recorded about once a minute. Null: never, as far as is recorded.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_used_at: Option<Timestamp>,
 }
 
 /// A newly created API key.

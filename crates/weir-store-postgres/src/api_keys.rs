@@ -1,11 +1,11 @@
 //! API keys: single rows, few and rarely changed.
 
 use async_trait::async_trait;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 use weir_core::{ApiKeyId, activity::Activity};
 use weir_store::{
-    ApiKey, ApiKeys, Created, Creation, SessionSecret, StoreResult,
-    rows::{API_KEY_COLUMNS, api_key, session_secret, tenants_json},
+    ApiKey, ApiKeys, Created, Creation, KeyUse, SessionSecret, StoreResult,
+    rows::{API_KEYS, api_key, session_secret, tenants_json},
 };
 
 use crate::{
@@ -15,10 +15,22 @@ use crate::{
     rows::uuid,
 };
 
-/// The values of [`API_KEY_COLUMNS`].
 const INSERT: &str = "INSERT INTO api_keys VALUES ($1, $2, $3, $4, $5, $6, $7)";
 
+const NAME_MAKER: &str = "INSERT INTO api_key_makers (key_id, name, maker_id) VALUES ($1, $2, $3)";
+
 const DELETE: &str = "DELETE FROM api_keys WHERE id = $1";
+
+/// What is kept beside a key.
+const DELETE_BESIDE: [&str; 2] =
+    ["DELETE FROM api_key_makers WHERE key_id = $1", "DELETE FROM api_key_uses WHERE key_id = $1"];
+
+/// The keys are locked, so a use is never recorded after the deletion of its key; in their order, so two processes that
+/// record the same keys never wait for each other.
+const RECORD_USES: &str = "INSERT INTO api_key_uses (key_id, at)
+    SELECT key.id, used.at FROM unnest($1::uuid[], $2::bigint[]) AS used (id, at) JOIN api_keys AS key ON key.id = used.id
+    ORDER BY key.id FOR KEY SHARE OF key
+    ON CONFLICT (key_id) DO UPDATE SET at = excluded.at WHERE api_key_uses.at < excluded.at";
 
 const SESSION_SECRET: &str = "SELECT secret FROM session_secret";
 
@@ -27,8 +39,7 @@ const KEEP_SESSION_SECRET: &str = "INSERT INTO session_secret VALUES (true, $1) 
 #[async_trait]
 impl ApiKeys for PostgresStore {
     async fn api_keys(&self) -> StoreResult<Vec<ApiKey>> {
-        let all = format!("SELECT {API_KEY_COLUMNS} FROM api_keys ORDER BY id");
-        self.read(sqlx::query(AssertSqlSafe(all)), api_key).await
+        self.read(sqlx::query(API_KEYS), api_key).await
     }
 
     async fn create_api_key(&self, key: ApiKey, creation: Creation) -> StoreResult<Created<()>> {
@@ -37,6 +48,10 @@ impl ApiKeys for PostgresStore {
 
     async fn delete_api_key(&self, id: ApiKeyId, activity: Activity) -> StoreResult<bool> {
         self.edit(|connection| change(delete(connection, id, &activity))).await
+    }
+
+    async fn record_key_uses(&self, uses: Vec<KeyUse>) -> StoreResult<()> {
+        self.edit(|connection| change(record_uses(connection, &uses))).await
     }
 
     async fn session_secret(&self, proposed: SessionSecret) -> StoreResult<SessionSecret> {
@@ -65,8 +80,19 @@ async fn create(connection: &mut PgConnection, key: &ApiKey, creation: &Creation
         .bind(key.expires_at.map(|at| at.as_nanos()))
         .execute(&mut *transaction)
         .await?;
+    if let Some(maker) = &key.created_by {
+        let maker_id = maker.key_id().map(|id| uuid(id.as_bytes()));
+        let name = sqlx::query(NAME_MAKER).bind(uuid(key.id.as_bytes())).bind(maker.name()).bind(maker_id);
+        name.execute(&mut *transaction).await?;
+    }
     transaction.commit().await?;
     Ok(Created::New(()))
+}
+
+async fn record_uses(connection: &mut PgConnection, uses: &[KeyUse]) -> Result<(), sqlx::Error> {
+    let ids: Vec<_> = uses.iter().map(|used| uuid(used.id.as_bytes())).collect();
+    let times: Vec<i64> = uses.iter().map(|used| used.at.as_nanos()).collect();
+    sqlx::query(RECORD_USES).bind(ids).bind(times).execute(connection).await.map(drop)
 }
 
 async fn delete(connection: &mut PgConnection, id: ApiKeyId, activity: &Activity) -> Result<bool, sqlx::Error> {
@@ -74,6 +100,9 @@ async fn delete(connection: &mut PgConnection, id: ApiKeyId, activity: &Activity
     let delete = sqlx::query(DELETE).bind(uuid(id.as_bytes()));
     let is_deleted = delete.execute(&mut *transaction).await?.rows_affected() == 1;
     if is_deleted {
+        for delete in DELETE_BESIDE {
+            sqlx::query(delete).bind(uuid(id.as_bytes())).execute(&mut *transaction).await?;
+        }
         record(&mut transaction, activity).await?;
     }
     transaction.commit().await?;

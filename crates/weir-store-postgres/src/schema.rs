@@ -71,6 +71,16 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/postgres/0015_released_holds.sql"),
     },
     Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/postgres/0016_bodies.sql") },
+    Migration {
+        version: 20,
+        description: "makers of keys",
+        sql: include_str!("../../../migrations/postgres/0020_makers_of_keys.sql"),
+    },
+    Migration {
+        version: 21,
+        description: "uses of keys",
+        sql: include_str!("../../../migrations/postgres/0021_uses_of_keys.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -123,6 +133,7 @@ mod tests {
     use sqlx::raw_sql;
     use weir_core::{
         DeliveryId, DeliveryState, DestinationId, EventId, InstallationId, Timestamp,
+        access::Actor,
         delivery::{AttemptDetails, AttemptOutcome},
         limit::MinInterval,
     };
@@ -136,7 +147,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 11] = [
+    const LEFT_BEHIND: [(i64, &str); 13] = [
         (
             1,
             r#"
@@ -223,6 +234,18 @@ mod tests {
             "UPDATE destinations SET held_until = 1800000060000000000, held_reason = 'busy', released_at = 1800000000000000000",
         ),
         (16, r#"UPDATE destinations SET body = '{"format":"data","content_type":"text/plain","source":null}'"#),
+        (
+            20,
+            // A program of the previous version makes a key beside the new schema.
+            r"
+        INSERT INTO api_keys VALUES ('01a3185c-5000-7000-8000-00000000000b', 'old', 'read', NULL,
+            decode(repeat('01', 32), 'hex'), 1800000000000000000, NULL);
+        INSERT INTO api_keys VALUES ('01a3185c-5000-7000-8000-00000000000c', 'new', 'read', NULL,
+            decode(repeat('02', 32), 'hex'), 1800000000000000000, NULL);
+        INSERT INTO api_key_makers VALUES ('01a3185c-5000-7000-8000-00000000000c', 'WEIR_API_KEYS', NULL);
+        ",
+        ),
+        (21, "INSERT INTO api_key_uses VALUES ('01a3185c-5000-7000-8000-00000000000b', 1800000007000000000)"),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -270,6 +293,10 @@ mod tests {
         let roles = running.iter().map(|process| process.profile.as_ref().map(|profile| profile.role.as_str()));
         assert_eq!(roles.collect::<Vec<_>>(), [None, Some("worker")]);
         assert_eq!(store.session_secret([1; 32]).await.unwrap(), [9; 32]);
+        let keys = store.api_keys().await.unwrap();
+        let kept = keys.iter().map(|key| (key.created_by.clone(), key.last_used_at));
+        let used_at = Timestamp::from_secs(1_800_000_007);
+        assert_eq!(kept.collect::<Vec<_>>(), [(None, Some(used_at)), (Some(Actor::Setting), None)]);
         let filter = EventFilter { event_type: Some("weir.*".parse().unwrap()), ..EventFilter::default() };
         let operational = store.list_events(&filter, page).await.unwrap().rows;
         assert_eq!(

@@ -1,10 +1,10 @@
 //! API keys: single rows, few and rarely changed.
 
 use async_trait::async_trait;
-use weir_core::{ApiKeyId, activity::Activity};
+use weir_core::{ApiKeyId, access::Actor, activity::Activity};
 use weir_store::{
-    ApiKey, ApiKeys, Created, Creation, SessionSecret, StoreResult,
-    rows::{API_KEY_COLUMNS, Corrupt, api_key, session_secret, tenants_json},
+    ApiKey, ApiKeys, Created, Creation, KeyUse, SessionSecret, StoreResult,
+    rows::{API_KEYS, Corrupt, api_key, session_secret, tenants_json},
 };
 
 use crate::{
@@ -15,10 +15,18 @@ use crate::{
     transaction::Transaction,
 };
 
-/// The values of [`API_KEY_COLUMNS`].
 const INSERT: &str = "INSERT INTO api_keys VALUES (?, ?, ?, ?, ?, ?, ?)";
 
+const NAME_MAKER: &str = "INSERT INTO api_key_makers (key_id, name, maker_id) VALUES (?, ?, ?)";
+
 const DELETE: &str = "DELETE FROM api_keys WHERE id = ?";
+
+/// What is kept beside a key.
+const DELETE_BESIDE: [&str; 2] =
+    ["DELETE FROM api_key_makers WHERE key_id = ?", "DELETE FROM api_key_uses WHERE key_id = ?"];
+
+const RECORD_USE: &str = "INSERT INTO api_key_uses (key_id, at) SELECT id, ? FROM api_keys WHERE id = ?
+    ON CONFLICT (key_id) DO UPDATE SET at = excluded.at WHERE at < excluded.at";
 
 const SESSION_SECRET: &str = "SELECT secret FROM session_secret";
 
@@ -27,7 +35,7 @@ const KEEP_SESSION_SECRET: &str = "INSERT INTO session_secret VALUES (1, ?) ON C
 #[async_trait]
 impl ApiKeys for SqliteStore {
     async fn api_keys(&self) -> StoreResult<Vec<ApiKey>> {
-        self.read(format!("SELECT {API_KEY_COLUMNS} FROM api_keys ORDER BY id"), Values::default(), api_key).await
+        self.read(API_KEYS.to_owned(), Values::default(), api_key).await
     }
 
     async fn create_api_key(&self, key: ApiKey, creation: Creation) -> StoreResult<Created<()>> {
@@ -41,6 +49,10 @@ impl ApiKeys for SqliteStore {
             transaction.recorded(deleted, |deleted| *deleted, &activity)
         })
         .await
+    }
+
+    async fn record_key_uses(&self, uses: Vec<KeyUse>) -> StoreResult<()> {
+        self.edit(Durable::No, move |transaction| transaction.record_key_uses(&uses)).await
     }
 
     async fn session_secret(&self, proposed: SessionSecret) -> StoreResult<SessionSecret> {
@@ -59,13 +71,30 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.blob(key.id.as_bytes()).text(&key.name).text(key.role.as_str()).optional_text(tenants.as_deref());
         values.blob(&key.digest).int(key.created_at.as_nanos()).optional_int(key.expires_at.map(|at| at.as_nanos()));
-        execute(self.connection, INSERT, &values).map(drop)
+        execute(self.connection, INSERT, &values)?;
+        let Some(maker) = &key.created_by else { return Ok(()) };
+        let mut values = Values::default();
+        values.blob(key.id.as_bytes()).text(maker.name()).optional_blob(maker.key_id().map(|id| id.as_bytes().to_vec()));
+        execute(self.connection, NAME_MAKER, &values).map(drop)
+    }
+
+    fn record_key_uses(&mut self, uses: &[KeyUse]) -> Result<()> {
+        for KeyUse { id, at } in uses {
+            let mut values = Values::default();
+            values.int(at.as_nanos()).blob(id.as_bytes());
+            execute(self.connection, RECORD_USE, &values)?;
+        }
+        Ok(())
     }
 
     fn delete_api_key(&mut self, id: ApiKeyId) -> Result<bool> {
         let mut values = Values::default();
         values.blob(id.as_bytes());
-        Ok(execute(self.connection, DELETE, &values)? == 1)
+        let is_deleted = execute(self.connection, DELETE, &values)? == 1;
+        for delete in DELETE_BESIDE {
+            execute(self.connection, delete, &values)?;
+        }
+        Ok(is_deleted)
     }
 
     /// Keeps a secret if there is none, and returns the kept one.

@@ -47,6 +47,16 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/sqlite/0015_released_holds.sql"),
     },
     Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/sqlite/0016_bodies.sql") },
+    Migration {
+        version: 20,
+        description: "makers of keys",
+        sql: include_str!("../../../migrations/sqlite/0020_makers_of_keys.sql"),
+    },
+    Migration {
+        version: 21,
+        description: "uses of keys",
+        sql: include_str!("../../../migrations/sqlite/0021_uses_of_keys.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

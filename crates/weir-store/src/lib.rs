@@ -68,7 +68,7 @@ use std::sync::Arc;
 
 pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer};
 pub use alerting::{Alerting, Condition};
-pub use api_keys::{ApiKey, ApiKeys, SessionSecret};
+pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, StateCounts};
 pub use destination_limits::{DEFAULT_MOST_DESTINATIONS, DestinationLimits, SharedDestinationLimits};

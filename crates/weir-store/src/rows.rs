@@ -25,7 +25,7 @@ use weir_core::{
 
 pub use self::{
     activity::{ACTIVITY_COLUMNS, ANSWER_COLUMNS, activity, activity_ids, activity_values, keyed_answer},
-    api_keys::{API_KEY_COLUMNS, api_key, session_secret, tenants_json},
+    api_keys::{API_KEYS, api_key, session_secret, tenants_json},
     codes::{failure_code, interval_code, limits_json, outcome_code, phase_code, state_code},
     counters::{counted_state, state_counts},
     deliveries::{

@@ -7,14 +7,17 @@ use std::{
     collections::HashMap,
     fmt,
     net::IpAddr,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
 use http::{HeaderMap, Uri, header};
 use subtle::ConstantTimeEq;
-use weir_core::{Timestamp, access::KeyDigest};
-use weir_store::{ApiKey, SessionSecret, SharedStore, Store, StoreResult};
+use weir_core::{ApiKeyId, Timestamp, access::KeyDigest};
+use weir_store::{ApiKey, KeyUse, SessionSecret, SharedStore, Store, StoreResult};
 
 use super::{
     caller::Caller,
@@ -31,6 +34,11 @@ use crate::{
 
 /// How often the stored keys are read again: a new key must be valid, and a deleted one invalid, within a second.
 const REFRESH_EVERY: Duration = Duration::from_millis(500);
+
+/// How much later than the recorded use of a key a use is before it is recorded too.
+const RECORD_USES_EVERY: Duration = Duration::from_secs(60);
+/// A use this soon after the last one is not even noted, so that the processors rarely share the place where it is noted.
+const NOTE_USES_EVERY: Duration = Duration::from_secs(1);
 
 const NOT_VALID: &str = "the API key is not valid: it is wrong, has expired, or was deleted";
 
@@ -110,6 +118,46 @@ struct StoredKeys {
 struct StoredKey {
     caller: Caller,
     expires_at: Option<Timestamp>,
+    uses: Uses,
+}
+
+/// The uses of a key. A request only notes them here; [`KeyRing::keep_fresh`] records them.
+struct Uses {
+    id: ApiKeyId,
+    /// In the store.
+    recorded_at: Option<Timestamp>,
+    /// In nanoseconds; the earliest instant until there is one.
+    noted_at: AtomicI64,
+}
+
+impl Uses {
+    fn new(id: ApiKeyId, recorded_at: Option<Timestamp>) -> Self {
+        let noted_at = AtomicI64::new(recorded_at.unwrap_or(Timestamp::MIN).as_nanos());
+        Self { id, recorded_at, noted_at }
+    }
+
+    fn note(&self, now: Timestamp) {
+        // Of two uses at one time either may be noted: they differ by less than is recorded.
+        let noted_at = Timestamp::from_nanos(self.noted_at.load(Ordering::Relaxed));
+        if now >= noted_at + NOTE_USES_EVERY {
+            self.noted_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Takes over what the keys that were read before have noted.
+    fn noted_before(&self, before: &Self) {
+        self.noted_at.fetch_max(before.noted_at.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The noted use, if it is to be recorded.
+    fn unrecorded(&self) -> Option<KeyUse> {
+        let at = Timestamp::from_nanos(self.noted_at.load(Ordering::Relaxed));
+        let is_due = match self.recorded_at {
+            None => at > Timestamp::MIN,
+            Some(recorded_at) => at >= recorded_at + RECORD_USES_EVERY,
+        };
+        is_due.then_some(KeyUse { id: self.id, at })
+    }
 }
 
 impl StoredKeys {
@@ -118,9 +166,18 @@ impl StoredKeys {
         for key in keys {
             stored.digests.insert(session::fingerprint(&secret, &key.digest), key.digest);
             let (digest, expires_at) = (key.digest, key.expires_at);
-            stored.by_digest.insert(digest, StoredKey { caller: Caller::of_key(&key), expires_at });
+            let (caller, uses) = (Caller::of_key(&key), Uses::new(key.id, key.last_used_at));
+            stored.by_digest.insert(digest, StoredKey { caller, expires_at, uses });
         }
         stored
+    }
+
+    fn noted_before(&self, before: &Self) {
+        for (digest, key) in &self.by_digest {
+            if let Some(before) = before.by_digest.get(digest) {
+                key.uses.noted_before(&before.uses);
+            }
+        }
     }
 
     fn valid(&self, digest: &KeyDigest, now: Timestamp) -> Option<&StoredKey> {
@@ -139,13 +196,16 @@ impl KeyRing {
         Self { configured, stored: Arc::default(), throttle: Arc::default() }
     }
 
-    /// Reads the stored keys again and again until `shutdown` resolves. While the store is unavailable, the known keys
-    /// stay valid: without the store, a request can do almost nothing.
+    /// Reads the stored keys again and again, and records their uses, until `shutdown` resolves. While the store is
+    /// unavailable, the known keys stay valid: without the store, a request can do almost nothing.
     pub async fn keep_fresh(self, store: SharedStore, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {
             if let Err(error) = self.refresh(&*store).await {
                 tracing::debug!(%error, "could not read the API keys; trying again");
+            }
+            if let Err(error) = self.record_uses(&*store).await {
+                tracing::debug!(%error, "could not record the uses of the API keys; trying again");
             }
             tokio::select! {
                 () = &mut shutdown => return,
@@ -159,8 +219,23 @@ impl KeyRing {
         let secret = store.session_secret(rand::random()).await?;
         let keys = StoredKeys::new(secret, store.api_keys().await?);
         // The keys are replaced in one step, so after a panic under the lock they are still complete.
-        *self.stored.write().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+        let mut stored = self.stored.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = &*stored {
+            keys.noted_before(before);
+        }
+        *stored = Some(keys);
         Ok(())
+    }
+
+    /// Records the uses of the stored keys since the last record. A recorded use is known at the next [`Self::refresh`],
+    /// and until then it is recorded again.
+    pub async fn record_uses(&self, store: &dyn Store) -> StoreResult<()> {
+        let uses: Vec<KeyUse> = {
+            let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
+            let keys = stored.iter().flat_map(|stored| stored.by_digest.values());
+            keys.filter_map(|key| key.uses.unrecorded()).collect()
+        };
+        if uses.is_empty() { Ok(()) } else { store.record_key_uses(uses).await }
     }
 
     /// Whether every request needs a key or a session.
@@ -207,7 +282,10 @@ impl KeyRing {
         let stored = self.stored.read().unwrap_or_else(PoisonError::into_inner);
         let stored = stored.as_ref().ok_or_else(not_read_yet)?;
         match stored.valid(&given, now) {
-            Some(key) => Ok(key.caller.clone()),
+            Some(key) => {
+                key.uses.note(now);
+                Ok(key.caller.clone())
+            }
             None if self.are_required() || !stored.by_digest.is_empty() => Err(NoCaller::WrongKey(key)),
             None => Ok(Caller::anonymous()),
         }
@@ -225,7 +303,10 @@ impl KeyRing {
         if let Some(caller) = self.configured.signer_of(token, &stored.secret) {
             return Ok(Some(caller.clone().in_session(expires_at)));
         }
-        Ok(stored.signer_of(token, now).map(|key| key.caller.clone().in_session(expires_at)))
+        Ok(stored.signer_of(token, now).map(|key| {
+            key.uses.note(now);
+            key.caller.clone().in_session(expires_at)
+        }))
     }
 
     /// Starts a session with a key. `None`: the key is not valid.

@@ -46,7 +46,8 @@ text! {
 parameters! {
     /// The length of the buckets.
     pub(crate) struct StepParameters {
-        /// The length of a bucket: `10s` for the last day, `1m` for the last 14 days, `1h` for the last year.
+        /// The least length of a bucket. Buckets of `10s` are kept for a day, of `1m` for 14 days, and of `1h` for a year.
+        /// A range that is too long or too old for them has longer buckets, as the `step` of the answer says.
         #[param(default = "10s")]
         step: Option<StepText>,
     }
@@ -58,27 +59,37 @@ struct Buckets {
     from: Timestamp,
     to: Timestamp,
     step: Duration,
+    /// The name of the step.
+    name: &'static str,
 }
 
 impl Buckets {
-    /// The whole buckets that cover a range.
+    /// The whole buckets that cover a range: the shortest ones that are at least as long as `step`, are still kept, and
+    /// are not too many.
     fn covering(from: Option<Timestamp>, to: Option<Timestamp>, step: usize, now: Timestamp) -> ApiResult<Self> {
-        let (name, step, kept) = STEPS[step];
+        let (longest, steps) = STEPS[step..].split_last().unwrap_or((&STEPS[STEPS.len() - 1], &[]));
+        let fitting = steps.iter().find_map(|step| Self::of_step(from, to, step, now).ok());
+        fitting.map_or_else(|| Self::of_step(from, to, longest, now), Ok)
+    }
+
+    fn of_step(
+        from: Option<Timestamp>,
+        to: Option<Timestamp>,
+        &(name, step, kept): &(&'static str, Duration, Duration),
+        now: Timestamp,
+    ) -> ApiResult<Self> {
         // Nothing is recorded of the future.
         let to = ceil(to.unwrap_or(now).min(now), step);
         let from = from.unwrap_or_else(|| to.before(DEFAULT_RANGE)).max(Timestamp::MIN).floor(step);
-        let this = Self { from, to: to.max(from), step };
+        let this = Self { from, to: to.max(from), step, name };
         if this.count() > MAX_BUCKETS as usize {
-            let detail = format!("must be later: the range has more than {MAX_BUCKETS} buckets of {name}");
+            let days = step.as_secs() * MAX_BUCKETS as u64 / 86_400;
+            let detail = format!("must be later: a history has at most {MAX_BUCKETS} buckets, which are {days} days");
             return Err(Problem::invalid_field("/from", detail));
         }
         if from < now.before(kept).floor(HOUR) {
-            let kept = match kept.as_secs() / 86_400 {
-                1 => "a day".to_owned(),
-                days => format!("{days} days"),
-            };
-            let detail = format!("must be longer: buckets of {name} are kept for {kept}, and `from` is earlier");
-            return Err(Problem::invalid_field("/step", detail));
+            let detail = format!("must be later: the history is kept for {} days", kept.as_secs() / 86_400);
+            return Err(Problem::invalid_field("/from", detail));
         }
         Ok(this)
     }
@@ -105,8 +116,8 @@ fn ceil(at: Timestamp, step: Duration) -> Timestamp {
 
 /// Show a destination's history
 ///
-/// Every bucket of the range is present. The range is widened to whole buckets and ends now at the latest. Without
-/// `from`, it begins 15 minutes before `to`. An attempt counts in the bucket in which it started, once its result is
+/// Every bucket of the range is present, 1,500 at most: a longer range has longer buckets. The range is widened to whole
+/// buckets and ends now at the latest. Without `from`, it begins 15 minutes before `to`. An attempt counts in the bucket in which it started, once its result is
 /// recorded.
 #[utoipa::path(
     get, path = "/v1/destinations/{id}/history", operation_id = "show_history", tag = "destinations",
@@ -123,14 +134,14 @@ pub(crate) async fn show(
     let (from, to) = range.times();
     let step = step.map_or(0, |step| step.0);
     let buckets = Buckets::covering(from, to, step, api.clock.now())?;
-    Ok(Json(read(&api, id, buckets, STEPS[step].0).await?))
+    Ok(Json(read(&api, id, buckets).await?))
 }
 
-async fn read(api: &ApiState, id: DestinationId, buckets: Buckets, step: &'static str) -> ApiResult<types::History> {
+async fn read(api: &ApiState, id: DestinationId, buckets: Buckets) -> ApiResult<types::History> {
     let history = api.store.traffic(id, buckets.from, buckets.to, buckets.step).await?;
     let changes = api.store.limit_changes(id).await?;
     let fullest = windows::fullest(api, id, buckets, &changes, &history).await?;
-    Ok(view::view(step, buckets, &history, fullest, &changes))
+    Ok(view::view(buckets.name, buckets, &history, fullest, &changes))
 }
 
 #[cfg(test)]
@@ -158,17 +169,23 @@ mod tests {
     }
 
     #[test]
-    fn too_many_buckets_and_buckets_that_are_not_kept_are_refused() {
-        let refused = |from_s: i64, step| {
-            let problem = covering(Some(from_s), None, step).unwrap_err();
-            problem.errors()[0].pointer.clone()
+    fn a_range_that_is_too_long_or_too_old_for_its_step_has_longer_buckets() {
+        let (now, day) = (1_800_000_000, 86_400);
+        let of = |from_s, to_s, step| {
+            let buckets = covering(Some(from_s), to_s, step).unwrap();
+            (buckets.name, buckets.count())
         };
-        let now = 1_800_000_000;
-        assert_eq!(refused(now - 15_001, 0), "/from");
-        assert_eq!(covering(Some(now - 14_990), None, 0).unwrap().count(), 1_500);
-        let old = |from_s: i64, to_s: i64, step| covering(Some(from_s), Some(to_s), step);
-        assert_eq!(old(now - 2 * 86_400, now - 2 * 86_400 + 60, 0).unwrap_err().errors()[0].pointer, "/step");
-        assert!(old(now - 2 * 86_400, now - 2 * 86_400 + 60, 1).is_ok());
+        assert_eq!(of(now - 14_990, None, 0), ("10s", 1_500));
+        assert_eq!(of(now - 15_001, None, 0), ("1m", 252));
+        assert_eq!(of(now - 7 * day, None, 0), ("1h", 169));
+        assert_eq!(of(now - 2 * day, Some(now - 2 * day + 60), 0), ("1m", 1), "ten seconds are kept for a day");
+        assert_eq!(of(now - 20 * day, Some(now - 20 * day + 60), 0), ("1h", 1));
+        assert_eq!(of(now - 60, None, 2), ("1h", 2), "never shorter than asked for");
+        for from_s in [now - 63 * day, now - 366 * day] {
+            assert_eq!(covering(Some(from_s), None, 0).unwrap_err().errors()[0].pointer, "/from");
+        }
+        let of_a_year_ago = covering(Some(now - 400 * day), Some(now - 399 * day), 0).unwrap_err();
+        assert_eq!(of_a_year_ago.errors()[0].detail, "must be later: the history is kept for 365 days");
     }
 
     #[test]

@@ -133,6 +133,8 @@ pub(crate) async fn create(
         digest: auth::digest(&secret),
         created_at: now,
         expires_at,
+        created_by: Some(caller.actor().clone()),
+        last_used_at: None,
     };
     let activity = about(&key, author.does(Action::KeyCreated, now)).changing(None, Some(rights(&key)));
     let first = FirstAnswer::new(StatusCode::CREATED, &view(key.clone()))?;
@@ -191,7 +193,8 @@ fn scope(named: Option<Vec<TenantText>>, caller: &Caller) -> ApiResult<TenantSco
 
 /// List API keys
 ///
-/// The list has expired keys too, but no keys from the settings of the server.
+/// The list has expired keys too, but no keys from the settings of the server. Each key says who created it, and when it
+/// was last used: by a request, or by a session that was begun with it.
 #[utoipa::path(
     get, path = "/v1/keys", operation_id = "list_keys", tag = "keys", params(KeyPage),
     responses((status = 200, description = "One page, newest first", body = List<types::ApiKey>))
@@ -244,5 +247,8 @@ pub(crate) fn view(key: ApiKey) -> types::ApiKey {
         tenants: key.tenants.tenants().map(|tenants| tenants.iter().cloned().collect()),
         created_at: key.created_at,
         expires_at: key.expires_at,
+        created_by: key.created_by.as_ref().map(|maker| maker.name().to_owned()),
+        created_by_key_id: key.created_by.as_ref().and_then(Actor::key_id).map(ToString::to_string),
+        last_used_at: key.last_used_at,
     }
 }

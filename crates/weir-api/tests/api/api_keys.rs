@@ -22,7 +22,8 @@ async fn a_key_is_shown_once_and_is_valid_until_it_expires_or_is_deleted() {
         created,
         json!({
             "id": created["id"], "name": "billing", "role": "read", "tenants": null,
-            "created_at": created["created_at"], "expires_at": expires_at,
+            "created_at": created["created_at"], "expires_at": expires_at, "created_by": "WEIR_API_KEYS",
+            "created_by_key_id": null, "last_used_at": null,
         })
     );
     server.clock.advance(Duration::from_millis(1));
@@ -94,4 +95,42 @@ async fn an_admin_of_a_tenant_cannot_use_up_the_keys_of_all() {
     let refused = server.ask(&admin, "POST", "/v1/keys", Some(&request)).await.problem(409);
     assert!(refused["detail"].as_str().unwrap().contains("100 keys"), "{refused}");
     server.key("admin", json!([FOREIGN])).await;
+}
+
+#[tokio::test]
+async fn a_key_shows_who_made_it_and_when_it_was_last_used() {
+    let server = Server::with_keys().await;
+    let admin = server.key("admin", Value::Null).await;
+    let created = server.ask(&admin, "POST", "/v1/keys", Some(&json!({"name": "reader", "role": "read"}))).await;
+    let reader = created.expect(StatusCode::CREATED)["secret"].as_str().unwrap().to_owned();
+    let listed = async || server.ask(ROOT, "GET", "/v1/keys", None).await.expect(StatusCode::OK)["data"].clone();
+    let of = |key: &Value| (key["created_by"].clone(), key["created_by_key_id"].clone(), key["last_used_at"].clone());
+    let keys = listed().await;
+    assert_eq!(of(&keys[0]), (json!("admin"), keys[1]["id"].clone(), Value::Null));
+    assert_eq!(of(&keys[1]), (json!("WEIR_API_KEYS"), Value::Null, Value::Null));
+
+    // A request is recorded later, by the loop that reads the keys; and then not for a minute.
+    let recorded = async |wait: u64, key: &str| {
+        server.clock.advance(Duration::from_secs(wait));
+        server.ask(key, "GET", "/v1/me", None).await.expect(StatusCode::OK);
+        server.keys.record_uses(&*server.store).await.unwrap();
+        server.keys.refresh(&*server.store).await.unwrap();
+        let keys = listed().await;
+        [&keys[0], &keys[1]].map(|key| key["last_used_at"].as_str().map(|at| at[11..19].to_owned()))
+    };
+    let at = |clock: &str| Some(clock.to_owned());
+    let by_admin = at("07:30:00");
+    assert_eq!(recorded(5, &reader).await, [at("07:30:05"), by_admin.clone()]);
+    assert_eq!(recorded(59, &reader).await, [at("07:30:05"), by_admin.clone()], "it is written once a minute");
+    assert_eq!(recorded(2, &admin).await, [at("07:30:05"), at("07:31:06")], "59 s are no minute");
+    assert_eq!(recorded(30, ROOT).await, [at("07:30:05"), at("07:31:06")]);
+    assert_eq!(recorded(1, &reader).await, [at("07:31:37"), at("07:31:06")]);
+    let login = server.ask(ROOT, "POST", "/v1/session", Some(&json!({"key": reader}))).await;
+    assert!(login.status.is_success());
+    let cookie = login.header("set-cookie").split(';').next().unwrap().to_owned();
+    server.clock.advance(Duration::from_secs(90));
+    let request = http::Request::get("/v1/me").header("cookie", cookie).body(axum::body::Body::empty()).unwrap();
+    server.send(request).await.expect(StatusCode::OK);
+    server.keys.record_uses(&*server.store).await.unwrap();
+    assert_eq!(listed().await[0]["last_used_at"], "2026-11-21T07:33:07.000Z", "a session is a use of its key");
 }

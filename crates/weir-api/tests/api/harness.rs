@@ -48,6 +48,7 @@ pub(crate) struct Server {
     pub(crate) queue: Arc<RecordingQueue>,
     pub(crate) clock: Arc<TestClock>,
     pub(crate) readiness: Readiness,
+    pub(crate) keys: KeyRing,
     /// Ends open streams, as the end of the process does.
     pub(crate) stop: watch::Sender<bool>,
     _dir: TempDir,
@@ -98,7 +99,7 @@ impl Server {
             store: Arc::clone(&store),
             queue: Arc::<RecordingQueue>::clone(&queue),
             clock: Arc::<TestClock>::clone(&clock),
-            keys,
+            keys: keys.clone(),
             addresses: options.addresses,
             hosts: options.hosts,
             public_url: options.public_url,
@@ -123,7 +124,7 @@ impl Server {
                 })),
             },
         });
-        Self { router, store, queue, clock, readiness, stop, _dir: dir }
+        Self { router, store, queue, clock, readiness, keys, stop, _dir: dir }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {

@@ -123,14 +123,18 @@ async fn the_history_has_the_limits_of_the_range_and_their_changes() {
 }
 
 #[tokio::test]
-async fn a_range_with_too_many_or_too_old_buckets_is_refused() {
+async fn a_range_that_is_too_long_or_too_old_for_its_step_takes_a_longer_one() {
     let server = Server::start().await;
     let id = server.destination(json!({"url": URL})).await;
     let path = format!("/v1/destinations/{id}/history");
-    assert_eq!(server.refused_at(&format!("{path}?from=2026-11-21T00:00:00Z")).await, "/from");
-    let day_before = "?from=2026-11-19T07:00:00Z&to=2026-11-19T07:10:00Z";
-    assert_eq!(server.refused_at(&format!("{path}{day_before}")).await, "/step");
-    assert_eq!(server.history(&id, &format!("{day_before}&step=1m")).await["data"].as_array().unwrap().len(), 10);
+    let of = async |query: &str| {
+        let history = server.history(&id, query).await;
+        (history["step"].as_str().unwrap().to_owned(), history["data"].as_array().unwrap().len())
+    };
+    assert_eq!(of("?from=2026-11-21T00:00:00Z").await, ("1m".to_owned(), 450));
+    assert_eq!(of("?from=2026-11-19T07:00:00Z&to=2026-11-19T07:10:00Z").await, ("1m".to_owned(), 10));
+    assert_eq!(of("?from=2026-10-22T07:30:00Z&step=10s").await, ("1h".to_owned(), 721), "30 days");
+    assert_eq!(server.refused_at(&format!("{path}?from=2026-09-01T00:00:00Z")).await, "/from");
     assert_eq!(server.refused_at(&format!("{path}?step=5s")).await, "/step");
 }
 

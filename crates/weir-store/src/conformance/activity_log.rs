@@ -33,6 +33,8 @@ pub(super) fn a_key() -> ApiKey {
         digest: [1; 32],
         created_at: NOW,
         expires_at: None,
+        created_by: Some(origin("an admin").actor),
+        last_used_at: None,
     }
 }
 

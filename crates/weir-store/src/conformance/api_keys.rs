@@ -2,11 +2,11 @@
 
 use weir_core::{
     ApiKeyId,
-    access::{Role, TenantScope},
+    access::{Actor, Role, TenantScope},
 };
 
 use super::*;
-use crate::ApiKey;
+use crate::{ApiKey, KeyUse};
 
 fn key(number: u8) -> ApiKey {
     ApiKey {
@@ -17,15 +17,18 @@ fn key(number: u8) -> ApiKey {
         digest: [number; 32],
         created_at: NOW + seconds(number.into()),
         expires_at: None,
+        created_by: Some(Actor::Setting),
+        last_used_at: None,
     }
 }
 
 pub async fn api_keys_are_kept_until_they_are_deleted(mut subject: Subject) {
     assert_eq!(subject.store.api_keys().await.expect("read"), []);
     let bound = TenantScope::Only(["acme", "globex"].map(str::to_owned).into());
-    let first = ApiKey { role: Role::Read, tenants: bound, expires_at: Some(NOW + seconds(60)), ..key(1) };
+    let first = ApiKey { role: Role::Read, tenants: bound, expires_at: Some(NOW + seconds(60)), created_by: None, ..key(1) };
     // Two keys may have one name.
-    let second = ApiKey { name: first.name.clone(), ..key(2) };
+    let maker = Actor::Key { id: first.id, name: "an old name".to_owned() };
+    let second = ApiKey { name: first.name.clone(), created_by: Some(maker), ..key(2) };
     for key in [&second, &first] {
         subject.store.create_api_key(key.clone(), creation()).await.expect("create");
     }
@@ -35,6 +38,27 @@ pub async fn api_keys_are_kept_until_they_are_deleted(mut subject: Subject) {
     assert!(subject.store.delete_api_key(first.id, activity()).await.expect("delete"));
     assert!(!subject.store.delete_api_key(first.id, activity()).await.expect("delete"));
     assert_eq!(subject.store.api_keys().await.expect("read"), [second]);
+}
+
+pub async fn the_last_use_of_an_api_key_is_kept_until_it_is_deleted(mut subject: Subject) {
+    let (first, second) = (key(1), key(2));
+    for key in [&first, &second] {
+        subject.store.create_api_key(key.clone(), creation()).await.expect("create");
+    }
+    let used = |key: &ApiKey, at| KeyUse { id: key.id, at: NOW + seconds(at) };
+    // Two processes record the uses that they have seen, in any order; a key may be deleted meanwhile.
+    for uses in [vec![used(&second, 70), used(&first, 90)], vec![used(&key(3), 80), used(&first, 60)], Vec::new()] {
+        subject.store.record_key_uses(uses).await.expect("record");
+    }
+    subject.reopen().await;
+    let used_at = |keys: Vec<ApiKey>| keys.into_iter().map(|key| key.last_used_at).collect::<Vec<_>>();
+    let at = |at| Some(NOW + seconds(at));
+    assert_eq!(used_at(subject.store.api_keys().await.expect("read")), [at(90), at(70)]);
+
+    assert!(subject.store.delete_api_key(first.id, activity()).await.expect("delete"));
+    subject.store.record_key_uses(vec![used(&first, 99)]).await.expect("record");
+    subject.store.create_api_key(first, creation()).await.expect("create");
+    assert_eq!(used_at(subject.store.api_keys().await.expect("read")), [None, at(70)]);
 }
 
 pub async fn every_role_of_an_api_key_is_stored(subject: Subject) {

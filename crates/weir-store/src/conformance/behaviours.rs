@@ -39,6 +39,7 @@ macro_rules! store_conformance {
             recent_arrivals_are_counted_in_a_window,
             destinations_survive_a_restart,
             api_keys_are_kept_until_they_are_deleted,
+            the_last_use_of_an_api_key_is_kept_until_it_is_deleted,
             every_role_of_an_api_key_is_stored,
             an_edit_with_an_answer_is_made_once,
             the_secret_of_sessions_is_made_once_and_kept,

@@ -1,15 +1,25 @@
 //! API keys.
 
 use serde_json::json;
-use weir_core::{ApiKeyId, access::TenantScope};
+use weir_core::{
+    ApiKeyId,
+    access::{Actor, TenantScope},
+};
 
 use super::{Corrupt, Row};
 use crate::{ApiKey, SessionSecret};
 
-/// The columns for [`api_key`].
-pub const API_KEY_COLUMNS: &str = "id, name, role, tenants, digest, created_at, expires_at";
+/// All keys, the oldest first, with the columns for [`api_key`].
+pub const API_KEYS: &str = "SELECT api_keys.id, api_keys.name, role, tenants, digest, created_at, expires_at,
+        makers.name, makers.maker_id, uses.at
+    FROM api_keys
+    LEFT JOIN api_key_makers AS makers ON makers.key_id = api_keys.id
+    LEFT JOIN api_key_uses AS uses ON uses.key_id = api_keys.id
+    ORDER BY api_keys.id";
 
 pub fn api_key<E: From<Corrupt>>(row: &impl Row<E>) -> Result<ApiKey, E> {
+    let maker_id = row.optional_id(8)?.map(ApiKeyId::from_bytes);
+    let maker = |name| Actor::stored(name, maker_id).ok_or(Corrupt("the maker of an API key"));
     let digest = row.optional_bytes(4)?.and_then(|digest| digest.try_into().ok());
     Ok(ApiKey {
         id: ApiKeyId::from_bytes(row.id(0)?),
@@ -21,6 +31,8 @@ pub fn api_key<E: From<Corrupt>>(row: &impl Row<E>) -> Result<ApiKey, E> {
         digest: digest.ok_or(Corrupt("the digest of an API key"))?,
         created_at: row.time(5)?,
         expires_at: row.optional_time(6)?,
+        created_by: row.optional_text(7)?.map(maker).transpose()?,
+        last_used_at: row.optional_time(9)?,
     })
 }
 
