@@ -34,8 +34,8 @@ pub struct AddressPolicy {
 pub enum AddressRefusal {
     #[error("must be an https URL; to permit plain http, start Weir with `--allow-http`")]
     PlainHttp,
-    #[error("must be an https URL, not `{0}:`")]
-    Scheme(String),
+    #[error("must be an {allowed} URL, not `{scheme}:`")]
+    Scheme { allowed: &'static str, scheme: String },
     #[error("must name a host")]
     NoHost,
     #[error("`{0}` is not the name of a host: names have letters, digits, `-` and `_`, at most 63 between two dots")]
@@ -109,7 +109,10 @@ impl AddressPolicy {
             "https" => {}
             "http" if self.allow_http => {}
             "http" => return Err(AddressRefusal::PlainHttp),
-            other => return Err(AddressRefusal::Scheme(other.to_owned())),
+            other => {
+                let allowed = if self.allow_http { "http or https" } else { "https" };
+                return Err(AddressRefusal::Scheme { allowed, scheme: other.to_owned() });
+            }
         }
         let host = url.host().ok_or(AddressRefusal::NoHost)?;
         // Credentials belong in the destination's headers, and no receiver can listen on port 0.

@@ -54,6 +54,7 @@
     isLocal = !isLocal;
     stored('weir-zone', isLocal ? 'local' : 'utc');
     paint(document);
+    paintDates();
   };
   setInterval(() => all('time[data-form=countdown]').forEach((time) =>
     show(time, new Date(time.dateTime), 'countdown')), 500);
@@ -218,8 +219,27 @@
     }
   });
 
+  // --- Dates in forms, in the zone of the page. They come and go in UTC, as without the script.
+  const typedAt = (field) => new Date(field.dataset.zone === 'local' ? field.value : `${field.value}Z`);
+  function paintDates() {
+    const zone = isLocal ? 'local' : 'utc';
+    all('input[type=datetime-local]').filter((field) => (field.dataset.zone || 'utc') !== zone).forEach((field) => {
+      const at = typedAt(field);
+      field.dataset.zone = zone;
+      if (!Number.isNaN(at.getTime())) field.value = `${day(at)}T${clock(at)}`;
+    });
+    all('[data-zone-name]').forEach((name) => { name.textContent = isLocal ? 'local time' : 'UTC'; });
+  }
+  document.addEventListener('formdata', (event) => {
+    all('input[type=datetime-local]', event.target).forEach((field) => {
+      const at = typedAt(field);
+      if (field.name && !Number.isNaN(at.getTime())) event.formData.set(field.name, at.toISOString().slice(0, 19));
+    });
+  });
+
   reveal(document);
   paint(document);
+  paintDates();
   confirmations(document);
   body.dataset.script = 'on';
 })();

@@ -41,6 +41,10 @@ impl Fields {
         Self(pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(known, _)| known == name)
     }

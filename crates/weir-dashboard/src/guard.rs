@@ -17,6 +17,7 @@ use url::Url;
 use crate::{
     client::{ApiPath, Client, SEC_FETCH_SITE, append},
     frame::{Frame, Me, Section},
+    range,
     refusal::Refusal,
     site::Site,
 };
@@ -49,6 +50,13 @@ pub(crate) async fn guard(State(site): State<Site>, request: Request, next: Next
     let (parts, body) = request.into_parts();
     let api = Client::new(site.api.clone(), site.carry, &parts);
     let is_fragment = parts.headers.contains_key("hx-request");
+    // The range of a picker becomes a part of the link.
+    if parts.method.is_safe()
+        && let Some(link) = range::settled(&parts.uri, site.clock.now())
+        && let Ok(link) = HeaderValue::try_from(format!("{}{link}", site.base))
+    {
+        return protected((StatusCode::SEE_OTHER, [(header::LOCATION, link)]).into_response());
+    }
     let next_path = match (is_fragment, parts.method.is_safe()) {
         (true, _) => page_of_fragment(&parts.headers, &site.base),
         (false, true) => parts.uri.path_and_query().map(|path| path.as_str().to_owned()),

@@ -35,7 +35,9 @@
 //! # What pages share
 //!
 //! - The request: `visit` asks the API on behalf of the browser, `refusal` is what the API refused, `fields` reads
-//!   forms, `path_id` ids, and `delivery_filter` the filter of deliveries in a URL.
+//!   forms, `path_id` ids, `delivery_filter` the filter of deliveries in a URL, and `range` the picker of a range of time.
+//! - A refused form: `faults` says what is wrong beside each field, and the page keeps what was typed; `durations` reads
+//!   and writes durations as people do.
 //! - The page: `frame` is around it, `flash` has the message after a redirect, `live_region` its moving parts, `site`
 //!   what it is made from.
 //! - The values: `views` has answers that several pages show, `names` the names of destinations, `units` numbers and
@@ -47,8 +49,10 @@
 mod assets;
 mod client;
 mod delivery_filter;
+mod durations;
 mod example;
 mod extend;
+mod faults;
 mod fields;
 mod fingerprint;
 mod flash;
@@ -60,6 +64,7 @@ mod live_region;
 mod names;
 mod pages;
 mod path_id;
+mod range;
 mod refusal;
 mod router;
 mod site;

@@ -1,19 +1,23 @@
 //! The pages, one file each.
 
 pub(crate) mod activity;
+mod activity_changes;
 pub(crate) mod alerts;
 pub(crate) mod dead_letters;
 pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod destination;
 pub(crate) mod events;
+pub(crate) mod export;
 pub(crate) mod jump;
 pub(crate) mod keys;
 pub(crate) mod live;
 pub(crate) mod login;
+pub(crate) mod new_destination;
 pub(crate) mod overview;
 pub(crate) mod purge;
 mod recent_alerts;
 pub(crate) mod replay_plan;
 pub(crate) mod replays;
 pub(crate) mod status;
+mod thresholds;

@@ -1,23 +1,31 @@
 //! The activity log: who changed what, from what to what.
 
-use std::collections::BTreeSet;
-
 use askama::Template;
 use axum::extract::Query;
+use http::StatusCode;
 use serde::Deserialize;
-use serde_json::Value;
-use weir_api_types::{Activity, ActivitySubject, List, RateLimit};
+use weir_api_types::{Activity, ActivitySubject, List};
+use weir_core::access::Role;
 
+use super::{
+    activity_changes::{Change, changes},
+    destination::{Head, Tab, read as read_destination},
+    export::Export,
+};
 use crate::{
     client::{ApiPath, append},
     delivery_filter::instant,
     example::Example,
     extend::extend,
+    faults::Faults,
     frame::{Frame, Me, Section},
     live_region::LiveRegion,
     names::destination_id,
+    path_id::PathId,
+    range::Picker,
+    refusal::Refusal,
     units::Units as _,
-    views::LimitText as _,
+    views::DestinationText as _,
     visit::{Answered, Visit},
 };
 
@@ -31,16 +39,33 @@ pub(crate) struct Filter {
     cursor: String,
     /// The version of the list that the browser has.
     seen: String,
+    /// Not empty for the list on the page of its destination.
+    within: String,
 }
 
 impl Filter {
-    fn api_path(&self) -> ApiPath {
-        ApiPath::of(["activity"])
+    /// The path of the API with this filter.
+    fn conditions(&self, path: ApiPath) -> ApiPath {
+        path
             .with("destination", self.destination.trim())
             .with("actor", self.actor.trim())
             .with("from", &instant(&self.from))
             .with("to", &instant(&self.to))
-            .with("cursor", &self.cursor)
+    }
+
+    fn api_path(&self) -> ApiPath {
+        self.conditions(ApiPath::of(["activity"])).with("cursor", &self.cursor)
+    }
+
+    /// The page of this list: its own one, or that of its destination.
+    fn page(&self) -> String {
+        if self.within.is_empty() { "/activity".to_owned() } else { format!("/destinations/{}/activity", self.destination) }
+    }
+
+    /// A link to the page of this list.
+    fn page_link(&self, base: &str, cursor: &str) -> String {
+        let of_all = if self.within.is_empty() { self.destination.clone() } else { String::new() };
+        Self { destination: of_all, ..self.clone() }.link(&format!("{base}{}", self.page()), cursor)
     }
 
     fn link(&self, path: &str, cursor: &str) -> String {
@@ -54,15 +79,9 @@ impl Filter {
     }
 
     fn is_empty(&self) -> bool {
-        [&self.destination, &self.actor, &self.from, &self.to, &self.cursor].iter().all(|value| value.is_empty())
+        let is_of_all = self.within.is_empty() && !self.destination.is_empty();
+        !is_of_all && [&self.actor, &self.from, &self.to, &self.cursor].iter().all(|value| value.is_empty())
     }
-}
-
-/// A field that a change gave another value.
-pub(crate) struct Change {
-    pub(crate) field: String,
-    pub(crate) before: Option<String>,
-    pub(crate) after: Option<String>,
 }
 
 extend! {
@@ -98,41 +117,8 @@ extend! {
         }
 
         fn changes(&self) -> Vec<Change> {
-            let fields = |value: &Option<Value>| value.as_ref().and_then(Value::as_object).cloned();
-            let (before, after) = (fields(&self.before).unwrap_or_default(), fields(&self.after).unwrap_or_default());
-            let fields: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-            let change = |field: &String| Change {
-                field: field.clone(),
-                before: before.get(field).map(|value| shown(field, value)),
-                after: after.get(field).map(|value| shown(field, value)),
-            };
-            fields.into_iter().map(change).collect()
+            changes(self.before.as_ref(), self.after.as_ref())
         }
-    }
-}
-
-/// The value of a field. A key that is bound to no tenants may see all of them.
-fn shown(field: &str, value: &Value) -> String {
-    if field == "tenants" && value.is_null() { "all tenants".to_owned() } else { plain(value) }
-}
-
-/// A value as people read it: limits as `10/s`, texts without quotes.
-fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => "none".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) if items.is_empty() => "none".to_owned(),
-        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
-        Value::Object(fields) => {
-            // An old limit may have no margin.
-            let defaults = [("burst".to_owned(), 1.into()), ("margin_ms".to_owned(), 0.into())];
-            let fields = defaults.into_iter().chain(fields.clone()).collect();
-            match serde_json::from_value::<RateLimit>(Value::Object(fields)) {
-                Ok(limit) => limit.short(),
-                Err(_) => value.to_string(),
-            }
-        }
-        other => other.to_string(),
     }
 }
 
@@ -150,22 +136,30 @@ impl Log {
     /// Every filter has an index, so the first page may be read again at every snapshot.
     fn new(visit: &Visit, me: &Me, filter: Filter, (page, version): (List<Activity>, Option<String>)) -> Self {
         let base = visit.site.base.clone();
-        let fragment = filter.link(&format!("{base}/fragments/activity"), "");
+        let mut fragment = filter.link(&format!("{base}/fragments/activity"), "");
+        append(&mut fragment, "within", &filter.within);
         let version = version.filter(|_| filter.cursor.is_empty());
         let live = version.map(|version| LiveRegion::prompt(fragment, &version));
         Self { base, filter, page, example: Example::new(visit, me), live }
     }
 
     fn path(&self) -> String {
-        format!("{}/activity", self.base)
+        format!("{}{}", self.base, self.filter.page())
     }
 
     fn first(&self) -> Option<String> {
-        (!self.filter.cursor.is_empty()).then(|| self.filter.link(&self.path(), ""))
+        (!self.filter.cursor.is_empty()).then(|| self.filter.page_link(&self.base, ""))
     }
 
     fn next(&self) -> Option<String> {
-        Some(self.filter.link(&self.path(), self.page.next_cursor.as_deref()?))
+        Some(self.filter.page_link(&self.base, self.page.next_cursor.as_deref()?))
+    }
+
+    /// The whole list as a file.
+    fn export(&self, format: &str) -> String {
+        let mut link = self.filter.link(&format!("{}/activity/export", self.base), "");
+        append(&mut link, "format", format);
+        link
     }
 }
 
@@ -173,8 +167,19 @@ impl Log {
 #[template(path = "activity.html")]
 struct ActivityPage {
     frame: Frame,
-    /// What was typed as the destination, and why it names none.
-    problem: Option<String>,
+    faults: Faults,
+    range: Picker,
+    log: Log,
+}
+
+/// The same on the page of a destination.
+#[derive(Template)]
+#[template(path = "destination_activity.html")]
+struct OfDestination {
+    frame: Frame,
+    head: Head,
+    faults: Faults,
+    range: Picker,
     log: Log,
 }
 
@@ -184,26 +189,60 @@ struct ActivityLog {
     log: Log,
 }
 
+/// The rows, and why the filter matches none.
+async fn read(visit: &Visit, me: &Me, filter: Filter, faults: Faults) -> Result<(Log, Faults), Refusal> {
+    let nothing = (List { data: Vec::new(), next_cursor: None }, None);
+    if !faults.is_empty() {
+        return Ok((Log::new(visit, me, filter, nothing), faults));
+    }
+    let (read, faults) = match visit.api.get_versioned(&filter.api_path()).await {
+        Ok((page, version)) => ((page, Some(version)), faults),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            let label = |field: &str| match field {
+                "destination" => "Destination",
+                "actor" => "Who",
+                "from" => "From",
+                _ => "Before",
+            };
+            (nothing, Faults::of(&refusal, |pointer| {
+                let field = pointer.strip_prefix('/').unwrap_or(pointer);
+                ["destination", "actor", "from", "to"].contains(&field).then(|| (field.to_owned(), label(field).to_owned()))
+            }))
+        }
+        Err(refusal) => return Err(refusal),
+    };
+    Ok((Log::new(visit, me, filter, read), faults))
+}
+
 pub(crate) async fn show(visit: Visit, Query(filter): Query<Filter>) -> Answered {
+    let filter = Filter { within: String::new(), ..filter };
     let given = filter.destination.trim().to_owned();
-    let problem = match destination_id(&visit, &given).await? {
+    let mut faults = Faults::default();
+    match destination_id(&visit, &given).await? {
         // The link of the page has the id, whatever was typed.
         Ok(id) if id != given => {
             return visit.redirect(&Filter { destination: id, ..filter }.link("/activity", ""), None);
         }
-        Ok(_) => None,
-        Err(problem) => Some(problem),
-    };
+        Ok(_) => {}
+        Err(problem) => faults.add("destination", "Destination", problem),
+    }
     let me = visit.me().await?;
-    let read = if problem.is_some() {
-        (List { data: Vec::new(), next_cursor: None }, None)
-    } else {
-        let (page, version) = visit.api.get_versioned(&filter.api_path()).await?;
-        (page, Some(version))
-    };
-    let log = Log::new(&visit, &me, filter, read);
+    let (log, faults) = read(&visit, &me, filter, faults).await?;
+    let range = Picker::of(&visit.site, &log.filter.from, &log.filter.to);
     let frame = visit.frame(me, Section::Activity, "Activity").live_if_first(&log.filter.cursor);
-    visit.page(&ActivityPage { frame, problem, log })
+    visit.page(&ActivityPage { frame, faults, range, log })
+}
+
+pub(crate) async fn of_destination(visit: Visit, PathId(id): PathId, Query(filter): Query<Filter>) -> Answered {
+    let (me, (destination, etag)) = tokio::try_join!(visit.me(), read_destination(&visit, &id))?;
+    let filter = Filter { destination: id, within: "destination".to_owned(), ..filter };
+    let (log, faults) = read(&visit, &me, filter, Faults::default()).await?;
+    let range = Picker::of(&visit.site, &log.filter.from, &log.filter.to);
+    let (base, can_operate) = (visit.site.base.clone(), me.role.includes(Role::Operate));
+    let frame = visit.frame(me, Section::None, format!("Activity of {}", destination.label()));
+    let frame = if log.live.is_some() { frame.live(format!("?destination={}", destination.id)) } else { frame };
+    let head = Head { base, destination, etag, tab: Tab::Activity, can_operate };
+    visit.page(&OfDestination { frame, head, faults, range, log })
 }
 
 /// The rows of the first page, for live updates.
@@ -216,6 +255,11 @@ pub(crate) async fn fragment(visit: Visit, Query(filter): Query<Filter>) -> Answ
     visit.fragment(&ActivityLog { log: Log::new(&visit, &me, filter, (read.0, Some(read.1))) })
 }
 
+/// The whole list as a file.
+pub(crate) async fn export(visit: Visit, Query(filter): Query<Filter>, Query(export): Query<Export>) -> Answered {
+    export.activity(visit, filter.conditions(ApiPath::of(["activity"]))).await
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -223,23 +267,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_shows_each_field_before_and_after() {
+    fn an_activity_names_what_was_done_and_leads_to_its_subject() {
         let entry: Activity = serde_json::from_value(json!({
-            "id": "act_1", "at": "2026-11-21T07:30:00.000Z", "actor": "billing", "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.secret_rotated",
-            "tenant": "acme", "subject": {"type": "destination", "id": "dst_1", "name": "Acme"},
-            "before": {"rate_limits": [{"limit": 10, "period": "second", "burst": 1}], "paused": false},
-            "after": {"rate_limits": [], "paused": true, "name": "Acme"}, "request_id": "r1",
+            "id": "act_1", "at": "2026-11-21T07:30:00.000Z", "actor": "billing", "actor_kind": "key", "actor_key_id": "key_1",
+            "action": "destination.secret_rotated", "tenant": "acme", "request_id": "r1", "before": null, "after": null,
+            "subject": {"type": "destination", "id": "dst_1", "name": "Acme"},
         }))
         .unwrap();
         assert_eq!(entry.what(), "destination secret rotated");
         assert_eq!(entry.subject(), Some((Some("/destinations/dst_1".to_owned()), "Acme".to_owned())));
-        let shown: Vec<_> = entry.changes().into_iter().map(|one| (one.field, one.before, one.after)).collect();
-        let some = |text: &str| Some(text.to_owned());
-        let expected = [
-            ("name".to_owned(), None, some("Acme")),
-            ("paused".to_owned(), some("false"), some("true")),
-            ("rate_limits".to_owned(), some("10/s"), some("none")),
-        ];
-        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn the_list_of_a_destination_stays_on_its_page() {
+        let filter = Filter { destination: "dst_1".to_owned(), actor: "ann".to_owned(), ..Filter::default() };
+        assert_eq!(filter.page_link("/weir", "c"), "/weir/activity?destination=dst_1&actor=ann&cursor=c");
+        let within = Filter { within: "destination".to_owned(), ..filter };
+        assert_eq!(within.page_link("/weir", "c"), "/weir/destinations/dst_1/activity?actor=ann&cursor=c");
     }
 }

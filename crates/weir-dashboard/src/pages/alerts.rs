@@ -2,33 +2,27 @@
 
 use askama::Template;
 use axum::extract::Query;
-use http::Method;
+use http::{Method, StatusCode};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use weir_core::alert::AlertPolicy;
 
-use super::recent_alerts::{KINDS, RecentAlerts};
+use super::{
+    recent_alerts::{KINDS, RecentAlerts},
+    thresholds::{self, Thresholds},
+};
 use crate::{
     client::{ApiPath, Call},
     fields::Fields,
-    flash::Flash,
     frame::{Frame, Section},
     units::Units as _,
     visit::{Answered, Visit},
 };
 
-/// The thresholds that are numbers, with their labels.
-const THRESHOLDS: [(&str, &str); 3] = [
-    ("backlog_depth", "Waiting deliveries of a destination"),
-    ("oldest_age_s", "Age of the oldest one, in seconds"),
-    ("dead_letters", "Dead letters since the last alert"),
-];
-
 #[derive(Template)]
 #[template(path = "alerts.html")]
 struct AlertsPage {
     frame: Frame,
-    policy: AlertPolicy,
+    thresholds: Thresholds,
     recent: RecentAlerts,
 }
 
@@ -45,16 +39,16 @@ pub(crate) struct Seen {
     seen: String,
 }
 
-fn shown(threshold: &Option<u32>) -> String {
-    threshold.map(|threshold| threshold.to_string()).unwrap_or_default()
+pub(crate) async fn show(visit: Visit) -> Answered {
+    let policy: AlertPolicy = visit.api.get(&ApiPath::of(["alerts"])).await?;
+    page(&visit, StatusCode::OK, Thresholds::of(&policy)).await
 }
 
-pub(crate) async fn show(visit: Visit) -> Answered {
-    let path = ApiPath::of(["alerts"]);
-    let (me, policy) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
-    let (recent, _) = RecentAlerts::read(&visit, &me).await?;
+async fn page(visit: &Visit, status: StatusCode, thresholds: Thresholds) -> Answered {
+    let me = visit.me().await?;
+    let (recent, _) = RecentAlerts::read(visit, &me).await?;
     let frame = visit.frame(me, Section::Alerts, "Alerts").live("");
-    visit.page(&AlertsPage { frame, policy, recent })
+    visit.page_with(status, &AlertsPage { frame, thresholds, recent })
 }
 
 /// The recent alerts, for live updates.
@@ -65,20 +59,15 @@ pub(crate) async fn fragment(visit: Visit, Query(Seen { seen }): Query<Seen>) ->
 }
 
 pub(crate) async fn set(visit: Visit, fields: Fields) -> Answered {
-    let mut policy = json!({ "drain_beyond_ttl": fields.is_ticked("drain_beyond_ttl") });
-    for (name, label) in THRESHOLDS {
-        policy[name] = match fields.text(name) {
-            "" => Value::Null,
-            text => match text.parse::<u64>() {
-                Ok(threshold) => json!(threshold),
-                Err(_) => {
-                    let error = format!("Not saved: “{label}” must be a whole number.");
-                    return visit.redirect("/alerts", Some(Flash::error(error)));
-                }
-            },
-        };
+    let call = Call::new(Method::PUT, &ApiPath::of(["alerts"])).json(&thresholds::body(&fields))?;
+    match visit.api.send(&call).await {
+        // The form keeps what was typed.
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
+            page(&visit, refusal.status, Thresholds::refused(fields, &refusal)).await
+        }
+        answer => {
+            let done = "The thresholds are saved, and in effect within ten seconds.";
+            visit.after("/alerts", answer, |_| done.to_owned())
+        }
     }
-    let call = Call::new(Method::PUT, &ApiPath::of(["alerts"])).json(&policy)?;
-    let answer = visit.api.send(&call).await;
-    visit.after("/alerts", answer, |_| "The thresholds are saved, and in effect within ten seconds.".to_owned())
 }

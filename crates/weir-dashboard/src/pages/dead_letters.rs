@@ -9,7 +9,7 @@ use weir_api_types::{DeliveryGroup, DeliveryGroups};
 use weir_core::access::Role;
 
 use crate::{
-    client::ApiPath,
+    client::{ApiPath, append},
     delivery_filter::{Chip, DeliveryFilter, ERRORS},
     example::Example,
     extend::extend,
@@ -95,6 +95,13 @@ impl Table {
 
     fn replay(&self, group: &DeliveryGroup) -> String {
         self.of_group(group).link(&format!("{}/replays/new", self.base))
+    }
+
+    /// All that match as a file: they are deliveries.
+    fn export(&self, format: &str) -> String {
+        let mut link = self.filter.link(&format!("{}/deliveries/export", self.base));
+        append(&mut link, "format", format);
+        link
     }
 
     fn replay_all(&self) -> String {

@@ -102,6 +102,13 @@ impl List {
         Some(link)
     }
 
+    /// All that match as a file.
+    fn export(&self, format: &str) -> String {
+        let mut link = self.filter.link(&format!("{}{PATH}/export", self.base));
+        append(&mut link, "format", format);
+        link
+    }
+
     /// The same rows in the other order.
     fn turned(&self) -> String {
         let order = if self.filter.order == "oldest" { "" } else { "oldest" };

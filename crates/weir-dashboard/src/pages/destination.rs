@@ -7,6 +7,7 @@ pub(crate) mod now;
 pub(crate) mod proof;
 pub(crate) mod settings;
 mod settings_errors;
+pub(crate) mod settings_fields;
 mod settings_form;
 
 use http::Method;
@@ -28,7 +29,6 @@ pub(crate) enum Tab {
     Proof,
     Backlog,
     Settings,
-    /// The page of all activity, filtered.
     Activity,
 }
 
@@ -63,13 +63,12 @@ impl Head {
     }
 
     pub(crate) fn href(&self, tab: &Tab) -> String {
-        let Self { base, destination, .. } = self;
         match tab {
             Tab::Now => self.path(),
             Tab::Proof => format!("{}/proof", self.path()),
             Tab::Backlog => format!("{}/backlog", self.path()),
             Tab::Settings => format!("{}/settings", self.path()),
-            Tab::Activity => format!("{base}/activity?destination={}", destination.id),
+            Tab::Activity => format!("{}/activity", self.path()),
         }
     }
 

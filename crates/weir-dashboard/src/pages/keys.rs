@@ -11,6 +11,7 @@ use crate::{
     client::{ApiPath, Call, append},
     delivery_filter::instant,
     example::Example,
+    faults::Faults,
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
@@ -44,7 +45,7 @@ struct KeysPage {
     page: List<ApiKey>,
     cursor: String,
     created: Option<CreatedApiKey>,
-    error: Option<String>,
+    faults: Faults,
     typed: Typed,
     /// Makes a form that is sent twice create one key.
     form: String,
@@ -95,7 +96,7 @@ async fn read(visit: &Visit, cursor: String) -> Result<KeysPage, Refusal> {
         page,
         cursor,
         created: None,
-        error: None,
+        faults: Faults::default(),
         typed: Typed { role: "read".to_owned(), tenants, ..Typed::default() },
         form: format!("form-{}", now.as_nanos()),
         now: At(now),
@@ -115,18 +116,30 @@ pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {
     });
     let call = Call::new(Method::POST, &ApiPath::of(["keys"])).json(&body)?;
     let answer = visit.api.send(&call.idempotency_key(fields.text("form"))?).await;
-    let (status, created, error) = match answer {
-        Ok(answer) => (StatusCode::CREATED, Some(answer.read::<CreatedApiKey>()?), None),
-        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
-            (refusal.status, None, Some(refusal.sentence()))
+    let (status, created, faults) = match answer {
+        Ok(answer) => (StatusCode::CREATED, Some(answer.read::<CreatedApiKey>()?), Faults::default()),
+        Err(refusal) if [StatusCode::UNPROCESSABLE_ENTITY, StatusCode::CONFLICT].contains(&refusal.status) => {
+            (refusal.status, None, Faults::of(&refusal, field_at))
         }
         Err(refusal) => return Err(refusal),
     };
     let mut page = read(&visit, String::new()).await?;
-    if error.is_some() {
+    if !faults.is_empty() {
         page.typed = typed;
     }
-    visit.page_with(status, &KeysPage { created, error, ..page })
+    visit.page_with(status, &KeysPage { created, faults, ..page })
+}
+
+/// The field that has the value at a JSON pointer.
+fn field_at(pointer: &str) -> Option<(String, String)> {
+    let (name, label) = match pointer.split('/').nth(1)? {
+        "name" => ("name", "Name"),
+        "role" => ("role", "Role"),
+        "tenants" => ("tenants", "Tenants"),
+        "expires_at" => ("expires", "Expires"),
+        _ => return None,
+    };
+    Some((name.to_owned(), label.to_owned()))
 }
 
 pub(crate) async fn delete(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {

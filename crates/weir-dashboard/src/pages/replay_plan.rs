@@ -1,4 +1,5 @@
-//! The plan of a replay: how many deliveries match, what will happen to them, and the typed confirmation that starts it.
+//! A new replay: the form that says which deliveries, and the plan: how many match, what will happen to them, and the
+//! typed confirmation that starts it. The page without a filter has only the form.
 
 use askama::Template;
 use axum::extract::RawQuery;
@@ -7,11 +8,13 @@ use weir_api_types::{self as types, OverviewRow, Replay};
 
 use crate::{
     client::{ApiPath, Call},
-    delivery_filter::{Chip, DeliveryFilter},
+    delivery_filter::{Chip, DeliveryFilter, ERRORS, REPLAYABLE},
+    faults::Faults,
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
     names::Names,
+    range::Picker,
     refusal::Refusal,
     units::{Count, Seconds, Units as _},
     views::{BriefText as _, accepted},
@@ -21,10 +24,22 @@ use crate::{
 use super::purge::{confirmation, confirmed, counted_until};
 
 #[derive(Template)]
+#[template(path = "new_replay.html")]
+struct FormPage {
+    frame: Frame,
+    /// What was typed.
+    filter: DeliveryFilter,
+    faults: Faults,
+    range: Picker,
+}
+
+#[derive(Template)]
 #[template(path = "replay_plan.html")]
 struct PlanPage {
     frame: Frame,
     filter: DeliveryFilter,
+    faults: Faults,
+    range: Picker,
     names: Names,
     /// The events before this instant are counted.
     counted_until: String,
@@ -63,9 +78,18 @@ async fn count(visit: &Visit, filter: &DeliveryFilter, until: &str) -> Result<Co
     Ok(Count(counted.total))
 }
 
+/// Whether a replay of this filter takes the deliveries in a state. Without states it takes the dead and the failed ones.
+fn takes(filter: &DeliveryFilter, state: &str) -> bool {
+    filter.has_state(state) || (filter.state.is_empty() && ["dead", "failed"].contains(&state))
+}
+
+fn typed(fields: &Fields) -> DeliveryFilter {
+    DeliveryFilter { order: String::new(), ..DeliveryFilter::read(fields) }
+}
+
 /// The filter of the fields. One that cannot be understood is refused: it would select more than was meant.
 async fn filter_of(visit: &Visit, fields: &Fields) -> Result<DeliveryFilter, Refusal> {
-    let filter = DeliveryFilter { order: String::new(), ..DeliveryFilter::read(fields) };
+    let filter = typed(fields);
     if !filter.event.is_empty() {
         let detail = "A replay cannot be limited to one event. Retry the deliveries of the event one by one instead.";
         return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "The filter matches nothing", detail));
@@ -73,11 +97,58 @@ async fn filter_of(visit: &Visit, fields: &Fields) -> Result<DeliveryFilter, Ref
     filter.resolved(visit).await?
 }
 
+/// The form alone: nothing was chosen yet, or what was chosen matches nothing.
+async fn form(visit: &Visit, status: StatusCode, filter: DeliveryFilter, faults: Faults) -> Answered {
+    let range = Picker::of(&visit.site, &filter.from, &filter.to);
+    let frame = visit.frame(visit.me().await?, Section::Replays, "New replay");
+    visit.page_with(status, &FormPage { frame, filter, faults, range })
+}
+
+/// What is wrong with a filter, beside its fields.
+fn faults_of(refusal: &Refusal, filter: &DeliveryFilter) -> Faults {
+    if refusal.errors.is_empty() && !filter.destination.is_empty() && refusal.detail.contains(&filter.destination) {
+        let mut faults = Faults::default();
+        faults.add("destination", "Destination", refusal.detail.clone());
+        return faults;
+    }
+    Faults::of(refusal, |pointer| {
+        let (name, label) = match pointer.split('/').nth(1)? {
+            "states" => ("state", "States"),
+            "destination" => ("destination", "Destination"),
+            "tenant" => ("tenant", "Tenant"),
+            "event_type" => ("event_type", "Event type"),
+            "error" => ("error", "Error"),
+            _ => return None,
+        };
+        Some((name.to_owned(), label.to_owned()))
+    })
+}
+
 pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     let fields = Fields::parse(query.unwrap_or_default().as_bytes());
-    let filter = filter_of(&visit, &fields).await?;
+    if fields.is_empty() {
+        return form(&visit, StatusCode::OK, DeliveryFilter::default(), Faults::default()).await;
+    }
+    let is_wrong = |refusal: &Refusal| refusal.status == StatusCode::UNPROCESSABLE_ENTITY;
+    let filter = match filter_of(&visit, &fields).await {
+        Ok(filter) => filter,
+        Err(refusal) if is_wrong(&refusal) => {
+            let filter = typed(&fields);
+            let faults = faults_of(&refusal, &filter);
+            return form(&visit, refusal.status, filter, faults).await;
+        }
+        Err(refusal) => return Err(refusal),
+    };
     let counted_until = counted_until(&visit, &filter.to);
-    let (me, total) = tokio::try_join!(visit.me(), count(&visit, &filter, &counted_until))?;
+    let total = match count(&visit, &filter, &counted_until).await {
+        Ok(total) => total,
+        Err(refusal) if is_wrong(&refusal) => {
+            let faults = faults_of(&refusal, &filter);
+            return form(&visit, refusal.status, filter, faults).await;
+        }
+        Err(refusal) => return Err(refusal),
+    };
+    let me = visit.me().await?;
     let names = Names::read(&visit, [&*filter.destination]).await;
     let destination = match &*filter.destination {
         "" => None,
@@ -86,7 +157,8 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
     };
     let form = format!("form-{}", visit.site.clock.now().as_nanos());
     let frame = visit.frame(me, Section::Replays, "New replay");
-    visit.page(&PlanPage { frame, filter, names, counted_until, total, destination, form })
+    let (faults, range) = (Faults::default(), Picker::of(&visit.site, &filter.from, &filter.to));
+    visit.page(&PlanPage { frame, filter, faults, range, names, counted_until, total, destination, form })
 }
 
 pub(crate) async fn create(visit: Visit, fields: Fields) -> Answered {

@@ -10,12 +10,14 @@ use weir_core::access::Role;
 
 use super::{
     Head, Tab,
-    settings_errors::Refused,
-    settings_form::{Field, GROUPS, Group, Kind, SettingsText as _},
+    settings_errors::faults_of,
+    settings_fields::{Field, GROUPS, Group, Kind},
+    settings_form::SettingsText as _,
 };
 use crate::{
     client::{ApiPath, Call},
     extend::extend,
+    faults::Faults,
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
@@ -43,10 +45,12 @@ extend! {
 struct Shown {
     /// The form as it was typed, if it was not saved.
     typed: Option<Fields>,
-    error: Option<Refused>,
+    faults: Faults,
     /// Another change came first.
     is_outdated: bool,
     secret: Option<Secret>,
+    /// What was typed for a rotation, and what is wrong with it.
+    rotation: Option<(Fields, Faults)>,
     /// The result of a check, with what was pasted.
     verified: Option<(Result<Verified, String>, Fields)>,
 }
@@ -75,8 +79,15 @@ impl SettingsPage {
         self.form.raw(field.name)
     }
 
-    fn is_wrong(&self, field: &Field) -> bool {
-        self.shown.error.as_ref().is_some_and(|error| error.is_of(field))
+    /// Whether the rotation offers this overlap first.
+    fn is_overlap(&self, seconds: &u32) -> bool {
+        let typed = self.of_rotation("overlap_s").parse();
+        *seconds == typed.unwrap_or(86_400)
+    }
+
+    /// What was typed for a rotation.
+    fn of_rotation(&self, name: &str) -> &str {
+        self.shown.rotation.as_ref().map_or("", |(fields, _)| fields.raw(name))
     }
 
     fn pasted(&self, name: &str) -> &str {
@@ -116,7 +127,7 @@ pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> An
     let shown = match refusal.status {
         StatusCode::PRECONDITION_FAILED => Shown { is_outdated: true, ..Shown::default() },
         StatusCode::UNPROCESSABLE_ENTITY | StatusCode::CONFLICT => {
-            Shown { error: Some(Refused::of(&refusal)), ..Shown::default() }
+            Shown { faults: faults_of(&refusal, &fields), ..Shown::default() }
         }
         _ => return Err(refusal),
     };
@@ -145,6 +156,17 @@ pub(crate) async fn rotate(visit: Visit, PathId(id): PathId, fields: Fields) -> 
         let late =
             "Nothing was rotated: this destination was changed after the page was opened. Look at it, and try again.";
         return visit.redirect(&settings, Some(Flash::error(late)));
+    }
+    if let Err(refusal) = &answer
+        && refusal.status == StatusCode::UNPROCESSABLE_ENTITY
+    {
+        let field = |pointer: &str| match pointer {
+            "/secret" => Some(("secret".to_owned(), "New secret".to_owned())),
+            _ => None,
+        };
+        let faults = Faults::of(refusal, field);
+        let rotation = Some((fields, faults));
+        return page(&visit, &id, StatusCode::UNPROCESSABLE_ENTITY, Shown { rotation, ..Shown::default() }).await;
     }
     visit.after(&settings, answer, |secret| {
         let previous = match secret.previous_valid_until {

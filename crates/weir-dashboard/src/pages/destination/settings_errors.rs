@@ -2,56 +2,53 @@
 
 use weir_api_types::FieldError;
 
-use super::settings_form::{Field, GROUPS};
-use crate::refusal::{FieldErrorText as _, Refusal};
+use super::{
+    settings_fields::{Field, Kind, at, named},
+    settings_form::delays,
+};
+use crate::{
+    durations::ApiUnit,
+    faults::{Faults, sentence},
+    fields::Fields,
+    refusal::{FieldErrorText as _, Refusal},
+};
 
-/// The refusal of a form.
-pub(crate) struct Refused {
-    /// For the reader, in one sentence.
-    pub(crate) sentence: String,
-    wrong: Vec<&'static str>,
+/// The faults of a form that was refused.
+pub(super) fn faults_of(refusal: &Refusal, typed: &Fields) -> Faults {
+    let mut faults = Faults::default();
+    if refusal.errors.is_empty() {
+        faults.add_other(&refusal.detail);
+    }
+    for error in &refusal.errors {
+        match at(&error.pointer) {
+            Some(field) => faults.add(field.name, field.label, fault(field, error, typed)),
+            None => faults.add_other(&error.sentence()),
+        }
+    }
+    faults
 }
 
-impl Refused {
-    pub(super) fn of(refusal: &Refusal) -> Self {
-        let wrong = refusal.errors.iter().filter_map(|error| field_of(&error.pointer)).map(|field| field.name);
-        let sentence = match refusal.errors.as_slice() {
-            [] => refusal.detail.clone(),
-            errors => errors.iter().map(sentence).collect::<Vec<_>>().join("; "),
-        };
-        Self { sentence, wrong: wrong.collect() }
-    }
-
-    /// Whether the value of the field was refused.
-    pub(super) fn is_of(&self, field: &Field) -> bool {
-        self.wrong.contains(&field.name)
-    }
-}
-
-/// `/timeout_ms must be …` as `“Timeout of an attempt, in ms” must be …`.
-fn sentence(error: &FieldError) -> String {
-    let Some(field) = field_of(&error.pointer) else { return error.sentence() };
+/// `/timeout_ms must be a whole number from 100 to 120000` as `Must be from 100 ms to 2 min.`
+fn fault(field: &Field, error: &FieldError, typed: &Fields) -> String {
+    let unit = ApiUnit::of_name(field.name);
+    let last = error.pointer.rsplit('/').next().unwrap_or_default();
+    let index: Option<usize> = last.parse().ok();
+    let text = match (field.kind, index) {
+        (Kind::Durations, Some(index)) => delays(typed.text(field.name)).nth(index).unwrap_or_default(),
+        _ => typed.text(field.name),
+    };
+    // The API knows nothing of durations as people write them.
+    let detail = match unit.map(|unit| unit.typed(text)) {
+        Some(Err(detail)) if !text.is_empty() => detail,
+        _ => &error.detail,
+    };
+    let said = sentence(detail, unit, &|name| named(name).map(|field| field.label));
     // The place within a field of several lines: the name of a header, or the number of a type.
-    let place = match error.pointer.rsplit('/').next() {
-        Some(last) if field.name == "headers" && last != field.name => format!(", {last},"),
-        Some(last) => last.parse::<usize>().map_or_else(|_| String::new(), |index| format!(", number {},", index + 1)),
-        None => String::new(),
-    };
-    format!("“{}”{place} {}", field.label, error.detail)
-}
-
-/// The field that has the value at a JSON pointer into the body of the API.
-fn field_of(pointer: &str) -> Option<&'static Field> {
-    let parts: Vec<&str> = pointer.split('/').skip(1).collect();
-    let name = match parts.as_slice() {
-        ["signature"] => "style",
-        ["signature", "header"] => "signature_header",
-        ["body"] | ["body", "format"] => "body_format",
-        ["alerts"] => "own_alerts",
-        ["retry" | "breaker" | "signature" | "body" | "alerts", name, ..] | [name, ..] => *name,
-        [] => return None,
-    };
-    GROUPS.iter().flat_map(|group| group.fields).find(|field| field.name == name)
+    match index {
+        Some(index) => format!("Number {}: {said}", index + 1),
+        None if field.name == "headers" && last != field.name => format!("{last}: {said}"),
+        None => said,
+    }
 }
 
 #[cfg(test)]
@@ -61,42 +58,51 @@ mod tests {
 
     use super::*;
 
-    fn refused(errors: &[(&str, &str)]) -> Refused {
+    fn refused(errors: &[(&str, &str)], typed: &str) -> Faults {
         let errors = errors.iter().map(|(pointer, detail)| json!({"pointer": pointer, "detail": detail}));
         let (kind, errors) = ("/docs#problem-invalid", errors.collect::<Vec<_>>());
         let body =
             json!({"type": kind, "title": "Invalid", "status": 422, "detail": "d", "errors": errors}).to_string();
         let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Refused::of(&Refusal::of_answer(status, &HeaderMap::new(), body.as_bytes()))
+        let refusal = Refusal::of_answer(status, &HeaderMap::new(), body.as_bytes());
+        faults_of(&refusal, &Fields::parse(typed.as_bytes()))
     }
 
     #[test]
-    fn a_refused_value_is_named_as_the_form_names_it() {
-        for (pointer, expected) in [
-            ("/timeout_ms", "“Timeout of an attempt, in ms” is wrong"),
-            ("/retry/schedule_ms/1", "“Fixed delays, in ms”, number 2, is wrong"),
-            ("/event_types/0", "“Event types”, number 1, is wrong"),
-            ("/headers/x-a", "“Sent with every request”, x-a, is wrong"),
-            ("/signature/header", "“Signature header” is wrong"),
-            ("/signature", "“Style” is wrong"),
-            ("/signature/signed", "“Signed text” is wrong"),
-            ("/body/format", "“Form” is wrong"),
-            ("/body/content_type", "“Content type” is wrong"),
-            ("/alerts/dead_letters", "“Dead letters” is wrong"),
-            ("/unknown", "unknown is wrong"),
-            ("", "is wrong"),
+    fn a_refused_value_is_a_fault_of_its_field() {
+        for (pointer, field, expected) in [
+            ("/timeout_ms", "timeout_ms", "Is wrong."),
+            ("/retry/schedule_ms/1", "schedule_ms", "Number 2: Is wrong."),
+            ("/event_types/0", "event_types", "Number 1: Is wrong."),
+            ("/headers/x-a", "headers", "x-a: Is wrong."),
+            ("/signature/header", "signature_header", "Is wrong."),
+            ("/signature", "style", "Is wrong."),
+            ("/signature/signed", "signed", "Is wrong."),
+            ("/body/format", "body_format", "Is wrong."),
+            ("/body/content_type", "content_type", "Is wrong."),
+            ("/alerts/dead_letters", "dead_letters", "Is wrong."),
+            ("/secret", "new_secret", "Is wrong."),
         ] {
-            assert_eq!(refused(&[(pointer, "is wrong")]).sentence, expected, "{pointer}");
+            assert_eq!(refused(&[(pointer, "is wrong")], "").in_field(field), Some(expected), "{pointer}");
         }
-        assert_eq!(refused(&[]).sentence, "d");
+        let others = |pointer: &str| refused(&[(pointer, "is wrong")], "").others().to_vec();
+        assert_eq!((others("/unknown"), others("")), (vec!["Unknown is wrong.".to_owned()], vec!["Is wrong.".to_owned()]));
+        assert_eq!(refused(&[], "").others(), ["D."]);
     }
 
     #[test]
-    fn every_refused_field_is_marked() {
-        let refused = refused(&[("/url", "a"), ("/breaker/open_ms", "b")]);
-        let fields = GROUPS.iter().flat_map(|group| group.fields);
-        let marked: Vec<_> = fields.filter(|field| refused.is_of(field)).map(|field| field.name).collect();
-        assert_eq!(marked, ["url", "open_ms"]);
-        assert_eq!(refused.sentence, "“URL” a; “First probe after, in ms” b");
+    fn a_fault_of_a_duration_speaks_of_durations() {
+        let of_timeout = |typed: &str| {
+            let faults = refused(&[("/timeout_ms", "must be a whole number from 100 to 120000")], typed);
+            faults.in_field("timeout_ms").unwrap().to_owned()
+        };
+        assert_eq!(of_timeout("timeout_ms=1+h"), "Must be from 100 ms to 2 min.");
+        assert_eq!(of_timeout("timeout_ms=15"), "Needs a unit, such as 500 ms, 15 s or 72 h.");
+        assert_eq!(of_timeout("timeout_ms="), "Must be from 100 ms to 2 min.");
+        let delays = refused(&[("/retry/schedule_ms/1", "must be a whole number from 0 to 9")], "schedule_ms=1+s,+soon");
+        assert_eq!(delays.in_field("schedule_ms"), Some("Number 2: Must be a duration, such as 500 ms, 15 s or 72 h."));
+        let order = refused(&[("/skip_after_attempts", "needs `ordered: true`: set it too")], "");
+        let expected = "Needs “Strict order for events with the same ordering_key”: set it too.";
+        assert_eq!(order.in_field("skip_after_attempts"), Some(expected));
     }
 }

@@ -1,15 +1,13 @@
-//! The form of a destination's settings: its fields, what they show, and the patch that they make.
+//! The form of a destination's settings: what its fields show, and the patch that they make. The fields are in
+//! `settings_fields`.
 
 use std::{collections::BTreeSet, num::NonZeroU32};
 
 use serde_json::{Map, Value, json};
 use weir_api_types::{Body, DestinationSettings, Signature};
-use weir_core::{
-    body::BodyFormat,
-    signing::{Algorithm, CUSTOM, Encoding, KeyForm, STANDARD, TimestampFormat},
-};
+use weir_core::signing::{CUSTOM, STANDARD};
 
-use crate::{extend::extend, fields::Fields};
+use crate::{durations::ApiUnit, extend::extend, fields::Fields};
 
 extend! {
     trait SignaturePart for Signature {
@@ -73,184 +71,6 @@ extend! {
     }
 }
 
-/// How a field is typed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Text,
-    Number,
-    Lines,
-    Tick,
-    Choice(&'static [&'static str]),
-}
-
-pub(crate) struct Field {
-    pub(crate) name: &'static str,
-    pub(crate) label: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) hint: &'static str,
-}
-
-pub(crate) struct Group {
-    pub(crate) title: &'static str,
-    pub(crate) fields: &'static [Field],
-}
-
-const fn field(name: &'static str, label: &'static str, kind: Kind, hint: &'static str) -> Field {
-    Field { name, label, kind, hint }
-}
-
-/// The names of all styles; a test compares them with those of the domain.
-const STYLES: [&str; 19] = [
-    STANDARD,
-    "timestamped",
-    "prefixed",
-    "stripe",
-    "github",
-    "slack",
-    "zoom",
-    "shopify",
-    "zendesk",
-    "square",
-    "razorpay",
-    "linear",
-    "lemon-squeezy",
-    "pagerduty",
-    "paddle",
-    "discord",
-    "svix",
-    "twitch",
-    CUSTOM,
-];
-
-const BODY_FORMATS: [&str; 4] = [
-    BodyFormat::Envelope.as_str(),
-    BodyFormat::Data.as_str(),
-    BodyFormat::Cloudevents.as_str(),
-    BodyFormat::CloudeventsBinary.as_str(),
-];
-
-/// The form, group by group.
-pub(crate) const GROUPS: [Group; 7] = [
-    Group {
-        title: "General",
-        fields: &[
-            field("name", "Name", Kind::Text, ""),
-            field(
-                "url",
-                "URL",
-                Kind::Text,
-                "A new origin removes the headers below, unless you type their values again",
-            ),
-            field("timeout_ms", "Timeout of an attempt, in ms", Kind::Number, ""),
-            field("event_types", "Event types", Kind::Lines, "One a line: video.created, video.* or *"),
-            field("ordered", "Strict order for events with the same ordering_key", Kind::Tick, ""),
-            field(
-                "skip_after_attempts",
-                "Skip a failing delivery after this many attempts",
-                Kind::Number,
-                "Only with strict order; empty: never",
-            ),
-        ],
-    },
-    Group {
-        title: "Retries",
-        fields: &[
-            field("max_attempts", "Most attempts", Kind::Number, ""),
-            field("max_age_s", "Longest age, in s", Kind::Number, ""),
-            field("base_ms", "First delay at most, in ms", Kind::Number, "Doubles with each attempt"),
-            field("cap_ms", "Longest delay, in ms", Kind::Number, ""),
-            field(
-                "schedule_ms",
-                "Fixed delays, in ms",
-                Kind::Text,
-                "Such as 1000, 60000. They replace the two delays above",
-            ),
-            field(
-                "refusals_count",
-                "Refusals count as attempts",
-                Kind::Tick,
-                "429, or a used-up quota. Otherwise only the age of a delivery bounds how often it is refused",
-            ),
-        ],
-    },
-    Group {
-        title: "Breaker",
-        fields: &[
-            field("breaker", "Stop sending to a failing receiver", Kind::Tick, ""),
-            field(
-                "failure_ratio",
-                "Opens above this share of failures",
-                Kind::Text,
-                "Share of the attempts of a minute, 0 to 1",
-            ),
-            field("min_attempts", "Fewest attempts for this share", Kind::Number, ""),
-            field("consecutive", "Opens after this many failures in a row", Kind::Number, ""),
-            field("open_ms", "First probe after, in ms", Kind::Number, ""),
-            field("open_max_ms", "Longest time between probes, in ms", Kind::Number, ""),
-            field("pause_after_s", "Pause after failing this long, in s", Kind::Number, "Empty: never"),
-        ],
-    },
-    Group {
-        title: "Headers",
-        fields: &[field(
-            "headers",
-            "Sent with every request",
-            Kind::Lines,
-            "One a line, as name: value. The value *** stays as it is",
-        )],
-    },
-    Group {
-        title: "Signature",
-        fields: &[
-            field("style", "Style", Kind::Choice(&STYLES), ""),
-            field("signature_header", "Signature header", Kind::Text, "Empty: that of the style. Not with standard"),
-            field(
-                "timestamp_header",
-                "Timestamp header",
-                Kind::Text,
-                "Only where the style has one, as prefixed and slack",
-            ),
-            field("id_header", "Id header", Kind::Text, "Only where the style has one, as svix and custom"),
-            field("signed", "Signed text", Kind::Text, "Custom: such as {timestamp}.{body}; also {id} and {url}"),
-            field("value", "Header value", Kind::Text, "Custom: such as t={timestamp},v1={signature}"),
-            field("separator", "Separator of two signatures", Kind::Text, "Custom; empty: the header holds one"),
-            field("encoding", "Encoding", Kind::Choice(Encoding::ALL), "Custom"),
-            field("algorithm", "Algorithm", Kind::Choice(Algorithm::ALL), "Custom"),
-            field("key", "Key", Kind::Choice(KeyForm::ALL), "Custom: the secret as a text, or what it encodes"),
-            field("timestamp_format", "Time format", Kind::Choice(TimestampFormat::ALL), "Custom"),
-            field(
-                "new_secret",
-                "Replace the secret by a new one that fits the style",
-                Kind::Tick,
-                "At once; without it the secret stays, if it fits. Needs the role admin",
-            ),
-        ],
-    },
-    Group {
-        title: "Body",
-        fields: &[
-            field("body_format", "Form", Kind::Choice(&BODY_FORMATS), ""),
-            field("content_type", "Content type", Kind::Text, "Empty: that of the form"),
-            field("source", "Source of CloudEvents", Kind::Text, "Empty: /weir/ and the tenant"),
-        ],
-    },
-    Group {
-        title: "Alerts",
-        fields: &[
-            field(
-                "own_alerts",
-                "Own thresholds",
-                Kind::Tick,
-                "Otherwise those of all destinations apply. Empty: no alert",
-            ),
-            field("backlog_depth", "Waiting deliveries", Kind::Number, ""),
-            field("oldest_age_s", "Age of the oldest, in s", Kind::Number, ""),
-            field("dead_letters", "Dead letters", Kind::Number, ""),
-            field("drain_beyond_ttl", "The backlog drains after deliveries expire", Kind::Tick, ""),
-        ],
-    },
-];
-
 extend! {
     pub(super) trait SettingsText for DestinationSettings {
         /// The fields as the form shows them.
@@ -258,8 +78,9 @@ extend! {
             let number = |value: Option<u32>| value.map(|value| value.to_string()).unwrap_or_default();
             let tick = |is_on: bool| if is_on { "on".to_owned() } else { String::new() };
             let threshold = |value: Option<Option<u32>>| number(value.flatten());
+            let (millis, seconds) = (|value: u32| ApiUnit::Millis.shown(value.into()), |value: u32| ApiUnit::Seconds.shown(value.into()));
             let (retry, alerts, signature, body) = (&self.retry, &self.alerts, &self.signature, &self.body);
-            let schedule = retry.schedule_ms.iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let schedule = retry.schedule_ms.iter().flatten().map(|delay| millis(*delay)).collect::<Vec<_>>().join(", ");
             let headers: Vec<String> = self.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
             let own = alerts.backlog_depth.is_some()
                 || alerts.oldest_age_s.is_some()
@@ -268,14 +89,14 @@ extend! {
             let mut pairs = vec![
                 ("name", self.name.clone()),
                 ("url", self.url.clone()),
-                ("timeout_ms", self.timeout_ms.to_string()),
+                ("timeout_ms", millis(self.timeout_ms)),
                 ("event_types", self.event_types.join("\n")),
                 ("ordered", tick(self.ordered)),
                 ("skip_after_attempts", number(self.skip_after_attempts.map(NonZeroU32::get))),
                 ("max_attempts", retry.max_attempts.to_string()),
-                ("max_age_s", retry.max_age_s.to_string()),
-                ("base_ms", number(retry.base_ms)),
-                ("cap_ms", number(retry.cap_ms)),
+                ("max_age_s", seconds(retry.max_age_s)),
+                ("base_ms", retry.base_ms.map(millis).unwrap_or_default()),
+                ("cap_ms", retry.cap_ms.map(millis).unwrap_or_default()),
                 ("schedule_ms", schedule),
                 ("refusals_count", tick(self.refusals_count)),
                 ("headers", headers.join("\n")),
@@ -286,7 +107,7 @@ extend! {
                 ("source", body.source.clone().unwrap_or_default()),
                 ("own_alerts", tick(own)),
                 ("backlog_depth", threshold(alerts.backlog_depth)),
-                ("oldest_age_s", threshold(alerts.oldest_age_s)),
+                ("oldest_age_s", alerts.oldest_age_s.flatten().map(seconds).unwrap_or_default()),
                 ("dead_letters", threshold(alerts.dead_letters)),
                 ("drain_beyond_ttl", tick(alerts.drain_beyond_ttl.unwrap_or(true))),
                 ("breaker", tick(self.breaker.is_some())),
@@ -299,9 +120,9 @@ extend! {
                     ("failure_ratio", breaker.failure_ratio.to_string()),
                     ("min_attempts", breaker.min_attempts.to_string()),
                     ("consecutive", breaker.consecutive.to_string()),
-                    ("open_ms", breaker.open_ms.to_string()),
-                    ("open_max_ms", breaker.open_max_ms.to_string()),
-                    ("pause_after_s", number(breaker.pause_after_s)),
+                    ("open_ms", millis(breaker.open_ms)),
+                    ("open_max_ms", millis(breaker.open_max_ms)),
+                    ("pause_after_s", breaker.pause_after_s.map(seconds).unwrap_or_default()),
                 ]);
             }
             Fields::of(pairs)
@@ -309,7 +130,7 @@ extend! {
 
         /// The merge patch that turns these settings into what was typed.
         fn patch(&self, typed: &Fields) -> Value {
-            let number = |name: &str| number(typed.text(name));
+            let number = |name: &str| value_of(name, typed.text(name));
             let lines = |name: &str| -> Vec<String> {
                 typed.raw(name).lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
             };
@@ -335,8 +156,7 @@ extend! {
                 patch["retry"]["base_ms"] = number("base_ms");
                 patch["retry"]["cap_ms"] = number("cap_ms");
             } else {
-                let delays = schedule.split([',', ' ', ';']).filter(|delay| !delay.is_empty()).map(self::number);
-                patch["retry"]["schedule_ms"] = delays.collect();
+                patch["retry"]["schedule_ms"] = delays(schedule).map(|delay| value_of("schedule_ms", delay)).collect();
             }
             if typed.is_ticked("breaker") {
                 let names = ["min_attempts", "consecutive", "open_ms", "open_max_ms", "pause_after_s"];
@@ -379,9 +199,20 @@ extend! {
     }
 }
 
-/// A number; null for an empty field. Other texts go to the API as they are, so that its error names them.
-fn number(text: &str) -> Value {
-    if text.is_empty() { Value::Null } else { text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number)) }
+/// The fixed delays, as they were typed.
+pub(super) fn delays(text: &str) -> impl Iterator<Item = &str> {
+    text.split([',', ';']).map(str::trim).filter(|delay| !delay.is_empty())
+}
+
+/// A number, or a duration if the name of the field ends with its unit; null for an empty field. Other texts go to the
+/// API as they are, so that it refuses them together with everything else that is wrong.
+fn value_of(name: &str, text: &str) -> Value {
+    let value = match ApiUnit::of_name(name) {
+        _ if text.is_empty() => return Value::Null,
+        Some(unit) => unit.typed(text).ok(),
+        None => text.parse::<u64>().ok(),
+    };
+    value.map_or_else(|| json!(text), |value| json!(value))
 }
 
 fn ratio(text: &str) -> Value {
@@ -433,7 +264,7 @@ mod tests {
     #[test]
     fn unticked_parts_are_disabled_and_missing_headers_removed() {
         let typed = Fields::parse(
-            b"name=B&url=u&timeout_ms=x&event_types=*&max_attempts=2&max_age_s=9&schedule_ms=1000,+2000&headers=X-A:+n\
+            b"name=B&url=u&timeout_ms=x&event_types=*&max_attempts=2&max_age_s=9+s&schedule_ms=1+s,+2+min&headers=X-A:+n\
               &style=prefixed&timestamp_header=x-t",
         );
         let patch = settings().patch(&typed);
@@ -443,7 +274,7 @@ mod tests {
         );
         assert_eq!(patch["refusals_count"], json!(false));
         assert_eq!(patch["headers"], json!({"x-a": "n", "x-b": null}));
-        assert_eq!(patch["retry"], json!({"max_attempts": 2, "max_age_s": 9, "schedule_ms": [1_000, 2_000]}));
+        assert_eq!(patch["retry"], json!({"max_attempts": 2, "max_age_s": 9, "schedule_ms": [1_000, 120_000]}));
         let signature = json!({"style": "prefixed", "header": null, "timestamp_header": "x-t", "id_header": null});
         assert_eq!(patch["signature"], signature);
         assert_eq!((&patch["timeout_ms"], patch.get("skip_after_attempts")), (&json!("x"), None));
@@ -476,18 +307,9 @@ mod tests {
     }
 
     #[test]
-    fn the_form_offers_every_style_of_the_domain() {
-        let mut names: Vec<_> = weir_core::signing::style_names().collect();
-        let mut offered = STYLES.to_vec();
-        names.sort_unstable();
-        offered.sort_unstable();
-        assert_eq!(offered, names);
-    }
-
-    #[test]
     fn every_field_of_the_form_is_filled() {
         let fields = settings().fields();
-        for field in GROUPS.iter().flat_map(|group| group.fields) {
+        for field in super::super::settings_fields::GROUPS.iter().flat_map(|group| group.fields) {
             assert!(fields.has(field.name), "{}", field.name);
         }
     }

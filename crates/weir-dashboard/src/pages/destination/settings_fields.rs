@@ -1,0 +1,225 @@
+//! The fields of the form of a destination's settings, group by group.
+
+use weir_core::{
+    body::BodyFormat,
+    signing::{Algorithm, CUSTOM, Encoding, KeyForm, STANDARD, TimestampFormat},
+};
+
+/// How a field is typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text,
+    /// A text that needs the whole row.
+    Wide,
+    Number,
+    /// In the unit that its name ends with.
+    Duration,
+    /// Several of them, with commas between them.
+    Durations,
+    Lines,
+    Tick,
+    Choice(&'static [&'static str]),
+}
+
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) label: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) hint: &'static str,
+}
+
+pub(crate) struct Group {
+    pub(crate) title: &'static str,
+    pub(crate) fields: &'static [Field],
+}
+
+/// The field with this name.
+pub(crate) fn named(name: &str) -> Option<&'static Field> {
+    GROUPS.iter().flat_map(|group| group.fields).find(|field| field.name == name)
+}
+
+/// The field that has the value at a JSON pointer into the body of the API.
+pub(crate) fn at(pointer: &str) -> Option<&'static Field> {
+    let parts: Vec<&str> = pointer.split('/').skip(1).collect();
+    let name = match parts.as_slice() {
+        ["signature"] => "style",
+        ["signature", "header"] => "signature_header",
+        ["body"] | ["body", "format"] => "body_format",
+        ["alerts"] => "own_alerts",
+        // The form has no secret of its own: another style asks for one that fits.
+        ["secret"] => "new_secret",
+        ["retry" | "breaker" | "signature" | "body" | "alerts", name, ..] | [name, ..] => *name,
+        [] => return None,
+    };
+    named(name)
+}
+
+const fn field(name: &'static str, label: &'static str, kind: Kind, hint: &'static str) -> Field {
+    Field { name, label, kind, hint }
+}
+
+/// The names of all styles; a test compares them with those of the domain.
+const STYLES: [&str; 19] = [
+    STANDARD,
+    "timestamped",
+    "prefixed",
+    "stripe",
+    "github",
+    "slack",
+    "zoom",
+    "shopify",
+    "zendesk",
+    "square",
+    "razorpay",
+    "linear",
+    "lemon-squeezy",
+    "pagerduty",
+    "paddle",
+    "discord",
+    "svix",
+    "twitch",
+    CUSTOM,
+];
+
+const BODY_FORMATS: [&str; 4] = [
+    BodyFormat::Envelope.as_str(),
+    BodyFormat::Data.as_str(),
+    BodyFormat::Cloudevents.as_str(),
+    BodyFormat::CloudeventsBinary.as_str(),
+];
+
+/// The form, group by group.
+pub(crate) const GROUPS: [Group; 7] = [
+    Group {
+        title: "General",
+        fields: &[
+            field("name", "Name", Kind::Wide, ""),
+            field(
+                "url",
+                "URL",
+                Kind::Wide,
+                "A new origin removes the headers below, unless you type their values again",
+            ),
+            field("timeout_ms", "Timeout of an attempt", Kind::Duration, "Such as 15 s or 500 ms"),
+            field("event_types", "Event types", Kind::Lines, "One a line: video.created, video.* or *"),
+            field("ordered", "Strict order for events with the same ordering_key", Kind::Tick, ""),
+            field(
+                "skip_after_attempts",
+                "Skip a failing delivery after this many attempts",
+                Kind::Number,
+                "Only with strict order; empty: never",
+            ),
+        ],
+    },
+    Group {
+        title: "Retries",
+        fields: &[
+            field("max_attempts", "Most attempts", Kind::Number, ""),
+            field("max_age_s", "Longest age", Kind::Duration, "Such as 72 h"),
+            field("base_ms", "First delay at most", Kind::Duration, "Doubles with each attempt"),
+            field("cap_ms", "Longest delay", Kind::Duration, ""),
+            field(
+                "schedule_ms",
+                "Fixed delays",
+                Kind::Durations,
+                "Such as 1 s, 1 min, 1 h. They replace the two delays above",
+            ),
+            field(
+                "refusals_count",
+                "Refusals count as attempts",
+                Kind::Tick,
+                "429, or a used-up quota. Otherwise only the age of a delivery bounds how often it is refused",
+            ),
+        ],
+    },
+    Group {
+        title: "Breaker",
+        fields: &[
+            field("breaker", "Stop sending to a failing receiver", Kind::Tick, ""),
+            field(
+                "failure_ratio",
+                "Opens above this share of failures",
+                Kind::Text,
+                "Share of the attempts of a minute, 0 to 1",
+            ),
+            field("min_attempts", "Fewest attempts for this share", Kind::Number, ""),
+            field("consecutive", "Opens after this many failures in a row", Kind::Number, ""),
+            field("open_ms", "First probe after", Kind::Duration, ""),
+            field("open_max_ms", "Longest time between probes", Kind::Duration, ""),
+            field("pause_after_s", "Pause after failing this long", Kind::Duration, "Empty: never"),
+        ],
+    },
+    Group {
+        title: "Headers",
+        fields: &[field(
+            "headers",
+            "Sent with every request",
+            Kind::Lines,
+            "One a line, as name: value. The value *** stays as it is",
+        )],
+    },
+    Group {
+        title: "Signature",
+        fields: &[
+            field("style", "Style", Kind::Choice(&STYLES), ""),
+            field("signature_header", "Signature header", Kind::Text, "Empty: that of the style. Not with standard"),
+            field(
+                "timestamp_header",
+                "Timestamp header",
+                Kind::Text,
+                "Only where the style has one, as prefixed and slack",
+            ),
+            field("id_header", "Id header", Kind::Text, "Only where the style has one, as svix and custom"),
+            field("signed", "Signed text", Kind::Wide, "Custom: such as {timestamp}.{body}; also {id} and {url}"),
+            field("value", "Header value", Kind::Wide, "Custom: such as t={timestamp},v1={signature}"),
+            field("separator", "Separator of two signatures", Kind::Text, "Custom; empty: the header holds one"),
+            field("encoding", "Encoding", Kind::Choice(Encoding::ALL), "Custom"),
+            field("algorithm", "Algorithm", Kind::Choice(Algorithm::ALL), "Custom"),
+            field("key", "Key", Kind::Choice(KeyForm::ALL), "Custom: the secret as a text, or what it encodes"),
+            field("timestamp_format", "Time format", Kind::Choice(TimestampFormat::ALL), "Custom"),
+            field(
+                "new_secret",
+                "Replace the secret by a new one that fits the style",
+                Kind::Tick,
+                "At once; without it the secret stays, if it fits. Needs the role admin",
+            ),
+        ],
+    },
+    Group {
+        title: "Body",
+        fields: &[
+            field("body_format", "Form", Kind::Choice(&BODY_FORMATS), ""),
+            field("content_type", "Content type", Kind::Text, "Empty: that of the form"),
+            field("source", "Source of CloudEvents", Kind::Text, "Empty: /weir/ and the tenant"),
+        ],
+    },
+    Group {
+        title: "Alerts",
+        fields: &[
+            field(
+                "own_alerts",
+                "Own thresholds",
+                Kind::Tick,
+                "Otherwise those of all destinations apply. Empty: no alert",
+            ),
+            field("backlog_depth", "Waiting deliveries", Kind::Number, ""),
+            field("oldest_age_s", "Age of the oldest", Kind::Duration, "Such as 15 min"),
+            field("dead_letters", "Dead letters", Kind::Number, ""),
+            field("drain_beyond_ttl", "The backlog drains after deliveries expire", Kind::Tick, ""),
+        ],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_offers_every_style_of_the_domain() {
+        let mut names: Vec<_> = weir_core::signing::style_names().collect();
+        let mut offered = STYLES.to_vec();
+        names.sort_unstable();
+        offered.sort_unstable();
+        assert_eq!(offered, names);
+    }
+}
