@@ -22,7 +22,7 @@ const ALL: &str = "all";
 const LAST: &str = "last";
 const HAD_FROM: &str = "had_from";
 const HAD_TO: &str = "had_to";
-/// A range is shown as the last 24 hours until it is this much longer.
+/// A range is shown as the last 24 hours while it differs by less than this.
 const NEAR_S: u64 = 60;
 
 /// An option of the picker.
@@ -48,7 +48,7 @@ impl Picker {
         let lasts = |range: &str| {
             let length_s = Millis::parse(range).map_or(0, |length| length.0 / 1_000);
             let passed = begin.filter(|begin| *begin <= now && to.is_empty()).map(|begin| now.since(begin).as_secs());
-            passed.is_some_and(|passed| (length_s..length_s + NEAR_S).contains(&passed))
+            passed.is_some_and(|passed| passed.abs_diff(length_s) < NEAR_S)
         };
         let is_all = from.is_empty() && to.is_empty();
         let chosen = if is_all { Some(ALL) } else { RANGES.into_iter().find(|range| lasts(range)) };
@@ -57,6 +57,12 @@ impl Picker {
         let ranges = RANGES.map(|range| choice(range, format!("Last {range}")));
         let choices = [dates, choice(ALL, "Any time".to_owned())].into_iter().chain(ranges).collect();
         Self { from: field_value(from), to: field_value(to), choices }
+    }
+
+    /// For a page that never shows all of time.
+    pub(crate) fn of_some_time(mut self) -> Self {
+        self.choices.retain(|choice| choice.value != ALL);
+        self
     }
 }
 

@@ -46,12 +46,13 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, "Not found", detail)
     }
 
-    /// What to tell the reader of a form, in one sentence.
+    /// What to tell the reader of a form, in one sentence, without the backticks that the API writes around names.
     pub(crate) fn sentence(&self) -> String {
-        match self.errors.as_slice() {
+        let sentence = match self.errors.as_slice() {
             [] => self.detail.clone(),
             errors => errors.iter().map(FieldErrorText::sentence).collect::<Vec<_>>().join("; "),
-        }
+        };
+        sentence.replace('`', "")
     }
 }
 

@@ -93,7 +93,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/destinations", post(new_destination::create)),
         ("/destinations/new", get(new_destination::show)),
         ("/fragments/destinations/{id}/test", post(new_destination::test)),
-        ("/fragments/destinations/{id}/test/{delivery}", get(new_destination::answer)),
+        ("/fragments/test-events/{id}", get(new_destination::answer)),
         ("/keys", get(keys::show).post(keys::create)),
         ("/keys/{id}/delete", post(keys::delete)),
         ("/status", get(status::show)),

@@ -15,8 +15,7 @@ use crate::{
     faults::Faults,
     fields::Fields,
     frame::{Frame, Section},
-    path_id::{PathId, is_id},
-    refusal::Refusal,
+    path_id::PathId,
     units::Units as _,
     views::{DestinationText as _, WaitsForText as _},
     visit::{Answered, Visit},
@@ -110,8 +109,7 @@ struct TestAnswer {
 
 impl TestAnswer {
     fn fragment(&self) -> String {
-        let delivery = &self.found.delivery;
-        format!("{}/fragments/destinations/{}/test/{}", self.base, delivery.destination_id, delivery.id)
+        format!("{}/fragments/test-events/{}", self.base, self.found.delivery.id)
     }
 
     fn is_waiting(&self) -> bool {
@@ -234,13 +232,7 @@ pub(crate) async fn test(visit: Visit, PathId(id): PathId) -> Answered {
 }
 
 /// What became of the test event.
-pub(crate) async fn answer(
-    visit: Visit,
-    axum::extract::Path((_, delivery)): axum::extract::Path<(String, String)>,
-) -> Answered {
-    if !is_id(&delivery) {
-        return Err(Refusal::not_found("There is no such page."));
-    }
+pub(crate) async fn answer(visit: Visit, PathId(delivery): PathId) -> Answered {
     let found: DeliveryDetail = visit.api.get(&ApiPath::of(["deliveries", &delivery])).await?;
     visit.fragment(&TestAnswer { base: visit.site.base.clone(), found })
 }

@@ -156,7 +156,7 @@ pub(crate) async fn show(visit: Visit, RawQuery(query): RawQuery) -> Answered {
         id => visit.api.get(&ApiPath::of(["destinations", id, "overview"])).await.ok(),
     };
     let form = format!("form-{}", visit.site.clock.now().as_nanos());
-    let frame = visit.frame(me, Section::Replays, "New replay");
+    let frame = visit.frame(me, Section::Replays, "Replay all that match");
     let (faults, range) = (Faults::default(), Picker::of(&visit.site, &filter.from, &filter.to));
     visit.page(&PlanPage { frame, filter, faults, range, names, counted_until, total, destination, form })
 }

@@ -155,7 +155,7 @@ async fn the_secret_of_a_new_key_is_shown_once_and_stored_nowhere() {
     refusal["errors"] = json!([{"pointer": "/name", "detail": "must be 1 to 100 characters"}]);
     api.on("POST", "/v1/keys", 422, refusal);
     let page = api.dashboard().post("/keys", "name=&role=operate").await;
-    page.has(&["name must be 1 to 100 characters", "value=\"operate\" checked"]);
+    page.has(&["id=\"fault-name\">Must be 1 to 100 characters.</span>", "value=\"operate\" checked"]);
     assert_eq!(page.status, 422);
 }
 
@@ -189,10 +189,25 @@ async fn an_empty_threshold_turns_its_alert_off() {
     api.on("GET", "/v1/events", 200, no_events.clone());
     api.dashboard().get("/alerts").await.has(&["value=\"500\"", "weir.backlog.high", "name=\"drain_beyond_ttl\""]);
     api.on("PUT", "/v1/alerts", 200, policy);
-    let page = api.dashboard().post("/alerts", "backlog_depth=&oldest_age_s=60&dead_letters=5").await;
+    let page = api.dashboard().post("/alerts", "backlog_depth=&oldest_age_s=1+min&dead_letters=5").await;
     assert_eq!(page.location(), "/alerts");
     let expected = json!({"backlog_depth": null, "oldest_age_s": 60, "dead_letters": 5, "drain_beyond_ttl": false});
     assert_eq!(api.seen("PUT", "/v1/alerts")[0].body, expected);
+    let mut refusal = problem("Invalid", "the request is invalid");
+    refusal["errors"] = json!([
+        {"pointer": "/oldest_age_s", "detail": "must be a whole number from 1 to 31536000"},
+        {"pointer": "/dead_letters", "detail": "must be a whole number from 1 to 1000000000"},
+    ]);
+    api.on("PUT", "/v1/alerts", 422, refusal);
+    let page = api.dashboard().post("/alerts", "backlog_depth=70&oldest_age_s=15&dead_letters=many").await;
+    assert_eq!(page.status, 422);
+    page.has(&[
+        "Needs a unit, such as 500 ms, 15 s or 72 h.",
+        "Must be a whole number from 1 to 1,000,000,000.",
+        "value=\"70\"",
+        "value=\"15\" placeholder=\"off; or 15 min\" autocomplete=\"off\" aria-invalid=\"true\"",
+        "value=\"many\"",
+    ]);
     let reader = FakeApi::for_role("read");
     reader.on("GET", "/v1/alerts", 200, expected);
     reader.on("GET", "/v1/events", 200, no_events);
@@ -247,6 +262,72 @@ async fn the_activity_of_a_destination_is_found_by_its_name() {
     let page = api.dashboard().get("/activity?destination=Acme").await;
     page.has(&["No destination has “Acme”", "name=\"destination\" value=\"Acme\"", "No change matches"]);
     assert!(api.seen("GET", "/v1/activity").is_empty(), "a filter that names nothing matches nothing");
+}
+
+#[tokio::test]
+async fn the_activity_of_a_destination_stays_on_its_page() {
+    let api = FakeApi::for_role("read");
+    api.on("GET", "/v1/destinations/dst_1", 200, json!({"id": "dst_1", "name": "Acme", "url": "https://example.com"}));
+    let entry = json!({
+        "id": "act_1", "at": AT, "actor": "ann", "actor_kind": "key", "actor_key_id": "key_1", "action": "destination.edited",
+        "before": {"retry": {"max_attempts": 16, "max_age_s": 259_200}}, "request_id": "r1",
+        "after": {"retry": {"max_attempts": 16, "max_age_s": 3_600}},
+    });
+    api.on("GET", "/v1/activity", 200, json!({"data": [entry], "next_cursor": "c2"}));
+    let page = api.dashboard().get("/destinations/dst_1/activity?actor=ann&destination=dst_2").await;
+    assert_eq!(api.seen("GET", "/v1/activity")[0].path, "/v1/activity?destination=dst_1&actor=ann");
+    page.has(&[
+        "<h1>Acme</h1>",
+        "href=\"/destinations/dst_1/activity\" aria-current=\"page\">Activity</a>",
+        "<span class=\"soft\">Longest age</span> <del>72 h</del> → <ins>1 h</ins>",
+        "href=\"/destinations/dst_1/activity?actor=ann&#38;cursor=c2\" rel=\"next\"",
+        "href=\"/activity/export?destination=dst_1&#38;actor=ann&#38;format=csv\"",
+    ]);
+    page.has_not(&["name=\"destination\"", "max_attempts"]);
+    let fragment = page.text.split("hx-get=\"").nth(1).unwrap().split('"').next().unwrap().replace("&#38;", "&");
+    let (fragment, _) = fragment.split_once("seen=").unwrap();
+    let part = api.dashboard().get(fragment.trim_end_matches('&')).await;
+    part.has(&["href=\"/destinations/dst_1/activity?actor=ann&#38;cursor=c2\" rel=\"next\""]).has_not(&["<html"]);
+}
+
+#[tokio::test]
+async fn a_new_replay_is_chosen_on_its_page_and_a_wrong_choice_stays_there() {
+    let api = FakeApi::for_role("operate");
+    api.on("GET", "/v1/replays", 200, json!({"data": [], "next_cursor": null}));
+    api.dashboard().get("/replays").await.has(&["href=\"/replays/new\">New replay</a>"]);
+    let page = api.dashboard().get("/replays/new").await;
+    page.has(&["<h1>New replay</h1>", "value=\"dead\" checked", "value=\"failed\" checked", "value=\"cancelled\">"]);
+    assert!(api.seen("POST", "/v1/replays").is_empty(), "nothing is counted before something is chosen");
+
+    api.on("GET", "/v1/overview", 200, json!({"data": [], "next_cursor": null}));
+    let page = api.dashboard().get("/replays/new?destination=Nobody&state=dead&tenant=acme").await;
+    assert_eq!(page.status, 422);
+    page.has(&[
+        "id=\"fault-destination\">No destination has “Nobody” in its name or URL.</span>",
+        "name=\"destination\" value=\"Nobody\"",
+        "name=\"tenant\" value=\"acme\"",
+        "value=\"failed\">",
+    ]);
+    let mut refusal = problem("Invalid", "the request is invalid");
+    refusal["errors"] = json!([{"pointer": "/error", "detail": "must be a status, such as `503`"}]);
+    api.on("POST", "/v1/replays", 422, refusal);
+    let page = api.dashboard().get("/replays/new?error=often").await;
+    page.has(&["id=\"fault-error\">Must be a status, such as 503.</span>", "name=\"error\" value=\"often\""]);
+
+    let reader = FakeApi::for_role("read");
+    reader.on("GET", "/v1/replays", 200, json!({"data": [], "next_cursor": null}));
+    reader.dashboard().get("/replays").await.has_not(&["New replay"]);
+}
+
+#[tokio::test]
+async fn a_key_shows_who_made_it_and_when_it_was_last_used() {
+    let api = FakeApi::for_role("admin");
+    let made = json!({"id": "key_2", "name": "b", "created_by": XSS, "created_by_key_id": "key_1", "last_used_at": AT});
+    let by_setting = json!({"id": "key_1", "name": "a", "created_by": "WEIR_API_KEYS"});
+    api.on("GET", "/v1/keys", 200, json!({"data": [made, by_setting], "next_cursor": null}));
+    let page = api.dashboard().get("/keys").await;
+    page.has(&["by <a href=\"/activity?actor=key_1\">", "by WEIR_API_KEYS", "no use recorded"]).has_not(&["<script>alert"]);
+    assert_eq!(page.text.matches("data-label=\"Last used\"").count(), 2);
 }
 
 #[tokio::test]

@@ -13,6 +13,9 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
     match (method, parts.as_slice()) {
         (_, ["me" | "session"]) => of::<types::Me>(me(), changes),
         (_, ["overview"]) => of::<types::Overview>(overview(), changes),
+        (_, ["destinations"]) => {
+            of::<types::CreatedDestination>(with(destination(), json!({"secret": "whsec_1"})), changes)
+        }
         (_, ["destinations", _]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "release"]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "overview"]) => {

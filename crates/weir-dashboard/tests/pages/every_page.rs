@@ -8,12 +8,14 @@ use crate::support::{FakeApi, Page, row};
 
 const AT: &str = "2025-11-21T07:30:00.000Z";
 /// Every page for logged-in readers, with data.
-const PAGES: [&str; 19] = [
+const PAGES: [&str; 22] = [
     "/",
+    "/destinations/new",
     "/destinations/dst_1",
     "/destinations/dst_1/proof",
     "/destinations/dst_1/backlog",
     "/destinations/dst_1/settings",
+    "/destinations/dst_1/activity",
     "/destinations/dst_1/purge",
     "/deliveries",
     "/deliveries?destination=dst_1&state=dead",
@@ -23,6 +25,7 @@ const PAGES: [&str; 19] = [
     "/events/evt_1",
     "/replays",
     "/replays/rpl_1",
+    "/replays/new",
     "/replays/new?destination=dst_1&state=dead",
     "/alerts",
     "/activity",

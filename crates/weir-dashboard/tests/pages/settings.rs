@@ -29,7 +29,9 @@ async fn the_form_shows_every_setting_and_hides_the_values_of_headers() {
     page.has(&[
         "name=\"name\" value=\"Acme\"",
         "video.*\n*</textarea>",
-        "name=\"schedule_ms\" value=\"1000, 5000\"",
+        "name=\"schedule_ms\" value=\"1 s, 5 s\"",
+        "name=\"timeout_ms\" value=\"15 s\"",
+        "name=\"max_age_s\" value=\"72 h\"",
         "x-key: ***</textarea>",
         "<option selected>timestamped</option>",
         "name=\"signature_header\" value=\"x-sig\"",
@@ -77,13 +79,15 @@ async fn a_reader_can_only_look_and_verify() {
 async fn settings_are_saved_for_the_version_that_was_read() {
     let api = api("operate");
     api.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
-    let form = "etag=%22v1%22&name=New&url=https://example.com/&event_types=*&timeout_ms=9&max_attempts=1&max_age_s=1\
-                &base_ms=5&cap_ms=6&headers=&style=standard";
+    let form = "etag=%22v1%22&name=New&url=https://example.com/&event_types=*&timeout_ms=9+s&max_attempts=1&max_age_s=72+h\
+                &base_ms=500+ms&cap_ms=1+h&headers=&style=standard";
     let saved = api.dashboard().post(PAGE, form).await;
     assert_eq!((saved.location(), saved.flash().as_str()), (PAGE, "done.Settings saved."));
     let edit = api.seen("PATCH", "/v1/destinations/dst_1").pop().unwrap();
     assert_eq!(edit.headers.get("if-match").unwrap(), "\"v1\"");
     assert_eq!((&edit.body["name"], &edit.body["headers"]), (&json!("New"), &json!({"x-key": null})));
+    assert_eq!((&edit.body["timeout_ms"], &edit.body["retry"]["max_age_s"]), (&json!(9_000), &json!(259_200)));
+    assert_eq!((&edit.body["retry"]["base_ms"], &edit.body["retry"]["cap_ms"]), (&json!(500), &json!(3_600_000)));
     assert_eq!(edit.body.get("rate_limits"), None, "limits have an editor of their own");
 }
 
@@ -91,15 +95,20 @@ async fn settings_are_saved_for_the_version_that_was_read() {
 async fn what_was_typed_stays_when_it_is_not_saved() {
     let api = api("operate");
     let mut refused = problem("Invalid", "invalid");
-    refused["errors"] = json!([{"pointer": "/timeout_ms", "detail": "must be a whole number"}]);
+    refused["errors"] = json!([{"pointer": "/timeout_ms", "detail": "must be a whole number from 100 to 120000"}]);
     api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
     let page = api.dashboard().post(PAGE, "etag=x&name=Typed&timeout_ms=soon").await;
     assert_eq!(page.status, 422);
-    page.has(&["Not saved: “Timeout of an attempt, in ms” must be a whole number", "value=\"Typed\""]);
-    // Only the wrong field is marked, and leads to the reason.
-    let marked = "aria-invalid=\"true\" aria-describedby=\"settings-error\"";
-    page.has(&[&format!("value=\"soon\" inputmode=\"numeric\" autocomplete=\"off\" {marked}>")]);
-    assert_eq!(page.text.matches(marked).count(), 1);
+    page.has(&["Not saved.", "<a href=\"#field-timeout_ms\">Timeout of an attempt</a>", "value=\"Typed\""]);
+    // Only the wrong field is marked, and the reason is beside it, in words of the page.
+    let marked = "aria-invalid=\"true\" aria-describedby=\"fault-timeout_ms\"";
+    page.has(&[
+        &format!("value=\"soon\" autocomplete=\"off\" spellcheck=\"false\" {marked}>"),
+        "id=\"fault-timeout_ms\">Must be a duration, such as 500 ms, 15 s or 72 h.</span>",
+    ]);
+    assert_eq!(page.text.matches("aria-invalid").count(), 1);
+    let page = api.dashboard().post(PAGE, "etag=x&name=Typed&timeout_ms=1+h").await;
+    page.has(&["id=\"fault-timeout_ms\">Must be from 100 ms to 2 min.</span>", "value=\"1 h\""]);
     api.on("PATCH", "/v1/destinations/dst_1", 412, problem("Changed", "x"));
     let page = api.dashboard().post(PAGE, "etag=x&name=Typed").await;
     assert_eq!(page.status, 412);
@@ -141,6 +150,22 @@ async fn a_rotation_leads_back_to_the_settings_and_says_how_long_the_old_secret_
     let sent: Vec<_> = calls.iter().map(|call| (call.headers["if-match"].to_str().unwrap(), &call.body)).collect();
     let body = json!({"overlap_s": 3_600, "secret": null, "force": false});
     assert_eq!(sent, [("\"v1\"", &body), ("\"v0\"", &body)]);
+}
+
+#[tokio::test]
+async fn a_refused_secret_stays_in_the_form_with_the_reason_beside_it() {
+    let api = api("admin");
+    let mut refused = problem("Invalid", "invalid");
+    refused["errors"] = json!([{"pointer": "/secret", "detail": "must be `whsec_` and base64"}]);
+    api.on("POST", "/v1/destinations/dst_1/rotate-secret", 422, refused);
+    let page = api.dashboard().post("/destinations/dst_1/rotate", "overlap_s=3600&secret=mine&etag=x").await;
+    assert_eq!(page.status, 422);
+    page.has(&[
+        "Nothing was rotated.",
+        "id=\"fault-secret\">Must be whsec_ and base64.</span>",
+        "name=\"secret\" value=\"mine\"",
+        "<option value=\"3600\" selected>1 hour</option>",
+    ]);
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use crate::{
     extend::extend,
     frame::{Frame, Me, Section},
     path_id::PathId,
+    range::Picker,
     refusal::Refusal,
     units::{Count, Units as _},
     views::{DestinationText as _, LimitText, apart},
@@ -29,15 +30,6 @@ use crate::{
 const WIDTH: f64 = 960.0;
 const PANEL: f64 = 210.0;
 const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
-/// Ranges with the step that shows them in a few hundred buckets.
-const RANGES: [(&str, i64, &str); 5] = [
-    ("15 min", 900, "10s"),
-    ("2 h", 7_200, "10s"),
-    ("24 h", 86_400, "1m"),
-    ("7 d", 604_800, "1h"),
-    ("30 d", 2_592_000, "1h"),
-];
-
 /// The range, which is in the URL.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -224,13 +216,6 @@ extend! {
     }
 }
 
-/// A link to a range that ends now.
-struct RangeLink {
-    name: &'static str,
-    href: String,
-    is_current: bool,
-}
-
 /// The proof of a range. Without one, the page says why the range is none.
 struct Shown {
     history: History,
@@ -245,12 +230,12 @@ struct Shown {
 struct ProofPage {
     frame: Frame,
     head: Head,
-    /// The range of the form: what was typed, or what is shown.
+    /// The range that was asked for.
     typed: Range,
     shown: Result<Shown, String>,
     /// With the base, up to the query.
     path: String,
-    ranges: Vec<RangeLink>,
+    range: Picker,
 }
 
 impl Shown {
@@ -293,16 +278,15 @@ pub(crate) async fn show(visit: Visit, PathId(id): PathId, Query(range): Query<R
         Err(refusal) => return Err(refusal),
     };
     let status = if shown.is_ok() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    let typed = match &shown {
-        Ok(Shown { history, .. }) => {
-            Range { from: history.from.to_string(), to: history.to.to_string(), step: history.step.clone() }
-        }
-        Err(_) => range,
+    // Without a range the last minutes are shown.
+    let begin = match &shown {
+        Ok(Shown { history, .. }) if range.from.is_empty() => history.from.to_string(),
+        _ => range.from.clone(),
     };
+    let picker = Picker::of(&visit.site, &begin, &range.to).of_some_time();
     let frame = visit.frame(me, Section::None, format!("Proof of {}", destination.label()));
-    let ranges = ranges(&path, visit.site.clock.now(), shown.as_ref().ok().map(|shown| &shown.history));
     let head = Head { base, destination, etag, tab: Tab::Proof, can_operate };
-    visit.page_with(status, &ProofPage { frame, head, typed, shown, path, ranges })
+    visit.page_with(status, &ProofPage { frame, head, typed: range, shown, path, range: picker })
 }
 
 async fn proof(visit: &Visit, id: &str, range: &Range, path: &str) -> Result<Shown, Refusal> {
@@ -316,22 +300,6 @@ async fn proof(visit: &Visit, id: &str, range: &Range, path: &str) -> Result<Sho
         Err(refusal) => return Err(refusal),
     };
     Ok(Shown { history, audit, path: path.to_owned() })
-}
-
-fn ranges(path: &str, now: Timestamp, shown: Option<&History>) -> Vec<RangeLink> {
-    let link = |(name, seconds, step): (&'static str, i64, &str)| {
-        let mut href = path.to_owned();
-        let from = Timestamp::from_secs(now.as_secs() - seconds);
-        append(&mut href, "from", &from.to_string());
-        append(&mut href, "step", step);
-        // The edges of a range are those of buckets.
-        let is_current = shown.is_some_and(|shown| {
-            let shown_s = shown.to.since(shown.from).as_secs();
-            shown_s.abs_diff(seconds.unsigned_abs()) <= 2 * shown.step_ms().unsigned_abs() / 1_000
-        });
-        RangeLink { name, href, is_current }
-    };
-    RANGES.map(link).into()
 }
 
 #[derive(Template)]
