@@ -457,6 +457,9 @@ export interface ApiKey {
   tenants: string[] | null;
   created_at: string;
   expires_at: string | null;
+  created_by: string | null;
+  created_by_key_id: string | null;
+  last_used_at: string | null;
 }
 
 export interface CreatedApiKey extends ApiKey {

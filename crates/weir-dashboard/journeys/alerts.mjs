@@ -54,10 +54,11 @@ journey('a backlog above the threshold raises an alert, which is shown, delivere
   await page.getByRole('link', { name: 'weir.backlog.cleared' }).waitFor();
   await page.goto('/activity');
   const change = page.getByRole('row').filter({ hasText: 'alerts changed' });
-  await change.getByText('backlog_depth').waitFor();
+  await change.getByText('Waiting deliveries').waitFor();
 });
 
 journey('a wrong threshold is explained in words, and nothing is saved', async (visit) => {
+  visit.expect(422, /\/alerts$/);
   const page = await visit.open('/alerts');
   await depth(page).fill('50');
   await save(page);
@@ -70,7 +71,9 @@ journey('a wrong threshold is explained in words, and nothing is saved', async (
     await depth(page).fill(wrong);
     await save(page);
     const notice = page.getByRole('alert');
-    await notice.filter({ hasText: 'must be a whole number' }).waitFor();
+    await notice.getByRole('link', { name: 'Waiting deliveries of a destination' }).waitFor();
+    await page.getByText('Must be a whole number from 1 to 1,000,000,000.').waitFor();
+    assert.equal(await depth(page).inputValue(), wrong, 'what was typed stays');
     assert.equal(await saved(), 50, `${wrong} is not saved`);
     // Away from the page with this message, so that the next one is new.
     await page.goto('/alerts');

@@ -30,6 +30,7 @@ const typed = encodeURIComponent(HTML);
 /** Every page of the dashboard; those with a filter with one that is HTML too. */
 const PAGES = [
   '/', `/?q=${typed}&tenant=${typed}`, own, `${own}/proof`, `${own}/backlog`, `${own}/settings`, `${own}/purge`,
+  `${own}/activity`, `${own}/activity?actor=${typed}`, '/destinations/new', '/replays/new', `/replays/new?tenant=${typed}`,
   `${own}/purge?event_type=${typed}`, '/deliveries', `/deliveries?destination=${typed}`, `/deliveries/${delivery.id}`,
   '/dead-letters', `/dead-letters?tenant=${typed}`, '/events', `/events?idempotency_key=${typed}`, `/events/${event.id}`,
   '/replays', `/replays/${replay.id}`, `/replays/new?destination=${destination.id}`, '/alerts', '/activity',
@@ -79,6 +80,6 @@ journey('a refused form shows what was typed as text', async (visit) => {
   visit.expect(422, /\/settings$/);
   await page.getByLabel('Event types').fill(HTML);
   await page.getByRole('button', { name: 'Save settings' }).click();
-  await page.getByText(/Not saved:/).waitFor();
+  await page.getByText(/Not saved\./).waitFor();
   assert.equal(await page.getByLabel('Event types').inputValue(), HTML);
 });

@@ -7,7 +7,7 @@ import { receive } from './receiver.mjs';
 
 /** Buttons that change nothing at the server, apart from the session. */
 const HARMLESS = [
-  'Live', 'UTC', 'Keyboard shortcuts', 'Log out', 'Log in with another key', 'Show', 'Count', 'Verify', 'Copy',
+  'Live', 'UTC', 'Keyboard shortcuts', 'Log out', 'Log in with another key', 'Show', 'Count', 'Count them', 'Verify', 'Copy',
   'Copy the raw bytes',
 ];
 
@@ -52,6 +52,7 @@ const formsOf = ({ id, dead, waiting, replay }) => [
   [`/destinations/${id}/secret`, {}],
   [`/destinations/${id}/rotate`, { overlap_s: '0' }],
   [`/destinations/${id}/test`, {}],
+  [`/fragments/destinations/${id}/test`, {}],
   [`/destinations/${id}/purge`, { state: 'pending', counted_until: '2026-01-01T00:00:00Z', total: '1', confirm: 'purge 1' }],
   ['/destinations/bulk', { action: 'resume', id, next: '/' }],
   [`/deliveries/${dead}/retry`, {}],
@@ -70,8 +71,8 @@ const state = async () => {
     `/v1/destinations/${id}`, `/v1/deliveries/${dead}`, `/v1/deliveries/${waiting}`, `/v1/replays/${replay}`,
     `/v1/deliveries?destination=${id}&limit=200`, `/v1/activity?destination=${id}&limit=200`,
   ]);
-  // The ETA of a replay depends on the time.
-  const untimed = (name, value) => (name === 'eta_s' ? null : value);
+  // The ETA of a replay and the last use of a key depend on the time.
+  const untimed = (name, value) => (['eta_s', 'last_used_at'].includes(name) ? null : value);
   const read = async (path) => JSON.stringify(await api('GET', path), untimed);
   return Promise.all([...paths, '/v1/keys', '/v1/alerts', '/v1/replays'].map(read));
 };

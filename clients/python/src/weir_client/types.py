@@ -470,6 +470,9 @@ class ApiKey(TypedDict):
     tenants: list[str] | None
     created_at: str
     expires_at: str | None
+    created_by: str | None
+    created_by_key_id: str | None
+    last_used_at: str | None
 
 
 class CreatedApiKey(ApiKey):
