@@ -46,7 +46,11 @@ impl Millis {
         }
         let millis = total.round();
         // A sum of decimal fractions is not exact.
-        if (total - millis).abs() > 1e-6 * total.max(1.0) { Err("must be whole milliseconds") } else { Ok(Self(millis as u64)) }
+        if (total - millis).abs() > 1e-6 * total.max(1.0) {
+            Err("must be whole milliseconds")
+        } else {
+            Ok(Self(millis as u64))
+        }
     }
 }
 
@@ -161,7 +165,10 @@ mod tests {
         for millis in shown {
             assert_eq!(Millis::parse(&Millis(millis).to_string()), Ok(Millis(millis)));
         }
-        assert_eq!((ApiUnit::of_name("timeout_ms"), ApiUnit::of_name("max_age_s")), (Some(ApiUnit::Millis), Some(ApiUnit::Seconds)));
+        assert_eq!(
+            (ApiUnit::of_name("timeout_ms"), ApiUnit::of_name("max_age_s")),
+            (Some(ApiUnit::Millis), Some(ApiUnit::Seconds))
+        );
         assert_eq!((ApiUnit::of_name("headers"), ApiUnit::of_name("rate_limits")), (None, None));
     }
 }

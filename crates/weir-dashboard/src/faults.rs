@@ -145,9 +145,17 @@ mod tests {
         for (detail, unit, expected) in [
             ("must be a whole number from 1 to 1000000", None, "Must be a whole number from 1 to 1,000,000."),
             ("must be a whole number from 100 to 120000", Some(ApiUnit::Millis), "Must be from 100 ms to 2 min."),
-            ("must be at least `base_ms`, which is 10000", Some(ApiUnit::Millis), "Must be at least “First delay at most”, which is 10 s."),
+            (
+                "must be at least `base_ms`, which is 10000",
+                Some(ApiUnit::Millis),
+                "Must be at least “First delay at most”, which is 10 s.",
+            ),
             ("needs `ordered: true`: set it too", None, "Needs “Strict order”: set it too."),
-            ("must be an absolute URL: relative URL without a base", None, "Must be a whole URL, such as https://example.com/hooks."),
+            (
+                "must be an absolute URL: relative URL without a base",
+                None,
+                "Must be a whole URL, such as https://example.com/hooks.",
+            ),
             (
                 "10.0.0.1 is refused (private); to permit it, start Weir with `--allow-networks 10.0.0.0/8`",
                 None,
@@ -166,9 +174,8 @@ mod tests {
         ]);
         let body = json!({"type": "/docs", "title": "t", "status": 422, "detail": "d", "errors": errors}).to_string();
         let refusal = Refusal::of_answer(StatusCode::UNPROCESSABLE_ENTITY, &HeaderMap::new(), body.as_bytes());
-        let faults = Faults::of(&refusal, |pointer| {
-            (pointer == "/name").then(|| ("name".to_owned(), "Its name".to_owned()))
-        });
+        let faults =
+            Faults::of(&refusal, |pointer| (pointer == "/name").then(|| ("name".to_owned(), "Its name".to_owned())));
         assert_eq!(faults.in_field("name"), Some("Is wrong. Is long."));
         assert_eq!((faults.in_field("url"), faults.others()), (None, &["X is unknown.".to_owned()][..]));
         assert_eq!(faults.of_fields().iter().map(|fault| &*fault.label).collect::<Vec<_>>(), ["Its name"]);

@@ -105,8 +105,14 @@ mod tests {
     fn a_chosen_range_becomes_the_beginning_of_the_page() {
         let day = Some("/activity?actor=ann&from=2025-11-20T07:30:00.000Z".to_owned());
         assert_eq!(of("actor=ann&last=24+h&had_from=&had_to=&from=&to="), day);
-        assert_eq!(of("actor=ann&last=24+h&from=2025-01-01T00:00&had_from=2025-01-01T00:00:00&to=&had_to=&cursor=c"), day);
-        assert_eq!(of("actor=ann&last=all&from=2025-01-01T00:00:00&had_from=2025-01-01T00:00:00").as_deref(), Some("/activity?actor=ann"));
+        assert_eq!(
+            of("actor=ann&last=24+h&from=2025-01-01T00:00&had_from=2025-01-01T00:00:00&to=&had_to=&cursor=c"),
+            day
+        );
+        assert_eq!(
+            of("actor=ann&last=all&from=2025-01-01T00:00:00&had_from=2025-01-01T00:00:00").as_deref(),
+            Some("/activity?actor=ann")
+        );
         assert_eq!(of("last=soon&from=&to=").as_deref(), Some("/activity"));
     }
 

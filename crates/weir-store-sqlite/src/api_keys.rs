@@ -74,7 +74,10 @@ impl Transaction<'_, '_> {
         execute(self.connection, INSERT, &values)?;
         let Some(maker) = &key.created_by else { return Ok(()) };
         let mut values = Values::default();
-        values.blob(key.id.as_bytes()).text(maker.name()).optional_blob(maker.key_id().map(|id| id.as_bytes().to_vec()));
+        values
+            .blob(key.id.as_bytes())
+            .text(maker.name())
+            .optional_blob(maker.key_id().map(|id| id.as_bytes().to_vec()));
         execute(self.connection, NAME_MAKER, &values).map(drop)
     }
 

@@ -31,7 +31,7 @@ const DEFAULT_RANGE: Duration = Duration::from_secs(15 * 60);
 const MAX_BUCKETS: u128 = 1_500;
 
 /// The lengths of buckets, with how long buckets of this length are kept.
-const STEPS: [(&str, Duration, Duration); 3] =
+static STEPS: [(&str, Duration, Duration); 3] =
     [("10s", TRAFFIC_BUCKET, TRAFFIC_KEPT[0]), ("1m", MINUTE, TRAFFIC_KEPT[1]), ("1h", HOUR, TRAFFIC_KEPT[2])];
 
 text! {

@@ -46,8 +46,7 @@ pub(crate) struct Filter {
 impl Filter {
     /// The path of the API with this filter.
     fn conditions(&self, path: ApiPath) -> ApiPath {
-        path
-            .with("destination", self.destination.trim())
+        path.with("destination", self.destination.trim())
             .with("actor", self.actor.trim())
             .with("from", &instant(&self.from))
             .with("to", &instant(&self.to))
@@ -59,7 +58,11 @@ impl Filter {
 
     /// The page of this list: its own one, or that of its destination.
     fn page(&self) -> String {
-        if self.within.is_empty() { "/activity".to_owned() } else { format!("/destinations/{}/activity", self.destination) }
+        if self.within.is_empty() {
+            "/activity".to_owned()
+        } else {
+            format!("/destinations/{}/activity", self.destination)
+        }
     }
 
     /// A link to the page of this list.
@@ -204,10 +207,15 @@ async fn read(visit: &Visit, me: &Me, filter: Filter, faults: Faults) -> Result<
                 "from" => "From",
                 _ => "Before",
             };
-            (nothing, Faults::of(&refusal, |pointer| {
-                let field = pointer.strip_prefix('/').unwrap_or(pointer);
-                ["destination", "actor", "from", "to"].contains(&field).then(|| (field.to_owned(), label(field).to_owned()))
-            }))
+            (
+                nothing,
+                Faults::of(&refusal, |pointer| {
+                    let field = pointer.strip_prefix('/').unwrap_or(pointer);
+                    ["destination", "actor", "from", "to"]
+                        .contains(&field)
+                        .then(|| (field.to_owned(), label(field).to_owned()))
+                }),
+            )
         }
         Err(refusal) => return Err(refusal),
     };

@@ -137,7 +137,11 @@ fn shown(pointer: &str, value: &Value) -> String {
             let field = |(name, value): (&String, &Value)| {
                 let pointer = format!("{pointer}/{name}");
                 // Of a header only its name is known.
-                if value == weir_core::activity::MASK { name.clone() } else { format!("{} {}", label(&pointer), shown(&pointer, value)) }
+                if value == weir_core::activity::MASK {
+                    name.clone()
+                } else {
+                    format!("{} {}", label(&pointer), shown(&pointer, value))
+                }
             };
             let fields: Vec<String> = fields.iter().map(field).collect();
             if fields.is_empty() { "none".to_owned() } else { fields.join(", ") }

@@ -35,7 +35,7 @@ pub(crate) enum Tab {
 impl Tab {
     const ALL: [Self; 5] = [Self::Now, Self::Proof, Self::Backlog, Self::Settings, Self::Activity];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Now => "Now",
             Self::Proof => "Proof",

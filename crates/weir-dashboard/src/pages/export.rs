@@ -50,8 +50,8 @@ enum Format {
 }
 
 /// A row of a file.
-trait Row: DeserializeOwned + Serialize + Send + 'static {
-    const COLUMNS: &[&str];
+trait Row: DeserializeOwned + Serialize + Send + Sync + 'static {
+    const COLUMNS: &'static [&'static str];
 
     /// The destination whose name the row shows.
     fn destination(&self) -> Option<&str>;
@@ -180,7 +180,11 @@ fn cell(text: &str) -> String {
     let is_formula = text.starts_with(BEGIN_FORMULAS);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };
     // Some spreadsheets part cells at a semicolon or a tab.
-    if is_formula || text.contains([',', '"', '\r', '\n', ';', '\t']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+    if is_formula || text.contains([',', '"', '\r', '\n', ';', '\t']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text
+    }
 }
 
 /// `20261121-073000`: a part of the name of a file.
@@ -195,9 +199,21 @@ fn of<T: ToString>(value: Option<T>) -> String {
 }
 
 impl Row for Delivery {
-    const COLUMNS: &[&str] = &[
-        "id", "event_id", "event_type", "destination_id", "destination", "state", "attempt_count", "last_status_code",
-        "last_error_kind", "last_error", "created_at", "updated_at", "next_attempt_at", "expires_at",
+    const COLUMNS: &'static [&'static str] = &[
+        "id",
+        "event_id",
+        "event_type",
+        "destination_id",
+        "destination",
+        "state",
+        "attempt_count",
+        "last_status_code",
+        "last_error_kind",
+        "last_error",
+        "created_at",
+        "updated_at",
+        "next_attempt_at",
+        "expires_at",
     ];
 
     fn destination(&self) -> Option<&str> {
@@ -226,9 +242,20 @@ impl Row for Delivery {
 }
 
 impl Row for Activity {
-    const COLUMNS: &[&str] = &[
-        "id", "at", "actor", "actor_kind", "actor_key_id", "action", "tenant", "subject_type", "subject_id", "subject_name",
-        "before", "after", "request_id",
+    const COLUMNS: &'static [&'static str] = &[
+        "id",
+        "at",
+        "actor",
+        "actor_kind",
+        "actor_key_id",
+        "action",
+        "tenant",
+        "subject_type",
+        "subject_id",
+        "subject_name",
+        "before",
+        "after",
+        "request_id",
     ];
 
     fn destination(&self) -> Option<&str> {

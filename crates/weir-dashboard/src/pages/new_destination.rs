@@ -244,9 +244,11 @@ mod tests {
     #[test]
     fn what_is_left_empty_is_left_to_the_api() {
         let fields = Fields::parse(b"url=+https://a.example/+&name=&tenant=&event_types=&limit_second=&limit_hour=ten");
-        let expected = json!({"url": "https://a.example/", "name": "", "rate_limits": [{"period": "hour", "limit": "ten"}]});
+        let expected =
+            json!({"url": "https://a.example/", "name": "", "rate_limits": [{"period": "hour", "limit": "ten"}]});
         assert_eq!(body(&fields), expected);
-        let fields = Fields::parse(b"url=u&tenant=acme&event_types=video.*,+a.b%0D%0Ac&limit_second=10&limit_minute=300");
+        let fields =
+            Fields::parse(b"url=u&tenant=acme&event_types=video.*,+a.b%0D%0Ac&limit_second=10&limit_minute=300");
         let body = body(&fields);
         assert_eq!((&body["tenant"], &body["event_types"]), (&json!("acme"), &json!(["video.*", "a.b", "c"])));
         assert_eq!(body["rate_limits"][1], json!({"period": "minute", "limit": 300}));

@@ -97,7 +97,8 @@ mod tests {
         let shown = Thresholds::of(&policy);
         assert_eq!((shown.value("oldest_age_s"), shown.value("backlog_depth")), ("15 min", "7"));
         let typed = Fields::parse(b"oldest_age_s=15+min&backlog_depth=many&dead_letters=&drain_beyond_ttl=on");
-        let expected = json!({"oldest_age_s": 900, "backlog_depth": "many", "dead_letters": null, "drain_beyond_ttl": true});
+        let expected =
+            json!({"oldest_age_s": 900, "backlog_depth": "many", "dead_letters": null, "drain_beyond_ttl": true});
         assert_eq!(body(&typed), expected);
     }
 }

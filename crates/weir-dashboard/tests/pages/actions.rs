@@ -326,7 +326,8 @@ async fn a_key_shows_who_made_it_and_when_it_was_last_used() {
     let by_setting = json!({"id": "key_1", "name": "a", "created_by": "WEIR_API_KEYS"});
     api.on("GET", "/v1/keys", 200, json!({"data": [made, by_setting], "next_cursor": null}));
     let page = api.dashboard().get("/keys").await;
-    page.has(&["by <a href=\"/activity?actor=key_1\">", "by WEIR_API_KEYS", "no use recorded"]).has_not(&["<script>alert"]);
+    page.has(&["by <a href=\"/activity?actor=key_1\">", "by WEIR_API_KEYS", "no use recorded"])
+        .has_not(&["<script>alert"]);
     assert_eq!(page.text.matches("data-label=\"Last used\"").count(), 2);
 }
 

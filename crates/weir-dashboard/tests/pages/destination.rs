@@ -290,7 +290,10 @@ async fn the_range_of_a_proof_is_typed_as_the_pages_show_times() {
     api.on("GET", "/v1/destinations/dst_1/history", 422, problem("Invalid", "`from` must be before `to`"));
     let page = api.dashboard().get(&format!("{PAGE}/proof?from=yesterday&to=2025-11-21+07:30:00&step=1m")).await;
     assert_eq!(page.status, 422);
-    page.has(&["“yesterday” is no time", "name=\"to\" type=\"datetime-local\" step=\"1\" value=\"2025-11-21T07:30:00\""]);
+    page.has(&[
+        "“yesterday” is no time",
+        "name=\"to\" type=\"datetime-local\" step=\"1\" value=\"2025-11-21T07:30:00\"",
+    ]);
     page.has(&["<option selected>1m</option>", "<h1>Acme</h1>"])
         .has_not(&["<svg class=\"weir-chart\"", "Every limit held"]);
     let page = api.dashboard().get(&format!("{PAGE}/proof?from=2025-11-21+07:30:00")).await;

@@ -51,7 +51,10 @@ async fn changes_that_match_are_a_file() {
     api.on("GET", "/v1/activity", 200, list(&[entry], Value::Null));
     let file = api.dashboard().get("/activity/export?actor=@ann&format=csv").await;
     assert_eq!(api.seen("GET", "/v1/activity")[0].path, "/v1/activity?actor=@ann&limit=200");
-    file.has(&["act_1,2025-11-21T07:30:00.000Z,\"'@ann\",key,,destination.edited,acme,destination,dst_1,Acme,", "\"{\"\"paused\"\":false}\""]);
+    file.has(&[
+        "act_1,2025-11-21T07:30:00.000Z,\"'@ann\",key,,destination.edited,acme,destination,dst_1,Acme,",
+        "\"{\"\"paused\"\":false}\"",
+    ]);
 }
 
 #[tokio::test]
@@ -77,7 +80,13 @@ async fn an_export_ends_at_its_bound_and_says_so() {
     api.on("GET", "/v1/activity", 200, list(&vec![change; 200], json!("more")));
     let file = api.dashboard().get("/activity/export?format=csv").await;
     assert_eq!(file.text.lines().count(), 1 + 100_000 + 1);
-    assert!(file.text.trim_end().ends_with("Not complete: the export ends after 100,000 rows. Narrow the filter to export the rest.\""), "{}", &file.text[file.text.len() - 200..]);
+    assert!(
+        file.text
+            .trim_end()
+            .ends_with("Not complete: the export ends after 100,000 rows. Narrow the filter to export the rest.\""),
+        "{}",
+        &file.text[file.text.len() - 200..]
+    );
     assert_eq!(api.seen("GET", "/v1/activity").len(), 500);
 }
 
@@ -90,7 +99,10 @@ async fn every_list_links_to_its_file() {
     api.on("GET", "/v1/deliveries/groups", 200, json!({"data": [group], "scanned": 9, "capped": false}));
     for (page, link) in [
         ("/deliveries?state=dead", "href=\"/deliveries/export?state=dead&#38;format=csv\" download"),
-        ("/dead-letters?error=5xx", "href=\"/deliveries/export?error=5xx&#38;state=failed,dead&#38;format=jsonl\" download"),
+        (
+            "/dead-letters?error=5xx",
+            "href=\"/deliveries/export?error=5xx&#38;state=failed,dead&#38;format=jsonl\" download",
+        ),
         ("/activity?actor=ann", "href=\"/activity/export?actor=ann&#38;format=csv\" download"),
     ] {
         api.dashboard().get(page).await.has(&[link]);

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::support::{FakeApi, XSS, problem};
 
-const FORM: &str = "url=https://example.com/hooks&name=Acme&tenant=acme&event_types=video.*&limit_second=10&limit_hour=&form=form-1";
+const FORM: &str =
+    "url=https://example.com/hooks&name=Acme&tenant=acme&event_types=video.*&limit_second=10&limit_hour=&form=form-1";
 
 fn created() -> Value {
     json!({
@@ -62,7 +63,12 @@ async fn what_is_wrong_stands_beside_its_field_and_what_was_typed_stays() {
         ">a,b</textarea>",
     ]);
     page.has_not(&["`", "<script>alert"]);
-    api.on("POST", "/v1/destinations", 409, problem("Conflict", "the tenant has as many destinations as `WEIR_MAX` allows"));
+    api.on(
+        "POST",
+        "/v1/destinations",
+        409,
+        problem("Conflict", "the tenant has as many destinations as `WEIR_MAX` allows"),
+    );
     let page = api.dashboard().post("/destinations", FORM).await;
     page.has(&["The tenant has as many destinations as WEIR_MAX allows.", "value=\"Acme\""]);
     assert_eq!(page.status, 409);

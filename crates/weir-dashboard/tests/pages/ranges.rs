@@ -12,7 +12,8 @@ fn api() -> FakeApi {
     }
     api.on("GET", "/v1/deliveries/groups", 200, json!({"data": [], "scanned": 0, "capped": false}));
     api.on("GET", "/v1/destinations/dst_1", 200, json!({"id": "dst_1", "name": "Acme", "url": "https://example.com"}));
-    let history = json!({"step": "1m", "from": "2025-11-20T07:30:00.000Z", "to": "2025-11-21T07:30:00.000Z", "data": []});
+    let history =
+        json!({"step": "1m", "from": "2025-11-20T07:30:00.000Z", "to": "2025-11-21T07:30:00.000Z", "data": []});
     api.on("GET", "/v1/destinations/dst_1/history", 200, history);
     api.on("GET", "/v1/destinations/dst_1/audit", 200, json!({"sends": 0}));
     api
@@ -49,7 +50,8 @@ async fn every_page_with_a_range_has_the_same_picker() {
         page.has(&["<option value=\"24 h\" selected>Last 24 h</option>", "value=\"2025-11-20T07:30:00\""]);
         let method = if call.ends_with("replays") { "POST" } else { "GET" };
         let asked = api.seen(method, call).pop().unwrap();
-        let has_it = asked.path.contains("from=2025-11-20T07:30:00.000Z") || asked.body["from"] == "2025-11-20T07:30:00.000Z";
+        let has_it =
+            asked.path.contains("from=2025-11-20T07:30:00.000Z") || asked.body["from"] == "2025-11-20T07:30:00.000Z";
         assert!(has_it, "{path}: {} {}", asked.path, asked.body);
     }
 }

@@ -25,7 +25,8 @@ fn key(number: u8) -> ApiKey {
 pub async fn api_keys_are_kept_until_they_are_deleted(mut subject: Subject) {
     assert_eq!(subject.store.api_keys().await.expect("read"), []);
     let bound = TenantScope::Only(["acme", "globex"].map(str::to_owned).into());
-    let first = ApiKey { role: Role::Read, tenants: bound, expires_at: Some(NOW + seconds(60)), created_by: None, ..key(1) };
+    let first =
+        ApiKey { role: Role::Read, tenants: bound, expires_at: Some(NOW + seconds(60)), created_by: None, ..key(1) };
     // Two keys may have one name.
     let maker = Actor::Key { id: first.id, name: "an old name".to_owned() };
     let second = ApiKey { name: first.name.clone(), created_by: Some(maker), ..key(2) };

@@ -15,7 +15,17 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 fn stored(key: &str, role: Role, expires_at: Option<Timestamp>) -> ApiKey {
     let (id, name, digest) = (ApiKeyId::new(NOW, 1), "stored".to_owned(), digest(key));
-    ApiKey { id, name, role, tenants: TenantScope::All, digest, created_at: NOW, expires_at, created_by: None, last_used_at: None }
+    ApiKey {
+        id,
+        name,
+        role,
+        tenants: TenantScope::All,
+        digest,
+        created_at: NOW,
+        expires_at,
+        created_by: None,
+        last_used_at: None,
+    }
 }
 
 fn with_stored(keys: KeyRing, stored: impl IntoIterator<Item = ApiKey>) -> KeyRing {

@@ -86,7 +86,10 @@ mod tests {
             assert_eq!(refused(&[(pointer, "is wrong")], "").in_field(field), Some(expected), "{pointer}");
         }
         let others = |pointer: &str| refused(&[(pointer, "is wrong")], "").others().to_vec();
-        assert_eq!((others("/unknown"), others("")), (vec!["Unknown is wrong.".to_owned()], vec!["Is wrong.".to_owned()]));
+        assert_eq!(
+            (others("/unknown"), others("")),
+            (vec!["Unknown is wrong.".to_owned()], vec!["Is wrong.".to_owned()])
+        );
         assert_eq!(refused(&[], "").others(), ["D."]);
     }
 
@@ -99,7 +102,8 @@ mod tests {
         assert_eq!(of_timeout("timeout_ms=1+h"), "Must be from 100 ms to 2 min.");
         assert_eq!(of_timeout("timeout_ms=15"), "Needs a unit, such as 500 ms, 15 s or 72 h.");
         assert_eq!(of_timeout("timeout_ms="), "Must be from 100 ms to 2 min.");
-        let delays = refused(&[("/retry/schedule_ms/1", "must be a whole number from 0 to 9")], "schedule_ms=1+s,+soon");
+        let delays =
+            refused(&[("/retry/schedule_ms/1", "must be a whole number from 0 to 9")], "schedule_ms=1+s,+soon");
         assert_eq!(delays.in_field("schedule_ms"), Some("Number 2: Must be a duration, such as 500 ms, 15 s or 72 h."));
         let order = refused(&[("/skip_after_attempts", "needs `ordered: true`: set it too")], "");
         let expected = "Needs “Strict order for events with the same ordering_key”: set it too.";
