@@ -23,7 +23,8 @@ pub(crate) struct Change {
 }
 
 /// The names of fields that have no field in the form of the settings.
-const NAMES: [(&str, &str); 18] = [
+const NAMES: [(&str, &str); 19] = [
+    ("secret", "Secret"),
     ("rate_limits", "Limits"),
     ("min_interval_ms", "Between two sends"),
     ("max_in_flight", "In flight at most"),

@@ -47,12 +47,12 @@ impl Thresholds {
                 continue;
             };
             let unit = ApiUnit::of_name(name);
-            // The API knows nothing of durations as people write them.
-            let detail = match unit.map(|unit| unit.typed(typed.text(name))) {
-                Some(Err(detail)) => detail,
-                _ => &error.detail,
+            let said = match unit.map(|unit| unit.typed(typed.text(name))) {
+                // The API knows nothing of durations as people write them.
+                Some(Err(detail)) => sentence(detail, None, &|_| None),
+                _ => sentence(&error.detail, unit, &|_| None),
             };
-            faults.add(name, label, sentence(detail, unit, &|_| None));
+            faults.add(name, label, said);
         }
         if refusal.errors.is_empty() {
             faults.add_other(&refusal.detail);

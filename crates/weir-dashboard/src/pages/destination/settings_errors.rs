@@ -37,12 +37,12 @@ fn fault(field: &Field, error: &FieldError, typed: &Fields) -> String {
         (Kind::Durations, Some(index)) => delays(typed.text(field.name)).nth(index).unwrap_or_default(),
         _ => typed.text(field.name),
     };
-    // The API knows nothing of durations as people write them.
-    let detail = match unit.map(|unit| unit.typed(text)) {
-        Some(Err(detail)) if !text.is_empty() => detail,
-        _ => &error.detail,
+    let labels = |name: &str| named(name).map(|field| field.label);
+    let said = match unit.map(|unit| unit.typed(text)) {
+        // The API knows nothing of durations as people write them.
+        Some(Err(detail)) if !text.is_empty() => sentence(detail, None, &labels),
+        _ => sentence(&error.detail, unit, &labels),
     };
-    let said = sentence(detail, unit, &|name| named(name).map(|field| field.label));
     // The place within a field of several lines: the name of a header, or the number of a type.
     match index {
         Some(index) => format!("Number {}: {said}", index + 1),
