@@ -101,6 +101,7 @@ async fn an_admin_of_a_tenant_cannot_use_up_the_keys_of_all() {
 async fn a_key_shows_who_made_it_and_when_it_was_last_used() {
     let server = Server::with_keys().await;
     let admin = server.key("admin", Value::Null).await;
+    server.clock.advance(Duration::from_millis(1));
     let created = server.ask(&admin, "POST", "/v1/keys", Some(&json!({"name": "reader", "role": "read"}))).await;
     let reader = created.expect(StatusCode::CREATED)["secret"].as_str().unwrap().to_owned();
     let listed = async || server.ask(ROOT, "GET", "/v1/keys", None).await.expect(StatusCode::OK)["data"].clone();
@@ -132,5 +133,5 @@ async fn a_key_shows_who_made_it_and_when_it_was_last_used() {
     let request = http::Request::get("/v1/me").header("cookie", cookie).body(axum::body::Body::empty()).unwrap();
     server.send(request).await.expect(StatusCode::OK);
     server.keys.record_uses(&*server.store).await.unwrap();
-    assert_eq!(listed().await[0]["last_used_at"], "2026-11-21T07:33:07.000Z", "a session is a use of its key");
+    assert_eq!(listed().await[0]["last_used_at"], "2026-11-21T07:33:07.001Z", "a session is a use of its key");
 }

@@ -29,7 +29,7 @@ async fn extreme_parameters_are_refused_by_name() {
         // kept.
         (format!("{history}?from=1970-01-01T00:00:00Z"), "/from"),
         (format!("{history}?from=0001-01-01T00:00:00Z&step=1h"), "/from"),
-        (format!("{history}?to=0001-01-01T00:00:00Z"), "/step"),
+        (format!("{history}?to=0001-01-01T00:00:00Z"), "/from"),
         (format!("{history}?step=0s"), "/step"),
         (format!("/v1/destinations/{id}/health?window=18446744073709551615h"), "/window"),
         ("/v1/overview?sort=NaN".to_owned(), "/sort"),
