@@ -1,7 +1,7 @@
 //! API keys: single rows, few and rarely changed.
 
 use async_trait::async_trait;
-use weir_core::{ApiKeyId, access::Actor, activity::Activity};
+use weir_core::{ApiKeyId, activity::Activity};
 use weir_store::{
     ApiKey, ApiKeys, Created, Creation, KeyUse, SessionSecret, StoreResult,
     rows::{API_KEYS, Corrupt, api_key, session_secret, tenants_json},
