@@ -115,12 +115,12 @@ fn with_units(text: &str, unit: Option<ApiUnit>) -> String {
         let (digits, after) = from.split_at(from.find(|c: char| !c.is_ascii_digit()).unwrap_or(from.len()));
         shown.push_str(before);
         // A part of an address or of a decimal number is none.
-        let is_alone = !before.ends_with(|c: char| c.is_alphanumeric() || "./:-_".contains(c))
-            && !after.starts_with(|c: char| c.is_alphanumeric() || "/:-_".contains(c))
-            && !(after.starts_with('.') && after[1..].starts_with(|c: char| c.is_ascii_digit()));
+        let is_part = before.ends_with(|c: char| c.is_alphanumeric() || "./:-_".contains(c))
+            || after.starts_with(|c: char| c.is_alphanumeric() || "/:-_".contains(c))
+            || (after.starts_with('.') && after[1..].starts_with(|c: char| c.is_ascii_digit()));
         match (digits.parse(), unit) {
-            (Ok(number), Some(unit)) if is_alone => shown.push_str(&unit.shown(number)),
-            (Ok(number), None) if is_alone && digits.len() > 5 => shown.push_str(&Count(number).to_string()),
+            (Ok(number), Some(unit)) if !is_part => shown.push_str(&unit.shown(number)),
+            (Ok(number), None) if !is_part && digits.len() > 5 => shown.push_str(&Count(number).to_string()),
             _ => shown.push_str(digits),
         }
         rest = after;
