@@ -176,7 +176,7 @@ impl SourceValues {
         named_by: String,
         source: &Origin,
     ) -> Option<ConfigError> {
-        let origin = Origin::SecretFile { path: path.into(), named_by: named_by.clone() };
+        let origin = Origin::SecretFile { path: path.into(), named_by };
         let fault = |problem: String| {
             Some(ConfigError::Invalid { setting: SettingSource { name, origin: origin.clone() }, problem })
         };
