@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn dead_letters_that_nobody_is_told_of_are_in_the_history_once_an_hour() {
         let other = destination(3, "*");
-        let status = |count| dead(&other, count).status(&other, None, NOW);
+        let status = |count| dead(&other, count).status(&other, None, None, NOW);
         let at = |condition: &Condition, count, secs| {
             let now = NOW + Duration::from_secs(secs);
             alert_update(&other, condition, &status(count), &AlertPolicy::default(), &[], now)
@@ -424,7 +424,7 @@ mod tests {
         let remedy = Remedy::Margin { period: Period::Second, margin_ms: 50 };
         let refusals = Refusals { cause: Cause::Jitter, remedy, sends: 1_000, refused: 42 };
         let healthy = dead(&other, 0);
-        let status = healthy.status(&other, Some(Some(refusals)), NOW);
+        let status = healthy.status(&other, Some(Some(refusals)), None, NOW);
         let update = alert_update(&other, &healthy, &status, &AlertPolicy::default(), &[subscriber], NOW).unwrap();
         let data: serde_json::Value = serde_json::from_slice(&update.events[0].event.body.data()).unwrap();
         let expected = json!({
@@ -444,7 +444,7 @@ mod tests {
             last_expires_at: Some(NOW + Duration::from_secs(expires_in)),
             ..dead(&other, 0)
         };
-        let status_of = |condition: &Condition| condition.status(&other, None, NOW);
+        let status_of = |condition: &Condition| condition.status(&other, None, None, NOW);
         let strained = status_of(&waiting(600, 60));
         assert_eq!(
             (strained.drains_in, strained.remaining_life),

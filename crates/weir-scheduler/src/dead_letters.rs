@@ -133,6 +133,16 @@ mod tests {
         async fn count_by_scan(&self) -> StoreResult<HashMap<DestinationId, StateCounts>> {
             unreachable!("the meter reads counters")
         }
+
+        async fn places(
+            &self,
+            _: DestinationId,
+            _: &[weir_core::DeliveryId],
+            _: u32,
+            _: Timestamp,
+        ) -> StoreResult<weir_store::Places> {
+            unreachable!("no delivery is shown")
+        }
     }
 
     #[async_trait]
@@ -208,7 +218,10 @@ mod tests {
         DestinationId::from_bytes([number; 16])
     }
 
-    async fn counted(delivered: u64, steps: &[(u64, &[(u8, u64)], usize)]) -> usize {
+    /// The minute, the dead letters of each destination, and how many destinations then count.
+    type Step<'a> = (u64, &'a [(u8, u64)], usize);
+
+    async fn counted(delivered: u64, steps: &[Step<'_>]) -> usize {
         let store = Arc::new(Fake { delivered, ..Fake::default() });
         let clock = Arc::new(Steps(Mutex::new(Timestamp::from_secs(1_000_000))));
         let mut meter = DeadLetterMeter::new(store.clone(), clock.clone());

@@ -12,7 +12,7 @@ use crate::harness::{FOREIGN, OWN, ROOT, Server};
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// The paths that can be limited to a tenant.
-const LISTS: [&str; 7] = [
+const LISTS: [&str; 8] = [
     "/v1/destinations",
     "/v1/events",
     "/v1/deliveries",

@@ -28,12 +28,12 @@ pub async fn the_progress_says_what_is_queued_in_flight_and_when_the_next_slot_o
     let (progress, _) = subject.progress().await;
     assert_eq!((progress.queued, progress.in_flight, progress.lowered_maximum), (2, 1, None));
     let near = |a: weir_core::Timestamp, b: weir_core::Timestamp| a.since(b).max(b.since(a)) <= subject.precision;
-    assert!(near(progress.last_start.unwrap(), slot.start), "{progress:?}, {slot:?}");
+    assert!(near(progress.last_start.expect("a start"), slot.start), "{progress:?}, {slot:?}");
     // In the past as well: from it on the next start is late.
     let next = slot.start + limits.as_slice()[0].spacing();
     subject.until(next + Duration::from_millis(50)).await;
     let later = subject.progress().await.0;
-    assert!(near(later.next_start.unwrap(), next), "{later:?}, {next:?}");
+    assert!(near(later.next_start.expect("a start"), next), "{later:?}, {next:?}");
     subject.settle(&permits[0]).await;
     subject.claim().await;
     assert_eq!(subject.progress().await.0.in_flight, 0);
@@ -50,7 +50,7 @@ pub async fn a_hold_and_a_permit_that_nobody_takes_show_in_the_progress(subject:
     let until = subject.clock.now() + Duration::from_secs(5);
     subject.hold(until, subject.clock.now()).await;
     let (held, _) = subject.progress().await;
-    assert!(held.next_start.unwrap() + subject.precision >= until, "{held:?}");
+    assert!(held.next_start.expect("a start") + subject.precision >= until, "{held:?}");
     // A hold begins with one send at a time.
     assert_eq!(held.lowered_maximum, Some(1));
     subject.take(1).await;

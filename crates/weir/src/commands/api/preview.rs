@@ -1,6 +1,7 @@
 //! `weir preview`: what other limits would do to the backlog of a destination.
 
 use weir_api_types::{Backlog, Binding, Forecast, OtherBinding, Preview};
+use weir_core::stall::Fault;
 
 use super::{Call, client::Fields, fields};
 use crate::{
