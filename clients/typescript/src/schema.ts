@@ -4,6 +4,22 @@
  */
 
 export interface paths {
+    "/": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["index"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/docs": {
         parameters: {
             query?: never;
@@ -116,6 +132,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/alerts/active": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_active_alerts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/deliveries": {
         parameters: {
             query?: never;
@@ -126,6 +158,22 @@ export interface paths {
         get: operations["list_deliveries"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/deliveries/discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["discard_deliveries"];
         delete?: never;
         options?: never;
         head?: never;
@@ -174,6 +222,22 @@ export interface paths {
         get?: never;
         put?: never;
         post: operations["cancel_delivery"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/deliveries/{id}/discard": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["discard_delivery"];
         delete?: never;
         options?: never;
         head?: never;
@@ -532,6 +596,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/overview/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["show_overview_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/replays": {
         parameters: {
             query?: never;
@@ -668,6 +748,37 @@ export interface components {
             tenant: string;
             type: string;
         };
+        /** @description Something that is wrong with a destination now. */
+        ActiveAlert: {
+            /** @description As the `data` of such an event, with the figures of now. */
+            data: Record<string, never>;
+            /** @example dst_01h2xcejqtf2nbrexx3vqjhp41 */
+            destination_id: string;
+            destination_name: string;
+            tenant: string;
+            /**
+             * @description The type of the event that says so.
+             * @example weir.breaker.opened
+             */
+            type: string;
+        };
+        /**
+         * @description The type of an alert about something that lasts.
+         * @example weir.breaker.opened
+         */
+        ActiveAlertType: string;
+        /** @description One page of what is wrong now. */
+        ActiveAlerts: {
+            /** Format: date-time */
+            as_of: string;
+            /** @description The number of destinations with alerts of each type, in all tenants of the filter. */
+            counts: {
+                [key: string]: number;
+            };
+            data: components["schemas"]["ActiveAlert"][];
+            /** @description The `cursor` of the next page; null on the last page. Rows may move between two pages. */
+            next_cursor: string | null;
+        };
         /** @description What somebody did. */
         Activity: {
             /** @example destination.edited */
@@ -713,6 +824,34 @@ export interface components {
         Actor: string;
         /** @enum {string} */
         ActorKind: "key" | "setting" | "anonymous" | "system";
+        /** @description A setting that would let a destination send faster, and what it would do. */
+        Advice: {
+            binding: components["schemas"]["Binding"] | null;
+            /**
+             * Format: double
+             * @description When the backlog drains then; null if never, or if it is not known.
+             */
+            drain_eta_s: number | null;
+            drains: boolean | null;
+            /**
+             * Format: double
+             * @description The rate with it; null if nothing bounds it any more.
+             * @example 10
+             */
+            effective_per_s: number | null;
+            /** @example second */
+            period: string | null;
+            /**
+             * @description `max_in_flight`, `min_interval_ms`, or `limit`: that of the rate limit of `period`.
+             * @example max_in_flight
+             */
+            setting: string;
+            /**
+             * Format: int32
+             * @example 14
+             */
+            value: number;
+        };
         /** @description The thresholds above which a destination raises alerts; `null` disables a threshold. */
         Alerts: {
             /**
@@ -738,10 +877,23 @@ export interface components {
              */
             oldest_age_s?: number | null;
         };
+        /**
+         * @description The name of a tenant, or `*`: operators, whose destinations get the alerts of all tenants.
+         * @example acme
+         */
+        AnyTenant: string;
         /** @description An API key, without its secret. */
         ApiKey: {
             /** Format: date-time */
             created_at: string;
+            /**
+             * @description Who created it, by the name at that time: of an API key, `WEIR_API_KEYS` for a key of the settings, or
+             *     `anonymous` without a key. Null: a version of Weir that did not record it.
+             * @example an admin
+             */
+            created_by: string | null;
+            /** @description The API key that created it; null for the others. */
+            created_by_key_id: string | null;
             /**
              * Format: date-time
              * @description Null: it is valid until it is deleted.
@@ -749,6 +901,11 @@ export interface components {
             expires_at: string | null;
             /** @example key_01h2xcejqtf2nbrexx3vqjhp41 */
             id: string;
+            /**
+             * Format: date-time
+             * @description When it was last used, recorded about once a minute. Null: never, as far as is recorded.
+             */
+            last_used_at: string | null;
             name: string;
             role: components["schemas"]["Role"];
             /** @description Null: all tenants. */
@@ -875,6 +1032,11 @@ export interface components {
              * @description How long its answer took; null if there was none within two seconds.
              */
             answered_in_ms: number | null;
+            /**
+             * Format: int64
+             * @description The space that is left on the disk of a file; null for a server, and for a queue.
+             */
+            free_bytes: number | null;
             is_reachable: boolean;
             /**
              * @description `sqlite`, `postgres`, `memory` or `redis`.
@@ -891,7 +1053,7 @@ export interface components {
             achieved_per_s: number;
             /**
              * Format: double
-             * @description The new deliveries of the last minute, per second.
+             * @description The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began.
              */
             arrivals_per_s: number;
             /**
@@ -1117,6 +1279,12 @@ export interface components {
              */
             secret: string;
         };
+        /**
+         * @description The state of a dead letter.
+         * @example dead
+         * @enum {string}
+         */
+        DeadLetterState: "failed" | "dead";
         /** @description One event owed to one destination. */
         Delivery: {
             /**
@@ -1129,6 +1297,14 @@ export interface components {
             destination_id: string;
             event_id: string;
             event_type: string;
+            /**
+             * Format: date-time
+             * @description When a waiting delivery is expected to be sent, at the limits and the speed of the receiver that are known now: never
+             *     in the past. Null if nobody can say: during a pause, behind a failing breaker, behind an earlier delivery of its
+             *     `ordering_key`, or with more than 10,000 deliveries ahead. A list measures at most 8 destinations, and deliveries of
+             *     others have none.
+             */
+            expected_at: string | null;
             /**
              * Format: date-time
              * @description The delivery becomes `expired` if it is not claimed by this instant.
@@ -1308,14 +1484,26 @@ export interface components {
          */
         DestinationId: string;
         /**
-         * @description A name for people, without control characters. Empty, or not of spaces only.
+         * @description A name for people, without control characters and characters that change the direction of text. Empty, or not of spaces only.
          * @example Acme production
          */
         DestinationName: string;
-        /** @description The row of one destination. */
+        /** @description The row of one destination, measured anew, and what explains it. */
         DestinationOverview: components["schemas"]["OverviewRow"] & {
+            advice: components["schemas"]["Advice"] | null;
+            /**
+             * Format: double
+             * @description How long the receiver takes to answer, on average over the last minute or two, or over five if it answered little.
+             *     While `max_in_flight` is reached without an answer yet, by the rate of the sends. Null if it is not known.
+             * @example 1250
+             */
+            answer_time_ms: number | null;
             /** Format: date-time */
             as_of: string;
+            /** @description How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed. */
+            failures: components["schemas"]["ErrorCount"][];
+            last_failure: components["schemas"]["LastFailure"] | null;
+            waits_for: components["schemas"]["WaitsFor"] | null;
         };
         /** @description A JSON merge patch: only the given fields change, and `null` restores the default. */
         DestinationPatch: {
@@ -1359,7 +1547,7 @@ export interface components {
              * @description Sent together with `ordered: true`.
              */
             skip_after_attempts?: number | null;
-            tenant?: components["schemas"]["Tenant"] | null;
+            tenant?: components["schemas"]["AnyTenant"] | null;
             /**
              * Format: int32
              * @description Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
@@ -1375,7 +1563,8 @@ export interface components {
             body?: components["schemas"]["BodyRequest"] | null;
             breaker?: components["schemas"]["BreakerRequest"] | null;
             /**
-             * @description Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`).
+             * @description Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
+             *     `*` only alerts, and by default all of them.
              * @default [
              *       "*"
              *     ]
@@ -1441,7 +1630,8 @@ export interface components {
             body?: components["schemas"]["BodyRequest"] | null;
             breaker?: components["schemas"]["BreakerRequest"] | null;
             /**
-             * @description Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`).
+             * @description Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
+             *     `*` only alerts, and by default all of them.
              * @default [
              *       "*"
              *     ]
@@ -1495,7 +1685,7 @@ export interface components {
              */
             skip_after_attempts?: number | null;
             /** @default default */
-            tenant?: components["schemas"]["Tenant"] | null;
+            tenant?: components["schemas"]["AnyTenant"] | null;
             /**
              * Format: int32
              * @description Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
@@ -1553,6 +1743,52 @@ export interface components {
          * @example https://example.com/hooks
          */
         DestinationUrl: string;
+        /** @description The result of a discard or of its dry run. */
+        DiscardAnswer: components["schemas"]["Discarded"] | components["schemas"]["DiscardCount"];
+        /** @description The number of dead letters that a discard would settle. */
+        DiscardCount: {
+            /** @description There may be more: at most a million dead letters are counted. */
+            capped: boolean;
+            /** Format: int64 */
+            total: number;
+        };
+        /** @description Why a delivery is discarded. */
+        DiscardReason: {
+            reason?: components["schemas"]["ReasonText"] | null;
+        };
+        /** @description The dead letters to discard; by default all of them. */
+        DiscardRequest: {
+            destination?: components["schemas"]["DestinationId"] | null;
+            error?: components["schemas"]["AttemptError"] | null;
+            event_type?: components["schemas"]["EventPattern"] | null;
+            from?: components["schemas"]["Time"] | null;
+            reason?: components["schemas"]["ReasonText"] | null;
+            /**
+             * @description `failed`, `dead` or both.
+             * @default [
+             *       "failed",
+             *       "dead"
+             *     ]
+             */
+            states?: components["schemas"]["DeadLetterState"][] | null;
+            tenant?: components["schemas"]["Tenant"] | null;
+            to?: components["schemas"]["Time"] | null;
+        };
+        /** @description The result of a discard. */
+        Discarded: {
+            /** Format: int64 */
+            discarded: number;
+        };
+        /** @description How often an error occurred. */
+        ErrorCount: {
+            /** Format: int64 */
+            count: number;
+            /**
+             * @description The status, or the error in one word: the value of the filter `error` of deliveries.
+             * @example 503
+             */
+            error: string;
+        };
         /** @description An event. */
         Event: {
             coalesce_key?: string;
@@ -1699,11 +1935,15 @@ export interface components {
         /** @description What happened at a destination in each bucket of a range. */
         History: {
             data: components["schemas"]["HistoryBucket"][];
+            /** @description The errors of the buckets are not counted, because the range has more than 200,000 sends. */
+            errors_left_out: boolean;
             /**
              * Format: date-time
              * @description The beginning of the first bucket.
              */
             from: string;
+            /** @description The answer times, by the minute or by the hour; parts in which nothing was sent have none. Kept for eight days. */
+            latencies: components["schemas"]["HistoryLatency"][];
             /** @description The limits at the beginning of the range, if there were any, and each change of them in the range. */
             limit_changes: components["schemas"]["LimitChange"][];
             /** @description The length of a bucket. */
@@ -1743,6 +1983,11 @@ export interface components {
              */
             delivered: number;
             /**
+             * @description How the attempts of the bucket failed, the most frequent error first. Empty if nothing failed, or if `errors_left_out`.
+             *     `connect` stands for every attempt that found no connection.
+             */
+            errors: components["schemas"]["ErrorCount"][];
+            /**
              * Format: int64
              * @description Attempts that did not succeed, including those of unknown outcome and those that could not connect.
              */
@@ -1754,6 +1999,26 @@ export interface components {
              * @description Sends that started.
              */
             sends: number;
+        };
+        /** @description How long the receiver took to answer in a part of a range. */
+        HistoryLatency: {
+            /**
+             * Format: date-time
+             * @description The beginning of the part.
+             */
+            at: string;
+            /**
+             * Format: double
+             * @description Milliseconds, within 10 %.
+             */
+            p50: number;
+            /** Format: double */
+            p95: number;
+            /**
+             * Format: int32
+             * @description The length of the part in seconds: a minute, or an hour in long ranges and for parts older than a day.
+             */
+            step_s: number;
         };
         /**
          * @description The length of a bucket.
@@ -1768,6 +2033,29 @@ export interface components {
         IdHeader: string;
         /** @description 1 to 255 printable ASCII characters. */
         IdempotencyKey: string;
+        /** @description The paths to begin with. */
+        Index: {
+            /**
+             * @description What the paths of the API begin with.
+             * @example /v1
+             */
+            api: string;
+            /**
+             * @description The documentation of the API, as a page.
+             * @example /docs
+             */
+            docs: string;
+            /** @example /healthz */
+            health: string;
+            /** @example Weir */
+            name: string;
+            /**
+             * @description The same as an OpenAPI document.
+             * @example /openapi.json
+             */
+            openapi: string;
+            version: string;
+        };
         /** @description The state of the installation. */
         InstallationStatus: {
             /** Format: date-time */
@@ -1797,6 +2085,31 @@ export interface components {
              *     tenants does not exist.
              */
             tenants?: components["schemas"]["Tenant"][] | null;
+        };
+        /** @description A failed attempt, in short. */
+        LastFailure: {
+            /**
+             * @description The first 200 characters of the answer.
+             * @example upstream connect error
+             */
+            answer: string | null;
+            /**
+             * Format: date-time
+             * @description When it was sent, or when its result was recorded if nothing was sent.
+             */
+            at: string;
+            /** @example dlv_01h2xcejqtf2nbrexx3vqjhp41 */
+            delivery_id: string;
+            error: string | null;
+            /** @example timeout */
+            error_kind: string | null;
+            /**
+             * Format: int32
+             * @description The number of the attempt within its delivery.
+             */
+            number: number;
+            /** Format: int32 */
+            status_code: number | null;
         };
         /**
          * @description The time from an event's creation, or its `deliver_at`, to the end of the response, in milliseconds with three
@@ -1848,9 +2161,9 @@ export interface components {
             min_interval_ms: number | null;
             rate_limits: components["schemas"]["RateLimit"][];
         };
-        /** @description A number of deliveries. */
+        /** @description A number of deliveries, counted up to a bound. */
         ListCount: {
-            /** @description There may be more than `value`: only 10,000 deliveries were examined. */
+            /** @description There may be more than `value`, because no more deliveries were examined. */
             capped: boolean;
             /**
              * Format: int64
@@ -1977,16 +2290,70 @@ export interface components {
             /** Format: date-time */
             as_of: string;
             data: components["schemas"]["OverviewRow"][];
+            /**
+             * Format: int64
+             * @description How many destinations the filters keep, and how many of them are before this page.
+             */
+            matches: number;
             /** @description The `cursor` of the next page; null on the last page. Rows may move between two pages. */
             next_cursor: string | null;
+            /** @description The `cursor` of the page before; null on the first page. */
+            previous_cursor: string | null;
+            /** Format: int64 */
+            skipped: number;
             totals: components["schemas"]["OverviewTotals"];
         };
+        /** @description What happened at all destinations of the tenant, or at all that the key sees. */
+        OverviewHistory: {
+            /** Format: date-time */
+            as_of: string;
+            data: components["schemas"]["OverviewMinute"][];
+        };
         /**
-         * @description The order of the rows: `trouble` begins with what needs a person.
+         * @description Ids of destinations, separated by commas: 1 to 200.
+         * @example dst_01h2xcejqtf2nbrexx3vqjhp41
+         */
+        OverviewIds: string;
+        /** @description One minute of all destinations. */
+        OverviewMinute: {
+            /**
+             * Format: int64
+             * @description New deliveries.
+             */
+            arrivals: number;
+            /**
+             * Format: date-time
+             * @description Its beginning.
+             */
+            at: string;
+            /**
+             * Format: int64
+             * @description Deliveries that wait at its end.
+             */
+            backlog: number;
+            /**
+             * Format: int64
+             * @description Attempts that succeeded.
+             */
+            delivered: number;
+            /**
+             * Format: int64
+             * @description Attempts that did not succeed.
+             */
+            failed: number;
+            /**
+             * Format: int64
+             * @description Sends that started.
+             */
+            sends: number;
+        };
+        /**
+         * @description The order of the rows: `trouble` begins with what needs a person, `name` with A, and the others with the largest
+         *     figure. `drain_eta` begins with what never drains.
          * @example trouble
          * @enum {string}
          */
-        OverviewOrder: "trouble" | "name" | "backlog" | "oldest_age";
+        OverviewOrder: "trouble" | "name" | "backlog" | "oldest_age" | "utilisation" | "arrivals" | "sends" | "drain_eta";
         /** @description A destination of the overview. */
         OverviewRow: {
             /**
@@ -1996,7 +2363,7 @@ export interface components {
             achieved_per_s: number;
             /**
              * Format: double
-             * @description The new deliveries of the last minute, per second.
+             * @description The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began.
              */
             arrivals_per_s: number;
             /**
@@ -2026,8 +2393,9 @@ export interface components {
             drains: boolean | null;
             /**
              * Format: double
-             * @description The rate that is allowed now, as in a preview: the slots of the strictest limit. 0 while the destination is paused
-             *     or held or its breaker is not closed, and a growing share after the breaker has closed; null if unlimited.
+             * @description The rate that is possible now, as in a preview: the slots of the strictest limit, or what the receiver answers while
+             *     `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
+             *     share after the breaker has closed; null if unlimited.
              */
             effective_per_s: number | null;
             /**
@@ -2040,11 +2408,14 @@ export interface components {
             /**
              * @description Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
              *     the limit, it is held, deliveries wait for
-             *     earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Null: nothing waits, or only for
-             *     its retry.
+             *     earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Or Weir itself does not send, or not
+             *     as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
+             *     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
+             *     only for its retry.
              * @example limit
              */
             reason: string | null;
+            recent: components["schemas"]["RecentMinutes"] | null;
             refused_within_limit: components["schemas"]["RefusedWithinLimit"] | null;
             /** Format: int64 */
             retrying: number;
@@ -2073,7 +2444,19 @@ export interface components {
             /** Format: int64 */
             backlog: number;
             /** Format: int64 */
+            breaker: number;
+            /** Format: int64 */
             destinations: number;
+            /** Format: int64 */
+            held: number;
+            /** Format: int64 */
+            never_drains: number;
+            /**
+             * Format: int64
+             * @description How many are paused, are held, have a breaker that is not closed, and have a backlog that more arrives for than
+             *     may be sent: as `state` filters them.
+             */
+            paused: number;
             /**
              * Format: int64
              * @description Dead and failed deliveries that were not sent again.
@@ -2088,6 +2471,12 @@ export interface components {
         Period: "second" | "minute" | "hour" | "day";
         /** @description How a destination would send its backlog with the proposed settings, and with the current ones. */
         Preview: components["schemas"]["Forecast"] & {
+            /**
+             * @description Why Weir itself does not send, or not as fast as it may; null if it does. The backlog then drains by the recent
+             *     rate, if that is lower than what the settings allow.
+             * @example null
+             */
+            fault: string | null;
             now: components["schemas"]["Forecast"];
         };
         /** @description The settings to preview. An absent one keeps its current value. */
@@ -2122,6 +2511,8 @@ export interface components {
         };
         /** @description A process. A process of an older version says nothing of itself. */
         Process: {
+            /** @description The name of its machine; in a container that of the container, in Kubernetes that of the pod. */
+            host: string | null;
             /** Format: int32 */
             id: number;
             /** @description `serve`, `api`, `scheduler` or `worker`. */
@@ -2224,8 +2615,27 @@ export interface components {
             /** @description Absent if there is nothing to say. */
             warnings?: string[];
         };
+        /**
+         * @description Why something is done, in words: 1 to 500 characters, as a name.
+         * @example sent by hand on 21 November
+         */
+        ReasonText: string;
         ReceivedHeaders: {
             [key: string]: string;
+        };
+        /** @description What happened at a destination in each of the last 30 minutes, the last of which has not ended. */
+        RecentMinutes: {
+            /** @description New deliveries. */
+            arrivals: number[];
+            /** @description Attempts that did not succeed. */
+            failed: number[];
+            /**
+             * Format: date-time
+             * @description The beginning of the first minute.
+             */
+            from: string;
+            /** @description Sends that started. */
+            sends: number[];
         };
         /** @enum {string} */
         RefusalCause: "jitter" | "spacing" | "lower_limit";
@@ -2579,13 +2989,19 @@ export interface components {
             as_of: string;
             destinations: components["schemas"]["OverviewRow"][];
             totals: components["schemas"]["OverviewTotals"];
+            /**
+             * @description Another text after a change of any figure, also of a destination that the snapshot does not show. The ages and the
+             *     ends of holds alone do not change it.
+             * @example 5f1d8a0c77e2b3a4
+             */
+            version: string;
         };
         /**
-         * @description `active`: nothing stops it; `waiting`: it has a backlog.
+         * @description `active`: nothing stops it; `waiting`: it has a backlog; `never_drains`: more arrives than may be sent.
          * @example waiting
          * @enum {string}
          */
-        Standing: "active" | "waiting" | "paused" | "held" | "breaker";
+        Standing: "active" | "waiting" | "never_drains" | "paused" | "held" | "breaker";
         /** @description A status in one word. */
         Status: {
             /** @example ok */
@@ -2647,6 +3063,14 @@ export interface components {
              * @description How long ago that was; negative in the future.
              */
             age_s: number | null;
+            /**
+             * @description What was found to be the cause: `newline`, `re_serialized`, `body_changed`, `timestamp`, `previous_secret`,
+             *     `present_secret`, `other_style` or `other_destination`; null if none was found. A valid request may have the cause
+             *     `previous_secret`.
+             */
+            cause: string | null;
+            /** @description The cause in words. */
+            hint: string | null;
             /** @description Why the signature is not valid; null if it is. */
             reason: string | null;
             /**
@@ -2677,19 +3101,28 @@ export interface components {
          * @enum {string}
          */
         WaitingState: "pending" | "retrying";
-        /** @description Why nothing is sent to a destination. */
+        /** @description Why a delivery, or everything of a destination, is not sent yet. */
         WaitsFor: {
+            ahead: components["schemas"]["ListCount"] | null;
+            /**
+             * @description Who paused the destination; null if it is not known.
+             * @example olga
+             */
+            by: string | null;
             /** @description The reason in words, such as ``the destination answered 429 with retry-after: 120``. */
             detail: string | null;
             /**
              * @description `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait; a release ends it.
-             *     `breaker`: the destination fails, and one probe is sent at a time.
+             *     `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
+             *     `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
+             *     deliveries `ahead` of it, at the rate that the limits and the receiver allow.
              * @example hold
              */
             reason: string;
             /**
              * Format: date-time
-             * @description Null for a pause.
+             * @description When that ends; for `breaker` the next probe. Null for `pause` and `order`, while a probe is out, and for `turn` if
+             *     no rate is known. With a capped `ahead`, the earliest instant.
              */
             until: string | null;
         };
@@ -2709,6 +3142,16 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    index: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
     docs: {
         parameters: {
             query?: never;
@@ -2802,6 +3245,25 @@ export interface operations {
         requestBody?: never;
         responses: never;
     };
+    list_active_alerts: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant */
+                tenant?: components["schemas"]["AnyTenant"];
+                /** @description Only alerts of this type */
+                type?: components["schemas"]["ActiveAlertType"];
+                /** @description The maximum number of rows of the page. */
+                limit?: number;
+                /** @description The `next_cursor` of the previous page of the same list. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
     list_deliveries: {
         parameters: {
             query?: {
@@ -2835,6 +3297,19 @@ export interface operations {
                 cursor?: string;
                 /** @description Adds the number of deliveries that match */
                 count?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    discard_deliveries: {
+        parameters: {
+            query?: {
+                /** @description Only count the deliveries that the request would affect. */
+                dry_run?: boolean;
             };
             header?: never;
             path?: never;
@@ -2894,6 +3369,19 @@ export interface operations {
         requestBody?: never;
         responses: never;
     };
+    discard_delivery: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `dlv_…` */
+                id: components["schemas"]["DeliveryId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
     retry_delivery: {
         parameters: {
             query?: never;
@@ -2910,8 +3398,8 @@ export interface operations {
     list_destinations: {
         parameters: {
             query?: {
-                /** @description Only this tenant */
-                tenant?: components["schemas"]["Tenant"];
+                /** @description Only this tenant; `*`: those of operators */
+                tenant?: components["schemas"]["AnyTenant"];
                 /** @description Only destinations with exactly this name */
                 name?: components["schemas"]["ListSearchText"];
                 /** @description Only destinations with exactly this URL */
@@ -2957,7 +3445,7 @@ export interface operations {
             header?: never;
             path: {
                 /** @description The tenant of the destination */
-                tenant: components["schemas"]["Tenant"];
+                tenant: components["schemas"]["AnyTenant"];
                 /** @description The name of the destination */
                 name: string;
             };
@@ -3059,7 +3547,10 @@ export interface operations {
                 from?: components["schemas"]["Time"];
                 /** @description Before this instant (RFC 3339). The range is empty if `to` is not after `from`. */
                 to?: components["schemas"]["Time"];
-                /** @description The length of a bucket: `10s` for the last day, `1m` for the last 14 days, `1h` for the last year. */
+                /**
+                 * @description The least length of a bucket. Buckets of `10s` are kept for a day, of `1m` for 14 days, and of `1h` for a year.
+                 *     A range that is too long or too old for them has longer buckets, as the `step` of the answer says.
+                 */
                 step?: components["schemas"]["HistoryStep"];
             };
             header?: never;
@@ -3183,12 +3674,9 @@ export interface operations {
             query?: {
                 /** @description Only events of this type: exact (`video.created`), a prefix (`video.*`) or `*` */
                 type?: components["schemas"]["EventPattern"];
-                /** @description Only this tenant */
-                tenant?: components["schemas"]["Tenant"];
-                /**
-                 * @description Only the event with this key. A key belongs to a tenant: to the named one, to those of the API key, or to
-                 *     `default`
-                 */
+                /** @description Only this tenant; `*`: the alerts to operators */
+                tenant?: components["schemas"]["AnyTenant"];
+                /** @description Only the events with this key: at most one of each tenant */
                 idempotency_key?: components["schemas"]["IdempotencyKey"];
                 /** @description `data`: include the data of each event */
                 include?: string;
@@ -3316,17 +3804,36 @@ export interface operations {
     show_overview: {
         parameters: {
             query?: {
-                /** @description Only this tenant. */
-                tenant?: components["schemas"]["Tenant"];
+                /** @description Only this tenant; `*`: the destinations of operators. */
+                tenant?: components["schemas"]["AnyTenant"];
                 /** @description Only destinations in this state. */
                 state?: components["schemas"]["Standing"];
                 /** @description Only destinations whose name or URL contains this text, in any case. */
                 q?: components["schemas"]["OverviewSearch"];
+                /** @description Only these destinations, in this order, without those that are gone: to read the rows of a page again. */
+                ids?: components["schemas"]["OverviewIds"];
                 sort?: components["schemas"]["OverviewOrder"];
+                /** @description Show what happened at each destination in the last half hour, by minute. */
+                recent?: boolean;
+                /** @description The order turned round: the smallest first. */
+                reverse?: boolean;
                 /** @description The maximum number of rows of the page. */
                 limit?: number;
                 /** @description The `next_cursor` of the previous page of the same list. */
                 cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    show_overview_history: {
+        parameters: {
+            query?: {
+                /** @description Only this tenant. */
+                tenant?: components["schemas"]["AnyTenant"];
             };
             header?: never;
             path?: never;

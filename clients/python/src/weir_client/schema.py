@@ -27,6 +27,38 @@ class AcceptedEvent(TypedDict):
     type: str
 
 
+class ActiveAlert(TypedDict):
+    """
+    Something that is wrong with a destination now.
+    """
+
+    data: dict[str, Any]
+    """As the `data` of such an event, with the figures of now."""
+
+    destination_id: str
+    destination_name: str
+    tenant: str
+    type: str
+    """The type of the event that says so."""
+
+
+ActiveAlertType: TypeAlias = str
+
+
+class ActiveAlerts(TypedDict):
+    """
+    One page of what is wrong now.
+    """
+
+    as_of: str
+    counts: dict[str, int]
+    """The number of destinations with alerts of each type, in all tenants of the filter."""
+
+    data: list[ActiveAlert]
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page. Rows may move between two pages."""
+
+
 class ActivitySubject(TypedDict):
     """
     What an activity is about.
@@ -70,6 +102,9 @@ class Alerts(TypedDict):
     """The age of the oldest waiting delivery."""
 
 
+AnyTenant: TypeAlias = str
+
+
 ApiKeyId: TypeAlias = str
 
 
@@ -90,6 +125,9 @@ class Backend(TypedDict):
     answered_in_ms: float | None
     """How long its answer took; null if there was none within two seconds."""
 
+    free_bytes: int | None
+    """The space that is left on the disk of a file; null for a server, and for a queue."""
+
     is_reachable: bool
     kind: str
     """`sqlite`, `postgres`, `memory` or `redis`."""
@@ -104,7 +142,7 @@ class Backlog(TypedDict):
     """The sends of the last ten seconds, per second."""
 
     arrivals_per_s: float
-    """The new deliveries of the last minute, per second."""
+    """The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began."""
 
     configured_per_s: float | None
     """The rate that the limits, their margins and the minimum interval allow; null if unlimited."""
@@ -198,6 +236,9 @@ class Count(TypedDict):
     total: int
 
 
+DeadLetterState: TypeAlias = Literal['failed', 'dead']
+
+
 DeliveryId: TypeAlias = str
 
 
@@ -221,6 +262,35 @@ DestinationUrl: TypeAlias = str
 An absolute URL with `https`, or with `http` if the server allows it. Without user name and fragment, and not a
 private address. The pattern describes `https` and host names; a public IP address is accepted too.
 """
+
+
+class DiscardCount(TypedDict):
+    """
+    The number of dead letters that a discard would settle.
+    """
+
+    capped: bool
+    """There may be more: at most a million dead letters are counted."""
+
+    total: int
+
+
+class Discarded(TypedDict):
+    """
+    The result of a discard.
+    """
+
+    discarded: int
+
+
+class ErrorCount(TypedDict):
+    """
+    How often an error occurred.
+    """
+
+    count: int
+    error: str
+    """The status, or the error in one word: the value of the filter `error` of deliveries."""
 
 
 class Event(TypedDict):
@@ -295,6 +365,22 @@ class HealthLatency(TypedDict):
 HealthWindow: TypeAlias = Literal['1h', '24h', '7d']
 
 
+class HistoryLatency(TypedDict):
+    """
+    How long the receiver took to answer in a part of a range.
+    """
+
+    at: str
+    """The beginning of the part."""
+
+    p50: float
+    """Milliseconds, within 10 %."""
+
+    p95: float
+    step_s: int
+    """The length of the part in seconds: a minute, or an hour in long ranges and for parts older than a day."""
+
+
 HistoryStep: TypeAlias = Literal['10s', '1m', '1h']
 
 
@@ -304,11 +390,50 @@ IdHeader: TypeAlias = str
 IdempotencyKey: TypeAlias = str
 
 
+class Index(TypedDict):
+    """
+    The paths to begin with.
+    """
+
+    api: str
+    """What the paths of the API begin with."""
+
+    docs: str
+    """The documentation of the API, as a page."""
+
+    health: str
+    name: str
+    openapi: str
+    """The same as an OpenAPI document."""
+
+    version: str
+
+
 KeyName: TypeAlias = str
 """
 1 to 100 characters without control characters. Names that people could take for Weir itself (`weir`), for a key
 of the settings (`WEIR_API_KEYS`), for a request without a key (`anonymous`) or for an id (`key_…`) are refused.
 """
+
+
+class LastFailure(TypedDict):
+    """
+    A failed attempt, in short.
+    """
+
+    answer: str | None
+    """The first 200 characters of the answer."""
+
+    at: str
+    """When it was sent, or when its result was recorded if nothing was sent."""
+
+    delivery_id: str
+    error: str | None
+    error_kind: str | None
+    number: int
+    """The number of the attempt within its delivery."""
+
+    status_code: int | None
 
 
 class Latency(TypedDict):
@@ -325,11 +450,11 @@ class Latency(TypedDict):
 
 class ListCount(TypedDict):
     """
-    A number of deliveries.
+    A number of deliveries, counted up to a bound.
     """
 
     capped: bool
-    """There may be more than `value`: only 10,000 deliveries were examined."""
+    """There may be more than `value`, because no more deliveries were examined."""
 
     value: int
     """At most 10,000."""
@@ -374,7 +499,38 @@ NewEventType: TypeAlias = str
 OtherBinding: TypeAlias = Literal['max_in_flight', 'min_interval']
 
 
-OverviewOrder: TypeAlias = Literal['trouble', 'name', 'backlog', 'oldest_age']
+OverviewIds: TypeAlias = str
+
+
+class OverviewMinute(TypedDict):
+    """
+    One minute of all destinations.
+    """
+
+    arrivals: int
+    """New deliveries."""
+
+    at: str
+    """Its beginning."""
+
+    backlog: int
+    """Deliveries that wait at its end."""
+
+    delivered: int
+    """Attempts that succeeded."""
+
+    failed: int
+    """Attempts that did not succeed."""
+
+    sends: int
+    """Sends that started."""
+
+
+OverviewOrder: TypeAlias = Literal['trouble', 'name', 'backlog', 'oldest_age', 'utilisation', 'arrivals', 'sends', 'drain_eta']
+"""
+The order of the rows: `trouble` begins with what needs a person, `name` with A, and the others with the largest
+figure. `drain_eta` begins with what never drains.
+"""
 
 
 OverviewSearch: TypeAlias = str
@@ -388,7 +544,16 @@ class OverviewTotals(TypedDict):
     achieved_per_s: float
     arrivals_per_s: float
     backlog: int
+    breaker: int
     destinations: int
+    held: int
+    never_drains: int
+    paused: int
+    """
+    How many are paused, are held, have a breaker that is not closed, and have a backlog that more arrives for than
+    may be sent: as `state` filters them.
+    """
+
     undelivered: int
     """Dead and failed deliveries that were not sent again."""
 
@@ -421,6 +586,9 @@ class Process(TypedDict):
     """
     A process. A process of an older version says nothing of itself.
     """
+
+    host: str | None
+    """The name of its machine; in a container that of the container, in Kubernetes that of the pod."""
 
     id: int
     role: str | None
@@ -502,7 +670,21 @@ class Readiness(TypedDict):
     """Absent if there is nothing to say."""
 
 
+ReasonText: TypeAlias = str
+
+
 ReceivedHeaders: TypeAlias = dict[str, str]
+
+
+RecentMinutes = TypedDict(
+    'RecentMinutes',
+    {
+        'arrivals': list[int],
+        'failed': list[int],
+        'from': str,
+        'sends': list[int],
+    },
+)
 
 
 RefusalCause: TypeAlias = Literal['jitter', 'spacing', 'lower_limit']
@@ -670,7 +852,7 @@ pattern describes the commonest of them.
 """
 
 
-Standing: TypeAlias = Literal['active', 'waiting', 'paused', 'held', 'breaker']
+Standing: TypeAlias = Literal['active', 'waiting', 'never_drains', 'paused', 'held', 'breaker']
 
 
 class Status(TypedDict):
@@ -732,6 +914,16 @@ class Verified(TypedDict):
     age_s: int | None
     """How long ago that was; negative in the future."""
 
+    cause: str | None
+    """
+    What was found to be the cause: `newline`, `re_serialized`, `body_changed`, `timestamp`, `previous_secret`,
+    `present_secret`, `other_style` or `other_destination`; null if none was found. A valid request may have the cause
+    `previous_secret`.
+    """
+
+    hint: str | None
+    """The cause in words."""
+
     reason: str | None
     """Why the signature is not valid; null if it is."""
 
@@ -746,8 +938,12 @@ WaitingState: TypeAlias = Literal['pending', 'retrying']
 
 class WaitsFor(TypedDict):
     """
-    Why nothing is sent to a destination.
+    Why a delivery, or everything of a destination, is not sent yet.
     """
+
+    ahead: ListCount | None
+    by: str | None
+    """Who paused the destination; null if it is not known."""
 
     detail: str | None
     """The reason in words, such as ``the destination answered 429 with retry-after: 120``."""
@@ -755,11 +951,16 @@ class WaitsFor(TypedDict):
     reason: str
     """
     `pause`: until somebody resumes the destination. `hold`: the receiver asked Weir to wait; a release ends it.
-    `breaker`: the destination fails, and one probe is sent at a time.
+    `breaker`: the destination fails, and one probe is sent at a time. `order`: an earlier delivery of its
+    `ordering_key` has not ended. `due`: its own time, which is a retry or the `deliver_at` of its event. `turn`: the
+    deliveries `ahead` of it, at the rate that the limits and the receiver allow.
     """
 
     until: str | None
-    """Null for a pause."""
+    """
+    When that ends; for `breaker` the next probe. Null for `pause` and `order`, while a probe is out, and for `turn` if
+    no rate is known. With a capped `ahead`, the earliest instant.
+    """
 
 
 class Window(TypedDict):
@@ -811,10 +1012,22 @@ class ApiKey(TypedDict):
     """
 
     created_at: str
+    created_by: str | None
+    """
+    Who created it, by the name at that time: of an API key, `WEIR_API_KEYS` for a key of the settings, or
+    `anonymous` without a key. Null: a version of Weir that did not record it.
+    """
+
+    created_by_key_id: str | None
+    """The API key that created it; null for the others."""
+
     expires_at: str | None
     """Null: it is valid until it is deleted."""
 
     id: str
+    last_used_at: str | None
+    """When it was last used, recorded about once a minute. Null: never, as far as is recorded."""
+
     name: str
     role: Role
     tenants: list[str] | None
@@ -980,6 +1193,14 @@ class Delivery(TypedDict):
     destination_id: str
     event_id: str
     event_type: str
+    expected_at: str | None
+    """
+    When a waiting delivery is expected to be sent, at the limits and the speed of the receiver that are known now: never
+    in the past. Null if nobody can say: during a pause, behind a failing breaker, behind an earlier delivery of its
+    `ordering_key`, or with more than 10,000 deliveries ahead. A list measures at most 8 destinations, and deliveries of
+    others have none.
+    """
+
     expires_at: str | None
     """The delivery becomes `expired` if it is not claimed by this instant."""
 
@@ -1085,6 +1306,32 @@ class DestinationHealth(TypedDict):
     """The share of attempts that succeeded; null without attempts."""
 
     window: HealthWindow
+
+
+DiscardAnswer: TypeAlias = Discarded | DiscardCount
+
+
+class DiscardReason(TypedDict):
+    """
+    Why a delivery is discarded.
+    """
+
+    reason: NotRequired[ReasonText | None]
+
+
+DiscardRequest = TypedDict(
+    'DiscardRequest',
+    {
+        'destination': NotRequired[DestinationId | None],
+        'error': NotRequired[AttemptError | None],
+        'event_type': NotRequired[EventPattern | None],
+        'from': NotRequired[Time | None],
+        'reason': NotRequired[ReasonText | None],
+        'states': NotRequired[list[DeadLetterState] | None],
+        'tenant': NotRequired[Tenant | None],
+        'to': NotRequired[Time | None],
+    },
+)
 
 
 class EventDetail(Event):
@@ -1250,6 +1497,15 @@ class Me(TypedDict):
 
     version: str
     """The version of Weir."""
+
+
+class OverviewHistory(TypedDict):
+    """
+    What happened at all destinations of the tenant, or at all that the key sees.
+    """
+
+    as_of: str
+    data: list[OverviewMinute]
 
 
 class PreviewRequest(TypedDict):
@@ -1527,7 +1783,7 @@ class DestinationPatch(TypedDict):
     skip_after_attempts: NotRequired[int | None]
     """Sent together with `ordered: true`."""
 
-    tenant: NotRequired[Tenant | None]
+    tenant: NotRequired[AnyTenant | None]
     timeout_ms: NotRequired[int | None]
     """
     Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
@@ -1547,7 +1803,10 @@ class DestinationReplacement(TypedDict):
     body: NotRequired[BodyRequest | None]
     breaker: NotRequired[BreakerRequest | None]
     event_types: NotRequired[list[EventPattern] | None]
-    """Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`)."""
+    """
+    Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
+    `*` only alerts, and by default all of them.
+    """
 
     headers: NotRequired[Headers | None]
     max_in_flight: NotRequired[int | None]
@@ -1605,7 +1864,10 @@ class DestinationRequest(TypedDict):
     body: NotRequired[BodyRequest | None]
     breaker: NotRequired[BreakerRequest | None]
     event_types: NotRequired[list[EventPattern] | None]
-    """Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`)."""
+    """
+    Exact (`video.created`), a prefix (`video.*`) or `*`. `*` does not include alerts (`weir.*`). With the tenant
+    `*` only alerts, and by default all of them.
+    """
 
     headers: NotRequired[Headers | None]
     max_in_flight: NotRequired[int | None]
@@ -1646,7 +1908,7 @@ class DestinationRequest(TypedDict):
     key. It is then retried outside the order. `null`: it blocks them until it has ended.
     """
 
-    tenant: NotRequired[Tenant | None]
+    tenant: NotRequired[AnyTenant | None]
     timeout_ms: NotRequired[int | None]
     """
     Time limit of one attempt: to connect (name, TCP and TLS), and for the request with the body of its response. The
@@ -1747,6 +2009,12 @@ class HistoryBucket(TypedDict):
     delivered: int
     """Attempts that succeeded."""
 
+    errors: list[ErrorCount]
+    """
+    How the attempts of the bucket failed, the most frequent error first. Empty if nothing failed, or if `errors_left_out`.
+    `connect` stands for every attempt that found no connection.
+    """
+
     failed: int
     """Attempts that did not succeed, including those of unknown outcome and those that could not connect."""
 
@@ -1776,7 +2044,7 @@ class OverviewRow(TypedDict):
     """The sends of the last 10 to 20 seconds, per second."""
 
     arrivals_per_s: float
-    """The new deliveries of the last minute, per second."""
+    """The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began."""
 
     backlog: int
     """Pending and retrying deliveries."""
@@ -1801,8 +2069,9 @@ class OverviewRow(TypedDict):
 
     effective_per_s: float | None
     """
-    The rate that is allowed now, as in a preview: the slots of the strictest limit. 0 while the destination is paused
-    or held or its breaker is not closed, and a growing share after the breaker has closed; null if unlimited.
+    The rate that is possible now, as in a preview: the slots of the strictest limit, or what the receiver answers while
+    `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
+    share after the breaker has closed; null if unlimited.
     """
 
     oldest_age_s: float | None
@@ -1813,10 +2082,13 @@ class OverviewRow(TypedDict):
     """
     Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     the limit, it is held, deliveries wait for
-    earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Null: nothing waits, or only for
-    its retry.
+    earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Or Weir itself does not send, or not
+    as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
+    no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
+    only for its retry.
     """
 
+    recent: RecentMinutes | None
     refused_within_limit: RefusedWithinLimit | None
     retrying: int
     undelivered: int
@@ -1831,6 +2103,12 @@ class Preview(Forecast):
     How a destination would send its backlog with the proposed settings, and with the current ones.
     """
 
+    fault: str | None
+    """
+    Why Weir itself does not send, or not as fast as it may; null if it does. The backlog then drains by the recent
+    rate, if that is lower than what the settings allow.
+    """
+
     now: Forecast
 
 
@@ -1842,6 +2120,31 @@ class Snapshot(TypedDict):
     as_of: str
     destinations: list[OverviewRow]
     totals: OverviewTotals
+    version: str
+    """
+    Another text after a change of any figure, also of a destination that the snapshot does not show. The ages and the
+    ends of holds alone do not change it.
+    """
+
+
+class Advice(TypedDict):
+    """
+    A setting that would let a destination send faster, and what it would do.
+    """
+
+    binding: Binding | None
+    drain_eta_s: float | None
+    """When the backlog drains then; null if never, or if it is not known."""
+
+    drains: bool | None
+    effective_per_s: float | None
+    """The rate with it; null if nothing bounds it any more."""
+
+    period: str | None
+    setting: str
+    """`max_in_flight`, `min_interval_ms`, or `limit`: that of the rate limit of `period`."""
+
+    value: int
 
 
 class Destination(DestinationSettings):
@@ -1883,17 +2186,31 @@ class Destination(DestinationSettings):
 
 class DestinationOverview(OverviewRow):
     """
-    The row of one destination.
+    The row of one destination, measured anew, and what explains it.
+    """
+
+    advice: Advice | None
+    answer_time_ms: float | None
+    """
+    How long the receiver takes to answer, on average over the last minute or two, or over five if it answered little.
+    While `max_in_flight` is reached without an answer yet, by the rate of the sends. Null if it is not known.
     """
 
     as_of: str
+    failures: list[ErrorCount]
+    """How its last failed deliveries failed, the most frequent error first; empty while the breaker is closed."""
+
+    last_failure: LastFailure | None
+    waits_for: WaitsFor | None
 
 
 History = TypedDict(
     'History',
     {
         'data': list[HistoryBucket],
+        'errors_left_out': bool,
         'from': str,
+        'latencies': list[HistoryLatency],
         'limit_changes': list[LimitChange],
         'step': HistoryStep,
         'to': str,
@@ -1919,9 +2236,16 @@ class Overview(TypedDict):
 
     as_of: str
     data: list[OverviewRow]
+    matches: int
+    """How many destinations the filters keep, and how many of them are before this page."""
+
     next_cursor: str | None
     """The `cursor` of the next page; null on the last page. Rows may move between two pages."""
 
+    previous_cursor: str | None
+    """The `cursor` of the page before; null on the first page."""
+
+    skipped: int
     totals: OverviewTotals
 
 
