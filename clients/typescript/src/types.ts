@@ -50,11 +50,13 @@ export type Preview = Schemas["Preview"];
 export type PreviewRequest = Schemas["PreviewRequest"];
 export type Estimate = Schemas["Forecast"];
 export type PurgeFilter = Schemas["PurgeRequest"];
+export type DiscardFilter = Schemas["DiscardRequest"];
 export type SecretRotation = Schemas["RotateSecretRequest"];
 
 /** `data` is any JSON; integers beyond 2^53 are `bigint`. The client makes an `idempotency_key` if there is none. */
 export type NewEvent = Schemas["EventRequest"];
 export type AcceptedEvent = Schemas["AcceptedEvent"];
+export type ActiveAlert = Schemas["ActiveAlert"];
 /** `data` is any JSON; integers beyond 2^53 are `bigint`. */
 export type Event = Schemas["Event"];
 export type EventDetail = Schemas["EventDetail"];
@@ -104,6 +106,7 @@ export type Audit = Schemas["Audit"];
 export type Binding = Schemas["BindingLimit"];
 export type OverviewDestination = Schemas["BriefDestination"];
 export type OverviewRow = Schemas["OverviewRow"];
+export type OverviewHistory = Schemas["OverviewHistory"];
 export type OverviewFilter = Filter<"show_overview">;
 export type RefusedWithinLimit = Schemas["RefusedWithinLimit"];
 

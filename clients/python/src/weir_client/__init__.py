@@ -18,6 +18,7 @@ from .errors import (
 )
 from .types import (
     AcceptedEvent,
+    ActiveAlert,
     Activity,
     ActivitySubject,
     Alerts,
@@ -42,6 +43,7 @@ from .types import (
     DestinationHealth,
     DestinationHistory,
     DestinationReplacement,
+    DiscardFilter,
     Estimate,
     Event,
     EventDetail,
@@ -58,6 +60,7 @@ from .types import (
     NewEvent,
     NewKey,
     OverviewDestination,
+    OverviewHistory,
     OverviewRow,
     Percentiles,
     Period,
@@ -89,6 +92,7 @@ from .webhooks import InvalidWebhook, verify_webhook
 __all__ = [
     "AcceptedEvent",
     "AcceptedEvents",
+    "ActiveAlert",
     "Activity",
     "ActivitySubject",
     "Alerts",
@@ -120,6 +124,7 @@ __all__ = [
     "DestinationHealth",
     "DestinationHistory",
     "DestinationReplacement",
+    "DiscardFilter",
     "Estimate",
     "Event",
     "EventDetail",
@@ -141,6 +146,7 @@ __all__ = [
     "NewKey",
     "NotFound",
     "OverviewDestination",
+    "OverviewHistory",
     "OverviewRow",
     "Pages",
     "Percentiles",

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 from .async_transport import AsyncTransport
 from .types import (
     AcceptedEvent,
+    ActiveAlert,
     Activity,
     Alerts,
     ApiKey,
@@ -24,6 +25,7 @@ from .types import (
     DestinationHealth,
     DestinationHistory,
     DestinationReplacement,
+    DiscardFilter,
     Event,
     EventDetail,
     ListCount,
@@ -31,6 +33,7 @@ from .types import (
     NewDestination,
     NewEvent,
     NewKey,
+    OverviewHistory,
     OverviewRow,
     Preview,
     PurgeFilter,
@@ -117,13 +120,34 @@ class AsyncWeir(_Resource):
         self,
         *,
         tenant: str | None = None,
-        state: Literal["active", "waiting", "paused", "held", "breaker"] | None = None,
+        state: Literal["active", "waiting", "never_drains", "paused", "held", "breaker"] | None = None,
         q: str | None = None,
-        sort: Literal["trouble", "name", "backlog", "oldest_age"] | None = None,
+        ids: Sequence[str] | None = None,
+        sort: Literal[
+            "trouble", "name", "backlog", "oldest_age", "utilisation", "arrivals", "sends", "drain_eta"
+        ]
+        | None = None,
+        reverse: bool | None = None,
+        recent: bool | None = None,
     ) -> AsyncPages[OverviewRow]:
-        """Every destination with its backlog, rates and the reason why it is not faster."""
-        query = {"tenant": tenant, "state": state, "q": q, "sort": sort}
+        """Every destination with its backlog, rates and the reason why it is not faster.
+
+        `ids` names the only destinations to show; with `recent` each row has the figures of the last half hour.
+        """
+        query = {
+            "tenant": tenant,
+            "state": state,
+            "q": q,
+            "ids": None if ids is None else ",".join(ids),
+            "sort": sort,
+            "reverse": reverse,
+            "recent": recent,
+        }
         return self._pages("GET", "/v1/overview", query)
+
+    async def overview_history(self, *, tenant: str | None = None) -> OverviewHistory:
+        """What arrived, was sent, failed and waited at all destinations in the last half hour, by minute."""
+        return cast(OverviewHistory, await self._call("GET", "/v1/overview/history", query={"tenant": tenant}))
 
     async def verify(
         self,
@@ -454,6 +478,15 @@ class Deliveries(_Resource):
         """Cancels a waiting delivery."""
         return cast(DeliveryDetail, await self._call("POST", "/v1/deliveries/{id}/cancel", {"id": id}))
 
+    async def discard(self, id: str, *, reason: str | None = None) -> DeliveryDetail:
+        """Settles a dead letter that nobody will send again."""
+        body = given({"reason": reason})
+        return cast(DeliveryDetail, await self._call("POST", "/v1/deliveries/{id}/discard", {"id": id}, body=body))
+
+    async def discard_all(self, filter: DiscardFilter | None = None) -> int:
+        """Settles the dead letters that match, without a filter all of them. Returns their number."""
+        return int((await self._call("POST", "/v1/deliveries/discard", body=filter or {}))["discarded"])
+
 
 class Replays(_Resource):
     async def create(
@@ -499,6 +532,11 @@ class AlertThresholds(_Resource):
     async def set(self, thresholds: Alerts) -> Alerts:
         """Sets the thresholds of all destinations. An omitted one gets its default."""
         return cast(Alerts, await self._call("PUT", "/v1/alerts", body=thresholds, repeatable=True))
+
+    def active(self, *, tenant: str | None = None, type: str | None = None) -> AsyncPages[ActiveAlert]:
+        """What is wrong now, the worst first."""
+        return self._pages("GET", "/v1/alerts/active", {"tenant": tenant, "type": type})
+
 
 
 class ActivityLog(_Resource):

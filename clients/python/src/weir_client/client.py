@@ -9,8 +9,8 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 from .transport import Transport
 from .types import (
     AcceptedEvent,
-    Activity,
     ActiveAlert,
+    Activity,
     Alerts,
     ApiKey,
     Audit,
@@ -20,13 +20,13 @@ from .types import (
     Delivery,
     DeliveryDetail,
     DeliveryGroups,
-    DiscardFilter,
     DeliveryState,
     Destination,
     DestinationChanges,
     DestinationHealth,
     DestinationHistory,
     DestinationReplacement,
+    DiscardFilter,
     Event,
     EventDetail,
     ListCount,
@@ -123,13 +123,27 @@ class Weir(_Resource):
         tenant: str | None = None,
         state: Literal["active", "waiting", "never_drains", "paused", "held", "breaker"] | None = None,
         q: str | None = None,
+        ids: Sequence[str] | None = None,
         sort: Literal[
             "trouble", "name", "backlog", "oldest_age", "utilisation", "arrivals", "sends", "drain_eta"
         ]
         | None = None,
+        reverse: bool | None = None,
+        recent: bool | None = None,
     ) -> Pages[OverviewRow]:
-        """Every destination with its backlog, rates and the reason why it is not faster."""
-        query = {"tenant": tenant, "state": state, "q": q, "sort": sort}
+        """Every destination with its backlog, rates and the reason why it is not faster.
+
+        `ids` names the only destinations to show; with `recent` each row has the figures of the last half hour.
+        """
+        query = {
+            "tenant": tenant,
+            "state": state,
+            "q": q,
+            "ids": None if ids is None else ",".join(ids),
+            "sort": sort,
+            "reverse": reverse,
+            "recent": recent,
+        }
         return self._pages("GET", "/v1/overview", query)
 
     def overview_history(self, *, tenant: str | None = None) -> OverviewHistory:
@@ -467,12 +481,12 @@ class Deliveries(_Resource):
 
     def discard(self, id: str, *, reason: str | None = None) -> DeliveryDetail:
         """Settles a dead letter that nobody will send again."""
-        body = _set({"reason": reason})
+        body = given({"reason": reason})
         return cast(DeliveryDetail, self._call("POST", "/v1/deliveries/{id}/discard", {"id": id}, body=body))
 
     def discard_all(self, filter: DiscardFilter | None = None) -> int:
         """Settles the dead letters that match, without a filter all of them. Returns their number."""
-        return int(self._call("POST", "/v1/deliveries/discard", body=filter or {})["discarded"])
+        return int((self._call("POST", "/v1/deliveries/discard", body=filter or {}))["discarded"])
 
 
 class Replays(_Resource):
@@ -513,16 +527,17 @@ class Keys(_Resource):
 
 
 class AlertThresholds(_Resource):
-    def active(self, *, tenant: str | None = None, type: str | None = None) -> Pages[ActiveAlert]:
-        """What is wrong now, the worst first."""
-        return self._pages("GET", "/v1/alerts/active", _set({"tenant": tenant, "type": type}))
-
     def get(self) -> Alerts:
         return cast(Alerts, self._call("GET", "/v1/alerts"))
 
     def set(self, thresholds: Alerts) -> Alerts:
         """Sets the thresholds of all destinations. An omitted one gets its default."""
         return cast(Alerts, self._call("PUT", "/v1/alerts", body=thresholds, repeatable=True))
+
+    def active(self, *, tenant: str | None = None, type: str | None = None) -> Pages[ActiveAlert]:
+        """What is wrong now, the worst first."""
+        return self._pages("GET", "/v1/alerts/active", {"tenant": tenant, "type": type})
+
 
 
 class ActivityLog(_Resource):

@@ -6,6 +6,7 @@ which users import them.
 
 from .schema import (
     AcceptedEvent,
+    ActiveAlert,
     Activity,
     ActivitySubject,
     Alerts,
@@ -31,6 +32,7 @@ from .schema import (
     DestinationPatch as DestinationChanges,
     DestinationReplacement,
     DestinationRequest as NewDestination,
+    DiscardRequest as DiscardFilter,
     Event,
     EventDetail,
     EventRequest as NewEvent,
@@ -48,6 +50,7 @@ from .schema import (
     MaxWindow,
     Me,
     MinIntervalAudit,
+    OverviewHistory,
     OverviewRow,
     Period,
     Preview,
@@ -74,6 +77,7 @@ from .schema import (
 
 __all__ = [
     "AcceptedEvent",
+    "ActiveAlert",
     "Activity",
     "ActivitySubject",
     "Alerts",
@@ -98,6 +102,7 @@ __all__ = [
     "DestinationHealth",
     "DestinationHistory",
     "DestinationReplacement",
+    "DiscardFilter",
     "Estimate",
     "Event",
     "EventDetail",
@@ -114,6 +119,7 @@ __all__ = [
     "NewEvent",
     "NewKey",
     "OverviewDestination",
+    "OverviewHistory",
     "OverviewRow",
     "Percentiles",
     "Period",
