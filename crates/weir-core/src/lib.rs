@@ -22,6 +22,7 @@ pub mod delivery;
 pub mod destination;
 pub mod error_kind;
 pub mod event;
+mod fault;
 pub mod hints;
 pub mod id;
 pub mod inbound;

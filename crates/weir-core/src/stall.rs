@@ -6,8 +6,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use strum::{EnumIter, IntoEnumIterator as _, IntoStaticStr};
-
+pub use crate::fault::{Fault, Late};
 use crate::{Destination, DestinationId, Limiter, Timestamp, breaker::BreakerState};
 
 /// A start that is late by so much is a stall. Runs, permits and slots take a second together when servers are slow, a
@@ -24,56 +23,6 @@ const CONNECTING: Duration = Duration::from_secs(10);
 const FULL_USE: f64 = 0.8;
 /// With fewer sends than this in the time that was measured, their number says little about the rate.
 const MEASURABLE: f64 = 10.0;
-
-/// Why Weir itself does not send, although it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
-#[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Fault {
-    /// Redis does not answer.
-    QueueAway,
-    /// The database does not answer, or answers slowly.
-    StoreSlow,
-    /// No worker runs.
-    NoWorker,
-    /// No scheduler runs.
-    NoScheduler,
-    /// Workers run, and no place is free for further attempts.
-    WorkersFull,
-    /// Workers hold permits and start nothing.
-    NotStarted,
-    /// Schedulers run, and publish nothing for the destination.
-    NotPublished,
-}
-
-impl Fault {
-    /// The name in JSON and in the label of metrics.
-    pub const fn as_str(self) -> &'static str {
-        self.into_str()
-    }
-
-    /// Every fault.
-    pub fn all() -> impl Iterator<Item = Self> {
-        Self::iter()
-    }
-
-    /// The fault with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::all().find(|fault| fault.as_str() == name)
-    }
-
-    /// In words, as the end of a sentence.
-    pub const fn sentence(self) -> &'static str {
-        match self {
-            Self::QueueAway => "Redis does not answer",
-            Self::StoreSlow => "the database does not answer, or answers slowly",
-            Self::NoWorker => "no worker runs",
-            Self::NoScheduler => "no scheduler runs",
-            Self::WorkersFull => "the workers have no free places",
-            Self::NotStarted => "workers hold its permits and start none of them",
-            Self::NotPublished => "the schedulers publish nothing for it",
-        }
-    }
-}
 
 /// What the queue knows of one destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -187,14 +136,6 @@ impl Track {
 pub fn is_behind(destination: &Destination, sends: u64, measured: Duration) -> bool {
     let allowed = destination.settings.rate_limits.per_second().map(|rate| rate * measured.as_secs_f64());
     allowed.is_some_and(|allowed| allowed >= MEASURABLE && (sends as f64) < allowed * FULL_USE)
-}
-
-/// A start that is late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Late {
-    /// Since when the limits have allowed it.
-    pub since: Timestamp,
-    pub fault: Fault,
 }
 
 /// What a pass of the watch found.

@@ -19,6 +19,7 @@ const RUNBOOK: &str = "docs/operations/runbook.md";
 const RUNBOOK_URL: &str = "https://github.com/weir-webhooks/weir/blob/main/docs/operations/runbook.md";
 /// The page with every metric and its help text.
 const REFERENCE: &str = "docs/reference/metrics.md";
+const CRATES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates");
 /// Texts in the sources that begin like metrics: two cookies, and a name that no key may have.
 const NOT_METRICS: [&str; 3] = ["weir_api_keys", "weir_flash", "weir_session"];
 /// Gauges that several processes report with the same value. A sum would count the value several times.
@@ -215,7 +216,10 @@ fn add_sources(folder: &Path, text: &mut String) -> anyhow::Result<()> {
 /// The names of metrics in sources: each is a string literal of its own.
 fn exported(sources: &str) -> BTreeSet<String> {
     let is_name = |text: &&str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    let names = sources.split('"').filter(|text| text.starts_with("weir_") && !NOT_METRICS.contains(text));
+    // The names of crates are log filters.
+    let is_crate = |name: &str| Path::new(CRATES).join(name.replace('_', "-")).exists();
+    let is_metric = |text: &&str| text.starts_with("weir_") && !NOT_METRICS.contains(text) && !is_crate(text);
+    let names = sources.split('"').filter(is_metric);
     names.filter(is_name).map(ToOwned::to_owned).collect()
 }
 

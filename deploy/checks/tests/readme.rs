@@ -13,7 +13,7 @@ fn constant(source: &str, name: &str) -> usize {
 #[test]
 fn the_guide_has_the_number_of_connections_that_the_store_opens() {
     let store = read("crates/weir-store-postgres/src/open.rs").unwrap();
-    let (pool, several) = (constant(&store, "POOL"), ["POSTING", "CLAIMING", "SETTLING"]);
+    let (pool, several) = (constant(&store, "DEFAULT_POOL"), ["POSTING", "CLAIMING", "SETTLING"]);
     let writers: usize = several.map(|name| constant(&store, name)).iter().sum();
     let singles = store.matches("Writers::spawn(1, ").count();
     assert_eq!(store.matches("Writers::spawn(").count(), several.len() + singles);

@@ -31,7 +31,7 @@ const START_DELAY: Duration = Duration::from_secs(5);
 /// The part of this delay that the process itself needs. The short form does not shorten it.
 const OWN_START: Duration = Duration::from_millis(500);
 /// The scrape interval of Prometheus. A test compares it with the PodMonitor in `k8s/`.
-const SCRAPE_EVERY: Duration = Duration::from_secs(15);
+const SCRAPE_EVERY: Duration = Duration::from_secs(10);
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const POLL_EVERY: Duration = Duration::from_millis(50);
 

@@ -87,7 +87,7 @@ fn mean(series: &[(f64, f64)], from_s: f64, until_s: f64) -> Option<f64> {
 pub(super) fn markdown(played: &[Played], kind: &str) -> String {
     let mut out = "## Autoscaling\n\n".to_owned();
     out += "Written by `cargo xtask load --autoscale --results`. It runs real processes: a worker starts 5 s after the decision and is stopped by \
-            SIGTERM; a real Prometheus scrapes them every 15 s; a controller reads queries, targets and behaviour from the ";
+            SIGTERM; a real Prometheus scrapes them every 10 s; a controller reads queries, targets and behaviour from the ";
     let _ =
         write!(out, "{kind} in `k8s/` and decides as the HPA does. See [the load tests](README.md#autoscaling).\n\n");
     out += "![Load, workers and start lag through a step up and down](autoscale.svg)\n\n";

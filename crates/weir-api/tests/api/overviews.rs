@@ -243,9 +243,12 @@ async fn a_fault_of_weir_is_the_reason_everywhere_and_the_estimate_follows_the_r
     for tenant in ["stalled", "sound"] {
         server.events_of(tenant, 50).await;
     }
-    for delivery in &server.claim(&stalled).await[..10] {
+    let claimed = server.claim(&stalled).await;
+    for delivery in &claimed[..10] {
         server.settle(delivery, 200, Verdict::Delivered).await;
     }
+    let others = claimed[10..].iter().map(|delivery| delivery.claim).collect();
+    server.store.release(others, server.clock.now()).await.unwrap();
     let report = |fault| {
         let at = server.clock.now();
         let late = Late { since: at - Duration::from_secs(12), fault };

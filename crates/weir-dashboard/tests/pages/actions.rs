@@ -286,7 +286,15 @@ async fn the_activity_of_a_destination_stays_on_its_page() {
         "href=\"/activity/export?destination=dst_1&#38;actor=ann&#38;format=csv\"",
     ]);
     page.has_not(&["name=\"destination\"", "max_attempts"]);
-    let fragment = page.text.split("hx-get=\"").nth(1).unwrap().split('"').next().unwrap().replace("&#38;", "&");
+    let fragment = page
+        .text
+        .split("hx-get=\"")
+        .find(|part| part.contains("seen="))
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .replace("&#38;", "&");
     let (fragment, _) = fragment.split_once("seen=").unwrap();
     let part = api.dashboard().get(fragment.trim_end_matches('&')).await;
     part.has(&["href=\"/destinations/dst_1/activity?actor=ann&#38;cursor=c2\" rel=\"next\""]).has_not(&["<html"]);

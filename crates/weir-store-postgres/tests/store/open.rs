@@ -138,6 +138,8 @@ async fn migrate_returns_the_applied_migrations() {
         (13, "minimum interval"),
         (15, "released holds"),
         (16, "bodies"),
+        (20, "makers of keys"),
+        (21, "uses of keys"),
         (22, "process hosts"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
