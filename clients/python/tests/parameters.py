@@ -15,7 +15,7 @@ class Answer:
     headers = {"etag": ""}
 
     def json(self) -> Any:
-        keys = ("cancelled", "total", "count", "data", "next_cursor", "events")
+        keys = ("cancelled", "discarded", "total", "count", "data", "next_cursor", "events")
         return {**dict.fromkeys(keys, 0), "events": [], "data": [], "next_cursor": None}
 
 

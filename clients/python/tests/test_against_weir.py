@@ -153,6 +153,23 @@ class AgainstWeir(unittest.TestCase):
         self.assertEqual(self.weir.destinations.purge(id), 1)
         self.assertEqual(self.weir.deliveries.get(second["id"])["state"], "cancelled")
 
+    def test_dead_letters_are_what_is_wrong_until_they_are_discarded(self) -> None:
+        tenant = "letters"
+        # Nothing listens there.
+        destination = {"url": "http://127.0.0.1:1/", "tenant": tenant, "retry": {"max_attempts": 1}}
+        id = self.weir.destinations.create(destination)["id"]  # type: ignore[arg-type]
+        for _ in range(3):
+            self.weir.events.post("a", 1, tenant=tenant)
+        self.wait_until_sent(id)
+        wrong = list(self.weir.alerts.active(tenant=tenant, type="weir.delivery.dead"))
+        self.assertEqual([alert["destination_id"] for alert in wrong], [id])
+        letter = next(iter(self.weir.deliveries.list(destination=id, state="dead")))
+        self.assertEqual(self.weir.deliveries.discard(letter["id"], reason="a test")["state"], "cancelled")
+        self.assertEqual(self.weir.deliveries.discard_all({"destination": id}), 2)
+        self.assertEqual(list(self.weir.alerts.active(tenant=tenant)), [])
+        arrivals = sum(minute["arrivals"] for minute in self.weir.overview_history(tenant=tenant)["data"])
+        self.assertEqual(arrivals, 3)
+
     def test_a_destination_shows_its_state_its_past_and_its_future(self) -> None:
         created = self.weir.destinations.create(
             {"url": RECEIVER, "tenant": "shown", "name": "shown", "rate_limits": [{"limit": 100, "period": "second"}]}

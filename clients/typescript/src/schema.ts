@@ -2415,7 +2415,7 @@ export interface components {
              * @example limit
              */
             reason: string | null;
-            recent: components["schemas"]["RecentMinutes"] | null;
+            recent?: components["schemas"]["RecentMinutes"] | null;
             refused_within_limit: components["schemas"]["RefusedWithinLimit"] | null;
             /** Format: int64 */
             retrying: number;

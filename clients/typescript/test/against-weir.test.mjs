@@ -134,6 +134,22 @@ test("what waits is retried, cancelled and purged", async () => {
   assert.equal((await weir.deliveries.get(second.id)).state, "cancelled");
 });
 
+test("dead letters are what is wrong until they are discarded", async () => {
+  const tenant = "letters-ts";
+  // Nothing listens there.
+  const { id } = await weir.destinations.create({ url: "http://127.0.0.1:1/", tenant, retry: { max_attempts: 1 } });
+  for (const data of [1, 2, 3]) await weir.events.post({ type: "a", data, tenant });
+  await sent(id);
+  const wrong = await all(weir.alerts.active({ tenant, type: "weir.delivery.dead" }));
+  assert.deepEqual(wrong.map((alert) => alert.destination_id), [id]);
+  const [letter] = await all(weir.deliveries.list({ destination: id, state: "dead" }));
+  assert.equal((await weir.deliveries.discard(letter.id, { reason: "a test" })).state, "cancelled");
+  assert.equal(await weir.deliveries.discardAll({ destination: id }), 2);
+  assert.deepEqual(await all(weir.alerts.active({ tenant })), []);
+  const { data } = await weir.overviewHistory({ tenant });
+  assert.equal(data.reduce((sum, minute) => sum + minute.arrivals, 0), 3);
+});
+
 test("a destination shows its state, its past and its future", async () => {
   const tenant = "shown";
   const rate_limits = [{ limit: 100, period: "second" }];

@@ -32,7 +32,7 @@ journey('a backlog above the threshold raises an alert, which is shown, delivere
   // It appears below the hands of a reader who types.
   const alert = page.getByRole('row').filter({ hasText: 'Backlog high' });
   await alert.waitFor(SOON);
-  await alert.getByText('6 deliveries wait.').waitFor();
+  await alert.getByText('6 deliveries wait (the threshold is 5).').waitFor();
   assert.equal(await alert.getByRole('link', { name: 'Deep' }).getAttribute('href'), `/destinations/${id}`);
   assert.equal(await depth(page).inputValue(), '7');
   await depth(page).blur();

@@ -104,5 +104,5 @@ journey('the keyboard leads to every part', async (visit) => {
   await page.keyboard.press('/');
   await page.keyboard.type('acme');
   await page.keyboard.press('Enter');
-  await page.getByRole('link', { name: 'Acme' }).waitFor();
+  await page.getByRole('heading', { name: 'Acme' }).waitFor();
 });

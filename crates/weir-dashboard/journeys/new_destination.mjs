@@ -12,7 +12,7 @@ journey('a destination is created, tested and gets its first event, all in the b
   const page = await visit.open('/');
   await page.getByRole('link', { name: 'New destination' }).click();
   await visit.check(page, 'new-destination');
-  await page.getByLabel('URL').fill(receiver.url('/first'));
+  await page.getByLabel('URL', { exact: true }).fill(receiver.url('/first'));
   await page.getByLabel('Name', { exact: false }).first().fill('First');
   await page.getByLabel('Event types').fill('first.*');
   await page.getByLabel('Most sends in any second').fill('10');
@@ -41,7 +41,7 @@ journey('a destination is created, tested and gets its first event, all in the b
 journey('what is wrong stands beside its field, and what was typed stays', async (visit) => {
   visit.expect(422, /\/destinations$/);
   const page = await visit.open('/destinations/new');
-  await page.getByLabel('URL').fill('ftp://example.com/');
+  await page.getByLabel('URL', { exact: true }).fill('ftp://example.com/');
   await page.getByLabel('Event types').fill('a b');
   await page.getByLabel('Most sends in any hour').fill('many');
   await page.getByRole('button', { name: 'Create destination' }).click();
@@ -55,7 +55,7 @@ journey('what is wrong stands beside its field, and what was typed stays', async
 
 journey('without a script the first steps are the same, and the test event opens its delivery', async (visit) => {
   const page = await visit.open('/destinations/new', { scripts: false });
-  await page.getByLabel('URL').fill(receiver.url('/plain'));
+  await page.getByLabel('URL', { exact: true }).fill(receiver.url('/plain'));
   await page.getByLabel('Event types').fill('plain.*');
   await page.getByRole('button', { name: 'Create destination' }).click();
   assert.match(await page.locator('#secret').textContent(), /^whsec_/);

@@ -73,8 +73,8 @@ journey('durations are read and shown as people write them', async (visit) => {
   assert.deepEqual([timeout_ms, retry.max_age_s], [10_000, 259_200]);
   await page.getByRole('link', { name: 'Activity', exact: true }).last().click();
   const change = page.getByRole('row').filter({ hasText: 'Timeout of an attempt' });
-  await change.getByText('10 s').waitFor();
-  await change.getByText('72 h').waitFor();
+  await change.getByText('10 s', { exact: true }).waitFor();
+  await change.getByText('72 h', { exact: true }).waitFor();
   assert.match(page.url(), new RegExp(`/destinations/${id}/activity$`));
 });
 
@@ -91,5 +91,6 @@ journey('a list is a file, with the rows of its filter and without formulas', as
   const { secret } = await api('POST', '/v1/keys', { name: 'other', role: 'read', tenants: ['others'] });
   const other = await visit.open('/activity', { as: secret });
   const answer = await other.request.get('/activity/export?format=jsonl');
-  assert.deepEqual([answer.status(), await answer.text()], [200, ''], 'a key sees only the rows of its tenants');
+  assert.equal(answer.status(), 200);
+  assert.ok(!(await answer.text()).includes(id), 'a key sees only the rows of its tenants');
 });

@@ -29,6 +29,6 @@ journey('a page that was open before a restart shows what changed after it', asy
   await api('PATCH', `/v1/destinations/${id}`, { paused: true, rate_limits: [{ limit: 7, period: 'second' }] });
   await page.getByRole('button', { name: 'Live' }).waitFor();
   await page.locator('#now').getByText('Paused.').waitFor();
-  await overview.getByRole('row').filter({ hasText: 'Durable' }).getByText('7/s').waitFor();
+  await overview.getByRole('row').filter({ hasText: 'Durable' }).getByText('7/s').waitFor({ state: 'attached' });
   assert.equal(await figure(overview, 'Destinations').textContent(), '1');
 });

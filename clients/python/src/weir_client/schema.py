@@ -2088,7 +2088,7 @@ class OverviewRow(TypedDict):
     only for its retry.
     """
 
-    recent: RecentMinutes | None
+    recent: NotRequired[RecentMinutes | None]
     refused_within_limit: RefusedWithinLimit | None
     retrying: int
     undelivered: int
