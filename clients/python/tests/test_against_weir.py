@@ -165,6 +165,7 @@ class AgainstWeir(unittest.TestCase):
         self.assertEqual([alert["destination_id"] for alert in wrong], [id])
         letter = next(iter(self.weir.deliveries.list(destination=id, state="dead")))
         self.assertEqual(self.weir.deliveries.discard(letter["id"], reason="a test")["state"], "cancelled")
+        self.assertEqual(self.weir.deliveries.count_discard({"destination": id}), 2)
         self.assertEqual(self.weir.deliveries.discard_all({"destination": id}), 2)
         self.assertEqual(list(self.weir.alerts.active(tenant=tenant)), [])
         arrivals = sum(minute["arrivals"] for minute in self.weir.overview_history(tenant=tenant)["data"])

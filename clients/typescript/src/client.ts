@@ -349,6 +349,12 @@ class Deliveries extends Resource {
     const options = { body: filter };
     return (await this.call<{ discarded: number }>("POST", "/v1/deliveries/discard", {}, options)).discarded;
   }
+
+  /** How many dead letters `discardAll` would settle. */
+  async countDiscard(filter: DiscardFilter = {}): Promise<number> {
+    const options = { body: filter, query: { dry_run: true }, repeatable: true };
+    return (await this.call<{ total: number }>("POST", "/v1/deliveries/discard", {}, options)).total;
+  }
 }
 
 class Replays extends Resource {

@@ -144,6 +144,7 @@ test("dead letters are what is wrong until they are discarded", async () => {
   assert.deepEqual(wrong.map((alert) => alert.destination_id), [id]);
   const [letter] = await all(weir.deliveries.list({ destination: id, state: "dead" }));
   assert.equal((await weir.deliveries.discard(letter.id, { reason: "a test" })).state, "cancelled");
+  assert.equal(await weir.deliveries.countDiscard({ destination: id }), 2);
   assert.equal(await weir.deliveries.discardAll({ destination: id }), 2);
   assert.deepEqual(await all(weir.alerts.active({ tenant })), []);
   const { data } = await weir.overviewHistory({ tenant });

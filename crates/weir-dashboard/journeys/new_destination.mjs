@@ -79,11 +79,11 @@ journey('a replay is chosen, counted and started on its pages', async (visit) =>
   await page.goto('/replays');
   await page.getByRole('link', { name: 'New replay' }).first().click();
   await visit.check(page, 'new-replay');
-  await page.getByLabel('Destination').fill('Nobody');
+  await page.getByRole('textbox', { name: 'Destination' }).fill('Nobody');
   visit.expect(422, /replays\/new/);
   await page.getByRole('button', { name: 'Count them' }).click();
   await page.getByText('No destination has “Nobody” in its name or URL.').waitFor();
-  await page.getByLabel('Destination').fill('Again');
+  await page.getByRole('textbox', { name: 'Destination' }).fill('Again');
   await page.getByLabel('Time').selectOption('24 h');
   await page.getByRole('button', { name: 'Count them' }).click();
   await page.getByText('2 deliveries match').waitFor();

@@ -77,7 +77,7 @@ journey('no page has a link, a form or a file beside the path', async (visit) =>
       assert.ok(target.startsWith(`${address}/`), `${from} leads to ${target}`);
       const { pathname } = new URL(target);
       // One of each kind of page is enough, and a file or an action is no page.
-      const isPage = !/\/(assets|fragments|docs|openapi|logout|v1)|\/export$|\.(svg|csv)$/.test(pathname);
+      const isPage = !/\/(assets|fragments|docs|openapi|logout|v1)|\/(export|destinations)$|\.(svg|csv)$/.test(pathname);
       const isForm = /\/(pause|limits|preview|secret|rotate|test|verify|delete|bulk|retry|cancel|jump)$/.test(pathname);
       const kind = pathname.replace(/\/(evt|dlv|dst|rpl)_[^/]+/, '/$1');
       if (isPage && !isForm && !seen.has(kind)) {

@@ -487,6 +487,12 @@ class Deliveries(_Resource):
         """Settles the dead letters that match, without a filter all of them. Returns their number."""
         return int((await self._call("POST", "/v1/deliveries/discard", body=filter or {}))["discarded"])
 
+    async def count_discard(self, filter: DiscardFilter | None = None) -> int:
+        """How many dead letters `discard_all` would settle."""
+        query = {"dry_run": True}
+        answer = await self._call("POST", "/v1/deliveries/discard", body=filter or {}, query=query)
+        return int(answer["total"])
+
 
 class Replays(_Resource):
     async def create(

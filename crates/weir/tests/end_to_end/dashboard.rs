@@ -56,8 +56,8 @@ async fn a_key_opens_the_pages_and_their_forms_until_the_logout() {
     // The unchanged form is valid, and the version that was read is the present one.
     let etag = text.split_once("name=\"etag\" value=\"&#34;").unwrap().1.split_once("&#34;").unwrap().0;
     let form = format!(
-        "etag=%22{etag}%22&name=Renamed&url=https%3A%2F%2Fexample.com%2Fhooks&timeout_ms=15000&event_types=*&max_attempts=16\
-         &max_age_s=259200&base_ms=10000&cap_ms=3600000&headers=&style=standard&body_format=envelope"
+        "etag=%22{etag}%22&name=Renamed&url=https%3A%2F%2Fexample.com%2Fhooks&timeout_ms=15+s&event_types=*&max_attempts=16\
+         &max_age_s=72+h&base_ms=10+s&cap_ms=1+h&headers=&style=standard&body_format=envelope"
     );
     let send = |origin: &str| {
         let request = browser.post(&settings).header(header::COOKIE, &cookie).header(header::ORIGIN, origin);

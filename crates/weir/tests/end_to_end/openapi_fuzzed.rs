@@ -50,8 +50,13 @@ const BEYOND_THE_SCHEMA_OF_A_PATCH: &str = "must be omitted: the `";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_accepts_and_answers_what_its_document_says() {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing is sent to the hosts that the fuzzer invents.
-    let settings = [("WEIR_API_KEYS", KEY), ("WEIR_DENY_NETWORKS", "0.0.0.0/0,::/0"), ("WEIR_LOG", "error")];
+    // Nothing is sent to the hosts that the fuzzer invents. With the dashboard, `/` is a page too.
+    let settings = [
+        ("WEIR_API_KEYS", KEY),
+        ("WEIR_DENY_NETWORKS", "0.0.0.0/0,::/0"),
+        ("WEIR_LOG", "error"),
+        ("WEIR_DASHBOARD", "off"),
+    ];
     let app = App::start_with(folder.path(), &settings).await;
     let report = folder.path().join("report.ndjson");
     let document = app.get("/openapi.json").await;
