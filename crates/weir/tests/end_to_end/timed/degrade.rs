@@ -150,6 +150,9 @@ async fn without_postgres_events_are_refused_and_delivery_resumes_without_duplic
         Err(_) => false,
     })
     .await;
+    // Reads use other connections, which are tried again within a second.
+    let path = format!("/v1/destinations/{id}/backlog");
+    eventually("reads are answered again", Duration::from_secs(10), async || api.try_get(&path).await.is_some()).await;
     api.drained(&id, Duration::from_secs(90)).await;
     let arrivals = receiver.arrivals("/away");
     assert_eq!(arrived(&receiver, "/away"), accepted, "every accepted event arrives, and no other");
