@@ -89,7 +89,7 @@ impl AlertPublisher {
         let mut conditions = self.store.conditions(&TenantScope::All).await?;
         self.look_for_refusals(&tenants, &mut conditions).await?;
         let stalls = Arc::clone(&self.stalls.borrow());
-        add_stalled(&stalls, &mut conditions);
+        Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));
         // Page by page: compare the conditions with the records, and publish the differences.
         for conditions in conditions.chunks(PAGE) {
             let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
@@ -129,11 +129,7 @@ impl AlertPublisher {
             let suspects = if watched.is_empty() { others } else { watched };
             self.refusals.look(&*self.store, suspects, now).await?;
         }
-        let mut refused = self.refusals.refused();
-        for condition in &*conditions {
-            refused.remove(&condition.destination_id);
-        }
-        conditions.extend(refused.into_iter().map(Condition::healthy));
+        Condition::add_missing(conditions, self.refusals.refused());
         Ok(())
     }
 
@@ -211,13 +207,6 @@ fn alert_update(
     let record = AlertRecord::new(told, history);
     let is_same = (told, history) == (condition.record.told, condition.record.history());
     (!is_same).then_some(AlertUpdate { destination_id, version, record, events })
-}
-
-/// Adds the stalled destinations that have no other condition, of every tenant.
-fn add_stalled(stalls: &StallReport, conditions: &mut Vec<Condition>) {
-    let known: BTreeSet<_> = conditions.iter().map(|condition| condition.destination_id).collect();
-    let stalled = stalls.stalled().map(|(id, _)| id).filter(|id| !known.contains(id));
-    conditions.extend(stalled.map(Condition::healthy));
 }
 
 /// Who gets an alert.

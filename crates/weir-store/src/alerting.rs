@@ -1,7 +1,7 @@
 //! Alerting: the destinations that subscribe to alerts, the conditions to report, and the alert states already
 //! recorded.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
 use weir_core::{
@@ -48,6 +48,12 @@ impl Condition {
             record: AlertRecord::default(),
             version: 0,
         }
+    }
+
+    /// Adds a condition without problems for each of these destinations that has none.
+    pub fn add_missing(conditions: &mut Vec<Self>, ids: impl IntoIterator<Item = DestinationId>) {
+        let known: HashSet<_> = conditions.iter().map(|condition| condition.destination_id).collect();
+        conditions.extend(ids.into_iter().filter(|id| !known.contains(id)).map(Self::healthy));
     }
 
     /// What alerts depend on. `refused`: the refusals within the limit, or `None` if it was not looked for them;

@@ -1,6 +1,6 @@
 //! The alert thresholds: of all destinations, and of one destination as part of its settings. And what is wrong now.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use axum::{Json, extract::State};
 use serde_json::json;
@@ -167,15 +167,10 @@ pub(crate) async fn active(
     let mut conditions = api.store.conditions(&scope).await?;
     // Refusals within the limit are known from the sample of the overview.
     let sample = api.live.sample().await?;
-    let known: HashSet<_> = conditions.iter().map(|condition| condition.destination_id).collect();
-    let refused = sample
-        .refused()
-        .filter(|destination| scope.includes(&destination.settings.tenant) && !known.contains(&destination.id));
-    conditions.extend(refused.map(|destination| Condition::healthy(destination.id)));
+    let refused = sample.refused().filter(|destination| scope.includes(&destination.settings.tenant));
+    Condition::add_missing(&mut conditions, refused.map(|destination| destination.id));
     let stalls = api.live.stalls();
-    let known: HashSet<_> = conditions.iter().map(|condition| condition.destination_id).collect();
-    let stalled = stalls.stalled().map(|(id, _)| id).filter(|id| !known.contains(id));
-    conditions.extend(stalled.map(Condition::healthy));
+    Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));
     let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
     let destinations = api.store.destinations(&ids).await?;
     let now = api.clock.now();
