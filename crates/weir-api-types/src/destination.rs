@@ -96,6 +96,10 @@ pub struct RateLimit {
     pub limit: u32,
     #[schema(schema_with = references::period)]
     pub period: String,
+    /// The length of the period, unless it is a whole second, minute, hour or day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86_400)]
+    pub window_s: Option<u32>,
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub burst: u32,
     /// `limit` sends fit into a period that is longer by this time.

@@ -32,7 +32,8 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
-            body::BodyRequest, request::DestinationRequest, retry::RetryRequest, signature::SignatureRequest,
+            body::BodyRequest, rates::RateLimitRequest, request::DestinationRequest, retry::RetryRequest,
+            signature::SignatureRequest,
         },
         events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, status, stream,
         test_event, verify,
@@ -53,6 +54,7 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("DestinationRequest", DestinationRequest::keywords()),
         ("DestinationPatch", DestinationRequest::keywords()),
         ("DestinationReplacement", DestinationRequest::keywords()),
+        ("RateLimitRequest", RateLimitRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
         ("BodyRequest", BodyRequest::keywords()),

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use crate::{
     alert::{Alert, AlertPolicy, DestinationStatus, Measure},
     destination::Destination,
-    limit::Period,
 };
 
 /// The `data` of an alert about a destination. It contains neither the URL nor headers, because the recipients are not
@@ -45,7 +44,7 @@ pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus
             data["refused"] = json!(refusals.refused);
             data["setting"] = json!(setting);
             data["value"] = json!(value);
-            data["period"] = json!(period.map(Period::as_str));
+            data["period"] = json!(period.map(|period| period.to_string()));
         }
         Alert::Stalled(late) => {
             data["reason"] = json!(late.fault.sentence());

@@ -30,10 +30,7 @@ pub mod windows;
 
 use std::time::Duration;
 
-use crate::{
-    limit::{Period, RateLimits},
-    time::Timestamp,
-};
+use crate::{limit::RateLimits, time::Timestamp};
 
 pub use report::{AuditReport, LatencyPercentiles, LimitAudit, MAX_UNKNOWN_NAMED, MinIntervalAudit, UnknownSend};
 pub use series::Series;
@@ -73,7 +70,10 @@ impl Auditor {
             let sliding = Sliding::new(period, &in_force, from, to);
             (!sliding.findings().is_empty()).then(|| (sliding, Usage::new(period, &in_force)))
         };
-        let periods = Period::ALL.into_iter().filter_map(judges).collect();
+        let periods = RateLimits::periods(limit_changes.iter().map(|(_, limits)| limits))
+            .into_iter()
+            .filter_map(judges)
+            .collect();
         let gaps = Gaps::new(&limit_changes, from, to);
         Self {
             from,
@@ -181,14 +181,17 @@ pub fn audit(evidence: &Evidence<'_>) -> AuditReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{id::DeliveryId, limit::RateLimit};
+    use crate::{
+        id::DeliveryId,
+        limit::{Period, RateLimit},
+    };
 
     fn limits(all: &[(u32, Period)]) -> RateLimits {
         RateLimits::new(all.iter().map(|(limit, period)| RateLimit::new(*limit, *period).unwrap()).collect()).unwrap()
     }
 
     fn per_second(limit: u32) -> RateLimits {
-        limits(&[(limit, Period::Second)])
+        limits(&[(limit, Period::SECOND)])
     }
 
     fn always(limits: RateLimits) -> [(Timestamp, RateLimits); 1] {
@@ -275,7 +278,7 @@ mod tests {
     fn every_limit_that_was_in_force_has_a_row_even_after_its_removal() {
         let at = Timestamp::from_secs;
         let changes = [
-            (at(0), limits(&[(10, Period::Second), (100, Period::Minute)])),
+            (at(0), limits(&[(10, Period::SECOND), (100, Period::MINUTE)])),
             (at(10), per_second(5)),
             (at(20), RateLimits::UNLIMITED),
             (at(30), per_second(10)),
@@ -287,7 +290,7 @@ mod tests {
         let sends: Vec<_> = burst(10, 11).chain(burst(20, 6)).chain(burst(29, 80)).collect();
         let report = judge(&sends, &changes);
         let rows: Vec<_> = report.rate_limits.iter().map(|row| (row.limit, row.period, row.violations)).collect();
-        assert_eq!(rows, [(10, Period::Second, 1), (5, Period::Second, 1), (100, Period::Minute, 0)]);
+        assert_eq!(rows, [(10, Period::SECOND, 1), (5, Period::SECOND, 1), (100, Period::MINUTE, 0)]);
         let fullest = |row: &LimitAudit| row.worst_sliding_window.map(|window| window.sends);
         assert_eq!(report.rate_limits.iter().map(fullest).collect::<Vec<_>>(), [Some(11), Some(6), Some(11)]);
     }
@@ -324,7 +327,7 @@ mod tests {
     #[test]
     fn after_a_million_sends_only_those_of_the_longest_window_are_kept() {
         let changes = [
-            (Timestamp::MIN, limits(&[(100, Period::Second), (3_000, Period::Minute)])),
+            (Timestamp::MIN, limits(&[(100, Period::SECOND), (3_000, Period::MINUTE)])),
             (Timestamp::from_secs(3_000), per_second(50)),
             (Timestamp::from_secs(6_000), RateLimits::UNLIMITED),
         ];
@@ -349,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_far_exceeded_keeps_no_more_sends_than_the_largest_bound() {
-        let mut auditor = Auditor::new(always(limits(&[(1, Period::Day)])).to_vec(), Timestamp::MIN, Timestamp::MAX);
+        let mut auditor = Auditor::new(always(limits(&[(1, Period::DAY)])).to_vec(), Timestamp::MIN, Timestamp::MAX);
         let sends = recent::MAX_RECENT as u64 + 1_000;
         (0..sends).for_each(|n| auditor.send(Timestamp::from_nanos(n as i64)));
         assert_eq!(auditor.recent.len(), recent::MAX_RECENT);

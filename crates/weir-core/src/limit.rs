@@ -1,7 +1,7 @@
 //! Rate limits: R sends per window W with a burst B and a margin, at most one limit per period; and the least interval
 //! between two sends.
 
-use std::{num::NonZeroU32, ops::RangeInclusive, time::Duration};
+use std::{collections::BTreeSet, fmt, num::NonZeroU32, ops::RangeInclusive, time::Duration};
 
 /// The largest `limit` (and `burst`) accepted. At a million a second the spacing is still longer than a microsecond,
 /// the resolution of the clock of Redis.
@@ -12,7 +12,7 @@ pub const NARROW_SLOT: Duration = Duration::from_millis(10);
 /// The width of a slot of an unlimited destination. It bounds how long a send may still start after a pause: together
 /// with [`GRANT_AHEAD`](crate::limiter::GRANT_AHEAD) less than 100 ms.
 pub const UNLIMITED_SLOT_WIDTH: Duration = Duration::from_millis(50);
-/// How many limits a destination may have: one per period.
+/// How many limits a destination may have, each of another period.
 pub const MAX_LIMITS: usize = 4;
 /// The largest margin of a limit: far more than a network delays a request without losing it.
 pub const MAX_MARGIN_MS: u32 = 10_000;
@@ -25,48 +25,72 @@ pub const SLOTS_PER_INTERVAL: u64 = 16;
 /// ends. With an interval of 10 ms, 87 % of the sends that it allows are made.
 pub const NARROWEST_SLOT: Duration = Duration::from_micros(1_500);
 
-/// The window of a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::EnumString, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Period {
-    Second,
-    Minute,
-    Hour,
-    Day,
-}
+/// The window of a limit: 1 to 86,400 whole seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Period(NonZeroU32);
+
+/// The windows with a name, the shortest first.
+const NAMES: [(Period, &str); 4] =
+    [(Period::SECOND, "second"), (Period::MINUTE, "minute"), (Period::HOUR, "hour"), (Period::DAY, "day")];
 
 impl Period {
-    /// Every period, the shortest first.
-    pub const ALL: [Self; 4] = [Self::Second, Self::Minute, Self::Hour, Self::Day];
+    pub const SECOND: Self = Self(NonZeroU32::MIN);
+    pub const MINUTE: Self = Self(NonZeroU32::new(60).unwrap());
+    pub const HOUR: Self = Self(NonZeroU32::new(3_600).unwrap());
+    pub const DAY: Self = Self(NonZeroU32::new(86_400).unwrap());
+    /// The windows with a name, the shortest first.
+    pub const NAMED: [Self; 4] = [Self::SECOND, Self::MINUTE, Self::HOUR, Self::DAY];
+
+    /// `None` for 0, and for more than a day.
+    pub const fn from_seconds(seconds: u32) -> Option<Self> {
+        match NonZeroU32::new(seconds) {
+            Some(seconds) if seconds.get() <= Self::DAY.0.get() => Some(Self(seconds)),
+            _ => None,
+        }
+    }
+
+    pub const fn as_seconds(self) -> u32 {
+        self.0.get()
+    }
 
     /// The window length W.
     pub const fn window(self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3_600,
-            Self::Day => 86_400,
-        })
+        Duration::from_secs(self.0.get() as u64)
     }
 
-    /// The widest slot J of a limit of this period: 1 % of the window of a second, and 1/600 of a longer window, at
+    /// The widest slot J of a limit of this period: 1/600 of the window in whole microseconds, at least 10 ms and at
     /// most 2.5 s. With a longer window a process may stall longer before it misses a slot.
     pub const fn widest_slot(self) -> Duration {
-        Duration::from_millis(match self {
-            Self::Second => 10,
-            Self::Minute => 100,
-            Self::Hour | Self::Day => 2_500,
+        let micros = self.0.get() as u64 * 1_000_000 / 600;
+        Duration::from_micros(if micros < 10_000 {
+            10_000
+        } else if micros > 2_500_000 {
+            2_500_000
+        } else {
+            micros
         })
     }
 
-    /// The name in JSON and in the store.
-    pub const fn as_str(self) -> &'static str {
-        self.into_str()
+    pub fn has_name(self) -> bool {
+        Self::NAMED.contains(&self)
     }
 
-    /// The period with this name.
-    pub fn parse(name: &str) -> Option<Self> {
-        name.parse().ok()
+    /// The period of a text, as it is displayed. A number of seconds may be that of a period with a name.
+    pub fn parse(text: &str) -> Option<Self> {
+        let named = NAMES.into_iter().find(|(_, name)| *name == text).map(|(period, _)| period);
+        // Digits only, so that each text has one meaning: not `+5s`.
+        let seconds = || text.strip_suffix('s').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+        named.or_else(|| Self::from_seconds(seconds()?.parse().ok()?))
+    }
+}
+
+/// `second`, `minute`, `hour`, `day`, or seconds such as `10s`: the text in JSON and in the store.
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match NAMES.into_iter().find(|(period, _)| period == self) {
+            Some((_, name)) => f.write_str(name),
+            None => write!(f, "{}s", self.0),
+        }
     }
 }
 
@@ -203,7 +227,7 @@ pub(crate) fn slot_width<'l>(
 pub enum InvalidLimits {
     #[error("at most {MAX_LIMITS} limits, one per period")]
     TooMany,
-    #[error("period `{}` appears twice; give each period one limit", .0.as_str())]
+    #[error("period `{0}` appears twice; give each period one limit")]
     DuplicatePeriod(Period),
 }
 
@@ -245,6 +269,11 @@ impl RateLimits {
         &self.of_periods
     }
 
+    /// The periods that any of these limits has, the shortest first.
+    pub fn periods<'l>(all: impl IntoIterator<Item = &'l Self>) -> BTreeSet<Period> {
+        all.into_iter().flat_map(|limits| &limits.of_periods).map(|limit| limit.period).collect()
+    }
+
     pub fn min_interval(&self) -> Option<MinInterval> {
         self.min_interval
     }
@@ -256,8 +285,8 @@ impl RateLimits {
     /// Whether a machine can lose its power and be back within a window, so sends must be on disk to be counted. No
     /// machine is back within a second.
     pub fn outlast_a_restart(&self) -> bool {
-        let no_restart = Period::Second.window();
-        self.of_periods.iter().any(|limit| limit.period > Period::Second || limit.margin() > no_restart)
+        let no_restart = Period::SECOND.window();
+        self.of_periods.iter().any(|limit| limit.period > Period::SECOND || limit.margin() > no_restart)
             || self.min_interval.is_some_and(|interval| interval.as_duration() > no_restart)
     }
 
@@ -289,29 +318,49 @@ mod tests {
 
     #[test]
     fn spacing_is_window_plus_slot_over_limit() {
-        assert_eq!(RateLimit::new(1, Period::Second).unwrap().spacing(), Duration::from_millis(1_010));
-        assert_eq!(RateLimit::new(1000, Period::Second).unwrap().spacing(), Duration::from_micros(1_010));
-        assert_eq!(RateLimit::new(30, Period::Minute).unwrap().spacing(), Duration::from_nanos(2_003_333_334));
+        assert_eq!(RateLimit::new(1, Period::SECOND).unwrap().spacing(), Duration::from_millis(1_010));
+        assert_eq!(RateLimit::new(1000, Period::SECOND).unwrap().spacing(), Duration::from_micros(1_010));
+        assert_eq!(RateLimit::new(30, Period::MINUTE).unwrap().spacing(), Duration::from_nanos(2_003_333_334));
     }
 
     #[test]
     fn slots_are_wide_when_they_cannot_overlap_and_narrow_otherwise() {
         let width =
             |limit, period, burst| RateLimit::with_burst(limit, period, burst).unwrap().slot_width().as_millis();
-        assert_eq!([1, 100, 1_000].map(|limit| width(limit, Period::Second, 1)), [10; 3]);
-        assert_eq!([1, 300, 601, 602].map(|limit| width(limit, Period::Minute, 1)), [100, 100, 100, 10]);
-        assert_eq!([1, 1_440, 1_442].map(|limit| width(limit, Period::Hour, 1)), [2_500, 2_500, 10]);
-        assert_eq!(width(1, Period::Day, 1), 2_500);
-        assert_eq!(width(1, Period::Day, 2), 10, "a burst's slots overlap");
+        assert_eq!([1, 100, 1_000].map(|limit| width(limit, Period::SECOND, 1)), [10; 3]);
+        assert_eq!([1, 300, 601, 602].map(|limit| width(limit, Period::MINUTE, 1)), [100, 100, 100, 10]);
+        assert_eq!([1, 1_440, 1_442].map(|limit| width(limit, Period::HOUR, 1)), [2_500, 2_500, 10]);
+        assert_eq!(width(1, Period::DAY, 1), 2_500);
+        assert_eq!(width(1, Period::DAY, 2), 10, "a burst's slots overlap");
+    }
+
+    #[test]
+    fn a_period_is_read_as_it_is_written() {
+        for text in ["second", "2s", "10s", "59s", "minute", "61s", "hour", "86399s", "day"] {
+            assert_eq!(Period::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(Period::parse("60s"), Some(Period::MINUTE));
+        for wrong in ["", "s", "0s", "86401s", "+5s", "-5s", "1.5s", "5", "5m", "Second", "99999999999s"] {
+            assert_eq!(Period::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_longer_window_has_wider_slots() {
+        let widest = |seconds| Period::from_seconds(seconds).unwrap().widest_slot().as_micros();
+        assert_eq!(
+            [1, 2, 6, 10, 60, 3_600, 86_400].map(widest),
+            [10_000, 10_000, 10_000, 16_666, 100_000, 2_500_000, 2_500_000]
+        );
     }
 
     #[test]
     fn limits_of_zero_out_of_range_or_with_the_same_period_are_refused() {
-        assert_eq!(RateLimit::new(0, Period::Second), None);
-        assert_eq!(RateLimit::new(MAX_LIMIT + 1, Period::Second), None);
-        assert_eq!(RateLimit::with_burst(1, Period::Second, 0), None);
-        let second = RateLimit::new(1, Period::Second).unwrap();
-        assert_eq!(RateLimits::new(vec![second, second]), Err(InvalidLimits::DuplicatePeriod(Period::Second)));
+        assert_eq!(RateLimit::new(0, Period::SECOND), None);
+        assert_eq!(RateLimit::new(MAX_LIMIT + 1, Period::SECOND), None);
+        assert_eq!(RateLimit::with_burst(1, Period::SECOND, 0), None);
+        let second = RateLimit::new(1, Period::SECOND).unwrap();
+        assert_eq!(RateLimits::new(vec![second, second]), Err(InvalidLimits::DuplicatePeriod(Period::SECOND)));
         assert_eq!(RateLimits::new(vec![second; 5]), Err(InvalidLimits::TooMany));
     }
 }

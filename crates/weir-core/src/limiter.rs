@@ -133,7 +133,7 @@ impl LimitCursor {
 /// use weir_core::{Limiter, Period, RateLimit, RateLimits, Timestamp};
 ///
 /// // Ten a second: the slots of a backlog start 101 ms apart, and each is 10 ms wide.
-/// let limit = RateLimit::new(10, Period::Second).expect("1 to a million");
+/// let limit = RateLimit::new(10, Period::SECOND).expect("1 to a million");
 /// let mut limiter = Limiter::new(&RateLimits::new(vec![limit]).expect("one limit for each period"));
 /// let now = Timestamp::from_secs(1_800_000_000);
 /// let (first, second) = (limiter.take(now), limiter.take(now));

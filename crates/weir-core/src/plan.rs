@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn per_second(rate: u32) -> Limiter {
-        Limiter::new(&RateLimits::new(vec![RateLimit::new(rate, Period::Second).unwrap()]).unwrap())
+        Limiter::new(&RateLimits::new(vec![RateLimit::new(rate, Period::SECOND).unwrap()]).unwrap())
     }
 
     #[test]

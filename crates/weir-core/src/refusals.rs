@@ -103,12 +103,12 @@ impl Refusals {
     pub fn advice(&self) -> String {
         match self.remedy {
             Remedy::Margin { period, margin_ms } => {
-                format!("set \"margin_ms\": {margin_ms} on the limit per {}", period.as_str())
+                format!("set \"margin_ms\": {margin_ms} on the limit per {period}")
             }
             Remedy::Interval { min_interval_ms } => {
                 format!("set \"min_interval_ms\": {min_interval_ms} on the destination")
             }
-            Remedy::Limit { limit, period } => format!("set a limit of {limit} per {}", period.as_str()),
+            Remedy::Limit { limit, period } => format!("set a limit of {limit} per {period}"),
         }
     }
 
@@ -188,8 +188,9 @@ fn of_counts(limit: &RateLimit, share: f64, sends: &[JudgedSend]) -> Option<(Cau
 
 /// What the receiver was seen to admit, in the shortest window in which that is anything.
 fn lower_limit(configured: Option<&RateLimit>, sends: &[JudgedSend]) -> Option<(Cause, Remedy)> {
-    let shortest = configured.map_or(Period::Second, |limit| limit.period);
-    let seen = Period::ALL.into_iter().filter(|period| *period >= shortest).find_map(|period| {
+    let shortest = configured.map_or(Period::SECOND, |limit| limit.period);
+    let longer = Period::NAMED.into_iter().filter(|period| *period > shortest);
+    let seen = std::iter::once(shortest).chain(longer).find_map(|period| {
         let admitted = admitted_before_refusals(period.window(), sends);
         // Where the limit is not reached even so, it is what to go below.
         let most = match configured {

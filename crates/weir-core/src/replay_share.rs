@@ -115,7 +115,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_000);
 
     fn per_second(rate: u32) -> Limiter {
-        Limiter::new(&RateLimits::new(vec![RateLimit::new(rate, Period::Second).unwrap()]).unwrap())
+        Limiter::new(&RateLimits::new(vec![RateLimit::new(rate, Period::SECOND).unwrap()]).unwrap())
     }
 
     fn unlimited() -> Limiter {

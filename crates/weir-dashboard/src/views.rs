@@ -271,8 +271,13 @@ mod tests {
 
     #[test]
     fn a_limit_is_written_as_people_say_it() {
-        let limit =
-            |limit, period: &str, burst, margin_ms| RateLimit { limit, period: period.to_owned(), burst, margin_ms };
+        let limit = |limit, period: &str, burst, margin_ms| RateLimit {
+            limit,
+            period: period.to_owned(),
+            window_s: None,
+            burst,
+            margin_ms,
+        };
         let shown = [limit(10, "second", 1, 0), limit(1_200, "minute", 1, 50), limit(5, "day", 3, 0)];
         assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min + 50 ms", "5/d burst 3"]);
     }

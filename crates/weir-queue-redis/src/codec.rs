@@ -297,9 +297,26 @@ impl AnswerReader {
     }
 }
 
+const NAMED_PERIODS: u32 = Period::NAMED.len() as u32;
+
+/// A period in calls and jobs: its position in the tables of the scripts, counted from 1, or their length and its
+/// seconds.
+pub(crate) fn period_code(period: Period) -> u32 {
+    let position = Period::NAMED.iter().position(|named| *named == period);
+    position.map_or(NAMED_PERIODS + period.as_seconds(), |position| position as u32 + 1)
+}
+
+/// The period of a [`period_code`].
+fn period_of_code(code: u32) -> Option<Period> {
+    match code.checked_sub(NAMED_PERIODS + 1) {
+        Some(seconds) => Period::from_seconds(seconds + 1),
+        None => Period::NAMED.get(usize::try_from(code).ok()?.checked_sub(1)?).copied(),
+    }
+}
+
 /// Reads a limit in the format of `Call::limits`.
 fn read_limit([limit, period, burst, margin]: [i64; 4]) -> Option<RateLimit> {
-    let period = *Period::ALL.get(usize::try_from(period - 1).ok()?)?;
+    let period = period_of_code(u32::try_from(period).ok()?)?;
     let limit = RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)?;
     limit.with_margin(u32::try_from(margin / 1_000).ok()?)
 }

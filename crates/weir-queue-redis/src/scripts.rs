@@ -129,15 +129,12 @@ impl Script {
     }
 }
 
-/// The constants of the scripts. Times are in microseconds; tables by period are in the order of [`Period::ALL`].
+/// The constants of the scripts. Times are in microseconds; tables by period are in the order of [`Period::NAMED`].
 fn constants() -> String {
-    // Tables by period. Lua counts from 1, and so do the periods in calls.
     let of_periods =
-        |of: fn(Period) -> Duration| Period::ALL.map(|period| of(period).as_micros().to_string()).join(", ");
-    let spans = of_periods(|period| period.window() + period.widest_slot());
+        |of: fn(Period) -> Duration| Period::NAMED.map(|period| of(period).as_micros().to_string()).join(", ");
     let (windows, widest) = (of_periods(Period::window), of_periods(Period::widest_slot));
-    let mut text =
-        format!("local SPAN = {{ {spans} }}\nlocal WINDOW = {{ {windows} }}\nlocal WIDEST_SLOT = {{ {widest} }}\n");
+    let mut text = format!("local WINDOW = {{ {windows} }}\nlocal WIDEST_SLOT = {{ {widest} }}\n");
     // Durations, in microseconds.
     for (name, duration) in [
         ("UNLIMITED_SLOT_WIDTH", UNLIMITED_SLOT_WIDTH),
@@ -172,7 +169,7 @@ fn constants() -> String {
         text += &format!("local {name} = {number}\n");
     }
     // In milliseconds, the unit in which keys expire.
-    text + &format!("local KEEP_LONGER_MS = {}\n", KEEP_LONGER.as_millis())
+    text + &format!("local KEEP_LONGER_MS = {}\n", KEEP_LONGER.as_millis()) + lua!("periods")
 }
 
 /// A call of a script on a shard.
@@ -251,8 +248,10 @@ impl Call {
     }
 
     fn limit(&mut self, limit: &RateLimit) -> &mut Self {
-        let period = 1 + limit.period as usize;
-        self.arg(limit.limit.get()).arg(period).arg(limit.burst.get()).arg(micros(limit.margin()))
+        self.arg(limit.limit.get())
+            .arg(codec::period_code(limit.period))
+            .arg(limit.burst.get())
+            .arg(micros(limit.margin()))
     }
 
     /// 0 for no minimum interval.

@@ -65,11 +65,11 @@ fn destination(number: u8) -> DestinationId {
 }
 
 fn per_second(limit: u32) -> RateLimits {
-    per(limit, Period::Second)
+    per(limit, Period::SECOND)
 }
 
 fn per_minute(limit: u32) -> RateLimits {
-    per(limit, Period::Minute)
+    per(limit, Period::MINUTE)
 }
 
 fn per(limit: u32, period: Period) -> RateLimits {

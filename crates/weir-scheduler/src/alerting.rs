@@ -293,7 +293,7 @@ mod tests {
 
     /// Destination `number`, with a limit of 10/s and a subscription to these event types.
     fn destination(number: u8, event_types: &str) -> Arc<Destination> {
-        let limits = RateLimits::new(vec![RateLimit::new(10, Period::Second).unwrap()]).unwrap();
+        let limits = RateLimits::new(vec![RateLimit::new(10, Period::SECOND).unwrap()]).unwrap();
         let mut made = Destination { id: DestinationId::from_bytes([number; 16]), ..settings(&limits, 64) };
         made.settings.event_types = vec![event_types.parse().unwrap()];
         Arc::new(made)
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn an_alert_about_refusals_names_the_cause_and_the_setting_that_helps() {
         let (subscriber, other) = (destination(1, "weir.destination.refused"), destination(3, "*"));
-        let remedy = Remedy::Margin { period: Period::Second, margin_ms: 50 };
+        let remedy = Remedy::Margin { period: Period::SECOND, margin_ms: 50 };
         let refusals = Refusals { cause: Cause::Jitter, remedy, sends: 1_000, refused: 42 };
         let healthy = dead(&other, 0);
         let status = healthy.status(&other, Some(Some(refusals)), None, NOW);

@@ -212,8 +212,8 @@ mod tests {
             destination.settings.order = order;
             Run::new(lease(), Some(Arc::new(destination)), NOW).claim_request(1).durable
         };
-        assert!(!durable(Period::Second, DeliveryOrder::Any));
-        assert!(durable(Period::Minute, DeliveryOrder::Any));
-        assert!(durable(Period::Second, DeliveryOrder::new(true, None)));
+        assert!(!durable(Period::SECOND, DeliveryOrder::Any));
+        assert!(durable(Period::MINUTE, DeliveryOrder::Any));
+        assert!(durable(Period::SECOND, DeliveryOrder::new(true, None)));
     }
 }

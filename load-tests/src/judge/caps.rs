@@ -3,6 +3,8 @@
 //! Calendar windows are a subset of the windows that begin anywhere, so a limit that holds in all windows holds in them
 //! too. They are reported as well, because receivers often count by the calendar.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use weir_core::{
     Period, RateLimits, Timestamp,
@@ -60,7 +62,10 @@ impl LimitJudgement {
 
 pub(crate) fn judge(recording: &Recording, group: usize, breaches: &mut Vec<String>) -> Vec<LimitJudgement> {
     let name = &recording.groups[group].name;
-    let judged: Vec<_> = Period::ALL.into_iter().filter_map(|period| judge_period(recording, group, period)).collect();
+    let judged: Vec<_> = limited_periods(recording, group)
+        .into_iter()
+        .filter_map(|period| judge_period(recording, group, period))
+        .collect();
     // A limit must hold at the receiver and in Weir's record.
     for limit in &judged {
         let period = &limit.period;
@@ -107,6 +112,12 @@ fn record_gaps(recording: &Recording, group: usize) -> (u64, usize) {
     gaps
 }
 
+fn limited_periods(recording: &Recording, group: usize) -> BTreeSet<Period> {
+    let destinations = recording.of_group(group).map(|number| &recording.destinations[number as usize]);
+    let changes: Vec<_> = destinations.flat_map(|destination| &destination.limits).collect();
+    RateLimits::periods(changes.iter().map(|change| &change.limits))
+}
+
 fn judge_period(recording: &Recording, group: usize, period: Period) -> Option<LimitJudgement> {
     let mut judgement: Option<LimitJudgement> = None;
     for number in recording.of_group(group) {
@@ -151,7 +162,7 @@ fn judge_destination(
     // An arrival in a stall may have been sent when the stall began. Violations that this explains are excused.
     let violations = violations_with(|arrival| arrival.at - arrival.stalled);
     LimitJudgement {
-        period: period.as_str().to_owned(),
+        period: period.to_string(),
         bound: limits.last().and_then(|change| limit_of(&change.limits, period)),
         worst_sliding: windows::worst_sliding(&seen, windows.length).map_or(0, |window| window.sends),
         worst_calendar: windows::worst_calendar(&seen, period.window()).map_or(0, |window| window.sends),

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use weir_core::{
-    Period, Timestamp,
+    Period, RateLimits, Timestamp,
     audit::{in_force::InForce, windows},
 };
 
@@ -136,12 +136,8 @@ fn of_group(recording: &Recording, reconciled: &Reconciled, group: usize, bucket
 
 /// For each period that ever had a limit, the limits in force over time.
 fn limits_of(destination: &Destination) -> Vec<(Period, InForce)> {
-    let is_limited = |period: &Period| {
-        let mut all = destination.limits.iter().flat_map(|change| change.limits.as_slice());
-        all.any(|limit| limit.period == *period)
-    };
     let in_force = |period| (period, InForce::new(&caps::changes(&destination.limits, period), period));
-    Period::ALL.into_iter().filter(is_limited).map(in_force).collect()
+    RateLimits::periods(destination.limits.iter().map(|change| &change.limits)).into_iter().map(in_force).collect()
 }
 
 fn least(figures: impl Iterator<Item = f64>) -> Option<f64> {

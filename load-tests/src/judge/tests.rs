@@ -19,7 +19,7 @@ fn at(ms: i64) -> Timestamp {
 }
 
 fn limits(limit: u32) -> RateLimits {
-    RateLimits::new(vec![RateLimit::new(limit, Period::Second).unwrap()]).unwrap()
+    RateLimits::new(vec![RateLimit::new(limit, Period::SECOND).unwrap()]).unwrap()
 }
 
 fn id(number: u64) -> EventId {
@@ -153,7 +153,7 @@ fn an_event_for_several_groups_is_owed_to_each_of_their_destinations() {
 #[test]
 fn a_chart_of_a_limit_shows_the_most_that_a_bucket_may_hold_and_the_long_term_pace() {
     let mut minute = recording(10, &[20, 30, 40, 50]);
-    let limits = RateLimits::new(vec![RateLimit::new(30, Period::Minute).unwrap()]).unwrap();
+    let limits = RateLimits::new(vec![RateLimit::new(30, Period::MINUTE).unwrap()]).unwrap();
     minute.destinations[0].limits[0].limits = limits;
     let pictures = judge(&minute).pictures;
     let group = &pictures.groups[0];
@@ -297,7 +297,7 @@ fn a_lower_limit_binds_from_its_answer_and_a_higher_one_from_its_request() {
     let change =
         |sent: i64, answered: i64, limit| LimitChange { sent: at(sent), answered: at(answered), limits: limits(limit) };
     let of = |changes: &[LimitChange]| {
-        caps::changes(changes, Period::Second).into_iter().map(|(at, _)| at).collect::<Vec<_>>()
+        caps::changes(changes, Period::SECOND).into_iter().map(|(at, _)| at).collect::<Vec<_>>()
     };
     let first = change(0, 0, 10);
     assert_eq!(of(&[first.clone(), change(100, 150, 5)])[1], at(150));

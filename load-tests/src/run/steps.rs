@@ -141,7 +141,7 @@ fn describe(action: &Action) -> String {
         Action::Edit { to, settings } => match limits_in(settings) {
             Ok(Some(limits)) if limits.is_unlimited() => format!("{to}: no limit"),
             Ok(Some(limits)) => {
-                let shown = |limit: &weir_core::RateLimit| format!("{}/{}", limit.limit, limit.period.as_str());
+                let shown = |limit: &weir_core::RateLimit| format!("{}/{}", limit.limit, limit.period);
                 format!("{to}: {}", limits.as_slice().iter().map(shown).collect::<Vec<_>>().join(", "))
             }
             _ => format!("edit {to}"),

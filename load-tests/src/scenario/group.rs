@@ -76,7 +76,10 @@ pub(crate) fn limits_in(settings: &Value) -> anyhow::Result<Option<RateLimits>> 
     let limits = limits.as_array().context("rate_limits must be an array")?;
     let parse = |limit: &Value| {
         let number = |name: &str| u32::try_from(limit.get(name)?.as_u64()?).ok();
-        let period = Period::parse(limit.get("period")?.as_str()?)?;
+        let period = match number("window_s") {
+            Some(seconds) => Period::from_seconds(seconds)?,
+            None => Period::parse(limit.get("period")?.as_str()?)?,
+        };
         RateLimit::with_burst(number("limit")?, period, number("burst").unwrap_or(1))
     };
     let limits: Option<Vec<RateLimit>> = limits.iter().map(parse).collect();

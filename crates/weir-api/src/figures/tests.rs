@@ -125,7 +125,7 @@ fn without_a_limit_the_recent_rate_is_the_estimate() {
 
 #[test]
 fn the_use_is_of_the_minimum_interval_where_it_is_stricter_than_the_limits() {
-    let second = RateLimit::new(100, Period::Second).unwrap().with_margin(100).unwrap();
+    let second = RateLimit::new(100, Period::SECOND).unwrap().with_margin(100).unwrap();
     let interval = |millis| {
         move |destination: &mut Destination| {
             let limits = RateLimits::new(vec![second]).unwrap();
@@ -143,7 +143,7 @@ fn the_use_is_of_the_minimum_interval_where_it_is_stricter_than_the_limits() {
 
 #[test]
 fn the_use_is_of_the_strictest_limit() {
-    let limits = [RateLimit::new(10, Period::Second).unwrap(), RateLimit::new(60, Period::Minute).unwrap()];
+    let limits = [RateLimit::new(10, Period::SECOND).unwrap(), RateLimit::new(60, Period::MINUTE).unwrap()];
     let strict =
         |destination: &mut Destination| destination.settings.rate_limits = RateLimits::new(limits.to_vec()).unwrap();
     let figures = Figures::of(&destination(strict), &measured(100, 2, 0.5), NOW);

@@ -3,7 +3,7 @@
 
 use weir_api_types as types;
 use weir_core::{
-    Destination, RateLimit, RateLimits, Timestamp,
+    Destination, Period, RateLimit, RateLimits, Timestamp,
     limit::{MAX_LIMIT, MinInterval},
     preview::{Bound, Forecast},
 };
@@ -41,7 +41,7 @@ pub(crate) fn advice(
                 let wanted_per_s = wanted(measured, figures, limit.per_second());
                 let value = above(limit.limit.get(), wanted_per_s * limit.period.window().as_secs_f64(), MAX_LIMIT)?;
                 let raised = forecast(&raised(limits, limit, value)?);
-                Some(view(measured, "limit", value, Some(limit.period.as_str()), &raised))
+                Some(view(measured, "limit", value, Some(limit.period), &raised))
             }
             Bound::MinInterval(interval) => {
                 let value = interval.as_millis() / 2;
@@ -75,12 +75,12 @@ fn raised(limits: &RateLimits, limit: RateLimit, value: u32) -> Option<RateLimit
     Some(raised.with_min_interval(limits.min_interval()))
 }
 
-fn view(measured: &Measured, setting: &str, value: u32, period: Option<&str>, forecast: &Forecast) -> types::Advice {
+fn view(measured: &Measured, setting: &str, value: u32, period: Option<Period>, forecast: &Forecast) -> types::Advice {
     let drain = measured.drain(forecast);
     types::Advice {
         setting: setting.to_owned(),
         value,
-        period: period.map(str::to_owned),
+        period: period.map(|period| period.to_string()),
         effective_per_s: forecast.per_second().map(millis),
         binding: forecast.bound().map(binding),
         drain_eta_s: drain.after().map(|time| millis(time.as_secs_f64())),

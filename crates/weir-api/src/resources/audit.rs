@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_audit_of_the_document_is_the_json_of_the_report() {
-        let limits = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
+        let limits = RateLimits::new(vec![RateLimit::new(1, Period::SECOND).unwrap()]).unwrap();
         let mut auditor = Auditor::new(vec![(Timestamp::MIN, limits)], Timestamp::MIN, Timestamp::MAX);
         auditor.send(Timestamp::from_secs(1));
         auditor.delivered(Duration::from_micros(1_500));

@@ -125,7 +125,7 @@ mod tests {
     fn destination(per_minute: Option<u32>, paused: bool) -> Destination {
         let body = serde_json::json!({"url": "https://example.com/", "paused": paused});
         let mut settings = settings::read(body, &AddressPolicy::default()).unwrap();
-        let limits = per_minute.map(|limit| RateLimit::new(limit, Period::Minute).unwrap());
+        let limits = per_minute.map(|limit| RateLimit::new(limit, Period::MINUTE).unwrap());
         settings.rate_limits = RateLimits::new(limits.into_iter().collect()).unwrap();
         Destination {
             id: DestinationId::new(NOW, 1),

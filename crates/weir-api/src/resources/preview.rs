@@ -145,5 +145,5 @@ pub(crate) fn binding(bound: Bound) -> types::Binding {
 }
 
 pub(crate) fn binding_limit(limit: RateLimit) -> types::BindingLimit {
-    types::BindingLimit { limit: limit.limit.get(), period: limit.period.as_str().to_owned() }
+    types::BindingLimit { limit: limit.limit.get(), period: limit.period.to_string() }
 }

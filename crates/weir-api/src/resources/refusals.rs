@@ -11,7 +11,7 @@ pub(crate) fn view(refusals: Refusals) -> types::RefusedWithinLimit {
         refused: refusals.refused,
         setting: setting.to_owned(),
         value,
-        period: period.map(|period| period.as_str().to_owned()),
+        period: period.map(|period| period.to_string()),
         text: refusals.sentence(),
     }
 }

@@ -192,18 +192,18 @@ mod tests {
     use super::*;
 
     fn per_second(limit: u32) -> RateLimits {
-        RateLimits::new(vec![RateLimit::new(limit, Period::Second).unwrap()]).unwrap()
+        RateLimits::new(vec![RateLimit::new(limit, Period::SECOND).unwrap()]).unwrap()
     }
 
     fn bound(in_force: &InForce, last_ms: i64) -> Option<u64> {
-        in_force.bound(Timestamp::from_millis(last_ms), Period::Second.window())
+        in_force.bound(Timestamp::from_millis(last_ms), Period::SECOND.window())
     }
 
     #[test]
     fn a_lowered_limit_binds_the_windows_that_begin_after_the_grace() {
         let in_force = InForce::new(
             &[(Timestamp::MIN, per_second(100)), (Timestamp::from_secs(10), per_second(10))],
-            Period::Second,
+            Period::SECOND,
         );
         assert_eq!(bound(&in_force, 9_999), Some(100));
         assert_eq!(bound(&in_force, 11_099), Some(100));
@@ -214,7 +214,7 @@ mod tests {
     fn a_raised_limit_binds_at_once() {
         let in_force = InForce::new(
             &[(Timestamp::MIN, per_second(10)), (Timestamp::from_secs(10), per_second(100))],
-            Period::Second,
+            Period::SECOND,
         );
         assert_eq!(bound(&in_force, 9_999), Some(10));
         assert_eq!(bound(&in_force, 10_000), Some(100));
@@ -227,29 +227,29 @@ mod tests {
             (Timestamp::from_secs(10), RateLimits::UNLIMITED),
             (Timestamp::from_secs(20), per_second(10)),
         ];
-        let in_force = InForce::new(&changes, Period::Second);
+        let in_force = InForce::new(&changes, Period::SECOND);
         let bounds = [9_999, 10_000, 21_099, 21_100].map(|last| bound(&in_force, last));
         assert_eq!(bounds, [Some(10), None, None, Some(10)]);
     }
 
     #[test]
     fn the_oldest_limits_hold_for_the_time_before_them() {
-        let in_force = InForce::new(&[(Timestamp::from_secs(10), per_second(3))], Period::Second);
+        let in_force = InForce::new(&[(Timestamp::from_secs(10), per_second(3))], Period::SECOND);
         assert_eq!(bound(&in_force, 2_000), Some(3));
     }
 
     #[test]
     fn edits_that_do_not_change_the_period_are_ignored() {
         let both =
-            RateLimits::new(vec![RateLimit::new(3, Period::Second).unwrap(), RateLimit::new(9, Period::Hour).unwrap()])
+            RateLimits::new(vec![RateLimit::new(3, Period::SECOND).unwrap(), RateLimit::new(9, Period::HOUR).unwrap()])
                 .unwrap();
         let changes = [
             (Timestamp::MIN, per_second(3)),
             (Timestamp::from_secs(10), both),
             (Timestamp::from_secs(20), per_second(3)),
         ];
-        assert_eq!(InForce::new(&changes, Period::Second).intervals().len(), 1);
-        let hours = InForce::new(&changes, Period::Hour);
+        assert_eq!(InForce::new(&changes, Period::SECOND).intervals().len(), 1);
+        let hours = InForce::new(&changes, Period::HOUR);
         assert_eq!(hours.intervals().len(), 3);
         assert_eq!(hours.limit_at(Timestamp::from_secs(9)), None);
         assert_eq!(hours.limit_at(Timestamp::from_secs(10)).map(|limit| limit.limit.get()), Some(9));
@@ -257,13 +257,13 @@ mod tests {
 
     #[test]
     fn a_burst_is_part_of_the_bound() {
-        let limits = RateLimits::new(vec![RateLimit::with_burst(10, Period::Second, 5).unwrap()]).unwrap();
-        let in_force = InForce::new(&[(Timestamp::MIN, limits)], Period::Second);
+        let limits = RateLimits::new(vec![RateLimit::with_burst(10, Period::SECOND, 5).unwrap()]).unwrap();
+        let in_force = InForce::new(&[(Timestamp::MIN, limits)], Period::SECOND);
         assert_eq!(bound(&in_force, 5_000), Some(14));
     }
 
     fn windows() -> Windows {
-        Windows::of(Period::Second)
+        Windows::of(Period::SECOND)
     }
 
     /// `from`, `until` and `end` in milliseconds, and the limit, of each window limit.
@@ -272,7 +272,7 @@ mod tests {
             changes.iter().map(|(ms, limits)| (Timestamp::from_millis(*ms), limits.clone())).collect();
         let far = |at: Timestamp| if at == Timestamp::MAX { i64::MAX } else { at.as_millis() };
         let shown = |w: WindowLimit| (far(w.from), far(w.until), far(w.end), w.limit.limit.get());
-        InForce::new(&changes, Period::Second).window_limits(windows).into_iter().map(shown).collect()
+        InForce::new(&changes, Period::SECOND).window_limits(windows).into_iter().map(shown).collect()
     }
 
     const FAR: i64 = i64::MAX;

@@ -98,7 +98,7 @@ pub struct LatencyPercentiles {
 }
 
 fn period_name<S: Serializer>(period: &Period, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(period.as_str())
+    serializer.collect_str(period)
 }
 
 fn period_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Period, D::Error> {

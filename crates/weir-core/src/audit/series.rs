@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn sends_are_counted_by_whole_seconds() {
         let sends = [1_900, 2_000, 2_999, 5_000].map(Timestamp::from_millis);
-        let series = series(&sends, &[(Timestamp::MIN, limits(&[(2, Period::Second)]))]).unwrap();
+        let series = series(&sends, &[(Timestamp::MIN, limits(&[(2, Period::SECOND)]))]).unwrap();
         assert_eq!((series.start, series.bucket_ms), (Timestamp::from_secs(1), 1_000));
         assert_eq!(series.counts, [1, 2, 0, 0, 1]);
         assert_eq!(series.caps, [Cap { at: Timestamp::from_secs(1), sends: Some(2) }]);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_cap_steps_at_each_edit_inside_the_series() {
-        let rate = |limit| limits(&[(limit, Period::Second)]);
+        let rate = |limit| limits(&[(limit, Period::SECOND)]);
         let at = Timestamp::from_secs;
         let changes = [
             (at(1), rate(5)),
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_cap_of_a_bucket_is_that_of_the_strictest_limit() {
-        let both = limits(&[(10, Period::Second), (300, Period::Minute)]);
+        let both = limits(&[(10, Period::SECOND), (300, Period::MINUTE)]);
         assert_eq!(most_in(&both, Duration::from_secs(1)), Some(10));
         assert_eq!(most_in(&both, Duration::from_secs(10)), Some(100));
         assert_eq!(most_in(&both, Duration::from_secs(60)), Some(300));

@@ -139,7 +139,7 @@ mod tests {
     const GRACE_MS: i64 = 100;
 
     fn limit(limit: u32, burst: u32) -> RateLimit {
-        RateLimit::with_burst(limit, Period::Second, burst).unwrap()
+        RateLimit::with_burst(limit, Period::SECOND, burst).unwrap()
     }
 
     fn limits(limit: Option<RateLimit>) -> RateLimits {
@@ -152,11 +152,11 @@ mod tests {
 
     fn in_force(changes: &[(i64, Option<RateLimit>)]) -> InForce {
         let changes: Vec<_> = changes.iter().map(|(ms, limit)| (at(*ms), limits(*limit))).collect();
-        InForce::new(&changes, Period::Second)
+        InForce::new(&changes, Period::SECOND)
     }
 
     fn judge(sends_ms: &[i64], in_force: &InForce, from: Timestamp, to: Timestamp) -> Sliding {
-        let (mut sliding, mut recent) = (Sliding::new(Period::Second, in_force, from, to), Recent::default());
+        let (mut sliding, mut recent) = (Sliding::new(Period::SECOND, in_force, from, to), Recent::default());
         for send in sends_ms.iter().map(|ms| at(*ms)) {
             recent.push(send, false);
             let needed = sliding.send(send, false, &recent);
@@ -222,7 +222,7 @@ mod tests {
     fn sends_of_unknown_outcome_count_in_windows_and_cause_only_possible_violations() {
         let in_force = in_force(&[(0, Some(limit(2, 1)))]);
         let judge = |sends: &[(i64, bool)]| {
-            let mut sliding = Sliding::new(Period::Second, &in_force, Timestamp::MIN, Timestamp::MAX);
+            let mut sliding = Sliding::new(Period::SECOND, &in_force, Timestamp::MIN, Timestamp::MAX);
             let mut recent = Recent::default();
             for (send, is_unknown) in sends.iter().map(|(ms, is_unknown)| (at(*ms), *is_unknown)) {
                 recent.push(send, is_unknown);
@@ -319,7 +319,7 @@ mod tests {
             sends.sort_unstable();
             let in_force = in_force(&changes);
             let observed: Vec<_> = sends.iter().map(|ms| ObservedSend { seen: at(*ms), earliest: at(*ms) }).collect();
-            let seen = windows::certain_violations(&observed, &Windows::of(Period::Second), &in_force);
+            let seen = windows::certain_violations(&observed, &Windows::of(Period::SECOND), &in_force);
             let sliding = judge(&sends, &in_force, Timestamp::MIN, Timestamp::MAX);
             // A send may break two limits, each in another window.
             let most = sliding.findings().iter().map(|found| found.violations).max().unwrap_or(0);

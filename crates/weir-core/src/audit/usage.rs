@@ -92,11 +92,11 @@ mod tests {
     use crate::limit::RateLimits;
 
     fn limits(limit: u32) -> RateLimits {
-        RateLimits::new(vec![RateLimit::new(limit, Period::Second).unwrap()]).unwrap()
+        RateLimits::new(vec![RateLimit::new(limit, Period::SECOND).unwrap()]).unwrap()
     }
 
     fn always(limit: u32) -> InForce {
-        InForce::new(&[(Timestamp::MIN, limits(limit))], Period::Second)
+        InForce::new(&[(Timestamp::MIN, limits(limit))], Period::SECOND)
     }
 
     fn paced(from_ms: i64, every_ms: i64, count: i64) -> Vec<Timestamp> {
@@ -110,48 +110,48 @@ mod tests {
 
     #[test]
     fn utilisation_is_sends_over_limit_times_span() {
-        close(utilisation(&paced(0, 200, 101), Period::Second, &always(10)), 101.0 / 200.0);
+        close(utilisation(&paced(0, 200, 101), Period::SECOND, &always(10)), 101.0 / 200.0);
     }
 
     #[test]
     fn gaps_longer_than_a_period_are_left_out() {
         let mut sends = paced(0, 200, 51);
         sends.extend(paced(60_000, 200, 51));
-        close(utilisation(&sends, Period::Second, &always(10)), 102.0 / 200.0);
+        close(utilisation(&sends, Period::SECOND, &always(10)), 102.0 / 200.0);
     }
 
     #[test]
     fn one_send_has_no_span() {
-        assert_eq!(utilisation(&paced(0, 1, 1), Period::Second, &always(10)), None);
-        assert_eq!(utilisation(&paced(0, 60_000, 5), Period::Second, &always(10)), None);
+        assert_eq!(utilisation(&paced(0, 1, 1), Period::SECOND, &always(10)), None);
+        assert_eq!(utilisation(&paced(0, 60_000, 5), Period::SECOND, &always(10)), None);
     }
 
     #[test]
     fn the_utilisation_of_n_sends_is_at_most_one_plus_one_over_n() {
-        close(utilisation(&paced(0, 100, 2), Period::Second, &always(10)), 1.5);
-        close(utilisation(&paced(0, 100, 20), Period::Second, &always(10)), 1.05);
+        close(utilisation(&paced(0, 100, 2), Period::SECOND, &always(10)), 1.5);
+        close(utilisation(&paced(0, 100, 20), Period::SECOND, &always(10)), 1.05);
         let mut lone = paced(0, 60_000, 99);
         lone.push(Timestamp::from_millis(98 * 60_000 + 100));
-        close(utilisation(&lone, Period::Second, &always(10)), 1.01);
+        close(utilisation(&lone, Period::SECOND, &always(10)), 1.01);
     }
 
     #[test]
     fn gaps_at_a_pace_of_one_send_per_period_are_not_left_out() {
-        close(utilisation(&paced(0, 1_010, 101), Period::Second, &always(1)), 1.0);
+        close(utilisation(&paced(0, 1_010, 101), Period::SECOND, &always(1)), 1.0);
     }
 
     #[test]
     fn an_edit_changes_the_allowed_sends() {
         let changes = [(Timestamp::MIN, limits(10)), (Timestamp::from_secs(10), limits(20))];
-        let in_force = InForce::new(&changes, Period::Second);
-        close(utilisation(&paced(0, 100, 201), Period::Second, &in_force), 201.0 / 300.0);
+        let in_force = InForce::new(&changes, Period::SECOND);
+        close(utilisation(&paced(0, 100, 201), Period::SECOND, &in_force), 201.0 / 300.0);
     }
 
     #[test]
     fn sends_without_a_limit_do_not_count() {
         let changes = [(Timestamp::MIN, RateLimits::UNLIMITED), (Timestamp::from_secs(10), limits(10))];
-        let in_force = InForce::new(&changes, Period::Second);
-        close(utilisation(&paced(0, 200, 101), Period::Second, &in_force), 51.0 / 100.0);
+        let in_force = InForce::new(&changes, Period::SECOND);
+        close(utilisation(&paced(0, 200, 101), Period::SECOND, &in_force), 51.0 / 100.0);
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
             (Timestamp::from_secs(10), limits(20)),
             (Timestamp::from_secs(15), limits(10)),
         ];
-        let mut usage = Usage::new(Period::Second, &InForce::new(&changes, Period::Second));
+        let mut usage = Usage::new(Period::SECOND, &InForce::new(&changes, Period::SECOND));
         paced(0, 200, 101).into_iter().for_each(|send| usage.send(send));
         let of = |limit: u32| usage.utilisation(|wanted| wanted.is_some_and(|wanted| wanted.limit.get() == limit));
         close(of(10), 76.0 / 150.0);

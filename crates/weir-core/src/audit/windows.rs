@@ -18,7 +18,8 @@ pub struct Window {
     pub sends: u64,
 }
 
-/// The fullest calendar window (UTC): a whole second, minute, hour or day. Of equal windows the first.
+/// The fullest calendar window (UTC): a whole second, minute, hour or day, or that many seconds counted from the Unix
+/// epoch. Of equal windows the first.
 pub fn worst_calendar(sends: &[Timestamp], window: Duration) -> Option<Window> {
     let start = |at: Timestamp| calendar_start(at, window);
     let windows = sends.chunk_by(|a, b| start(*a) == start(*b));
@@ -165,13 +166,13 @@ mod tests {
 
     #[test]
     fn the_first_send_of_a_window_counts_at_its_earliest_instant() {
-        let once = RateLimits::new(vec![RateLimit::new(1, Period::Second).unwrap()]).unwrap();
-        let in_force = InForce::new(&[(Timestamp::MIN, once)], Period::Second);
+        let once = RateLimits::new(vec![RateLimit::new(1, Period::SECOND).unwrap()]).unwrap();
+        let in_force = InForce::new(&[(Timestamp::MIN, once)], Period::SECOND);
         let seen = |seen: i64, late: i64| ObservedSend {
             seen: Timestamp::from_millis(seen),
             earliest: Timestamp::from_millis(seen - late),
         };
-        let violations = |sends: [ObservedSend; 2]| certain_violations(&sends, &Windows::of(Period::Second), &in_force);
+        let violations = |sends: [ObservedSend; 2]| certain_violations(&sends, &Windows::of(Period::SECOND), &in_force);
         assert_eq!(violations([seen(0, 0), seen(990, 0)]), 1);
         assert_eq!(violations([seen(0, 10), seen(990, 0)]), 0);
         assert_eq!(violations([seen(0, 0), seen(990, 10)]), 1);
@@ -183,7 +184,7 @@ mod tests {
             worst_calendar(&[shown.parse().unwrap()], period.window()).unwrap().start.to_string()
         };
         let send = "2026-11-21T07:54:06.789Z";
-        let starts = Period::ALL.map(|period| start(send, period));
+        let starts = Period::NAMED.map(|period| start(send, period));
         let whole = [
             "2026-11-21T07:54:06.000Z",
             "2026-11-21T07:54:00.000Z",

@@ -153,14 +153,14 @@ fn a_finer_hint_wins_over_one_that_is_the_same_rounded_up() {
 #[test]
 fn under_our_own_limit_a_rare_refusal_costs_at_most_the_spacing() {
     let second = answer(429, &[("retry-after", "1")]);
-    let hundred = limit(100, Period::Second);
+    let hundred = limit(100, Period::SECOND);
     let rare = judged_with(&second, &hundred, RARE);
     assert_eq!(rare.effect, Effect::None, "the limit keeps its spacing anyway");
     assert_eq!(retried_after(&rare), SECOND, "the delivery waits");
     assert_eq!(held_ms(&judged_with(&second, &hundred, OFTEN).effect), Some(1_000));
     assert_eq!(held_ms(&judged_with(&second, &RateLimits::UNLIMITED, RARE).effect), Some(1_000));
     // With a burst the limit does not keep the spacing.
-    let burst = RateLimits::new(vec![RateLimit::with_burst(100, Period::Second, 5).unwrap()]).unwrap();
+    let burst = RateLimits::new(vec![RateLimit::with_burst(100, Period::SECOND, 5).unwrap()]).unwrap();
     assert_eq!(held_ms(&judged_with(&second, &burst, RARE).effect), Some(10));
     // More than rounding.
     for (value, expected) in [("2", 2_000), ("1.0", 1_000), ("500ms", 500)] {
@@ -171,7 +171,7 @@ fn under_our_own_limit_a_rare_refusal_costs_at_most_the_spacing() {
     let traefik = answer(429, &[("retry-after", "1"), ("x-retry-in", "7.8ms")]);
     assert_eq!(judged_with(&traefik, &hundred, OFTEN).effect, Effect::None);
     // A limit of one a minute waits longer anyway.
-    let slow = judged_with(&answer(429, &[("retry-after", "37")]), &limit(1, Period::Minute), OFTEN);
+    let slow = judged_with(&answer(429, &[("retry-after", "37")]), &limit(1, Period::MINUTE), OFTEN);
     assert_eq!(slow.effect, Effect::None);
 }
 
@@ -185,7 +185,7 @@ fn a_refusal_without_a_wait_holds_an_unlimited_destination_for_a_second() {
     assert_eq!(judged(&answer(503, &[("retry-after", "0")])).effect, Effect::None);
     let lasting = |secs: u64| RefusalTrend { are_rare: false, lasts: Duration::from_secs(secs) };
     let held = |limits: &RateLimits, secs| held_ms(&judged_with(&answer(429, &[]), limits, lasting(secs)).effect);
-    let ten = limit(10, Period::Second);
+    let ten = limit(10, Period::SECOND);
     assert_eq!([0, 5, 9].map(|secs| held(&ten, secs)), [None; 3]);
     assert_eq!([10, 40, 1_000].map(|secs| held(&ten, secs)), [Some(5_000), Some(20_000), Some(60_000)]);
     assert_eq!([1, 10].map(|secs| held(&RateLimits::UNLIMITED, secs)), [Some(1_000), Some(5_000)]);
@@ -193,8 +193,8 @@ fn a_refusal_without_a_wait_holds_an_unlimited_destination_for_a_second() {
 
 #[test]
 fn an_announcement_on_a_success_holds_only_below_our_own_limit_and_for_a_window_at_most() {
-    let ten_a_second = &limit(10, Period::Second);
-    let ten_a_minute = &limit(10, Period::Minute);
+    let ten_a_second = &limit(10, Period::SECOND);
+    let ten_a_minute = &limit(10, Period::MINUTE);
     let unlimited = &RateLimits::UNLIMITED;
     let x =
         |limit, reset| vec![("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", reset)];
@@ -299,7 +299,7 @@ fn no_hint_causes_a_panic() {
                 };
                 for status in [200, 403, 429, 503] {
                     let result = SendResult::Answer { status, hints: hints.clone() };
-                    for limits in [RateLimits::UNLIMITED, limit(1, Period::Day), limit(1_000_000, Period::Second)] {
+                    for limits in [RateLimits::UNLIMITED, limit(1, Period::DAY), limit(1_000_000, Period::SECOND)] {
                         let effect = judged_with(&result, &limits, OFTEN).effect;
                         assert!(hold(&effect).is_none_or(|(delay, _)| delay <= MAX_HOLD));
                     }

@@ -20,22 +20,22 @@ fn drained_in(forecast: &Forecast, waiting: u64, inflow_per_s: f64) -> Option<f6
 
 #[test]
 fn a_backlog_is_sent_at_the_spacing_of_the_limit() {
-    let forecast = Forecast::new(&busy(&[(10, Period::Second, 1)]), None, NOW);
+    let forecast = Forecast::new(&busy(&[(10, Period::SECOND, 1)]), None, NOW);
     assert_eq!(drained_in(&forecast, 100, 0.0), Some(10.1));
     // Half of the slots are taken by new deliveries.
     assert_eq!(drained_in(&forecast, 100, 5.0), Some(20.503));
     assert_eq!(forecast.drain(100, 10.0), Drain::Never);
     assert_eq!(forecast.drain(0, 1_000.0), Drain::After(Duration::ZERO));
-    assert_eq!(forecast.bound(), Some(Bound::Limit(RateLimit::new(10, Period::Second).unwrap())));
+    assert_eq!(forecast.bound(), Some(Bound::Limit(RateLimit::new(10, Period::SECOND).unwrap())));
 }
 
 #[test]
 fn the_strictest_bound_decides_and_max_in_flight_is_one() {
-    let limits = [(100, Period::Second, 1), (600, Period::Minute, 1)];
+    let limits = [(100, Period::SECOND, 1), (600, Period::MINUTE, 1)];
     let answers = |max_in_flight, ms| Some(Answers { max_in_flight, time: Duration::from_millis(ms) });
     for (answers, expected, per_second) in [
-        (None, Bound::Limit(RateLimit::new(600, Period::Minute).unwrap()), 9.983),
-        (answers(64, 50), Bound::Limit(RateLimit::new(600, Period::Minute).unwrap()), 9.983),
+        (None, Bound::Limit(RateLimit::new(600, Period::MINUTE).unwrap()), 9.983),
+        (answers(64, 50), Bound::Limit(RateLimit::new(600, Period::MINUTE).unwrap()), 9.983),
         (answers(4, 1_000), Bound::MaxInFlight, 4.0),
     ] {
         let forecast = Forecast::new(&busy(&limits), answers, NOW);
@@ -55,7 +55,7 @@ fn without_a_known_bound_nothing_is_forecast() {
 
 #[test]
 fn a_hold_delays_the_whole_drain() {
-    let mut limiter = busy(&[(10, Period::Second, 1)]);
+    let mut limiter = busy(&[(10, Period::SECOND, 1)]);
     limiter.hold(NOW + Duration::from_secs(60));
     assert_eq!(drained_in(&Forecast::new(&limiter, None, NOW), 100, 0.0), Some(69.999));
     let mut unlimited = Limiter::new(&RateLimits::UNLIMITED);
@@ -66,11 +66,11 @@ fn a_hold_delays_the_whole_drain() {
 
 #[test]
 fn a_burst_can_drain_a_small_backlog_even_if_the_inflow_is_above_the_limit() {
-    let idle = Limiter::new(&limits(&[(1, Period::Second, 50)]));
+    let idle = Limiter::new(&limits(&[(1, Period::SECOND, 50)]));
     let forecast = Forecast::new(&idle, None, NOW);
     assert_eq!(forecast.drain(50, 2.0), Drain::After(Duration::ZERO));
     assert_eq!(forecast.drain(60, 2.0), Drain::Never);
-    assert_eq!(Forecast::new(&busy(&[(1, Period::Second, 50)]), None, NOW).drain(50, 2.0), Drain::Never);
+    assert_eq!(Forecast::new(&busy(&[(1, Period::SECOND, 50)]), None, NOW).drain(50, 2.0), Drain::Never);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn deliveries_that_arrived_at_once_are_no_inflow() {
 
 #[test]
 fn the_first_expiry_is_where_the_sends_fall_behind_the_expiries() {
-    let forecast = Forecast::new(&busy(&[(10, Period::Second, 1)]), None, NOW);
+    let forecast = Forecast::new(&busy(&[(10, Period::SECOND, 1)]), None, NOW);
     let at = |seconds: u64| NOW + Duration::from_secs(seconds);
     // 1,000 deliveries take 101 s.
     let first = |oldest, newest| forecast.first_expiry(1_000, Expiries { oldest: at(oldest), newest: at(newest) });
@@ -116,7 +116,7 @@ fn arbitrary_limits() -> impl Strategy<Value = RateLimits> {
             RateLimit::with_burst(limit.saturating_mul(period_factor(period)), period, burst).unwrap()
         }))
     };
-    let all = (limit(Period::Second), limit(Period::Minute), limit(Period::Hour));
+    let all = (limit(Period::SECOND), limit(Period::MINUTE), limit(Period::HOUR));
     all.prop_filter_map("at least one limit", |(second, minute, hour)| {
         let limits: Vec<_> = [second, minute, hour].into_iter().flatten().collect();
         (!limits.is_empty()).then(|| RateLimits::new(limits).unwrap())
@@ -125,9 +125,9 @@ fn arbitrary_limits() -> impl Strategy<Value = RateLimits> {
 
 fn period_factor(period: Period) -> u32 {
     match period {
-        Period::Second => 1,
-        Period::Minute => 20,
-        Period::Hour | Period::Day => 400,
+        Period::SECOND => 1,
+        Period::MINUTE => 20,
+        _ => 400,
     }
 }
 

@@ -20,7 +20,7 @@ fn ago(secs: u64) -> Timestamp {
 
 /// A destination with a limit of ten a minute, at most two sends in flight, and a timeout of 15 s.
 fn destination() -> Destination {
-    let limits = RateLimits::new(RateLimit::new(10, Period::Minute).into_iter().collect()).unwrap();
+    let limits = RateLimits::new(RateLimit::new(10, Period::MINUTE).into_iter().collect()).unwrap();
     Destination {
         id: DestinationId::new(NOW, 1),
         created_at: ago(1_000),
@@ -167,7 +167,7 @@ fn slots_that_are_granted_and_never_recorded_are_a_stall() {
 #[test]
 fn a_destination_falls_behind_below_four_fifths_of_its_limit() {
     let mut fast = destination();
-    fast.settings.rate_limits = RateLimits::new(RateLimit::new(10, Period::Second).into_iter().collect()).unwrap();
+    fast.settings.rate_limits = RateLimits::new(RateLimit::new(10, Period::SECOND).into_iter().collect()).unwrap();
     let behind = |of: &Destination, sends| is_behind(of, sends, Duration::from_secs(20));
     assert!(behind(&fast, 159) && !behind(&fast, 160) && !behind(&fast, 200));
     assert!(!behind(&destination(), 0), "three sends in 20 s say little");

@@ -9,11 +9,11 @@
 -- Exact: a quotient that is not an integer differs from every integer by at least 1 / limit, far more than a double's
 -- error.
 local function spacing_with(limit, width)
-  return math.ceil((WINDOW[limit.period] + width + (limit.margin or 0)) / limit.limit)
+  return math.ceil((window_of(limit.period) + width + (limit.margin or 0)) / limit.limit)
 end
 
 local function slot_width(limit)
-  local widest = WIDEST_SLOT[limit.period]
+  local widest = widest_slot_of(limit.period)
   local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
   return is_apart and widest or NARROW_SLOT
 end
@@ -213,7 +213,7 @@ local function moved_cursor(cursor, limit, last_start)
   -- Spent tokens above the burst become time.
   local over = math.max(0, spent - limit.burst) * every
   -- No wait is longer than a window after the last start.
-  local latest = last_start + WINDOW[limit.period] + slot_width(limit) + (limit.margin or 0) - every
+  local latest = last_start + window_of(limit.period) + slot_width(limit) + (limit.margin or 0) - every
   moved.since = math.min(last_start - math.max(0, on_the_way) + owed + over, latest)
   moved.spent = math.min(spent, limit.burst)
   return moved

@@ -171,7 +171,7 @@ end
 local function pull_back(limiter)
   local latest = shard_time + MOST_AHEAD
   for _, cursor in ipairs(limiter.cursors) do
-    if cursor.since > latest + SPAN[cursor.period] + (cursor.margin or 0) then
+    if cursor.since > latest + longest_span(cursor) then
       cursor.since, cursor.spent = latest, cursor.burst
     end
   end
@@ -225,7 +225,7 @@ local function needed_until(job)
   if job.cursors then
     local last_start = job.cursors.last_start or 0
     for _, cursor in ipairs(job.cursors.cursors) do
-      needed = math.max(needed, last_start + SPAN[cursor.period] + (cursor.margin or 0))
+      needed = math.max(needed, last_start + longest_span(cursor))
     end
     -- No slot is wider than this.
     needed = math.max(needed, last_start + (job.cursors.interval or 0) + WIDEST_SLOT[#WIDEST_SLOT])

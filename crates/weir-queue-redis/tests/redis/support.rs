@@ -176,7 +176,7 @@ pub(crate) fn destination(number: u64) -> DestinationId {
 }
 
 pub(crate) fn per_second(limit: u32) -> RateLimits {
-    RateLimits::new(RateLimit::new(limit, Period::Second).into_iter().collect()).unwrap()
+    RateLimits::new(RateLimit::new(limit, Period::SECOND).into_iter().collect()).unwrap()
 }
 
 pub(crate) fn delivery(queue: &RedisQueue, to: DestinationId, number: u8, expires_in: Duration) -> ClaimedDelivery {

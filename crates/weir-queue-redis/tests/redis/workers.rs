@@ -36,7 +36,7 @@ async fn a_stopped_job_is_kept_until_its_longest_window_has_passed() {
     let queue = support::open(server.config()).await;
     wake(&queue, destination(1)).await.unwrap();
     let mut publication = publication(&queue, claim(&queue).await, 1, NextRun::Stop);
-    let hourly = RateLimits::new(RateLimit::new(1, Period::Hour).into_iter().collect()).unwrap();
+    let hourly = RateLimits::new(RateLimit::new(1, Period::HOUR).into_iter().collect()).unwrap();
     publication.recovered = Some(Limiter::new(&hourly));
     publication.terms = Some(support::terms(hourly));
     queue.publish(vec![publication]).await.unwrap();

@@ -65,7 +65,7 @@ pub async fn a_settle_runs_a_job_when_its_next_slot_opens(subject: Subject) {
 
 /// A worker that stops hands its permits back. With a limit of one per hour this must not cost an hour.
 pub async fn a_permit_handed_back_before_its_slot_costs_no_slot(subject: Subject) {
-    let limits = per(1, Period::Hour);
+    let limits = per(1, Period::HOUR);
     let unused = subject.permits(limits.clone(), 1, NextRun::Paced).await.remove(0);
     subject.hand_back(&unused, false).await;
     let lease = subject.claim().await;

@@ -81,7 +81,7 @@ pub async fn a_missed_slot_that_is_still_the_last_gives_its_spacing_back(subject
         assert!(missed.start <= subject.clock.now() + subject.precision, "it starts at once, not a spacing later");
     }
     // The next slot is one spacing of each limit after the only slot that counts.
-    subject.assert_starts(subject.slot(&permits[1]).await.start, missed.start + spacing(60, Period::Minute));
+    subject.assert_starts(subject.slot(&permits[1]).await.start, missed.start + spacing(60, Period::MINUTE));
 }
 
 pub async fn a_missed_slot_gives_nothing_back_after_another_was_granted(subject: Subject) {
@@ -89,7 +89,7 @@ pub async fn a_missed_slot_gives_nothing_back_after_another_was_granted(subject:
     let missed = subject.slot(&permits[0]).await;
     let last = subject.slot(&permits[1]).await;
     let again = start_of(subject.ask_after_miss(&permits[0], missed).await);
-    let earliest = last.start + spacing(30, Period::Second);
+    let earliest = last.start + spacing(30, Period::SECOND);
     assert!(again + subject.precision >= earliest, "the last slot may still be used");
 }
 
@@ -98,7 +98,7 @@ pub async fn a_slot_is_not_given_back_after_an_edit(subject: Subject) {
     let missed = subject.slot(&permits[0]).await;
     subject.edit(&per_second(4), false).await;
     let start = start_of(subject.ask_after_miss(&permits[0], missed).await);
-    assert!(start + subject.precision >= missed.start + spacing(4, Period::Second));
+    assert!(start + subject.precision >= missed.start + spacing(4, Period::SECOND));
 }
 
 fn spacing(limit: u32, period: Period) -> Duration {
@@ -146,7 +146,7 @@ pub async fn an_unlimited_permit_has_a_slot_that_starts_now(subject: Subject) {
 }
 
 pub async fn a_slot_of_a_long_window_is_wide(subject: Subject) {
-    let permits = subject.permits(per(1, Period::Hour), 1, NextRun::Stop).await;
+    let permits = subject.permits(per(1, Period::HOUR), 1, NextRun::Stop).await;
     subject.assert_wide(granted(subject.ask_for_slot(&permits[0]).await), Duration::from_millis(2_500));
 }
 

@@ -22,7 +22,7 @@ fn assert_apart(first: Slot, second: Slot, millis: u64) {
 
 pub async fn slots_of_a_minimum_interval_are_never_closer_than_it(subject: Subject) {
     // Neither a limit with a burst nor the lack of any limit undercuts it.
-    let burst = RateLimits::new(RateLimit::with_burst(100, Period::Second, 9).into_iter().collect());
+    let burst = RateLimits::new(RateLimit::with_burst(100, Period::SECOND, 9).into_iter().collect());
     for limits in [burst.expect("one limit"), RateLimits::UNLIMITED] {
         subject.edit(&spaced(limits.clone(), 80), false).await;
         let permits = subject.permits(spaced(limits, 80), 4, NextRun::Stop).await;
@@ -106,7 +106,7 @@ pub async fn a_minimum_interval_survives_a_stop(subject: Subject) {
 }
 
 pub async fn a_lease_has_the_margins_and_the_minimum_interval(subject: Subject) {
-    let margin = RateLimit::new(10, Period::Second).and_then(|limit| limit.with_margin(50));
+    let margin = RateLimit::new(10, Period::SECOND).and_then(|limit| limit.with_margin(50));
     let limits = spaced(RateLimits::new(margin.into_iter().collect()).expect("one limit"), 70);
     subject.permits(limits.clone(), 1, NextRun::Now).await;
     let cursors = subject.claim().await.cursors.expect("known");
@@ -114,7 +114,7 @@ pub async fn a_lease_has_the_margins_and_the_minimum_interval(subject: Subject) 
 }
 
 pub async fn a_margin_makes_the_spacing_longer(subject: Subject) {
-    let limit = |margin| RateLimit::new(10, Period::Second).and_then(|limit| limit.with_margin(margin));
+    let limit = |margin| RateLimit::new(10, Period::SECOND).and_then(|limit| limit.with_margin(margin));
     let limits = |margin| RateLimits::new(limit(margin).into_iter().collect()).expect("one limit");
     let permits = subject.permits(limits(50), 3, NextRun::Stop).await;
     let first = subject.slot(&permits[0]).await;

@@ -20,21 +20,21 @@ use weir_queue::{
 use self::world::{LEASE, PUNCTUAL, START, Simulation, WorkerTiming, delivery, limits};
 
 const EVERY_LIMIT: [(u32, Period); 9] = [
-    (1, Period::Second),
-    (7, Period::Second),
-    (10, Period::Second),
-    (100, Period::Second),
-    (1000, Period::Second),
-    (2000, Period::Second),
-    (30, Period::Minute),
-    (90, Period::Minute),
-    (500, Period::Hour),
+    (1, Period::SECOND),
+    (7, Period::SECOND),
+    (10, Period::SECOND),
+    (100, Period::SECOND),
+    (1000, Period::SECOND),
+    (2000, Period::SECOND),
+    (30, Period::MINUTE),
+    (90, Period::MINUTE),
+    (500, Period::HOUR),
 ];
 
 #[test]
 fn every_limit_holds_and_is_used_over_hours_of_backlog() {
     for limit in EVERY_LIMIT {
-        let hours = if limit.1 == Period::Hour { 24 } else { 3 };
+        let hours = if limit.1 == Period::HOUR { 24 } else { 3 };
         let mut simulation = Simulation::new(limits(&[limit]), PUNCTUAL);
         simulation.add(u64::MAX / 2);
         simulation.run_for(Duration::from_secs(hours * 3_600 / if limit.0 >= 1000 { 10 } else { 1 }));
@@ -46,7 +46,7 @@ fn every_limit_holds_and_is_used_over_hours_of_backlog() {
 
 #[test]
 fn several_limits_hold_together() {
-    let mut simulation = Simulation::new(limits(&[(10, Period::Second), (300, Period::Minute)]), PUNCTUAL);
+    let mut simulation = Simulation::new(limits(&[(10, Period::SECOND), (300, Period::MINUTE)]), PUNCTUAL);
     simulation.add(1_000_000);
     simulation.run_for(Duration::from_secs(3_600));
     simulation.assert_caps();
@@ -56,7 +56,7 @@ fn several_limits_hold_together() {
 #[test]
 fn workers_that_miss_their_slots_do_not_exceed_the_limit() {
     let late = WorkerTiming { lateness: Duration::from_millis(40), ..PUNCTUAL };
-    for limit in [(10, Period::Second), (1000, Period::Second)] {
+    for limit in [(10, Period::SECOND), (1000, Period::SECOND)] {
         let mut simulation = Simulation::new(limits(&[limit]), late);
         simulation.add(1_000_000);
         simulation.run_for(Duration::from_secs(60));
@@ -71,7 +71,7 @@ fn workers_that_lose_a_third_of_the_processor_time_use_the_limit() {
     for (rate, slices) in [(2, &[8, 20, 30][..]), (10, &[8, 12, 20]), (100, &[8])] {
         for &slice in slices {
             let busy = WorkerTiming { slice: Duration::from_millis(slice), ..PUNCTUAL };
-            let mut simulation = Simulation::new(limits(&[(rate, Period::Second)]), busy);
+            let mut simulation = Simulation::new(limits(&[(rate, Period::SECOND)]), busy);
             simulation.add(1_000_000);
             simulation.run_for(Duration::from_secs(600));
             simulation.assert_caps();
@@ -84,7 +84,7 @@ fn workers_that_lose_a_third_of_the_processor_time_use_the_limit() {
 #[test]
 fn a_process_that_stalls_for_a_second_loses_no_slot_of_an_hourly_limit() {
     let late = WorkerTiming { lateness: Duration::from_secs(2), ..PUNCTUAL };
-    let mut simulation = Simulation::new(limits(&[(60, Period::Hour)]), late);
+    let mut simulation = Simulation::new(limits(&[(60, Period::HOUR)]), late);
     simulation.add(1_000_000);
     simulation.run_for(Duration::from_secs(360_000));
     simulation.assert_caps();
@@ -94,7 +94,7 @@ fn a_process_that_stalls_for_a_second_loses_no_slot_of_an_hourly_limit() {
 #[test]
 fn a_destination_that_closes_after_each_answer_loses_no_slot() {
     let cold = WorkerTiming { connect: Duration::from_millis(500), ..PUNCTUAL };
-    for limit in [(10, Period::Second), (200, Period::Second), (5, Period::Minute)] {
+    for limit in [(10, Period::SECOND), (200, Period::SECOND), (5, Period::MINUTE)] {
         let mut simulation = Simulation::new(limits(&[limit]), cold);
         simulation.add(1_000_000);
         simulation.run_for(Duration::from_secs(600));
@@ -106,7 +106,7 @@ fn a_destination_that_closes_after_each_answer_loses_no_slot() {
 #[test]
 fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_cursor() {
     let edits =
-        [(10, Period::Second), (100, Period::Second), (5, Period::Second), (1, Period::Second), (50, Period::Second)];
+        [(10, Period::SECOND), (100, Period::SECOND), (5, Period::SECOND), (1, Period::SECOND), (50, Period::SECOND)];
     let mut simulation = Simulation::new(limits(&edits[..1]), PUNCTUAL);
     simulation.add(1_000_000);
     simulation.run_for(Duration::from_secs(10));
@@ -128,10 +128,10 @@ fn edits_under_backlog_take_effect_within_100_ms_and_reset_no_cursor() {
 
 #[test]
 fn an_edit_to_another_period_or_to_no_limit_takes_effect() {
-    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
+    let mut simulation = Simulation::new(limits(&[(10, Period::SECOND)]), PUNCTUAL);
     simulation.add(100_000);
     simulation.run_for(Duration::from_secs(5));
-    simulation.edit(limits(&[(30, Period::Minute)]));
+    simulation.edit(limits(&[(30, Period::MINUTE)]));
     simulation.sends.clear();
     simulation.run_for(Duration::from_secs(3_600));
     simulation.assert_caps();
@@ -143,7 +143,7 @@ fn an_edit_to_another_period_or_to_no_limit_takes_effect() {
 
 #[test]
 fn a_stopped_and_restarted_job_starts_no_second_burst() {
-    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
+    let mut simulation = Simulation::new(limits(&[(10, Period::SECOND)]), PUNCTUAL);
     for _ in 0..2_000 {
         simulation.add(3);
         let pause = simulation.jitter(Duration::from_millis(600));
@@ -173,8 +173,8 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
         assert!(matches!(table.take_slot(START, SlotRequest::new(permit.id)), SlotAnswer::Granted(_)));
         table.settle(START, permit.id.into());
     };
-    publish_one(hourly, Period::Hour, NextRun::Stop);
-    publish_one(brief, Period::Second, NextRun::Stop);
+    publish_one(hourly, Period::HOUR, NextRun::Stop);
+    publish_one(brief, Period::SECOND, NextRun::Stop);
     // With so many jobs, idle jobs that the store can recover are dropped.
     let later = START + Duration::from_secs(600);
     for number in 0..25_000u128 {
@@ -192,7 +192,7 @@ fn a_stopped_job_is_forgotten_only_after_its_window_has_passed() {
 
 #[test]
 fn a_pause_stops_all_sends_and_causes_no_burst_afterwards() {
-    let mut simulation = Simulation::new(limits(&[(100, Period::Second)]), PUNCTUAL);
+    let mut simulation = Simulation::new(limits(&[(100, Period::SECOND)]), PUNCTUAL);
     simulation.add(10_000);
     simulation.run_for(Duration::from_secs(3));
     simulation.pause(true);
@@ -209,7 +209,7 @@ fn a_pause_stops_all_sends_and_causes_no_burst_afterwards() {
 
 #[test]
 fn a_crash_at_any_instant_keeps_the_cap_across_the_restart() {
-    for limit in [(1, Period::Second), (10, Period::Second), (1000, Period::Second), (30, Period::Minute)] {
+    for limit in [(1, Period::SECOND), (10, Period::SECOND), (1000, Period::SECOND), (30, Period::MINUTE)] {
         let mut simulation = Simulation::new(limits(&[limit]), PUNCTUAL);
         simulation.add(1_000_000);
         for _ in 0..200 {
@@ -253,7 +253,7 @@ fn slow_runs_cost_no_slots() {
     for run in [20, 100, 250] {
         let slow = WorkerTiming { run: Duration::from_millis(run), ..PUNCTUAL };
         for rate in [2, 10, 100] {
-            let mut simulation = Simulation::new(limits(&[(rate, Period::Second)]), slow);
+            let mut simulation = Simulation::new(limits(&[(rate, Period::SECOND)]), slow);
             simulation.add(1_000_000);
             simulation.run_for(Duration::from_secs(300));
             simulation.assert_caps();
@@ -265,7 +265,7 @@ fn slow_runs_cost_no_slots() {
 
 #[test]
 fn an_idle_destination_costs_nothing() {
-    let mut simulation = Simulation::new(limits(&[(10, Period::Second)]), PUNCTUAL);
+    let mut simulation = Simulation::new(limits(&[(10, Period::SECOND)]), PUNCTUAL);
     simulation.add(1);
     simulation.run_for(Duration::from_secs(10));
     let runs = simulation.runs;

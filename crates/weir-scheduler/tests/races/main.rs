@@ -205,24 +205,24 @@ async fn claims_of_a_run_are_released_when_the_worker_stops() {
 async fn an_empty_queue_continues_after_the_last_recorded_send() {
     let last_sent_at = START - Duration::from_secs(20);
     let history = SendHistory { last_sent_at: Some(last_sent_at), unsettled: false };
-    let mut world = World::new(limits(1, Period::Minute), history);
+    let mut world = World::new(limits(1, Period::MINUTE), history);
     world.store.post(destination(1), START);
     world.start_scheduler();
     world.start_sweeper();
     let permit = world.permit().await;
-    assert_eq!(world.start_of(&permit).await, last_sent_at + Period::Minute.window() + Period::Minute.widest_slot());
+    assert_eq!(world.start_of(&permit).await, last_sent_at + Period::MINUTE.window() + Period::MINUTE.widest_slot());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_queue_waits_for_the_last_possible_send_of_lost_permits() {
     let history = SendHistory { last_sent_at: None, unsettled: true };
-    let mut world = World::new(limits(1, Period::Second), history);
+    let mut world = World::new(limits(1, Period::SECOND), history);
     world.store.post(destination(1), START);
     world.start_scheduler();
     world.start_sweeper();
     let permit = world.permit().await;
     // A worker that does not know of the loss may send for at most three seconds.
     let last_old_start = START + Duration::from_secs(3);
-    let spacing = Period::Second.window() + Period::Second.widest_slot();
+    let spacing = Period::SECOND.window() + Period::SECOND.widest_slot();
     assert_eq!(world.start_of(&permit).await, last_old_start + spacing);
 }

@@ -95,7 +95,7 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_six_hours_causes_only_probes_and_its_backlog_drains_at_the_limit() {
-    let mut world = World::new(limits(PER_SECOND, Period::Second), SendHistory::default());
+    let mut world = World::new(limits(PER_SECOND, Period::SECOND), SendHistory::default());
     world.start_scheduler();
     world.start_sweeper();
     world.start_producer();

@@ -14,8 +14,8 @@ use crate::{ActivityFilter, DestinationDeletion, DestinationPatch, EditPosition}
 pub async fn a_created_destination_is_read_back(subject: Subject) {
     let mut made = destination(1);
     made.settings.event_types = ["video.*", "order.paid"].map(|pattern| pattern.parse().expect("a pattern")).to_vec();
-    let minute = RateLimit::with_burst(300, Period::Minute, 3).expect("a limit");
-    let second = RateLimit::new(10, Period::Second).and_then(|limit| limit.with_margin(50)).expect("a limit");
+    let minute = RateLimit::with_burst(300, Period::MINUTE, 3).expect("a limit");
+    let second = RateLimit::new(10, Period::SECOND).and_then(|limit| limit.with_margin(50)).expect("a limit");
     let limits = RateLimits::new(vec![second, minute]).expect("limits");
     made.settings.rate_limits = limits.with_min_interval(MinInterval::from_millis(100));
     made.settings.headers = vec![("x-key".to_owned(), "value \"quoted\"".to_owned())];

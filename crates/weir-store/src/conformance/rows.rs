@@ -52,7 +52,7 @@ pub fn destination(number: u128) -> Destination {
 }
 
 pub(super) fn per_second(limit: u32) -> RateLimits {
-    RateLimits::new(RateLimit::new(limit, Period::Second).into_iter().collect()).expect("limits")
+    RateLimits::new(RateLimit::new(limit, Period::SECOND).into_iter().collect()).expect("limits")
 }
 
 /// The `number`-th event of the tenant `acme`, created `number` milliseconds after [`NOW`].

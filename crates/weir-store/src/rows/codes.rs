@@ -49,7 +49,7 @@ fn at<T: Copy>(all: &[T], code: i64) -> Option<T> {
 /// The limits of periods as a JSON array of `{"limit", "period", "burst"}`, with `"margin_ms"` unless it is 0.
 pub fn limits_json(limits: &RateLimits) -> String {
     let limit = |limit: &RateLimit| {
-        let mut json = json!({"limit": limit.limit, "period": limit.period.as_str(), "burst": limit.burst});
+        let mut json = json!({"limit": limit.limit, "period": limit.period.to_string(), "burst": limit.burst});
         if limit.margin_ms() > 0 {
             json["margin_ms"] = limit.margin_ms().into();
         }
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn limits_are_read_back() {
-        let second = RateLimit::with_burst(10, Period::Second, 3).unwrap();
-        let day = RateLimit::new(1_000_000, Period::Day).unwrap().with_margin(50).unwrap();
+        let second = RateLimit::with_burst(10, Period::SECOND, 3).unwrap();
+        let day = RateLimit::new(1_000_000, Period::DAY).unwrap().with_margin(50).unwrap();
         for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap()] {
             assert_eq!(limits(&limits_json(&all)), Some(all));
         }

@@ -130,7 +130,7 @@ async fn the_retries_of_a_replayed_delivery_are_counted_from_the_replay() {
 /// The receiver closes every connection. Each is an attempt, and the limit applies to them.
 #[tokio::test]
 async fn an_attempt_without_a_connection_takes_a_slot() {
-    let one_a_minute = RateLimits::new(RateLimit::new(1, Period::Minute).into_iter().collect()).unwrap();
+    let one_a_minute = RateLimits::new(RateLimit::new(1, Period::MINUTE).into_iter().collect()).unwrap();
     let rig = Rig::new(one_a_minute, (0, 0), Duration::from_secs(75)).await;
     let AttemptEnd::Recorded(finished) = rig.attempt().await else { panic!("the first slot is now") };
     assert_eq!(finished.result.attempt.failure, Some(Failure::Connect));
@@ -157,7 +157,7 @@ async fn the_duration_of_an_attempt_that_hangs_in_its_dial_is_the_time_of_the_di
 /// A slot that starts a few milliseconds ahead must not hide that the permit waited for a worker.
 #[tokio::test(start_paused = true)]
 async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot_is_not() {
-    let hundred_a_second = RateLimits::new(RateLimit::new(100, Period::Second).into_iter().collect()).unwrap();
+    let hundred_a_second = RateLimits::new(RateLimit::new(100, Period::SECOND).into_iter().collect()).unwrap();
     let Rig { attempter, queue, permit, .. } = Rig::new(hundred_a_second, (0, 0), Duration::from_secs(75)).await;
     let (start_by, lag_since) = (permit.delivery.expires_at, permit.published_at);
     let ask_ahead = AskAhead::new(&permit.delivery, &RateLimits::default());

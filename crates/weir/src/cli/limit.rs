@@ -6,20 +6,26 @@ use serde::Serialize;
 use weir_core::{Period, RateLimit};
 
 /// A limit, written `10/second` or, with a burst, `300/minute:5`; a margin follows: `10/second+50ms`. The period may be
-/// short, as in `10/s`. In JSON it is the object of the API.
+/// short, as in `10/s`, or any number of seconds: `190/10s`. In JSON it is the object of the API.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LimitText(pub(crate) weir_api_types::RateLimit);
 
 impl LimitText {
     /// A limit without a margin.
     pub(crate) fn new(limit: u32, period: Period, burst: u32) -> Self {
-        Self(weir_api_types::RateLimit { limit, period: period.as_str().to_owned(), burst, margin_ms: 0 })
+        Self(weir_api_types::RateLimit {
+            limit,
+            period: period.to_string(),
+            window_s: (!period.has_name()).then(|| period.as_seconds()),
+            burst,
+            margin_ms: 0,
+        })
     }
 }
 
 impl std::fmt::Display for LimitText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let weir_api_types::RateLimit { limit, period, burst, margin_ms } = &self.0;
+        let weir_api_types::RateLimit { limit, period, burst, margin_ms, .. } = &self.0;
         write!(f, "{limit}/{period}")?;
         if *burst > 1 {
             write!(f, ":{burst}")?;
@@ -38,9 +44,12 @@ impl FromStr for LimitText {
         let margin_ms = margin.trim().strip_suffix("ms").and_then(|margin| margin.trim().parse().ok());
         let parsed = (limit.trim().parse().ok(), period_of(period.trim()), burst.trim().parse().ok(), margin_ms);
         let (Some(limit), Some(period), Some(burst), Some(margin_ms)) = parsed else {
-            return Err("use a number and second, minute, hour or day, such as 10/second or 10/s; a burst follows a \
-                        colon: 300/minute:5; a margin follows a plus sign: 10/second+50ms"
-                .to_owned());
+            return Err(
+                "use a number and second, minute, hour, day or a number of seconds, such as 10/second, 10/s or \
+                        190/10s; a burst follows a colon: 300/minute:5; a margin follows a plus sign: \
+                        10/second+50ms"
+                    .to_owned(),
+            );
         };
         RateLimit::with_burst(limit, period, burst)
             .ok_or_else(|| "limit and burst must be from 1 to 1000000".to_owned())?
@@ -54,10 +63,10 @@ impl FromStr for LimitText {
 fn period_of(text: &str) -> Option<Period> {
     let text = text.to_ascii_lowercase();
     match text.as_str() {
-        "s" | "sec" | "secs" | "seconds" => Some(Period::Second),
-        "m" | "min" | "mins" | "minutes" => Some(Period::Minute),
-        "h" | "hr" | "hrs" | "hours" => Some(Period::Hour),
-        "d" | "days" => Some(Period::Day),
+        "s" | "sec" | "secs" | "seconds" => Some(Period::SECOND),
+        "m" | "min" | "mins" | "minutes" => Some(Period::MINUTE),
+        "h" | "hr" | "hrs" | "hours" => Some(Period::HOUR),
+        "d" | "days" => Some(Period::DAY),
         name => Period::parse(name),
     }
 }
@@ -68,8 +77,15 @@ mod tests {
 
     #[test]
     fn a_limit_is_read_as_it_is_written() {
-        for text in ["10/second", "300/minute:5", "1/day", "1000000/hour:1000000", "10/second+50ms", "9/day:2+10000ms"]
-        {
+        for text in [
+            "10/second",
+            "190/10s",
+            "300/minute:5",
+            "1/day",
+            "1000000/hour:1000000",
+            "10/second+50ms",
+            "9/day:2+10000ms",
+        ] {
             assert_eq!(text.parse::<LimitText>().unwrap().to_string(), text);
         }
         let json = serde_json::to_value("300/minute:5".parse::<LimitText>().unwrap()).unwrap();
@@ -77,6 +93,9 @@ mod tests {
         for wrong in [
             "10",
             "10/week",
+            "10/0s",
+            "10/86401s",
+            "10/+5s",
             "/second",
             "ten/second",
             "10/second:",
@@ -93,9 +112,18 @@ mod tests {
 
     #[test]
     fn a_period_may_be_short() {
-        let short = ["20/s", "20/sec", "20/S", "600/min:5", "600/m", "9/h", "9/hr", "7/d+50ms", "7/days"];
-        let long =
-            ["20/second", "20/second", "20/second", "600/minute:5", "600/minute", "9/hour", "9/hour", "7/day+50ms"];
+        let short = ["20/s", "20/sec", "20/S", "600/min:5", "600/m", "9/h", "9/hr", "7/d+50ms", "7/days", "5/60s"];
+        let long = [
+            "20/second",
+            "20/second",
+            "20/second",
+            "600/minute:5",
+            "600/minute",
+            "9/hour",
+            "9/hour",
+            "7/day+50ms",
+            "5/minute",
+        ];
         for (short, long) in short.into_iter().zip(long) {
             assert_eq!(short.parse::<LimitText>().unwrap().to_string(), long);
         }

@@ -23,7 +23,10 @@ object! {
     pub(crate) struct RateLimitRequest {
         #[schema(minimum = 1, maximum = 1_000_000)]
         limit: u32,
-        period: PeriodText,
+        period: Option<PeriodText>,
+        /// The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`.
+        #[schema(minimum = 1, maximum = 86_400)]
+        window_s: Option<u32>,
         #[schema(minimum = 1, maximum = 1_000_000, default = 1)]
         burst: Option<u32>,
         /// For receivers behind a network with jitter: `limit` sends fit into a period that is longer by this time, so
@@ -34,6 +37,32 @@ object! {
     plural = "limits, one per period";
 }
 
+impl RateLimitRequest {
+    /// A period has a name, a length, or both.
+    pub(crate) fn keywords() -> Value {
+        let given =
+            |field: &str| json!({"properties": {(field): {"type": ["string", "integer"]}}, "required": [field]});
+        json!({"anyOf": [given("period"), given("window_s")]})
+    }
+
+    /// `None` after a fault, which is added. Both names of a period may be given, as an answer has them.
+    fn rate_limit(&self, at: &str, errors: &mut Errors) -> Option<RateLimit> {
+        let of_seconds = self.window_s.and_then(Period::from_seconds);
+        let period = match (self.period.as_ref().map(|period| period.0), of_seconds) {
+            (Some(period), Some(seconds)) if period != seconds => {
+                errors.add(format!("{at}/window_s"), "must be that of `period`: give one of the two");
+                None
+            }
+            (None, None) => {
+                errors.add(format!("{at}/period"), "is required: give it, or `window_s` in seconds");
+                None
+            }
+            (period, of_seconds) => period.or(of_seconds),
+        }?;
+        RateLimit::with_burst(self.limit, period, self.burst.unwrap_or(1))?.with_margin(self.margin_ms.unwrap_or(0))
+    }
+}
+
 /// The limits of a destination. Each period has at most one.
 #[derive(Default)]
 pub(crate) struct Limits(pub(crate) Vec<RateLimit>);
@@ -41,8 +70,8 @@ pub(crate) struct Limits(pub(crate) Vec<RateLimit>);
 impl Limits {
     /// At most one limit per period.
     pub(crate) fn keywords() -> Value {
-        let once = Period::ALL.map(|period| {
-            let of_period = json!({"properties": {"period": {"const": period.as_str()}}, "required": ["period"]});
+        let once = Period::NAMED.map(|period| {
+            let of_period = json!({"properties": {"period": {"const": period.to_string()}}, "required": ["period"]});
             json!({"contains": of_period, "minContains": 0, "maxContains": 1})
         });
         json!({"allOf": once})
@@ -61,10 +90,7 @@ impl Read for Limits {
             let at = format!("{at}/{index}");
             // An invalid limit adds its own error and is left out.
             let read = RateLimitRequest::read(value, items, &at, errors);
-            let limit = read.and_then(|limit| {
-                let margin_ms = limit.margin_ms.unwrap_or(0);
-                RateLimit::with_burst(limit.limit, limit.period.0, limit.burst.unwrap_or(1))?.with_margin(margin_ms)
-            });
+            let limit = read.and_then(|limit| limit.rate_limit(&at, errors));
             // A second limit for a period is refused, so that the result is a valid set.
             match limit {
                 Some(limit) if limits.iter().any(|other: &RateLimit| other.period == limit.period) => {
@@ -93,7 +119,8 @@ pub(crate) fn min_interval(millis: Option<u32>) -> Option<MinInterval> {
 pub(crate) fn view(limit: &RateLimit) -> types::RateLimit {
     types::RateLimit {
         limit: limit.limit.get(),
-        period: limit.period.as_str().to_owned(),
+        period: limit.period.to_string(),
+        window_s: (!limit.period.has_name()).then(|| limit.period.as_seconds()),
         burst: limit.burst.get(),
         margin_ms: limit.margin_ms(),
     }

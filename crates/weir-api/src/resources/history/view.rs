@@ -32,7 +32,7 @@ pub(super) fn view(
     let buckets_of = |(index, at): (usize, Timestamp)| {
         let Traffic { sends, delivered, failed, arrivals, .. } = traffic[index];
         let max_window = fullest.in_bucket(index).map(|(period, sends, limit)| types::MaxWindow {
-            period: period.as_str().to_owned(),
+            period: period.to_string(),
             sends,
             limit,
         });
@@ -52,7 +52,7 @@ pub(super) fn view(
         from: buckets.from,
         to: buckets.to,
         data: buckets.starts().enumerate().map(buckets_of).collect(),
-        windows_left_out: fullest.left_out.iter().map(|period| period.as_str().to_owned()).collect(),
+        windows_left_out: fullest.left_out.iter().map(|period| period.to_string()).collect(),
         errors_left_out: errors.are_left_out(),
         latencies,
         limit_changes: changes_in(changes, buckets),

@@ -1,7 +1,7 @@
 //! What the recorded sends say of each bucket: the fullest window of each limit, and the errors.
 
 use weir_api_types as types;
-use weir_core::{DestinationId, Period, Timestamp, audit::windows::fullest_by_bucket};
+use weir_core::{DestinationId, Period, RateLimits, Timestamp, audit::windows::fullest_by_bucket};
 use weir_store::{HOUR, LimitChange, SendRecord, SendsRequest, TrafficHistory};
 
 use super::Buckets;
@@ -111,8 +111,10 @@ pub(super) async fn fullest(
     history: &TrafficHistory,
 ) -> ApiResult<(Fullest, Option<Sends>)> {
     let bounds = |period| buckets.starts().map(|at| bound_in(changes, period, at, at + buckets.step)).collect();
-    let mut limited: Vec<(Period, Vec<Option<u64>>)> =
-        Period::ALL.map(|period| (period, bounds(period))).into_iter().collect();
+    let mut limited: Vec<(Period, Vec<Option<u64>>)> = RateLimits::periods(changes.iter().map(|change| &change.limits))
+        .into_iter()
+        .map(|period| (period, bounds(period)))
+        .collect();
     limited.retain(|(_, bounds)| bounds.iter().any(Option::is_some));
     // Periods with too many sends are left out. A longer window begins earlier, so it can have too many sends although
     // a shorter one has few enough.
@@ -195,19 +197,19 @@ mod tests {
     use super::*;
 
     fn change(at_s: i64, per_minute: Option<u32>) -> LimitChange {
-        let limits = per_minute.map(|limit| RateLimit::new(limit, Period::Minute).unwrap());
+        let limits = per_minute.map(|limit| RateLimit::new(limit, Period::MINUTE).unwrap());
         LimitChange { at: Timestamp::from_secs(at_s), limits: RateLimits::new(limits.into_iter().collect()).unwrap() }
     }
 
     #[test]
     fn a_window_across_an_edit_is_held_to_the_larger_limit() {
         let bound = |changes: &[LimitChange], at_s: i64| {
-            bound_in(changes, Period::Minute, Timestamp::from_secs(at_s), Timestamp::from_secs(at_s + 10))
+            bound_in(changes, Period::MINUTE, Timestamp::from_secs(at_s), Timestamp::from_secs(at_s + 10))
         };
         let lowered = [change(0, Some(60)), change(1_000, Some(6))];
         assert_eq!([900, 990, 1_000, 1_050, 1_070].map(|at| bound(&lowered, at)), [60, 60, 60, 60, 6].map(Some));
         let removed = [change(0, Some(60)), change(1_000, None), change(2_000, Some(5))];
         assert_eq!([990, 1_000, 2_000, 2_070].map(|at| bound(&removed, at)), [Some(60), None, None, Some(5)]);
-        assert_eq!(bound_in(&lowered, Period::Hour, Timestamp::MIN, Timestamp::MAX), None);
+        assert_eq!(bound_in(&lowered, Period::HOUR, Timestamp::MIN, Timestamp::MAX), None);
     }
 }

@@ -2,6 +2,8 @@
 //! receiver took to answer, and the backlog. All panels have the same time axis; the values of a bucket are shown at the
 //! pointer.
 
+use std::collections::BTreeSet;
+
 use weir_api_types::{ErrorCount, History, HistoryBucket, HistoryLatency, LimitChange, MaxWindow};
 use weir_chart::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Point, Stroke, Values, stairs};
 use weir_core::{Period, Timestamp};
@@ -22,8 +24,8 @@ const ERROR_COLORS: [Color; 3] = [Color::Red, Color::Amber, Color::Blue];
 
 extend! {
     pub(super) trait BucketText for HistoryBucket {
-        fn window(&self, period: &str) -> Option<&MaxWindow> {
-            self.max_window.iter().find(|window| window.period == period)
+        fn window(&self, period: Period) -> Option<&MaxWindow> {
+            self.max_window.iter().find(|window| Period::parse(&window.period) == Some(period))
         }
     }
 }
@@ -39,41 +41,41 @@ extend! {
         }
 
         /// The periods that had a limit in the range, the shortest first.
-        fn periods(&self) -> Vec<&'static str> {
-            let has = |period: &str| self.data.iter().any(|bucket| bucket.window(period).is_some());
-            Period::ALL.into_iter().map(Period::as_str).filter(|period| has(period)).collect()
+        fn periods(&self) -> BTreeSet<Period> {
+            let windows = self.data.iter().flat_map(|bucket| &bucket.max_window);
+            windows.filter_map(|window| Period::parse(&window.period)).collect()
         }
 
         /// The chart of the range, with the windows of the limit that binds.
         fn chart(&self, title: &str) -> Chart {
             let binding = self.binding();
-            self.chart_of(title, &binding.into_iter().collect::<Vec<_>>(), true)
+            self.chart_of(title, binding, true)
         }
 
         /// The chart with the windows of every limit.
         fn whole_chart(&self, title: &str) -> Chart {
-            self.chart_of(title, &self.periods(), true)
+            self.chart_of(title, self.periods(), true)
         }
 
         /// The windows of the limits that do not bind. `None`: there is no such limit.
         fn other_limits(&self) -> Option<Chart> {
             let binding = self.binding();
             let others: Vec<_> = self.periods().into_iter().filter(|period| Some(*period) != binding).collect();
-            (!others.is_empty()).then(|| self.chart_of("", &others, false))
+            (!others.is_empty()).then(|| self.chart_of("", others, false))
         }
 
         /// The period of the limit that allows the lowest rate at the end of the range.
-        fn binding(&self) -> Option<&'static str> {
-            let last = |period: &str| self.data.iter().rev().find_map(|bucket| Some(bucket.window(period)?.limit));
-            let per_s = |period: Period| Some(last(period.as_str())? as f64 / period.window().as_secs_f64());
-            let rates = Period::ALL.into_iter().filter_map(|period| Some((per_s(period)?, period.as_str())));
+        fn binding(&self) -> Option<Period> {
+            let last = |period: Period| self.data.iter().rev().find_map(|bucket| Some(bucket.window(period)?.limit));
+            let per_s = |period: Period| Some(last(period)? as f64 / period.window().as_secs_f64());
+            let rates = self.periods().into_iter().filter_map(|period| Some((per_s(period)?, period)));
             rates.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, period)| period)
         }
 
-        fn chart_of(&self, title: &str, windows: &[&'static str], has_all: bool) -> Chart {
+        fn chart_of(&self, title: &str, windows: impl IntoIterator<Item = Period>, has_all: bool) -> Chart {
             // The legend is the same for all limits, so it is shown once.
             let mut panels: Vec<Panel> =
-                windows.iter().enumerate().map(|(nth, period)| self.windows(period, has_all && nth == 0)).collect();
+                windows.into_iter().enumerate().map(|(nth, period)| self.windows(period, has_all && nth == 0)).collect();
             if has_all {
                 panels.push(self.traffic());
                 panels.push(self.outcomes());
@@ -99,7 +101,7 @@ extend! {
             }))
         }
 
-        fn windows(&self, period: &'static str, has_legend: bool) -> Panel {
+        fn windows(&self, period: Period, has_legend: bool) -> Panel {
             let sends = |bucket: &HistoryBucket| bucket.window(period).map(|window| window.sends);
             let cap = |bucket: &HistoryBucket| Some(bucket.window(period)?.limit);
             let highest = self.data.iter().flat_map(|bucket| [sends(bucket), cap(bucket)]).flatten().max().unwrap_or(0);
@@ -220,7 +222,7 @@ extend! {
         }
 
         /// The edits of the limits in the range; with a period, labelled by its new limit if it has another one.
-        fn edits(&self, period: Option<&str>) -> Vec<Element> {
+        fn edits(&self, period: Option<Period>) -> Vec<Element> {
             let inside = self.limit_changes.iter().filter(|change| self.from < change.at && change.at < self.to);
             let before = |at: Timestamp| {
                 let bucket =
@@ -229,7 +231,7 @@ extend! {
             };
             let label = |change: &LimitChange| {
                 let Some(period) = period else { return String::new() };
-                let limit = change.rate_limits.iter().find(|limit| limit.period == period);
+                let limit = change.rate_limits.iter().find(|limit| Period::parse(&limit.period) == Some(period));
                 if limit.map(|limit| u64::from(limit.limit)) == before(change.at) {
                     return String::new();
                 }

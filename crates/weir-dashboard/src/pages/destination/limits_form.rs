@@ -122,6 +122,7 @@ impl Typed {
             let limit = RateLimit {
                 limit: row.limit.parse().ok()?,
                 period: row.period.to_owned(),
+                window_s: None,
                 burst: row.burst.parse().unwrap_or(1),
                 margin_ms: row.margin.parse().unwrap_or(0),
             };

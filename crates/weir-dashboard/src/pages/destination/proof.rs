@@ -64,7 +64,7 @@ extend! {
     trait JudgedText for LimitAudit {
         fn short(&self) -> String {
             let Self { limit, burst, .. } = *self;
-            RateLimit { limit, period: self.period.clone(), burst, margin_ms: 0 }.short()
+            RateLimit { limit, period: self.period.clone(), window_s: None, burst, margin_ms: 0 }.short()
         }
     }
 }
@@ -98,7 +98,7 @@ extend! {
                 let HistoryBucket { at, sends, delivered, failed, arrivals, backlog, .. } = bucket;
                 let _ = write!(csv, "{at},{sends},{delivered},{failed},{arrivals},{backlog}");
                 for period in &periods {
-                    let window = bucket.window(period);
+                    let window = bucket.window(*period);
                     let limit = window.map(|window| window.limit);
                     let _ = write!(csv, ",{},{}", cell(window.map(|window| window.sends)), cell(limit));
                 }

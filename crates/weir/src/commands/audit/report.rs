@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn the_table_has_a_row_for_each_limit() {
-        let second = RateLimit::with_burst(2, Period::Second, 2).unwrap();
-        let minute = RateLimit::new(30, Period::Minute).unwrap();
+        let second = RateLimit::with_burst(2, Period::SECOND, 2).unwrap();
+        let minute = RateLimit::new(30, Period::MINUTE).unwrap();
         let screen = Screen { width: Some(120), colours: false, moves: false };
         let table = table(&[audited("Acme", vec![second, minute]), audited("", Vec::new())], screen);
         let lines: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_minimum_interval_has_a_row_with_the_shortest_gap() {
-        let second = RateLimits::new(vec![RateLimit::new(9, Period::Second).unwrap()]).unwrap();
+        let second = RateLimits::new(vec![RateLimit::new(9, Period::SECOND).unwrap()]).unwrap();
         let limits = second.with_min_interval(MinInterval::from_millis(251));
         let table =
             table(&[named("Acme", audit_by(limits))], Screen { width: Some(120), colours: false, moves: false });
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_table_of_the_demo_fits_80_columns_with_its_names() {
-        let second = RateLimit::new(100, Period::Second).unwrap();
+        let second = RateLimit::new(100, Period::SECOND).unwrap();
         let mut auditor = audit_of(vec![second]);
         auditor.delivered(Duration::from_millis(18_020));
         let screen = Screen { width: Some(80), ..Screen::PLAIN };
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_chart_has_a_panel_for_each_destination() {
-        let limit = RateLimit::new(2, Period::Second).unwrap();
+        let limit = RateLimit::new(2, Period::SECOND).unwrap();
         let chart = chart_svg("Sends", &[audited("Acme", vec![limit]), audited("Bolt", Vec::new())]);
         for part in
             [">Acme<", "2/second · 4 sends · worst sliding window 4 · violations 2", ">Bolt<", "no limit · 4 sends"]

@@ -1,0 +1,17 @@
+-- Periods: 1 to 4 for those with a name, or their number and the seconds of the window.
+
+-- The length of the window.
+local function window_of(period)
+  return WINDOW[period] or (period - #WINDOW) * 1000000
+end
+
+-- The widest slot of a period: 1/600 of its window, within the bounds of the table.
+local function widest_slot_of(period)
+  return WIDEST_SLOT[period]
+    or math.min(math.max(math.floor(window_of(period) / 600), WIDEST_SLOT[1]), WIDEST_SLOT[#WIDEST_SLOT])
+end
+
+-- The longest time that R spacings of a limit take.
+local function longest_span(limit)
+  return window_of(limit.period) + widest_slot_of(limit.period) + (limit.margin or 0)
+end
