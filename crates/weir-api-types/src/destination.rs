@@ -89,7 +89,7 @@ pub struct DestinationSettings {
     pub paused: bool,
 }
 
-/// At most `limit` sends in every window of one `period`.
+/// At most `limit` sends in every window of one `period`: `second`, `minute`, `hour`, `day`, or seconds such as `10s`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RateLimit {
     #[schema(minimum = 1, maximum = 1_000_000)]

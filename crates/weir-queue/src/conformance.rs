@@ -334,6 +334,7 @@ macro_rules! queue_conformance {
             an_unlimited_permit_has_a_slot_that_starts_now,
             a_slot_of_a_long_window_is_wide,
             a_lease_reports_how_long_workers_prepare,
+            a_window_may_be_any_number_of_seconds,
             slots_of_a_minimum_interval_are_never_closer_than_it,
             permits_of_a_minimum_interval_carry_the_times_of_its_slots,
             a_minimum_interval_counts_from_the_last_slot_across_edits,

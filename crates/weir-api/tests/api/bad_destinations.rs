@@ -34,6 +34,14 @@ fn invalid_destinations() -> Vec<(Value, Vec<&'static str>)> {
         (json!({"rate_limits": limit(Value::Null)}), vec!["/rate_limits/0/limit"]),
         (json!({"rate_limits": [{"limit": 1, "period": "second", "burst": 0}]}), vec!["/rate_limits/0/burst"]),
         (json!({"rate_limits": [{"limit": 1, "period": "week"}]}), vec!["/rate_limits/0/period"]),
+        (json!({"rate_limits": [{"limit": 1, "period": "0s"}]}), vec!["/rate_limits/0/period"]),
+        (json!({"rate_limits": [{"limit": 1, "window_s": 0}]}), vec!["/rate_limits/0/window_s"]),
+        (json!({"rate_limits": [{"limit": 1, "window_s": 86_401}]}), vec!["/rate_limits/0/window_s"]),
+        (json!({"rate_limits": [{"limit": 1, "window_s": 10, "period": "second"}]}), vec!["/rate_limits/0/window_s"]),
+        (
+            json!({"rate_limits": [{"limit": 1, "window_s": 60}, {"limit": 2, "period": "minute"}]}),
+            vec!["/rate_limits/1/period"],
+        ),
         (json!({"rate_limits": [{"limit": 1, "period": "day", "margin_ms": -1}]}), vec!["/rate_limits/0/margin_ms"]),
         (
             json!({"rate_limits": [{"limit": 1, "period": "day", "margin_ms": 10_001}]}),

@@ -148,6 +148,29 @@ async fn a_minimum_interval_and_margins_are_kept_until_a_patch_changes_them() {
 }
 
 #[tokio::test]
+async fn a_window_is_given_by_its_name_or_its_length_and_shown_by_both() {
+    let server = Server::start().await;
+    let limits =
+        json!([{"limit": 190, "window_s": 10}, {"limit": 600, "window_s": 60}, {"limit": 9, "period": "7200s"}]);
+    let id = server.destination(json!({"url": "https://example.com/", "rate_limits": limits})).await;
+    let path = format!("/v1/destinations/{id}");
+    let shown = server.get(&path).await.expect(StatusCode::OK)["rate_limits"].clone();
+    let limit = |limit: u32, period: &str, window_s: Option<u32>| {
+        let mut limit = json!({"limit": limit, "period": period, "burst": 1, "margin_ms": 0});
+        window_s.map(|window_s| limit["window_s"] = window_s.into());
+        limit
+    };
+    let expected = json!([limit(190, "10s", Some(10)), limit(600, "minute", None), limit(9, "7200s", Some(7_200))]);
+    assert_eq!(shown, expected);
+    // What is shown can be sent back.
+    let patched = server.patch(&path, json!({"rate_limits": shown})).await.expect(StatusCode::OK);
+    assert_eq!(patched["rate_limits"], shown);
+    let preview = json!({"rate_limits": [{"limit": 20, "window_s": 10}]});
+    let preview = server.post(&format!("{path}/preview"), preview).await.expect(StatusCode::OK);
+    assert_eq!(preview["binding"], json!({"limit": 20, "period": "10s"}));
+}
+
+#[tokio::test]
 async fn a_patch_changes_the_given_fields_and_null_restores_the_default() {
     let server = Server::start().await;
     let id = server

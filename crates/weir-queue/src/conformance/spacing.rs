@@ -37,6 +37,24 @@ pub async fn slots_of_a_minimum_interval_are_never_closer_than_it(subject: Subje
     }
 }
 
+pub async fn a_window_may_be_any_number_of_seconds(subject: Subject) {
+    // 40 in 20 s, and 200 in 10 s: other slots than those of a second or a minute.
+    for (limit, seconds) in [(40, 20), (200, 10)] {
+        let period = Period::from_seconds(seconds).expect("at most a day");
+        let limits = super::per(limit, period);
+        let spacing = limits.as_slice()[0].spacing();
+        subject.edit(&limits, false).await;
+        let permits = subject.permits(limits, 3, NextRun::Stop).await;
+        let mut last = subject.slot(&permits[0]).await;
+        for permit in &permits[1..] {
+            let slot = subject.slot(permit).await;
+            subject.assert_starts(slot.start, last.start + spacing);
+            assert!(slot.end.since(slot.start) <= period.widest_slot(), "{slot:?}");
+            last = slot;
+        }
+    }
+}
+
 pub async fn permits_of_a_minimum_interval_carry_the_times_of_its_slots(subject: Subject) {
     let permits = subject.permits(spaced(RateLimits::UNLIMITED, 80), 3, NextRun::Now).await;
     let first = permits[0].expected_at.expect("a run paces its permits");

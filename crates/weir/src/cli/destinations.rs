@@ -137,7 +137,7 @@ pub(crate) struct Fields {
     #[arg(long = "event-type", value_name = "PATTERN")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     event_types: Vec<String>,
-    /// A limit, such as 10/second or 10/s, or 300/minute:5 with a burst, or 10/second+50ms with a margin for a network with
+    /// A limit, such as 10/second, 10/s or 190/10s, or 300/minute:5 with a burst, or 10/second+50ms with a margin for a network with
     /// jitter; one for each period
     #[arg(long = "limit", value_name = "N/PERIOD[:BURST][+MARGIN]")]
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -53,10 +53,6 @@ impl RateLimitRequest {
                 errors.add(format!("{at}/window_s"), "must be that of `period`: give one of the two");
                 None
             }
-            (None, None) => {
-                errors.add(format!("{at}/period"), "is required: give it, or `window_s` in seconds");
-                None
-            }
             (period, of_seconds) => period.or(of_seconds),
         }?;
         RateLimit::with_burst(self.limit, period, self.burst.unwrap_or(1))?.with_margin(self.margin_ms.unwrap_or(0))
@@ -89,7 +85,11 @@ impl Read for Limits {
         for (index, value) in values.into_iter().enumerate() {
             let at = format!("{at}/{index}");
             // An invalid limit adds its own error and is left out.
+            let has_period = ["period", "window_s"].iter().any(|name| !value[*name].is_null());
             let read = RateLimitRequest::read(value, items, &at, errors);
+            if !has_period {
+                errors.add(format!("{at}/period"), "must be given, or `window_s` in seconds");
+            }
             let limit = read.and_then(|limit| limit.rate_limit(&at, errors));
             // A second limit for a period is refused, so that the result is a valid set.
             match limit {
