@@ -23,13 +23,15 @@ use crate::{
 /// How many deliveries a step reads.
 const STEP: i64 = 1_000;
 
-const LOCK: &str = "
+const LOCK: &str = sql!(
+    "
 SELECT phase, filter, created_at, place, seen, moved FROM replays
-WHERE id = $1 AND phase IN (0, 1, 3) FOR UPDATE SKIP LOCKED";
+WHERE id = $1 AND phase IN ({open_replay}) FOR UPDATE SKIP LOCKED"
+);
 
 const SAVE_PROGRESS: &str = "UPDATE replays SET place = $2, seen = $3, moved = $4 WHERE id = $1";
 
-const MARK_MOVED: &str = "UPDATE replays SET phase = 1, total = moved WHERE id = $1";
+const MARK_MOVED: &str = sql!("UPDATE replays SET phase = {moved}, total = moved WHERE id = $1");
 
 const END: &str = "
 UPDATE replays SET phase = $2, delivered = $3, failed = $4, cancelled = $5, ended_at = coalesce(ended_at, $6) WHERE id = $1";

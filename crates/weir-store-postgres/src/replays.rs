@@ -7,6 +7,7 @@ use weir_store::{
     ClaimRequest, Claims, Created, Creation, ListOrder, NewReplay, Page, PageRequest, Replay, ReplayFilter,
     ReplayPhase, ReplayStep, ReplaySteps, Replays, StoreResult, end_of_time,
     rows::{self, REPLAY_COLUMNS, Row as _, state_code},
+    sql,
 };
 
 use crate::{
@@ -84,13 +85,15 @@ impl ReplaySteps for PostgresStore {
     }
 }
 
-pub(crate) const OPEN: &str = "SELECT id FROM replays WHERE phase IN (0, 1, 3) ORDER BY id";
+pub(crate) const OPEN: &str = sql!("SELECT id FROM replays WHERE phase IN ({open_replay}) ORDER BY id");
 
 const REPLAY_DESTINATIONS: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
 
-const INSERT: &str = "INSERT INTO replays (id, filter, phase, created_at, total) VALUES ($1, $2, 0, $3, $4)";
+const INSERT: &str =
+    sql!("INSERT INTO replays (id, filter, phase, created_at, total) VALUES ($1, $2, {moving}, $3, $4)");
 
-const CANCEL: &str = "UPDATE replays SET phase = 3, ended_at = $2 WHERE id = $1 AND phase IN (0, 1)";
+const CANCEL: &str =
+    sql!("UPDATE replays SET phase = {cancelling}, ended_at = $2 WHERE id = $1 AND phase IN ({moving}, {moved})");
 
 const PHASE: &str = "SELECT phase FROM replays WHERE id = $1";
 
@@ -157,9 +160,9 @@ impl Select {
         self.condition(&format!("d.state + 0 = {}", state_code(state)));
         self.compare("d.updated_at <=", began.as_nanos());
         self.compare(concat!("coalesce(d.expires_at, ", end_of_time!(), ") >"), now.as_nanos());
-        self.condition(
-            "(d.replay_id IS NULL OR d.replay_id NOT IN (SELECT p.id FROM replays p WHERE p.phase IN (0, 1, 3)))",
-        );
+        self.condition(sql!(
+            "(d.replay_id IS NULL OR d.replay_id NOT IN (SELECT p.id FROM replays p WHERE p.phase IN ({open_replay})))"
+        ));
     }
 }
 

@@ -23,20 +23,23 @@ use crate::{
 /// The deliveries that one step reads: about 10 ms of the writer's time, because claims and events wait for it.
 const STEP: usize = MAX_ROWS;
 
-const INSERT: &str = "
+const INSERT: &str = sql!(
+    "
 INSERT INTO replays (id, filter, phase, created_at, total, moved, delivered, failed, cancelled)
-VALUES (?, ?, 0, ?, ?, 0, 0, 0, 0)";
+VALUES (?, ?, {moving}, ?, ?, 0, 0, 0, 0)"
+);
 
 const SELECT_OPEN: &str =
-    "SELECT phase, filter, created_at, place, moved FROM replays WHERE id = ? AND phase IN (0, 1, 3)";
+    sql!("SELECT phase, filter, created_at, place, moved FROM replays WHERE id = ? AND phase IN ({open_replay})");
 
 const SELECT_PHASE: &str = "SELECT phase FROM replays WHERE id = ?";
 
-const CANCEL: &str = "UPDATE replays SET phase = 3, ended_at = ? WHERE id = ? AND phase IN (0, 1)";
+const CANCEL: &str =
+    sql!("UPDATE replays SET phase = {cancelling}, ended_at = ? WHERE id = ? AND phase IN ({moving}, {moved})");
 
 const SAVE_PROGRESS: &str = "UPDATE replays SET place = ?, moved = ? WHERE id = ?";
 
-const MARK_MOVED: &str = "UPDATE replays SET phase = 1, place = NULL, moved = ?2, total = ?2 WHERE id = ?1";
+const MARK_MOVED: &str = sql!("UPDATE replays SET phase = {moved}, place = NULL, moved = ?2, total = ?2 WHERE id = ?1");
 
 const END: &str = "
 UPDATE replays SET phase = ?, delivered = ?, failed = ?, cancelled = ?, ended_at = coalesce(ended_at, ?) WHERE id = ?";

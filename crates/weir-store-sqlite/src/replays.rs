@@ -87,7 +87,8 @@ impl ReplaySteps for SqliteStore {
     }
 }
 
-pub(crate) const OPEN: &str = "SELECT id FROM replays INDEXED BY replays_open WHERE phase IN (0, 1, 3) ORDER BY id";
+pub(crate) const OPEN: &str =
+    sql!("SELECT id FROM replays INDEXED BY replays_open WHERE phase IN ({open_replay}) ORDER BY id");
 
 const REPLAY_DESTINATIONS: &str = "SELECT DISTINCT destination_id FROM replay_destinations ORDER BY destination_id";
 
@@ -123,7 +124,7 @@ pub(crate) fn eligible(conditions: &mut WhereClause<'_>, state: DeliveryState, b
     conditions.add("d.updated_at <= ?").int(began.as_nanos());
     conditions.add("(d.expires_at IS NULL OR d.expires_at > ?)").int(now.as_nanos());
     conditions.add(
-        "(d.replay_id IS NULL OR NOT EXISTS (SELECT 1 FROM replays p WHERE p.id = d.replay_id AND p.phase IN (0, 1, 3)))",
+        sql!("(d.replay_id IS NULL OR NOT EXISTS (SELECT 1 FROM replays p WHERE p.id = d.replay_id AND p.phase IN ({open_replay})))"),
     );
     conditions.add("EXISTS (SELECT 1 FROM destinations t WHERE t.id = d.destination_id AND t.deleted_at IS NULL)");
 }

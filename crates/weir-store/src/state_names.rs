@@ -1,8 +1,10 @@
-//! The names of states in statements. The tables have the states of deliveries as numbers
-//! ([`state_code`](crate::rows::state_code)), and [`sql!`](crate::sql) writes the number where a statement has the name.
+//! The names of states in statements. The tables have the states of deliveries and the phases of replays as numbers
+//! ([`state_code`](crate::rows::state_code), [`phase_code`](crate::rows::phase_code)), and [`sql!`](crate::sql) writes
+//! the number where a statement has the name.
 
-/// What a name in braces stands for. `waiting` are the states of a delivery that waits, as a list.
-const STATES: [(&str, &str); 10] = [
+/// What a name in braces stands for. `waiting` are the states of a delivery that waits, as a list; `moving` and the names
+/// after it are phases of a replay, and `open_replay` are those of one that has steps left.
+const STATES: [(&str, &str); 14] = [
     ("pending", "0"),
     ("delivering", "1"),
     ("retrying", "2"),
@@ -13,6 +15,10 @@ const STATES: [(&str, &str); 10] = [
     ("superseded", "7"),
     ("expired", "8"),
     ("waiting", "0, 2"),
+    ("moving", "0"),
+    ("moved", "1"),
+    ("cancelling", "3"),
+    ("open_replay", "0, 1, 3"),
 ];
 
 /// A statement, or a part of one, with the numbers of the states that it names: `state IN ({waiting})`,
@@ -86,7 +92,10 @@ mod tests {
     use weir_core::DeliveryState;
 
     use super::*;
-    use crate::rows::state_code;
+    use crate::{
+        ReplayPhase,
+        rows::{phase_code, state_code},
+    };
 
     #[test]
     fn every_state_has_its_number() {
@@ -94,6 +103,17 @@ mod tests {
         assert_eq!(STATES[..9].to_vec(), states.each_ref().map(|(name, number)| (&**name, &**number)));
         let waiting = DeliveryState::ALL.into_iter().filter(|state| state.is_waiting());
         assert_eq!(STATES[9].1, waiting.map(|state| state_code(state).to_string()).collect::<Vec<_>>().join(", "));
+    }
+
+    #[test]
+    fn every_named_phase_has_its_number() {
+        let phases = [ReplayPhase::Moving, ReplayPhase::Moved, ReplayPhase::Cancelling];
+        assert_eq!(
+            STATES[10..13].iter().map(|(_, number)| *number).collect::<Vec<_>>(),
+            phases.map(|phase| phase_code(phase).to_string())
+        );
+        let open = ReplayPhase::ALL.into_iter().filter(|phase| phase.is_open());
+        assert_eq!(STATES[13].1, open.map(|phase| phase_code(phase).to_string()).collect::<Vec<_>>().join(", "));
     }
 
     #[test]
