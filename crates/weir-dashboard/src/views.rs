@@ -9,6 +9,7 @@ use weir_api_types::{
 use weir_core::stall::Fault;
 
 use crate::{
+    durations::Millis,
     extend::extend,
     names::label,
     units::{Age, At, Seconds, Units as _, in_one_unit},
@@ -20,7 +21,7 @@ extend! {
         fn short(&self) -> String {
             let unit = unit(&self.period);
             let burst = (self.burst > 1).then(|| format!(" burst {}", self.burst));
-            let margin = (self.margin_ms > 0).then(|| format!(" + {} ms", self.margin_ms));
+            let margin = (self.margin_ms > 0).then(|| format!(" + {}", Millis(self.margin_ms.into())));
             format!("{}/{unit}{}{}", self.limit.count(), burst.unwrap_or_default(), margin.unwrap_or_default())
         }
     }
@@ -38,7 +39,7 @@ pub(crate) fn unit(period: &str) -> &str {
 
 /// A minimum interval: `100 ms apart`.
 pub(crate) fn apart(millis: u32) -> String {
-    format!("{millis} ms apart")
+    format!("{} apart", Millis(millis.into()))
 }
 
 extend! {

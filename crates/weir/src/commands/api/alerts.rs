@@ -73,7 +73,7 @@ fn thresholds(policy: &AlertPolicy, screen: Screen) -> String {
             "too late",
             if policy.drain_beyond_ttl { "when deliveries expire before they are sent" } else { "off" }.to_owned(),
         ),
-        ("dead", number(policy.dead_letters.map(u64::from), " since the last alert")),
+        ("dead letters", number(policy.dead_letters.map(u64::from), " since the last alert")),
     ];
     format!("Thresholds of all destinations\n{}", settings::render(&lines, screen))
 }

@@ -32,9 +32,9 @@ async fn totals(call: &Call, filter: &OverviewFilter) -> anyhow::Result<Overview
 pub(super) fn totals_text(totals: &OverviewTotals) -> String {
     let destinations = count(totals.destinations, "destination", "destinations");
     format!(
-        "{destinations}: {} waiting, {} dead or failed; {}/s sent, {}/s arriving",
+        "{destinations}: {} waiting, {}; {}/s sent, {}/s arriving",
         totals.backlog,
-        totals.undelivered,
+        count(totals.undelivered, "dead letter", "dead letters"),
         rate(totals.achieved_per_s),
         rate(totals.arrivals_per_s)
     )
@@ -49,7 +49,7 @@ pub(super) fn table() -> Table<10> {
         Column::text("limit").flexible().optional(),
         Column::number("used").optional(),
         Column::text("drained"),
-        Column::number("dead"),
+        Column::number("dead letters").or("dead"),
         Column::text("why not faster").or("why").flexible(),
         Column::text("tenant").flexible().optional(),
     ])
