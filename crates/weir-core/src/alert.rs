@@ -541,7 +541,8 @@ mod tests {
         let mut state = AlertState::default();
         let off = AlertPolicy { dead_letters: None, ..policy() };
         assert!(
-            raise(&mut state, &off, &DestinationStatus { undelivered: 50, ..DestinationStatus::default() }, NOW).is_empty()
+            raise(&mut state, &off, &DestinationStatus { undelivered: 50, ..DestinationStatus::default() }, NOW)
+                .is_empty()
         );
         assert!(
             raise(&mut state, &policy(), &DestinationStatus { undelivered: 54, ..DestinationStatus::default() }, NOW)

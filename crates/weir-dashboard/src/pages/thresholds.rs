@@ -3,12 +3,7 @@
 use serde_json::{Value, json};
 use weir_core::alert::AlertPolicy;
 
-use crate::{
-    durations::ApiUnit,
-    faults::Faults,
-    fields::Fields,
-    refusal::Refusal,
-};
+use crate::{durations::ApiUnit, faults::Faults, fields::Fields, refusal::Refusal};
 
 /// The thresholds that are numbers or durations, with their labels.
 const THRESHOLDS: [(&str, &str); 3] = [

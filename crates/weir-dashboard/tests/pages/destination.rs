@@ -270,7 +270,10 @@ async fn an_invalid_limit_is_shown_with_what_was_typed() {
         {"pointer": "/min_interval_ms", "detail": "must be a whole number from 1 to 60000"},
         {"pointer": "/rate_limits/0/margin_ms", "detail": "must be a whole number from 0 to 10000"}]);
     api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
-    let page = api.dashboard().post(&format!("{PAGE}/limits"), "limit_second=ten&margin_second=20+s&min_interval_ms=100&max_in_flight=64").await;
+    let page = api
+        .dashboard()
+        .post(&format!("{PAGE}/limits"), "limit_second=ten&margin_second=20+s&min_interval_ms=100&max_in_flight=64")
+        .await;
     assert_eq!(page.status, 422);
     page.has(&[
         "<b>Not saved.</b> See <a href=\"#field-limit_second\">Limit in any second</a>",

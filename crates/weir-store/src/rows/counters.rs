@@ -62,7 +62,11 @@ macro_rules! waiting_and_undelivered {
 #[macro_export]
 macro_rules! all_waiting {
     () => {
-        concat!("SELECT CAST(coalesce(sum(waiting), 0) AS bigint) FROM (", $crate::waiting_and_undelivered!(), ") counted")
+        concat!(
+            "SELECT CAST(coalesce(sum(waiting), 0) AS bigint) FROM (",
+            $crate::waiting_and_undelivered!(),
+            ") counted"
+        )
     };
 }
 

@@ -36,7 +36,8 @@ pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap
     let typed = Typed::read(&fields);
     let answer = visit.api.post::<Preview>(&ApiPath::of(["destinations", &id, "preview"]), &typed.body()).await;
     if headers.contains_key("hx-request") {
-        let in_words = |refusal: Refusal| Refusal { detail: typed.faults(&refusal).text(), errors: Vec::new(), ..refusal };
+        let in_words =
+            |refusal: Refusal| Refusal { detail: typed.faults(&refusal).text(), errors: Vec::new(), ..refusal };
         return visit.fragment(&PreviewPart { preview: answer.map_err(in_words)? });
     }
     let (preview, faults) = match answer {

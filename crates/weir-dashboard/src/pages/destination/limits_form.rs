@@ -1,9 +1,7 @@
 //! The form of the limits: one row per period, what it says, and what a preview says of it.
 
 use serde_json::{Value, json};
-use weir_api_types::{
-    Binding, Destination, DestinationSettings, Forecast, OtherBinding, Preview, RateLimit,
-};
+use weir_api_types::{Binding, Destination, DestinationSettings, Forecast, OtherBinding, Preview, RateLimit};
 
 use super::Head;
 use crate::{
@@ -283,8 +281,9 @@ mod tests {
 
     #[test]
     fn limits_survive_the_url_of_the_page() {
-        let typed =
-            fields("limit_second=10&burst_second=5&limit_day=9&margin_day=1+s+70+ms&min_interval_ms=8+ms&max_in_flight=64");
+        let typed = fields(
+            "limit_second=10&burst_second=5&limit_day=9&margin_day=1+s+70+ms&min_interval_ms=8+ms&max_in_flight=64",
+        );
         assert_eq!(Typed::decode(&typed.code()), Some(typed));
         for code in
             ["", "1", "10-1-.--.--.--.", "10-1-.--.--.--..x", "<b>-1-.--.--.--..1", "1-1.-.-.-.1.2", "1-.--.--.--..1"]
