@@ -861,7 +861,7 @@ export interface components {
             backlog_depth?: number | null;
             /**
              * Format: int32
-             * @description The number of dead letters since the last alert about dead letters.
+             * @description The number of dead letters (`dead` or `failed`) since the last alert about dead letters.
              * @default 1
              */
             dead_letters?: number | null;

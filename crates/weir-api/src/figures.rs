@@ -28,7 +28,7 @@ pub(crate) struct Measured {
     pub(crate) counts: StateCounts,
     /// When the oldest waiting delivery was created.
     pub(crate) oldest_at: Option<Timestamp>,
-    /// Sends of the last seconds.
+    /// Sends of the last seconds, or of the last minute: see [`is_slow`].
     pub(crate) achieved_per_s: f64,
     /// New deliveries of the last minute or since a flood began ([`flood_began`]), of the older part of this time and of its
     /// newer part.
@@ -261,9 +261,17 @@ fn drain(
     if drain == Drain::Never && limits.is_unlimited() { Drain::Unknown } else { drain }
 }
 
-/// Rounded to three digits after the point.
+/// Rounded to three digits after the point. What is below one keeps four significant digits: a limit of one a minute is
+/// 0.01667 a second.
 pub(crate) fn millis(value: f64) -> f64 {
-    (value * 1_000.0).round() / 1_000.0
+    let zeros = if value == 0.0 { 0.0 } else { (-value.abs().log10()).floor().clamp(0.0, 9.0) };
+    let scale = 10_f64.powf(if zeros > 0.0 { 4.0 + zeros } else { 3.0 });
+    (value * scale).round() / scale
+}
+
+/// Whether sends are averaged over a minute: in a few seconds there may be none, although the limit is used.
+pub(crate) fn is_slow(limits: &RateLimits) -> bool {
+    limits.per_second().is_some_and(|rate| rate < 1.0)
 }
 
 #[cfg(test)]

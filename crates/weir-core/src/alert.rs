@@ -90,8 +90,8 @@ pub struct DestinationStatus {
     pub breaker: Option<String>,
     /// Why Weir paused the destination.
     pub paused: Option<String>,
-    /// Dead letters of the destination.
-    pub dead: u64,
+    /// Dead letters of the destination: `dead` or `failed`.
+    pub undelivered: u64,
     /// Refusals within the limit. `None`: not looked at, so nothing is known of them.
     pub refused: Option<Option<Refusals>>,
     /// A start that is late by Weir's fault. `None`: nothing is known.
@@ -226,7 +226,7 @@ impl AlertState {
             alerts.push(Alert::Paused { reason: reason.clone() });
         }
         // Dead letters since the last alert about them, and no alert too soon after that one.
-        let new = status.dead.saturating_sub(self.dead);
+        let new = status.undelivered.saturating_sub(self.dead);
         let is_too_soon = self.has_told_of_dead_letters(DEAD_LETTER_INTERVAL, now);
         if policy.dead_letters.is_some_and(|threshold| new >= threshold.into()) && !is_too_soon {
             alerts.push(Alert::Dead { new });
@@ -280,7 +280,7 @@ impl AlertState {
     /// The state without the conditions whose end raises no alert: a pause that is over, and dead letters that were
     /// replayed or deleted. While alerts about dead letters are disabled, all of them count as alerted.
     pub fn reconciled(self, policy: &AlertPolicy, status: &DestinationStatus) -> Self {
-        let dead = if policy.dead_letters.is_some() { self.dead.min(status.dead) } else { status.dead };
+        let dead = if policy.dead_letters.is_some() { self.dead.min(status.undelivered) } else { status.undelivered };
         Self { paused: self.paused && status.paused.is_some(), dead, ..self }
     }
 
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_does_not_depend_on_what_was_told() {
-        let status = DestinationStatus { dead: 7, breaker: Some("3 failures".to_owned()), ..waiting(500) };
+        let status = DestinationStatus { undelivered: 7, breaker: Some("3 failures".to_owned()), ..waiting(500) };
         let wrong = |state: AlertState, status: &DestinationStatus| {
             state.problems(&policy(), status).iter().map(Alert::event_type).collect::<Vec<_>>()
         };
@@ -516,7 +516,7 @@ mod tests {
     #[test]
     fn dead_letters_raise_an_alert_at_their_threshold_and_once_a_minute_at_most() {
         let mut state = AlertState::default();
-        let dead = |count| DestinationStatus { dead: count, ..DestinationStatus::default() };
+        let dead = |count| DestinationStatus { undelivered: count, ..DestinationStatus::default() };
         let later = |secs| NOW + Duration::from_secs(secs);
         let steps = [
             (dead(4), 0, None),
@@ -541,14 +541,15 @@ mod tests {
         let mut state = AlertState::default();
         let off = AlertPolicy { dead_letters: None, ..policy() };
         assert!(
-            raise(&mut state, &off, &DestinationStatus { dead: 50, ..DestinationStatus::default() }, NOW).is_empty()
+            raise(&mut state, &off, &DestinationStatus { undelivered: 50, ..DestinationStatus::default() }, NOW)
+                .is_empty()
         );
         assert!(
-            raise(&mut state, &policy(), &DestinationStatus { dead: 54, ..DestinationStatus::default() }, NOW)
+            raise(&mut state, &policy(), &DestinationStatus { undelivered: 54, ..DestinationStatus::default() }, NOW)
                 .is_empty()
         );
         assert_eq!(
-            raise(&mut state, &policy(), &DestinationStatus { dead: 55, ..DestinationStatus::default() }, NOW),
+            raise(&mut state, &policy(), &DestinationStatus { undelivered: 55, ..DestinationStatus::default() }, NOW),
             [DEAD]
         );
     }
@@ -586,7 +587,7 @@ mod tests {
             for new in deaths {
                 dead += new;
                 now = now + DEAD_LETTER_INTERVAL;
-                let status = DestinationStatus { dead, ..DestinationStatus::default() };
+                let status = DestinationStatus { undelivered: dead, ..DestinationStatus::default() };
                 for alert in state.alerts(&policy(), &status, now) {
                     let Alert::Dead { new } = alert else { panic!("{alert:?}") };
                     reported += new;

@@ -34,7 +34,7 @@ pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus
         Alert::Paused { reason } => data["reason"] = json!(reason),
         Alert::Dead { new } => {
             data["new"] = json!(new);
-            data["dead_letters"] = json!(status.dead);
+            data["dead_letters"] = json!(status.undelivered);
         }
         Alert::Refused(refusals) => {
             let (setting, value, period) = refusals.remedy.parts();

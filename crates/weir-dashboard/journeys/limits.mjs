@@ -135,7 +135,7 @@ journey('limits are restored with one click, and a wrong one is refused with its
   await page.locator('#limits').evaluate((form) => { form.noValidate = true; });
   await perSecond(page).fill('0');
   await save(page);
-  await page.getByText(/Not saved:/).waitFor();
+  await page.getByText(/Not saved\./).waitFor();
   await visit.check(page, 'refused-limit');
 });
 

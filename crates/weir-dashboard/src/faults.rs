@@ -31,6 +31,15 @@ impl Faults {
     /// The faults of a refused form. `field_of` gives the name and the label of the field that has the value at a JSON
     /// pointer.
     pub(crate) fn of(refusal: &Refusal, field_of: impl Fn(&str) -> Option<(String, String)>) -> Self {
+        Self::of_typed(refusal, |_| "", field_of)
+    }
+
+    /// As [`Self::of`], for a form with durations. `typed` gives the text of a field.
+    pub(crate) fn of_typed<'a>(
+        refusal: &Refusal,
+        typed: impl Fn(&str) -> &'a str,
+        field_of: impl Fn(&str) -> Option<(String, String)>,
+    ) -> Self {
         let mut faults = Self::default();
         if refusal.errors.is_empty() {
             faults.add_other(&refusal.detail);
@@ -38,8 +47,8 @@ impl Faults {
         for error in &refusal.errors {
             match field_of(&error.pointer) {
                 Some((name, label)) => {
-                    let text = sentence(&error.detail, ApiUnit::of_name(&name), &|_| None);
-                    faults.add(&name, &label, text);
+                    let unit = ApiUnit::of_name(error.pointer.rsplit('/').next().unwrap_or_default());
+                    faults.add(&name, &label, of_field(&error.detail, typed(&name), unit, &|_| None));
                 }
                 None => faults.add_other(&error.sentence()),
             }
@@ -74,8 +83,27 @@ impl Faults {
         &self.others
     }
 
+    /// All faults in one line.
+    pub(crate) fn text(&self) -> String {
+        let of_fields = self.of_fields.iter().map(|fault| format!("{}: {}", fault.label, fault.text));
+        self.others.iter().cloned().chain(of_fields).collect::<Vec<_>>().join(" ")
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.of_fields.is_empty() && self.others.is_empty()
+    }
+}
+
+/// A detail of the API about a field in which a text was typed. The API knows nothing of durations as people write them.
+pub(crate) fn of_field<'a>(
+    detail: &str,
+    typed: &str,
+    unit: Option<ApiUnit>,
+    label_of: &dyn Fn(&str) -> Option<&'a str>,
+) -> String {
+    match unit.map(|unit| unit.typed(typed)) {
+        Some(Err(wrong)) if !typed.is_empty() => sentence(wrong, None, label_of),
+        _ => sentence(detail, unit, label_of),
     }
 }
 
@@ -87,7 +115,7 @@ pub(crate) fn sentence<'a>(detail: &str, unit: Option<ApiUnit>, label_of: &dyn F
     }
     let detail = match unit {
         // `must be a whole number from 100 to 120000` speaks of milliseconds.
-        Some(_) => detail.replace("must be a whole number from", "must be from"),
+        Some(_) => detail.replace("must be a whole number", "must be"),
         None => detail.to_owned(),
     };
     let mut text = String::new();

@@ -4,10 +4,10 @@ use axum::{
     Router,
     extract::{Request, State},
     middleware,
-    response::{IntoResponse, Response},
+    response::{IntoResponse, Redirect, Response},
     routing::{MethodRouter, get, post},
 };
-use http::{StatusCode, header};
+use http::{Method, StatusCode, header};
 use tower::ServiceExt as _;
 use tower_http::{CompressionLevel, compression::CompressionLayer};
 
@@ -33,6 +33,7 @@ pub fn router(settings: DashboardSettings) -> Router {
     // secret answers only a POST from a page of this server, so no other site can guess a secret from lengths.
     let compressed = CompressionLayer::new().quality(CompressionLevel::Fastest);
     // The fallback is added after the layers: the API has rules of its own.
+    let pages = pages.method_not_allowed_fallback(not_a_page);
     pages.layer(guarded).layer(compressed).fallback(elsewhere).with_state(site)
 }
 
@@ -121,12 +122,50 @@ async fn elsewhere(State(site): State<Site>, request: Request) -> Response {
         return answer(&site, request).await;
     }
     let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
     let api = Client::new(site.api.clone(), site.carry, &parts);
     let response = answer(&site, Request::from_parts(parts, body)).await;
     match response.status() {
-        StatusCode::NOT_FOUND => guard::page_of(&site, &api, Refusal::not_found("There is no such page.")).await,
+        StatusCode::NOT_FOUND => match page_meant(&path) {
+            Some(page) => to_page(&site, &page),
+            None => guard::page_of(&site, &api, Refusal::not_found("There is no such page.")).await,
+        },
         _ => response,
     }
+}
+
+/// A path that takes only forms. A browser asks for it when somebody types it, or loads a refused form again.
+async fn not_a_page(State(site): State<Site>, request: Request) -> Response {
+    match page_meant(request.uri().path()) {
+        Some(page) if request.method() == Method::GET && wants_page(&request) => to_page(&site, &page),
+        _ => StatusCode::METHOD_NOT_ALLOWED.into_response(),
+    }
+}
+
+fn to_page(site: &Site, page: &str) -> Response {
+    Redirect::to(&format!("{}{page}", site.base)).into_response()
+}
+
+/// The page that somebody means by the path of a form, by another word for a page, or with a slash at the end.
+fn page_meant(path: &str) -> Option<String> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let page = match *parts.as_slice() {
+        ["destinations" | "destination" | "overview" | "home" | "logout"] | ["destinations", "bulk"] => "/".to_owned(),
+        ["destinations", id, "secret" | "rotate" | "test" | "verify" | "delete"] => {
+            format!("/destinations/{id}/settings")
+        }
+        ["destinations", id, "pause" | "release" | "limits" | "preview"] => format!("/destinations/{id}"),
+        ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),
+        ["replays", id, "cancel"] => format!("/replays/{id}"),
+        ["keys", ..] | ["key"] => "/keys".to_owned(),
+        ["delivery"] => "/deliveries".to_owned(),
+        [name @ ("alert" | "event" | "replay")] => format!("/{name}s"),
+        ["dead" | "dead_letters" | "deadletters" | "dead-letter"] => "/dead-letters".to_owned(),
+        [_, ..] if path.ends_with('/') => format!("/{}", parts.join("/")),
+        _ => return None,
+    };
+    // Never the same path again.
+    (page != path).then_some(page)
 }
 
 fn wants_page(request: &Request) -> bool {

@@ -9,6 +9,7 @@ use weir_api_types::{
 use weir_core::stall::Fault;
 
 use crate::{
+    durations::Millis,
     extend::extend,
     names::label,
     units::{Age, At, Seconds, Units as _, in_one_unit},
@@ -20,7 +21,7 @@ extend! {
         fn short(&self) -> String {
             let unit = unit(&self.period);
             let burst = (self.burst > 1).then(|| format!(" burst {}", self.burst));
-            let margin = (self.margin_ms > 0).then(|| format!(" + {} ms", self.margin_ms));
+            let margin = (self.margin_ms > 0).then(|| format!(" + {}", Millis(self.margin_ms.into())));
             format!("{}/{unit}{}{}", self.limit.count(), burst.unwrap_or_default(), margin.unwrap_or_default())
         }
     }
@@ -38,7 +39,7 @@ pub(crate) fn unit(period: &str) -> &str {
 
 /// A minimum interval: `100 ms apart`.
 pub(crate) fn apart(millis: u32) -> String {
-    format!("{millis} ms apart")
+    format!("{} apart", Millis(millis.into()))
 }
 
 extend! {
@@ -120,12 +121,17 @@ extend! {
             }
         }
 
+        /// Why its backlog is not sent faster, or why nothing would be sent.
+        fn why(&self) -> Option<&str> {
+            self.reason.as_deref().or_else(|| self.destination.paused.then_some("paused"))
+        }
+
         /// The reason in words, for tooltips.
         fn reason_text(&self) -> &str {
             if let (Some("refused_within_limit"), Some(refused)) = (self.reason.as_deref(), &self.refused_within_limit) {
                 return &refused.text;
             }
-            match self.reason.as_deref() {
+            match self.why() {
                 Some("limit") => "It sends as fast as its limit allows",
                 Some("slow") => "The receiver answers slowly, so max_in_flight is reached before the limit",
                 Some("held") => "The receiver asked to wait (Retry-After or a quota)",
@@ -139,7 +145,7 @@ extend! {
         /// How bad it is. What needs a person now is red: its receiver fails, or its backlog grows without end. What
         /// people or the receiver have asked for is amber, and what only waits for its turn has no colour.
         fn severity(&self) -> &'static str {
-            match self.reason.as_deref() {
+            match self.why() {
                 _ if self.drain() == Drain::Never || self.destination.breaker_state != "closed" => "bad",
                 Some("held" | "paused" | "slow" | "refused_within_limit") => "warn",
                 _ => "",
@@ -153,7 +159,7 @@ extend! {
 
         /// The colour of the reason: `limit` is as it should be, unless the backlog never drains.
         fn reason_tone(&self) -> &'static str {
-            match self.reason.as_deref() {
+            match self.why() {
                 _ if self.severity() == "bad" => "bad",
                 Some("breaker") => "bad",
                 Some(reason) if Fault::named(reason).is_some() => "bad",

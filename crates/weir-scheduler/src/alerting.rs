@@ -305,7 +305,7 @@ mod tests {
             waiting: 0,
             oldest_created_at: None,
             last_expires_at: None,
-            dead: count,
+            undelivered: count,
             record: AlertRecord::default(),
             version: 6,
         }

@@ -11,7 +11,7 @@ use weir_core::{
 use weir_store::{
     Alerting, Condition, StoreResult, all_waiting,
     rows::{self, Row as _},
-    waiting_and_dead,
+    waiting_and_undelivered,
 };
 
 use crate::{
@@ -42,7 +42,7 @@ WHERE t.version = excluded.version - 1";
 /// person asked for them.
 pub(crate) const CONDITIONS: &str = concat!(
     "WITH counted AS MATERIALIZED (",
-    waiting_and_dead!(),
+    waiting_and_undelivered!(),
     "), of_each (deliveries) AS MATERIALIZED (
     SELECT 1 + 1000 / (1 + count(*)) FROM counted WHERE waiting > 0
 )
@@ -75,12 +75,12 @@ SELECT t.id,
         (SELECT expires_at, state FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN (0, 2)
             ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
     ) last WHERE state IN (0, 2)) END,
-    coalesce(c.dead, 0), coalesce(s.version, 0), s.state
+    coalesce(c.undelivered, 0), coalesce(s.version, 0), s.state
 FROM destinations t
 LEFT JOIN counted c ON c.destination_id = t.id
 LEFT JOIN alert_states s ON s.destination_id = t.id
 WHERE ($1::text[] IS NULL OR t.tenant = ANY($1)) AND t.deleted_at IS NULL AND (
-    c.waiting > 0 OR c.dead > 0 OR s.destination_id IS NOT NULL
+    c.waiting > 0 OR c.undelivered > 0 OR s.destination_id IS NOT NULL
     -- Paused by Weir, or a breaker that is not closed.
     OR t.paused_reason IS NOT NULL OR t.breaker_state::jsonb ->> 'open' IS NOT NULL
 )
@@ -126,7 +126,7 @@ fn condition(row: &PgRow) -> Read<Condition> {
         waiting: row.count(1)?,
         oldest_created_at: row.optional_time(2)?,
         last_expires_at: row.optional_time(3)?,
-        dead: row.count(4)?,
+        undelivered: row.count(4)?,
         version: row.count(5)?,
         record: rows::alert_record(row, 6)?,
     })

@@ -13,7 +13,7 @@ use weir_core::{
 use weir_store::{
     Alerting, Condition, StoreResult, all_waiting,
     rows::{self, Row as _},
-    waiting_and_dead,
+    waiting_and_undelivered,
 };
 
 use crate::{
@@ -40,7 +40,7 @@ WHERE version = excluded.version - 1";
 /// `Condition`. Deliveries of replays are left out, because an operator asked for them.
 pub(crate) const BACKLOGS: &str = concat!(
     "WITH counted AS MATERIALIZED (",
-    waiting_and_dead!(),
+    waiting_and_undelivered!(),
     "), of_each (deliveries) AS MATERIALIZED (
         SELECT 1 + 1000 / (1 + count(*)) FROM counted WHERE waiting > 0
     )
@@ -77,8 +77,8 @@ pub(crate) const BACKLOGS: &str = concat!(
                 WHERE destination_id = c.destination_id AND is_replay = 1 AND state IN (0, 2)
                 ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
         )) END,
-        dead
-    FROM counted c WHERE waiting > 0 OR dead > 0"
+        undelivered
+    FROM counted c WHERE waiting > 0 OR undelivered > 0"
 );
 
 #[async_trait]
@@ -144,7 +144,7 @@ fn read_backlog(row: &SqliteRow) -> Result<Condition> {
         waiting: row.count(1)?,
         oldest_created_at: row.optional_time(2)?,
         last_expires_at: row.optional_time(3)?,
-        dead: row.count(4)?,
+        undelivered: row.count(4)?,
         ..Condition::healthy(row.destination_id(0)?)
     })
 }

@@ -28,8 +28,8 @@ pub struct Condition {
     /// expires. In a long backlog its last deliveries decide: the newest ones, and those that are due last. About a
     /// thousand of each kind are read, divided among the destinations with a backlog.
     pub last_expires_at: Option<Timestamp>,
-    /// Dead letters.
-    pub dead: u64,
+    /// Dead letters: `dead` or `failed`.
+    pub undelivered: u64,
     /// The alerts already published.
     pub record: AlertRecord,
     /// Rises with every change of `record`; 0 if none was recorded.
@@ -44,7 +44,7 @@ impl Condition {
             waiting: 0,
             oldest_created_at: None,
             last_expires_at: None,
-            dead: 0,
+            undelivered: 0,
             record: AlertRecord::default(),
             version: 0,
         }
@@ -79,7 +79,7 @@ impl Condition {
             },
             breaker: destination.breaker.reason().map(ToOwned::to_owned),
             paused: destination.paused_reason.clone(),
-            dead: self.dead,
+            undelivered: self.undelivered,
             refused,
             stalled,
         }

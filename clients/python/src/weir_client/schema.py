@@ -90,7 +90,7 @@ class Alerts(TypedDict):
     """The number of waiting deliveries."""
 
     dead_letters: NotRequired[int | None]
-    """The number of dead letters since the last alert about dead letters."""
+    """The number of dead letters (`dead` or `failed`) since the last alert about dead letters."""
 
     drain_beyond_ttl: NotRequired[bool | None]
     """

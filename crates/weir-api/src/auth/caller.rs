@@ -156,7 +156,7 @@ impl Caller {
         if self.sees_all() {
             return Ok(());
         }
-        Err(Problem::not_found("there is no such path for a key that is bound to tenants"))
+        Err(Problem::not_found("this is about the whole installation, and the key is bound to tenants"))
     }
 
     /// The tenants that a list or a filter is limited to: the named one, or all of this caller.

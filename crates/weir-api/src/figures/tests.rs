@@ -214,3 +214,9 @@ fn the_backlog_the_row_and_the_preview_agree_in_every_condition() {
         }
     }
 }
+
+#[test]
+fn a_rate_below_one_keeps_its_digits() {
+    let rates = [0.0, 1.0 / 60.0, 1.0 / 86_400.0, 0.5, -0.25, 9.900_990_1, 299.4];
+    assert_eq!(rates.map(millis), [0.0, 0.016_67, 0.000_011_57, 0.5, -0.25, 9.901, 299.4]);
+}

@@ -19,7 +19,7 @@ use super::{
     row::{Row, Standing},
     version,
 };
-use crate::figures::{Figures, Measured, Reason, flood_began, per_second};
+use crate::figures::{Figures, Measured, Reason, flood_began, is_slow, per_second};
 
 /// How many destinations are read at one time.
 const AT_ONCE: u32 = 1_000;
@@ -116,7 +116,10 @@ impl Sample {
             let measured = Measured {
                 counts: counts.get(&id).copied().unwrap_or_default(),
                 oldest_at: oldest.get(&id).copied(),
-                achieved_per_s: per_second(newer.sends, newer_from, now),
+                achieved_per_s: match is_slow(&destination.settings.rate_limits) {
+                    true => per_second(all.sends, older_from, now),
+                    false => per_second(newer.sends, newer_from, now),
+                },
                 arrivals_per_s: per_second(all.arrivals, began, now),
                 older_arrivals_per_s: per_second(older_arrivals, began.min(newer_from), newer_from),
                 newer_arrivals_per_s: per_second(newer.arrivals, newer_from, now),

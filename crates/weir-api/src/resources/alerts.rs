@@ -42,7 +42,7 @@ object! {
         /// expired (by `ttl_s`, or without one by `retry.max_age_s`).
         #[schema(default = true)]
         drain_beyond_ttl: Option<bool>,
-        /// The number of dead letters since the last alert about dead letters.
+        /// The number of dead letters (`dead` or `failed`) since the last alert about dead letters.
         #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000_000, default = 1)]
         dead_letters: Option<Option<u32>>,
     }

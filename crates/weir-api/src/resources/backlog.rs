@@ -11,13 +11,13 @@ use weir_store::{DestinationCounts, MINUTE, StateCounts};
 use super::destinations;
 use crate::{
     auth::Caller,
-    figures::{Figures, Measured, flood_began, millis, per_second},
+    figures::{Figures, Measured, flood_began, is_slow, millis, per_second},
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
     state::{Api, ApiState},
 };
 
-/// The time over which sends are measured.
+/// The time over which sends are measured; a minute where the limit is slow.
 const SENDS: Duration = Duration::from_secs(10);
 /// The time over which arrivals are measured, in two halves; it is shorter in the first minute of a flood. A batch that
 /// takes a few seconds is no inflow that goes on, so it is never shorter than this.
@@ -77,7 +77,8 @@ pub(crate) async fn measure_sends(
     now: Timestamp,
 ) -> ApiResult<Measured> {
     let (store, id) = (&api.store, destination.id);
-    let sends = store.recent_sends(id, now, SENDS).await?;
+    let recently = if is_slow(&destination.settings.rate_limits) { MINUTE } else { SENDS };
+    let sends = store.recent_sends(id, now, recently).await?;
     let last_sent_at = store.send_history(&[id]).await?.first().and_then(|history| history.last_sent_at);
     let mut latencies = store.health(id, now.before(ANSWERS)).await?.latencies;
     if latencies.total() < FEW_ANSWERS {
@@ -90,7 +91,7 @@ pub(crate) async fn measure_sends(
     Ok(Measured {
         counts,
         oldest_at: counted.oldest_created_at,
-        achieved_per_s: sends as f64 / SENDS.as_secs_f64(),
+        achieved_per_s: sends as f64 / recently.as_secs_f64(),
         last_sent_at,
         answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
         fault: api.live.stalls().fault_of(id, now),

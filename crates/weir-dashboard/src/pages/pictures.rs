@@ -16,8 +16,8 @@ use crate::{
 };
 
 const MINUTE_S: f64 = 60.0;
-/// Traffic is recorded in buckets of this length, so the first seconds of a minute show none of it.
-const SHORTEST_S: f64 = 10.0;
+/// A minute that has begun less than this ago has no rate yet: the one before is the last.
+const SHORTEST_S: f64 = 20.0;
 
 /// What the fragment is of.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -61,8 +61,12 @@ impl Pictures {
 
     fn of(base: String, tenant: String, history: &OverviewHistory) -> Self {
         let OverviewHistory { as_of, data } = history;
+        let rated = match data.as_slice() {
+            [rest @ .., last] if !rest.is_empty() && as_of.since(last.at).as_secs_f64() < SHORTEST_S => rest,
+            all => all,
+        };
         let rates = |figure: fn(&OverviewMinute) -> u64| -> Vec<f64> {
-            data.iter().map(|minute| figure(minute) as f64 / seconds_of(minute.at, *as_of)).collect()
+            rated.iter().map(|minute| figure(minute) as f64 / seconds_of(minute.at, *as_of)).collect()
         };
         let (arrivals, sends, failed) =
             (rates(|minute| minute.arrivals), rates(|minute| minute.sends), rates(|minute| minute.failed));
@@ -73,8 +77,8 @@ impl Pictures {
             0 => "this minute".to_owned(),
             minutes => format!("{minutes} min ago"),
         };
-        let places = |text: &dyn Fn(usize) -> String| -> Vec<String> {
-            data.iter().enumerate().map(|(at, minute)| format!("{}: {}", ago(minute.at), text(at))).collect()
+        let places = |minutes: &[OverviewMinute], text: &dyn Fn(usize) -> String| -> Vec<String> {
+            minutes.iter().enumerate().map(|(at, minute)| format!("{}: {}", ago(minute.at), text(at))).collect()
         };
         let series = |color, shape, values: &[f64]| Series { color, shape, values: values.to_vec() };
         let [now_in, now_out] = in_one_unit([last(&arrivals), last(&sends)]);
@@ -83,7 +87,7 @@ impl Pictures {
         let flow = Spark {
             series: vec![series(Color::Blue, Shape::Area, &sends), series(Color::Amber, Shape::Line, &arrivals)],
             label: format!("Arriving {now_in} and sent {now_out} now; at most {most_flow} in the last half hour"),
-            places: places(&|at| {
+            places: places(rated, &|at| {
                 let [arriving, sent] = in_one_unit([arrivals[at], sends[at]]);
                 format!("{arriving} arrived, {sent} sent")
             }),
@@ -91,13 +95,13 @@ impl Pictures {
         let failures = Spark {
             series: vec![series(Color::Red, Shape::Bars, &failed)],
             label: format!("Failed attempts: {now_failed} now; at most {most_failed} in the last half hour"),
-            places: places(&|at| format!("{} failed", Count(data[at].failed))),
+            places: places(rated, &|at| format!("{} failed", Count(data[at].failed))),
         };
         let (now_waiting, most_waiting) = (Count(last(&backlog) as u64), Count(most(&backlog) as u64));
         let waiting = Spark {
             series: vec![series(Color::Grey, Shape::Area, &backlog)],
             label: format!("Waiting: {now_waiting} now; at most {most_waiting} in the last half hour"),
-            places: places(&|at| format!("{} waiting", Count(data[at].backlog))),
+            places: places(data, &|at| format!("{} waiting", Count(data[at].backlog))),
         };
         let picture = |name, now, most, legend, spark: Spark| Picture { name, now, most, legend, svg: spark.inline() };
         let pictures = vec![

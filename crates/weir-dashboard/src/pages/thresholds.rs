@@ -3,12 +3,7 @@
 use serde_json::{Value, json};
 use weir_core::alert::AlertPolicy;
 
-use crate::{
-    durations::ApiUnit,
-    faults::{Faults, sentence},
-    fields::Fields,
-    refusal::{FieldErrorText as _, Refusal},
-};
+use crate::{durations::ApiUnit, faults::Faults, fields::Fields, refusal::Refusal};
 
 /// The thresholds that are numbers or durations, with their labels.
 const THRESHOLDS: [(&str, &str); 3] = [
@@ -39,24 +34,14 @@ impl Thresholds {
 
     /// What was typed, with what the API refused of it.
     pub(super) fn refused(typed: Fields, refusal: &Refusal) -> Self {
-        let mut faults = Faults::default();
-        for error in &refusal.errors {
-            let known = THRESHOLDS.into_iter().find(|(name, _)| error.pointer.strip_prefix('/') == Some(name));
-            let Some((name, label)) = known else {
-                faults.add_other(&error.sentence());
-                continue;
-            };
-            let unit = ApiUnit::of_name(name);
-            let said = match unit.map(|unit| unit.typed(typed.text(name))) {
-                // The API knows nothing of durations as people write them.
-                Some(Err(detail)) => sentence(detail, None, &|_| None),
-                _ => sentence(&error.detail, unit, &|_| None),
-            };
-            faults.add(name, label, said);
-        }
-        if refusal.errors.is_empty() {
-            faults.add_other(&refusal.detail);
-        }
+        let faults = Faults::of_typed(
+            refusal,
+            |name| typed.text(name),
+            |pointer| {
+                let known = THRESHOLDS.into_iter().find(|(name, _)| pointer.strip_prefix('/') == Some(name));
+                known.map(|(name, label)| (name.to_owned(), label.to_owned()))
+            },
+        );
         Self { typed, faults }
     }
 

@@ -205,7 +205,7 @@ async fn a_margin_and_a_minimum_interval_are_edited_with_their_cost() {
         shown["min_interval_ms"] = json!(90);
     });
     let page = api.dashboard().get(PAGE).await;
-    page.has(&["name=\"margin_second\" value=\"50\"", "name=\"min_interval_ms\" value=\"90\""]);
+    page.has(&["name=\"margin_second\" value=\"50 ms\"", "name=\"min_interval_ms\" value=\"90 ms\""]);
     let mut preview = outlook(9.4, Some(60.0));
     preview["binding"] = json!("min_interval");
     preview["margins_cost_per_s"] = json!(0.5);
@@ -213,7 +213,7 @@ async fn a_margin_and_a_minimum_interval_are_edited_with_their_cost() {
     preview["now"] = outlook(10.0, None);
     api.on("POST", "/v1/destinations/dst_1/preview", 200, preview);
     let (form, headers) = (
-        "limit_second=20&margin_second=50&min_interval_ms=100",
+        "limit_second=20&margin_second=0.05+s&min_interval_ms=100+ms",
         [("sec-fetch-site", "same-origin"), ("hx-request", "true")],
     );
     let part = api.dashboard().post_with(&format!("{PAGE}/preview"), form, &headers).await;
@@ -266,11 +266,23 @@ async fn a_change_by_somebody_else_is_explained_with_both_values() {
 async fn an_invalid_limit_is_shown_with_what_was_typed() {
     let api = api("operate", |_| {});
     let mut refused = problem("The request is invalid", "invalid");
-    refused["errors"] = json!([{"pointer": "/rate_limits/0/limit", "detail": "must be a whole number"}]);
+    refused["errors"] = json!([{"pointer": "/rate_limits/0/limit", "detail": "must be a whole number"},
+        {"pointer": "/min_interval_ms", "detail": "must be a whole number from 1 to 60000"},
+        {"pointer": "/rate_limits/0/margin_ms", "detail": "must be a whole number from 0 to 10000"}]);
     api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
-    let page = api.dashboard().post(&format!("{PAGE}/limits"), "limit_second=ten&max_in_flight=64").await;
+    let page = api
+        .dashboard()
+        .post(&format!("{PAGE}/limits"), "limit_second=ten&margin_second=20+s&min_interval_ms=100&max_in_flight=64")
+        .await;
     assert_eq!(page.status, 422);
-    page.has(&["Not saved: the limit in any second must be a whole number", "name=\"limit_second\" value=\"ten\""]);
+    page.has(&[
+        "<b>Not saved.</b> See <a href=\"#field-limit_second\">Limit in any second</a>",
+        "name=\"limit_second\" value=\"ten\"",
+        "aria-invalid=\"true\" aria-describedby=\"fault-limit_second\"",
+        "id=\"fault-limit_second\">Must be a whole number.</span>",
+        "id=\"fault-margin_second\">Must be from 0 s to 10 s.</span>",
+        "id=\"fault-min_interval_ms\">Needs a unit, such as 500 ms, 15 s or 72 h.</span>",
+    ]);
 }
 
 #[tokio::test]
@@ -290,8 +302,8 @@ async fn a_refused_preview_names_the_field_of_the_form() {
     let part = api.dashboard().post_with(&format!("{PAGE}/preview"), form, &headers).await;
     assert_eq!(part.status, 422);
     part.has(&[
-        "the burst in any hour must be 1 or more; the margin in any hour must be at most 10000; the time between two sends \
-         must be 1 or more; the number in flight must be 1 or more",
+        "Burst in any hour: Must be 1 or more. Margin in any hour: Must be at most 10 s. Between two sends: Must be 1 ms or more. \
+         In flight: Must be 1 or more.",
     ]);
 }
 

@@ -268,6 +268,30 @@ async fn a_browser_gets_a_page_where_there_is_nothing() {
 }
 
 #[tokio::test]
+async fn a_path_that_somebody_types_or_loads_again_leads_to_its_page() {
+    let api = FakeApi::for_role("read");
+    for (typed, page) in [
+        ("/destinations", "/"),
+        ("/destinations/", "/"),
+        ("/destinations/bulk", "/"),
+        ("/logout", "/"),
+        ("/destinations/dst_1/", "/destinations/dst_1"),
+        ("/destinations/dst_1/limits", "/destinations/dst_1"),
+        ("/destinations/dst_1/delete", "/destinations/dst_1/settings"),
+        ("/deliveries/dlv_1/retry", "/deliveries/dlv_1"),
+        ("/alert", "/alerts"),
+        ("/key", "/keys"),
+        ("/keys/key_1/delete", "/keys"),
+        ("/deliveries/", "/deliveries"),
+        ("//example.com/", "/example.com"),
+    ] {
+        let answer = api.dashboard().get(typed).await;
+        assert_eq!((answer.status.as_u16(), answer.header("location")), (303, page), "{typed}");
+    }
+    assert_eq!(api.dashboard().get("/nothing/else").await.status, 404);
+}
+
+#[tokio::test]
 async fn the_stream_of_the_events_asks_for_the_newest_one_because_no_counter_counts_it() {
     let api = FakeApi::for_role("read");
     let snapshot = "event: snapshot\ndata: {\"as_of\":\"2025-11-21T07:30:00.000Z\",\"version\":\"a\"}\n\n";

@@ -29,7 +29,7 @@ async fn a_row_shows_use_limits_backlog_age_rates_eta_and_reason() {
         "<span class=\"limit binding\">10/s</span>",
         "<span class=\"limit\">600/min</span>",
         ">1,234<",
-        "href=\"/dead-letters?destination=dst_1\">7 dead</a>",
+        "href=\"/dead-letters?destination=dst_1\">7 dead letters</a>",
         "3 min 5 s",
         "4.2/s</td>",
         "9.7/s</td>",

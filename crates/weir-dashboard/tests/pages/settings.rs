@@ -204,6 +204,18 @@ async fn a_test_event_leads_to_its_delivery() {
 }
 
 #[tokio::test]
+async fn the_reason_against_a_pasted_request_is_a_sentence() {
+    let api = api("read");
+    let said = async |hint: serde_json::Value| {
+        let answer = json!({"valid": false, "reason": "the header `webhook-id` is missing", "hint": hint, "signed_at": null, "age_s": null});
+        api.on("POST", "/v1/verify", 200, answer);
+        api.dashboard().post("/destinations/dst_1/verify", "request_headers=x:+y&request_body=z").await
+    };
+    said(json!(null)).await.has(&["<b>Not valid.</b> The header webhook-id is missing.</p>"]);
+    said(json!("`id` is another")).await.has(&["<b>Not valid.</b> Found the cause: id is another.</p>"]);
+}
+
+#[tokio::test]
 async fn a_pasted_request_is_checked() {
     let api = api("read");
     let answer = json!({"valid": false, "reason": XSS, "signed_at": null, "age_s": null});

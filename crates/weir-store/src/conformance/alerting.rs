@@ -60,7 +60,7 @@ pub async fn alert_subscribers_are_destinations_that_name_operational_events(mut
     assert_eq!(subject.store.alert_subscribers().await.expect("read"), [destination_id(2)]);
 }
 
-pub async fn conditions_count_waiting_and_dead_deliveries(subject: Subject) {
+pub async fn conditions_count_waiting_and_undelivered_deliveries(subject: Subject) {
     subject.create_many(3).await;
     assert_eq!(subject.conditions().await, []);
     subject.post(1, 1..=6).await;
@@ -72,7 +72,7 @@ pub async fn conditions_count_waiting_and_dead_deliveries(subject: Subject) {
     subject.settle(result(&claimed[1], Verdict::Delivered)).await;
     subject.settle(result(&claimed[2], Verdict::Retry { at: NOW + seconds(600) })).await;
     let condition = subject.condition(1).await;
-    assert_eq!((condition.waiting, condition.dead), (4, 1), "one is in flight");
+    assert_eq!((condition.waiting, condition.undelivered), (4, 1), "one is in flight");
     subject.post(2, 8..=9).await;
     assert_eq!(subject.store.backlog().await.expect("read"), 6);
     assert_eq!(condition.last_expires_at, Some(NOW + seconds(90)));
@@ -87,11 +87,11 @@ pub async fn conditions_count_no_deliveries_of_replays(subject: Subject) {
     for (claimed, verdict) in claimed.iter().zip([Verdict::Dead, Verdict::Dead, Verdict::Failed]) {
         subject.settle(result(claimed, verdict)).await;
     }
-    assert_eq!(subject.condition(1).await.dead, 2, "the failed one is not dead");
+    assert_eq!(subject.condition(1).await.undelivered, 3, "a failed one is a dead letter too");
     assert_eq!(subject.begin(1, all_dead()).await, 3);
     subject.steps(1).await;
     let condition = subject.condition(1).await;
-    assert_eq!((condition.waiting, condition.dead), (2, 0));
+    assert_eq!((condition.waiting, condition.undelivered), (2, 0));
     assert_eq!(condition.oldest_created_at, Some(event(4).created_at));
     assert_eq!(subject.store.backlog().await.expect("read"), 5, "the gauge has all that waits");
 }

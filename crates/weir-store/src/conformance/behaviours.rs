@@ -65,7 +65,7 @@ macro_rules! store_conformance {
             the_alert_policy_is_the_default_until_one_is_set,
             a_destination_keeps_its_own_alerts,
             alert_subscribers_are_destinations_that_name_operational_events,
-            conditions_count_waiting_and_dead_deliveries,
+            conditions_count_waiting_and_undelivered_deliveries,
             conditions_count_no_deliveries_of_replays,
             conditions_include_impaired_destinations_of_the_given_tenants,
             alerts_are_recorded_only_over_the_expected_version,

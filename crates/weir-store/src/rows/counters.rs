@@ -41,19 +41,19 @@ macro_rules! added_states {
     };
 }
 
-/// The waiting deliveries and the dead letters of each destination. The totals of most destinations have neither, so
+/// The waiting deliveries and the dead letters (`dead` or `failed`) of each destination. The totals of most destinations have neither, so
 /// they are left out before the sums.
 #[macro_export]
-macro_rules! waiting_and_dead {
+macro_rules! waiting_and_undelivered {
     () => {
         "SELECT destination_id,
             CAST(coalesce(sum(pending), 0) + coalesce(sum(retrying), 0) AS bigint) AS waiting,
-            CAST(coalesce(sum(dead), 0) AS bigint) AS dead
+            CAST(coalesce(sum(dead), 0) + coalesce(sum(failed), 0) AS bigint) AS undelivered
         FROM (
-            SELECT destination_id, pending, retrying, dead FROM destination_totals
-            WHERE pending <> 0 OR retrying <> 0 OR dead <> 0
+            SELECT destination_id, pending, retrying, dead, failed FROM destination_totals
+            WHERE pending <> 0 OR retrying <> 0 OR dead <> 0 OR failed <> 0
             UNION ALL
-            SELECT destination_id, pending, retrying, dead FROM count_changes
+            SELECT destination_id, pending, retrying, dead, failed FROM count_changes
         ) changes GROUP BY destination_id"
     };
 }
@@ -62,7 +62,11 @@ macro_rules! waiting_and_dead {
 #[macro_export]
 macro_rules! all_waiting {
     () => {
-        concat!("SELECT CAST(coalesce(sum(waiting), 0) AS bigint) FROM (", $crate::waiting_and_dead!(), ") counted")
+        concat!(
+            "SELECT CAST(coalesce(sum(waiting), 0) AS bigint) FROM (",
+            $crate::waiting_and_undelivered!(),
+            ") counted"
+        )
     };
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct Thresholds {
     /// Raise an alert when a backlog drains only after deliveries have expired
     #[arg(long, value_name = "true|false")]
     drain_beyond_ttl: Option<bool>,
-    /// Raise an alert after this many dead letters; or: off
+    /// Raise an alert after this many dead letters (dead or failed); or: off
     #[arg(long, value_name = "N", value_parser = threshold)]
     dead_letters: Option<Threshold>,
 }

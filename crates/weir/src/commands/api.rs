@@ -230,6 +230,7 @@ mod tests {
         });
         let key = json!({
             "id": id("key"), "name": long, "role": "operate", "tenants": [long, long], "created_at": Timestamp::MIN,
+            "created_by": long, "last_used_at": Timestamp::MIN,
             "expires_at": "2036-11-26T04:30:00.000Z",
         });
         let dst = id("dst");

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     client::{ApiPath, Call, append},
+    faults::Faults,
     fields::Fields,
     flash::Flash,
     path_id::PathId,
@@ -35,17 +36,17 @@ pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap
     let typed = Typed::read(&fields);
     let answer = visit.api.post::<Preview>(&ApiPath::of(["destinations", &id, "preview"]), &typed.body()).await;
     if headers.contains_key("hx-request") {
-        return visit.fragment(&PreviewPart { preview: answer.map_err(|refusal| typed.explained(refusal))? });
+        let in_words =
+            |refusal: Refusal| Refusal { detail: typed.faults(&refusal).text(), errors: Vec::new(), ..refusal };
+        return visit.fragment(&PreviewPart { preview: answer.map_err(in_words)? });
     }
-    let (preview, error) = match answer {
-        Ok(preview) => (Some(preview), None),
-        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
-            (None, Some(typed.explained(refusal).sentence()))
-        }
+    let (preview, faults) = match answer {
+        Ok(preview) => (Some(preview), Faults::default()),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => (None, typed.faults(&refusal)),
         Err(refusal) => return Err(refusal),
     };
-    let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
-    let editor = Editor { typed, etag: String::new(), error, changed_to: None, was: None, preview: None };
+    let status = if faults.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    let editor = Editor { typed, etag: String::new(), faults, changed_to: None, was: None, preview: None };
     now::page(&visit, &id, &now::View::default(), status, Some((editor, preview))).await
 }
 
@@ -68,11 +69,13 @@ pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> An
 
 /// The page with what was typed, and why it was not saved.
 async fn refused(visit: &Visit, id: &str, typed: Typed, refusal: Refusal) -> Answered {
-    let refusal = typed.explained(refusal);
-    let editor = Editor { typed, etag: String::new(), error: None, changed_to: None, was: None, preview: None };
+    let faults = typed.faults(&refusal);
+    let editor = Editor { typed, etag: String::new(), faults, changed_to: None, was: None, preview: None };
     let editor = match refusal.status {
-        StatusCode::PRECONDITION_FAILED => Editor { changed_to: Some(String::new()), ..editor },
-        StatusCode::UNPROCESSABLE_ENTITY | StatusCode::CONFLICT => Editor { error: Some(refusal.sentence()), ..editor },
+        StatusCode::PRECONDITION_FAILED => {
+            Editor { changed_to: Some(String::new()), faults: Faults::default(), ..editor }
+        }
+        StatusCode::UNPROCESSABLE_ENTITY | StatusCode::CONFLICT => editor,
         _ => return Err(refusal),
     };
     now::page(visit, id, &now::View::default(), refusal.status, Some((editor, None))).await

@@ -1,22 +1,37 @@
 //! The form of the limits: one row per period, what it says, and what a preview says of it.
 
 use serde_json::{Value, json};
-use weir_api_types::{
-    Binding, Destination, DestinationSettings, FieldError, Forecast, OtherBinding, Preview, RateLimit,
-};
+use weir_api_types::{Binding, Destination, DestinationSettings, Forecast, OtherBinding, Preview, RateLimit};
 
 use super::Head;
 use crate::{
+    durations::ApiUnit,
     extend::extend,
+    faults::Faults,
     fields::Fields,
-    refusal::{FieldErrorText as _, Refusal},
+    refusal::Refusal,
     units::Units as _,
     views::{BindingText, LimitText as _, apart},
 };
 
 const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
 
-/// One row of the form: what is typed, which may be no number.
+/// Milliseconds as the form shows them.
+fn shown(millis: u32) -> String {
+    ApiUnit::Millis.shown(millis.into())
+}
+
+/// What was typed, in milliseconds.
+fn millis(text: &str) -> Option<u32> {
+    ApiUnit::Millis.typed(text).ok()?.try_into().ok()
+}
+
+/// What was typed, for the code of the limits.
+fn digits(text: &str) -> String {
+    millis(text).map(|millis| millis.to_string()).unwrap_or_default()
+}
+
+/// One row of the form: what is typed, which may be no number and no duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) period: &'static str,
@@ -39,17 +54,17 @@ impl Typed {
         let row = |period: &'static str| {
             let limit = limits.iter().find(|limit| limit.period == period);
             let burst = limit.map(|limit| limit.burst).filter(|burst| *burst > 1);
-            let margin = limit.map(|limit| limit.margin_ms).filter(|margin| *margin > 0);
+            let margin = limit.map(|limit| limit.margin_ms).filter(|margin| *margin > 0).map(shown);
             Row {
                 period,
                 limit: limit.map(|limit| limit.limit.to_string()).unwrap_or_default(),
                 burst: burst.map(|burst| burst.to_string()).unwrap_or_default(),
-                margin: margin.map(|margin| margin.to_string()).unwrap_or_default(),
+                margin: margin.unwrap_or_default(),
             }
         };
         Self {
             rows: PERIODS.map(row).into(),
-            min_interval: min_interval_ms.map(|millis| millis.to_string()).unwrap_or_default(),
+            min_interval: min_interval_ms.map(shown).unwrap_or_default(),
             max_in_flight: max_in_flight.to_string(),
         }
     }
@@ -68,20 +83,22 @@ impl Typed {
         }
     }
 
-    /// As the API takes them. A text that is no number goes to the API as it is, so that the API's error names it.
+    /// As the API takes them. A text that is no number and no duration goes to the API as it is, so that the API's error names it.
     pub(super) fn body(&self) -> Value {
         let number = |text: &str| text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number));
+        let duration = |text: &str| millis(text).map_or_else(|| json!(text), |millis| json!(millis));
         let limit = |row: &Row| {
             let mut limit = json!({"period": row.period, "limit": number(&row.limit)});
-            for (name, text) in [("burst", &row.burst), ("margin_ms", &row.margin)] {
-                if !text.is_empty() {
-                    limit[name] = number(text);
-                }
+            if !row.burst.is_empty() {
+                limit["burst"] = number(&row.burst);
+            }
+            if !row.margin.is_empty() {
+                limit["margin_ms"] = duration(&row.margin);
             }
             limit
         };
         let limits: Vec<Value> = self.rows.iter().filter(|row| !row.limit.is_empty()).map(limit).collect();
-        let min_interval_ms = if self.min_interval.is_empty() { Value::Null } else { number(&self.min_interval) };
+        let min_interval_ms = if self.min_interval.is_empty() { Value::Null } else { duration(&self.min_interval) };
         let mut body = json!({ "rate_limits": limits, "min_interval_ms": min_interval_ms });
         if !self.max_in_flight.is_empty() {
             body["max_in_flight"] = number(&self.max_in_flight);
@@ -89,31 +106,33 @@ impl Typed {
         body
     }
 
-    /// A refusal in the words of the form. For the API, `rate_limits/0` is the first row that is filled.
-    pub(super) fn explained(&self, refusal: Refusal) -> Refusal {
-        if refusal.errors.is_empty() {
-            return refusal;
-        }
+    /// What the API refused, beside the fields that have it. For the API, `rate_limits/0` is the first row that is filled.
+    pub(super) fn faults(&self, refusal: &Refusal) -> Faults {
         let filled: Vec<&Row> = self.rows.iter().filter(|row| !row.limit.is_empty()).collect();
-        let sentence = |error: &FieldError| {
-            let mut parts = error.pointer.split('/').skip(1);
-            let (name, index, part) = (parts.next(), parts.next(), parts.next());
+        let field_of = |pointer: &str| {
+            let mut parts = pointer.split('/').skip(1);
+            let (name, index, part) = (parts.next()?, parts.next(), parts.next());
             let row = index.and_then(|index| filled.get(index.parse::<usize>().ok()?));
             match (name, row, part) {
-                (Some("rate_limits"), Some(row), Some("burst")) => {
-                    format!("the burst in any {} {}", row.period, error.detail)
+                ("rate_limits", Some(Row { period, .. }), Some("burst")) => {
+                    Some((format!("burst_{period}"), format!("Burst in any {period}")))
                 }
-                (Some("rate_limits"), Some(row), Some("margin_ms")) => {
-                    format!("the margin in any {} {}", row.period, error.detail)
+                ("rate_limits", Some(Row { period, .. }), Some("margin_ms")) => {
+                    Some((format!("margin_{period}"), format!("Margin in any {period}")))
                 }
-                (Some("rate_limits"), Some(row), _) => format!("the limit in any {} {}", row.period, error.detail),
-                (Some("min_interval_ms"), ..) => format!("the time between two sends {}", error.detail),
-                (Some("max_in_flight"), ..) => format!("the number in flight {}", error.detail),
-                _ => error.sentence(),
+                ("rate_limits", Some(Row { period, .. }), _) => {
+                    Some((format!("limit_{period}"), format!("Limit in any {period}")))
+                }
+                ("min_interval_ms", ..) => Some((name.to_owned(), "Between two sends".to_owned())),
+                ("max_in_flight", ..) => Some((name.to_owned(), "In flight".to_owned())),
+                _ => None,
             }
         };
-        let detail = refusal.errors.iter().map(sentence).collect::<Vec<_>>().join("; ");
-        Refusal { detail, errors: Vec::new(), ..refusal }
+        let typed = |name: &str| {
+            let margin = self.rows.iter().find(|row| name.strip_prefix("margin_") == Some(row.period));
+            margin.map_or(&*self.min_interval, |row| &row.margin)
+        };
+        Faults::of_typed(refusal, typed, field_of)
     }
 
     /// `10/s, 600/min, 100 ms apart; 64 in flight`
@@ -124,11 +143,11 @@ impl Typed {
                 period: row.period.to_owned(),
                 window_s: None,
                 burst: row.burst.parse().unwrap_or(1),
-                margin_ms: row.margin.parse().unwrap_or(0),
+                margin_ms: millis(&row.margin).unwrap_or(0),
             };
             Some(limit.short())
         };
-        let min_interval = self.min_interval.parse().ok().map(apart);
+        let min_interval = millis(&self.min_interval).map(apart);
         let limits: Vec<String> = self.rows.iter().filter_map(limit).chain(min_interval).collect();
         let limits = if limits.is_empty() { "unlimited".to_owned() } else { limits.join(", ") };
         if self.max_in_flight.is_empty() { limits } else { format!("{limits}; {} in flight", self.max_in_flight) }
@@ -136,8 +155,8 @@ impl Typed {
 
     /// For the URL of the page after a save: `10-1-50.600--.--.--.100.64`.
     pub(super) fn code(&self) -> String {
-        let rows = self.rows.iter().map(|row| format!("{}-{}-{}", row.limit, row.burst, row.margin));
-        rows.chain([self.min_interval.clone(), self.max_in_flight.clone()]).collect::<Vec<_>>().join(".")
+        let rows = self.rows.iter().map(|row| format!("{}-{}-{}", row.limit, row.burst, digits(&row.margin)));
+        rows.chain([digits(&self.min_interval), self.max_in_flight.clone()]).collect::<Vec<_>>().join(".")
     }
 
     /// `None`: the text is no code.
@@ -145,16 +164,17 @@ impl Typed {
         let parts: Vec<&str> = code.split('.').collect();
         let (rows, &[min_interval, max_in_flight]) = parts.split_last_chunk::<2>()?;
         let is_number = |text: &str| text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let duration = |digits: &str| digits.parse().map(shown).unwrap_or_default();
         let row = |(period, part): (&'static str, &&str)| {
             let numbers: Vec<&str> = part.split('-').filter(|number| is_number(number)).collect();
             let [limit, burst, margin] = numbers[..] else { return None };
-            Some(Row { period, limit: limit.to_owned(), burst: burst.to_owned(), margin: margin.to_owned() })
+            Some(Row { period, limit: limit.to_owned(), burst: burst.to_owned(), margin: duration(margin) })
         };
         if rows.len() != PERIODS.len() || ![min_interval, max_in_flight].into_iter().all(is_number) {
             return None;
         }
         let rows = PERIODS.into_iter().zip(rows).map(row).collect::<Option<_>>()?;
-        Some(Self { rows, min_interval: min_interval.to_owned(), max_in_flight: max_in_flight.to_owned() })
+        Some(Self { rows, min_interval: duration(min_interval), max_in_flight: max_in_flight.to_owned() })
     }
 }
 
@@ -164,7 +184,7 @@ pub(crate) struct Editor {
     /// The version that a save replaces.
     pub(crate) etag: String,
     /// What the API refused.
-    pub(crate) error: Option<String>,
+    pub(crate) faults: Faults,
     /// Another change came first: the limits now.
     pub(crate) changed_to: Option<String>,
     /// The limits before the last save.
@@ -176,7 +196,7 @@ impl Editor {
     pub(super) fn of(head: &Head) -> Self {
         let typed = Typed::of(&head.destination);
         let etag = head.etag.clone();
-        Self { typed, etag, error: None, changed_to: None, was: None, preview: None }
+        Self { typed, etag, faults: Faults::default(), changed_to: None, was: None, preview: None }
     }
 
     /// What was typed, with the version of the destination now.
@@ -255,15 +275,16 @@ mod tests {
         assert_eq!(typed.body(), json!({"rate_limits": limits, "min_interval_ms": null, "max_in_flight": 64}));
         assert_eq!(fields("").body(), json!({"rate_limits": [], "min_interval_ms": null}));
         assert_eq!((typed.text(), fields("").text()), ("10/s burst 5; 64 in flight".into(), "unlimited".into()));
-        let spaced = fields("limit_second=10&margin_second=50&min_interval_ms=100");
+        let spaced = fields("limit_second=10&margin_second=50+ms&min_interval_ms=0.1+s");
         assert_eq!(spaced.text(), "10/s + 50 ms, 100 ms apart");
         assert_eq!(spaced.body()["min_interval_ms"], json!(100));
     }
 
     #[test]
     fn limits_survive_the_url_of_the_page() {
-        let typed =
-            fields("limit_second=10&burst_second=5&limit_day=9&margin_day=70&min_interval_ms=8&max_in_flight=64");
+        let typed = fields(
+            "limit_second=10&burst_second=5&limit_day=9&margin_day=1+s+70+ms&min_interval_ms=8+ms&max_in_flight=64",
+        );
         assert_eq!(Typed::decode(&typed.code()), Some(typed));
         for code in
             ["", "1", "10-1-.--.--.--.", "10-1-.--.--.--..x", "<b>-1-.--.--.--..1", "1-1.-.-.-.1.2", "1-.--.--.--..1"]

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     client::{ApiPath, Call},
     extend::extend,
-    faults::Faults,
+    faults::{Faults, sentence},
     fields::Fields,
     flash::Flash,
     frame::{Frame, Section},
@@ -36,6 +36,14 @@ extend! {
     trait VerifiedText for Verified {
         fn age(&self) -> Option<Seconds> {
             self.age_s.map(|age| Seconds(age as f64))
+        }
+
+        /// Why it is refused, without the backticks that the API writes around names.
+        fn why(&self) -> String {
+            match (&self.hint, &self.reason) {
+                (Some(hint), _) => format!("Found the cause: {}.", hint.replace('`', "")),
+                (None, reason) => sentence(reason.as_deref().unwrap_or("it is refused"), None, &|_| None),
+            }
         }
     }
 }

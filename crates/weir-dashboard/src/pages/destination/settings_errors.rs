@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     durations::ApiUnit,
-    faults::{Faults, sentence},
+    faults::{Faults, of_field},
     fields::Fields,
     refusal::{FieldErrorText as _, Refusal},
 };
@@ -38,11 +38,7 @@ fn fault(field: &Field, error: &FieldError, typed: &Fields) -> String {
         _ => typed.text(field.name),
     };
     let labels = |name: &str| named(name).map(|field| field.label);
-    let said = match unit.map(|unit| unit.typed(text)) {
-        // The API knows nothing of durations as people write them.
-        Some(Err(detail)) if !text.is_empty() => sentence(detail, None, &labels),
-        _ => sentence(&error.detail, unit, &labels),
-    };
+    let said = of_field(&error.detail, text, unit, &labels);
     // The place within a field of several lines: the name of a header, or the number of a type.
     match index {
         Some(index) => format!("Number {}: {said}", index + 1),

@@ -73,7 +73,7 @@ fn thresholds(policy: &AlertPolicy, screen: Screen) -> String {
             "too late",
             if policy.drain_beyond_ttl { "when deliveries expire before they are sent" } else { "off" }.to_owned(),
         ),
-        ("dead", number(policy.dead_letters.map(u64::from), " since the last alert")),
+        ("dead letters", number(policy.dead_letters.map(u64::from), " since the last alert")),
     ];
     format!("Thresholds of all destinations\n{}", settings::render(&lines, screen))
 }
@@ -110,9 +110,9 @@ async fn show(call: &Call, rows: Vec<[Cell; 4]>, is_cut: bool, tenant: Option<&s
     let text = match rows.len() {
         0 => "Nothing is wrong now.".to_owned(),
         many => {
-            let more = if is_cut { " There are more: see weir overview." } else { "" };
             let things = count(many as u64, "thing is", "things are");
-            format!("{things} wrong now.{more}\n{}", table().with(rows).render(call.screen))
+            let things = if is_cut { format!("More than {things}") } else { things };
+            format!("{things} wrong now.\n{}", table().with(rows).render(call.screen))
         }
     };
     let latest = latest(call, tenant).await?;

@@ -40,24 +40,36 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
     }
 }
 
-pub(super) fn table() -> Table<6> {
+pub(super) fn table() -> Table<8> {
     Table::new([
         Column::text("id"),
         Column::text("name").flexible(),
         Column::text("role"),
-        Column::text("tenants").flexible(),
-        Column::text("expires").flexible().optional(),
         Column::number("age"),
+        Column::number("last used").or("used"),
+        Column::text("made by").flexible().optional(),
+        Column::text("tenants").flexible().optional(),
+        Column::text("expires").flexible().optional(),
     ])
 }
 
-pub(super) fn row(key: ApiKey, now: Timestamp) -> [Cell; 6] {
+pub(super) fn row(key: ApiKey, now: Timestamp) -> [Cell; 8] {
     let tenants = key.tenants.as_deref().map_or_else(|| "all".to_owned(), joined);
     let expires = match key.expires_at {
         None => NONE.to_owned(),
         Some(at) if at <= now => "expired".to_owned(),
         Some(at) => at.to_string(),
     };
-    let age = age(key.created_at, now);
-    [key.id.into(), key.name.into(), key.role.into(), tenants.into(), Cell::state(&expires), age.into()]
+    // Uses are recorded now and then, so a key may have been used although none is.
+    let used = key.last_used_at.map_or_else(|| NONE.to_owned(), |at| age(at, now));
+    [
+        key.id.into(),
+        key.name.into(),
+        key.role.into(),
+        age(key.created_at, now).into(),
+        used.into(),
+        key.created_by.as_deref().unwrap_or(NONE).into(),
+        tenants.into(),
+        Cell::state(&expires),
+    ]
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use futures_util::StreamExt as _;
 use weir_api_types::Destination;
 
 use super::{
@@ -10,7 +11,8 @@ use super::{
 };
 
 /// So many destinations are asked for one by one; more are found faster in the list of all.
-const ONE_BY_ONE: usize = 4;
+const ONE_BY_ONE: usize = 64;
+const AT_ONE_TIME: usize = 16;
 /// The most destinations that are read for their names. Further rows show ids.
 const MOST: usize = 10_000;
 
@@ -25,13 +27,13 @@ impl Names {
         let mut missing: HashSet<&str> = ids.into_iter().collect();
         let mut names = HashMap::new();
         if missing.len() <= ONE_BY_ONE {
-            for id in missing {
+            let read = async |id: &str| {
                 let answer = client.get(&["v1", "destinations", id], &Fields::new()).await;
-                if let Ok(destination) = answer.and_then(|answer| answer.read::<Destination>()) {
-                    names.insert(id.to_owned(), destination.title().to_owned());
-                }
-            }
-            return Self(names);
+                let destination = answer.and_then(|answer| answer.read::<Destination>()).ok()?;
+                Some((id.to_owned(), destination.title().to_owned()))
+            };
+            let found = futures_util::stream::iter(missing).map(read).buffer_unordered(AT_ONE_TIME);
+            return Self(found.filter_map(async |found| found).collect().await);
         }
         let mut query = Fields::from_iter([("limit".to_owned(), 200.into())]);
         let mut read = 0;

@@ -20,7 +20,8 @@ pub(super) async fn run(call: &Call, args: OverviewArgs) -> anyhow::Result<()> {
     if call.json {
         return Ok(());
     }
-    output::print(&format!("\n{}", totals_text(&totals(call, &args.filter).await?)))
+    let totals = totals(call, &args.filter).await?;
+    output::print(&format!("\n{}; {}", backlog_text(&totals), rates_text(&totals)))
 }
 
 async fn totals(call: &Call, filter: &OverviewFilter) -> anyhow::Result<OverviewTotals> {
@@ -29,15 +30,14 @@ async fn totals(call: &Call, filter: &OverviewFilter) -> anyhow::Result<Overview
     Ok(overview.totals)
 }
 
-pub(super) fn totals_text(totals: &OverviewTotals) -> String {
+pub(super) fn backlog_text(totals: &OverviewTotals) -> String {
     let destinations = count(totals.destinations, "destination", "destinations");
-    format!(
-        "{destinations}: {} waiting, {} dead or failed; {}/s sent, {}/s arriving",
-        totals.backlog,
-        totals.undelivered,
-        rate(totals.achieved_per_s),
-        rate(totals.arrivals_per_s)
-    )
+    let letters = count(totals.undelivered, "dead letter", "dead letters");
+    format!("{destinations}: {} waiting, {letters}", totals.backlog)
+}
+
+pub(super) fn rates_text(totals: &OverviewTotals) -> String {
+    format!("{}/s sent, {}/s arriving", rate(totals.achieved_per_s), rate(totals.arrivals_per_s))
 }
 
 pub(super) fn table() -> Table<10> {
@@ -49,7 +49,7 @@ pub(super) fn table() -> Table<10> {
         Column::text("limit").flexible().optional(),
         Column::number("used").optional(),
         Column::text("drained"),
-        Column::number("dead"),
+        Column::number("dead letters").or("letters"),
         Column::text("why not faster").or("why").flexible(),
         Column::text("tenant").flexible().optional(),
     ])
@@ -82,6 +82,7 @@ fn drained(row: &OverviewRow) -> Cell {
     match (row.backlog, row.drain_eta_s, row.drains) {
         (0, ..) => NONE.into(),
         (_, _, Some(false)) => Cell::toned("never", Tone::Bad),
+        _ if row.destination.paused || row.destination.breaker_state == "open" => "stopped".into(),
         (_, Some(eta), _) => format!("in {}", span_s(eta.ceil())).into(),
         _ => "unknown".into(),
     }
@@ -106,7 +107,10 @@ pub(super) fn why(row: &OverviewRow) -> (String, Tone) {
         return (format!("refused: {}", refused.text), Tone::Bad);
     }
     if let Some(until) = destination.held_until {
-        return (because(&format!("held until {until}"), &destination.held_reason), Tone::Waiting);
+        // A hold lasts an hour at most, so the clock is enough.
+        let until = until.to_string();
+        let clock = until.get(11..19).unwrap_or(&until);
+        return (because(&format!("held until {clock} UTC"), &destination.held_reason), Tone::Waiting);
     }
     match row.reason.as_deref() {
         None => (NONE.to_owned(), Tone::Plain),

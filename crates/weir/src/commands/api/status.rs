@@ -29,7 +29,10 @@ fn text(status: &InstallationStatus, overview: Option<&Overview>, screen: Screen
         let QueueDepths { jobs, ready, queued, in_flight, .. } = depths;
         lines.push(("queued", format!("{jobs} jobs, {ready} untaken, {queued} without a slot, {in_flight} in flight")));
     }
-    lines.extend(overview.map(|overview| ("backlog", overview::totals_text(&overview.totals))));
+    if let Some(Overview { totals, .. }) = overview {
+        lines.push(("backlog", overview::backlog_text(totals)));
+        lines.push(("traffic", overview::rates_text(totals)));
+    }
     let heading = format!("Weir {} at {}", status.version, status.as_of);
     let processes = match &status.processes {
         None => "The processes are unknown while the store cannot be reached.".to_owned(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use weir_api_types::{Delivery, InstallationStatus, OverviewRow, Readiness};
-use weir_core::{Clock as _, Timestamp};
+use weir_core::{Clock as _, Timestamp, stall::Fault};
 
 use super::super::{
     Call,
@@ -119,13 +119,15 @@ fn ahead(server: Timestamp, asked: Timestamp, answered: Timestamp) -> f64 {
 fn seems_still(row: &OverviewRow) -> bool {
     let destination = &row.destination;
     let is_stopped = destination.paused || destination.breaker_state != "closed" || destination.held_until.is_some();
-    // Three times the spacing of its limit, and no less than the time over which sends are measured.
-    let patience = row.configured_per_s.filter(|rate| *rate > 0.0).map_or(0.0, |rate| 3.0 / rate).max(30.0);
+    // Sends are measured over a minute at most, in which a slower limit may have none. Then the server's own watch decides.
+    let is_measured = row.configured_per_s.is_none_or(|rate| rate > 1.0 / 30.0);
+    let is_late = || row.reason.as_deref().is_some_and(|reason| Fault::named(reason).is_some());
     !is_stopped
         && row.pending > 0
         && row.delivering == 0
         && row.achieved_per_s == 0.0
-        && row.oldest_age_s.is_some_and(|age| age > patience)
+        && (is_measured || is_late())
+        && row.oldest_age_s.is_some_and(|age| age > 30.0)
 }
 
 /// Whether the oldest waiting delivery is due, and not delayed by its event or by an earlier one of its key.
@@ -151,8 +153,10 @@ mod tests {
         assert!(!seems(json!({"breaker_state": "open"}), still));
         assert!(!seems(json!({}), json!({"achieved_per_s": 0.1, "oldest_age_s": 31.0})));
         assert!(!seems(json!({}), json!({"achieved_per_s": 0.0, "oldest_age_s": 29.0})));
-        let slow = json!({"achieved_per_s": 0.0, "oldest_age_s": 100.0, "configured_per_s": 0.01});
-        assert!(!seems(json!({}), slow), "one send in 100 s is its limit");
+        let mut slow = json!({"achieved_per_s": 0.0, "oldest_age_s": 9_000.0, "configured_per_s": 0.01});
+        assert!(!seems(json!({}), slow.clone()), "one send in 100 s is its limit, however long the backlog has waited");
+        slow["reason"] = json!("not_started");
+        assert!(seems(json!({}), slow), "the server says that it is late");
     }
 
     #[test]
