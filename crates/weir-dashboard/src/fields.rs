@@ -49,6 +49,10 @@ impl Fields {
         self.0.iter().any(|(known, _)| known == name)
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| &**name)
+    }
+
     /// The trimmed value of a field; empty when the field is absent.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.raw(name).trim()

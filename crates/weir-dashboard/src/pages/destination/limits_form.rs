@@ -1,7 +1,9 @@
-//! The form of the limits: one row per period, what it says, and what a preview says of it.
+//! The form of the limits: a row for each period with a name, for each other window that has a limit, and for one more
+//! window; what it says, and what a preview says of it.
 
 use serde_json::{Value, json};
 use weir_api_types::{Binding, Destination, DestinationSettings, Forecast, OtherBinding, Preview, RateLimit};
+use weir_core::{Period, limit::MAX_LIMITS};
 
 use super::Head;
 use crate::{
@@ -15,6 +17,13 @@ use crate::{
 };
 
 const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
+/// The row of a window that is typed.
+const OTHER: &str = "other";
+
+/// A window that has a limit and no name.
+fn is_unnamed(period: &str) -> bool {
+    Period::parse(period).is_some_and(|period| !period.has_name())
+}
 
 /// Milliseconds as the form shows them.
 fn shown(millis: u32) -> String {
@@ -34,10 +43,25 @@ fn digits(text: &str) -> String {
 /// One row of the form: what is typed, which may be no number and no duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub(crate) period: &'static str,
+    /// The text of its period, or [`OTHER`].
+    pub(crate) period: String,
+    /// The window of the row whose window is typed, such as `10 s`.
+    pub(crate) window: Option<String>,
     pub(crate) limit: String,
     pub(crate) burst: String,
     pub(crate) margin: String,
+}
+
+impl Row {
+    /// The text of its period, for the API. A window that is no duration goes there as it is.
+    fn period_text(&self) -> String {
+        match &self.window {
+            None => self.period.clone(),
+            Some(typed) => {
+                ApiUnit::Seconds.typed(typed).map_or_else(|_| typed.clone(), |seconds| format!("{seconds}s"))
+            }
+        }
+    }
 }
 
 /// The values of the form.
@@ -51,33 +75,38 @@ pub(crate) struct Typed {
 impl Typed {
     pub(super) fn of(destination: &Destination) -> Self {
         let DestinationSettings { rate_limits: limits, min_interval_ms, max_in_flight, .. } = &destination.settings;
-        let row = |period: &'static str| {
+        let row = |period: &str| {
             let limit = limits.iter().find(|limit| limit.period == period);
             let burst = limit.map(|limit| limit.burst).filter(|burst| *burst > 1);
             let margin = limit.map(|limit| limit.margin_ms).filter(|margin| *margin > 0).map(shown);
             Row {
-                period,
+                period: period.to_owned(),
+                window: (period == OTHER).then(String::new),
                 limit: limit.map(|limit| limit.limit.to_string()).unwrap_or_default(),
                 burst: burst.map(|burst| burst.to_string()).unwrap_or_default(),
                 margin: margin.unwrap_or_default(),
             }
         };
+        let unnamed = limits.iter().map(|limit| &*limit.period).filter(|period| is_unnamed(period));
         Self {
-            rows: PERIODS.map(row).into(),
+            rows: PERIODS.into_iter().chain(unnamed).chain([OTHER]).map(row).collect(),
             min_interval: min_interval_ms.map(shown).unwrap_or_default(),
             max_in_flight: max_in_flight.to_string(),
         }
     }
 
     pub(super) fn read(fields: &Fields) -> Self {
-        let row = |period: &'static str| Row {
-            period,
+        let row = |period: &str| Row {
+            period: period.to_owned(),
+            window: (period == OTHER).then(|| fields.text("window_other").to_owned()),
             limit: fields.text(&format!("limit_{period}")).to_owned(),
             burst: fields.text(&format!("burst_{period}")).to_owned(),
             margin: fields.text(&format!("margin_{period}")).to_owned(),
         };
+        let names = fields.names().filter_map(|name| name.strip_prefix("limit_"));
+        let unnamed = names.filter(|period| is_unnamed(period)).take(MAX_LIMITS);
         Self {
-            rows: PERIODS.map(row).into(),
+            rows: PERIODS.into_iter().chain(unnamed).chain([OTHER]).map(row).collect(),
             min_interval: fields.text("min_interval_ms").to_owned(),
             max_in_flight: fields.text("max_in_flight").to_owned(),
         }
@@ -88,7 +117,7 @@ impl Typed {
         let number = |text: &str| text.parse::<u64>().map_or_else(|_| json!(text), |number| json!(number));
         let duration = |text: &str| millis(text).map_or_else(|| json!(text), |millis| json!(millis));
         let limit = |row: &Row| {
-            let mut limit = json!({"period": row.period, "limit": number(&row.limit)});
+            let mut limit = json!({"period": row.period_text(), "limit": number(&row.limit)});
             if !row.burst.is_empty() {
                 limit["burst"] = number(&row.burst);
             }
@@ -117,6 +146,9 @@ impl Typed {
                 ("rate_limits", Some(Row { period, .. }), Some("burst")) => {
                     Some((format!("burst_{period}"), format!("Burst in any {period}")))
                 }
+                ("rate_limits", Some(Row { window: Some(_), .. }), Some("period")) => {
+                    Some(("window_other".to_owned(), "Another window".to_owned()))
+                }
                 ("rate_limits", Some(Row { period, .. }), Some("margin_ms")) => {
                     Some((format!("margin_{period}"), format!("Margin in any {period}")))
                 }
@@ -129,7 +161,7 @@ impl Typed {
             }
         };
         let typed = |name: &str| {
-            let margin = self.rows.iter().find(|row| name.strip_prefix("margin_") == Some(row.period));
+            let margin = self.rows.iter().find(|row| name.strip_prefix("margin_") == Some(&row.period));
             margin.map_or(&*self.min_interval, |row| &row.margin)
         };
         Faults::of_typed(refusal, typed, field_of)
@@ -140,7 +172,7 @@ impl Typed {
         let limit = |row: &Row| {
             let limit = RateLimit {
                 limit: row.limit.parse().ok()?,
-                period: row.period.to_owned(),
+                period: row.period_text(),
                 window_s: None,
                 burst: row.burst.parse().unwrap_or(1),
                 margin_ms: millis(&row.margin).unwrap_or(0),
@@ -153,9 +185,16 @@ impl Typed {
         if self.max_in_flight.is_empty() { limits } else { format!("{limits}; {} in flight", self.max_in_flight) }
     }
 
-    /// For the URL of the page after a save: `10-1-50.600--.--.--.100.64`.
+    /// For the URL of the page after a save: `10-1-50.600--.--.--.190---10.100.64`. The fourth number of a row is its
+    /// window in seconds.
     pub(super) fn code(&self) -> String {
-        let rows = self.rows.iter().map(|row| format!("{}-{}-{}", row.limit, row.burst, digits(&row.margin)));
+        let named = |row: &Row| format!("{}-{}-{}", row.limit, row.burst, digits(&row.margin));
+        let row = |row: &Row| match Period::parse(&row.period_text()) {
+            _ if PERIODS.contains(&&*row.period) => Some(named(row)),
+            Some(period) if !row.limit.is_empty() => Some(format!("{}-{}", named(row), period.as_seconds())),
+            _ => None,
+        };
+        let rows = self.rows.iter().filter_map(row);
         rows.chain([digits(&self.min_interval), self.max_in_flight.clone()]).collect::<Vec<_>>().join(".")
     }
 
@@ -165,15 +204,25 @@ impl Typed {
         let (rows, &[min_interval, max_in_flight]) = parts.split_last_chunk::<2>()?;
         let is_number = |text: &str| text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
         let duration = |digits: &str| digits.parse().map(shown).unwrap_or_default();
-        let row = |(period, part): (&'static str, &&str)| {
+        let row = |(index, part): (usize, &&str)| {
             let numbers: Vec<&str> = part.split('-').filter(|number| is_number(number)).collect();
-            let [limit, burst, margin] = numbers[..] else { return None };
-            Some(Row { period, limit: limit.to_owned(), burst: burst.to_owned(), margin: duration(margin) })
+            let (period, [limit, burst, margin]) = match (PERIODS.get(index), &numbers[..]) {
+                (Some(period), &[limit, burst, margin]) => ((*period).to_owned(), [limit, burst, margin]),
+                (None, &[limit, burst, margin, seconds]) => {
+                    (Period::from_seconds(seconds.parse().ok()?)?.to_string(), [limit, burst, margin])
+                }
+                _ => return None,
+            };
+            let (limit, burst) = (limit.to_owned(), burst.to_owned());
+            Some(Row { period, window: None, limit, burst, margin: duration(margin) })
         };
-        if rows.len() != PERIODS.len() || ![min_interval, max_in_flight].into_iter().all(is_number) {
+        let is_length = (PERIODS.len()..=PERIODS.len() + MAX_LIMITS).contains(&rows.len());
+        if !is_length || ![min_interval, max_in_flight].into_iter().all(is_number) {
             return None;
         }
-        let rows = PERIODS.into_iter().zip(rows).map(row).collect::<Option<_>>()?;
+        let mut rows: Vec<Row> = rows.iter().enumerate().map(row).collect::<Option<_>>()?;
+        let [limit, burst, margin] = [const { String::new() }; 3];
+        rows.push(Row { period: OTHER.to_owned(), window: Some(String::new()), limit, burst, margin });
         Some(Self { rows, min_interval: duration(min_interval), max_in_flight: max_in_flight.to_owned() })
     }
 }
@@ -278,6 +327,19 @@ mod tests {
         let spaced = fields("limit_second=10&margin_second=50+ms&min_interval_ms=0.1+s");
         assert_eq!(spaced.text(), "10/s + 50 ms, 100 ms apart");
         assert_eq!(spaced.body()["min_interval_ms"], json!(100));
+    }
+
+    #[test]
+    fn a_window_without_a_name_is_typed_once_and_then_has_a_row() {
+        let typed = fields("limit_second=10&limit_other=190&window_other=10+s&limit_20s=9&limit_x=5");
+        let limits =
+            [("second", 10), ("20s", 9), ("10s", 190)].map(|(period, limit)| json!({"period": period, "limit": limit}));
+        assert_eq!(typed.body()["rate_limits"], json!(limits));
+        assert_eq!(typed.text(), "10/s, 9/20s, 190/10s");
+        assert_eq!(typed.code(), "10--.--.--.--.9---20.190---10..");
+        let decoded = Typed::decode(&typed.code()).unwrap();
+        assert_eq!(decoded.text(), typed.text());
+        assert_eq!(fields("limit_other=5&window_other=ten").body()["rate_limits"][0]["period"], "ten");
     }
 
     #[test]
