@@ -25,14 +25,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use weir_core::{
-    Clock, DeliveryState, DestinationId, Timestamp,
+    Clock, DeliveryState, Destination, DestinationId, Timestamp,
     claim::ProcessId,
-    stall::{Fault, Late, SHOWN_AFTER, STALLED_AFTER, Sight, StallReport, Track},
+    stall::{FULL_USE, Fault, Late, SHOWN_AFTER, STALLED_AFTER, STARVED, Sight, StallReport, Track},
 };
 use weir_queue::{QueueProgress, SharedQueue};
 use weir_store::{DEAD_AFTER, ProcessBeat, RunningProcess, StoreError, StoreResult, TRAFFIC_BUCKET, WatchStore};
 
-use self::facts::{Read, Recorded, owes, unused};
+use self::facts::{MEASURED, Read, Recorded, owes, unused};
 
 /// The least time between two passes: a stall is to be known within a few seconds of the time at which it is one.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -46,8 +46,6 @@ const LOOKS: usize = 1_000;
 const PAGE: u32 = 1_000;
 /// A destination for which something was recorded in this time is not looked at.
 const LATELY: Duration = Duration::from_secs(3);
-/// The rate of a destination is measured over this time, extended to whole buckets.
-const MEASURED: Duration = Duration::from_secs(20);
 /// How long the servers may take to answer.
 const STORE_TIMEOUT: Duration = Duration::from_secs(8);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -157,7 +155,9 @@ impl StallWatch {
         let destinations = store.destinations(&owing).await?.into_iter().flatten();
         let destinations: HashMap<_, _> = destinations.map(|destination| (destination.id, destination)).collect();
         let due = HashMap::new();
-        let mut read = Read { now, is_slow, works, schedules, counts, traffic, measured_from, destinations, due };
+        let began = self.began;
+        let mut read =
+            Read { now, is_slow, works, schedules, counts, traffic, measured_from, began, destinations, due };
         self.follow(&read);
         // The due times are read only if a destination may be late or behind.
         let is_suspect = |id: &DestinationId| self.watched.get(id).is_some_and(|of| of.is_suspect(now));
@@ -223,13 +223,11 @@ impl StallWatch {
     async fn look(&mut self, read: &Read) -> StallReport {
         let now = read.now;
         let asked = self.next_looks(read);
-        let behind = read.destinations.values().filter(|destination| {
-            let has_waited = read.due.get(&destination.id).is_some_and(|due| *due <= read.measured_from);
-            has_waited && read.may_be_behind(destination)
-        });
-        let behind: Vec<DestinationId> = behind.map(|destination| destination.id).take(LOOKS).collect();
+        let is_slower = |of: &&Arc<Destination>| read.measured(of.id).is_some() && read.may_be_behind(of);
+        let slower = read.destinations.values().filter(is_slower);
+        let slower: Vec<DestinationId> = slower.map(|destination| destination.id).take(LOOKS).collect();
         // The queue is asked in each pass, because it may be away while nothing is late yet.
-        let ids: Vec<DestinationId> = asked.iter().chain(&behind).copied().collect();
+        let ids: Vec<DestinationId> = asked.iter().chain(&slower).copied().collect();
         let progress = timeout(QUEUE_TIMEOUT, self.queue.progress(&ids)).await.ok().and_then(Result::ok);
         let fault = read.fault(progress.as_ref());
         self.judge(read, &asked, progress.as_ref(), fault).await;
@@ -238,13 +236,23 @@ impl StallWatch {
             let late = of.late.filter(|late| now.since(late.since) >= SHOWN_AFTER)?;
             Some((*id, late))
         });
-        let late: HashMap<DestinationId, Late> = late.collect();
-        let behind = behind.iter().enumerate().filter_map(|(at, id)| {
+        let mut late: HashMap<DestinationId, Late> = late.collect();
+        let mut behind = HashMap::new();
+        for (at, id) in slower.iter().enumerate() {
+            if late.contains_key(id) {
+                continue;
+            }
             let of = progress.as_ref().map(|progress| progress.of[asked.len() + at]).unwrap_or_default();
-            let is_behind = !late.contains_key(id) && read.is_behind(read.destinations.get(id)?, of);
-            is_behind.then(|| (*id, fault.unwrap_or_else(|| unused(of))))
-        });
-        let behind = behind.collect();
+            let used = read.destinations.get(id).and_then(|destination| read.used(destination, of));
+            let Some((used, since)) = used.filter(|(used, _)| *used < FULL_USE) else { continue };
+            let fault = fault.unwrap_or_else(|| unused(of));
+            let may_start = of.next_start.is_none_or(|next| next <= now);
+            if fault == Fault::NotPublished && used < STARVED && may_start {
+                late.insert(*id, Late { since, fault });
+            } else {
+                behind.insert(*id, fault);
+            }
+        }
         StallReport { at: now, is_complete: now.since(self.began) >= STALLED_AFTER * 2, fault, late, behind }
     }
 
