@@ -76,7 +76,7 @@ pub(crate) enum Topic {
     Latency,
     /// CPU time for each delivery, depending on the number of active destinations
     Destinations,
-    /// Events a second over 100,000 destinations of one tenant that have a type each
+    /// Events a second over many destinations of one tenant that have a type each
     FanOut,
     /// CPU time for each delivery, depending on the size of a standing backlog
     Backlog,

@@ -17,10 +17,12 @@ use crate::{
 };
 
 const MANY: u64 = 100_000;
+/// On PostgreSQL each creation counts the destinations of the tenant, so that 100,000 take longer than all other topics.
+const MANY_ON_POSTGRES: u64 = 20_000;
 const SECONDS: u64 = 5;
 
 pub(super) async fn measure(rig: &Rig) -> anyhow::Result<Measured> {
-    let many = rig.count(MANY);
+    let many = rig.count(if rig.servers.is_some() { MANY_ON_POSTGRES } else { MANY });
     let mut figures = Vec::new();
     for (id, types) in [("one", 1), ("many", many)] {
         let (accepted, delivered) = run(rig, types).await.with_context(|| format!("{types} types"))?;
