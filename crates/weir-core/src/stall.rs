@@ -21,9 +21,6 @@ const CONNECTING: Duration = Duration::from_secs(10);
 /// A destination that uses less than this share of its limit falls behind: slots alone leave out at most 1 % of it, and
 /// missed slots raise an alert of their own above 5 %.
 pub const FULL_USE: f64 = 0.8;
-/// A destination that uses less, and has no permit, stalls: its few sends follow from repairs, such as the sweep that finds
-/// a lost job every five seconds.
-pub const STARVED: f64 = 0.1;
 /// With fewer sends than this in the time that was measured, their number says little about the rate.
 const MEASURABLE: f64 = 10.0;
 

@@ -11,6 +11,8 @@ use weir_store::{RecentTraffic, StateCounts};
 
 /// The rate of a destination is measured over this time at least, and up to a bucket longer.
 pub(super) const MEASURED: Duration = Duration::from_secs(10);
+/// The time between two sweeps, which give lost jobs back.
+const REPAIRED: Duration = Duration::from_secs(5);
 /// Permits that no worker has taken for this long wait for a place.
 const UNTAKEN: Duration = Duration::from_secs(3);
 
@@ -27,6 +29,8 @@ pub(super) struct Recorded {
 pub(super) struct Read {
     pub(super) now: Timestamp,
     pub(super) is_slow: bool,
+    /// It was slow in the last pass, too.
+    pub(super) stays_slow: bool,
     pub(super) works: bool,
     pub(super) schedules: bool,
     pub(super) counts: HashMap<DestinationId, StateCounts>,
@@ -85,9 +89,9 @@ impl Read {
         (from + MEASURED <= self.now).then_some(from)
     }
 
-    /// How much of its limit a destination with due deliveries has used, and since when. `None`: not known, or not only Weir
-    /// keeps it from more.
-    pub(super) fn used(&self, destination: &Destination, of: Progress) -> Option<(f64, Timestamp)> {
+    /// How much of its limit a destination with due deliveries has used, and since when it has sent no more than a repair
+    /// every few seconds causes. `None`: not known, or not only Weir keeps it from more.
+    pub(super) fn used(&self, destination: &Destination, of: Progress) -> Option<(f64, Option<Timestamp>)> {
         let from = self.measured(destination.id)?;
         // Started and not yet recorded.
         let begun = self.attempts(destination.id) + u64::from(of.in_flight);
@@ -100,9 +104,11 @@ impl Read {
         // Slow answers hold all its room. So do attempts that a slow store has not recorded yet.
         let max_in_flight = destination.settings.max_in_flight;
         let most = of.lowered_maximum.map_or(max_in_flight, |most| most.min(max_in_flight));
-        let has_room = of.in_flight < most || self.is_slow;
-        let used = stall::used(destination, begun, self.now.since(from))?;
-        (is_settled && is_open && is_free && has_room).then_some((used, from))
+        let has_room = of.in_flight < most || self.stays_slow;
+        let measured = self.now.since(from);
+        let used = stall::used(destination, begun, measured)?;
+        let is_seldom = begun <= 1 + measured.as_secs() / REPAIRED.as_secs();
+        (is_settled && is_open && is_free && has_room).then_some((used, is_seldom.then_some(from)))
     }
 }
 
