@@ -20,6 +20,7 @@ mod backlog;
 mod cost;
 mod destinations;
 mod edit;
+mod fan_out;
 mod idle;
 mod ladder;
 mod latency;
@@ -75,6 +76,8 @@ pub(crate) enum Topic {
     Latency,
     /// CPU time for each delivery, depending on the number of active destinations
     Destinations,
+    /// Events a second over many destinations of one tenant that have a type each
+    FanOut,
     /// CPU time for each delivery, depending on the size of a standing backlog
     Backlog,
     /// CPU time and memory of idle destinations
@@ -97,6 +100,7 @@ impl Topic {
             Self::Throughput => "Throughput",
             Self::Latency => "Latency",
             Self::Destinations => "Cost per delivery: active destinations",
+            Self::FanOut => "Fan-out: a type for each destination",
             Self::Backlog => "Cost per delivery: backlog",
             Self::Idle => "Idle destinations",
             Self::Statements => "Statements and commands per delivery",
@@ -115,7 +119,7 @@ mod tests {
     #[test]
     fn separate_roles_are_measured_for_throughput_and_latency_only() {
         let topics = |set_up: SetUp| Topic::value_variants().iter().copied().filter(|topic| set_up.has(*topic)).count();
-        assert_eq!(SetUp::ALL.map(topics), [10, 10, 2]);
+        assert_eq!(SetUp::ALL.map(topics), [11, 11, 2]);
         assert!(SetUp::Roles.has(Topic::Throughput) && SetUp::Roles.has(Topic::Latency));
     }
 }

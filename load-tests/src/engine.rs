@@ -32,6 +32,11 @@ pub(crate) async fn listening(process: &mut Child) -> anyhow::Result<SocketAddr>
 /// A command that starts a role of Weir with the settings of the harness.
 pub(crate) fn command(weir: &Path, role: &str, folder: &Path, backing: &[(&str, String)]) -> Command {
     let mut command = weir_command(weir, folder);
-    command.arg(role).envs(backing.iter().map(|(name, value)| (*name, value))).stdout(Stdio::piped());
+    // One tenant has all destinations, more than the default of the setting in some measurements.
+    command
+        .env("WEIR_MAX_DESTINATIONS", "1000000")
+        .arg(role)
+        .envs(backing.iter().map(|(name, value)| (*name, value)))
+        .stdout(Stdio::piped());
     command
 }

@@ -2016,7 +2016,7 @@ export interface components {
             p95: number;
             /**
              * Format: int32
-             * @description The length of the part in seconds: a minute, or an hour in long ranges and for parts older than a day.
+             * @description The length of the part in seconds: a minute, or an hour in long ranges and for parts older than seven hours.
              */
             step_s: number;
         };
@@ -3548,7 +3548,7 @@ export interface operations {
                 /** @description Before this instant (RFC 3339). The range is empty if `to` is not after `from`. */
                 to?: components["schemas"]["Time"];
                 /**
-                 * @description The least length of a bucket. Buckets of `10s` are kept for a day, of `1m` for 14 days, and of `1h` for a year.
+                 * @description The least length of a bucket. Buckets of `10s` are kept for two hours, of `1m` for a day, and of `1h` for a year.
                  *     A range that is too long or too old for them has longer buckets, as the `step` of the answer says.
                  */
                 step?: components["schemas"]["HistoryStep"];

@@ -57,7 +57,7 @@ pub struct HistoryLatency {
     /// The beginning of the part.
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
-    /// The length of the part in seconds: a minute, or an hour in long ranges and for parts older than a day.
+    /// The length of the part in seconds: a minute, or an hour in long ranges and for parts older than seven hours.
     pub step_s: u32,
     /// Milliseconds, within 10 %.
     pub p50: f64,

@@ -20,7 +20,7 @@ const RECORDED_WITHIN: Duration = Duration::from_secs(15);
 const CONNECTING: Duration = Duration::from_secs(10);
 /// A destination that uses less than this share of its limit falls behind: slots alone leave out at most 1 % of it, and
 /// missed slots raise an alert of their own above 5 %.
-const FULL_USE: f64 = 0.8;
+pub const FULL_USE: f64 = 0.8;
 /// With fewer sends than this in the time that was measured, their number says little about the rate.
 const MEASURABLE: f64 = 10.0;
 
@@ -131,11 +131,11 @@ impl Track {
     }
 }
 
-/// Whether a destination that had due deliveries in all of `measured` has used less of its limit than it could.
-/// `sends`: those that are recorded, and those in flight.
-pub fn is_behind(destination: &Destination, sends: u64, measured: Duration) -> bool {
-    let allowed = destination.settings.rate_limits.per_second().map(|rate| rate * measured.as_secs_f64());
-    allowed.is_some_and(|allowed| allowed >= MEASURABLE && (sends as f64) < allowed * FULL_USE)
+/// The share of its limit that a destination has used which had due deliveries in all of `measured`. `None`: that time is
+/// too short to say. `sends`: those that are recorded, and those in flight.
+pub fn used(destination: &Destination, sends: u64, measured: Duration) -> Option<f64> {
+    let allowed = destination.settings.rate_limits.per_second()? * measured.as_secs_f64();
+    (allowed >= MEASURABLE).then(|| sends as f64 / allowed)
 }
 
 /// What a pass of the watch found.

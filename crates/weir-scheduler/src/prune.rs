@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use metrics::{counter, gauge};
+use tokio::time::Instant;
 use weir_core::{
     Clock, Timestamp,
     retention::{ACTIVITY_KEPT, ANSWERS_KEPT, Cutoffs, Retention},
@@ -17,6 +18,9 @@ const INTERVAL: Duration = Duration::from_secs(600);
 /// The pause after a step that deleted something, so that most of the store's time is left for deliveries, also when a
 /// step takes some tens of milliseconds.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The shortest pause after a step that deleted something. A pass that has taken longer than the time between two passes
+/// does not keep up: its pauses are half as long as its steps, so that a third of the time is left for deliveries.
+const BEHIND_PAUSE: Duration = Duration::from_millis(2);
 /// The pause after a step that deleted nothing: it only read, so it leaves the writer free.
 const SHORT_PAUSE: Duration = Duration::from_millis(5);
 
@@ -82,13 +86,20 @@ async fn pass_activity<S: ActivityLog + Sync + ?Sized>(store: &S, now: Timestamp
 async fn pass<P: Prune + Sync + ?Sized>(store: &P, cutoffs: &Cutoffs) -> Result<Pruned, StoreError> {
     let mut total = Pruned::default();
     let mut position = PrunePosition::START;
+    let began = Instant::now();
     loop {
+        let step_began = Instant::now();
         let step = store.prune_some(cutoffs, position).await?;
         count(step.pruned);
         total += step.pruned;
         let Some(next) = step.next else { return Ok(total) };
         position = next;
-        tokio::time::sleep(if step.pruned == Pruned::default() { SHORT_PAUSE } else { PAUSE }).await;
+        let pause = match step.pruned {
+            Pruned::NOTHING => SHORT_PAUSE,
+            _ if began.elapsed() > INTERVAL => (step_began.elapsed() / 2).clamp(BEHIND_PAUSE, PAUSE),
+            _ => PAUSE,
+        };
+        tokio::time::sleep(pause).await;
     }
 }
 
@@ -103,10 +114,12 @@ fn count(pruned: Pruned) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    };
 
     use async_trait::async_trait;
-    use tokio::time::Instant;
     use weir_core::activity::Activity;
     use weir_store::{ActivityFilter, Created, Creation, KeyedAnswer, Page, PageRequest, PruneStep, StoreResult};
 
@@ -125,6 +138,37 @@ mod tests {
             let deliveries = if steps.len() == 2 { 0 } else { 500 };
             Ok(PruneStep { pruned: Pruned { deliveries, ..Pruned::default() }, next })
         }
+    }
+
+    /// Steps that take 20 ms each and never end.
+    #[derive(Default)]
+    struct Endless(AtomicU32);
+
+    #[async_trait]
+    impl Prune for Endless {
+        async fn prune_some(&self, _: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep> {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(PruneStep { pruned: Pruned { deliveries: 500, ..Pruned::NOTHING }, next: Some(position) })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pass_that_does_not_keep_up_deletes_for_two_thirds_of_the_time() {
+        let cutoffs = Retention::default().cutoffs(Timestamp::from_secs(1_800_000_000));
+        let steps = async |within: Duration| {
+            let endless = Endless::default();
+            tokio::time::timeout(within, pass(&endless, &cutoffs)).await.unwrap_err();
+            f64::from(endless.0.into_inner())
+        };
+        let (first, second) = (steps(INTERVAL).await, steps(INTERVAL * 2).await);
+        let seconds = INTERVAL.as_secs_f64();
+        assert!((first * 0.07 / seconds - 1.0).abs() < 0.05, "{first} steps, with pauses of 50 ms");
+        assert!(
+            ((second - first) * 0.03 / seconds - 1.0).abs() < 0.05,
+            "then {}, with pauses of 10 ms",
+            second - first
+        );
     }
 
     fn not_called<T>() -> T {

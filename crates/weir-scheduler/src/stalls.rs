@@ -25,14 +25,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use weir_core::{
-    Clock, DeliveryState, DestinationId, Timestamp,
+    Clock, DeliveryState, Destination, DestinationId, Timestamp,
     claim::ProcessId,
-    stall::{Fault, Late, SHOWN_AFTER, STALLED_AFTER, Sight, StallReport, Track},
+    stall::{FULL_USE, Fault, Late, SHOWN_AFTER, STALLED_AFTER, Sight, StallReport, Track},
 };
 use weir_queue::{QueueProgress, SharedQueue};
 use weir_store::{DEAD_AFTER, ProcessBeat, RunningProcess, StoreError, StoreResult, TRAFFIC_BUCKET, WatchStore};
 
-use self::facts::{Read, Recorded, owes, unused};
+use self::facts::{MEASURED, Read, Recorded, owes, unused};
 
 /// The least time between two passes: a stall is to be known within a few seconds of the time at which it is one.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -46,8 +46,6 @@ const LOOKS: usize = 1_000;
 const PAGE: u32 = 1_000;
 /// A destination for which something was recorded in this time is not looked at.
 const LATELY: Duration = Duration::from_secs(3);
-/// The rate of a destination is measured over this time, extended to whole buckets.
-const MEASURED: Duration = Duration::from_secs(20);
 /// How long the servers may take to answer.
 const STORE_TIMEOUT: Duration = Duration::from_secs(8);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -56,6 +54,9 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 const SLOW: Duration = Duration::from_millis(250);
 /// If so many destinations wait for permits to be used, and nothing has begun anywhere, the receivers are not the cause.
 const STANDSTILL: usize = 3;
+/// A destination that has no permit at so many looks in a row, and sends no more often than the sweep repairs jobs, is
+/// stalled: something loses its work again and again. With slow answers and little room it has permits at most looks.
+const EMPTY_LOOKS: u32 = 4;
 /// The names of stalled destinations in one line of the log.
 const NAMED: usize = 5;
 
@@ -90,6 +91,8 @@ struct Watched {
     /// `None` before the first look, and while nothing is owed.
     track: Option<Track>,
     late: Option<Late>,
+    /// At how many looks in a row it sent less than it may, and had no permit.
+    empty_looks: u32,
     /// The limits allow no start before. Not looked at until then, unless this version of the destination was edited.
     not_before: Option<(Timestamp, Timestamp)>,
 }
@@ -150,14 +153,28 @@ impl StallWatch {
             async { Ok::<_, StoreError>((store.all_counts().await?, store.recent_traffic(measured_from).await?)) };
         // At the same time: a slow store must not delay the alert about it.
         let (took, (processes, beats), (counts, traffic)) = tokio::try_join!(check, processes, numbers)?;
-        self.round_trip = took;
         let is_slow = took > SLOW;
+        let stays_slow = is_slow && self.round_trip > SLOW;
+        self.round_trip = took;
         let (works, schedules) = self.roles(&processes, beats, now);
         let owing: Vec<DestinationId> = counts.iter().filter(|(_, counts)| owes(counts)).map(|(id, _)| *id).collect();
         let destinations = store.destinations(&owing).await?.into_iter().flatten();
         let destinations: HashMap<_, _> = destinations.map(|destination| (destination.id, destination)).collect();
         let due = HashMap::new();
-        let mut read = Read { now, is_slow, works, schedules, counts, traffic, measured_from, destinations, due };
+        let began = self.began;
+        let mut read = Read {
+            now,
+            is_slow,
+            stays_slow,
+            works,
+            schedules,
+            counts,
+            traffic,
+            measured_from,
+            began,
+            destinations,
+            due,
+        };
         self.follow(&read);
         // The due times are read only if a destination may be late or behind.
         let is_suspect = |id: &DestinationId| self.watched.get(id).is_some_and(|of| of.is_suspect(now));
@@ -208,12 +225,13 @@ impl StallWatch {
                 looked_at: Timestamp::MIN,
                 track: None,
                 late: None,
+                empty_looks: 0,
                 not_before: None,
             };
             let of = self.watched.entry(*id).or_insert(new);
             // Both also fall, by the retention and because the half minute moves on.
             if of.recorded.attempted < recorded.attempted || of.recorded.attempts < recorded.attempts {
-                *of = Watched { looked_at: of.looked_at, ..new };
+                *of = Watched { looked_at: of.looked_at, empty_looks: of.empty_looks, ..new };
             }
             of.recorded = recorded;
         }
@@ -223,13 +241,11 @@ impl StallWatch {
     async fn look(&mut self, read: &Read) -> StallReport {
         let now = read.now;
         let asked = self.next_looks(read);
-        let behind = read.destinations.values().filter(|destination| {
-            let has_waited = read.due.get(&destination.id).is_some_and(|due| *due <= read.measured_from);
-            has_waited && read.may_be_behind(destination)
-        });
-        let behind: Vec<DestinationId> = behind.map(|destination| destination.id).take(LOOKS).collect();
+        let is_slower = |of: &&Arc<Destination>| read.measured(of.id).is_some() && read.may_be_behind(of);
+        let slower = read.destinations.values().filter(is_slower);
+        let slower: Vec<DestinationId> = slower.map(|destination| destination.id).take(LOOKS).collect();
         // The queue is asked in each pass, because it may be away while nothing is late yet.
-        let ids: Vec<DestinationId> = asked.iter().chain(&behind).copied().collect();
+        let ids: Vec<DestinationId> = asked.iter().chain(&slower).copied().collect();
         let progress = timeout(QUEUE_TIMEOUT, self.queue.progress(&ids)).await.ok().and_then(Result::ok);
         let fault = read.fault(progress.as_ref());
         self.judge(read, &asked, progress.as_ref(), fault).await;
@@ -238,13 +254,25 @@ impl StallWatch {
             let late = of.late.filter(|late| now.since(late.since) >= SHOWN_AFTER)?;
             Some((*id, late))
         });
-        let late: HashMap<DestinationId, Late> = late.collect();
-        let behind = behind.iter().enumerate().filter_map(|(at, id)| {
+        let mut late: HashMap<DestinationId, Late> = late.collect();
+        let mut behind = HashMap::new();
+        for (at, id) in slower.iter().enumerate() {
+            if late.contains_key(id) {
+                continue;
+            }
             let of = progress.as_ref().map(|progress| progress.of[asked.len() + at]).unwrap_or_default();
-            let is_behind = !late.contains_key(id) && read.is_behind(read.destinations.get(id)?, of);
-            is_behind.then(|| (*id, fault.unwrap_or_else(|| unused(of))))
-        });
-        let behind = behind.collect();
+            let used = read.destinations.get(id).and_then(|destination| read.used(destination, of));
+            let Some((_, seldom_since)) = used.filter(|(used, _)| *used < FULL_USE) else { continue };
+            let fault = fault.unwrap_or_else(|| unused(of));
+            let is_empty = fault == Fault::NotPublished && of.next_start.is_none_or(|next| next <= now);
+            let Some(watched) = self.watched.get_mut(id) else { continue };
+            watched.empty_looks = if is_empty { watched.empty_looks + 1 } else { 0 };
+            if let Some(since) = seldom_since.filter(|_| watched.empty_looks >= EMPTY_LOOKS) {
+                late.insert(*id, Late { since, fault });
+            } else {
+                behind.insert(*id, fault);
+            }
+        }
         StallReport { at: now, is_complete: now.since(self.began) >= STALLED_AFTER * 2, fault, late, behind }
     }
 

@@ -103,8 +103,8 @@ pub use replays::{
 };
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use traffic::{
-    HOUR, Health, Histogram, Latencies, MINUTE, RecentTraffic, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic, TrafficHistory,
-    TrafficLog, latency_bucket,
+    HISTOGRAM_MINUTES_KEPT, HOUR, Health, Histogram, Latencies, MINUTE, RecentTraffic, TRAFFIC_BUCKET, TRAFFIC_KEPT,
+    Traffic, TrafficHistory, TrafficLog, latency_bucket,
 };
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 pub use turns::Turns;

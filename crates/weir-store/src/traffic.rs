@@ -1,7 +1,7 @@
 //! Traffic: what happened at each destination, in buckets of time.
 //!
 //! It is recorded with the changes that it counts: in the transaction that stores new deliveries or settles attempts.
-//! Buckets of 10 s are kept for a day. Then they are added up to minutes, which are kept for 14 days, and these to
+//! Buckets of 10 s are kept for two hours. Then they are added up to minutes, which are kept for a day, and these to
 //! hours, which are kept for a year.
 
 use std::{
@@ -19,9 +19,12 @@ pub const TRAFFIC_BUCKET: Duration = Duration::from_secs(10);
 pub const MINUTE: Duration = Duration::from_secs(60);
 pub const HOUR: Duration = Duration::from_secs(3_600);
 
-pub(crate) const DAY: Duration = Duration::from_secs(86_400);
-/// How long buckets of 10 s, of a minute and of an hour are kept.
-pub const TRAFFIC_KEPT: [Duration; 3] = [DAY, Duration::from_secs(14 * 86_400), Duration::from_secs(365 * 86_400)];
+/// How long buckets of 10 s, of a minute and of an hour are kept: for a chart of an hour, and for one of a day, and an hour
+/// more. A destination that is always active has 8,640 buckets of 10 s a day, which is too much to keep.
+pub const TRAFFIC_KEPT: [Duration; 3] =
+    [Duration::from_secs(2 * 3_600), Duration::from_secs(25 * 3_600), Duration::from_secs(365 * 86_400)];
+/// How long histograms of a minute are kept: for a chart of six hours, and an hour more.
+pub const HISTOGRAM_MINUTES_KEPT: Duration = Duration::from_secs(7 * 3_600);
 /// How long histograms are kept: the longest window of [`TrafficLog::health`] and a day more.
 pub(crate) const HISTOGRAMS_KEPT: Duration = Duration::from_secs(8 * 86_400);
 

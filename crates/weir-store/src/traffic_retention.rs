@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use weir_core::Timestamp;
 
-use crate::{
-    HOUR, MINUTE, TRAFFIC_KEPT,
-    traffic::{DAY, HISTOGRAMS_KEPT},
-};
+use crate::{HISTOGRAM_MINUTES_KEPT, HOUR, MINUTE, TRAFFIC_KEPT, traffic::HISTOGRAMS_KEPT};
 
 /// A kind of old rows that are added up to longer buckets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,12 +34,18 @@ impl RollUp {
     pub const ALL: [Self; 3] = [
         Self { table: "traffic", mark: "minutes", bucket: MINUTE, kept: TRAFFIC_KEPT[0], step: MINUTE },
         Self { table: "traffic", mark: "hours", bucket: HOUR, kept: TRAFFIC_KEPT[1], step: Duration::from_secs(600) },
-        Self { table: "traffic_histograms", mark: "histograms", bucket: HOUR, kept: DAY, step: MINUTE },
+        Self {
+            table: "traffic_histograms",
+            mark: "histograms",
+            bucket: HOUR,
+            kept: HISTOGRAM_MINUTES_KEPT,
+            step: MINUTE,
+        },
     ];
 
-    /// Rows before this instant are added up now. A whole hour, so that no bucket is added up in part.
+    /// Rows before this instant are added up now. A whole bucket, so that none is added up in part.
     pub fn cutoff(&self, now: Timestamp) -> Timestamp {
-        now.before(self.kept).floor(HOUR)
+        now.before(self.kept).floor(self.bucket)
     }
 
     /// The step that begins with `first`, the first row before the cutoff that is not added up yet.
@@ -97,7 +100,7 @@ mod tests {
         for roll_up in RollUp::ALL {
             let cutoff = roll_up.cutoff(NOW);
             assert_eq!(roll_up.step(None, NOW), RollUpStep { interval: None, mark: cutoff });
-            assert_eq!(cutoff, cutoff.floor(HOUR));
+            assert_eq!(cutoff, cutoff.floor(roll_up.bucket));
         }
     }
 

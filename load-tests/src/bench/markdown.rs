@@ -25,6 +25,9 @@ fn about(topic: Topic) -> &'static str {
             "CPU time for each delivery, from POST to record, of a steady 2,000/s in batches of 20, spread evenly over the destinations. Each has \
              a limit that never binds. All share one receiver; events name their destination."
         }
+        Topic::FanOut => {
+            "Batches of 100 events for 5 s. Each destination takes events of one type of its own, and the events have all types in turn, so that no              match is remembered."
+        }
         Topic::Backlog => {
             "CPU time for each delivery with this backlog: a destination limited to 2,000/s, oldest first, to which 2,000/s are posted at the \
              same time."

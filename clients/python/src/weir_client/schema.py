@@ -378,7 +378,7 @@ class HistoryLatency(TypedDict):
 
     p95: float
     step_s: int
-    """The length of the part in seconds: a minute, or an hour in long ranges and for parts older than a day."""
+    """The length of the part in seconds: a minute, or an hour in long ranges and for parts older than seven hours."""
 
 
 HistoryStep: TypeAlias = Literal['10s', '1m', '1h']

@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{DestinationId, Timestamp};
-use weir_store::{HOUR, Latencies, MINUTE, TRAFFIC_BUCKET, TRAFFIC_KEPT};
+use weir_store::{HISTOGRAM_MINUTES_KEPT, HOUR, Latencies, MINUTE, TRAFFIC_BUCKET, TRAFFIC_KEPT};
 
 use self::windows::Errors;
 use super::destinations;
@@ -47,7 +47,7 @@ text! {
 parameters! {
     /// The length of the buckets.
     pub(crate) struct StepParameters {
-        /// The least length of a bucket. Buckets of `10s` are kept for a day, of `1m` for 14 days, and of `1h` for a year.
+        /// The least length of a bucket. Buckets of `10s` are kept for two hours, of `1m` for a day, and of `1h` for a year.
         /// A range that is too long or too old for them has longer buckets, as the `step` of the answer says.
         #[param(default = "10s")]
         step: Option<StepText>,
@@ -88,7 +88,7 @@ impl Buckets {
             let detail = format!("must be later: a history has at most {MAX_BUCKETS} buckets, which are {days} days");
             return Err(Problem::invalid_field("/from", detail));
         }
-        if from < now.before(kept).floor(HOUR) {
+        if from < now.before(kept).floor(step) {
             let detail = format!("must be later: the history is kept for {} days", kept.as_secs() / 86_400);
             return Err(Problem::invalid_field("/from", detail));
         }
@@ -156,7 +156,7 @@ async fn latencies(
     buckets: Buckets,
     now: Timestamp,
 ) -> ApiResult<Vec<types::HistoryLatency>> {
-    let is_recent = buckets.from >= now.before(TRAFFIC_KEPT[0]);
+    let is_recent = buckets.from >= now.before(HISTOGRAM_MINUTES_KEPT);
     let step = if is_recent && buckets.step <= MINUTE { MINUTE } else { HOUR };
     let found = api.store.latencies(id, buckets.from.floor(step), buckets.to, step).await?;
     let view = |(at, latencies): (Timestamp, Latencies)| {
@@ -197,10 +197,10 @@ mod tests {
             let buckets = covering(Some(from_s), to_s, step).unwrap();
             (buckets.name, buckets.count())
         };
-        assert_eq!(of(now - 14_990, None, 0), ("10s", 1_500));
-        assert_eq!(of(now - 15_001, None, 0), ("1m", 252));
+        assert_eq!(of(now - 7_190, None, 0), ("10s", 720));
+        assert_eq!(of(now - 7_260, None, 0), ("1m", 122));
         assert_eq!(of(now - 7 * day, None, 0), ("1h", 169));
-        assert_eq!(of(now - 2 * day, Some(now - 2 * day + 60), 0), ("1m", 1), "ten seconds are kept for a day");
+        assert_eq!(of(now - day, Some(now - day + 60), 0), ("1m", 1), "ten seconds are kept for two hours");
         assert_eq!(of(now - 20 * day, Some(now - 20 * day + 60), 0), ("1h", 1));
         assert_eq!(of(now - 60, None, 2), ("1h", 2), "never shorter than asked for");
         for from_s in [now - 63 * day, now - 366 * day] {

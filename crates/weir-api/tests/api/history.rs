@@ -134,7 +134,7 @@ async fn a_range_that_is_too_long_or_too_old_for_its_step_takes_a_longer_one() {
         (history["step"].as_str().unwrap().to_owned(), history["data"].as_array().unwrap().len())
     };
     assert_eq!(of("?from=2026-11-21T00:00:00Z").await, ("1m".to_owned(), 451));
-    assert_eq!(of("?from=2026-11-19T07:00:00Z&to=2026-11-19T07:10:00Z").await, ("1m".to_owned(), 10));
+    assert_eq!(of("?from=2026-11-20T07:00:00Z&to=2026-11-20T07:10:00Z").await, ("1m".to_owned(), 10));
     assert_eq!(of("?from=2026-10-22T07:30:00Z&step=10s").await, ("1h".to_owned(), 721), "30 days");
     assert_eq!(server.refused_at(&format!("{path}?from=2026-09-01T00:00:00Z")).await, "/from");
     assert_eq!(server.refused_at(&format!("{path}?step=5s")).await, "/step");

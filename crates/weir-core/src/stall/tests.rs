@@ -165,14 +165,14 @@ fn slots_that_are_granted_and_never_recorded_are_a_stall() {
 }
 
 #[test]
-fn a_destination_falls_behind_below_four_fifths_of_its_limit() {
+fn the_use_of_a_limit_is_known_where_enough_sends_are_allowed() {
     let mut fast = destination();
     fast.settings.rate_limits = RateLimits::new(RateLimit::new(10, Period::SECOND).into_iter().collect()).unwrap();
-    let behind = |of: &Destination, sends| is_behind(of, sends, Duration::from_secs(20));
-    assert!(behind(&fast, 159) && !behind(&fast, 160) && !behind(&fast, 200));
-    assert!(!behind(&destination(), 0), "three sends in 20 s say little");
+    let used = |of: &Destination, sends| used(of, sends, Duration::from_secs(20));
+    assert_eq!([0, 160, 200].map(|sends| used(&fast, sends)), [Some(0.0), Some(FULL_USE), Some(1.0)]);
+    assert_eq!(used(&destination(), 0), None, "three sends in 20 s say little");
     fast.settings.rate_limits = RateLimits::UNLIMITED;
-    assert!(!behind(&fast, 0));
+    assert_eq!(used(&fast, 0), None);
 }
 
 #[test]

@@ -4,11 +4,15 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use weir_core::{
     DeliveryState, Destination, DestinationId, Timestamp,
-    stall::{self, Fault, Progress},
+    stall::{self, FULL_USE, Fault, Progress},
 };
 use weir_queue::QueueProgress;
 use weir_store::{RecentTraffic, StateCounts};
 
+/// The rate of a destination is measured over this time at least, and up to a bucket longer.
+pub(super) const MEASURED: Duration = Duration::from_secs(10);
+/// The time between two sweeps, which give lost jobs back.
+const REPAIRED: Duration = Duration::from_secs(5);
 /// Permits that no worker has taken for this long wait for a place.
 const UNTAKEN: Duration = Duration::from_secs(3);
 
@@ -25,11 +29,15 @@ pub(super) struct Recorded {
 pub(super) struct Read {
     pub(super) now: Timestamp,
     pub(super) is_slow: bool,
+    /// It was slow in the last pass, too.
+    pub(super) stays_slow: bool,
     pub(super) works: bool,
     pub(super) schedules: bool,
     pub(super) counts: HashMap<DestinationId, StateCounts>,
     pub(super) traffic: HashMap<DestinationId, RecentTraffic>,
     pub(super) measured_from: Timestamp,
+    /// When the watch began.
+    pub(super) began: Timestamp,
     /// The destinations that owe something.
     pub(super) destinations: HashMap<DestinationId, Arc<Destination>>,
     /// Since when the oldest delivery of each destination has been due.
@@ -70,24 +78,37 @@ impl Read {
     }
 
     pub(super) fn may_be_behind(&self, destination: &Destination) -> bool {
-        stall::is_behind(destination, self.attempts(destination.id), self.now.since(self.measured_from))
+        let measured = self.now.since(self.measured_from);
+        stall::used(destination, self.attempts(destination.id), measured).is_some_and(|used| used < FULL_USE)
     }
 
-    /// Whether a destination with due deliveries sends less than its limit allows, and nothing but Weir keeps it from it.
-    pub(super) fn is_behind(&self, destination: &Destination, of: Progress) -> bool {
+    /// From when the rate of a destination is measured: deliveries have been due since then, and the watch has run. Attempts
+    /// may be counted from a little earlier, which only makes the rate seem higher. `None`: not for long enough.
+    pub(super) fn measured(&self, id: DestinationId) -> Option<Timestamp> {
+        let from = self.measured_from.max(self.began).max(*self.due.get(&id)?);
+        (from + MEASURED <= self.now).then_some(from)
+    }
+
+    /// How much of its limit a destination with due deliveries has used, and since when it has sent no more than a repair
+    /// every few seconds causes. `None`: not known, or not only Weir keeps it from more.
+    pub(super) fn used(&self, destination: &Destination, of: Progress) -> Option<(f64, Option<Timestamp>)> {
+        let from = self.measured(destination.id)?;
         // Started and not yet recorded.
         let begun = self.attempts(destination.id) + u64::from(of.in_flight);
         // A hold, an edit or a breaker allowed less for a part of the time.
         let changes = [destination.held_until, destination.released_at, Some(destination.updated_at)];
-        let is_settled = changes.into_iter().flatten().all(|at| at <= self.measured_from);
+        let is_settled = changes.into_iter().flatten().all(|at| at <= from);
         let is_open = !destination.settings.paused && destination.breaker.allows_full_rate(self.now);
         // What waits behind the heads of message groups is not due.
         let is_free = !destination.settings.order.is_by_key();
-        // Slow answers hold all its room.
+        // Slow answers hold all its room. So do attempts that a slow store has not recorded yet.
         let max_in_flight = destination.settings.max_in_flight;
-        let has_room = of.in_flight < of.lowered_maximum.map_or(max_in_flight, |most| most.min(max_in_flight));
-        let is_behind = stall::is_behind(destination, begun, self.now.since(self.measured_from));
-        is_behind && is_settled && is_open && is_free && has_room
+        let most = of.lowered_maximum.map_or(max_in_flight, |most| most.min(max_in_flight));
+        let has_room = of.in_flight < most || self.stays_slow;
+        let measured = self.now.since(from);
+        let used = stall::used(destination, begun, measured)?;
+        let is_seldom = begun <= 1 + measured.as_secs() / REPAIRED.as_secs();
+        (is_settled && is_open && is_free && has_room).then_some((used, is_seldom.then_some(from)))
     }
 }
 

@@ -1,6 +1,9 @@
 //! Destinations that may send and do not: every cause is seen by processes that have not failed, within the time that
 //! the alert allows.
 
+#[cfg(target_os = "linux")]
+mod hidden;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};

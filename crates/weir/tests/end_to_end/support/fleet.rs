@@ -79,6 +79,11 @@ impl Fleet {
         servers::sql(&self.database_url, text).await;
     }
 
+    /// The same, with SQL that another session may end.
+    pub(crate) async fn sql_that_ends(&self, text: &str) {
+        servers::psql(&self.database_url, text).output().await.expect("psql runs");
+    }
+
     /// Dumps the database into a file.
     pub(crate) async fn back_up(&self) -> PathBuf {
         let file = self.folder.path().join("weir.dump");

@@ -71,14 +71,14 @@ pub(crate) async fn restored_for(file: &Path, owner: &str, user: &str) -> String
 
 /// Runs SQL on a database.
 pub(crate) async fn sql(database_url: &str, text: &str) {
-    run(Command::new(postgres_program("psql")).args([
-        "--quiet",
-        "--set=ON_ERROR_STOP=1",
-        "--command",
-        text,
-        database_url,
-    ]))
-    .await;
+    run(&mut psql(database_url, text)).await;
+}
+
+/// The command that runs SQL on a database.
+pub(crate) fn psql(database_url: &str, text: &str) -> Command {
+    let mut psql = Command::new(postgres_program("psql"));
+    psql.args(["--quiet", "--set=ON_ERROR_STOP=1", "--command", text, database_url]);
+    psql
 }
 
 /// The path of the faketime library, which shifts the wall clock of a process, from the program that comes with it.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use weir_api_types::{Backend, InstallationStatus, OverviewRow, Process};
+use weir_core::stall::Fault;
 
 use super::{super::overview::title, evidence::Evidence};
 use crate::commands::output::texts::{count, span_s};
@@ -70,7 +71,7 @@ pub(super) fn findings(evidence: &Evidence) -> Vec<Finding> {
     readiness(&mut found, evidence);
     clock(&mut found, evidence);
     resources(&mut found, evidence);
-    still(&mut found, &evidence.still);
+    faults(&mut found, &evidence.rows);
     receivers(&mut found, &evidence.rows);
     found.sort_by_key(|finding| finding.severity != Problem);
     found
@@ -214,17 +215,23 @@ fn resources(found: &mut Vec<Finding>, evidence: &Evidence) {
     }
 }
 
-fn still(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
-    if rows.is_empty() {
-        return;
+/// Destinations that Weir itself keeps from sends, by the judgement of the watch over stalls.
+fn faults(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
+    for fault in Fault::all() {
+        let late: Vec<_> = rows.iter().filter(|row| row.reason.as_deref() == Some(fault.as_str())).collect();
+        if late.is_empty() {
+            continue;
+        }
+        // One that sends may be behind for reasons of its own, as its alert says.
+        let is_of_one = matches!(fault, Fault::NotStarted | Fault::NotPublished);
+        let sends = late.iter().all(|row| row.achieved_per_s > 0.0);
+        let severity = if is_of_one && sends { Note } else { Problem };
+        let effect =
+            if sends { "gets less than the limits allow" } else { "gets nothing, although the limits allow it" };
+        let text = format!("{} {effect}: {}", named(late.iter().copied()), fault.sentence());
+        let next = "docs/operations/runbook.md#weirdestinationsstalled says what to do for this cause";
+        found.push(finding(severity, "backlog", text, next));
     }
-    let oldest = rows.iter().filter_map(|row| row.oldest_age_s).fold(0.0, f64::max);
-    let text = format!(
-        "the backlog of {} does not move: deliveries are due, the limits allow sends, and none has started; the oldest waits for {}",
-        named(rows.iter()),
-        span_s(oldest)
-    );
-    found.push(finding(Problem, "backlog", text, "the findings about store, queue and workers say why; if there are none, read the log of the schedulers and restart one"));
 }
 
 fn receivers(found: &mut Vec<Finding>, rows: &[OverviewRow]) {
@@ -399,8 +406,23 @@ mod tests {
         assert_eq!(texts[1], "deliveries wait behind a pause: Fern");
         assert!(texts[2].ends_with("never drains: Echo") && texts[3].ends_with("limits: Echo"), "{texts:?}");
         assert_eq!(texts[4], "3 dead letters at Echo");
-        let still = vec![row("Acme", json!({}), json!({}))];
-        let found = told(&Evidence { still, ..Evidence::default() });
-        assert_eq!(subjects(&found), [(Problem, "backlog")]);
+    }
+
+    #[test]
+    fn what_weir_itself_does_not_send_is_a_problem_with_the_cause_that_the_watch_sees() {
+        let rows = |reason: &str, rate: f64| {
+            vec![overview_row(
+                &json!({"name": "Acme"}),
+                &json!({"reason": reason, "achieved_per_s": rate, "undelivered": 0}),
+            )]
+        };
+        let of = |reason, rate| told(&Evidence { rows: rows(reason, rate), ..Evidence::default() });
+        let stalled = of("not_published", 0.0);
+        assert_eq!(subjects(&stalled), [(Problem, "backlog")]);
+        let text = "Acme gets nothing, although the limits allow it: the schedulers publish nothing for it";
+        assert_eq!(stalled[0].2, text);
+        assert_eq!(subjects(&of("store_slow", 3.0)), [(Problem, "backlog")]);
+        assert_eq!(subjects(&of("not_started", 3.0)), [(Note, "backlog")]);
+        assert_eq!(of("limit", 3.0), []);
     }
 }
