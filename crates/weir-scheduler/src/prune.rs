@@ -50,6 +50,7 @@ impl Pruner {
             tokio::time::sleep(PAUSE).await;
         }
         self.passed();
+        self.store.compact().await?;
         Ok(pruned)
     }
 

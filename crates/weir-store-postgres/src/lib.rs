@@ -31,6 +31,7 @@ mod alerting;
 mod api_keys;
 mod cache;
 mod claims;
+mod compact;
 mod counters;
 #[cfg(test)]
 #[path = "../tests/store/database.rs"]
