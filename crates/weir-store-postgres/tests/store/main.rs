@@ -16,5 +16,6 @@ mod open;
 mod partitions;
 mod poolers;
 mod processes;
+mod replicas;
 
 use weir_store_postgres::PostgresStore;
