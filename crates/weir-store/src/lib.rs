@@ -99,11 +99,11 @@ pub use processes::{
 pub use prune::{Prune, PrunePosition, PruneStep, Pruned};
 pub use purge::{Purge, PurgePosition, PurgeScan, PurgeStep};
 pub use refusals::{RefusalWatch, refusals_of};
-pub use replica::{replica_answers, with_replica};
 pub use replays::{
     NewReplay, OpenReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPosition, ReplayStep,
     ReplaySteps, ReplayTask, Replays,
 };
+pub use replica::{replica_answers, with_replica};
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use traffic::{
     HOUR, Health, Histogram, Latencies, MINUTE, RecentTraffic, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic, TrafficHistory,

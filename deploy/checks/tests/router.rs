@@ -42,12 +42,17 @@ fn cell(name: &'static str, host: &'static str) -> u16 {
             let mut connection = connection.unwrap();
             let head: Vec<String> =
                 BufReader::new(&connection).lines().map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
-            let header = |wanted: &str| head.iter().find_map(|line| Some(line.split_once(": ").filter(|(name, _)| name.eq_ignore_ascii_case(wanted))?.1));
+            let header = |wanted: &str| {
+                head.iter().find_map(|line| {
+                    Some(line.split_once(": ").filter(|(name, _)| name.eq_ignore_ascii_case(wanted))?.1)
+                })
+            };
             let is_probe = head.first().is_some_and(|line| line.contains("/readyz"));
             let status = if is_probe && header("host") != Some(host) { "421 Misdirected Request" } else { "200 OK" };
             let body = format!("{name} {}", header("authorization").unwrap_or("-"));
             let length = body.len();
-            let _ = write!(connection, "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+            let _ =
+                write!(connection, "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
         }
     });
     port

@@ -1,9 +1,7 @@
 //! Reads from a streaming replica: which reads use it, and when the primary answers instead.
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, query_scalar, raw_sql};
-use weir_store::{
-    Destinations as _, EventFilter, History as _, Ingest as _, PageRequest, SendsRequest, with_replica,
-};
+use weir_store::{Destinations as _, EventFilter, History as _, Ingest as _, PageRequest, SendsRequest, with_replica};
 use weir_store_postgres::{Connections, PostgresStore};
 use weir_test_support::Postgres;
 
@@ -39,7 +37,8 @@ impl Pair {
     /// Whether the replica has answered a statement with this text since the last question.
     async fn replica_read(&self, text: &str) -> bool {
         let mut connection = PgConnection::connect(&self.replica.url()).await.unwrap();
-        let asked = "SELECT count(*) > 0 FROM pg_stat_activity WHERE position($1 IN query) > 0 AND pid <> pg_backend_pid()";
+        let asked =
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE position($1 IN query) > 0 AND pid <> pg_backend_pid()";
         query_scalar(asked).bind(text).fetch_one(&mut connection).await.unwrap()
     }
 
@@ -57,8 +56,13 @@ async fn a_list_from_the_replica_shows_what_was_stored_a_moment_ago() {
         assert_eq!(pair.listed().await as u64, number);
     }
     assert!(pair.replica_read("FROM events e").await);
-    let sends =
-        SendsRequest { destination_id: destination_id(1), from: NOW, to: weir_core::Timestamp::MAX, after: None, limit: 9 };
+    let sends = SendsRequest {
+        destination_id: destination_id(1),
+        from: NOW,
+        to: weir_core::Timestamp::MAX,
+        after: None,
+        limit: 9,
+    };
     assert_eq!(with_replica(pair.store.sends(sends)).await.unwrap(), []);
 }
 

@@ -143,7 +143,10 @@ pub(super) fn unfit(settings: &Settings, values: &SourceValues) -> Vec<ConfigErr
         ));
     }
     if settings.database_read_url.is_some() && matches!(settings.database_url, DatabaseUrl::Sqlite(_)) {
-        faults.push(fault("database_read_url", "only PostgreSQL has replicas: set database_url to its primary, or remove this"));
+        faults.push(fault(
+            "database_read_url",
+            "only PostgreSQL has replicas: set database_url to its primary, or remove this",
+        ));
     }
     if is_set(&settings.redis_tls_cert) != is_set(&settings.redis_tls_key) {
         faults.push(fault(

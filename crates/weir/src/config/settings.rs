@@ -124,6 +124,7 @@ settings! {
     database_read_url: Option<ServerUrl> = parse::database_read_url, "URL" {
         secret true;
         shown "none";
+        used_by Api;
         help "A streaming replica of the database, for lists, history and audits";
         more "It is passed over while it is behind or away: see [PostgreSQL](../operations/postgres.md#read-replica). \
               Password and TLS are those of WEIR_DATABASE_URL.";
