@@ -50,7 +50,9 @@ impl Pruner {
             tokio::time::sleep(PAUSE).await;
         }
         self.passed();
-        self.store.compact().await?;
+        if let Err(error) = self.store.compact().await {
+            tracing::warn!(%error, "could not give disk back; the next pass tries again");
+        }
         Ok(pruned)
     }
 
