@@ -24,7 +24,7 @@ use crate::servers::programs::{self, NODE, PYTHON, Package};
 type Find = fn() -> anyhow::Result<PathBuf>;
 
 /// The variables, each with the function that finds or installs its tool.
-pub(crate) const ALL: [(&str, Find); 18] = [
+pub(crate) const ALL: [(&str, Find); 19] = [
     ("WEIR_TEST_PROMETHEUS", || Ok(PROMETHEUS.find()?.join("prometheus"))),
     ("WEIR_TEST_PROMTOOL", || Ok(PROMETHEUS.find()?.join("promtool"))),
     ("WEIR_TEST_BUILDAH", || Ok(BUILDAH.find()?.join("buildah"))),
@@ -44,6 +44,7 @@ pub(crate) const ALL: [(&str, Find); 18] = [
     ("WEIR_TEST_OPENAPI_PYTHON_CLIENT", || python_tool("openapi-python-client")),
     CLIENT_TYPES[0],
     CLIENT_TYPES[1],
+    ("WEIR_TEST_HAPROXY", || Ok(HAPROXY.find()?.join("haproxy"))),
 ];
 
 /// What makes the types of the clients from the document of the API.

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use axum::{
     Router,
+    extract::Request,
     handler::Handler,
-    middleware,
+    middleware::{self, Next},
+    response::Response,
     routing::{MethodFilter, MethodRouter, on},
 };
 use http::{Method, Uri};
 use weir_core::access::Role::{Admin, Ingest, Operate, Read};
+use weir_store::with_replica;
 
 use crate::{
     auth::access::{
@@ -61,14 +64,25 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shares: &Share
             Work::HeavyRead => Some(shares.heavy_reads.clone()),
             Work::Audit => Some(shares.audits.clone()),
         };
+        // What reads much and changes nothing may be read from a replica.
+        let handler = match route.work {
+            Work::HeavyRead | Work::Audit if route.method == Method::GET => {
+                route.handler.route_layer(middleware::from_fn(from_replica))
+            }
+            _ => route.handler,
+        };
         let handler = match share {
-            None => route.handler,
-            Some(share) => route.handler.route_layer(middleware::from_fn_with_state(share, fair_share::in_turn)),
+            None => handler,
+            Some(share) => handler.route_layer(middleware::from_fn_with_state(share, fair_share::in_turn)),
         };
         // The last layer comes first: who may not use a route does not wait for it.
         let check = middleware::from_fn_with_state(route.access, access::check);
         router.route(route.path, handler.route_layer(check))
     })
+}
+
+async fn from_replica(request: Request, next: Next) -> Response {
+    with_replica(next.run(request)).await
 }
 
 /// The heavy reads at one time. SQLite has four readers; one key uses at most half of them, so requests of other keys
@@ -260,6 +274,26 @@ mod tests {
         for (route, access) in served() {
             let path = route.split(' ').nth(1).unwrap();
             assert_eq!(access == Open, !auth::is_guarded(path), "{route}");
+        }
+    }
+
+    /// A single row is read where it is written, and so is all that a change is decided by.
+    #[tokio::test]
+    async fn only_lists_and_audits_may_be_read_from_a_replica() {
+        for (verb, work, expected) in [
+            (GET, Work::Light, "false"),
+            (GET, Work::HeavyRead, "true"),
+            (GET, Work::Audit, "true"),
+            (POST, Work::HeavyRead, "false"),
+        ] {
+            let method = verb.0.clone();
+            let handler = || async { weir_store::replica_answers(async { true }).await.to_string() };
+            let table = vec![route(verb, "/any", Open, handler).of(work)];
+            let mut request = Request::builder().method(method).uri("/any").body(Body::empty()).unwrap();
+            request.extensions_mut().insert(Caller::for_test(Read));
+            let answer = routed(table, &Shares::default()).with_state(()).oneshot(request).await.unwrap();
+            let body = axum::body::to_bytes(answer.into_body(), 8).await.unwrap();
+            assert_eq!(body, expected, "{work:?}");
         }
     }
 

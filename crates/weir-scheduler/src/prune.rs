@@ -54,6 +54,9 @@ impl Pruner {
             tokio::time::sleep(PAUSE).await;
         }
         self.passed();
+        if let Err(error) = self.store.compact().await {
+            tracing::warn!(%error, "could not give disk back; the next pass tries again");
+        }
         Ok(pruned)
     }
 

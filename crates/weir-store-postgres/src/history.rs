@@ -3,9 +3,11 @@
 //! Lists are in descending order of ids, one page at a time. Ids begin with their creation time, so a range of times is
 //! a range of ids, and only the partitions of its days are read.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use sqlx::{
-    Arguments as _, AssertSqlSafe, Connection as _, Encode, Postgres, Type,
+    Arguments as _, AssertSqlSafe, Connection as _, Encode, Execute as _, PgPool, Postgres, Type,
     postgres::{PgArguments, PgRow},
     query::Query,
     raw_sql,
@@ -14,13 +16,14 @@ use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantSco
 use weir_store::{
     DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
     ListOrder, ListStatements as _, Obstacle, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError,
-    StoreResult, delivery_ids_of, event_columns, first_id,
+    StoreResult, delivery_ids_of, event_columns, first_id, replica_answers,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
 };
 
 use crate::{
     PostgresStore,
     errors::store_error,
+    replica::READ_TIMEOUT,
     rows::{Read, uuid},
     writer::{COMMIT_TIMEOUT, within},
 };
@@ -82,7 +85,7 @@ impl History for PostgresStore {
             .bind(uuid(position.delivery_id.as_bytes()))
             .bind(i64::from(position.number))
             .bind(i64::from(request.limit));
-        let rows = self.fetch_in_order(query).await.map_err(|error| store_error(&error))?;
+        let rows = self.fetch(Some(IN_ORDER), query).await.map_err(|error| store_error(&error))?;
         read_all(&rows, rows::send)
     }
 
@@ -134,7 +137,7 @@ impl PostgresStore {
         query: Query<'_, Postgres, PgArguments>,
         row: impl Fn(&PgRow) -> Read<T>,
     ) -> StoreResult<Vec<T>> {
-        read_all(&self.fetch(query).await.map_err(|error| store_error(&error))?, row)
+        read_all(&self.fetch(None, query).await.map_err(|error| store_error(&error))?, row)
     }
 
     /// The rows of a statement that was built from conditions.
@@ -143,32 +146,52 @@ impl PostgresStore {
         self.read(sqlx::query_with(AssertSqlSafe(sql), arguments?), row).await
     }
 
-    async fn fetch(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut connection = self.pool.acquire().await?;
-        let rows = within(COMMIT_TIMEOUT, query.fetch_all(&mut *connection)).await;
-        if rows.is_err() {
-            // The connection may be lost, or in the middle of an answer.
-            connection.close_on_drop();
+    /// The rows of a statement, of the replica if it may answer and does.
+    async fn fetch(
+        &self,
+        settings: Option<&'static str>,
+        mut query: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
+        let Some(replica) = &self.replica else { return fetch_from(&self.pool, COMMIT_TIMEOUT, settings, query).await };
+        // An earlier read of the same request may have failed there.
+        if !replica_answers(replica.is_current(&self.pool)).await || replica.is_passed_over() {
+            return fetch_from(&self.pool, COMMIT_TIMEOUT, settings, query).await;
         }
-        rows
+        let arguments = query.take_arguments().map_err(sqlx::Error::Encode)?.unwrap_or_default();
+        let sql = query.sql();
+        let first = sqlx::query_with(sql.clone(), arguments.clone());
+        match fetch_from(&replica.pool, READ_TIMEOUT, settings, first).await {
+            Ok(rows) => Ok(rows),
+            Err(error) => {
+                replica.failed(error);
+                fetch_from(&self.pool, COMMIT_TIMEOUT, settings, sqlx::query_with(sql, arguments)).await
+            }
+        }
     }
+}
 
-    /// The rows of a statement with the settings [`IN_ORDER`], which apply only to its transaction.
-    async fn fetch_in_order(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut connection = self.pool.acquire().await?;
-        let rows = within(COMMIT_TIMEOUT, async {
-            let mut transaction = connection.begin().await?;
-            raw_sql(IN_ORDER).execute(&mut *transaction).await?;
-            let rows = query.fetch_all(&mut *transaction).await?;
-            transaction.commit().await?;
-            Ok(rows)
-        });
-        let rows = rows.await;
-        if rows.is_err() {
-            connection.close_on_drop();
-        }
-        rows
+/// The rows of a statement. The settings, if there are any, apply only to its transaction.
+async fn fetch_from(
+    pool: &PgPool,
+    limit: Duration,
+    settings: Option<&'static str>,
+    query: Query<'_, Postgres, PgArguments>,
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    let mut connection = pool.acquire().await?;
+    let rows = within(limit, async {
+        let Some(settings) = settings else { return query.fetch_all(&mut *connection).await };
+        let mut transaction = connection.begin().await?;
+        raw_sql(settings).execute(&mut *transaction).await?;
+        let rows = query.fetch_all(&mut *transaction).await?;
+        transaction.commit().await?;
+        Ok(rows)
+    });
+    let rows = rows.await;
+    if rows.is_err() {
+        // The connection may be lost, or in the middle of an answer.
+        connection.close_on_drop();
     }
+    rows
 }
 
 fn read_all<T>(rows: &[PgRow], read: impl Fn(&PgRow) -> Read<T>) -> StoreResult<Vec<T>> {

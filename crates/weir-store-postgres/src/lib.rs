@@ -31,6 +31,7 @@ mod alerting;
 mod api_keys;
 mod cache;
 mod claims;
+mod compact;
 mod counters;
 #[cfg(test)]
 #[path = "../tests/store/database.rs"]
@@ -61,6 +62,7 @@ mod purge;
 mod recovery;
 mod replay_steps;
 mod replays;
+mod replica;
 mod results;
 mod rows;
 mod schema;
@@ -75,7 +77,7 @@ use weir_store::{
     BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, StoreResult, WriteFailures, rows::Row as _,
 };
 
-pub use open::{DEFAULT_POOL, OpenError, Server};
+pub use open::{Connections, DEFAULT_POOL, OpenError, Server};
 
 use cache::DestinationCache;
 use claims::Claiming;
@@ -85,6 +87,7 @@ use outbox::Releasing;
 use partitions::Partitions;
 use processes::{Beating, OwnProcess};
 use prune::Pruning;
+use replica::Replica;
 use results::Settling;
 use writer::Writers;
 
@@ -93,6 +96,7 @@ use writer::Writers;
 pub struct PostgresStore {
     /// For edits and for reads of the API.
     pool: PgPool,
+    replica: Option<Replica>,
     pruning: Pruning,
     shared: Arc<Shared>,
     posts: Writers<Posting>,
@@ -123,6 +127,14 @@ impl PostgresStore {
         let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
         let most = self.pool.options().get_max_connections();
         PoolUse { in_use: self.pool.size().saturating_sub(idle), idle, most }
+    }
+
+    /// Whether the replica can be used, if there is one. Exports how far it is behind.
+    pub async fn check_replica(&self) -> Option<bool> {
+        match &self.replica {
+            Some(replica) => Some(replica.check(&self.pool).await),
+            None => None,
+        }
     }
 
     /// The size of the database in bytes, and how much of the write-ahead log a replication slot keeps. Reads the sizes of

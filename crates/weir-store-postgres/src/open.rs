@@ -10,7 +10,7 @@ use std::{
 };
 
 use sqlx::{
-    AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _,
+    AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, PgPool, Row as _,
     migrate::MigrateError,
     postgres::{PgConnectOptions, PgPoolOptions},
     raw_sql,
@@ -22,6 +22,7 @@ use crate::{
     PostgresStore, Shared, errors,
     partitions::days_around,
     prune::Pruning,
+    replica::{CHECK_TIMEOUT, Replica},
     schema,
     writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, Writers, connect, recoverable, within},
 };
@@ -32,6 +33,21 @@ const OLDEST_SERVER: i32 = 140_000;
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// Connections for edits and for reads of the API, unless a setting says otherwise.
 pub const DEFAULT_POOL: u32 = 6;
+/// The connections of a process for edits and for reads of the API.
+#[derive(Debug, Clone)]
+pub struct Connections {
+    /// At most so many, to the primary and to the replica each.
+    pub pool: u32,
+    /// The URL of a streaming replica for the reads that may use one.
+    pub replica: Option<String>,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { pool: DEFAULT_POOL, replica: None }
+    }
+}
+
 /// The number of writers for each kind of operation. With two, one works while the other waits for the disk or for an
 /// answer.
 const POSTING: usize = 2;
@@ -42,12 +58,16 @@ const SETTLING: usize = 2;
 /// right plan. Statistics could suggest another one: for a table that was empty at its last ANALYZE a scan seems cheap,
 /// and the server would keep that plan while a backlog grows. Plans are generic, so each is made once. JIT compilation
 /// would cost more than it saves.
-const SETTINGS: [(&str, &str); 8] = [
+const SETTINGS: [(&str, &str); 10] = [
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
     ("enable_seqscan", "off"),
     ("plan_cache_mode", "force_generic_plan"),
     ("jit", "off"),
+    // The planner counts rows, not pages: otherwise it reads the dense primary key and leaves out the rows of other
+    // destinations, instead of looking up the rows of one destination.
+    ("seq_page_cost", "0.1"),
+    ("random_page_cost", "0.1"),
     // Set independently of the server's default: an event is acknowledged only when it is on disk.
     ("synchronous_commit", "on"),
     ("statement_timeout", "30s"),
@@ -137,31 +157,26 @@ impl PostgresStore {
     ///
     /// Each session starts with the settings of its connection, and a pooler that drops them is refused.
     pub async fn open(url: &str, now: Timestamp) -> Result<Self, OpenError> {
-        Self::open_with_pool(url, DEFAULT_POOL, now).await
+        Self::open_with(url, Connections::default(), now).await
     }
 
-    /// Like [`Self::open`], with so many connections for edits and for reads of the API.
-    pub async fn open_with_pool(url: &str, pool: u32, now: Timestamp) -> Result<Self, OpenError> {
+    /// Like [`Self::open`], with these connections for edits and for reads of the API.
+    pub async fn open_with(url: &str, connections: Connections, now: Timestamp) -> Result<Self, OpenError> {
         let options = options(url)?;
+        let replica = connections.replica.as_deref().map(self::options).transpose()?;
         let server = server(&options);
         // Migrate before any connection uses the tables.
         let (connection, _) = migrate(&server, &options).await?;
         connection.close().await.map_err(|error| classify(&server, &error))?;
         let shared = Arc::<Shared>::default();
-        // The pool connects at its first use.
-        let pool = PgPoolOptions::new()
-            .max_connections(pool)
-            .acquire_timeout(CONNECT_TIMEOUT)
-            // A ping before each use would cost as much as most reads.
-            .test_before_acquire(false)
-            .before_acquire(|connection, of| {
-                Box::pin(async move { Ok(of.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
-            })
-            .connect_lazy_with(options.clone());
+        let pool = pool(connections.pool, CONNECT_TIMEOUT, options.clone());
+        // The server of the replica may be away.
+        let replica = replica.map(|options| Replica::new(self::pool(connections.pool, CHECK_TIMEOUT, options)));
         // Only what was acknowledged waits for the disk: events, edits and durable claims.
         let recoverable = recoverable(&options);
         let store = Self {
             pool,
+            replica,
             pruning: Pruning::default(),
             posts: Writers::spawn(POSTING, &options, &shared),
             claims: Writers::spawn(CLAIMING, &recoverable, &shared),
@@ -226,7 +241,23 @@ impl PostgresStore {
         self.beats.close().await;
         drop(self.pruning.lock().await.take());
         self.pool.close().await;
+        if let Some(replica) = &self.replica {
+            replica.pool.close().await;
+        }
     }
+}
+
+/// A pool, which connects at its first use.
+fn pool(most: u32, acquire_timeout: Duration, options: PgConnectOptions) -> PgPool {
+    PgPoolOptions::new()
+        .max_connections(most)
+        .acquire_timeout(acquire_timeout)
+        // A ping before each use would cost as much as most reads.
+        .test_before_acquire(false)
+        .before_acquire(|connection, of| {
+            Box::pin(async move { Ok(of.idle_for < TRUSTED_FOR || connection.ping().await.is_ok()) })
+        })
+        .connect_lazy_with(options)
 }
 
 pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {

@@ -15,6 +15,7 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
+    compact::compact,
     errors::{is_in_use, store_error},
     partitions::{Day, MILLIS_PER_DAY, day_of, day_of_id},
     rows::{Read, uuid},
@@ -97,6 +98,13 @@ const DROP_DAY: &str = "SELECT drop_partitions($1)";
 impl Prune for PostgresStore {
     async fn prune_some(&self, cutoffs: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep> {
         self.try_prune(cutoffs, position).await.map_err(|error| store_error(&error))
+    }
+
+    async fn compact(&self) -> StoreResult<u64> {
+        // Only the process that prunes has the connection. It is closed afterwards, because its settings have changed;
+        // the next pass takes the lock again.
+        let Some(mut connection) = self.pruning.lock().await.take() else { return Ok(0) };
+        compact(&mut connection).await.map_err(|error| store_error(&error))
     }
 }
 

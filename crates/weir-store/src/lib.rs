@@ -26,7 +26,8 @@
 //! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `fast_path`, `history`,
 //! `ingest`, `message_groups`, `outbox`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
-//! `traffic_retention` adds up old traffic, and `refusals` reads the sends for a diagnosis.
+//! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
+//! replica may answer.
 //!
 //! `filters` has the pages of lists and their filters, `state_names` the names of states in statements.
 
@@ -56,6 +57,7 @@ mod prune;
 mod purge;
 mod refusals;
 mod replays;
+mod replica;
 mod results;
 pub mod rows;
 pub mod schema;
@@ -101,6 +103,7 @@ pub use replays::{
     NewReplay, OpenReplay, REPLAYABLE, Replay, ReplayFigures, ReplayFilter, ReplayPhase, ReplayPosition, ReplayStep,
     ReplaySteps, ReplayTask, Replays,
 };
+pub use replica::{replica_answers, with_replica};
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
 pub use traffic::{
     HISTOGRAM_MINUTES_KEPT, HOUR, Health, Histogram, Latencies, MINUTE, RecentTraffic, TRAFFIC_BUCKET, TRAFFIC_KEPT,

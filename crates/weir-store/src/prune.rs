@@ -68,4 +68,9 @@ pub trait Prune: Send + Sync {
     /// and events that have no deliveries, with their idempotency keys. The transaction is too short to delay
     /// deliveries, and a pass may stop after any step. Only one process prunes at a time.
     async fn prune_some(&self, cutoffs: &Cutoffs, position: PrunePosition) -> StoreResult<PruneStep>;
+
+    /// Gives disk back that the store takes and does not need, and returns how many bytes. Called after a pass.
+    async fn compact(&self) -> StoreResult<u64> {
+        Ok(0)
+    }
 }

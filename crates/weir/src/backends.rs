@@ -11,7 +11,7 @@ use weir_core::{Clock, InstallationId, Timestamp};
 use weir_queue::{SharedQueue, memory::MemoryQueue};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 use weir_store::SharedStore;
-use weir_store_postgres::{PoolUse, PostgresStore};
+use weir_store_postgres::{Connections, PoolUse, PostgresStore};
 use weir_store_sqlite::SqliteStore;
 
 use crate::{
@@ -73,7 +73,9 @@ impl Backends {
                 let installation = PostgresStore::installation(&url).await?;
                 let queue = Arc::new(RedisQueue::open(redis_config(redis, installation)?).await?);
                 let now = queue.clock().now();
-                let store = Arc::new(PostgresStore::open_with_pool(&url, postgres.pool, now).await?);
+                let replica = postgres.read_url_for(&application_name(role));
+                let connections = Connections { pool: postgres.pool, replica };
+                let store = Arc::new(PostgresStore::open_with(&url, connections, now).await?);
                 Ok(Self::Scaled { store, queue })
             }
         }
@@ -138,6 +140,13 @@ impl Backends {
         match self {
             Self::Embedded { store, .. } => StoreUse::Sqlite { wal_bytes: store.wal_bytes() },
             Self::Scaled { store, .. } => StoreUse::Postgres(store.pool_use()),
+        }
+    }
+
+    /// Looks whether a read replica can be used, and exports how far it is behind.
+    pub(crate) async fn check_replica(&self) {
+        if let Self::Scaled { store, .. } = self {
+            store.check_replica().await;
         }
     }
 

@@ -198,6 +198,10 @@ impl GaugeSources {
                     timed("weir_store_round_trip_seconds", timeout(CHECK_TIMEOUT, store.check())),
                     timed("weir_queue_round_trip_seconds", timeout(CHECK_TIMEOUT, queue.check()))
                 );
+                // Only the API reads from it.
+                if self.role.serves_api() {
+                    self.backends.check_replica().await;
+                }
                 set_availability("weir_store_up", matches!(store, Ok(Ok(()))));
                 set_availability("weir_queue_up", matches!(queue, Ok(Ok(()))));
                 sleep(CHECK_EVERY).await;

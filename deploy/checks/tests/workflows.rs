@@ -54,6 +54,18 @@ fn every_action_is_pinned_by_commit_and_no_checkout_keeps_its_token() {
     }
 }
 
+/// A shell goes on after a command that fails behind `!`, whatever its options are.
+#[test]
+fn no_step_relies_on_a_negated_command() {
+    for (name, workflow) in workflows() {
+        for step in jobs(&workflow).flat_map(|(_, job)| list(job, "/steps")) {
+            let negated =
+                step["run"].as_str().into_iter().flat_map(str::lines).find(|line| line.trim_start().starts_with("! "));
+            assert_eq!(negated, None, "{name}");
+        }
+    }
+}
+
 #[test]
 fn every_job_has_a_timeout() {
     for (name, workflow) in workflows() {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may stop anywhere, in its helpers too")]
 
 mod claims;
+mod compaction;
 mod conformance;
 mod counters;
 mod database;
@@ -15,5 +16,6 @@ mod open;
 mod partitions;
 mod poolers;
 mod processes;
+mod replicas;
 
 use weir_store_postgres::PostgresStore;

@@ -21,6 +21,7 @@ const SETTINGS: [&str; 6] = [
     "wal_level=minimal",
     "max_wal_senders=0",
 ];
+const REPLICATION: [&str; 2] = ["wal_level=replica", "max_wal_senders=4"];
 
 /// A PostgreSQL with a user and an empty database `weir`.
 pub struct Postgres {
@@ -30,6 +31,8 @@ pub struct Postgres {
     account: Option<Account>,
     port: HeldPort,
     folder: TempDir,
+    /// Writes a log that replicas can follow, or follows one.
+    is_replicated: bool,
 }
 
 impl Postgres {
@@ -39,18 +42,38 @@ impl Postgres {
     ///
     /// PostgreSQL is not installed, or ends; the error holds its log.
     pub async fn start() -> io::Result<Self> {
-        Self::init(None).await
+        Self::init(None, false).await
+    }
+
+    /// Starts a PostgreSQL that replicas can follow.
+    pub async fn start_primary() -> io::Result<Self> {
+        Self::init(None, true).await
+    }
+
+    /// Starts a streaming replica of this server, which must be a primary.
+    pub async fn start_replica(&self) -> io::Result<Self> {
+        let folder = data_folder(self.account)?;
+        let mut copy = program(&self.programs, "pg_basebackup", folder.path(), self.account);
+        copy.args(["--host", "127.0.0.1", "--port", &self.port.number().to_string(), "--username", "weir"]);
+        copy.args(["--pgdata", "data", "--write-recovery-conf", "--checkpoint", "fast", "--no-sync"]);
+        run(&mut copy).await?;
+        let port = HeldPort::hold()?;
+        let process = spawn(&self.programs, folder.path(), self.account, &port, true)?;
+        let (programs, account) = (self.programs.clone(), self.account);
+        let mut replica = Self { process, programs, account, port, folder, is_replicated: true };
+        replica.wait_until_ready().await?;
+        Ok(replica)
     }
 
     /// Starts a PostgreSQL that requires this password.
     pub async fn start_with_password(password: &str) -> io::Result<Self> {
-        Self::init(Some(password)).await
+        Self::init(Some(password), false).await
     }
 
     /// Starts a PostgreSQL that takes only TLS, and clients with a certificate of this authority whose name is `weir`.
     /// All of them are in PEM.
     pub async fn start_with_tls(authority: &str, certificate: &str, key: &str) -> io::Result<Self> {
-        let mut postgres = Self::init(None).await?;
+        let mut postgres = Self::init(None, false).await?;
         let data = postgres.folder.path().join("data");
         for (name, text) in [("ca.pem", authority), ("cert.pem", certificate), ("key.pem", key)] {
             let file = data.join(name);
@@ -70,15 +93,11 @@ impl Postgres {
         Ok(postgres)
     }
 
-    async fn init(password: Option<&str>) -> io::Result<Self> {
+    async fn init(password: Option<&str>, is_replicated: bool) -> io::Result<Self> {
         let programs = postgres_programs()?;
         // PostgreSQL refuses to run as root.
         let account = if account::is_root() { Account::unprivileged("postgres") } else { None };
-        // The user of PostgreSQL must be able to read the folder.
-        let folder = TempDir::with_prefix_in("weir-", "/tmp")?;
-        if let Some(Account { user, group }) = account {
-            chown(folder.path(), Some(user), Some(group))?;
-        }
+        let folder = data_folder(account)?;
 
         // Make the data folder. It is removed with this value, so the files need not reach the disk here.
         let mut initdb = program(&programs, "initdb", folder.path(), account);
@@ -95,8 +114,8 @@ impl Postgres {
 
         // Start the server on a port that no other process takes.
         let port = HeldPort::hold()?;
-        let process = spawn(&programs, folder.path(), account, &port)?;
-        let mut postgres = Self { process, programs, account, port, folder };
+        let process = spawn(&programs, folder.path(), account, &port, is_replicated)?;
+        let mut postgres = Self { process, programs, account, port, folder, is_replicated };
         postgres.wait_until_ready().await?;
 
         // `initdb` makes no database `weir`.
@@ -131,7 +150,7 @@ impl Postgres {
 
     /// Starts it with the same data on the same port.
     pub async fn start_again(&mut self) -> io::Result<()> {
-        self.process = spawn(&self.programs, self.folder.path(), self.account, &self.port)?;
+        self.process = spawn(&self.programs, self.folder.path(), self.account, &self.port, self.is_replicated)?;
         self.wait_until_ready().await
     }
 
@@ -164,10 +183,26 @@ pub fn postgres_programs() -> io::Result<PathBuf> {
     places.into_iter().find(has_all).ok_or_else(missing)
 }
 
-fn spawn(programs: &Path, folder: &Path, account: Option<Account>, port: &HeldPort) -> io::Result<Process> {
+/// A folder that the user of PostgreSQL can read.
+fn data_folder(account: Option<Account>) -> io::Result<TempDir> {
+    let folder = TempDir::with_prefix_in("weir-", "/tmp")?;
+    if let Some(Account { user, group }) = account {
+        chown(folder.path(), Some(user), Some(group))?;
+    }
+    Ok(folder)
+}
+
+fn spawn(
+    programs: &Path,
+    folder: &Path,
+    account: Option<Account>,
+    port: &HeldPort,
+    is_replicated: bool,
+) -> io::Result<Process> {
     let mut command = program(programs, "postgres", folder, account);
     command.args(["-D", "data", "-p", &port.number().to_string()]);
-    for setting in SETTINGS {
+    // Of two values, the later one counts.
+    for setting in SETTINGS.into_iter().chain(REPLICATION.into_iter().filter(|_| is_replicated)) {
         command.args(["-c", setting]);
     }
     Process::spawn(&mut command)

@@ -56,6 +56,16 @@ pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
 }
 
 /// Empty: none.
+pub(super) fn database_read_url(text: &str) -> Parsed<Option<ServerUrl>> {
+    match database_url(text) {
+        _ if text.is_empty() => Ok(None),
+        Ok(DatabaseUrl::Postgres(url)) => Ok(Some(url)),
+        Ok(DatabaseUrl::Sqlite(_)) => Err("only PostgreSQL has replicas; use postgres://user@host/database".to_owned()),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// Empty: none.
 pub(super) fn redis_url(text: &str) -> Parsed<Option<ServerUrl>> {
     // Commas separate the nodes of a Cluster. The error does not repeat the text, which may hold a password.
     let is_tcp = |node: &str| ["redis://", "rediss://"].iter().any(|scheme| node.starts_with(scheme));

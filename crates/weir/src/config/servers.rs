@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
-use super::{ConfigError, Password, ServerUrl, Settings, error::SettingSource, values::SourceValues};
+use super::{ConfigError, DatabaseUrl, Password, ServerUrl, Settings, error::SettingSource, values::SourceValues};
 
 /// The PostgreSQL server of several processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DatabaseServer {
     url: ServerUrl,
+    /// A replica for reads.
+    read_url: Option<ServerUrl>,
     password: Option<Password>,
     pub(crate) pool: u32,
     tls: TlsFiles,
@@ -36,6 +38,7 @@ impl DatabaseServer {
     pub(crate) fn of(settings: &Settings, url: &ServerUrl) -> Self {
         Self {
             url: url.clone(),
+            read_url: settings.database_read_url.clone(),
             password: settings.database_password.clone(),
             pool: settings.database_pool,
             tls: TlsFiles {
@@ -49,8 +52,17 @@ impl DatabaseServer {
     /// The URL with the other settings as its parameters, and with a name by which the server lists the connections. It
     /// holds the password.
     pub(crate) fn url_for(&self, application_name: &str) -> String {
+        self.complete(&self.url, application_name)
+    }
+
+    /// Like [`Self::url_for`], of the replica for reads.
+    pub(crate) fn read_url_for(&self, application_name: &str) -> Option<String> {
+        self.read_url.as_ref().map(|url| self.complete(url, application_name))
+    }
+
+    fn complete(&self, url: &ServerUrl, application_name: &str) -> String {
         // It was parsed before.
-        let Ok(mut url) = Url::parse(self.url.as_ref()) else { return self.url.as_ref().to_owned() };
+        let Ok(mut url) = Url::parse(url.as_ref()) else { return url.as_ref().to_owned() };
         let has = |name: &str| url.query_pairs().any(|(known, _)| known.replace('-', "") == name);
         let (has_mode, has_name) = (has("sslmode"), has("application_name"));
         let mut pairs = url.query_pairs_mut();
@@ -130,6 +142,12 @@ pub(super) fn unfit(settings: &Settings, values: &SourceValues) -> Vec<ConfigErr
             "a certificate and its key go together: set database_tls_cert and database_tls_key",
         ));
     }
+    if settings.database_read_url.is_some() && matches!(settings.database_url, DatabaseUrl::Sqlite(_)) {
+        faults.push(fault(
+            "database_read_url",
+            "only PostgreSQL has replicas: set database_url to its primary, or remove this",
+        ));
+    }
     if is_set(&settings.redis_tls_cert) != is_set(&settings.redis_tls_key) {
         faults.push(fault(
             "redis_tls_cert",
@@ -154,7 +172,7 @@ mod tests {
 
     fn database(url: &str, password: Option<&str>, tls: TlsFiles) -> DatabaseServer {
         let password = password.map(|password| Password(password.to_owned()));
-        DatabaseServer { url: ServerUrl(url.to_owned()), password, pool: 6, tls }
+        DatabaseServer { url: ServerUrl(url.to_owned()), read_url: None, password, pool: 6, tls }
     }
 
     #[test]

@@ -120,6 +120,15 @@ settings! {
         help "Connections to PostgreSQL for edits and for reads of the API";
         more "A process has ten more, for writes in batches: see [PostgreSQL](../operations/postgres.md).";
     }
+    /// `None`: everything is read where it is written.
+    database_read_url: Option<ServerUrl> = parse::database_read_url, "URL" {
+        secret true;
+        shown "none";
+        used_by Api;
+        help "A streaming replica of the database, for lists, history and audits";
+        more "It is passed over while it is behind or away: see [PostgreSQL](../operations/postgres.md#read-replica). \
+              Password and TLS are those of WEIR_DATABASE_URL.";
+    }
     database_tls_ca: Option<PathBuf> = parse::readable_file, "FILE" {
         help "Trust only these certificate authorities (PEM) for PostgreSQL, and require TLS with a checked host name";
         more "`sslmode` in the URL overrides the second part. Receivers are checked against the authorities of the system.";

@@ -55,6 +55,7 @@ fn the_defaults_match_the_documentation() {
         database_url: DatabaseUrl::Sqlite("weir.db".into()),
         database_password: None,
         database_pool: weir_store_postgres::DEFAULT_POOL,
+        database_read_url: None,
         database_tls_ca: None,
         database_tls_cert: None,
         database_tls_key: None,

@@ -53,6 +53,15 @@ const GAUGES: &[(&str, &str)] = &[
         "Maximum number of PostgreSQL connections for edits and reads; when all are in use, reads wait",
     ),
     (
+        "weir_replica_requests_total",
+        "Requests for lists, history and audits, by the server that answers them: `replica`, or `primary` while the read replica is behind or away",
+    ),
+    ("weir_replica_up", "Whether the read replica (WEIR_DATABASE_READ_URL) is used: 0 while it is behind or away"),
+    (
+        "weir_replica_lag_seconds",
+        "How long ago the read replica was last seen with everything that the primary had on its disk; 0 while it keeps up",
+    ),
+    (
         "weir_sqlite_wal_bytes",
         "Size of the SQLite write-ahead log; a checkpoint copies it into the file every few MiB, so growth means failing checkpoints",
     ),

@@ -203,6 +203,15 @@ fn resources(found: &mut Vec<Finding>, evidence: &Evidence) {
             "end other programs that read the database file, and look at the disk",
         ));
     }
+    if evidence.gauge("weir_replica_up") == Some(0.0) {
+        let behind = evidence.gauge("weir_replica_lag_seconds").unwrap_or_default();
+        let text = format!(
+            "the read replica has not been up to date for {}: lists, history and audits are read from the primary",
+            span_s(behind)
+        );
+        let next = "start it or look why it replays slowly; after a failover correct WEIR_DATABASE_READ_URL; the log of the API names the reason";
+        found.push(finding(Note, "store", text, next));
+    }
     let files = evidence.gauge("process_open_fds").zip(evidence.gauge("process_max_fds"));
     if let Some((open, most)) = files.filter(|(open, most)| *open > most * 0.9) {
         let text = format!("the process has {open:.0} of at most {most:.0} files open");
@@ -381,6 +390,10 @@ mod tests {
         let metrics = "weir_clock_offset_seconds 31.5\nprocess_open_fds 95\nprocess_max_fds 100\n".to_owned();
         let found = told(&Evidence { metrics: Some(metrics), ..Evidence::default() });
         assert_eq!(subjects(&found), [(Problem, "clock"), (Problem, "server")]);
+        let replica = |up| format!("weir_replica_up {up}\nweir_replica_lag_seconds 90\n");
+        let told_of = |up| told(&Evidence { metrics: Some(replica(up)), ..Evidence::default() });
+        assert_eq!(subjects(&told_of(0)), [(Note, "store")]);
+        assert_eq!(told_of(1), []);
     }
 
     #[test]
