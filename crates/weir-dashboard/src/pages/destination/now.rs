@@ -153,7 +153,7 @@ impl Live {
                 format!("Weir does not send, or not as fast as it may: {}.", fault.sentence())
             }
             _ if row.backlog > 0 => "What waits is not due yet.".to_owned(),
-            _ if row.destination.paused => "Nothing waits. New deliveries will wait: it is paused.".to_owned(),
+            _ if row.destination.paused => "Nothing waits. New deliveries wait until somebody resumes it.".to_owned(),
             _ => "Nothing waits. Every delivery is sent at once.".to_owned(),
         }
     }
