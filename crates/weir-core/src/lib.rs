@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod activity;
+pub mod adaptive;
 pub mod address;
 pub mod alert;
 pub mod alert_data;

@@ -1,0 +1,446 @@
+//! A pace that finds itself: below the hard limits of a destination, what its receiver can take.
+//!
+//! The pace is a cursor of its own beside the hard limits' cursors. A slot starts at the maximum of all of them, so the
+//! pace can only delay: no window can hold more sends than without it. Everything here is pure. Workers report
+//! [`Sample`]s, whoever holds the job calls [`AdaptiveRate::step`], and times are arguments.
+//!
+//! Two things are learnt, because receivers limit two things:
+//!
+//! - the *rate*, from refusals. The share of refusals at a known rate says what the receiver took: `w = r · ok / n`.
+//!   The pace goes to 0.9 w, climbs to 0.97 w, rests, and then probes in growing steps (AIMD anchored on goodput).
+//! - the *window*, the requests in flight. A receiver with a queue answers late instead of refusing. By Little's law
+//!   `base · r` requests are in flight without a queue, so 1.5 times as many and a few is enough for any receiver
+//!   at rate r. Beyond that, sends wait for answers: the receiver's own speed is the clock, without a queue at the
+//!   receiver that grows until it is noticed. A concurrency limit is found in the same place, as a smaller window.
+//!
+//! Neither is believed without a test of causality. If the refusals do not get fewer after two cuts, they do not come
+//! from the rate, and become the background above which refusals count. If a window that is half as large again brings
+//! half as many answers more, answers are slow for another reason, and the base is learnt anew.
+//!
+//! ```text
+//! starting ──signal──▶ throttled ──clean epochs──▶ climbing to 0.97 w ──▶ resting ──▶ growing ──signal──▶ throttled
+//!     any ──nothing but refusals, or Retry-After──▶ held ──a probe is answered──▶ climbing
+//! ```
+//!
+//! Sources: AIMD (Chiu and Jain 1989); Little's law (1961); TCP Vegas (Brakmo and Peterson 1994) for the base and BBR
+//! (Cardwell et al. 2016) for goodput as the anchor; the AWS SDKs' adaptive mode and Vector's ARC for what answers mean;
+//! failsafe-go for the doubt whether load is the cause.
+
+mod held;
+mod reason;
+mod sample;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use self::held::Wall;
+pub use self::{
+    reason::{Change, Reason},
+    sample::{Quota, Sample, Verdict},
+};
+use crate::Timestamp;
+
+/// The pace at which an unknown receiver is tried first.
+const FIRST_PER_S: f64 = 10.0;
+/// An epoch is as long and has as many answers, or it is as long as [`LONGEST_EPOCH_S`].
+const EPOCH_S: f64 = 1.0;
+const EPOCH_ANSWERS: u32 = 10;
+const LONGEST_EPOCH_S: f64 = 60.0;
+/// With half of the answers bad, an epoch ends early.
+const EARLY_S: f64 = 0.25;
+/// More refusals than this share, above the background, are a signal.
+const TOLERATED: f64 = 0.02;
+/// After a cut, relative to what the receiver took, and where the climb ends.
+const CUT: f64 = 0.9;
+const CLIMBED: f64 = 0.97;
+const CLIMB: f64 = 1.05;
+/// Probes: the first step, its growth in each epoch, and the largest one.
+const FIRST_STEP: f64 = 0.01;
+const STEP_GROWTH: f64 = 1.3;
+const LARGEST_STEP: f64 = 0.25;
+/// A rest, and how long it becomes when the same ceiling is met again.
+const REST_S: f64 = 5.0;
+const LONGEST_REST_S: f64 = 20.0;
+/// A window, relative to the requests that are in flight without a queue, and the places beside them.
+const SLACK: f64 = 1.5;
+const SPARE_PLACES: f64 = 4.0;
+/// How much larger the window is made to see whether that brings more answers.
+const WINDOW_TEST: f64 = 1.5;
+/// The pace that is kept above the goodput while the window binds.
+const HEADROOM: f64 = 1.3;
+
+/// What an operator chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The pace never falls below this.
+    pub min_per_s: f64,
+    pub max_per_s: Option<f64>,
+    /// Whether late answers bound the requests in flight.
+    pub latency: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { min_per_s: 1.0 / 60.0, max_per_s: None, latency: true }
+    }
+}
+
+/// What an epoch has seen so far.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Epoch {
+    from: Timestamp,
+    sent: u32,
+    /// Whether a send had to wait because the window was full.
+    was_full: bool,
+    answers: Sample,
+}
+
+impl Epoch {
+    fn new(from: Timestamp) -> Self {
+        Self { from, sent: 0, was_full: false, answers: Sample::default() }
+    }
+}
+
+/// A doubt whether load is the cause: the refusals before the last cut.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Doubt {
+    /// The pace before the first cut of this run of cuts.
+    rate_before: f64,
+    /// The share of refusals that led to the last cut.
+    share: f64,
+    /// Cuts in a row that have not made it smaller.
+    unmoved: u8,
+}
+
+/// The trial of a larger window.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct WindowTest {
+    mean_before_s: f64,
+    spread: f64,
+}
+
+/// The pace of one destination and what it rests on. Less than 600 bytes as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdaptiveRate {
+    settings: Settings,
+    max_in_flight: u32,
+    rate: f64,
+    generation: u32,
+    next_start: Timestamp,
+    /// What the receiver was last seen to take at most. `None`: no signal has come yet.
+    ceiling: Option<f64>,
+    rest_s: f64,
+    rest_until: Timestamp,
+    step: f64,
+    /// The share of refusals that does not depend on the pace.
+    background: f64,
+    doubt: Option<Doubt>,
+    last_cut: Timestamp,
+    /// The mean time of an answer without a queue.
+    base_s: Option<f64>,
+    /// The window by late answers, by refusals, and what is tried.
+    late_window: Option<f64>,
+    refused_window: Option<f64>,
+    trusts_refused_window: Timestamp,
+    window_test: Option<WindowTest>,
+    next_window_test: Timestamp,
+    window_test_wait_s: f64,
+    /// Until when a `RateLimit` header caps the pace, and where.
+    advertised: Option<(f64, Timestamp)>,
+    wall: Option<Wall>,
+    /// The longest wall of the last ten minutes, and when it ended.
+    longest_wall: (f64, Timestamp),
+    /// When the present cycle began and what has been taken since: what a receiver that counts minutes takes in one.
+    cycle_from: Timestamp,
+    cycle_ok: u64,
+    epoch: Epoch,
+    since: Timestamp,
+    reason: Reason,
+    detail: String,
+}
+
+impl AdaptiveRate {
+    /// The pace of a destination of which nothing is known, or only at which rate it has taken requests of late.
+    pub fn new(settings: Settings, max_in_flight: u32, achieved_per_s: Option<f64>, now: Timestamp) -> Self {
+        let mut new = Self {
+            settings,
+            max_in_flight,
+            rate: FIRST_PER_S.max(achieved_per_s.unwrap_or(0.0)),
+            generation: 0,
+            next_start: Timestamp::MIN,
+            ceiling: None,
+            rest_s: REST_S,
+            rest_until: Timestamp::MIN,
+            step: FIRST_STEP,
+            background: 0.0,
+            doubt: None,
+            last_cut: Timestamp::MIN,
+            base_s: None,
+            late_window: None,
+            refused_window: None,
+            trusts_refused_window: Timestamp::MIN,
+            window_test: None,
+            next_window_test: Timestamp::MIN,
+            window_test_wait_s: REST_S,
+            advertised: None,
+            wall: None,
+            longest_wall: (0.0, Timestamp::MIN),
+            cycle_from: now,
+            cycle_ok: 0,
+            epoch: Epoch::new(now),
+            since: now,
+            reason: Reason::Starting,
+            detail: String::new(),
+        };
+        new.rate = new.clamped(new.rate);
+        new
+    }
+
+    /// The pace after a loss of the queue, from a copy of this state: at 0.8 of it if the copy is fresh, else at half.
+    pub fn resumed(copy: Self, is_fresh: bool, now: Timestamp) -> Self {
+        let rate = copy.clamped(copy.rate * if is_fresh { 0.8 } else { 0.5 });
+        // Slots of the lost state may still be used, so the first slot waits for one spacing.
+        let next_start = now + seconds(1.0 / rate);
+        let mut resumed = Self { rate, next_start, wall: None, window_test: None, doubt: None, ..copy };
+        resumed.begin_cycle(now);
+        resumed.generation = resumed.generation.wrapping_add(1);
+        resumed.say(Reason::Resting, "the state of the queue was lost".to_owned(), now);
+        resumed
+    }
+
+    /// The pace in sends per second.
+    pub fn per_s(&self, now: Timestamp) -> f64 {
+        match self.advertised {
+            Some((rate, until)) if now < until => rate.min(self.rate).max(self.settings.min_per_s),
+            _ => self.rate,
+        }
+    }
+
+    /// Which pace new slots follow; grants carry it and answers bring it back.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// How many requests may be in flight.
+    pub fn window(&self) -> u32 {
+        let most = f64::from(self.max_in_flight);
+        let window = [self.late_window, self.refused_window].into_iter().flatten().fold(most, f64::min);
+        (window.round() as u32).clamp(1, self.max_in_flight)
+    }
+
+    /// Why the pace is what it is, and since when.
+    pub fn reason(&self) -> (Reason, &str, Timestamp) {
+        (self.reason, &self.detail, self.since)
+    }
+
+    /// The earliest start of the next slot by the pace alone. `None`: not before an answer comes.
+    pub fn next_start(&mut self, in_flight: u32) -> Option<Timestamp> {
+        if let Some(wall) = &self.wall {
+            return wall.next_probe();
+        }
+        if in_flight >= self.window() {
+            self.epoch.was_full = true;
+            return None;
+        }
+        Some(self.next_start)
+    }
+
+    /// A slot starts.
+    pub fn take(&mut self, start: Timestamp) {
+        if let Some(wall) = &mut self.wall {
+            wall.probe(start);
+        }
+        self.epoch.sent += 1;
+        self.next_start = start + seconds(1.0 / self.per_s(start));
+    }
+
+    /// Takes the report of a worker.
+    pub fn observe(&mut self, sample: &Sample, now: Timestamp) {
+        if let Some(quota) = sample.quota.filter(|quota| quota.remaining > 0 && quota.reset > now) {
+            let left_s = quota.reset.since(now).as_secs_f64().max(1.0);
+            self.advertised = Some((0.95 * f64::from(quota.remaining) / left_s, quota.reset));
+        }
+        self.cycle_ok += u64::from(sample.ok);
+        if let Some(until) = sample.held_until.filter(|until| *until > now) {
+            self.stand(Some(until), now);
+        }
+        if sample.generation != self.generation {
+            return;
+        }
+        match &mut self.wall {
+            Some(wall) if sample.ok > 0 => {
+                let wall = *wall;
+                self.resume(&wall, now);
+            }
+            Some(wall) => wall.refused(now),
+            None => self.epoch.answers.merge(sample),
+        }
+    }
+
+    /// Judges the epoch if it has ended. Returns the change of the pace, if that is one to tell.
+    pub fn step(&mut self, now: Timestamp) -> Option<Change> {
+        if self.wall.is_some() {
+            return None;
+        }
+        let Epoch { from, sent, was_full, answers } = self.epoch;
+        let dt = now.since(from).as_secs_f64();
+        let n = answers.answers();
+        let is_early = dt >= EARLY_S && answers.bad >= 3 && answers.bad * 2 >= n;
+        if !is_early && !(dt >= EPOCH_S && n >= self.epoch_answers()) && dt < LONGEST_EPOCH_S {
+            return None;
+        }
+        let before = self.rate;
+        let rate = self.rate.min(f64::from(sent) / dt);
+        let is_paced = f64::from(sent) >= 0.85 * self.per_s(now) * dt;
+        self.epoch = Epoch::new(now);
+        if self.is_too_many(&answers) {
+            self.refused(&answers, rate, is_early, dt, now);
+        } else {
+            self.relieved(&answers);
+            if was_full && !is_paced {
+                self.full(&answers, dt, now);
+            } else {
+                self.learn_base(&answers);
+                if is_paced {
+                    self.grow(rate, dt, now);
+                } else {
+                    self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);
+                }
+            }
+        }
+        self.place_window();
+        Change::between(before, self, now)
+    }
+
+    fn epoch_answers(&self) -> u32 {
+        // A test compares times, so it needs as many as their spread asks for.
+        self.window_test.map_or(EPOCH_ANSWERS, |test| ((100.0 * test.spread * test.spread) as u32).clamp(20, 200))
+    }
+
+    fn clamped(&self, rate: f64) -> f64 {
+        rate.min(self.settings.max_per_s.unwrap_or(f64::INFINITY)).max(self.settings.min_per_s)
+    }
+
+    /// Whether the refusals are more than the background explains.
+    fn is_too_many(&self, answers: &Sample) -> bool {
+        let n = f64::from(answers.answers());
+        let expected = self.background * n;
+        let noise = 2.5 * (expected * (1.0 - self.background)).sqrt();
+        answers.bad > 0 && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
+    }
+
+    /// Refusals: the pace falls to what the receiver took, unless that has been of no use.
+    fn refused(&mut self, answers: &Sample, rate: f64, is_early: bool, dt: f64, now: Timestamp) {
+        let (n, ok) = (f64::from(answers.answers()), f64::from(answers.ok));
+        let share = f64::from(answers.bad) / n;
+        let text = format!("{} of {} answers were refusals", answers.bad, answers.answers());
+        if self.window_test.take().is_some() {
+            self.window_test_over(now);
+        }
+        if answers.ok == 0 && (dt >= EPOCH_S || self.is_recent_cut(2.0, now)) {
+            self.stand(None, now);
+            self.detail = text;
+            return;
+        }
+        if answers.refuses_by_concurrency() && self.trusts_refused_window <= now {
+            self.narrow(answers, text, now);
+            return;
+        }
+        let doubt = self.doubt.map(|doubt| {
+            let unmoved = if share >= 0.6 * doubt.share { doubt.unmoved + 1 } else { 0 };
+            Doubt { unmoved, share, ..doubt }
+        });
+        let doubt = doubt.unwrap_or(Doubt { rate_before: self.rate, share, unmoved: 0 });
+        if doubt.unmoved >= 2 && !is_early {
+            // Two cuts have not helped: it was not us.
+            self.background = share.min(0.6);
+            self.doubt = None;
+            self.refused_window = None;
+            self.rate = self.clamped(doubt.rate_before);
+            self.ceiling = self.ceiling.map(|ceiling| ceiling.max(self.rate));
+            self.rest_until = now + seconds(self.rest_s);
+            self.say(Reason::Resting, format!("{text}, at a lower pace too"), now);
+            return;
+        }
+        let least = if is_early { 0.5 } else { 0.3 };
+        let taken = rate * (ok / n / (1.0 - self.background)).clamp(least, 1.0);
+        // A cut that was not allowed to reach what the receiver took says nothing about the cause.
+        self.doubt = Some(if is_early { Doubt { share: 1.0, unmoved: 0, ..doubt } } else { doubt });
+        self.cut_to(taken, now);
+        self.say(Reason::Throttled, text, now);
+    }
+
+    /// The pace goes below `taken`, which is the new ceiling.
+    fn cut_to(&mut self, taken: f64, now: Timestamp) {
+        let is_same = self.ceiling.is_some_and(|ceiling| (taken - ceiling).abs() < 0.15 * ceiling);
+        self.rest_s = if is_same { (self.rest_s * 2.0).min(self.longest_rest_s(now)) } else { self.first_rest_s(now) };
+        self.ceiling = Some(taken);
+        self.rate = self.clamped(CUT * taken);
+        self.step = FIRST_STEP;
+        self.last_cut = now;
+        self.generation = self.generation.wrapping_add(1);
+        self.next_start = self.next_start.max(now);
+        self.rest_until = Timestamp::MAX;
+    }
+
+    fn is_recent_cut(&self, within_s: f64, now: Timestamp) -> bool {
+        now.since(self.last_cut).as_secs_f64() < within_s
+    }
+
+    /// An epoch without a signal: the doubt is over, and the background follows what is seen.
+    fn relieved(&mut self, answers: &Sample) {
+        let n = f64::from(answers.answers());
+        let share = f64::from(answers.bad) / n.max(1.0);
+        self.background += (share - self.background) * (n / 400.0).min(0.3);
+        if self.background < 0.003 {
+            self.background = 0.0;
+        }
+        self.doubt = None;
+    }
+
+    /// The longest wall of the last ten minutes: how long the receiver's memory is.
+    fn memory_s(&self, now: Timestamp) -> f64 {
+        let (longest, at) = self.longest_wall;
+        if now.since(at).as_secs_f64() < 600.0 { longest.clamp(1.0, 60.0) } else { 1.0 }
+    }
+
+    fn first_rest_s(&self, now: Timestamp) -> f64 {
+        REST_S.max(2.0 * self.memory_s(now))
+    }
+
+    fn longest_rest_s(&self, now: Timestamp) -> f64 {
+        LONGEST_REST_S.max(10.0 * self.memory_s(now))
+    }
+
+    /// A clean epoch in which the pace decided.
+    fn grow(&mut self, rate: f64, dt: f64, now: Timestamp) {
+        let Some(ceiling) = self.ceiling else {
+            self.rate = self.clamped(self.rate * 2.0);
+            return self.say(Reason::Starting, "no refusal so far".to_owned(), now);
+        };
+        let climbed = CLIMBED * ceiling;
+        if self.rate < climbed {
+            self.rate = self.clamped((self.rate * CLIMB).min(climbed));
+            return self.say(Reason::Growing, format!("the receiver took {ceiling:.3}/s"), now);
+        }
+        if self.rest_until == Timestamp::MAX {
+            self.rest_until = now + seconds(self.rest_s);
+        }
+        if now < self.rest_until {
+            return self.say(Reason::Resting, format!("just below {ceiling:.3}/s, where the receiver refused"), now);
+        }
+        self.ceiling = Some(ceiling.max(rate));
+        self.rate = self.clamped(self.rate * (1.0 + self.step));
+        let most = LARGEST_STEP.min(LARGEST_STEP * dt / self.memory_s(now));
+        self.step = (self.step * STEP_GROWTH).min(most);
+        self.say(Reason::Growing, "no refusal since the last rest".to_owned(), now);
+    }
+}
+
+mod window;
+
+/// Seconds as a duration; a day at most.
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
+}

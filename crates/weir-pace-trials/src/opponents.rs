@@ -1,0 +1,1 @@
+//! Others' limiters, written anew from their published descriptions and sources.
