@@ -13,9 +13,9 @@
 //!   at rate r. Beyond that, sends wait for answers: the receiver's own speed is the clock, without a queue at the
 //!   receiver that grows until it is noticed. A concurrency limit is found in the same place, as a smaller window.
 //!
-//! Neither is believed without a test of causality. If the refusals do not get fewer after two cuts, they do not come
-//! from the rate, and become the background above which refusals count. If a window that is half as large again brings
-//! half as many answers more, answers are slow for another reason, and the base is learnt anew.
+//! Neither is believed without a test of causality. If a cut does not make the share of refusals smaller, they do not
+//! come from the rate: the cut is undone, and the share is the background above which refusals count. If half of the
+//! window does not make answers quicker, they are slow for another reason, and their time is the new base.
 //!
 //! ```text
 //! starting ──signal──▶ throttled ──clean epochs──▶ climbing to 0.97 w ──▶ resting ──▶ growing ──signal──▶ throttled
@@ -47,6 +47,8 @@ const FIRST_PER_S: f64 = 10.0;
 const EPOCH_S: f64 = 1.0;
 const EPOCH_ANSWERS: u32 = 10;
 const LONGEST_EPOCH_S: f64 = 60.0;
+const DOUBTFUL_ANSWERS: u32 = 50;
+const DOUBTFUL_S: f64 = 5.0;
 /// With half of the answers bad, an epoch ends early.
 const EARLY_S: f64 = 0.25;
 /// More refusals than this share, above the background, are a signal.
@@ -62,11 +64,15 @@ const LARGEST_STEP: f64 = 0.25;
 /// A rest, and how long it becomes when the same ceiling is met again.
 const REST_S: f64 = 5.0;
 const LONGEST_REST_S: f64 = 20.0;
+/// A background is tested anew after this time, and after twice as long each time that it is confirmed.
+const LONGEST_DOUBT_S: f64 = 20.0;
+const BACKGROUND_TEST_S: f64 = 60.0;
+const LONGEST_BACKGROUND_TEST_S: f64 = 600.0;
 /// A window, relative to the requests that are in flight without a queue, and the places beside them.
 const SLACK: f64 = 1.5;
 const SPARE_PLACES: f64 = 4.0;
-/// How much larger the window is made to see whether that brings more answers.
-const WINDOW_TEST: f64 = 1.5;
+/// How much smaller the window is made to see whether answers come sooner.
+const WINDOW_TEST: f64 = 0.5;
 /// The pace that is kept above the goodput while the window binds.
 const HEADROOM: f64 = 1.3;
 
@@ -102,22 +108,26 @@ impl Epoch {
     }
 }
 
-/// A doubt whether load is the cause: the refusals before the last cut.
+/// A doubt whether the pace is the cause of refusals, until the answers after a cut have resolved it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Doubt {
-    /// The pace before the first cut of this run of cuts.
+    since: Timestamp,
+    /// The pace before the cut, and the share of refusals at it.
     rate_before: f64,
-    /// The share of refusals that led to the last cut.
     share: f64,
-    /// Cuts in a row that have not made it smaller.
-    unmoved: u8,
+    /// The answers since the cut, and the refusals among them.
+    answers: f64,
+    bad: f64,
 }
 
-/// The trial of a larger window.
+/// The trial of a smaller window.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct WindowTest {
-    mean_before_s: f64,
-    spread: f64,
+    /// The mean logarithm of the times below which there was a queue.
+    threshold: f64,
+    answers: u32,
+    /// Whether it has said once that the times do not depend on the window.
+    is_repeated: bool,
 }
 
 /// The pace of one destination and what it rests on. Less than 600 bytes as JSON.
@@ -136,12 +146,22 @@ pub struct AdaptiveRate {
     /// The share of refusals that does not depend on the pace.
     background: f64,
     doubt: Option<Doubt>,
+    next_background_test: Timestamp,
+    background_test_wait_s: f64,
+    /// The pace of the last clean epoch, until it has been used for a cut.
+    proven: Option<f64>,
     last_cut: Timestamp,
-    /// The mean time of an answer without a queue.
-    base_s: Option<f64>,
+    /// The mean time of an answer without a queue, and the mean of its logarithm.
+    base: Option<(f64, f64)>,
+    /// Late answers in a row of epochs with a full window.
+    late: Sample,
+    late_epochs: u8,
     /// The window by late answers, by refusals, and what is tried.
     late_window: Option<f64>,
     refused_window: Option<f64>,
+    /// The goodput when the window by refusals was found, and how often it was made smaller without success.
+    goodput_before_narrowing: f64,
+    narrowed: u8,
     trusts_refused_window: Timestamp,
     window_test: Option<WindowTest>,
     next_window_test: Timestamp,
@@ -175,10 +195,17 @@ impl AdaptiveRate {
             step: FIRST_STEP,
             background: 0.0,
             doubt: None,
+            next_background_test: Timestamp::MIN,
+            background_test_wait_s: BACKGROUND_TEST_S,
+            proven: None,
             last_cut: Timestamp::MIN,
-            base_s: None,
+            base: None,
+            late: Sample::default(),
+            late_epochs: 0,
             late_window: None,
             refused_window: None,
+            goodput_before_narrowing: 0.0,
+            narrowed: 0,
             trusts_refused_window: Timestamp::MIN,
             window_test: None,
             next_window_test: Timestamp::MIN,
@@ -202,7 +229,7 @@ impl AdaptiveRate {
         let rate = copy.clamped(copy.rate * if is_fresh { 0.8 } else { 0.5 });
         // Slots of the lost state may still be used, so the first slot waits for one spacing.
         let next_start = now + seconds(1.0 / rate);
-        let mut resumed = Self { rate, next_start, wall: None, window_test: None, doubt: None, ..copy };
+        let mut resumed = Self { rate, next_start, wall: None, window_test: None, doubt: None, proven: None, ..copy };
         resumed.begin_cycle(now);
         resumed.generation = resumed.generation.wrapping_add(1);
         resumed.say(Reason::Resting, "the state of the queue was lost".to_owned(), now);
@@ -263,7 +290,7 @@ impl AdaptiveRate {
         }
         self.cycle_ok += u64::from(sample.ok);
         if let Some(until) = sample.held_until.filter(|until| *until > now) {
-            self.stand(Some(until), now);
+            self.stand(Some(until), true, now);
         }
         if sample.generation != self.generation {
             return;
@@ -287,25 +314,32 @@ impl AdaptiveRate {
         let dt = now.since(from).as_secs_f64();
         let n = answers.answers();
         let is_early = dt >= EARLY_S && answers.bad >= 3 && answers.bad * 2 >= n;
-        if !is_early && !(dt >= EPOCH_S && n >= self.epoch_answers()) && dt < LONGEST_EPOCH_S {
+        // A few refusals may be chance: they wait for more answers.
+        let is_doubtful = (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S;
+        let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
+        if !is_early && !is_over && dt < LONGEST_EPOCH_S {
             return None;
         }
         let before = self.rate;
         let rate = self.rate.min(f64::from(sent) / dt);
         let is_paced = f64::from(sent) >= 0.85 * self.per_s(now) * dt;
         self.epoch = Epoch::new(now);
-        if self.is_too_many(&answers) {
+        if self.resolve(&answers, now) {
+            self.proven = None;
+        } else if self.doubt.is_none() && self.is_too_many(&answers) {
             self.refused(&answers, rate, is_early, dt, now);
-        } else {
+        } else if self.doubt.is_none() {
             self.relieved(&answers);
+            self.proven = Some(rate);
             if was_full && !is_paced {
-                self.full(&answers, dt, now);
+                self.full(&answers, rate, now);
             } else {
+                (self.late, self.late_epochs) = (Sample::default(), 0);
                 self.learn_base(&answers);
-                if is_paced {
-                    self.grow(rate, dt, now);
-                } else {
+                if !is_paced {
                     self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);
+                } else if !self.tests_background(now) {
+                    self.grow(rate, dt, now);
                 }
             }
         }
@@ -314,8 +348,10 @@ impl AdaptiveRate {
     }
 
     fn epoch_answers(&self) -> u32 {
-        // A test compares times, so it needs as many as their spread asks for.
-        self.window_test.map_or(EPOCH_ANSWERS, |test| ((100.0 * test.spread * test.spread) as u32).clamp(20, 200))
+        // What depends on a share or a spread needs as many answers as they ask for.
+        let of_background = if self.background > 0.0 { 15.0 / self.background } else { 0.0 };
+        let of_test = self.window_test.map_or(0, |test| test.answers);
+        EPOCH_ANSWERS.max((of_background as u32).min(200)).max(of_test)
     }
 
     fn clamped(&self, rate: f64) -> f64 {
@@ -326,47 +362,107 @@ impl AdaptiveRate {
     fn is_too_many(&self, answers: &Sample) -> bool {
         let n = f64::from(answers.answers());
         let expected = self.background * n;
-        let noise = 2.5 * (expected * (1.0 - self.background)).sqrt();
+        let noise = 2.0 * (expected * (1.0 - self.background)).sqrt();
         answers.bad > 0 && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
     }
 
-    /// Refusals: the pace falls to what the receiver took, unless that has been of no use.
+    /// Whether the answers since a cut say that the cut was of no use: then it is undone, and this share of refusals is
+    /// the background.
+    fn resolve(&mut self, answers: &Sample, now: Timestamp) -> bool {
+        let Some(doubt) = &mut self.doubt else { return false };
+        let (n, bad) = (f64::from(answers.answers()), f64::from(answers.bad));
+        if bad > 1.4 * doubt.share * n + 2.0 * (doubt.share * n).sqrt() {
+            // The receiver takes even less now. That is no background.
+            self.doubt = None;
+            return false;
+        }
+        doubt.answers += n;
+        doubt.bad += bad;
+        let expected = doubt.share * doubt.answers;
+        let is_late = now.since(doubt.since).as_secs_f64() >= LONGEST_DOUBT_S;
+        if expected < 10.0 && (expected < 4.0 || doubt.bad > 0.0) && !is_late {
+            return false;
+        }
+        let Doubt { rate_before, answers, bad, .. } = *doubt;
+        self.doubt = None;
+        let share = bad / answers.max(1.0);
+        if bad <= 0.3 * expected || expected < 4.0 {
+            self.background = self.background.min(share);
+            self.background_test_wait_s = BACKGROUND_TEST_S;
+            return false;
+        }
+        if bad < 0.75 * expected {
+            // In part: a further cut tells.
+            self.cut_to(self.rate, now);
+            self.doubt = Some(Doubt { since: now, rate_before, share, answers: 0.0, bad: 0.0 });
+            return true;
+        }
+        self.background = share.min(0.6);
+        self.next_background_test = now + seconds(self.background_test_wait_s);
+        self.background_test_wait_s = (2.0 * self.background_test_wait_s).min(LONGEST_BACKGROUND_TEST_S);
+        self.refused_window = None;
+        self.rate = self.clamped(rate_before);
+        self.ceiling = self.ceiling.map(|ceiling| ceiling.max(self.rate));
+        self.rest_until = Timestamp::MAX;
+        self.generation = self.generation.wrapping_add(1);
+        let text = format!("{bad} of {answers} answers were refusals, and no fewer at a lower pace");
+        self.say(Reason::Resting, text, now);
+        true
+    }
+
+    /// Lowers the pace for a moment to see whether the background still does not depend on it.
+    fn tests_background(&mut self, now: Timestamp) -> bool {
+        if self.background == 0.0 || now < self.next_background_test {
+            return false;
+        }
+        self.doubt = Some(Doubt {
+            since: now,
+            rate_before: self.rate,
+            share: self.background,
+            answers: 0.0,
+            bad: 0.0,
+        });
+        self.rate = self.clamped(0.8 * self.rate);
+        self.generation = self.generation.wrapping_add(1);
+        self.say(Reason::Resting, "testing whether fewer are refused at a lower pace".to_owned(), now);
+        true
+    }
+
+    /// Refusals: the pace falls to what the receiver took.
     fn refused(&mut self, answers: &Sample, rate: f64, is_early: bool, dt: f64, now: Timestamp) {
-        let (n, ok) = (f64::from(answers.answers()), f64::from(answers.ok));
+        let n = f64::from(answers.answers());
         let share = f64::from(answers.bad) / n;
         let text = format!("{} of {} answers were refusals", answers.bad, answers.answers());
         if self.window_test.take().is_some() {
             self.window_test_over(now);
         }
         if answers.ok == 0 && (dt >= EPOCH_S || self.is_recent_cut(2.0, now)) {
-            self.stand(None, now);
+            self.stand(None, answers.throttled * 2 >= answers.bad, now);
             self.detail = text;
             return;
         }
-        if answers.refuses_by_concurrency() && self.trusts_refused_window <= now {
-            self.narrow(answers, text, now);
-            return;
-        }
-        let doubt = self.doubt.map(|doubt| {
-            let unmoved = if share >= 0.6 * doubt.share { doubt.unmoved + 1 } else { 0 };
-            Doubt { unmoved, share, ..doubt }
-        });
-        let doubt = doubt.unwrap_or(Doubt { rate_before: self.rate, share, unmoved: 0 });
-        if doubt.unmoved >= 2 && !is_early {
-            // Two cuts have not helped: it was not us.
-            self.background = share.min(0.6);
-            self.doubt = None;
-            self.refused_window = None;
-            self.rate = self.clamped(doubt.rate_before);
-            self.ceiling = self.ceiling.map(|ceiling| ceiling.max(self.rate));
-            self.rest_until = now + seconds(self.rest_s);
-            self.say(Reason::Resting, format!("{text}, at a lower pace too"), now);
+        let is_trusted = self.trusts_refused_window <= now && self.ceiling.is_some();
+        if is_trusted && self.is_by_concurrency(answers) && self.narrow(answers, rate * (1.0 - share), &text, now) {
             return;
         }
         let least = if is_early { 0.5 } else { 0.3 };
-        let taken = rate * (ok / n / (1.0 - self.background)).clamp(least, 1.0);
-        // A cut that was not allowed to reach what the receiver took says nothing about the cause.
-        self.doubt = Some(if is_early { Doubt { share: 1.0, unmoved: 0, ..doubt } } else { doubt });
+        let taken = rate * ((1.0 - share) / (1.0 - self.background)).clamp(least, 1.0);
+        // A bucket without room refuses every other request just above its rate, which it took a moment ago.
+        let proven = self.proven.take().filter(|proven| share < 0.6 && *proven > taken);
+        // A cut that does not reach what the receiver took says nothing about the cause.
+        let is_full_cut = !is_early && proven.is_none() && self.ceiling.is_some();
+        let doubt = Doubt { since: now, rate_before: self.rate, share, answers: 0.0, bad: 0.0 };
+        self.doubt = is_full_cut.then_some(doubt);
+        let mut taken = proven.map_or(taken, |proven| proven.min(rate));
+        // A receiver that counts minutes refuses at the end of one, however little it was exceeded.
+        let (memory_s, cycle_s) = (self.memory_s(now), now.since(self.cycle_from).as_secs_f64());
+        if memory_s >= held::TELLING_S {
+            if cycle_s >= memory_s {
+                taken = taken.max((self.cycle_ok as f64 / cycle_s).min(rate));
+            }
+            self.longest_wall.1 = now;
+            (self.cycle_from, self.cycle_ok) = (now, 0);
+        }
         self.cut_to(taken, now);
         self.say(Reason::Throttled, text, now);
     }
@@ -388,15 +484,17 @@ impl AdaptiveRate {
         now.since(self.last_cut).as_secs_f64() < within_s
     }
 
-    /// An epoch without a signal: the doubt is over, and the background follows what is seen.
+    /// An epoch without a signal: the background never rises by itself, or it would follow an overload.
     fn relieved(&mut self, answers: &Sample) {
         let n = f64::from(answers.answers());
         let share = f64::from(answers.bad) / n.max(1.0);
-        self.background += (share - self.background) * (n / 400.0).min(0.3);
+        if share < self.background {
+            self.background += (share - self.background) * (n / 2_000.0).min(0.3);
+        }
         if self.background < 0.003 {
             self.background = 0.0;
         }
-        self.doubt = None;
+        self.narrowed = 0;
     }
 
     /// The longest wall of the last ten minutes: how long the receiver's memory is.

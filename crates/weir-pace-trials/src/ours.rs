@@ -42,7 +42,11 @@ impl Pacer for Ours {
         for answers in answers.chunk_by(|a, b| a.stamp == b.stamp) {
             let mut sample = Sample { generation: answers[0].stamp, ..Sample::default() };
             for answer in answers {
-                let verdict = if answer.ending == Ending::Taken { Verdict::Ok } else { Verdict::Bad };
+                let verdict = match answer.ending {
+                    Ending::Taken => Verdict::Ok,
+                    Ending::Refused => Verdict::Throttled,
+                    Ending::Failed => Verdict::Failed,
+                };
                 sample.add(verdict, answer.at - answer.sent_at, answer.in_flight);
                 if let Some(wait) = answer.retry_after {
                     sample.held_until = sample.held_until.max(Some(timestamp(answer.at + wait)));

@@ -158,8 +158,11 @@ pub fn play(receiver: &mut Receiver, pacer: &mut dyn Pacer, course: &Course, see
             Event::Lose => pacer.lose(now),
         }
         // Send all that may start now, and wake when the next one may.
-        while sent.len() < course.most && in_flight < course.max_in_flight {
+        while sent.len() < course.most {
             let Some(paced) = pacer.next_start(now, in_flight) else { break };
+            if in_flight >= course.max_in_flight {
+                break;
+            }
             let due = course.arrivals.map_or(0.0, |rate| sent.len() as f64 / rate);
             let start = trial_seconds(limiter.next_start(timestamp(now))).max(paced).max(due).max(now);
             if start > now + 1e-6 {

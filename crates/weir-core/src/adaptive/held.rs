@@ -6,7 +6,7 @@ use super::{AdaptiveRate, Epoch, FIRST_STEP, Reason, seconds};
 use crate::{Timestamp, time::InWords};
 
 /// A wall of this length tells what the receiver takes in one of its windows.
-const TELLING_S: f64 = 5.0;
+pub(super) const TELLING_S: f64 = 5.0;
 /// A probe whose answer does not come is forgotten after this time.
 const LOST_PROBE_S: f64 = 60.0;
 
@@ -17,6 +17,8 @@ pub(super) struct Wall {
     probe_at: Timestamp,
     /// Whether a probe is on its way, until `probe_at` at most.
     is_probing: bool,
+    /// Whether 429 made it: then a window of the receiver is full. Else the receiver is out of order.
+    is_quota: bool,
 }
 
 impl Wall {
@@ -29,23 +31,28 @@ impl Wall {
         self.probe_at = at + seconds(LOST_PROBE_S);
     }
 
+    fn wait_s(&self, now: Timestamp) -> f64 {
+        let age_s = now.since(self.since).as_secs_f64();
+        if self.is_quota { (age_s / 4.0).clamp(1.0, 60.0) } else { (age_s / 8.0).clamp(1.0, 15.0) }
+    }
+
     /// The probe was refused: the next one waits longer the older the wall is.
     pub(super) fn refused(&mut self, now: Timestamp) {
         if self.is_probing {
             self.is_probing = false;
-            self.probe_at = now + seconds((now.since(self.since).as_secs_f64() / 4.0).clamp(1.0, 60.0));
+            self.probe_at = now + seconds(self.wait_s(now));
         }
     }
 }
 
 impl AdaptiveRate {
     /// The receiver takes nothing: no send before `until`, or before the first probe.
-    pub(super) fn stand(&mut self, until: Option<Timestamp>, now: Timestamp) {
+    pub(super) fn stand(&mut self, until: Option<Timestamp>, is_quota: bool, now: Timestamp) {
         let probe_at = until.unwrap_or(now + seconds(1.0));
         match &mut self.wall {
             Some(wall) => wall.probe_at = wall.probe_at.max(probe_at),
             None => {
-                self.wall = Some(Wall { since: now, probe_at, is_probing: false });
+                self.wall = Some(Wall { since: now, probe_at, is_probing: false, is_quota });
                 self.generation = self.generation.wrapping_add(1);
             }
         }
@@ -58,19 +65,23 @@ impl AdaptiveRate {
         let length = now.since(wall.since).as_secs_f64();
         let cycle_s = now.since(self.cycle_from).as_secs_f64();
         let goodput = self.cycle_ok as f64 / cycle_s.max(1.0);
-        let taken = if length >= TELLING_S {
-            goodput.min(self.rate)
+        let is_recent_cut = self.is_recent_cut(10.0, now);
+        let (taken, share) = if !wall.is_quota {
+            (self.rate, 0.7)
+        } else if length >= TELLING_S {
+            (goodput.min(self.rate), 0.95)
         } else {
-            self.rate * if self.is_recent_cut(10.0, now) { 0.75 } else { 0.97 }
+            (self.rate * if is_recent_cut { 0.75 } else { 0.97 }, 0.95)
         };
         let (longest, at) = self.longest_wall;
-        if length >= longest || now.since(at).as_secs_f64() > 600.0 {
+        if wall.is_quota && (length >= longest || now.since(at).as_secs_f64() > 600.0) {
             self.longest_wall = (length, now);
         }
         self.wall = None;
         self.step = FIRST_STEP;
         self.cut_to(taken, now);
-        self.rate = self.clamped(0.95 * taken);
+        self.doubt = None;
+        self.rate = self.clamped(share * taken);
         self.begin_cycle(now);
         let length = InWords(seconds(length));
         self.say(Reason::Resting, format!("the receiver took nothing for {length}"), now);

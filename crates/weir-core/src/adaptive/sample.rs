@@ -9,8 +9,10 @@ use crate::Timestamp;
 pub enum Verdict {
     /// The receiver took the request, or refused it for a reason that is not load.
     Ok,
-    /// 429, 502, 503, 504, a timeout, or no connection.
-    Bad,
+    /// 429.
+    Throttled,
+    /// 502, 503, 504, a timeout, or no connection.
+    Failed,
 }
 
 /// The answers that one worker saw since its last report, all to permits of one [generation](Sample::generation).
@@ -20,7 +22,9 @@ pub struct Sample {
     /// the pace after it.
     pub generation: u32,
     pub ok: u32,
+    /// Throttled and failed ones.
     pub bad: u32,
+    pub throttled: u32,
     /// Of the ok answers: the sum of their times in seconds, of the logarithms of these, and of the squared logarithms.
     /// The logarithms are what a log-normal time is steady in.
     pub sum_s: f64,
@@ -55,9 +59,10 @@ impl Sample {
                 self.sum_ln2 += ln * ln;
                 self.ok_in_flight += u64::from(in_flight);
             }
-            Verdict::Bad => {
+            Verdict::Throttled | Verdict::Failed => {
                 let least = if self.bad == 0 { in_flight } else { self.least_bad_in_flight.min(in_flight) };
                 self.bad += 1;
+                self.throttled += u32::from(verdict == Verdict::Throttled);
                 self.bad_in_flight += u64::from(in_flight);
                 self.least_bad_in_flight = least;
             }
@@ -73,6 +78,7 @@ impl Sample {
         };
         self.ok += other.ok;
         self.bad += other.bad;
+        self.throttled += other.throttled;
         self.sum_s += other.sum_s;
         self.sum_ln += other.sum_ln;
         self.sum_ln2 += other.sum_ln2;
@@ -89,11 +95,14 @@ impl Sample {
         self.sum_s / f64::from(self.ok.max(1))
     }
 
+    pub(super) fn mean_ln(&self) -> f64 {
+        self.sum_ln / f64::from(self.ok.max(1))
+    }
+
     /// The standard deviation of the logarithms of the times: 1 when times vary by a factor of e.
     pub(super) fn spread(&self) -> f64 {
-        let n = f64::from(self.ok.max(1));
-        let mean = self.sum_ln / n;
-        (self.sum_ln2 / n - mean * mean).max(0.0).sqrt()
+        let mean = self.mean_ln();
+        (self.sum_ln2 / f64::from(self.ok.max(1)) - mean * mean).max(0.0).sqrt()
     }
 
     /// Whether the refused requests are those that found more others in flight: then the receiver limits its
