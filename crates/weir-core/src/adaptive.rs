@@ -115,6 +115,8 @@ struct Doubt {
     /// The pace before the cut, and the share of refusals at it.
     rate_before: f64,
     share: f64,
+    /// Whether half of the pace is tried, after a first cut has been of no use.
+    is_halved: bool,
     /// The answers since the cut, and the refusals among them.
     answers: f64,
     bad: f64,
@@ -156,6 +158,8 @@ pub struct AdaptiveRate {
     /// Late answers in a row of epochs with a full window.
     late: Sample,
     late_epochs: u8,
+    /// The mean logarithm of the times that a test has explained by a queue.
+    explained_ln: f64,
     /// The window by late answers, by refusals, and what is tried.
     late_window: Option<f64>,
     refused_window: Option<f64>,
@@ -202,6 +206,7 @@ impl AdaptiveRate {
             base: None,
             late: Sample::default(),
             late_epochs: 0,
+            explained_ln: f64::MIN,
             late_window: None,
             refused_window: None,
             goodput_before_narrowing: 0.0,
@@ -313,11 +318,12 @@ impl AdaptiveRate {
         let Epoch { from, sent, was_full, answers } = self.epoch;
         let dt = now.since(from).as_secs_f64();
         let n = answers.answers();
-        let is_early = dt >= EARLY_S && answers.bad >= 3 && answers.bad * 2 >= n;
+        let is_wall = answers.ok == 0 && answers.bad >= self.refusals_of_a_wall() && dt >= EPOCH_S;
+        let is_early = dt >= EARLY_S && answers.bad >= 5 && answers.bad * 2 >= n;
         // A few refusals may be chance: they wait for more answers.
         let is_doubtful = (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S;
         let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
-        if !is_early && !is_over && dt < LONGEST_EPOCH_S {
+        if !is_early && !is_over && !is_wall && dt < LONGEST_EPOCH_S {
             return None;
         }
         let before = self.rate;
@@ -347,6 +353,12 @@ impl AdaptiveRate {
         Change::between(before, self, now)
     }
 
+    /// So many refusals and nothing else are no chance.
+    fn refusals_of_a_wall(&self) -> u32 {
+        let of_background = if self.background > 0.0 { 1e-4_f64.ln() / self.background.ln() } else { 0.0 };
+        (of_background.ceil() as u32).max(4)
+    }
+
     fn epoch_answers(&self) -> u32 {
         // What depends on a share or a spread needs as many answers as they ask for.
         let of_background = if self.background > 0.0 { 15.0 / self.background } else { 0.0 };
@@ -369,6 +381,7 @@ impl AdaptiveRate {
     /// Whether the answers since a cut say that the cut was of no use: then it is undone, and this share of refusals is
     /// the background.
     fn resolve(&mut self, answers: &Sample, now: Timestamp) -> bool {
+        let memory_s = self.memory_s(now);
         let Some(doubt) = &mut self.doubt else { return false };
         let (n, bad) = (f64::from(answers.answers()), f64::from(answers.bad));
         if bad > 1.4 * doubt.share * n + 2.0 * (doubt.share * n).sqrt() {
@@ -376,14 +389,18 @@ impl AdaptiveRate {
             self.doubt = None;
             return false;
         }
+        let age_s = now.since(doubt.since).as_secs_f64();
+        if age_s < memory_s + EPOCH_S {
+            // A window of the receiver may still count the sends before the cut.
+            return false;
+        }
         doubt.answers += n;
         doubt.bad += bad;
         let expected = doubt.share * doubt.answers;
-        let is_late = now.since(doubt.since).as_secs_f64() >= LONGEST_DOUBT_S;
-        if expected < 10.0 && (expected < 4.0 || doubt.bad > 0.0) && !is_late {
+        if expected < 10.0 && (expected < 4.0 || doubt.bad > 0.0) && age_s < memory_s + LONGEST_DOUBT_S {
             return false;
         }
-        let Doubt { rate_before, answers, bad, .. } = *doubt;
+        let Doubt { rate_before, answers, bad, is_halved, .. } = *doubt;
         self.doubt = None;
         let share = bad / answers.max(1.0);
         if bad <= 0.3 * expected || expected < 4.0 {
@@ -391,10 +408,11 @@ impl AdaptiveRate {
             self.background_test_wait_s = BACKGROUND_TEST_S;
             return false;
         }
-        if bad < 0.75 * expected {
-            // In part: a further cut tells.
-            self.cut_to(self.rate, now);
-            self.doubt = Some(Doubt { since: now, rate_before, share, answers: 0.0, bad: 0.0 });
+        if bad < 0.75 * expected || !is_halved {
+            // A further cut tells: a bucket without room refuses half of anything from its rate to twice as much.
+            self.cut_to(if bad < 0.75 * expected { self.rate } else { 0.5 / CUT * self.rate }, now);
+            let is_halved = is_halved || bad >= 0.75 * expected;
+            self.doubt = Some(Doubt { since: now, rate_before, share, is_halved, answers: 0.0, bad: 0.0 });
             return true;
         }
         self.background = share.min(0.6);
@@ -402,8 +420,7 @@ impl AdaptiveRate {
         self.background_test_wait_s = (2.0 * self.background_test_wait_s).min(LONGEST_BACKGROUND_TEST_S);
         self.refused_window = None;
         self.rate = self.clamped(rate_before);
-        self.ceiling = self.ceiling.map(|ceiling| ceiling.max(self.rate));
-        self.rest_until = Timestamp::MAX;
+        self.ceiling = None;
         self.generation = self.generation.wrapping_add(1);
         let text = format!("{bad} of {answers} answers were refusals, and no fewer at a lower pace");
         self.say(Reason::Resting, text, now);
@@ -419,10 +436,11 @@ impl AdaptiveRate {
             since: now,
             rate_before: self.rate,
             share: self.background,
+            is_halved: true,
             answers: 0.0,
             bad: 0.0,
         });
-        self.rate = self.clamped(0.8 * self.rate);
+        self.rate = self.clamped(0.5 * self.rate);
         self.generation = self.generation.wrapping_add(1);
         self.say(Reason::Resting, "testing whether fewer are refused at a lower pace".to_owned(), now);
         true
@@ -436,7 +454,10 @@ impl AdaptiveRate {
         if self.window_test.take().is_some() {
             self.window_test_over(now);
         }
-        if answers.ok == 0 && (dt >= EPOCH_S || self.is_recent_cut(2.0, now)) {
+        if answers.ok == 0
+            && answers.bad >= self.refusals_of_a_wall()
+            && (dt >= EPOCH_S || self.is_recent_cut(2.0, now))
+        {
             self.stand(None, answers.throttled * 2 >= answers.bad, now);
             self.detail = text;
             return;
@@ -451,7 +472,7 @@ impl AdaptiveRate {
         let proven = self.proven.take().filter(|proven| share < 0.6 && *proven > taken);
         // A cut that does not reach what the receiver took says nothing about the cause.
         let is_full_cut = !is_early && proven.is_none() && self.ceiling.is_some();
-        let doubt = Doubt { since: now, rate_before: self.rate, share, answers: 0.0, bad: 0.0 };
+        let doubt = Doubt { since: now, rate_before: self.rate, share, is_halved: false, answers: 0.0, bad: 0.0 };
         self.doubt = is_full_cut.then_some(doubt);
         let mut taken = proven.map_or(taken, |proven| proven.min(rate));
         // A receiver that counts minutes refuses at the end of one, however little it was exceeded.
@@ -461,7 +482,10 @@ impl AdaptiveRate {
                 taken = taken.max((self.cycle_ok as f64 / cycle_s).min(rate));
             }
             self.longest_wall.1 = now;
-            (self.cycle_from, self.cycle_ok) = (now, 0);
+            if cycle_s > 2.0 * memory_s {
+                self.cycle_from = now - seconds(memory_s);
+                self.cycle_ok = (taken * memory_s) as u64;
+            }
         }
         self.cut_to(taken, now);
         self.say(Reason::Throttled, text, now);

@@ -58,13 +58,16 @@ impl AdaptiveRate {
         let without_queue = base_ln.max(ln_before + WINDOW_TEST.ln());
         let spread = self.late.spread() * WINDOW_TEST.ln() / (ln_before - without_queue).max(0.2);
         let needed = (ANSWERS_OF_TEST * (spread * spread).exp_m1()).clamp(20.0, 600.0) as u32;
-        if now >= self.next_window_test && self.late.ok >= needed {
+        // A test explains times up to twice as long as it saw.
+        let is_explained = answers.mean_ln() < self.explained_ln + 2_f64.ln();
+        if (now >= self.next_window_test || !is_explained) && self.late.ok >= needed {
             let threshold = (ln_before + without_queue) / 2.0;
             self.window_test = Some(WindowTest { threshold, answers: needed, is_repeated: false });
             self.late_window = Some((window * WINDOW_TEST).max(1.0));
             self.generation = self.generation.wrapping_add(1);
+            self.explained_ln = ln_before;
             (self.late, self.late_epochs) = (Sample::default(), 0);
-        } else {
+        } else if is_explained {
             self.follow(goodput);
             let placed = SLACK * self.rate * base_s + SPARE_PLACES;
             if (placed - window).abs() > 0.2 * window {
@@ -96,6 +99,7 @@ impl AdaptiveRate {
             return;
         }
         self.base = Some((mean, ln));
+        self.explained_ln = f64::MIN;
         self.window_test_wait_s = REST_S;
         self.next_window_test = now;
         let text = format!("answers take {:.0} ms, with fewer in flight too", mean * 1e3);
