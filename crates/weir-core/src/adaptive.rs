@@ -61,11 +61,15 @@ const CLIMB: f64 = 1.05;
 const FIRST_STEP: f64 = 0.01;
 const STEP_GROWTH: f64 = 1.3;
 const LARGEST_STEP: f64 = 0.25;
+/// In one window of a receiver that counts longer ones.
+const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
 /// A rest, and how long it becomes when the same ceiling is met again.
 const REST_S: f64 = 5.0;
 const LONGEST_REST_S: f64 = 20.0;
+const REFUSED: f64 = 0.01;
+const LONGEST_PAID_REST_S: f64 = 45.0;
 /// A background is tested anew after this time, and after twice as long each time that it is confirmed.
-const LONGEST_DOUBT_S: f64 = 20.0;
+const LONGEST_DOUBT_S: f64 = 60.0;
 const BACKGROUND_TEST_S: f64 = 60.0;
 const LONGEST_BACKGROUND_TEST_S: f64 = 600.0;
 /// A window, relative to the requests that are in flight without a queue, and the places beside them.
@@ -112,11 +116,12 @@ impl Epoch {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Doubt {
     since: Timestamp,
-    /// The pace before the cut, and the share of refusals at it.
+    /// The pace before all cuts, the one before the last of them, and the share of refusals there.
     rate_before: f64,
+    rate_tried: f64,
     share: f64,
-    /// Whether half of the pace is tried, after a first cut has been of no use.
-    is_halved: bool,
+    /// How often the pace has been halved, after a first cut has been of no use.
+    halved: u8,
     /// The answers since the cut, and the refusals among them.
     answers: f64,
     bad: f64,
@@ -145,9 +150,12 @@ pub struct AdaptiveRate {
     rest_s: f64,
     rest_until: Timestamp,
     step: f64,
+    refused_since_rest: f64,
     /// The share of refusals that does not depend on the pace.
     background: f64,
     doubt: Option<Doubt>,
+    /// The pace before the cuts of a doubt that more refusals have interrupted.
+    doubted: Option<f64>,
     next_background_test: Timestamp,
     background_test_wait_s: f64,
     /// The pace of the last clean epoch, until it has been used for a cut.
@@ -197,8 +205,10 @@ impl AdaptiveRate {
             rest_s: REST_S,
             rest_until: Timestamp::MIN,
             step: FIRST_STEP,
+            refused_since_rest: 0.0,
             background: 0.0,
             doubt: None,
+            doubted: None,
             next_background_test: Timestamp::MIN,
             background_test_wait_s: BACKGROUND_TEST_S,
             proven: None,
@@ -319,7 +329,7 @@ impl AdaptiveRate {
         let dt = now.since(from).as_secs_f64();
         let n = answers.answers();
         let is_wall = answers.ok == 0 && answers.bad >= self.refusals_of_a_wall() && dt >= EPOCH_S;
-        let is_early = dt >= EARLY_S && answers.bad >= 5 && answers.bad * 2 >= n;
+        let is_early = dt >= EARLY_S && f64::from(answers.bad) >= 5.0 + self.background * f64::from(n) && answers.bad * 2 >= n;
         // A few refusals may be chance: they wait for more answers.
         let is_doubtful = (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S;
         let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
@@ -335,7 +345,7 @@ impl AdaptiveRate {
         } else if self.doubt.is_none() && self.is_too_many(&answers) {
             self.refused(&answers, rate, is_early, dt, now);
         } else if self.doubt.is_none() {
-            self.relieved(&answers);
+            self.narrowed = 0;
             self.proven = Some(rate);
             if was_full && !is_paced {
                 self.full(&answers, rate, now);
@@ -374,7 +384,7 @@ impl AdaptiveRate {
     fn is_too_many(&self, answers: &Sample) -> bool {
         let n = f64::from(answers.answers());
         let expected = self.background * n;
-        let noise = 2.0 * (expected * (1.0 - self.background)).sqrt();
+        let noise = 2.5 * (expected * (1.0 - self.background)).sqrt();
         answers.bad > 0 && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
     }
 
@@ -384,8 +394,9 @@ impl AdaptiveRate {
         let memory_s = self.memory_s(now);
         let Some(doubt) = &mut self.doubt else { return false };
         let (n, bad) = (f64::from(answers.answers()), f64::from(answers.bad));
-        if bad > 1.4 * doubt.share * n + 2.0 * (doubt.share * n).sqrt() {
-            // The receiver takes even less now. That is no background.
+        if bad > 1.4 * doubt.share * n + 3.0 * (doubt.share * n).sqrt() {
+            // The receiver takes even less now.
+            self.doubted = Some(doubt.rate_before);
             self.doubt = None;
             return false;
         }
@@ -397,30 +408,46 @@ impl AdaptiveRate {
         doubt.answers += n;
         doubt.bad += bad;
         let expected = doubt.share * doubt.answers;
-        if expected < 10.0 && (expected < 4.0 || doubt.bad > 0.0) && age_s < memory_s + LONGEST_DOUBT_S {
+        let needed = if doubt.halved > 0 { 15.0 } else { 10.0 };
+        let is_clear = expected >= 4.0 && doubt.bad <= 0.15 * expected;
+        if expected < needed && !is_clear && age_s < memory_s + LONGEST_DOUBT_S {
             return false;
         }
-        let Doubt { rate_before, answers, bad, is_halved, .. } = *doubt;
+        let Doubt { rate_before, rate_tried, answers, bad, halved, .. } = *doubt;
+        let share_tried = doubt.share;
         self.doubt = None;
         let share = bad / answers.max(1.0);
-        if bad <= 0.3 * expected || expected < 4.0 {
+        if bad <= if halved > 0 { 0.4 } else { 0.15 } * expected {
+            // Fewer: it was us.
+            self.doubted = None;
             self.background = self.background.min(share);
             self.background_test_wait_s = BACKGROUND_TEST_S;
+            if halved > 0 {
+                // What the receiver takes lies between.
+                self.cut_to((rate_tried * (1.0 - share_tried)).max(self.rate), now);
+            }
             return false;
         }
-        if bad < 0.75 * expected || !is_halved {
-            // A further cut tells: a bucket without room refuses half of anything from its rate to twice as much.
-            self.cut_to(if bad < 0.75 * expected { self.rate } else { 0.5 / CUT * self.rate }, now);
-            let is_halved = is_halved || bad >= 0.75 * expected;
-            self.doubt = Some(Doubt { since: now, rate_before, share, is_halved, answers: 0.0, bad: 0.0 });
+        // A bucket without room refuses half of anything from its rate to twice as much, so a large share asks for more.
+        let enough = if share > 0.3 { 2 } else { 1 };
+        if halved < enough {
+            // Where the pace is the cause, half of it is refused less.
+            let (rate_tried, halved) = (self.rate, halved + 1);
+            self.cut_to(0.5 / CUT * rate_tried, now);
+            self.doubt = Some(Doubt { since: now, rate_before, rate_tried, share, halved, answers: 0.0, bad: 0.0 });
             return true;
         }
-        self.background = share.min(0.6);
+        if self.background == 0.0 {
+            // The ceiling was none.
+            self.ceiling = None;
+        }
+        let found = share.min(0.6);
+        self.background = if self.background > 0.0 { (self.background + found) / 2.0 } else { found };
         self.next_background_test = now + seconds(self.background_test_wait_s);
         self.background_test_wait_s = (2.0 * self.background_test_wait_s).min(LONGEST_BACKGROUND_TEST_S);
         self.refused_window = None;
         self.rate = self.clamped(rate_before);
-        self.ceiling = None;
+        self.rest_until = Timestamp::MAX;
         self.generation = self.generation.wrapping_add(1);
         let text = format!("{bad} of {answers} answers were refusals, and no fewer at a lower pace");
         self.say(Reason::Resting, text, now);
@@ -435,8 +462,9 @@ impl AdaptiveRate {
         self.doubt = Some(Doubt {
             since: now,
             rate_before: self.rate,
+            rate_tried: self.rate,
             share: self.background,
-            is_halved: true,
+            halved: 1,
             answers: 0.0,
             bad: 0.0,
         });
@@ -450,6 +478,7 @@ impl AdaptiveRate {
     fn refused(&mut self, answers: &Sample, rate: f64, is_early: bool, dt: f64, now: Timestamp) {
         let n = f64::from(answers.answers());
         let share = f64::from(answers.bad) / n;
+        self.refused_since_rest += f64::from(answers.bad) - self.background * n;
         let text = format!("{} of {} answers were refusals", answers.bad, answers.answers());
         if self.window_test.take().is_some() {
             self.window_test_over(now);
@@ -471,13 +500,15 @@ impl AdaptiveRate {
         // A bucket without room refuses every other request just above its rate, which it took a moment ago.
         let proven = self.proven.take().filter(|proven| share < 0.6 && *proven > taken);
         // A cut that does not reach what the receiver took says nothing about the cause.
-        let is_full_cut = !is_early && proven.is_none() && self.ceiling.is_some();
-        let doubt = Doubt { since: now, rate_before: self.rate, share, is_halved: false, answers: 0.0, bad: 0.0 };
+        let (memory_s, cycle_s) = (self.memory_s(now), now.since(self.cycle_from).as_secs_f64());
+        let is_counting = memory_s >= held::TELLING_S;
+        let is_full_cut = !is_early && proven.is_none() && !is_counting && self.background == 0.0;
+        let (rate_before, rate_tried) = (self.doubted.take().unwrap_or(self.rate).max(self.rate), self.rate);
+        let doubt = Doubt { since: now, rate_before, rate_tried, share, halved: 0, answers: 0.0, bad: 0.0 };
         self.doubt = is_full_cut.then_some(doubt);
         let mut taken = proven.map_or(taken, |proven| proven.min(rate));
         // A receiver that counts minutes refuses at the end of one, however little it was exceeded.
-        let (memory_s, cycle_s) = (self.memory_s(now), now.since(self.cycle_from).as_secs_f64());
-        if memory_s >= held::TELLING_S {
+        if is_counting {
             if cycle_s >= memory_s {
                 taken = taken.max((self.cycle_ok as f64 / cycle_s).min(rate));
             }
@@ -508,19 +539,6 @@ impl AdaptiveRate {
         now.since(self.last_cut).as_secs_f64() < within_s
     }
 
-    /// An epoch without a signal: the background never rises by itself, or it would follow an overload.
-    fn relieved(&mut self, answers: &Sample) {
-        let n = f64::from(answers.answers());
-        let share = f64::from(answers.bad) / n.max(1.0);
-        if share < self.background {
-            self.background += (share - self.background) * (n / 2_000.0).min(0.3);
-        }
-        if self.background < 0.003 {
-            self.background = 0.0;
-        }
-        self.narrowed = 0;
-    }
-
     /// The longest wall of the last ten minutes: how long the receiver's memory is.
     fn memory_s(&self, now: Timestamp) -> f64 {
         let (longest, at) = self.longest_wall;
@@ -547,14 +565,19 @@ impl AdaptiveRate {
             return self.say(Reason::Growing, format!("the receiver took {ceiling:.3}/s"), now);
         }
         if self.rest_until == Timestamp::MAX {
-            self.rest_until = now + seconds(self.rest_s);
+            // The refusals of the last ascent are to be one in a hundred.
+            let paid_s = (self.refused_since_rest / (REFUSED * self.rate)).min(LONGEST_PAID_REST_S);
+            self.rest_until = now + seconds(self.rest_s.max(paid_s));
+            self.refused_since_rest = 0.0;
         }
         if now < self.rest_until {
             return self.say(Reason::Resting, format!("just below {ceiling:.3}/s, where the receiver refused"), now);
         }
         self.ceiling = Some(ceiling.max(rate));
-        self.rate = self.clamped(self.rate * (1.0 + self.step));
-        let most = LARGEST_STEP.min(LARGEST_STEP * dt / self.memory_s(now));
+        let memory_s = self.memory_s(now);
+        let largest = if memory_s < held::TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
+        let most = largest.min(largest * dt / memory_s);
+        self.rate = self.clamped(self.rate * (1.0 + self.step.min(most)));
         self.step = (self.step * STEP_GROWTH).min(most);
         self.say(Reason::Growing, "no refusal since the last rest".to_owned(), now);
     }

@@ -4,7 +4,7 @@ fn main() {
     let only = std::env::args().nth(1).unwrap_or_default();
     let seeds: u64 = std::env::args().nth(2).and_then(|s| s.parse().ok()).unwrap_or(3);
     for s in scenarios::all().into_iter().filter(|s| s.name.contains(&only)) {
-        let runs: Vec<_> = (1..=seeds)
+        let runs: Vec<_> = (std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1)..=seeds)
             .map(|seed| {
                 let mut receiver = s.receiver.clone();
                 let sent = world::play(&mut receiver, &mut Ours::new(), &s.course, seed);

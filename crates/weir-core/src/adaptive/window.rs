@@ -48,6 +48,9 @@ impl AdaptiveRate {
             (self.late, self.late_epochs) = (Sample::default(), 0);
             return self.learn_base(answers);
         }
+        if self.late.ok > 0 && (answers.mean_ln() - self.late.mean_ln()).abs() > 1.25_f64.ln() {
+            (self.late, self.late_epochs) = (Sample::default(), 0);
+        }
         // The first epoch still shows how the queue grew.
         self.late_epochs = self.late_epochs.saturating_add(1);
         if self.late_epochs > 1 {
@@ -58,8 +61,8 @@ impl AdaptiveRate {
         let without_queue = base_ln.max(ln_before + WINDOW_TEST.ln());
         let spread = self.late.spread() * WINDOW_TEST.ln() / (ln_before - without_queue).max(0.2);
         let needed = (ANSWERS_OF_TEST * (spread * spread).exp_m1()).clamp(20.0, 600.0) as u32;
-        // A test explains times up to twice as long as it saw.
-        let is_explained = answers.mean_ln() < self.explained_ln + 2_f64.ln();
+        // A test explains times that are not much longer than it saw.
+        let is_explained = answers.mean_ln() < self.explained_ln + 1.4_f64.ln();
         if (now >= self.next_window_test || !is_explained) && self.late.ok >= needed {
             let threshold = (ln_before + without_queue) / 2.0;
             self.window_test = Some(WindowTest { threshold, answers: needed, is_repeated: false });
