@@ -59,7 +59,7 @@ const CLIMBED: f64 = 0.97;
 const CLIMB: f64 = 1.05;
 /// Probes: the first step, its growth in each epoch, and the largest one.
 const FIRST_STEP: f64 = 0.01;
-const STEP_GROWTH: f64 = 1.3;
+const STEP_GROWTH: f64 = 1.4;
 const LARGEST_STEP: f64 = 0.25;
 /// In one window of a receiver that counts longer ones.
 const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
@@ -67,7 +67,7 @@ const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
 const REST_S: f64 = 5.0;
 const LONGEST_REST_S: f64 = 20.0;
 const REFUSED: f64 = 0.01;
-const LONGEST_PAID_REST_S: f64 = 45.0;
+const LONGEST_PAID_REST_S: f64 = 25.0;
 /// A background is tested anew after this time, and after twice as long each time that it is confirmed.
 const LONGEST_DOUBT_S: f64 = 60.0;
 const BACKGROUND_TEST_S: f64 = 60.0;
@@ -478,7 +478,6 @@ impl AdaptiveRate {
     fn refused(&mut self, answers: &Sample, rate: f64, is_early: bool, dt: f64, now: Timestamp) {
         let n = f64::from(answers.answers());
         let share = f64::from(answers.bad) / n;
-        self.refused_since_rest += f64::from(answers.bad) - self.background * n;
         let text = format!("{} of {} answers were refusals", answers.bad, answers.answers());
         if self.window_test.take().is_some() {
             self.window_test_over(now);
@@ -507,6 +506,10 @@ impl AdaptiveRate {
         let doubt = Doubt { since: now, rate_before, rate_tried, share, halved: 0, answers: 0.0, bad: 0.0 };
         self.doubt = is_full_cut.then_some(doubt);
         let mut taken = proven.map_or(taken, |proven| proven.min(rate));
+        if self.ceiling.is_some_and(|ceiling| taken > 0.7 * ceiling) {
+            // The ascent is to blame, and not a fall of what the receiver takes.
+            self.refused_since_rest += f64::from(answers.bad) - self.background * n;
+        }
         // A receiver that counts minutes refuses at the end of one, however little it was exceeded.
         if is_counting {
             if cycle_s >= memory_s {

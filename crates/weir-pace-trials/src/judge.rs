@@ -36,15 +36,17 @@ pub fn judge(sent: &[Sent], receiver: &Receiver, phases: &[f64], settles: f64, e
         (0..steps as usize).map(|i| receiver.capacity(from + (i as f64 + 0.5) / steps * (to - from))).sum::<f64>()
             / steps
     };
-    let taken = |from: f64, to: f64| {
-        let inside = sent.iter().filter(|s| from <= s.ended_at && s.ended_at < to && s.ending == Ending::Taken);
-        inside.count() as f64
+    let mut taken_at: Vec<f64> =
+        sent.iter().filter(|sent| sent.ending == Ending::Taken).map(|sent| sent.ended_at).collect();
+    taken_at.sort_by(f64::total_cmp);
+    let refused_at: Vec<f64> = sent.iter().filter(|sent| sent.ending != Ending::Taken).map(|sent| sent.at).collect();
+    let sent_at: Vec<f64> = sent.iter().map(|sent| sent.at).collect();
+    let within = |times: &[f64], from: f64, to: f64| {
+        let before = |limit: f64| times.partition_point(|at| *at < limit);
+        (before(to) - before(from)) as f64
     };
-    let refused = |from: f64, to: f64| {
-        let inside: Vec<&Sent> = sent.iter().filter(|s| from <= s.at && s.at < to).collect();
-        let refused = inside.iter().filter(|s| s.ending != Ending::Taken).count();
-        refused as f64 / inside.len().max(1) as f64
-    };
+    let taken = |from: f64, to: f64| within(&taken_at, from, to);
+    let refused = |from: f64, to: f64| within(&refused_at, from, to) / within(&sent_at, from, to).max(1.0);
     for (i, from) in phases.iter().enumerate() {
         let to = phases.get(i + 1).copied().unwrap_or(end);
         let settled = from + settles.min((to - from) / 2.0);

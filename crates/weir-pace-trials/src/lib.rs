@@ -14,4 +14,5 @@ pub mod ours;
 pub mod receiver;
 mod rng;
 pub mod scenarios;
+pub mod table;
 pub mod world;

@@ -134,6 +134,12 @@ impl Receiver {
         (self.rate.at(t) - self.strangers.at(t)) * (1.0 - self.errors) * (1.0 - self.never)
     }
 
+    /// What may be sent per second without a refusal for want of capacity.
+    pub fn offered(&self, t: f64) -> f64 {
+        let is_out = self.outage.is_some_and(|(from, to)| from <= t && t < to);
+        if is_out { 0.0 } else { (self.rate.at(t) - self.strangers.at(t)) / (1.0 - self.never) }
+    }
+
     /// A request that leaves at `sent`; calls come in order of time.
     pub fn take(&mut self, sent: f64, rng: &mut Rng) -> Reply {
         let t = sent + NETWORK_S;
