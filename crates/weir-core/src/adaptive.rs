@@ -58,7 +58,9 @@ const CUT: f64 = 0.9;
 const CLIMBED: f64 = 0.97;
 const CLIMB: f64 = 1.05;
 /// Probes: the first step, its growth in each epoch, and the largest one.
-const FIRST_STEP: f64 = 0.01;
+const FIRST_STEP: f64 = 0.02;
+/// Steps do not grow before the pace is so far above the ceiling that the receiver must have changed.
+const KNOWN: f64 = 1.1;
 const STEP_GROWTH: f64 = 1.4;
 const LARGEST_STEP: f64 = 0.25;
 /// In one window of a receiver that counts longer ones.
@@ -66,6 +68,7 @@ const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
 /// A rest, and how long it becomes when the same ceiling is met again.
 const REST_S: f64 = 5.0;
 const LONGEST_REST_S: f64 = 20.0;
+const MEMORY_LASTS_S: f64 = 3_600.0;
 const REFUSED: f64 = 0.01;
 const LONGEST_PAID_REST_S: f64 = 25.0;
 /// A background is tested anew after this time, and after twice as long each time that it is confirmed.
@@ -161,6 +164,8 @@ pub struct AdaptiveRate {
     /// The pace of the last clean epoch, until it has been used for a cut.
     proven: Option<f64>,
     last_cut: Timestamp,
+    /// While no epoch has passed since: a smaller share of refusals than one in so many may come from before it.
+    settling: u32,
     /// The mean time of an answer without a queue, and the mean of its logarithm.
     base: Option<(f64, f64)>,
     /// Late answers in a row of epochs with a full window.
@@ -181,7 +186,7 @@ pub struct AdaptiveRate {
     /// Until when a `RateLimit` header caps the pace, and where.
     advertised: Option<(f64, Timestamp)>,
     wall: Option<Wall>,
-    /// The longest wall of the last ten minutes, and when it ended.
+    /// The longest wall of the last hour, and when it ended or a refusal confirmed it.
     longest_wall: (f64, Timestamp),
     /// When the present cycle began and what has been taken since: what a receiver that counts minutes takes in one.
     cycle_from: Timestamp,
@@ -213,6 +218,7 @@ impl AdaptiveRate {
             background_test_wait_s: BACKGROUND_TEST_S,
             proven: None,
             last_cut: Timestamp::MIN,
+            settling: u32::MAX,
             base: None,
             late: Sample::default(),
             late_epochs: 0,
@@ -340,8 +346,11 @@ impl AdaptiveRate {
         let rate = self.rate.min(f64::from(sent) / dt);
         let is_paced = f64::from(sent) >= 0.85 * self.per_s(now) * dt;
         self.epoch = Epoch::new(now);
+        let is_settling = !is_early && answers.bad.saturating_mul(std::mem::replace(&mut self.settling, u32::MAX)) < n;
         if self.resolve(&answers, now) {
             self.proven = None;
+        } else if is_settling && answers.bad > 0 && self.is_recent_cut(10.0, now) {
+            // A window of the receiver still counts the sends before the cut.
         } else if self.doubt.is_none() && self.is_too_many(&answers) {
             self.refused(&answers, rate, is_early, dt, now);
         } else if self.doubt.is_none() {
@@ -355,7 +364,7 @@ impl AdaptiveRate {
                 if !is_paced {
                     self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);
                 } else if !self.tests_background(now) {
-                    self.grow(rate, dt, now);
+                    self.grow(dt, now);
                 }
             }
         }
@@ -499,6 +508,7 @@ impl AdaptiveRate {
         // A bucket without room refuses every other request just above its rate, which it took a moment ago.
         let proven = self.proven.take().filter(|proven| share < 0.6 && *proven > taken);
         // A cut that does not reach what the receiver took says nothing about the cause.
+        let is_proven = proven.is_some();
         let (memory_s, cycle_s) = (self.memory_s(now), now.since(self.cycle_from).as_secs_f64());
         let is_counting = memory_s >= held::TELLING_S;
         let is_full_cut = !is_early && proven.is_none() && !is_counting && self.background == 0.0;
@@ -506,7 +516,7 @@ impl AdaptiveRate {
         let doubt = Doubt { since: now, rate_before, rate_tried, share, halved: 0, answers: 0.0, bad: 0.0 };
         self.doubt = is_full_cut.then_some(doubt);
         let mut taken = proven.map_or(taken, |proven| proven.min(rate));
-        if self.ceiling.is_some_and(|ceiling| taken > 0.7 * ceiling) {
+        if self.rest_until <= now && self.ceiling.is_some_and(|ceiling| taken > 0.7 * ceiling) {
             // The ascent is to blame, and not a fall of what the receiver takes.
             self.refused_since_rest += f64::from(answers.bad) - self.background * n;
         }
@@ -522,6 +532,9 @@ impl AdaptiveRate {
             }
         }
         self.cut_to(taken, now);
+        if is_proven {
+            self.settling = 20;
+        }
         self.say(Reason::Throttled, text, now);
     }
 
@@ -532,7 +545,9 @@ impl AdaptiveRate {
         self.ceiling = Some(taken);
         self.rate = self.clamped(CUT * taken);
         self.step = FIRST_STEP;
+        self.explained_ln = f64::MIN;
         self.last_cut = now;
+        self.settling = 3;
         self.generation = self.generation.wrapping_add(1);
         self.next_start = self.next_start.max(now);
         self.rest_until = Timestamp::MAX;
@@ -542,10 +557,10 @@ impl AdaptiveRate {
         now.since(self.last_cut).as_secs_f64() < within_s
     }
 
-    /// The longest wall of the last ten minutes: how long the receiver's memory is.
+    /// The longest wall of the last hour: how long the receiver's memory is.
     fn memory_s(&self, now: Timestamp) -> f64 {
         let (longest, at) = self.longest_wall;
-        if now.since(at).as_secs_f64() < 600.0 { longest.clamp(1.0, 60.0) } else { 1.0 }
+        if now.since(at).as_secs_f64() < MEMORY_LASTS_S { longest.clamp(1.0, 60.0) } else { 1.0 }
     }
 
     fn first_rest_s(&self, now: Timestamp) -> f64 {
@@ -557,11 +572,16 @@ impl AdaptiveRate {
     }
 
     /// A clean epoch in which the pace decided.
-    fn grow(&mut self, rate: f64, dt: f64, now: Timestamp) {
+    fn grow(&mut self, dt: f64, now: Timestamp) {
         let Some(ceiling) = self.ceiling else {
             self.rate = self.clamped(self.rate * 2.0);
             return self.say(Reason::Starting, "no refusal so far".to_owned(), now);
         };
+        if self.explained_ln > f64::MIN {
+            // Late answers bounded the pace, and the window still does.
+            self.rate = self.clamped(self.rate * (1.0 + LARGEST_STEP));
+            return self.say(Reason::Growing, "answers are no longer late".to_owned(), now);
+        }
         let climbed = CLIMBED * ceiling;
         if self.rate < climbed {
             self.rate = self.clamped((self.rate * CLIMB).min(climbed));
@@ -569,14 +589,19 @@ impl AdaptiveRate {
         }
         if self.rest_until == Timestamp::MAX {
             // The refusals of the last ascent are to be one in a hundred.
-            let paid_s = (self.refused_since_rest / (REFUSED * self.rate)).min(LONGEST_PAID_REST_S);
+            let is_counting = self.memory_s(now) >= held::TELLING_S;
+            let (budget, most_s) =
+                if is_counting { (REFUSED / 2.0, self.longest_rest_s(now)) } else { (REFUSED, LONGEST_PAID_REST_S) };
+            let paid_s = (self.refused_since_rest / (budget * self.rate)).min(most_s);
             self.rest_until = now + seconds(self.rest_s.max(paid_s));
             self.refused_since_rest = 0.0;
         }
         if now < self.rest_until {
             return self.say(Reason::Resting, format!("just below {ceiling:.3}/s, where the receiver refused"), now);
         }
-        self.ceiling = Some(ceiling.max(rate));
+        if self.rate < KNOWN * ceiling {
+            self.step = FIRST_STEP;
+        }
         let memory_s = self.memory_s(now);
         let largest = if memory_s < held::TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
         let most = largest.min(largest * dt / memory_s);

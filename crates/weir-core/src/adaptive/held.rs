@@ -74,7 +74,7 @@ impl AdaptiveRate {
             (self.rate * if is_recent_cut { 0.75 } else { 0.97 }, 0.95)
         };
         let (longest, at) = self.longest_wall;
-        if wall.is_quota && (length >= longest || now.since(at).as_secs_f64() > 600.0) {
+        if wall.is_quota && (length >= longest || now.since(at).as_secs_f64() > super::MEMORY_LASTS_S) {
             self.longest_wall = (length, now);
         }
         self.wall = None;
