@@ -52,8 +52,11 @@ pub fn judge(sent: &[Sent], receiver: &Receiver, phases: &[f64], settles: f64, e
         let settled = from + settles.min((to - from) / 2.0);
         figures.goodput.push(taken(settled, to) / (capacity(settled, to) * (to - settled)));
         figures.refused.push(refused(settled, to));
-        let mut times: Vec<f64> =
-            sent.iter().filter(|s| *from <= s.at && s.at < to && s.ending == Ending::Taken).map(|s| s.ended_at - s.at).collect();
+        let mut times: Vec<f64> = sent
+            .iter()
+            .filter(|s| *from <= s.at && s.at < to && s.ending == Ending::Taken)
+            .map(|s| s.ended_at - s.at)
+            .collect();
         times.sort_by(f64::total_cmp);
         figures.p99_s.push(times.get(times.len() * 99 / 100).copied().unwrap_or(f64::NAN));
         // A window in which the capacity is twenty requests at least, so that 90 % can be told.

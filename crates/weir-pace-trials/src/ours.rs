@@ -11,13 +11,12 @@ pub struct Ours {
     rate: AdaptiveRate,
     /// The copy in the store, and when it was written.
     copy: (AdaptiveRate, f64),
-    trace: bool,
 }
 
 impl Ours {
     pub fn new() -> Self {
         let rate = AdaptiveRate::new(Settings::default(), MAX_IN_FLIGHT, None, timestamp(0.0));
-        Self { copy: (rate.clone(), 0.0), rate, trace: std::env::var_os("TRACE").is_some() }
+        Self { copy: (rate.clone(), 0.0), rate }
     }
 }
 
@@ -57,12 +56,7 @@ impl Pacer for Ours {
             }
             self.rate.observe(&sample, at);
         }
-        let before = self.rate.reason().1.to_owned();
         self.rate.step(at);
-        if self.trace && self.rate.reason().1 != before {
-            let (reason, detail, _) = self.rate.reason();
-            eprintln!("{now:8.2} {:8.3}/s window {:4} {reason}: {detail}", self.rate.per_s(at), self.rate.window());
-        }
         if now - self.copy.1 >= 10.0 {
             self.copy = (self.rate.clone(), now);
         }

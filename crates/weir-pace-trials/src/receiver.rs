@@ -1,6 +1,9 @@
 //! Receivers: what limits them, how long they take, and what they say. Each is built from parts.
 
-use std::{cmp::Reverse, collections::{BinaryHeap, VecDeque}};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+};
 
 use crate::rng::Rng;
 
@@ -48,11 +51,21 @@ impl Steps {
 pub enum Gate {
     Open,
     /// So many in each calendar window of so many seconds; the number is `rate · seconds`.
-    Fixed { seconds: f64, used: (f64, u32) },
+    Fixed {
+        seconds: f64,
+        used: (f64, u32),
+    },
     /// So many in any window that ends now.
-    Sliding { seconds: f64, taken: VecDeque<f64> },
+    Sliding {
+        seconds: f64,
+        taken: VecDeque<f64>,
+    },
     /// A token bucket of `depth` seconds of the rate (at least one token). A depth of 0 is a leaky bucket without room.
-    Bucket { depth: f64, tokens: f64, at: f64 },
+    Bucket {
+        depth: f64,
+        tokens: f64,
+        at: f64,
+    },
     /// At most so many at one time; the rate is this number divided by the time of an answer.
     Concurrency,
 }
@@ -163,8 +176,8 @@ impl Receiver {
         let mean = self.work_s.at(t);
         let work = slow * if self.sigma > 0.0 { rng.log_normal(mean, self.sigma) } else { mean };
         let mean = mean * (1.0 + 19.0 * self.slow_share);
-        let (from, until) = match &mut self.service {
-            Service::Free => (t, t + work),
+        let until = match &mut self.service {
+            Service::Free => t + work,
             Service::Pool { free_at, workers, queue } => {
                 let wanted = ((self.rate.at(t) * mean).round() as usize).max(1);
                 while *workers < wanted {
@@ -179,10 +192,9 @@ impl Receiver {
                 }
                 let from = free_at.pop().map_or(t, |Reverse(Ordered(at))| at.max(t));
                 free_at.push(Reverse(Ordered(from + work)));
-                (from, from + work)
+                from + work
             }
         };
-        let _ = from;
         if matches!(self.gate, Gate::Concurrency) {
             self.in_service.push(Reverse(Ordered(until)));
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::{
-    receiver::{Gate, Receiver, Steps},
+    receiver::{Gate, Receiver, Service, Steps},
     world::Course,
 };
 
@@ -14,6 +14,8 @@ pub struct Scenario {
     pub phases: Vec<f64>,
     /// How long after the beginning of a phase its figures count.
     pub settles: f64,
+    /// Whether the times of answers depend on the pacer.
+    pub judges_latency: bool,
 }
 
 fn bucket(depth: f64) -> Gate {
@@ -35,11 +37,12 @@ fn stepped(first: f64, second: f64, third: f64) -> Steps {
 const THREE: [f64; 3] = [0.0, 120.0, 240.0];
 
 fn in_three(name: &'static str, receiver: Receiver) -> Scenario {
-    Scenario { name, receiver, course: Course::of(360.0), phases: THREE.to_vec(), settles: 45.0 }
+    let judges_latency = matches!(receiver.service, Service::Pool { .. });
+    Scenario { name, receiver, course: Course::of(360.0), phases: THREE.to_vec(), settles: 45.0, judges_latency }
 }
 
 fn in_one(name: &'static str, receiver: Receiver, seconds: f64) -> Scenario {
-    Scenario { name, receiver, course: Course::of(seconds), phases: vec![0.0], settles: 60.0 }
+    Scenario { name, receiver, course: Course::of(seconds), phases: vec![0.0], settles: 60.0, judges_latency: false }
 }
 
 /// All receivers, each with its course.
@@ -48,7 +51,8 @@ pub fn all() -> Vec<Scenario> {
     let steps = || stepped(100.0, 20.0, 200.0);
     let pool_steps = || stepped(96.0, 29.0, 191.0);
     let day = || Steps((0..60).map(|i| (f64::from(i) * 10.0, 80.0 + 60.0 * (f64::from(i) * 0.21).sin())).collect());
-    let mut losing = in_one("policer, the queue loses its state at 150 s", Receiver::new(sliding(1.0), hundred()), 300.0);
+    let mut losing =
+        in_one("policer, the queue loses its state at 150 s", Receiver::new(sliding(1.0), hundred()), 300.0);
     losing.course.loses_state_at = Some(150.0);
     let mut minute = |name, receiver| Scenario { settles: 300.0, ..in_one(name, receiver, 1_800.0) };
     let mut retry_minute = Receiver::new(fixed(60.0), Steps::always(1.0));
@@ -77,15 +81,30 @@ pub fn all() -> Vec<Scenario> {
             Receiver { work_s: stepped(0.1, 0.5, 0.1), ..Receiver::pool(stepped(100.0, 100.0, 100.0), 0.1, 0.3) },
         ),
         in_one("policer, 5 % errors", Receiver { errors: 0.05, ..Receiver::new(sliding(1.0), hundred()) }, 300.0),
-        in_one("one kind (20 %) always refused", Receiver { never: 0.2, ..Receiver::new(sliding(1.0), hundred()) }, 300.0),
-        in_one("strangers spend half", Receiver { strangers: Steps::always(50.0), ..Receiver::new(sliding(1.0), hundred()) }, 300.0),
+        in_one(
+            "one kind (20 %) always refused",
+            Receiver { never: 0.2, ..Receiver::new(sliding(1.0), hundred()) },
+            300.0,
+        ),
+        in_one(
+            "strangers spend half",
+            Receiver { strangers: Steps::always(50.0), ..Receiver::new(sliding(1.0), hundred()) },
+            300.0,
+        ),
         in_one(
             "strangers come and go",
-            Receiver { strangers: Steps(vec![(0.0, 0.0), (100.0, 60.0), (200.0, 10.0)]), ..Receiver::new(bucket(1.0), hundred()) },
+            Receiver {
+                strangers: Steps(vec![(0.0, 0.0), (100.0, 60.0), (200.0, 10.0)]),
+                ..Receiver::new(bucket(1.0), hundred())
+            },
             300.0,
         ),
         in_one("day and night", Receiver::new(sliding(1.0), day()), 600.0),
-        in_one("policer, whole-second Retry-After", Receiver { says_retry_after: true, ..Receiver::new(fixed(1.0), hundred()) }, 300.0),
+        in_one(
+            "policer, whole-second Retry-After",
+            Receiver { says_retry_after: true, ..Receiver::new(fixed(1.0), hundred()) },
+            300.0,
+        ),
         in_one(
             "600 per calendar 10 s, RateLimit headers",
             Receiver { says_quota: true, ..Receiver::new(fixed(10.0), Steps::always(60.0)) },
@@ -93,7 +112,11 @@ pub fn all() -> Vec<Scenario> {
         ),
         Scenario {
             phases: vec![0.0, 100.0, 160.0],
-            ..in_one("outage of a minute, then a backlog", Receiver { outage: Some((100.0, 160.0)), ..Receiver::pool(hundred(), 0.1, 0.3) }, 300.0)
+            ..in_one(
+                "outage of a minute, then a backlog",
+                Receiver { outage: Some((100.0, 160.0)), ..Receiver::pool(hundred(), 0.1, 0.3) },
+                300.0,
+            )
         },
         losing,
     ];

@@ -1,13 +1,21 @@
 //! The table of all pacers on all receivers, in Markdown.
 
-use std::fmt::Write as _;
-
 use crate::{
     judge::{self, Figures},
     opponents::{ALL, Opponent},
     scenarios::{self, Scenario},
     world,
 };
+
+/// The figures of one pacer on one receiver: of the phases the worst, of the seeds the median.
+#[derive(Debug, Clone, Copy)]
+pub struct Worst {
+    pub goodput: f64,
+    pub refused: f64,
+    pub p99_s: f64,
+    pub to_90_s: f64,
+    pub flooding_s: f64,
+}
 
 /// What one pacer does on one receiver, with each seed.
 pub fn play(scenario: &Scenario, (_, new): Opponent, seeds: u64) -> Vec<Figures> {
@@ -25,30 +33,52 @@ pub fn medians(figures: &[Figures], of: impl Fn(&Figures) -> &[f64]) -> Vec<f64>
     (0..phases).map(|phase| judge::median(figures.iter().map(|figures| of(figures)[phase]))).collect()
 }
 
-fn joined(values: &[f64], write: impl Fn(f64) -> String) -> String {
-    values.iter().map(|value| write(*value)).collect::<Vec<_>>().join(" / ")
+/// Without the phases in which the receiver takes nothing, which have no share.
+pub fn worst(scenario: &Scenario, figures: &[Figures]) -> Worst {
+    let takes = |phase: &usize| scenario.receiver.capacity(scenario.phases[*phase]) > 0.0;
+    let of = |of: fn(&Figures) -> &[f64], worse: fn(f64, f64) -> f64| {
+        let medians = medians(figures, of);
+        (0..medians.len()).filter(takes).map(|phase| medians[phase]).reduce(worse).unwrap_or(f64::NAN)
+    };
+    Worst {
+        goodput: of(|f| &f.goodput, f64::min),
+        refused: of(|f| &f.refused, f64::max),
+        p99_s: of(|f| &f.p99_s, f64::max),
+        to_90_s: of(|f| &f.to_90_s, f64::max),
+        flooding_s: of(|f| &f.flooding_s, f64::max),
+    }
 }
 
 fn seconds(value: f64) -> String {
     if value.is_finite() { format!("{value:.0} s") } else { "never".to_owned() }
 }
 
-/// One table for each receiver.
-pub fn markdown(only: &str, seeds: u64) -> String {
-    let mut page = String::new();
-    for scenario in scenarios::all().iter().filter(|scenario| scenario.name.contains(only)) {
-        _ = writeln!(page, "**{}**\n\n| | goodput ÷ capacity | refused | p99 | to 90 % | flooding |", scenario.name);
-        _ = writeln!(page, "|---|---|---|---|---|---|");
-        for opponent in ALL.into_iter().take(if std::env::var_os("OURS").is_some() { 1 } else { 9 }) {
-            let figures = play(scenario, opponent, seeds);
-            let goodput = joined(&medians(&figures, |f| &f.goodput), |v| format!("{v:.2}"));
-            let refused = joined(&medians(&figures, |f| &f.refused), |v| format!("{:.1} %", 100.0 * v));
-            let p99 = joined(&medians(&figures, |f| &f.p99_s), |v| format!("{v:.2} s"));
-            let to_90 = joined(&medians(&figures, |f| &f.to_90_s), seconds);
-            let flooding = joined(&medians(&figures, |f| &f.flooding_s), seconds);
-            _ = writeln!(page, "| {} | {goodput} | {refused} | {p99} | {to_90} | {flooding} |", opponent.0);
+fn row(cells: impl IntoIterator<Item = String>) -> String {
+    format!("| {} |\n", cells.into_iter().collect::<Vec<_>>().join(" | "))
+}
+
+/// The section of the results.
+pub fn markdown(seeds: u64) -> String {
+    let head = || {
+        let names = ALL.iter().map(|(name, _)| (*name).to_owned());
+        row(std::iter::once("receiver".to_owned()).chain(names)) + &row((0..=ALL.len()).map(|_| "---".to_owned()))
+    };
+    let (mut rates, mut times) = (head(), head());
+    for scenario in scenarios::all() {
+        let cells = ALL.map(|opponent| worst(&scenario, &play(&scenario, opponent, seeds)));
+        let name = || std::iter::once(scenario.name.to_owned());
+        let rate = |w: &Worst| format!("{:.2} · {:.1} % · {}", w.goodput, 100.0 * w.refused, seconds(w.to_90_s));
+        rates += &row(name().chain(cells.iter().map(rate)));
+        if scenario.judges_latency {
+            times += &row(name().chain(cells.iter().map(|w| format!("{:.2} s", w.p99_s))));
         }
-        page.push('\n');
     }
-    page
+    format!(
+        "## Adaptive rate\n\nWritten by `cargo run -p weir-load-tests -- adaptive`, in virtual time and from {seeds} \
+         seeds: the median of the seeds, the worst of a trial's phases. All pacers meet the same receivers, get the \
+         reports of two workers up to 250 ms late, and stay below the same hard limit.\n\nGoodput ÷ capacity after the \
+         pacer has settled · refused requests · time until 90 % of the capacity is used. A goodput above 1 is a bucket \
+         that was full, or taken from strangers.\n\n{rates}\nThe 99th percentile of the time of an \
+         answer:\n\n{times}"
+    )
 }

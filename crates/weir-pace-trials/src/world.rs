@@ -44,9 +44,6 @@ pub trait Pacer {
     fn lose(&mut self, _now: f64) {}
     /// Knows the receiver: only the oracle does.
     fn peek(&mut self, _receiver: &Receiver, _now: f64) {}
-    fn note(&self) -> String {
-        String::new()
-    }
 }
 
 /// What happened to one request.
