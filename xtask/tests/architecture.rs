@@ -20,8 +20,9 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("weir-worker", &["weir-core", "weir-queue", "weir-store"]),
     ("weir-api", &["weir-api-types", "weir-core", "weir-queue", "weir-store"]),
     ("weir-dashboard", &["weir-api-types", "weir-chart", "weir-core"]),
-    ("weir-load-tests", &["weir-api-types", "weir-chart", "weir-core", "weir-test-support"]),
+    ("weir-load-tests", &["weir-api-types", "weir-chart", "weir-core", "weir-pace-trials", "weir-test-support"]),
     ("weir-model", &[]),
+    ("weir-pace-trials", &["weir-core"]),
     ("weir-test-support", &[]),
 ];
 

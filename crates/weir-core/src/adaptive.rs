@@ -123,7 +123,7 @@ struct WindowTest {
     is_repeated: bool,
 }
 
-/// The pace of one destination and what it rests on. Less than 600 bytes as JSON.
+/// The pace of one destination and what it rests on. Less than 2 KB as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AdaptiveRate {
     settings: Settings,
@@ -442,3 +442,6 @@ impl AdaptiveRate {
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
 }
+
+#[cfg(test)]
+mod tests;

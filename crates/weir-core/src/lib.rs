@@ -39,6 +39,7 @@ pub mod replay_share;
 pub mod retention;
 pub mod retry;
 pub mod signing;
+pub mod simulate;
 pub mod stall;
 pub mod time;
 pub mod trace;

@@ -54,7 +54,7 @@ pub fn all() -> Vec<Scenario> {
     let mut losing =
         in_one("policer, the queue loses its state at 150 s", Receiver::new(sliding(1.0), hundred()), 300.0);
     losing.course.loses_state_at = Some(150.0);
-    let mut minute = |name, receiver| Scenario { settles: 300.0, ..in_one(name, receiver, 1_800.0) };
+    let minute = |name, receiver| Scenario { settles: 300.0, ..in_one(name, receiver, 1_800.0) };
     let mut retry_minute = Receiver::new(fixed(60.0), Steps::always(1.0));
     retry_minute.says_retry_after = true;
     let minutes = vec![

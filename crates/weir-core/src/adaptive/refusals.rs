@@ -132,7 +132,12 @@ impl AdaptiveRate {
     pub(super) fn refused(&mut self, answers: &Sample, rate: f64, is_early: bool, dt: f64, now: Timestamp) {
         let n = f64::from(answers.answers());
         let share = f64::from(answers.bad) / n;
-        let text = format!("{} of {} answers were refusals", answers.bad, answers.answers());
+        let what = match answers.throttled {
+            0 => "5xx or timeouts",
+            throttled if throttled == answers.bad => "429",
+            _ => "429, 5xx or timeouts",
+        };
+        let text = format!("{} of {} answers were {what}", answers.bad, answers.answers());
         if self.window_test.take().is_some() {
             self.window_test_over(now);
         }
