@@ -49,6 +49,7 @@ const FIRST_PER_S: f64 = 10.0;
 const EPOCH_S: f64 = 1.0;
 const EPOCH_ANSWERS: u32 = 10;
 const LONGEST_EPOCH_S: f64 = 60.0;
+/// One or two refusals may be chance, so an epoch with them is longer.
 const DOUBTFUL_ANSWERS: u32 = 50;
 const DOUBTFUL_S: f64 = 5.0;
 /// With half of the answers bad, an epoch ends early.
@@ -68,9 +69,11 @@ const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
 /// A rest, and how long it becomes when the same ceiling is met again.
 const REST_S: f64 = 5.0;
 const LONGEST_REST_S: f64 = 20.0;
-const MEMORY_LASTS_S: f64 = 3_600.0;
+/// A rest also pays for the refusals of the ascent before it: they are to be this share of the sends.
 const REFUSED: f64 = 0.01;
 const LONGEST_PAID_REST_S: f64 = 25.0;
+/// How long a wall is remembered: a receiver that counts minutes does so for ever, and is met again once an hour.
+const MEMORY_LASTS_S: f64 = 3_600.0;
 /// A background is tested anew after this time, and after twice as long each time that it is confirmed.
 const BACKGROUND_TEST_S: f64 = 60.0;
 /// A window, relative to the requests that are in flight without a queue, and the places beside them.
@@ -136,6 +139,7 @@ pub struct AdaptiveRate {
     rest_s: f64,
     rest_until: Timestamp,
     step: f64,
+    /// The refusals that the next rest is to pay for.
     refused_since_rest: f64,
     /// The share of refusals that does not depend on the pace.
     background: f64,
@@ -414,7 +418,8 @@ impl AdaptiveRate {
             self.rate = self.clamped((self.rate * CLIMB).min(climbed));
             return self.say(Reason::Growing, format!("the receiver took {ceiling:.3}/s"), now);
         }
-        if self.rest_until == Timestamp::MAX {
+        // A rest that has not begun ends at the end of time; a copy of the state is exact to the millisecond.
+        if self.rest_until > now + seconds(86_400.0) {
             // The refusals of the last ascent are to be one in a hundred.
             let is_counting = self.memory_s(now) >= held::TELLING_S;
             let (budget, most_s) =

@@ -28,6 +28,14 @@ pub struct Reply {
     pub quota: Option<(u32, f64)>,
 }
 
+/// What answers requests.
+pub trait Server {
+    /// A request that leaves at `sent`; calls come in the order of time.
+    fn take(&mut self, sent: f64, rng: &mut Rng) -> Reply;
+    /// What may be sent per second without a refusal for want of capacity.
+    fn offered(&self, t: f64) -> f64;
+}
+
 pub const TIMEOUT_S: f64 = 10.0;
 /// One way through the network.
 const NETWORK_S: f64 = 0.01;
@@ -147,64 +155,6 @@ impl Receiver {
         (self.rate.at(t) - self.strangers.at(t)) * (1.0 - self.errors) * (1.0 - self.never)
     }
 
-    /// What may be sent per second without a refusal for want of capacity.
-    pub fn offered(&self, t: f64) -> f64 {
-        let is_out = self.outage.is_some_and(|(from, to)| from <= t && t < to);
-        if is_out { 0.0 } else { (self.rate.at(t) - self.strangers.at(t)) / (1.0 - self.never) }
-    }
-
-    /// A request that leaves at `sent`; calls come in order of time.
-    pub fn take(&mut self, sent: f64, rng: &mut Rng) -> Reply {
-        let t = sent + NETWORK_S;
-        self.let_strangers_in(t, rng);
-        let quick = |ending| Reply { at: t + 0.002 + NETWORK_S, ending, retry_after: None, quota: None };
-        if self.outage.is_some_and(|(from, to)| from <= t && t < to) {
-            return quick(Ending::Failed);
-        }
-        if self.never > 0.0 && rng.chance(self.never) {
-            return quick(Ending::Refused);
-        }
-        let quota = |this: &Self| if this.says_quota { this.quota(t) } else { None };
-        if !self.admits(t) {
-            let retry_after = self.says_retry_after.then(|| self.wait_s(t).ceil().max(1.0));
-            return Reply { retry_after, quota: quota(self), ..quick(Ending::Refused) };
-        }
-        if self.errors > 0.0 && rng.chance(self.errors) {
-            return quick(Ending::Failed);
-        }
-        let slow = if rng.chance(self.slow_share) { 20.0 } else { 1.0 };
-        let mean = self.work_s.at(t);
-        let work = slow * if self.sigma > 0.0 { rng.log_normal(mean, self.sigma) } else { mean };
-        let mean = mean * (1.0 + 19.0 * self.slow_share);
-        let until = match &mut self.service {
-            Service::Free => t + work,
-            Service::Pool { free_at, workers, queue } => {
-                let wanted = ((self.rate.at(t) * mean).round() as usize).max(1);
-                while *workers < wanted {
-                    free_at.push(Reverse(Ordered(t)));
-                    *workers += 1;
-                }
-                while *workers > wanted && free_at.pop().is_some() {
-                    *workers -= 1;
-                }
-                if free_at.len() > *queue {
-                    return quick(Ending::Failed);
-                }
-                let from = free_at.pop().map_or(t, |Reverse(Ordered(at))| at.max(t));
-                free_at.push(Reverse(Ordered(from + work)));
-                from + work
-            }
-        };
-        if matches!(self.gate, Gate::Concurrency) {
-            self.in_service.push(Reverse(Ordered(until)));
-        }
-        let at = until + NETWORK_S;
-        if at - sent > TIMEOUT_S {
-            return Reply { at: sent + TIMEOUT_S, ending: Ending::Failed, retry_after: None, quota: None };
-        }
-        Reply { at, ending: Ending::Taken, retry_after: None, quota: quota(self) }
-    }
-
     /// Requests of others come in at random and spend what the gate has.
     fn let_strangers_in(&mut self, t: f64, rng: &mut Rng) {
         let rate = self.strangers.at(t);
@@ -272,5 +222,63 @@ impl Receiver {
         let Gate::Fixed { seconds, used } = &self.gate else { return None };
         let left = (self.rate.at(t) * seconds).round() as u32;
         Some((left.saturating_sub(used.1), (used.0 + 1.0) * seconds))
+    }
+}
+
+impl Server for Receiver {
+    fn offered(&self, t: f64) -> f64 {
+        let is_out = self.outage.is_some_and(|(from, to)| from <= t && t < to);
+        if is_out { 0.0 } else { (self.rate.at(t) - self.strangers.at(t)) / (1.0 - self.never) }
+    }
+
+    fn take(&mut self, sent: f64, rng: &mut Rng) -> Reply {
+        let t = sent + NETWORK_S;
+        self.let_strangers_in(t, rng);
+        let quick = |ending| Reply { at: t + 0.002 + NETWORK_S, ending, retry_after: None, quota: None };
+        if self.outage.is_some_and(|(from, to)| from <= t && t < to) {
+            return quick(Ending::Failed);
+        }
+        if self.never > 0.0 && rng.chance(self.never) {
+            return quick(Ending::Refused);
+        }
+        let quota = |this: &Self| if this.says_quota { this.quota(t) } else { None };
+        if !self.admits(t) {
+            let retry_after = self.says_retry_after.then(|| self.wait_s(t).ceil().max(1.0));
+            return Reply { retry_after, quota: quota(self), ..quick(Ending::Refused) };
+        }
+        if self.errors > 0.0 && rng.chance(self.errors) {
+            return quick(Ending::Failed);
+        }
+        let slow = if rng.chance(self.slow_share) { 20.0 } else { 1.0 };
+        let mean = self.work_s.at(t);
+        let work = slow * if self.sigma > 0.0 { rng.log_normal(mean, self.sigma) } else { mean };
+        let mean = mean * (1.0 + 19.0 * self.slow_share);
+        let until = match &mut self.service {
+            Service::Free => t + work,
+            Service::Pool { free_at, workers, queue } => {
+                let wanted = ((self.rate.at(t) * mean).round() as usize).max(1);
+                while *workers < wanted {
+                    free_at.push(Reverse(Ordered(t)));
+                    *workers += 1;
+                }
+                while *workers > wanted && free_at.pop().is_some() {
+                    *workers -= 1;
+                }
+                if free_at.len() > *queue {
+                    return quick(Ending::Failed);
+                }
+                let from = free_at.pop().map_or(t, |Reverse(Ordered(at))| at.max(t));
+                free_at.push(Reverse(Ordered(from + work)));
+                from + work
+            }
+        };
+        if matches!(self.gate, Gate::Concurrency) {
+            self.in_service.push(Reverse(Ordered(until)));
+        }
+        let at = until + NETWORK_S;
+        if at - sent > TIMEOUT_S {
+            return Reply { at: sent + TIMEOUT_S, ending: Ending::Failed, retry_after: None, quota: None };
+        }
+        Reply { at, ending: Ending::Taken, retry_after: None, quota: quota(self) }
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     judge::{self, Figures},
     opponents::{ALL, Opponent},
     scenarios::{self, Scenario},
-    world,
+    vector, world,
 };
 
 /// The figures of one pacer on one receiver: of the phases the worst, of the seeds the median.
@@ -73,12 +73,29 @@ pub fn markdown(seeds: u64) -> String {
             times += &row(name().chain(cells.iter().map(|w| format!("{:.2} s", w.p99_s))));
         }
     }
+    let vector = vectors();
     format!(
         "## Adaptive rate\n\nWritten by `cargo run -p weir-load-tests -- adaptive`, in virtual time and from {seeds} \
          seeds: the median of the seeds, the worst of a trial's phases. All pacers meet the same receivers, get the \
          reports of two workers up to 250 ms late, and stay below the same hard limit.\n\nGoodput ÷ capacity after the \
          pacer has settled · refused requests · time until 90 % of the capacity is used. A goodput above 1 is a bucket \
          that was full, or taken from strangers.\n\n{rates}\nThe 99th percentile of the time of an \
-         answer:\n\n{times}"
+         answer:\n\n{times}\nThe scenarios of Vector's limiter, a few hundred requests each: mean number in flight · \
+         time for all · refused. Its own bounds are for ARC.\n\n{vector}"
     )
+}
+
+fn vectors() -> String {
+    let played = ALL.map(|(_, new)| vector::play(new));
+    let mut rows = row(["scenario", "bounds"].into_iter().chain(ALL.map(|(name, _)| name)).map(str::to_owned));
+    rows += &row((0..ALL.len() + 2).map(|_| "---".to_owned()));
+    for (i, first) in played[0].iter().enumerate() {
+        let cell = |played: &Vec<vector::Played>| {
+            let vector::Played { in_flight, seconds, refused, .. } = &played[i];
+            format!("{in_flight:.1} · {seconds:.0} s · {:.0} %", 100.0 * refused)
+        };
+        let bounds = format!("{}–{}", first.bounds.0, first.bounds.1);
+        rows += &row([first.name.to_owned(), bounds].into_iter().chain(played.iter().map(cell)));
+    }
+    rows
 }

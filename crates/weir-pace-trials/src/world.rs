@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use weir_core::{Limiter, Period, RateLimit, RateLimits, Timestamp};
 
 use crate::{
-    receiver::{Ending, Ordered, Receiver},
+    receiver::{Ending, Ordered, Server},
     rng::Rng,
 };
 
@@ -43,7 +43,7 @@ pub trait Pacer {
     /// The state is lost.
     fn lose(&mut self, _now: f64) {}
     /// Knows the receiver: only the oracle does.
-    fn peek(&mut self, _receiver: &Receiver, _now: f64) {}
+    fn peek(&mut self, _server: &dyn Server, _now: f64) {}
 }
 
 /// What happened to one request.
@@ -110,7 +110,7 @@ pub fn trial_seconds(at: Timestamp) -> f64 {
 }
 
 /// Plays the trial and returns every request in the order of its start.
-pub fn play(receiver: &mut Receiver, pacer: &mut dyn Pacer, course: &Course, seed: u64) -> Vec<Sent> {
+pub fn play(receiver: &mut dyn Server, pacer: &mut dyn Pacer, course: &Course, seed: u64) -> Vec<Sent> {
     let mut rng = Rng::new(seed);
     let limit = RateLimit::new(HARD_LIMIT, Period::Second).into_iter().collect();
     let mut limiter = Limiter::new(&RateLimits::new(limit).unwrap_or_default());

@@ -4,6 +4,7 @@ use weir_pace_trials::{
     opponents::ALL,
     scenarios::{self, Scenario},
     table::{self, Worst, play, worst},
+    vector,
 };
 
 const SEEDS: u64 = 3;
@@ -129,5 +130,15 @@ fn no_opponent_is_better_on_any_receiver() {
                 && (!scenario.judges_latency || other.p99_s <= 1.1 * ours.p99_s);
             assert!(!is_better, "{}: {} {other:?}, ours {ours:?}", scenario.name, opponent.0);
         }
+    }
+}
+
+/// Else the comparison would say nothing about the original. A dropped request never ends there, and does so here.
+#[test]
+fn our_arc_keeps_the_bounds_of_vectors_own_scenarios() {
+    for played in vector::play(ALL[3].1).iter().filter(|played| !played.name.starts_with("drops")) {
+        let (least, most) = played.bounds;
+        let is_within = 0.9 * least <= played.in_flight && played.in_flight <= 1.1 * most;
+        assert!(is_within, "{}: {:.2}, wanted {least} to {most}", played.name, played.in_flight);
     }
 }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     clock::{Timeline, now},
+    sections,
 };
 
 /// A topic takes at most three minutes. The timeout keeps a hanging topic from blocking the others.

@@ -1,7 +1,7 @@
 //! Opponents that pace by rate: they learn from refusals alone.
 
 use crate::{
-    receiver::{Ending, Receiver},
+    receiver::{Ending, Server},
     world::{Answer, Pacer},
 };
 
@@ -195,8 +195,8 @@ impl Pacer for Oracle {
 
     fn learn(&mut self, _now: f64, _answers: &[Answer]) {}
 
-    fn peek(&mut self, receiver: &Receiver, now: f64) {
-        self.cursor.rate = (0.99 * receiver.offered(now)).max(LEAST_PER_S);
+    fn peek(&mut self, server: &dyn Server, now: f64) {
+        self.cursor.rate = (0.99 * server.offered(now)).max(LEAST_PER_S);
         self.cursor.next = self.cursor.next.min(now + 1.0 / self.cursor.rate);
     }
 }
