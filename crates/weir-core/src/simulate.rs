@@ -300,7 +300,7 @@ pub fn simulate(past: &Past, trial: &Trial) -> Simulated {
     let (third, last) = series[POINTS / 2..].split_at(POINTS / 4);
     let grows = backlog_end > 1 && mean(last) > 1.02 * mean(third) + 1.0;
     Simulated {
-        deliveries: due.len() as u64,
+        deliveries: (past.len() as f64 * trial.scale) as u64,
         would_expire: expired,
         backlog_max,
         backlog_end,

@@ -6,7 +6,8 @@
 //! # Files
 //!
 //! `world` plays a trial, `receiver` and `scenarios` say against what, `judge` what counts. `ours` is Weir's pacer and
-//! `opponents` the others'; `vector` plays the scenarios that Vector's limiter brings. `table` writes the page.
+//! `opponents` the others'; `vector` plays the scenarios that Vector's limiter brings. `table` writes the page,
+//! and `rng` makes the numbers of a seed.
 
 pub mod judge;
 pub mod opponents;
