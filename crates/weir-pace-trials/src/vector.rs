@@ -50,9 +50,14 @@ impl Server for Link {
         let crowded = f64::from(level - 1) * self.scale
             + self.knee.map_or(0.0, |(from, base)| base.powi((level - from).max(0)) - 1.0);
         let factor = if is_refused { 1.0 } else { 1.0 + crowded } + self.jitter * rng.exponential(1.0);
-        let at = sent + self.delay_s * factor;
+        let delay_s = self.delay_s * factor;
+        let at = sent + delay_s.min(TIMEOUT_S);
         self.ends.push(at);
-        let ending = if is_refused { Ending::Refused } else { Ending::Taken };
+        let ending = match is_refused {
+            true => Ending::Refused,
+            false if delay_s > TIMEOUT_S => Ending::Failed,
+            false => Ending::Taken,
+        };
         Reply { at, ending, retry_after: None, quota: None }
     }
 
