@@ -196,19 +196,16 @@ fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer:
         if answered && let Some(Reverse((at, done))) = answers.pop() {
             let attempts = attempts_of(done.delivery);
             let last = attempts.get(done.attempt as usize);
-            match last.and_then(|attempt| attempt.retried_after).filter(|_| trial.repeats_failures) {
-                Some(delay) => {
-                    let waiting = Waiting { due_at: at + delay, attempt: done.attempt + 1, ..done };
-                    if (waiting.attempt as usize) < attempts.len() {
-                        retries.push(Reverse(waiting));
-                    }
+            let retried = last.and_then(|attempt| attempt.retried_after).filter(|_| trial.repeats_failures);
+            let PastDelivery { due_at, delivered_at, .. } = past.deliveries[done.delivery as usize];
+            let is_delivered = delivered_at.is_some() || !trial.repeats_failures;
+            if let Some(delay) = retried {
+                let waiting = Waiting { due_at: at + delay, attempt: done.attempt + 1, ..done };
+                if (waiting.attempt as usize) < attempts.len() {
+                    retries.push(Reverse(waiting));
                 }
-                None if past.deliveries[done.delivery as usize].delivered_at.is_some() || !trial.repeats_failures => {
-                    if !observer.delivered(at.since(past.deliveries[done.delivery as usize].due_at)) {
-                        return;
-                    }
-                }
-                None => {}
+            } else if is_delivered && !observer.delivered(at.since(due_at)) {
+                return;
             }
             if is_full {
                 // The place is free only now.

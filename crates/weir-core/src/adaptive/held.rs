@@ -82,6 +82,10 @@ impl AdaptiveRate {
         self.cut_to(taken, now);
         self.doubt = None;
         self.rate = self.clamped(share * taken);
+        if length >= TELLING_S {
+            // What the wall's last window still took was not known.
+            self.settling = 0;
+        }
         self.begin_cycle(now);
         let length = InWords(seconds(length));
         self.say(Reason::Resting, format!("the receiver took nothing for {length}"), now);

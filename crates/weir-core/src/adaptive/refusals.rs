@@ -153,14 +153,19 @@ impl AdaptiveRate {
         if is_trusted && self.is_by_concurrency(answers) && self.narrow(answers, rate * (1.0 - share), &text, now) {
             return;
         }
-        let least = if is_early { 0.5 } else { 0.3 };
+        // A few answers in a minute say little about the rate of a receiver that counts minutes.
+        let is_counting = self.memory_s(now) >= held::TELLING_S;
+        let least = match (is_counting, is_early) {
+            (true, _) => 0.7,
+            (false, true) => 0.5,
+            (false, false) => 0.3,
+        };
         let taken = rate * ((1.0 - share) / (1.0 - self.background)).clamp(least, 1.0);
         // A bucket without room refuses every other request just above its rate, which it took a moment ago.
         let proven = self.proven.take().filter(|proven| share < 0.6 && *proven > taken);
         // A cut that does not reach what the receiver took says nothing about the cause.
         let is_proven = proven.is_some();
         let (memory_s, cycle_s) = (self.memory_s(now), now.since(self.cycle_from).as_secs_f64());
-        let is_counting = memory_s >= held::TELLING_S;
         let is_full_cut = !is_early && proven.is_none() && !is_counting && self.background == 0.0;
         let (rate_before, rate_tried) = (self.doubted.take().unwrap_or(self.rate).max(self.rate), self.rate);
         let doubt = Doubt { since: now, rate_before, rate_tried, share, halved: 0, answers: 0.0, bad: 0.0 };
