@@ -86,6 +86,20 @@ fn a_full_window_waits_for_an_answer() {
 }
 
 #[test]
+fn late_answers_bound_nothing_where_latency_is_off() {
+    let settings = Settings { latency: false, ..Settings::default() };
+    let mut rate = AdaptiveRate::new(settings, 5, None, at(0));
+    for epoch in 0..10 {
+        assert_eq!(rate.next_start(5), None);
+        let mut sample = Sample { generation: rate.generation(), ..Sample::default() };
+        (0..50).for_each(|_| sample.add(Verdict::Ok, 1.0 + f64::from(epoch), 5));
+        rate.observe(&sample, at(1_000 * i64::from(epoch + 1)));
+        rate.step(at(1_000 * i64::from(epoch + 1)));
+        assert_eq!(rate.window(), 5);
+    }
+}
+
+#[test]
 fn an_announced_quota_caps_the_pace_until_its_end() {
     let mut rate = new();
     let quota = Some(Quota { remaining: 20, reset: at(10_000) });

@@ -42,6 +42,9 @@ impl AdaptiveRate {
         if self.refused_window.is_some_and(|window| window <= self.late_window.unwrap_or(f64::INFINITY)) {
             return self.widen(goodput, now);
         }
+        if !self.settings.latency {
+            return self.say(Reason::Latency, "as many requests are in flight as may be".to_owned(), now);
+        }
         let Some((base_s, base_ln)) = self.base else { return self.learn_base(answers) };
         self.ceiling.get_or_insert(self.rate);
         if answers.mean_ln() < base_ln + LATE.ln() || answers.ok < 5 {
