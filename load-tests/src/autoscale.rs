@@ -34,8 +34,6 @@ use manifest::Scaling;
 use plan::Plan;
 use play::{Played, Settings};
 
-pub(crate) use results::keep_section;
-
 /// The speed-up of the short form.
 const SHORT: f64 = 10.0;
 

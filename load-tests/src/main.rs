@@ -4,12 +4,13 @@
 //! Client, receiver and judge are this process; the engine runs in other processes, as in production. `run` plays
 //! [scenarios](scenario), [records](recording) every event and arrival, and [judges](judge) the recording afterwards.
 //! `autoscale` does the same while a controller scales workers by the rules of the manifests. `receivers` sends to
-//! [real rate limiters](receivers). `bench` measures figures, each against a ceiling of the same run, because figures
+//! [real rate limiters](receivers). `adaptive` plays the pacers of `weir-pace-trials`. `bench` measures figures, each against a ceiling of the same run, because figures
 //! of different machines or times cannot be compared.
 //!
 //! # Files
 //!
-//! `prove` is the command `run`, `compare` sets two reports side by side, `pages` writes them. `engine` is the Weir
+//! `prove` is the command `run`, `compare` sets two reports side by side, `pages` writes them, `sections` keeps
+//! what several commands write into one page. `engine` is the Weir
 //! under test, `client` the bare client, `receiver` the bare receiver, `recording` what is judged. `clock`, `process`
 //! and `figures` measure.
 
@@ -29,8 +30,12 @@ mod receivers;
 mod recording;
 mod run;
 mod scenario;
+mod sections;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::bail;
 use clap::{Parser, Subcommand};
@@ -55,6 +60,12 @@ enum Command {
     Autoscale(autoscale::AutoscaleArgs),
     /// Send to real rate limiters at their limits: exit 1 when more was refused, or less of a limit used, than is wanted
     Receivers(receivers::ReceiversArgs),
+    /// Play adaptive rate and its opponents in virtual time, and write their section of load-tests/RESULTS.md
+    Adaptive {
+        /// How often each trial is played, each time with another seed
+        #[arg(long, default_value_t = 5)]
+        seeds: u64,
+    },
     /// List the scenarios with a description of each
     List,
     /// Compare two reports side by side
@@ -89,6 +100,11 @@ async fn act(command: Command) -> anyhow::Result<bool> {
         Command::Run(args) => prove::run(&args).await,
         Command::Autoscale(args) => autoscale::run(&args).await,
         Command::Receivers(args) => receivers::run(&args).await,
+        Command::Adaptive { seeds } => {
+            let section = weir_pace_trials::table::markdown(seeds);
+            sections::rewrite(Path::new("load-tests"), sections::ADAPTIVE, |_| section)?;
+            Ok(true)
+        }
         Command::List => {
             print!("{}", prove::list()?);
             Ok(true)

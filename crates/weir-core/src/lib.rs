@@ -8,6 +8,7 @@
 
 pub mod access;
 pub mod activity;
+pub mod adaptive;
 pub mod address;
 pub mod alert;
 pub mod alert_data;
@@ -38,6 +39,7 @@ pub mod replay_share;
 pub mod retention;
 pub mod retry;
 pub mod signing;
+pub mod simulate;
 pub mod stall;
 pub mod time;
 pub mod trace;

@@ -14,8 +14,8 @@ use super::{
     statements, throughput, viewers,
 };
 use crate::{
-    autoscale,
     clock::{Timeline, now},
+    sections,
 };
 
 /// A topic takes at most three minutes. The timeout keeps a hanging topic from blocking the others.
@@ -149,9 +149,9 @@ fn publish(results: &Results, page: &std::path::Path) -> anyhow::Result<()> {
     if let Some(sends) = results.sections.iter().find_map(|section| section.measured.sends.as_ref()) {
         write(&page.with_file_name("results.svg"), &picture::draw(sends))?;
     }
-    // Keeps the autoscaling section, which `autoscale --results` writes.
+    // Keeps the sections that other commands write.
     let old = std::fs::read_to_string(page).unwrap_or_default();
-    write(page, &autoscale::keep_section(&old, &markdown::page(results)))
+    write(page, &sections::keep(&old, &markdown::page(results)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,452 @@
+//! A pace that finds itself: below the hard limits of a destination, what its receiver can take.
+//!
+//! The pace is a cursor of its own beside the hard limits' cursors. A slot starts at the maximum of all of them, so the
+//! pace can only delay: no window can hold more sends than without it. Everything here is pure. Workers report
+//! [`Sample`]s, whoever holds the job calls [`AdaptiveRate::step`], and times are arguments.
+//!
+//! Two things are learnt, because receivers limit two things:
+//!
+//! - the *rate*, from refusals. The share of refusals at a known rate says what the receiver took: `w = r · ok / n`.
+//!   The pace goes to 0.9 w, climbs to 0.97 w, rests, and then probes in growing steps (AIMD anchored on goodput).
+//! - the *window*, the requests in flight. A receiver with a queue answers late instead of refusing. By Little's law
+//!   `base · r` requests are in flight without a queue, so 1.5 times as many and a few is enough for any receiver
+//!   at rate r. Beyond that, sends wait for answers: the receiver's own speed is the clock, without a queue at the
+//!   receiver that grows until it is noticed. A concurrency limit is found in the same place, as a smaller window.
+//!
+//! Neither is believed without a test of causality. If a cut does not make the share of refusals smaller, they do not
+//! come from the rate: the cut is undone, and the share is the background above which refusals count. If half of the
+//! window does not make answers quicker, they are slow for another reason, and their time is the new base.
+//!
+//! ```text
+//! starting ──signal──▶ throttled ──clean epochs──▶ climbing to 0.97 w ──▶ resting ──▶ growing ──signal──▶ throttled
+//!     any ──nothing but refusals, or Retry-After──▶ held ──a probe is answered──▶ climbing
+//! ```
+//!
+//! Sources: AIMD (Chiu and Jain 1989); Little's law (1961); TCP Vegas (Brakmo and Peterson 1994) for the base and BBR
+//! (Cardwell et al. 2016) for goodput as the anchor; the AWS SDKs' adaptive mode and Vector's ARC for what answers mean;
+//! failsafe-go for the doubt whether load is the cause.
+
+mod held;
+mod reason;
+mod refusals;
+mod sample;
+mod window;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use self::{held::Wall, refusals::Doubt};
+pub use self::{
+    reason::{Change, Reason},
+    sample::{Quota, Sample, Verdict},
+};
+use crate::Timestamp;
+
+/// The pace at which an unknown receiver is tried first.
+const FIRST_PER_S: f64 = 10.0;
+/// An epoch is as long and has as many answers, or it is as long as [`LONGEST_EPOCH_S`].
+const EPOCH_S: f64 = 1.0;
+const EPOCH_ANSWERS: u32 = 10;
+const LONGEST_EPOCH_S: f64 = 60.0;
+/// One or two refusals may be chance, so an epoch with them is longer.
+const DOUBTFUL_ANSWERS: u32 = 50;
+const DOUBTFUL_S: f64 = 5.0;
+/// With half of the answers bad, an epoch ends early.
+const EARLY_S: f64 = 0.25;
+/// After a cut, relative to what the receiver took, and where the climb ends.
+const CUT: f64 = 0.9;
+const CLIMBED: f64 = 0.97;
+const CLIMB: f64 = 1.05;
+/// Probes: the first step, its growth in each epoch, and the largest one.
+const FIRST_STEP: f64 = 0.02;
+/// Steps do not grow before the pace is so far above the ceiling that the receiver must have changed.
+const KNOWN: f64 = 1.1;
+const STEP_GROWTH: f64 = 1.4;
+const LARGEST_STEP: f64 = 0.25;
+/// In one window of a receiver that counts longer ones.
+const LARGEST_STEP_OF_WINDOWS: f64 = 0.05;
+/// A rest, and how long it becomes when the same ceiling is met again.
+const REST_S: f64 = 5.0;
+const LONGEST_REST_S: f64 = 20.0;
+/// A rest also pays for the refusals of the ascent before it: they are to be this share of the sends.
+const REFUSED: f64 = 0.01;
+const LONGEST_PAID_REST_S: f64 = 25.0;
+/// How long a wall is remembered: a receiver that counts minutes does so for ever, and is met again once an hour.
+const MEMORY_LASTS_S: f64 = 3_600.0;
+/// A background is tested anew after this time, and after twice as long each time that it is confirmed.
+const BACKGROUND_TEST_S: f64 = 60.0;
+/// A window, relative to the requests that are in flight without a queue, and the places beside them.
+const SLACK: f64 = 1.5;
+const SPARE_PLACES: f64 = 4.0;
+/// How much smaller the window is made to see whether answers come sooner.
+const WINDOW_TEST: f64 = 0.5;
+/// The pace that is kept above the goodput while the window binds.
+const HEADROOM: f64 = 1.3;
+
+/// What an operator chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The pace never falls below this.
+    pub min_per_s: f64,
+    pub max_per_s: Option<f64>,
+    /// Whether late answers bound the requests in flight.
+    pub latency: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { min_per_s: 1.0 / 60.0, max_per_s: None, latency: true }
+    }
+}
+
+/// What an epoch has seen so far.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Epoch {
+    from: Timestamp,
+    sent: u32,
+    /// Whether a send had to wait because the window was full.
+    was_full: bool,
+    answers: Sample,
+}
+
+impl Epoch {
+    fn new(from: Timestamp) -> Self {
+        Self { from, sent: 0, was_full: false, answers: Sample::default() }
+    }
+}
+
+/// The trial of a smaller window.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct WindowTest {
+    /// The mean logarithm of the times below which there was a queue.
+    threshold: f64,
+    answers: u32,
+    /// Whether it has said once that the times do not depend on the window.
+    is_repeated: bool,
+}
+
+/// The pace of one destination and what it rests on. Less than 2 KB as JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdaptiveRate {
+    settings: Settings,
+    max_in_flight: u32,
+    rate: f64,
+    generation: u32,
+    next_start: Timestamp,
+    /// What the receiver was last seen to take at most. `None`: no signal has come yet.
+    ceiling: Option<f64>,
+    rest_s: f64,
+    rest_until: Timestamp,
+    step: f64,
+    /// The refusals that the next rest is to pay for.
+    refused_since_rest: f64,
+    /// The share of refusals that does not depend on the pace.
+    background: f64,
+    doubt: Option<Doubt>,
+    /// The pace before the cuts of a doubt that more refusals have interrupted.
+    doubted: Option<f64>,
+    next_background_test: Timestamp,
+    background_test_wait_s: f64,
+    /// The pace of the last clean epoch, until it has been used for a cut.
+    proven: Option<f64>,
+    last_cut: Timestamp,
+    /// While no epoch has passed since: a smaller share of refusals than one in so many may come from before it.
+    settling: u32,
+    /// The mean time of an answer without a queue, and the mean of its logarithm.
+    base: Option<(f64, f64)>,
+    /// Late answers in a row of epochs with a full window.
+    late: Sample,
+    late_epochs: u8,
+    /// The mean logarithm of the times that a test has explained by a queue.
+    explained_ln: f64,
+    /// The window by late answers, by refusals, and what is tried.
+    late_window: Option<f64>,
+    refused_window: Option<f64>,
+    /// The goodput when the window by refusals was found, and how often it was made smaller without success.
+    goodput_before_narrowing: f64,
+    narrowed: u8,
+    trusts_refused_window: Timestamp,
+    window_test: Option<WindowTest>,
+    next_window_test: Timestamp,
+    window_test_wait_s: f64,
+    /// Until when a `RateLimit` header caps the pace, and where.
+    advertised: Option<(f64, Timestamp)>,
+    wall: Option<Wall>,
+    /// The longest wall of the last hour, and when it ended or a refusal confirmed it.
+    longest_wall: (f64, Timestamp),
+    /// When the present cycle began and what has been taken since: what a receiver that counts minutes takes in one.
+    cycle_from: Timestamp,
+    cycle_ok: u64,
+    epoch: Epoch,
+    since: Timestamp,
+    reason: Reason,
+    detail: String,
+}
+
+impl AdaptiveRate {
+    /// The pace of a destination of which nothing is known, or only at which rate it has taken requests of late.
+    pub fn new(settings: Settings, max_in_flight: u32, achieved_per_s: Option<f64>, now: Timestamp) -> Self {
+        let mut new = Self {
+            settings,
+            max_in_flight,
+            rate: FIRST_PER_S.max(achieved_per_s.unwrap_or(0.0)),
+            generation: 0,
+            next_start: Timestamp::MIN,
+            ceiling: None,
+            rest_s: REST_S,
+            rest_until: Timestamp::MIN,
+            step: FIRST_STEP,
+            refused_since_rest: 0.0,
+            background: 0.0,
+            doubt: None,
+            doubted: None,
+            next_background_test: Timestamp::MIN,
+            background_test_wait_s: BACKGROUND_TEST_S,
+            proven: None,
+            last_cut: Timestamp::MIN,
+            settling: u32::MAX,
+            base: None,
+            late: Sample::default(),
+            late_epochs: 0,
+            explained_ln: f64::MIN,
+            late_window: None,
+            refused_window: None,
+            goodput_before_narrowing: 0.0,
+            narrowed: 0,
+            trusts_refused_window: Timestamp::MIN,
+            window_test: None,
+            next_window_test: Timestamp::MIN,
+            window_test_wait_s: REST_S,
+            advertised: None,
+            wall: None,
+            longest_wall: (0.0, Timestamp::MIN),
+            cycle_from: now,
+            cycle_ok: 0,
+            epoch: Epoch::new(now),
+            since: now,
+            reason: Reason::Starting,
+            detail: String::new(),
+        };
+        new.rate = new.clamped(new.rate);
+        new
+    }
+
+    /// The pace after a loss of the queue, from a copy of this state: at 0.8 of it if the copy is fresh, else at half.
+    pub fn resumed(copy: Self, is_fresh: bool, now: Timestamp) -> Self {
+        let rate = copy.clamped(copy.rate * if is_fresh { 0.8 } else { 0.5 });
+        // Slots of the lost state may still be used, so the first slot waits for one spacing.
+        let next_start = now + seconds(1.0 / rate);
+        let mut resumed = Self { rate, next_start, wall: None, window_test: None, doubt: None, proven: None, ..copy };
+        resumed.begin_cycle(now);
+        resumed.generation = resumed.generation.wrapping_add(1);
+        resumed.say(Reason::Resting, "the state of the queue was lost".to_owned(), now);
+        resumed
+    }
+
+    /// The pace in sends per second.
+    pub fn per_s(&self, now: Timestamp) -> f64 {
+        match self.advertised {
+            Some((rate, until)) if now < until => rate.min(self.rate).max(self.settings.min_per_s),
+            _ => self.rate,
+        }
+    }
+
+    /// Which pace new slots follow; grants carry it and answers bring it back.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// How many requests may be in flight.
+    pub fn window(&self) -> u32 {
+        let most = f64::from(self.max_in_flight);
+        let window = [self.late_window, self.refused_window].into_iter().flatten().fold(most, f64::min);
+        (window.round() as u32).clamp(1, self.max_in_flight)
+    }
+
+    /// Why the pace is what it is, and since when.
+    pub fn reason(&self) -> (Reason, &str, Timestamp) {
+        (self.reason, &self.detail, self.since)
+    }
+
+    /// The lower one of the operator's maximum and the hard limits: a lowered one binds at once.
+    pub fn bound(&mut self, most_per_s: Option<f64>) {
+        self.settings.max_per_s = most_per_s;
+        self.rate = self.clamped(self.rate);
+    }
+
+    /// The earliest start of the next slot by the pace alone. `None`: not before an answer comes.
+    pub fn next_start(&mut self, in_flight: u32) -> Option<Timestamp> {
+        if let Some(wall) = &self.wall {
+            return wall.next_probe();
+        }
+        if in_flight >= self.window() {
+            self.epoch.was_full = true;
+            return None;
+        }
+        Some(self.next_start)
+    }
+
+    /// A slot starts.
+    pub fn take(&mut self, start: Timestamp) {
+        if let Some(wall) = &mut self.wall {
+            wall.probe(start);
+        }
+        self.epoch.sent += 1;
+        self.next_start = start + seconds(1.0 / self.per_s(start));
+    }
+
+    /// Takes the report of a worker.
+    pub fn observe(&mut self, sample: &Sample, now: Timestamp) {
+        if let Some(quota) = sample.quota.filter(|quota| quota.remaining > 0 && quota.reset > now) {
+            let left_s = quota.reset.since(now).as_secs_f64().max(1.0);
+            self.advertised = Some((0.95 * f64::from(quota.remaining) / left_s, quota.reset));
+        }
+        self.cycle_ok += u64::from(sample.ok);
+        if let Some(until) = sample.held_until.filter(|until| *until > now) {
+            self.stand(Some(until), true, now);
+        }
+        if sample.generation != self.generation {
+            return;
+        }
+        match &mut self.wall {
+            Some(wall) if sample.ok > 0 => {
+                let wall = *wall;
+                self.resume(&wall, now);
+            }
+            Some(wall) => wall.refused(now),
+            None => self.epoch.answers.merge(sample),
+        }
+    }
+
+    /// Judges the epoch if it has ended. Returns the change of the pace, if that is one to tell.
+    pub fn step(&mut self, now: Timestamp) -> Option<Change> {
+        if self.wall.is_some() {
+            return None;
+        }
+        let Epoch { from, sent, was_full, answers } = self.epoch;
+        let dt = now.since(from).as_secs_f64();
+        let n = answers.answers();
+        let is_wall = answers.ok == 0 && answers.bad >= self.refusals_of_a_wall() && dt >= EPOCH_S;
+        let is_early =
+            dt >= EARLY_S && f64::from(answers.bad) >= 5.0 + self.background * f64::from(n) && answers.bad * 2 >= n;
+        // A few refusals may be chance: they wait for more answers.
+        let is_doubtful = (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S;
+        let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
+        if !is_early && !is_over && !is_wall && dt < LONGEST_EPOCH_S {
+            return None;
+        }
+        let before = self.rate;
+        let rate = self.rate.min(f64::from(sent) / dt);
+        let is_paced = f64::from(sent) >= 0.85 * self.per_s(now) * dt;
+        self.epoch = Epoch::new(now);
+        let is_settling = !is_early && answers.bad.saturating_mul(std::mem::replace(&mut self.settling, u32::MAX)) < n;
+        if self.resolve(&answers, now) {
+            self.proven = None;
+        } else if is_settling && answers.bad > 0 && self.is_recent_cut(10.0, now) {
+            // A window of the receiver still counts the sends before the cut.
+        } else if self.doubt.is_none() && self.is_too_many(&answers) {
+            self.refused(&answers, rate, is_early, dt, now);
+        } else if self.doubt.is_none() {
+            self.narrowed = 0;
+            self.proven = Some(rate);
+            if was_full && !is_paced {
+                self.full(&answers, rate, now);
+            } else {
+                (self.late, self.late_epochs) = (Sample::default(), 0);
+                self.learn_base(&answers);
+                if !is_paced {
+                    self.say(Reason::Idle, "fewer deliveries are due than the pace allows".to_owned(), now);
+                } else if !self.tests_background(now) {
+                    self.grow(dt, now);
+                }
+            }
+        }
+        self.place_window();
+        self.name_bounds(now);
+        Change::between(before, self, now)
+    }
+
+    /// What bounds the pace from outside is said instead of what it would do itself.
+    fn name_bounds(&mut self, now: Timestamp) {
+        let is_up = matches!(self.reason, Reason::Starting | Reason::Growing | Reason::Resting);
+        if is_up && self.per_s(now) < self.rate {
+            self.say(Reason::Advertised, format!("the receiver announced {:.3}/s", self.per_s(now)), now);
+        } else if is_up && self.settings.max_per_s.is_some_and(|most| self.rate >= most) {
+            self.say(Reason::AtLimit, "the limit is lower than what the receiver takes".to_owned(), now);
+        }
+    }
+
+    fn epoch_answers(&self) -> u32 {
+        // What depends on a share or a spread needs as many answers as they ask for.
+        let of_background = if self.background > 0.0 { 15.0 / self.background } else { 0.0 };
+        let of_test = self.window_test.map_or(0, |test| test.answers);
+        EPOCH_ANSWERS.max((of_background as u32).min(200)).max(of_test)
+    }
+
+    fn clamped(&self, rate: f64) -> f64 {
+        rate.min(self.settings.max_per_s.unwrap_or(f64::INFINITY)).max(self.settings.min_per_s)
+    }
+
+    /// The longest wall of the last hour: how long the receiver's memory is.
+    fn memory_s(&self, now: Timestamp) -> f64 {
+        let (longest, at) = self.longest_wall;
+        if now.since(at).as_secs_f64() < MEMORY_LASTS_S { longest.clamp(1.0, 60.0) } else { 1.0 }
+    }
+
+    fn first_rest_s(&self, now: Timestamp) -> f64 {
+        REST_S.max(2.0 * self.memory_s(now))
+    }
+
+    fn longest_rest_s(&self, now: Timestamp) -> f64 {
+        LONGEST_REST_S.max(10.0 * self.memory_s(now))
+    }
+
+    /// A clean epoch in which the pace decided.
+    fn grow(&mut self, dt: f64, now: Timestamp) {
+        let Some(ceiling) = self.ceiling else {
+            self.rate = self.clamped(self.rate * 2.0);
+            return self.say(Reason::Starting, "no refusal so far".to_owned(), now);
+        };
+        if self.explained_ln > f64::MIN {
+            // Late answers bounded the pace, and the window still does.
+            self.rate = self.clamped(self.rate * (1.0 + LARGEST_STEP));
+            return self.say(Reason::Growing, "answers are no longer late".to_owned(), now);
+        }
+        let climbed = CLIMBED * ceiling;
+        if self.rate < climbed {
+            self.rate = self.clamped((self.rate * CLIMB).min(climbed));
+            return self.say(Reason::Growing, format!("the receiver took {ceiling:.3}/s"), now);
+        }
+        // A rest that has not begun ends at the end of time; a copy of the state is exact to the millisecond.
+        if self.rest_until > now + seconds(86_400.0) {
+            // The refusals of the last ascent are to be one in a hundred.
+            let is_counting = self.memory_s(now) >= held::TELLING_S;
+            let (budget, most_s) =
+                if is_counting { (REFUSED / 2.0, self.longest_rest_s(now)) } else { (REFUSED, LONGEST_PAID_REST_S) };
+            let paid_s = (self.refused_since_rest / (budget * self.rate)).min(most_s);
+            self.rest_until = now + seconds(self.rest_s.max(paid_s));
+            self.refused_since_rest = 0.0;
+        }
+        if now < self.rest_until {
+            return self.say(Reason::Resting, format!("just below {ceiling:.3}/s, where the receiver refused"), now);
+        }
+        if self.rate < KNOWN * ceiling {
+            self.step = FIRST_STEP;
+        }
+        let memory_s = self.memory_s(now);
+        let largest = if memory_s < held::TELLING_S { LARGEST_STEP } else { LARGEST_STEP_OF_WINDOWS };
+        let most = largest.min(largest * dt / memory_s);
+        self.rate = self.clamped(self.rate * (1.0 + self.step.min(most)));
+        self.step = (self.step * STEP_GROWTH).min(most);
+        self.say(Reason::Growing, "no refusal since the last rest".to_owned(), now);
+    }
+}
+
+/// Seconds as a duration; a day at most.
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds.clamp(0.0, 86_400.0))
+}
+
+#[cfg(test)]
+mod tests;

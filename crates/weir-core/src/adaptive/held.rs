@@ -1,0 +1,98 @@
+//! Walls: times in which the receiver takes nothing, and the probes that find their end.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AdaptiveRate, Epoch, FIRST_STEP, Reason, seconds};
+use crate::{Timestamp, time::InWords};
+
+/// A wall of this length tells what the receiver takes in one of its windows.
+pub(super) const TELLING_S: f64 = 5.0;
+/// A probe whose answer does not come is forgotten after this time.
+const LOST_PROBE_S: f64 = 60.0;
+
+/// The receiver takes nothing at present.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Wall {
+    since: Timestamp,
+    probe_at: Timestamp,
+    /// Whether a probe is on its way, until `probe_at` at most.
+    is_probing: bool,
+    /// Whether 429 made it: then a window of the receiver is full. Else the receiver is out of order.
+    is_quota: bool,
+}
+
+impl Wall {
+    pub(super) fn next_probe(&self) -> Option<Timestamp> {
+        Some(self.probe_at)
+    }
+
+    pub(super) fn probe(&mut self, at: Timestamp) {
+        self.is_probing = true;
+        self.probe_at = at + seconds(LOST_PROBE_S);
+    }
+
+    fn wait_s(&self, now: Timestamp) -> f64 {
+        let age_s = now.since(self.since).as_secs_f64();
+        if self.is_quota { (age_s / 4.0).clamp(1.0, 60.0) } else { (age_s / 8.0).clamp(1.0, 15.0) }
+    }
+
+    /// The probe was refused: the next one waits longer the older the wall is.
+    pub(super) fn refused(&mut self, now: Timestamp) {
+        if self.is_probing {
+            self.is_probing = false;
+            self.probe_at = now + seconds(self.wait_s(now));
+        }
+    }
+}
+
+impl AdaptiveRate {
+    /// The receiver takes nothing: no send before `until`, or before the first probe.
+    pub(super) fn stand(&mut self, until: Option<Timestamp>, is_quota: bool, now: Timestamp) {
+        let probe_at = until.unwrap_or(now + seconds(1.0));
+        match &mut self.wall {
+            Some(wall) => wall.probe_at = wall.probe_at.max(probe_at),
+            None => {
+                self.wall = Some(Wall { since: now, probe_at, is_probing: false, is_quota });
+                self.generation = self.generation.wrapping_add(1);
+            }
+        }
+        let why = if until.is_some() { "the receiver said Retry-After" } else { "the receiver refuses everything" };
+        self.say(Reason::Held, why.to_owned(), now);
+    }
+
+    /// A probe was answered: the wall is over.
+    pub(super) fn resume(&mut self, wall: &Wall, now: Timestamp) {
+        let length = now.since(wall.since).as_secs_f64();
+        let cycle_s = now.since(self.cycle_from).as_secs_f64();
+        let goodput = self.cycle_ok as f64 / cycle_s.max(1.0);
+        let is_recent_cut = self.is_recent_cut(10.0, now);
+        let (taken, share) = if !wall.is_quota {
+            (self.rate, 0.7)
+        } else if length >= TELLING_S {
+            (goodput.min(self.rate), 0.95)
+        } else {
+            (self.rate * if is_recent_cut { 0.75 } else { 0.97 }, 0.95)
+        };
+        let (longest, at) = self.longest_wall;
+        if wall.is_quota && (length >= longest || now.since(at).as_secs_f64() > super::MEMORY_LASTS_S) {
+            self.longest_wall = (length, now);
+        }
+        self.wall = None;
+        self.step = FIRST_STEP;
+        self.cut_to(taken, now);
+        self.doubt = None;
+        self.rate = self.clamped(share * taken);
+        if length >= TELLING_S {
+            // What the wall's last window still took was not known.
+            self.settling = 0;
+        }
+        self.begin_cycle(now);
+        let length = InWords(seconds(length));
+        self.say(Reason::Resting, format!("the receiver took nothing for {length}"), now);
+    }
+
+    pub(super) fn begin_cycle(&mut self, now: Timestamp) {
+        (self.cycle_from, self.cycle_ok) = (now, 0);
+        self.epoch = Epoch::new(now);
+    }
+}

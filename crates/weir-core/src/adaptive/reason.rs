@@ -1,0 +1,59 @@
+//! Why the pace is what it is, in words.
+
+use serde::{Deserialize, Serialize};
+
+use super::AdaptiveRate;
+use crate::Timestamp;
+
+/// Why the pace is what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::Display, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum Reason {
+    /// Nothing has been refused yet, so the pace doubles.
+    Starting,
+    /// The pace rises.
+    Growing,
+    /// The pace waits below what was refused.
+    Resting,
+    /// Refusals lowered the pace.
+    Throttled,
+    /// Answers are late, so sends wait for answers.
+    Latency,
+    /// The receiver announced what it takes.
+    Advertised,
+    /// The receiver takes nothing.
+    Held,
+    /// The hard limit is lower than the pace.
+    AtLimit,
+    /// Fewer deliveries are due than the pace allows.
+    Idle,
+}
+
+/// The pace went up or down by a tenth or more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    pub at: Timestamp,
+    pub from_per_s: f64,
+    pub to_per_s: f64,
+    pub reason: Reason,
+    pub detail: String,
+}
+
+impl Change {
+    pub(super) fn between(before: f64, after: &AdaptiveRate, at: Timestamp) -> Option<Self> {
+        let (reason, detail, _) = after.reason();
+        let is_large = (after.rate - before).abs() >= 0.1 * before;
+        is_large.then(|| Self { at, from_per_s: before, to_per_s: after.rate, reason, detail: detail.to_owned() })
+    }
+}
+
+impl AdaptiveRate {
+    pub(super) fn say(&mut self, reason: Reason, detail: String, now: Timestamp) {
+        if self.reason != reason {
+            self.since = now;
+        }
+        self.reason = reason;
+        self.detail = detail;
+    }
+}

@@ -1,0 +1,214 @@
+//! Refusals: how far the pace falls, and whether it was the cause.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AdaptiveRate, BACKGROUND_TEST_S, CUT, EPOCH_S, FIRST_STEP, Reason, Sample, held, seconds};
+use crate::Timestamp;
+
+/// More refusals than this share, above the background, are a signal.
+const TOLERATED: f64 = 0.02;
+/// A doubt is resolved with the answers that have come by then.
+const LONGEST_DOUBT_S: f64 = 60.0;
+/// The longest time between two tests of a background.
+const LONGEST_BACKGROUND_TEST_S: f64 = 600.0;
+
+/// A doubt whether the pace is the cause of refusals, until the answers after a cut have resolved it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Doubt {
+    since: Timestamp,
+    /// The pace before all cuts, the one before the last of them, and the share of refusals there.
+    rate_before: f64,
+    rate_tried: f64,
+    share: f64,
+    /// How often the pace has been halved, after a first cut has been of no use.
+    halved: u8,
+    /// The answers since the cut, and the refusals among them.
+    answers: f64,
+    bad: f64,
+}
+
+impl AdaptiveRate {
+    /// So many refusals and nothing else are no chance.
+    pub(super) fn refusals_of_a_wall(&self) -> u32 {
+        let of_background = if self.background > 0.0 { 1e-4_f64.ln() / self.background.ln() } else { 0.0 };
+        (of_background.ceil() as u32).max(4)
+    }
+
+    /// Whether the refusals are more than the background explains.
+    pub(super) fn is_too_many(&self, answers: &Sample) -> bool {
+        let n = f64::from(answers.answers());
+        let expected = self.background * n;
+        let noise = 2.5 * (expected * (1.0 - self.background)).sqrt();
+        answers.bad > 0 && f64::from(answers.bad) - expected - noise >= (TOLERATED * n).max(1.0)
+    }
+
+    /// Whether the answers since a cut say that the cut was of no use: then it is undone, and this share of refusals is
+    /// the background.
+    pub(super) fn resolve(&mut self, answers: &Sample, now: Timestamp) -> bool {
+        let memory_s = self.memory_s(now);
+        let Some(doubt) = &mut self.doubt else { return false };
+        let (n, bad) = (f64::from(answers.answers()), f64::from(answers.bad));
+        if bad > 1.4 * doubt.share * n + 3.0 * (doubt.share * n).sqrt() {
+            // The receiver takes even less now.
+            self.doubted = Some(doubt.rate_before);
+            self.doubt = None;
+            return false;
+        }
+        let age_s = now.since(doubt.since).as_secs_f64();
+        if age_s < memory_s + EPOCH_S {
+            // A window of the receiver may still count the sends before the cut.
+            return false;
+        }
+        doubt.answers += n;
+        doubt.bad += bad;
+        let expected = doubt.share * doubt.answers;
+        let needed = if doubt.halved > 0 { 15.0 } else { 10.0 };
+        let is_clear = expected >= 4.0 && doubt.bad <= 0.15 * expected;
+        if expected < needed && !is_clear && age_s < memory_s + LONGEST_DOUBT_S {
+            return false;
+        }
+        let Doubt { rate_before, rate_tried, answers, bad, halved, .. } = *doubt;
+        let share_tried = doubt.share;
+        self.doubt = None;
+        let share = bad / answers.max(1.0);
+        if bad <= if halved > 0 { 0.4 } else { 0.15 } * expected {
+            // Fewer: it was us.
+            self.doubted = None;
+            self.background = self.background.min(share);
+            self.background_test_wait_s = BACKGROUND_TEST_S;
+            if halved > 0 {
+                // What the receiver takes lies between.
+                self.cut_to((rate_tried * (1.0 - share_tried)).max(self.rate), now);
+            }
+            return false;
+        }
+        // A bucket without room refuses half of anything from its rate to twice as much, so a large share asks for more.
+        let enough = if share > 0.3 { 2 } else { 1 };
+        if halved < enough {
+            // Where the pace is the cause, half of it is refused less.
+            let (rate_tried, halved) = (self.rate, halved + 1);
+            self.cut_to(0.5 / CUT * rate_tried, now);
+            self.doubt = Some(Doubt { since: now, rate_before, rate_tried, share, halved, answers: 0.0, bad: 0.0 });
+            return true;
+        }
+        if self.background == 0.0 {
+            // The ceiling was none.
+            self.ceiling = None;
+        }
+        let found = share.min(0.6);
+        self.background = if self.background > 0.0 { (self.background + found) / 2.0 } else { found };
+        self.next_background_test = now + seconds(self.background_test_wait_s);
+        self.background_test_wait_s = (2.0 * self.background_test_wait_s).min(LONGEST_BACKGROUND_TEST_S);
+        self.refused_window = None;
+        self.rate = self.clamped(rate_before);
+        self.rest_until = Timestamp::MAX;
+        self.generation = self.generation.wrapping_add(1);
+        let text = format!("{bad} of {answers} answers were refusals, and no fewer at a lower pace");
+        self.say(Reason::Resting, text, now);
+        true
+    }
+
+    /// Lowers the pace for a moment to see whether the background still does not depend on it.
+    pub(super) fn tests_background(&mut self, now: Timestamp) -> bool {
+        if self.background == 0.0 || now < self.next_background_test {
+            return false;
+        }
+        self.doubt = Some(Doubt {
+            since: now,
+            rate_before: self.rate,
+            rate_tried: self.rate,
+            share: self.background,
+            halved: 1,
+            answers: 0.0,
+            bad: 0.0,
+        });
+        self.rate = self.clamped(0.5 * self.rate);
+        self.generation = self.generation.wrapping_add(1);
+        self.say(Reason::Resting, "testing whether fewer are refused at a lower pace".to_owned(), now);
+        true
+    }
+
+    /// Refusals: the pace falls to what the receiver took.
+    pub(super) fn refused(&mut self, answers: &Sample, rate: f64, is_early: bool, dt: f64, now: Timestamp) {
+        let n = f64::from(answers.answers());
+        let share = f64::from(answers.bad) / n;
+        let what = match answers.throttled {
+            0 => "5xx or timeouts",
+            throttled if throttled == answers.bad => "429",
+            _ => "429, 5xx or timeouts",
+        };
+        let text = format!("{} of {} answers were {what}", answers.bad, answers.answers());
+        if self.window_test.take().is_some() {
+            self.window_test_over(now);
+        }
+        if answers.ok == 0
+            && answers.bad >= self.refusals_of_a_wall()
+            && (dt >= EPOCH_S || self.is_recent_cut(2.0, now))
+        {
+            self.stand(None, answers.throttled * 2 >= answers.bad, now);
+            self.detail = text;
+            return;
+        }
+        let is_trusted = self.trusts_refused_window <= now && self.ceiling.is_some();
+        if is_trusted && self.is_by_concurrency(answers) && self.narrow(answers, rate * (1.0 - share), &text, now) {
+            return;
+        }
+        // A few answers in a minute say little about the rate of a receiver that counts minutes.
+        let is_counting = self.memory_s(now) >= held::TELLING_S;
+        let least = match (is_counting, is_early) {
+            (true, _) => 0.7,
+            (false, true) => 0.5,
+            (false, false) => 0.3,
+        };
+        let taken = rate * ((1.0 - share) / (1.0 - self.background)).clamp(least, 1.0);
+        // A bucket without room refuses every other request just above its rate, which it took a moment ago.
+        let proven = self.proven.take().filter(|proven| share < 0.6 && *proven > taken);
+        // A cut that does not reach what the receiver took says nothing about the cause.
+        let is_proven = proven.is_some();
+        let (memory_s, cycle_s) = (self.memory_s(now), now.since(self.cycle_from).as_secs_f64());
+        let is_full_cut = !is_early && proven.is_none() && !is_counting && self.background == 0.0;
+        let (rate_before, rate_tried) = (self.doubted.take().unwrap_or(self.rate).max(self.rate), self.rate);
+        let doubt = Doubt { since: now, rate_before, rate_tried, share, halved: 0, answers: 0.0, bad: 0.0 };
+        self.doubt = is_full_cut.then_some(doubt);
+        let mut taken = proven.map_or(taken, |proven| proven.min(rate));
+        if self.rest_until <= now && self.ceiling.is_some_and(|ceiling| taken > 0.7 * ceiling) {
+            // The ascent is to blame, and not a fall of what the receiver takes.
+            self.refused_since_rest += f64::from(answers.bad) - self.background * n;
+        }
+        // A receiver that counts minutes refuses at the end of one, however little it was exceeded.
+        if is_counting {
+            if cycle_s >= memory_s {
+                taken = taken.max((self.cycle_ok as f64 / cycle_s).min(rate));
+            }
+            self.longest_wall.1 = now;
+            if cycle_s > 2.0 * memory_s {
+                self.cycle_from = now - seconds(memory_s);
+                self.cycle_ok = (taken * memory_s) as u64;
+            }
+        }
+        self.cut_to(taken, now);
+        if is_proven {
+            self.settling = 20;
+        }
+        self.say(Reason::Throttled, text, now);
+    }
+
+    /// The pace goes below `taken`, which is the new ceiling.
+    pub(super) fn cut_to(&mut self, taken: f64, now: Timestamp) {
+        let is_same = self.ceiling.is_some_and(|ceiling| (taken - ceiling).abs() < 0.15 * ceiling);
+        self.rest_s = if is_same { (self.rest_s * 2.0).min(self.longest_rest_s(now)) } else { self.first_rest_s(now) };
+        self.ceiling = Some(taken);
+        self.rate = self.clamped(CUT * taken);
+        self.step = FIRST_STEP;
+        self.explained_ln = f64::MIN;
+        self.last_cut = now;
+        self.settling = 3;
+        self.generation = self.generation.wrapping_add(1);
+        self.next_start = self.next_start.max(now);
+        self.rest_until = Timestamp::MAX;
+    }
+
+    pub(super) fn is_recent_cut(&self, within_s: f64, now: Timestamp) -> bool {
+        now.since(self.last_cut).as_secs_f64() < within_s
+    }
+}

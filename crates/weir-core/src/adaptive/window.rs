@@ -1,0 +1,167 @@
+//! The window: how many requests may be in flight.
+
+use super::{AdaptiveRate, HEADROOM, REST_S, Reason, SLACK, SPARE_PLACES, Sample, WINDOW_TEST, WindowTest, seconds};
+use crate::Timestamp;
+
+/// Answers are late when they take so many times the base.
+const LATE: f64 = 1.3;
+/// The longest time between two tests of the window.
+const LONGEST_WAIT_S: f64 = 60.0;
+
+/// Answers that a test needs, times the squared coefficient of variation of their times.
+const ANSWERS_OF_TEST: f64 = 250.0;
+
+impl AdaptiveRate {
+    /// The base follows shorter times at once, and longer ones only after a test has shown that they are not a queue.
+    pub(super) fn learn_base(&mut self, answers: &Sample) {
+        if answers.ok < 5 {
+            return;
+        }
+        let (mean, ln) = (answers.mean_s(), answers.mean_ln());
+        let nearer = |old: f64, new: f64| old + 0.3 * (new - old);
+        self.base = Some(match self.base {
+            Some((base, base_ln)) if ln < base_ln => (nearer(base, mean).min(base), nearer(base_ln, ln)),
+            Some(base) => base,
+            None => (mean, ln),
+        });
+    }
+
+    /// The window for the present pace, while it is not tested.
+    pub(super) fn place_window(&mut self) {
+        if self.window_test.is_none() && self.settings.latency {
+            self.late_window = self.base.map(|(base, _)| SLACK * self.rate * base + SPARE_PLACES);
+        }
+    }
+
+    /// An epoch in which the window decided.
+    pub(super) fn full(&mut self, answers: &Sample, rate: f64, now: Timestamp) {
+        let goodput = rate * f64::from(answers.ok) / f64::from(answers.answers().max(1));
+        if let Some(test) = self.window_test.take() {
+            return self.tested(&test, answers, now);
+        }
+        if self.refused_window.is_some_and(|window| window <= self.late_window.unwrap_or(f64::INFINITY)) {
+            return self.widen(goodput, now);
+        }
+        if !self.settings.latency {
+            return self.say(Reason::Latency, "as many requests are in flight as may be".to_owned(), now);
+        }
+        let Some((base_s, base_ln)) = self.base else { return self.learn_base(answers) };
+        self.ceiling.get_or_insert(self.rate);
+        if answers.mean_ln() < base_ln + LATE.ln() || answers.ok < 5 {
+            (self.late, self.late_epochs) = (Sample::default(), 0);
+            return self.learn_base(answers);
+        }
+        if self.late.ok > 0 && (answers.mean_ln() - self.late.mean_ln()).abs() > 1.25_f64.ln() {
+            (self.late, self.late_epochs) = (Sample::default(), 0);
+        }
+        // The first epoch still shows how the queue grew.
+        self.late_epochs = self.late_epochs.saturating_add(1);
+        if self.late_epochs > 1 {
+            self.late.merge(answers);
+        }
+        let window = f64::from(self.window());
+        let ln_before = self.late.mean_ln();
+        let without_queue = base_ln.max(ln_before + WINDOW_TEST.ln());
+        let spread = self.late.spread() * WINDOW_TEST.ln() / (ln_before - without_queue).max(0.2);
+        let needed = (ANSWERS_OF_TEST * (spread * spread).exp_m1()).clamp(20.0, 600.0) as u32;
+        // A test explains times that are not much longer than it saw.
+        let is_explained = answers.mean_ln() < self.explained_ln + 1.4_f64.ln();
+        if (now >= self.next_window_test || !is_explained) && self.late.ok >= needed {
+            let threshold = (ln_before + without_queue) / 2.0;
+            self.window_test = Some(WindowTest { threshold, answers: needed, is_repeated: false });
+            self.late_window = Some((window * WINDOW_TEST).max(1.0));
+            self.generation = self.generation.wrapping_add(1);
+            self.explained_ln = ln_before;
+            (self.late, self.late_epochs) = (Sample::default(), 0);
+        } else if is_explained {
+            self.follow(goodput);
+            let placed = SLACK * self.rate * base_s + SPARE_PLACES;
+            if (placed - window).abs() > 0.2 * window {
+                (self.late, self.late_epochs) = (Sample::default(), 0);
+            }
+        }
+        let text = format!("answers take {:.0} ms instead of {:.0} ms", answers.mean_s() * 1e3, base_s * 1e3);
+        self.say(Reason::Latency, text, now);
+    }
+
+    /// The window binds for a reason, so the pace stays near the goodput.
+    fn follow(&mut self, goodput: f64) {
+        if self.rate > 1.15 * HEADROOM * goodput {
+            self.rate = self.clamped((HEADROOM * goodput).max(0.7 * self.rate));
+        }
+        self.ceiling = Some(self.ceiling.unwrap_or(self.rate).min(self.rate));
+    }
+
+    /// With a smaller window answers came sooner, or only fewer of them came.
+    fn tested(&mut self, test: &WindowTest, answers: &Sample, now: Timestamp) {
+        let (mean, ln) = (answers.mean_s(), answers.mean_ln());
+        if ln < test.threshold {
+            // There was a queue. Without it the base can be seen.
+            self.learn_base(answers);
+            return self.window_test_over(now);
+        }
+        if !test.is_repeated {
+            self.window_test = Some(WindowTest { is_repeated: true, ..*test });
+            return;
+        }
+        self.base = Some((mean, ln));
+        self.explained_ln = f64::MIN;
+        self.window_test_wait_s = REST_S;
+        self.next_window_test = now;
+        let text = format!("answers take {:.0} ms, with fewer in flight too", mean * 1e3);
+        self.say(Reason::Growing, text, now);
+    }
+
+    pub(super) fn window_test_over(&mut self, now: Timestamp) {
+        self.next_window_test = now + seconds(self.window_test_wait_s);
+        self.window_test_wait_s = (2.0 * self.window_test_wait_s).min(LONGEST_WAIT_S);
+    }
+
+    /// Whether the receiver limits its concurrency: it refuses what finds more others in flight, or what exceeds the
+    /// window that it has shown before.
+    pub(super) fn is_by_concurrency(&self, answers: &Sample) -> bool {
+        let least = f64::from(answers.least_bad_in_flight);
+        answers.refuses_by_concurrency() || self.refused_window.is_some_and(|window| least >= window.round() - 1.0)
+    }
+
+    /// The window goes below the least that was refused. Returns whether that is of use.
+    pub(super) fn narrow(&mut self, answers: &Sample, goodput: f64, text: &str, now: Timestamp) -> bool {
+        let refused = answers.least_bad_in_flight;
+        self.narrowed += 1;
+        if self.refused_window.is_none() {
+            self.goodput_before_narrowing = goodput;
+        }
+        if self.narrowed > 4 || goodput < 0.7 * self.goodput_before_narrowing {
+            // Smaller windows have not helped: the pace must.
+            (self.refused_window, self.narrowed) = (None, 0);
+            self.trusts_refused_window = now + seconds(120.0);
+            return false;
+        }
+        let old = self.refused_window.unwrap_or(f64::INFINITY);
+        let window = f64::from(refused.saturating_sub(1)).min(old.round() - 1.0).max(1.0);
+        let is_same = window >= 0.8 * old;
+        self.rest_s = if is_same { (2.0 * self.rest_s).min(self.longest_rest_s(now)) } else { REST_S };
+        self.refused_window = Some(window);
+        self.generation = self.generation.wrapping_add(1);
+        self.rest_until = now + seconds(self.rest_s);
+        self.say(Reason::Throttled, format!("{text}, when {refused} or more were in flight"), now);
+        true
+    }
+
+    /// After a rest one more request may be in flight.
+    fn widen(&mut self, goodput: f64, now: Timestamp) {
+        if goodput < 0.7 * self.goodput_before_narrowing {
+            self.refused_window = None;
+            self.trusts_refused_window = now + seconds(120.0);
+            return;
+        }
+        self.follow(goodput);
+        if now >= self.rest_until
+            && let Some(window) = &mut self.refused_window
+        {
+            *window += (0.05 * *window).max(1.0);
+            self.rest_until = now + seconds(1.0);
+        }
+        self.say(Reason::Resting, "as many requests are in flight as the receiver takes".to_owned(), now);
+    }
+}

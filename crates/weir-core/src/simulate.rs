@@ -1,0 +1,358 @@
+//! Tries other limits on the past: when would these deliveries have been sent?
+//!
+//! The real [`Limiter`] runs over recorded arrivals, and requests take as long as they did. Of the deliveries that are
+//! due, the one that has been due longest goes first, as in the queue. A retry keeps its recorded delay, counted from
+//! the end of the simulated attempt before it. What is not modelled: what the receiver would have done under another
+//! load, and what a run of the scheduler adds, at most a few milliseconds each.
+
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+
+use crate::{
+    Limiter, RateLimit, RateLimits, Timestamp,
+    audit::{AuditReport, Auditor, LatencyPercentiles},
+    limit::MAX_LIMIT,
+};
+
+/// A simulation takes so many deliveries at most.
+pub const MAX_DELIVERIES: usize = 1_000_000;
+/// The search for the smallest limit plays the past so often at most.
+const MAX_RUNS: u32 = 20;
+/// The points of a series.
+const POINTS: usize = 120;
+
+/// One recorded attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastAttempt {
+    pub duration: Duration,
+    /// After a failure, the time until the next attempt was due. `None`: it was the last attempt.
+    pub retried_after: Option<Duration>,
+}
+
+/// When a recorded delivery was due, until when it may be sent, and when it was delivered.
+#[derive(Debug, Clone, Copy)]
+struct PastDelivery {
+    due_at: Timestamp,
+    expires_at: Timestamp,
+    delivered_at: Option<Timestamp>,
+    first_attempt: u32,
+    attempts: u32,
+}
+
+/// What happened: deliveries and their attempts, in any order.
+#[derive(Debug, Clone, Default)]
+pub struct Past {
+    deliveries: Vec<PastDelivery>,
+    attempts: Vec<PastAttempt>,
+}
+
+impl Past {
+    /// Adds a delivery that became due at the later one of its creation and its `deliver_at`. Without an attempt it
+    /// counts as one that is answered at once.
+    pub fn push(
+        &mut self,
+        due_at: Timestamp,
+        expires_at: Option<Timestamp>,
+        delivered_at: Option<Timestamp>,
+        attempts: &[PastAttempt],
+    ) {
+        self.deliveries.push(PastDelivery {
+            due_at,
+            expires_at: expires_at.unwrap_or(Timestamp::MAX),
+            delivered_at,
+            first_attempt: self.attempts.len() as u32,
+            attempts: attempts.len() as u32,
+        });
+        self.attempts.extend_from_slice(attempts);
+    }
+
+    pub fn len(&self) -> usize {
+        self.deliveries.len()
+    }
+
+    /// What the deliveries really took, from when they were due to the end of the last answer.
+    pub fn recorded_latency(&self) -> LatencyPercentiles {
+        let mut auditor = Auditor::new(Vec::new(), Timestamp::MIN, Timestamp::MAX);
+        for delivery in &self.deliveries {
+            if let Some(at) = delivery.delivered_at {
+                auditor.delivered(at.since(delivery.due_at));
+            }
+        }
+        auditor.report().delivery_latency_ms
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.deliveries.is_empty()
+    }
+}
+
+/// What is tried.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    pub limits: RateLimits,
+    pub max_in_flight: u32,
+    /// How many times the traffic; deliveries are repeated or left out evenly.
+    pub scale: f64,
+    /// Whether attempts fail again. Otherwise each delivery is sent once, and takes as long as its last attempt.
+    pub repeats_failures: bool,
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
+
+/// Whether the limit is enough for the traffic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Verdict {
+    /// The backlog is empty at the end, or becomes smaller.
+    Drains,
+    /// The backlog grows until the end.
+    Grows,
+}
+
+/// One step of a series: it covers the time from the point before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    pub at: Timestamp,
+    pub due: u64,
+    pub sent: u64,
+    /// Deliveries that are due at `at` and have not been sent.
+    pub backlog: u64,
+}
+
+/// What would have happened.
+#[derive(Debug, Clone)]
+pub struct Simulated {
+    pub deliveries: u64,
+    pub would_expire: u64,
+    /// The largest backlog, and when it was reached first.
+    pub backlog_max: (Timestamp, u64),
+    /// At the end of the range.
+    pub backlog_end: u64,
+    /// When the last delivery was sent.
+    pub drained_at: Option<Timestamp>,
+    pub verdict: Verdict,
+    pub series: Vec<Point>,
+    /// What the audit says about the simulated sends: latencies, windows, and the use of each limit.
+    pub audit: AuditReport,
+}
+
+/// What is known of a run while it goes.
+trait Observer {
+    fn due(&mut self, _at: Timestamp) {}
+    fn sent(&mut self, _at: Timestamp) {}
+    fn expired(&mut self, _at: Timestamp) {}
+    /// Returns whether the run is to go on.
+    fn delivered(&mut self, _latency: Duration) -> bool {
+        true
+    }
+}
+
+/// A delivery on its way: which one, its next attempt, and when it became due for this attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Waiting {
+    due_at: Timestamp,
+    serial: u64,
+    delivery: u32,
+    attempt: u32,
+}
+
+/// The deliveries in the order in which they become due.
+fn in_order(past: &Past) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..past.deliveries.len() as u32).collect();
+    order.sort_by_key(|index| past.deliveries[*index as usize].due_at);
+    order
+}
+
+/// Plays the past once.
+fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer: &mut impl Observer) {
+    let mut limiter = Limiter::new(limits);
+    let most = trial.max_in_flight.max(1) as usize;
+    let mut answers: BinaryHeap<Reverse<(Timestamp, Waiting)>> = BinaryHeap::new();
+    let mut retries: BinaryHeap<Reverse<Waiting>> = BinaryHeap::new();
+    let (mut owed, mut serial) = (0.0, 0);
+    let mut arrivals = order.iter().flat_map(|&delivery| {
+        owed += trial.scale;
+        let copies = owed as u32;
+        owed -= f64::from(copies);
+        std::iter::repeat_n(delivery, copies as usize)
+    });
+    let attempts_of = |delivery: u32| {
+        let PastDelivery { first_attempt, attempts, .. } = past.deliveries[delivery as usize];
+        let all = &past.attempts[first_attempt as usize..(first_attempt + attempts) as usize];
+        if trial.repeats_failures { all } else { &all[all.len().saturating_sub(1)..] }
+    };
+    let mut arrive = |serial: &mut u64| {
+        let delivery = arrivals.next()?;
+        *serial += 1;
+        Some(Waiting { due_at: past.deliveries[delivery as usize].due_at, serial: *serial, delivery, attempt: 0 })
+    };
+    let mut arrival = arrive(&mut serial);
+    loop {
+        let retry = retries.peek().map(|Reverse(retry)| *retry);
+        let next = [arrival, retry].into_iter().flatten().min();
+        // What is answered before the next send may start can become due before it.
+        let start = next.map(|next| limiter.next_start(next.due_at));
+        let is_full = answers.len() >= most;
+        let answered = answers.peek().is_some_and(|Reverse((at, _))| is_full || start.is_none_or(|start| *at <= start));
+        if answered && let Some(Reverse((at, done))) = answers.pop() {
+            let attempts = attempts_of(done.delivery);
+            let last = attempts.get(done.attempt as usize);
+            let retried = last.and_then(|attempt| attempt.retried_after).filter(|_| trial.repeats_failures);
+            let PastDelivery { due_at, delivered_at, .. } = past.deliveries[done.delivery as usize];
+            let is_delivered = delivered_at.is_some() || !trial.repeats_failures;
+            if let Some(delay) = retried {
+                let waiting = Waiting { due_at: at + delay, attempt: done.attempt + 1, ..done };
+                if (waiting.attempt as usize) < attempts.len() {
+                    retries.push(Reverse(waiting));
+                }
+            } else if is_delivered && !observer.delivered(at.since(due_at)) {
+                return;
+            }
+            if is_full {
+                // The place is free only now.
+                limiter.hold(at);
+            }
+            continue;
+        }
+        let (Some(next), Some(start)) = (next, start) else { return };
+        if Some(next) == retry {
+            retries.pop();
+        } else {
+            arrival = arrive(&mut serial);
+        }
+        observer.due(next.due_at);
+        let expires_at = past.deliveries[next.delivery as usize].expires_at;
+        if expires_at <= start {
+            observer.expired(expires_at.max(next.due_at));
+            continue;
+        }
+        let start = limiter.take(start).start;
+        observer.sent(start);
+        let duration = attempts_of(next.delivery).get(next.attempt as usize).map_or(Duration::ZERO, |a| a.duration);
+        answers.push(Reverse((start + duration, next)));
+    }
+}
+
+/// Collects what a report needs.
+struct Recorder {
+    auditor: Auditor,
+    due: Vec<Timestamp>,
+    gone: Vec<Timestamp>,
+    sent: Vec<Timestamp>,
+    expired: u64,
+}
+
+impl Observer for Recorder {
+    fn due(&mut self, at: Timestamp) {
+        self.due.push(at);
+    }
+
+    fn sent(&mut self, at: Timestamp) {
+        self.auditor.send(at);
+        self.sent.push(at);
+        self.gone.push(at);
+    }
+
+    fn expired(&mut self, at: Timestamp) {
+        self.expired += 1;
+        self.gone.push(at);
+    }
+
+    fn delivered(&mut self, latency: Duration) -> bool {
+        self.auditor.delivered(latency);
+        true
+    }
+}
+
+/// Plays the past under the limits of the trial.
+pub fn simulate(past: &Past, trial: &Trial) -> Simulated {
+    let auditor = Auditor::new(vec![(Timestamp::MIN, trial.limits.clone())], trial.from, Timestamp::MAX);
+    let mut seen = Recorder { auditor, due: Vec::new(), gone: Vec::new(), sent: Vec::new(), expired: 0 };
+    run(past, &in_order(past), trial, &trial.limits, &mut seen);
+    let Recorder { auditor, mut due, mut gone, sent, expired } = seen;
+    due.sort_unstable();
+    gone.sort_unstable();
+    let before = |times: &[Timestamp], at: Timestamp| times.partition_point(|time| *time <= at) as u64;
+    let backlog = |at: Timestamp| before(&due, at).saturating_sub(before(&gone, at));
+    // The backlog is largest at an instant at which something becomes due.
+    let (mut left, mut backlog_max) = (0, (trial.from, 0));
+    for (i, at) in due.iter().enumerate() {
+        while gone.get(left).is_some_and(|gone| gone < at) {
+            left += 1;
+        }
+        let waiting = (i + 1 - left) as u64;
+        if waiting > backlog_max.1 {
+            backlog_max = (*at, waiting);
+        }
+    }
+    let step = trial.to.since(trial.from) / POINTS as u32;
+    let series: Vec<Point> = (1..=POINTS as u32)
+        .map(|i| {
+            let (from, at) = (trial.from + step * (i - 1), trial.from + step * i);
+            let within = |times: &[Timestamp]| before(times, at) - before(times, from);
+            Point { at, due: within(&due), sent: within(&sent), backlog: backlog(at) }
+        })
+        .collect();
+    let mean = |points: &[Point]| points.iter().map(|point| point.backlog).sum::<u64>() as f64 / points.len() as f64;
+    let backlog_end = backlog(trial.to);
+    let (third, last) = series[POINTS / 2..].split_at(POINTS / 4);
+    let grows = backlog_end > 1 && mean(last) > 1.02 * mean(third) + 1.0;
+    Simulated {
+        deliveries: (past.len() as f64 * trial.scale) as u64,
+        would_expire: expired,
+        backlog_max,
+        backlog_end,
+        drained_at: sent.last().copied(),
+        verdict: if grows { Verdict::Grows } else { Verdict::Drains },
+        series,
+        audit: auditor.report(),
+    }
+}
+
+/// Counts latencies above the target, and stops when they are too many.
+struct Judge {
+    target: Duration,
+    late: u64,
+    most_late: u64,
+}
+
+impl Observer for Judge {
+    fn expired(&mut self, _at: Timestamp) {
+        self.late += 1;
+    }
+
+    fn delivered(&mut self, latency: Duration) -> bool {
+        self.late += u64::from(latency > self.target);
+        self.late <= self.most_late
+    }
+}
+
+/// The smallest limit of this period with which 99 of 100 deliveries are delivered within `target`; `None` if none is
+/// enough.
+pub fn smallest_limit(past: &Past, trial: &Trial, limit: RateLimit, target: Duration) -> Option<RateLimit> {
+    let order = in_order(past);
+    let most_late = (past.len() as f64 * trial.scale / 100.0) as u64;
+    let with = |number: u32| RateLimit::with_burst(number, limit.period, limit.burst.get().min(number));
+    let is_enough = |number: u32| {
+        let limits = with(number).and_then(|limit| RateLimits::new(vec![limit]).ok());
+        limits.is_some_and(|limits| {
+            let mut judge = Judge { target, late: 0, most_late };
+            run(past, &order, trial, &limits, &mut judge);
+            judge.late <= judge.most_late
+        })
+    };
+    let (mut too_small, mut enough) = (0, MAX_LIMIT);
+    let mut runs = 1;
+    if !is_enough(enough) {
+        return None;
+    }
+    // First by powers of two, because most limits are small and a run with a limit that is too small ends early.
+    while enough - too_small > 1 && runs < MAX_RUNS {
+        let middle = if too_small == 0 { (enough / 32).max(1) } else { too_small + (enough - too_small) / 2 };
+        *(if is_enough(middle) { &mut enough } else { &mut too_small }) = middle;
+        runs += 1;
+    }
+    with(enough)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Period;
+
+const START: i64 = 1_800_000_000_000;
+
+fn at(ms: u64) -> Timestamp {
+    Timestamp::from_millis(START + ms as i64)
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn per_second(number: u32) -> RateLimit {
+    RateLimit::new(number, Period::Second).unwrap()
+}
+
+fn trial(limit: u32) -> Trial {
+    Trial {
+        limits: RateLimits::new(vec![per_second(limit)]).unwrap(),
+        max_in_flight: 1_000,
+        scale: 1.0,
+        repeats_failures: true,
+        from: at(0),
+        to: at(60_000),
+    }
+}
+
+/// Deliveries that become due every `every` ms and are answered after 50 ms, as `limit` per second sent them.
+fn recorded(count: u64, every: u64, limit: u32) -> Past {
+    let spacing_us = u64::from(1_010_000 / limit);
+    let mut past = Past::default();
+    let mut free_us = 0;
+    for i in 0..count {
+        let start_us = (i * every * 1_000).max(free_us);
+        free_us = start_us + spacing_us;
+        let delivered = at(0) + Duration::from_micros(start_us + 50_000);
+        past.push(at(i * every), None, Some(delivered), &[PastAttempt { duration: ms(50), retried_after: None }]);
+    }
+    past
+}
+
+#[test]
+fn the_recorded_limit_reproduces_the_recorded_latency() {
+    let past = recorded(1_000, 45, 20);
+    let (simulated, recorded) = (simulate(&past, &trial(20)).audit.delivery_latency_ms, past.recorded_latency());
+    for (simulated, recorded) in [(simulated.p50, recorded.p50), (simulated.p99, recorded.p99)] {
+        let (simulated, recorded) = (simulated.unwrap(), recorded.unwrap());
+        assert!((simulated - recorded).abs() <= (0.02 * recorded).max(20.0), "{simulated} {recorded}");
+    }
+}
+
+#[test]
+fn a_limit_below_the_traffic_grows_and_a_limit_above_it_drains() {
+    let past = recorded(1_200, 50, 50);
+    let grows = simulate(&past, &trial(10));
+    assert_eq!((grows.verdict, grows.deliveries), (Verdict::Grows, 1_200));
+    // Twenty become due each second, and ten less a hundredth are sent.
+    assert!((595..=610).contains(&grows.backlog_end), "{}", grows.backlog_end);
+    assert_eq!(grows.series.last().unwrap().backlog, grows.backlog_end);
+    let drains = simulate(&past, &trial(30));
+    assert_eq!((drains.verdict, drains.backlog_end), (Verdict::Drains, 0));
+    assert!(drains.audit.rate_limits[0].worst_sliding_window.unwrap().sends <= 30);
+}
+
+#[test]
+fn the_smallest_limit_is_just_above_the_traffic() {
+    let past = recorded(1_200, 50, 50);
+    let found = smallest_limit(&past, &trial(1), per_second(1), ms(2_000)).unwrap();
+    assert!((20..=21).contains(&found.limit.get()), "{found:?}");
+    let doubled = Trial { scale: 2.0, ..trial(1) };
+    let found = smallest_limit(&past, &doubled, per_second(1), ms(2_000)).unwrap();
+    assert!((40..=42).contains(&found.limit.get()), "{found:?}");
+    // No limit makes an answer quicker.
+    assert_eq!(smallest_limit(&past, &trial(1), per_second(1), ms(10)), None);
+}
+
+#[test]
+fn a_retry_keeps_its_delay_after_the_simulated_failure() {
+    let mut past = Past::default();
+    let failed = PastAttempt { duration: ms(100), retried_after: Some(ms(5_000)) };
+    let taken = PastAttempt { duration: ms(200), retried_after: None };
+    past.push(at(0), None, Some(at(9_000)), &[failed, taken]);
+    let seen = simulate(&past, &trial(10));
+    assert_eq!((seen.deliveries, seen.audit.sends, seen.audit.delivery_latency_ms.max), (1, 2, Some(5_300.0)));
+    let once = simulate(&past, &Trial { repeats_failures: false, ..trial(10) });
+    assert_eq!((once.audit.sends, once.audit.delivery_latency_ms.max), (1, Some(200.0)));
+}
+
+#[test]
+fn requests_wait_for_a_place() {
+    let mut past = Past::default();
+    for _ in 0..10 {
+        past.push(at(0), None, Some(at(1)), &[PastAttempt { duration: ms(1_000), retried_after: None }]);
+    }
+    let seen = simulate(&past, &Trial { max_in_flight: 2, ..trial(100) });
+    let longest = seen.audit.delivery_latency_ms.max.unwrap();
+    assert!((5_000.0..5_100.0).contains(&longest), "{longest}");
+}
+
+#[test]
+fn a_delivery_that_waits_too_long_expires() {
+    let mut past = Past::default();
+    for _ in 0..10 {
+        past.push(at(0), Some(at(4_500)), Some(at(1)), &[PastAttempt { duration: ms(1), retried_after: None }]);
+    }
+    let seen = simulate(&past, &trial(1));
+    assert_eq!((seen.would_expire, seen.audit.sends, seen.backlog_end), (5, 5, 0));
+}
+
+fn arbitrary_past() -> impl Strategy<Value = Past> {
+    let attempt = (1_u64..3_000, prop::option::of(0_u64..20_000));
+    let delivery = (0_u64..30_000, prop::collection::vec(attempt, 1..4));
+    prop::collection::vec(delivery, 1..150).prop_map(|deliveries| {
+        let mut past = Past::default();
+        for (due, attempts) in deliveries {
+            let attempts: Vec<PastAttempt> = attempts
+                .iter()
+                .map(|&(duration, delay)| PastAttempt { duration: ms(duration), retried_after: delay.map(ms) })
+                .collect();
+            past.push(at(due), None, Some(at(due)), &attempts);
+        }
+        past
+    })
+}
+
+proptest! {
+    /// With one send for each delivery the order is the same under each limit, so a larger limit delays nothing.
+    #[test]
+    fn latency_falls_when_the_limit_rises(
+        past in arbitrary_past(),
+        limit in 1_u32..50,
+        more in 0_u32..50,
+        places in 1_u32..20,
+    ) {
+        let with = |limit| {
+            let trial = Trial { repeats_failures: false, max_in_flight: places, ..trial(limit) };
+            simulate(&past, &trial).audit.delivery_latency_ms
+        };
+        let (small, large) = (with(limit), with(limit + more));
+        let is_no_later = large.p50 <= small.p50 && large.p99 <= small.p99 && large.max <= small.max;
+        prop_assert!(is_no_later, "{small:?} {large:?}");
+    }
+
+    #[test]
+    fn the_audit_finds_no_violation(
+        past in arbitrary_past(),
+        limit in 1_u32..50,
+        burst in 1_u32..10,
+        places in 1_u32..20,
+    ) {
+        let limit = RateLimit::with_burst(limit, Period::Second, burst).unwrap();
+        let limits = RateLimits::new(vec![limit, RateLimit::new(200, Period::Minute).unwrap()]).unwrap();
+        let seen = simulate(&past, &Trial { limits, max_in_flight: places, ..trial(1) });
+        prop_assert!(seen.audit.rate_limits.iter().all(|limit| limit.violations == 0), "{:?}", seen.audit.rate_limits);
+        prop_assert!(seen.audit.sends >= past.len() as u64);
+    }
+}

@@ -1,0 +1,144 @@
+//! What the adaptive rate promises, as medians over seeds. The trials are exact repetitions, so a miss is no chance.
+
+use weir_pace_trials::{
+    opponents::ALL,
+    scenarios::{self, Scenario},
+    table::{self, Worst, play, worst},
+    vector,
+};
+
+const SEEDS: u64 = 3;
+
+fn scenario(name: &str) -> Scenario {
+    scenarios::all().into_iter().find(|scenario| scenario.name == name).expect("a scenario of this name")
+}
+
+fn ours(name: &str) -> Worst {
+    let scenario = scenario(name);
+    worst(&scenario, &play(&scenario, ALL[0], SEEDS))
+}
+
+#[test]
+fn policers_by_the_second_are_used_and_rarely_refuse() {
+    for name in ["policer 100/20/200 per calendar second", "policer 100/20/200 per sliding second"] {
+        let scenario = scenario(name);
+        let figures = play(&scenario, ALL[0], SEEDS);
+        let found = worst(&scenario, &figures);
+        assert!(found.goodput >= 0.9 && found.refused <= 0.015, "{name}: {found:?}");
+        let to_90_s = table::medians(&figures, |figures| &figures.to_90_s);
+        assert!(to_90_s[0] <= 5.0 && to_90_s[2] <= 45.0, "{name}: {to_90_s:?}");
+        assert!(found.flooding_s <= 5.0, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn buckets_are_used_and_their_depth_is_no_trap() {
+    for (name, goodput, refused) in [
+        ("bucket 100/20/200, 2 s deep", 0.95, 0.03),
+        ("bucket 100, 20 s deep", 0.98, 0.02),
+        ("leaky bucket 100/20/200", 0.9, 0.025),
+    ] {
+        let found = ours(name);
+        assert!(found.goodput >= goodput && found.refused <= refused, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn pools_work_at_capacity_without_a_long_queue() {
+    for (name, p99_s) in
+        [("pool 96/29/191, σ 0.1", 1.1), ("pool 96/29/191, σ 1", 1.8), ("pool 96/29/191, bimodal", 1.8)]
+    {
+        let found = ours(name);
+        assert!(found.goodput >= 0.9 && found.refused <= 0.001, "{name}: {found:?}");
+        assert!(found.p99_s <= p99_s && found.to_90_s <= 15.0, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn slow_answers_that_are_no_queue_do_not_lower_the_pace() {
+    let found = ours("five times slower for everybody");
+    assert!(found.goodput >= 0.95 && found.to_90_s <= 15.0, "{found:?}");
+}
+
+#[test]
+fn windows_of_minutes_are_found_after_two_walls() {
+    for name in ["60 per calendar minute", "600 per sliding minute", "60 per minute, Retry-After"] {
+        let found = ours(name);
+        assert!(found.goodput >= 0.9 && found.refused <= 0.007, "{name}: {found:?}");
+    }
+    let found = ours("2 per minute");
+    assert!(found.goodput >= 0.9 && found.refused <= 0.05, "{found:?}");
+}
+
+#[test]
+fn a_whole_second_of_retry_after_costs_little() {
+    let found = ours("policer, whole-second Retry-After");
+    assert!(found.goodput >= 0.8 && found.refused <= 0.01, "{found:?}");
+}
+
+#[test]
+fn announced_quotas_are_kept_without_a_refusal() {
+    let found = ours("600 per calendar 10 s, RateLimit headers");
+    assert!(found.goodput >= 0.95 && found.refused <= 0.001, "{found:?}");
+}
+
+#[test]
+fn refusals_that_do_not_depend_on_the_pace_do_not_stop_it() {
+    for (name, goodput) in [("policer, 5 % errors", 0.8), ("one kind (20 %) always refused", 0.85)] {
+        let found = ours(name);
+        assert!(found.goodput >= goodput && found.refused <= 0.3, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn strangers_and_days_are_followed() {
+    for (name, goodput, refused) in
+        [("strangers spend half", 0.7, 0.02), ("strangers come and go", 0.9, 0.03), ("day and night", 0.85, 0.02)]
+    {
+        let found = ours(name);
+        assert!(found.goodput >= goodput && found.refused <= refused, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn the_catch_up_after_an_outage_is_no_second_outage() {
+    let scenario = scenario("outage of a minute, then a backlog");
+    let figures = play(&scenario, ALL[0], SEEDS);
+    let refused = table::medians(&figures, |figures| &figures.refused);
+    let goodput = table::medians(&figures, |figures| &figures.goodput);
+    assert!(refused[2] <= 0.001 && goodput[2] >= 0.95, "{refused:?} {goodput:?}");
+    // Nearly nothing is sent while nothing is taken.
+    assert!(figures.iter().all(|figures| figures.refused_all <= 0.01));
+}
+
+#[test]
+fn a_lost_state_is_resumed_from_its_copy() {
+    let found = ours("policer, the queue loses its state at 150 s");
+    assert!(found.goodput >= 0.95 && found.refused <= 0.01, "{found:?}");
+}
+
+/// An opponent is better only if it sends more, is refused no more, recovers no later, and waits no longer.
+#[test]
+fn no_opponent_is_better_on_any_receiver() {
+    for scenario in scenarios::all() {
+        let ours = worst(&scenario, &play(&scenario, ALL[0], SEEDS));
+        for opponent in &ALL[1..7] {
+            let other = worst(&scenario, &play(&scenario, *opponent, SEEDS));
+            let is_better = other.goodput > ours.goodput + 0.03
+                && other.refused <= ours.refused + 0.002
+                && other.to_90_s <= ours.to_90_s
+                && (!scenario.judges_latency || other.p99_s <= 1.1 * ours.p99_s);
+            assert!(!is_better, "{}: {} {other:?}, ours {ours:?}", scenario.name, opponent.0);
+        }
+    }
+}
+
+/// Else the comparison would say nothing about the original. A dropped request never ends there, and does so here.
+#[test]
+fn our_arc_keeps_the_bounds_of_vectors_own_scenarios() {
+    for played in vector::play(ALL[3].1).iter().filter(|played| !played.name.starts_with("drops")) {
+        let (least, most) = played.bounds;
+        let is_within = 0.9 * least <= played.in_flight && played.in_flight <= 1.1 * most;
+        assert!(is_within, "{}: {:.2}, wanted {least} to {most}", played.name, played.in_flight);
+    }
+}
