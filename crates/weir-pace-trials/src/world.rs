@@ -112,7 +112,7 @@ pub fn trial_seconds(at: Timestamp) -> f64 {
 /// Plays the trial and returns every request in the order of its start.
 pub fn play(receiver: &mut dyn Server, pacer: &mut dyn Pacer, course: &Course, seed: u64) -> Vec<Sent> {
     let mut rng = Rng::new(seed);
-    let limit = RateLimit::new(HARD_LIMIT, Period::Second).into_iter().collect();
+    let limit = RateLimit::new(HARD_LIMIT, Period::SECOND).into_iter().collect();
     let mut limiter = Limiter::new(&RateLimits::new(limit).unwrap_or_default());
     let mut events = BinaryHeap::new();
     let mut serial = 0_u64;

@@ -14,7 +14,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn per_second(number: u32) -> RateLimit {
-    RateLimit::new(number, Period::Second).unwrap()
+    RateLimit::new(number, Period::SECOND).unwrap()
 }
 
 fn trial(limit: u32) -> Trial {
@@ -151,8 +151,8 @@ proptest! {
         burst in 1_u32..10,
         places in 1_u32..20,
     ) {
-        let limit = RateLimit::with_burst(limit, Period::Second, burst).unwrap();
-        let limits = RateLimits::new(vec![limit, RateLimit::new(200, Period::Minute).unwrap()]).unwrap();
+        let limit = RateLimit::with_burst(limit, Period::SECOND, burst).unwrap();
+        let limits = RateLimits::new(vec![limit, RateLimit::new(200, Period::MINUTE).unwrap()]).unwrap();
         let seen = simulate(&past, &Trial { limits, max_in_flight: places, ..trial(1) });
         prop_assert!(seen.audit.rate_limits.iter().all(|limit| limit.violations == 0), "{:?}", seen.audit.rate_limits);
         prop_assert!(seen.audit.sends >= past.len() as u64);
