@@ -22,6 +22,7 @@ use std::{
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
+use weir_sealing::{BODY, Keyring};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
     StoreResult, event_columns,
@@ -247,14 +248,18 @@ fn cache_bodies(intake: &Intake<'_>, shared: &Shared) {
     }
 }
 
-async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<KnownKeys, sqlx::Error> {
+async fn known_keys(
+    new: &[&NewEvent],
+    connection: &mut PgConnection,
+    keyring: &Keyring,
+) -> Result<KnownKeys, sqlx::Error> {
     let keys: HashSet<Key<'_>> = new.iter().filter_map(|new| key(&new.event)).collect();
     if keys.is_empty() {
         return Ok(KnownKeys::new());
     }
     let (tenants, keys): (Vec<&str>, Vec<&str>) = keys.into_iter().unzip();
     let rows = sqlx::query(KNOWN_KEYS).bind(tenants).bind(keys).fetch_all(connection).await?;
-    Ok(rows.iter().map(rows::known_event).collect::<Read<_>>()?)
+    Ok(rows.iter().map(|row| rows::known_event(row, keyring)).collect::<Read<_>>()?)
 }
 
 /// Updates the cached destinations of these tenants. Under the tenants' locks they stay current.
@@ -264,7 +269,7 @@ async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: 
         tenants.iter().map(|tenant| seen.version(tenant)).collect()
     };
     let changed = sqlx::query(CHANGED).bind(tenants).bind(versions).fetch_all(connection).await?;
-    shared.destinations.tenants().learn(changed.iter().map(read_change).collect::<Read<_>>()?);
+    shared.destinations.tenants().learn(changed.iter().map(|row| read_change(row, &shared.keyring)).collect::<Read<_>>()?);
     Ok(())
 }
 
@@ -292,6 +297,7 @@ async fn insert(
     events: &[(&Event, u32)],
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
+    keyring: &Keyring,
 ) -> Result<Option<BTreeSet<MessageGroup>>, sqlx::Error> {
     // A column that no row uses is NULL as a whole. Most batches use neither coalesce keys nor ordering keys.
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
@@ -323,7 +329,7 @@ async fn insert(
         .bind(column(events, |(event, _)| event.created_at.as_nanos()))
         .bind(column(events, |(event, _)| event.idempotency_key.as_deref()))
         .bind(column(events, |(event, _)| event.body.data_offset() as i32))
-        .bind(column(events, |(event, _)| &event.body.bytes()[..]))
+        .bind(column(events, |(event, _)| keyring.seal_bytes(&BODY, event.id.as_bytes(), event.body.bytes())))
         .bind(rare_column(events, |(event, _)| event.options.deliver_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |(event, _)| event.options.expires_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |(event, _)| event.options.coalesce_key.as_deref()))

@@ -16,13 +16,14 @@ use sqlx::{
     raw_sql,
 };
 use weir_core::{InstallationId, Timestamp};
+use weir_sealing::{KeyId, Keyring};
 use weir_store::{Obstacle, StoreError};
 
 use crate::{
     PostgresStore, Shared, errors,
     partitions::days_around,
     prune::Pruning,
-    schema,
+    schema, sealed_rows,
     writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, Writers, connect, recoverable, within},
 };
 
@@ -127,6 +128,12 @@ pub enum OpenError {
          connections already, and WEIR_DATABASE_POOL bounds them"
     )]
     Pooler { server: Server, reason: String },
+    #[error(
+        "encryption_keys: rows of {} are sealed with the key {key}, which WEIR_ENCRYPTION_KEYS does not have; add that key \
+         behind the others (docs/operations/encryption.md). Nothing was changed",
+        .server.database
+    )]
+    KeyMissing { server: Server, key: KeyId },
     #[error("database_url: {} at {server} cannot be opened: {reason}; see the log of the server", .server.database)]
     Failed { server: Server, reason: String },
 }
@@ -137,17 +144,22 @@ impl PostgresStore {
     ///
     /// Each session starts with the settings of its connection, and a pooler that drops them is refused.
     pub async fn open(url: &str, now: Timestamp) -> Result<Self, OpenError> {
-        Self::open_with_pool(url, DEFAULT_POOL, now).await
+        Self::open_with_pool(url, DEFAULT_POOL, now, Keyring::default()).await
     }
 
-    /// Like [`Self::open`], with so many connections for edits and for reads of the API.
-    pub async fn open_with_pool(url: &str, pool: u32, now: Timestamp) -> Result<Self, OpenError> {
+    /// Like [`Self::open`], with so many connections for edits and for reads of the API, and the keys of sealed rows.
+    pub async fn open_with_pool(url: &str, pool: u32, now: Timestamp, keyring: Keyring) -> Result<Self, OpenError> {
         let options = options(url)?;
         let server = server(&options);
         // Migrate before any connection uses the tables.
-        let (connection, _) = migrate(&server, &options).await?;
+        let (mut connection, _) = migrate(&server, &options).await?;
+        let missing =
+            sealed_rows::check_keys(&mut connection, &keyring).await.map_err(|error| classify(&server, &error))?;
         connection.close().await.map_err(|error| classify(&server, &error))?;
-        let shared = Arc::<Shared>::default();
+        if let Some(key) = missing {
+            return Err(OpenError::KeyMissing { server, key });
+        }
+        let shared = Arc::new(Shared { keyring, ..Shared::default() });
         // The pool connects at its first use.
         let pool = PgPoolOptions::new()
             .max_connections(pool)
@@ -320,7 +332,7 @@ async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<(PgConne
     Ok((connection, applied))
 }
 
-fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
+pub(crate) fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
     let (server, reason) = (server.clone(), error.to_string());
     let code = match error {
         sqlx::Error::Database(database) => database.code(),
@@ -339,7 +351,9 @@ fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
             StoreError::CannotWrite { obstacle, reason } => OpenError::CannotWrite { server, obstacle, reason },
             // The server exists but cannot be used now: it starts, stops, or has too many connections.
             StoreError::Unavailable(reason) => OpenError::Unreachable { server, reason },
-            StoreError::Failed(reason) => OpenError::Failed { server, reason },
+            error @ (StoreError::Sealed(_) | StoreError::Failed(_)) => {
+                OpenError::Failed { server, reason: error.to_string() }
+            }
         },
     }
 }

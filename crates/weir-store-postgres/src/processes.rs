@@ -20,13 +20,14 @@ use weir_core::{
 use weir_store::{
     ProcessBeat, ProcessProfile, Processes, Recovered, RunningProcess, StoreResult,
     rows::{self, Row as _},
-    sql,
+    sealing, sql,
 };
 
 use crate::{
     PostgresStore, Shared,
     edit::change,
     recovery::{Abandoned, recover},
+    sealed_rows,
     rows::{Unreadable, column, process_id, uuid},
     writer::Operation,
 };
@@ -72,6 +73,12 @@ impl Processes for PostgresStore {
             Some(id) => self.beats.ask(Beating(id)).await,
             None => Ok(false),
         }
+    }
+
+    async fn check_keys(&self) -> StoreResult<()> {
+        let keyring = &self.shared.keyring;
+        let missing = self.edit(|connection| change(sealed_rows::check_keys(connection, keyring))).await?;
+        missing.map_or(Ok(()), |key| Err(sealing::lacks(key)))
     }
 
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {

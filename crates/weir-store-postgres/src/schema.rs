@@ -27,6 +27,9 @@ const COUNTERS: &str = concat!(
     include_str!("../../../migrations/postgres/functions/count_deliveries.sql"),
 );
 
+/// The migration that brought sealed rows.
+pub(crate) const SEALED: i64 = 29;
+
 pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     Migration { version: 1, description: "initial", sql: INITIAL },
     Migration {
@@ -85,6 +88,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         version: 22,
         description: "process hosts",
         sql: include_str!("../../../migrations/postgres/0022_process_hosts.sql"),
+    },
+    Migration {
+        version: 29,
+        description: "sealing keys",
+        sql: include_str!("../../../migrations/postgres/0029_sealing_keys.sql"),
     },
 ]);
 

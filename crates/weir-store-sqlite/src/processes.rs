@@ -51,6 +51,11 @@ impl Processes for SqliteStore {
         Ok(true)
     }
 
+    /// The keys were checked when the file was opened, and no other process seals.
+    async fn check_keys(&self) -> StoreResult<()> {
+        Ok(())
+    }
+
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {
         Ok(Vec::new())
     }

@@ -12,6 +12,7 @@
 //! - [`intake`] decides about new events, by the rules of idempotency, coalescing and order.
 //! - [`rows`] reads and writes rows.
 //! - [`schema`] says which schemas a program may use.
+//! - [`sealing`] rotates the keys of sealed rows.
 //! - [`ListStatements`] puts lists, counts and groups of failures together.
 //! - [`RollUp`] and [`ExpiringTable`] decide which old rows of traffic are added up or deleted next.
 //! - [`TenantDestinations`] says which destinations take an event.
@@ -59,6 +60,7 @@ mod replays;
 mod results;
 pub mod rows;
 pub mod schema;
+pub mod sealing;
 #[doc(hidden)]
 pub mod state_names;
 mod stored_filter;

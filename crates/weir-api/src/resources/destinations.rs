@@ -181,6 +181,7 @@ fn new_destination(settings: Settings, now: Timestamp) -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        unreadable: None,
         breaker: Breaker::default(),
     }
 }

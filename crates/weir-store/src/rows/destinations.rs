@@ -3,9 +3,14 @@
 use std::{borrow::Cow, num::NonZeroU32};
 
 use weir_core::{
-    Destination, RateLimits, Timestamp, destination::Settings, limit::MinInterval, order::DeliveryOrder,
-    pattern::EventPattern, signing::Signing,
+    Destination, DestinationId, RateLimits, Timestamp,
+    destination::{Settings, Unreadable},
+    limit::MinInterval,
+    order::DeliveryOrder,
+    pattern::EventPattern,
+    signing::{SECRET_LEN, Secret, Signing},
 };
+use weir_sealing::{Column, HEADERS, Keyring, SIGNING, Unopened};
 
 use super::{
     Corrupt, Row,
@@ -31,8 +36,41 @@ macro_rules! destination_columns {
     };
 }
 
-pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E> {
+/// The number of the columns that never change: those in front of the columns of an edit.
+const CONSTANT: usize = 3;
+
+/// The sealed columns, with their positions in [`destination_columns!`](crate::destination_columns).
+const SEALED: [(&Column, usize); 2] = [(&HEADERS, 11), (&SIGNING, 12)];
+
+/// The texts of the [`SEALED`] columns.
+type Sealed = [Option<String>; SEALED.len()];
+
+fn opened(keyring: &Keyring, id: DestinationId, stored: &Sealed) -> Result<Sealed, Unopened> {
+    let mut opened = stored.clone();
+    for (text, (column, _)) in opened.iter_mut().zip(SEALED) {
+        *text = text.take().map(|text| keyring.open_text(column, id.as_bytes(), text)).transpose()?;
+    }
+    Ok(opened)
+}
+
+/// If its secrets cannot be opened, it is paused ([`Unreadable`]).
+pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Result<Destination, E> {
     // The numbers are positions in `destination_columns!`.
+    let id = row.destination_id(0)?;
+    let mut stored = Sealed::default();
+    for (text, (_, at)) in stored.iter_mut().zip(SEALED) {
+        *text = row.optional_text(at)?;
+    }
+    let opened = opened(keyring, id, &stored);
+    let (headers, signing) = match &opened {
+        Ok([headers, signing]) => {
+            let headers = headers.as_deref().and_then(|text| serde_json::from_str(text).ok()).ok_or(Corrupt("headers"));
+            let signing = signing.as_deref().and_then(Signing::from_stored).ok_or(Corrupt("signing settings"));
+            (headers?, signing?)
+        }
+        // Nothing is signed with this secret, because nothing is sent.
+        Err(_) => (Vec::new(), Signing::new(Secret::from_bytes(vec![0; *SECRET_LEN.start()]).map_err(|_| Corrupt("a secret"))?)),
+    };
     let settings = Settings {
         tenant: row.text(1)?,
         name: row.text(4)?,
@@ -42,16 +80,16 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
         retry: row.parsed(10, "a retry policy", |text| serde_json::from_str(text).ok())?,
-        headers: row.parsed(11, "headers", |text| serde_json::from_str(text).ok())?,
-        signing: row.parsed(12, "signing settings", Signing::from_stored)?,
+        headers,
+        signing,
         paused: row.flag(13)?,
         breaker: row.parsed(17, "a breaker policy", |text| serde_json::from_str(text).ok())?,
         alerts: row.parsed(19, "alerts", |text| serde_json::from_str(text).ok())?,
         order: DeliveryOrder::new(row.flag(20)?, skip_after_attempts(row, 21)?),
         body: row.parsed(24, "the form of a body", |text| serde_json::from_str(text).ok())?,
     };
-    Ok(Destination {
-        id: row.destination_id(0)?,
+    let mut destination = Destination {
+        id,
         created_at: row.time(2)?,
         updated_at: row.time(3)?,
         settings,
@@ -60,7 +98,14 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         held_reason: row.optional_text(16)?,
         released_at: row.optional_time(23)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
-    })
+        unreadable: None,
+    };
+    if let Err(error) = opened {
+        let reason = destination.paused_reason.replace(format!("Weir cannot read its secrets: {error}"));
+        let paused = std::mem::replace(&mut destination.settings.paused, true);
+        destination.unreadable = Some(Unreadable { sealed: stored.into(), paused, paused_reason: reason });
+    }
+    Ok(destination)
 }
 
 /// The limits from their column, and the minimum interval from its own.
@@ -95,7 +140,10 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], serde_json::Error> {
+pub fn destination_values<'d>(
+    destination: &'d Destination,
+    keyring: &Keyring,
+) -> Result<[Value<'d>; 22], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -106,8 +154,9 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
     }
     let settings = &destination.settings;
     let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
+    let (paused, paused_reason) = destination.stored_pause();
     // The stores bind the values by position, so the order is that of the columns.
-    Ok([
+    let mut values = [
         int(destination.updated_at.as_nanos()),
         text(&settings.name),
         text(settings.url.as_str()),
@@ -118,8 +167,8 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
         text(serde_json::to_string(&settings.retry)?),
         text(serde_json::to_string(&settings.headers)?),
         text(settings.signing.to_stored()?),
-        Value::Flag(settings.paused),
-        optional_text(destination.paused_reason.as_ref()),
+        Value::Flag(paused),
+        optional_text(paused_reason),
         optional_time(destination.held_until),
         optional_text(destination.held_reason.as_ref()),
         text(serde_json::to_string(&settings.breaker)?),
@@ -130,7 +179,16 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
         Value::Int(interval_code(&settings.rate_limits)),
         optional_time(destination.released_at),
         text(serde_json::to_string(&settings.body)?),
-    ])
+    ];
+    for (n, (column, at)) in SEALED.into_iter().enumerate() {
+        let Value::Text(text) = &mut values[at - CONSTANT] else { continue };
+        *text = match &destination.unreadable {
+            // It stays as it is stored.
+            Some(unreadable) => unreadable.sealed.get(n).cloned().flatten().map(Cow::Owned),
+            None => text.take().map(|text| keyring.seal_text(column, destination.id.as_bytes(), text)),
+        };
+    }
+    Ok(values)
 }
 
 /// From three columns: an instant, and the limits and the minimum interval that apply from then on.
