@@ -68,7 +68,9 @@ impl Keyring {
     pub fn seal_text<'t>(&self, column: &Column, row: &[u8], text: impl Into<Cow<'t, str>>) -> Cow<'t, str> {
         let text = text.into();
         match self.first().filter(|_| self.seals(column)) {
-            Some(key) => format!("{PREFIX}{}:{}", key.id(), STANDARD.encode(key.seal(column, row, text.as_bytes()))).into(),
+            Some(key) => {
+                format!("{PREFIX}{}:{}", key.id(), STANDARD.encode(key.seal(column, row, text.as_bytes()))).into()
+            }
             None if text.starts_with(PREFIX) => format!("{CLEAR}{text}").into(),
             None => text,
         }

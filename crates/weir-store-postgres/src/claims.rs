@@ -10,7 +10,6 @@ use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
 use weir_core::{
     DestinationId, EventId, ReplayId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery, ProcessId},
-    event::EventBody,
     order::BEHIND,
 };
 use weir_sealing::Keyring;
@@ -156,13 +155,23 @@ impl Operation for Claiming {
         if waves.len() > 1 {
             let mut transaction = connection.begin().await?;
             for wave in waves {
-                let expired =
-                    claim(&wave, owner, has_cached_bodies, &shared.keyring, &mut transaction, &mut claimed, &mut answers).await?;
+                let expired = claim(
+                    &wave,
+                    owner,
+                    has_cached_bodies,
+                    &shared.keyring,
+                    &mut transaction,
+                    &mut claimed,
+                    &mut answers,
+                )
+                .await?;
                 freed.extend(expired);
             }
             transaction.commit().await?;
         } else if let Some(wave) = waves.first() {
-            freed.extend(claim(wave, owner, has_cached_bodies, &shared.keyring, connection, &mut claimed, &mut answers).await?);
+            freed.extend(
+                claim(wave, owner, has_cached_bodies, &shared.keyring, connection, &mut claimed, &mut answers).await?,
+            );
         }
         // After the commit: the message groups of expired heads need new heads.
         advance(&freed, &[], connection).await;

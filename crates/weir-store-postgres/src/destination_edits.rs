@@ -146,7 +146,9 @@ pub(crate) async fn patch(
     let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
     // Apply the patch to the current values of the locked row, not to those in the cache.
     let current = sqlx::query(LOCK_LIVE).bind(uuid(patch.id.as_bytes())).fetch_optional(&mut *transaction).await?;
-    let Some(current) = current.as_ref().map(|row| rows::destination(row, keyring)).transpose()? else { return Ok(none) };
+    let Some(current) = current.as_ref().map(|row| rows::destination(row, keyring)).transpose()? else {
+        return Ok(none);
+    };
     let Some(changed) = patch.applied_to(&current) else { return Ok(none) };
     if let Some(before) = record_creation(&mut transaction, creation).await? {
         transaction.rollback().await?;

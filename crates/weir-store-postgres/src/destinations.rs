@@ -45,11 +45,15 @@ impl Destinations for PostgresStore {
         activity: Activity,
     ) -> StoreResult<NamedCreation> {
         let most = self.most_of_tenant();
-        self.edit(|connection| change(create_named(connection, &destination, &activity, most, &self.shared.keyring))).await
+        self.edit(|connection| change(create_named(connection, &destination, &activity, most, &self.shared.keyring)))
+            .await
     }
 
     async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>> {
-        self.read(sqlx::query(NAMED).bind(tenant).bind(name), |row| Ok(Arc::new(rows::destination(row, &self.shared.keyring)?))).await
+        self.read(sqlx::query(NAMED).bind(tenant).bind(name), |row| {
+            Ok(Arc::new(rows::destination(row, &self.shared.keyring)?))
+        })
+        .await
     }
 
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>> {

@@ -255,7 +255,7 @@ pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
     Ok(options.options(SETTINGS).disable_statement_logging())
 }
 
-fn server(options: &PgConnectOptions) -> Server {
+pub(crate) fn server(options: &PgConnectOptions) -> Server {
     let user = options.get_username().to_owned();
     Server {
         host: options.get_host().to_owned(),

@@ -27,8 +27,8 @@ use crate::{
     PostgresStore, Shared,
     edit::change,
     recovery::{Abandoned, recover},
-    sealed_rows,
     rows::{Unreadable, column, process_id, uuid},
+    sealed_rows,
     writer::Operation,
 };
 

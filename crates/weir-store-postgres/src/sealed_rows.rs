@@ -1,10 +1,7 @@
 //! The rotation of keys in a database that processes use: each step is one short transaction.
 
 use async_trait::async_trait;
-use sqlx::{
-    AssertSqlSafe, Connection as _, PgConnection,
-    postgres::PgRow,
-};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, postgres::PgRow};
 use tokio::sync::Mutex;
 use weir_sealing::{Column, Form, KeyId, Keyring};
 use weir_store::{
@@ -39,10 +36,7 @@ async fn keys(connection: &mut PgConnection) -> Result<Vec<KeyId>, sqlx::Error> 
 
 /// A key that may have sealed rows and that the ring lacks. If there is none, the first key of the ring is added to the
 /// keys.
-pub(crate) async fn check_keys(
-    connection: &mut PgConnection,
-    keyring: &Keyring,
-) -> Result<Option<KeyId>, sqlx::Error> {
+pub(crate) async fn check_keys(connection: &mut PgConnection, keyring: &Keyring) -> Result<Option<KeyId>, sqlx::Error> {
     let known = keys(connection).await?;
     let missing = missing_key(&known, keyring);
     if let (None, Some(first)) = (missing, keyring.first_id().filter(|first| !known.contains(first))) {
@@ -116,7 +110,8 @@ impl PostgresSealedRows {
             match keyring.renewed(column, &row.authenticated(column), stored) {
                 Ok(None) => {}
                 Ok(Some(value)) => {
-                    let update = sqlx::query(AssertSqlSafe(update.as_str())).bind(uuid(&row.id)).bind(number).bind(value);
+                    let update =
+                        sqlx::query(AssertSqlSafe(update.as_str())).bind(uuid(&row.id)).bind(number).bind(value);
                     update.execute(&mut *transaction).await?;
                     renewed.rows += 1;
                 }

@@ -174,8 +174,10 @@ impl Transaction<'_, '_> {
         if let Some(body) = self.bodies.take(id) {
             return Ok(ClaimedBody::Inline(body));
         }
-        Ok(query(self.connection, BODY, &Values::id(id.as_bytes()), |row| rows::claimed_body(row, 0, id, self.keyring))?
-            .pop()
-            .ok_or(Corrupt("a body"))?)
+        Ok(query(self.connection, BODY, &Values::id(id.as_bytes()), |row| {
+            rows::claimed_body(row, 0, id, self.keyring)
+        })?
+        .pop()
+        .ok_or(Corrupt("a body"))?)
     }
 }

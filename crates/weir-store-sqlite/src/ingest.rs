@@ -181,7 +181,9 @@ impl Transaction<'_, '_> {
                 values.text(tenant).text(key);
             }
             values.nulls(2 * (size - part.len()));
-            known.extend(query(self.connection, &KNOWN_KEYS.sql(size), &values, |row| rows::known_event(row, self.keyring))?);
+            known.extend(query(self.connection, &KNOWN_KEYS.sql(size), &values, |row| {
+                rows::known_event(row, self.keyring)
+            })?);
         }
         Ok(known)
     }

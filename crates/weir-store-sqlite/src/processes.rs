@@ -18,6 +18,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
+    sealed_rows,
     sql::{Values, execute, fetch},
     transaction::Transaction,
 };
@@ -51,9 +52,11 @@ impl Processes for SqliteStore {
         Ok(true)
     }
 
-    /// The keys were checked when the file was opened, and no other process seals.
+    /// The keys were checked when the file was opened, and no other process seals. But a rotation may have removed the key
+    /// that this process seals with.
     async fn check_keys(&self) -> StoreResult<()> {
-        Ok(())
+        let Some(first) = self.keyring.first_id() else { return Ok(()) };
+        self.edit(Durable::No, move |transaction| sealed_rows::add_key(transaction.connection, first)).await
     }
 
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {

@@ -24,7 +24,10 @@ use crate::{
 pub(crate) fn keys(connection: &Connection) -> Result<Vec<KeyId>> {
     let mut keys = connection.prepare("SELECT key_id FROM sealing_keys ORDER BY key_id")?;
     let keys = keys.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
-    Ok(keys.iter().map(|key| key.parse().map_err(|_| Corrupt("the id of a key"))).collect::<std::result::Result<_, _>>()?)
+    Ok(keys
+        .iter()
+        .map(|key| key.parse().map_err(|_| Corrupt("the id of a key")))
+        .collect::<std::result::Result<_, _>>()?)
 }
 
 /// Programs that know nothing of sealed rows must not start any more.
@@ -76,7 +79,8 @@ impl SqliteSealedRows {
         );
         let connection = self.0.lock();
         let mut statement = connection.prepare_cached(&sql)?;
-        let heads = statement.query_map(params![after.id, after.number, limit], |row| Ok((read_row(row)?, bytes(row, 2)?)))?;
+        let heads =
+            statement.query_map(params![after.id, after.number, limit], |row| Ok((read_row(row)?, bytes(row, 2)?)))?;
         Ok(heads.collect::<rusqlite::Result<_>>()?)
     }
 

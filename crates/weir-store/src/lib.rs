@@ -110,6 +110,7 @@ pub use traffic::{
 };
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 pub use turns::Turns;
+pub use weir_sealing::Unopened;
 
 /// Names the traits that one kind of caller needs. Every store that has them has the name.
 macro_rules! bundles {

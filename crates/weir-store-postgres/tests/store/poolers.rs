@@ -10,6 +10,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
     net::{TcpListener, TcpStream},
 };
+use weir_sealing::Keyring;
 use weir_store_postgres::{OpenError, PostgresStore};
 
 use crate::{database::Database, fixtures::NOW};
@@ -161,7 +162,9 @@ async fn a_pooler_of_transactions_is_refused_although_the_role_has_the_settings(
 #[tokio::test]
 async fn a_proxy_that_passes_the_settings_on_is_used() {
     let database = Database::create().await;
-    let store = PostgresStore::open_with_pool(&before(&database, Pooler::PassesOn).await, 3, NOW).await.unwrap();
+    let store = PostgresStore::open_with_pool(&before(&database, Pooler::PassesOn).await, 3, NOW, Keyring::default())
+        .await
+        .unwrap();
     assert_eq!(store.pool_use().most, 3);
     store.close().await;
 }

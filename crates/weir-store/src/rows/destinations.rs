@@ -69,7 +69,10 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
             (headers?, signing?)
         }
         // Nothing is signed with this secret, because nothing is sent.
-        Err(_) => (Vec::new(), Signing::new(Secret::from_bytes(vec![0; *SECRET_LEN.start()]).map_err(|_| Corrupt("a secret"))?)),
+        Err(_) => (
+            Vec::new(),
+            Signing::new(Secret::from_bytes(vec![0; *SECRET_LEN.start()]).map_err(|_| Corrupt("a secret"))?),
+        ),
     };
     let settings = Settings {
         tenant: row.text(1)?,
