@@ -20,6 +20,9 @@ use crate::{
     schema,
 };
 
+/// The pages of the log after which it is copied into the file: 16 MiB.
+const LOG_PAGES: u32 = 4_096;
+
 /// The keys that may have sealed rows.
 pub(crate) fn keys(connection: &Connection) -> Result<Vec<KeyId>> {
     let mut keys = connection.prepare("SELECT key_id FROM sealing_keys ORDER BY key_id")?;
@@ -45,8 +48,10 @@ impl SqliteStore {
     /// Opens the sealed rows of a file that a process of this version has opened before, and may have open now.
     pub fn sealed_rows(path: &Path) -> std::result::Result<SqliteSealedRows, OpenError> {
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
-        // What is replaced is overwritten, not only unlinked.
-        connection.pragma_update(None, "secure_delete", true).map_err(|error| classify(path, &error.into()))?;
+        // What is replaced is overwritten, not only unlinked. The log stays small also while no other process copies it.
+        connection
+            .execute_batch(&format!("PRAGMA secure_delete = ON; PRAGMA wal_autocheckpoint = {LOG_PAGES}"))
+            .map_err(|error| classify(path, &error.into()))?;
         Ok(SqliteSealedRows(connection.into()))
     }
 }

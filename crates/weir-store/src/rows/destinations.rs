@@ -198,3 +198,111 @@ pub fn destination_values<'d>(
 pub fn limit_change<E: From<Corrupt>>(row: &impl Row<E>) -> Result<LimitChange, E> {
     Ok(LimitChange { at: row.time(0)?, limits: rate_limits(row, 1, 2)? })
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_sealing::key_of;
+
+    use super::*;
+
+    /// A row as a store has kept it.
+    struct Kept(Vec<Value<'static>>);
+
+    impl Row<Corrupt> for Kept {
+        fn optional_int(&self, column: usize) -> Result<Option<i64>, Corrupt> {
+            match &self.0[column] {
+                Value::Int(value) => Ok(*value),
+                _ => Err(Corrupt("a number")),
+            }
+        }
+
+        fn optional_text(&self, column: usize) -> Result<Option<String>, Corrupt> {
+            match &self.0[column] {
+                Value::Text(text) => Ok(text.as_ref().map(ToString::to_string)),
+                _ => Err(Corrupt("a text")),
+            }
+        }
+
+        fn optional_bytes(&self, _: usize) -> Result<Option<&[u8]>, Corrupt> {
+            Ok(Some(&[7; 16]))
+        }
+
+        fn flag(&self, column: usize) -> Result<bool, Corrupt> {
+            Ok(self.0[column] == Value::Flag(true))
+        }
+    }
+
+    fn owned(value: Value<'_>) -> Value<'static> {
+        match value {
+            Value::Text(text) => Value::Text(text.map(|text| Cow::Owned(text.into_owned()))),
+            Value::Int(value) => Value::Int(value),
+            Value::Flag(value) => Value::Flag(value),
+        }
+    }
+
+    fn kept(destination: &Destination, keyring: &Keyring) -> Kept {
+        let tenant = Value::Text(Some(destination.settings.tenant.clone().into()));
+        let constant = [Value::Int(None), tenant, Value::Int(Some(destination.created_at.as_nanos()))];
+        let edited = destination_values(destination, keyring).unwrap();
+        Kept(constant.into_iter().chain(edited.into_iter().map(owned)).collect())
+    }
+
+    fn written() -> Destination {
+        let json = |text: &str| Value::Text(Some(text.to_owned().into()));
+        let signing = Signing::new(Secret::from_bytes(vec![9; 32]).unwrap()).to_stored().unwrap();
+        let row = vec![
+            Value::Int(None),
+            json("acme"),
+            Value::Int(Some(1)),
+            Value::Int(Some(2)),
+            json("orders"),
+            json("https://receiver.example/"),
+            json(r#"["order.*"]"#),
+            json("[]"),
+            Value::Int(Some(64)),
+            Value::Int(Some(15_000)),
+            json(&serde_json::to_string(&weir_core::retry::RetryPolicy::default()).unwrap()),
+            json(r#"[["x-token","hush"]]"#),
+            json(&signing),
+            Value::Flag(false),
+            Value::Text(None),
+            Value::Int(None),
+            Value::Text(None),
+            json("null"),
+            json(&serde_json::to_string(&weir_core::breaker::Breaker::default()).unwrap()),
+            json(&serde_json::to_string(&weir_core::alert::AlertOverrides::default()).unwrap()),
+            Value::Flag(false),
+            Value::Int(None),
+            Value::Int(None),
+            Value::Int(None),
+            json("{}"),
+        ];
+        destination(&Kept(row), &Keyring::default()).unwrap()
+    }
+
+    fn keyring(byte: u8) -> Keyring {
+        let keys = ["BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=", "CAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg="];
+        keys[usize::from(byte)].parse().unwrap()
+    }
+
+    #[test]
+    fn every_sealed_column_is_sealed_and_read_as_it_was_written() {
+        let written = written();
+        let sealed = kept(&written, &keyring(0));
+        for (column, at) in SEALED {
+            let stored = sealed.optional_text(at).unwrap().unwrap();
+            assert_eq!(key_of(column, stored.as_bytes()), keyring(0).first_id(), "{}", column.name);
+        }
+        assert_eq!(destination(&sealed, &keyring(0)).unwrap(), written);
+    }
+
+    /// Its breaker may open, and the whole row is written then.
+    #[test]
+    fn a_destination_whose_key_is_missing_is_paused_in_memory_and_stays_as_it_is_stored() {
+        let sealed = kept(&written(), &keyring(0));
+        let unreadable = destination(&sealed, &keyring(1)).unwrap();
+        assert!(unreadable.settings.paused && unreadable.settings.headers.is_empty());
+        assert!(unreadable.paused_reason.as_ref().unwrap().contains("does not have"), "{unreadable:?}");
+        assert_eq!(kept(&unreadable, &keyring(1)).0, sealed.0);
+    }
+}
