@@ -126,7 +126,7 @@ pub(crate) async fn verify(
     let (style, secrets) = match &destination {
         None => (request.style(), given.into_iter().collect()),
         Some(destination) => {
-            check_readable(&destination)?;
+            check_readable(destination)?;
             let signing = &destination.settings.signing;
             url.get_or_insert_with(|| destination.settings.url.to_string());
             if let Some(unfit) = given.as_ref().and_then(|secret| signing.style.refusal_of(secret)) {
