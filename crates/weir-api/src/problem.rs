@@ -290,6 +290,16 @@ impl From<StoreError> for Problem {
                 let failure = Failure { message: "the store cannot write", reason, is_transient: true };
                 Self { failure: Some(failure), ..Self::new(ProblemKind::Unavailable, detail) }
             }
+            StoreError::Sealed(unopened) => {
+                let detail =
+                    "what is stored is sealed with a key that this server does not have; its log names the key";
+                let failure = Failure {
+                    message: "the store has a row that no key opens",
+                    reason: unopened.to_string(),
+                    is_transient: true,
+                };
+                Self { failure: Some(failure), ..Self::new(ProblemKind::Unavailable, detail) }
+            }
             StoreError::Failed(reason) => internal("a store operation failed", &reason),
         }
     }

@@ -137,6 +137,8 @@ async fn in_time(call: impl Future<Output = QueueResult<()>> + Send + 'static) -
 pub struct Readiness {
     phase: Arc<AtomicU8>,
     has_wrong_clock: Arc<AtomicBool>,
+    lacks_key: Arc<AtomicBool>,
+    warnings: Arc<[String]>,
 }
 
 const STARTING: u8 = 0;
@@ -146,7 +148,22 @@ const STOPPING: u8 = 2;
 impl Readiness {
     /// Not ready yet.
     pub fn starting() -> Self {
-        Self { phase: Arc::new(AtomicU8::new(STARTING)), has_wrong_clock: Arc::default() }
+        Self {
+            phase: Arc::new(AtomicU8::new(STARTING)),
+            has_wrong_clock: Arc::default(),
+            lacks_key: Arc::default(),
+            warnings: Arc::default(),
+        }
+    }
+
+    /// With what an operator should know of the settings.
+    #[must_use]
+    pub fn with_warnings(self, warnings: Vec<String>) -> Self {
+        Self { warnings: warnings.into(), ..self }
+    }
+
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// All parts of the process run.
@@ -164,11 +181,19 @@ impl Readiness {
         self.has_wrong_clock.store(is_wrong, Ordering::Release);
     }
 
+    /// Whether this process lacks a key of sealed rows, so that it sends nothing.
+    pub fn set_lacks_key(&self, lacks_key: bool) {
+        self.lacks_key.store(lacks_key, Ordering::Release);
+    }
+
     /// Why the process is not ready; `None` when it is.
     pub(crate) fn not_ready_reason(&self) -> Option<&'static str> {
         match self.phase.load(Ordering::Acquire) {
             READY if self.has_wrong_clock.load(Ordering::Acquire) => {
                 Some("the clocks of this machine and of Redis differ by more than 30 seconds")
+            }
+            READY if self.lacks_key.load(Ordering::Acquire) => {
+                Some("rows of the database are sealed with a key that WEIR_ENCRYPTION_KEYS does not have; see the log")
             }
             READY => None,
             STARTING => Some("the server is starting"),

@@ -63,6 +63,24 @@ pub struct Destination {
     /// The last release of a hold. Holds that were asked for by earlier sends do not count.
     pub released_at: Option<Timestamp>,
     pub breaker: Breaker,
+    /// Set while this process cannot open the secrets: they are not in the settings then.
+    pub unreadable: Option<Unreadable>,
+}
+
+/// The sealed columns of a destination whose key this process lacks, as they are stored. The destination counts as paused
+/// meanwhile, with the reason, so that nothing is sent; what is stored of its pause is kept here.
+#[derive(Clone, PartialEq)]
+pub struct Unreadable {
+    pub sealed: Vec<Option<String>>,
+    pub paused: bool,
+    pub paused_reason: Option<String>,
+}
+
+// Written by hand: some of the columns may be clear.
+impl std::fmt::Debug for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unreadable").field("paused", &self.paused).finish_non_exhaustive()
+    }
 }
 
 /// The settings of a destination that its owner chooses.
@@ -116,6 +134,14 @@ impl Settings {
 }
 
 impl Destination {
+    /// Whether it is paused and why, as it is stored.
+    pub fn stored_pause(&self) -> (bool, Option<&String>) {
+        match &self.unreadable {
+            Some(stored) => (stored.paused, stored.paused_reason.as_ref()),
+            None => (self.settings.paused, self.paused_reason.as_ref()),
+        }
+    }
+
     /// Whether Weir itself stops or limits sends: the breaker is not closed, or Weir paused the destination.
     pub fn is_impaired(&self) -> bool {
         self.breaker.reason().is_some() || self.paused_reason.is_some()

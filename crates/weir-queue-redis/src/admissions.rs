@@ -166,7 +166,7 @@ impl Batch {
             // a destination the version matches no terms.
             let version = deliveries.last().and_then(|delivery| delivery.destination.as_ref()).map(|of| of.updated_at);
             call.destination(*id).version(version.unwrap_or(Timestamp::MIN));
-            call.deliveries(deliveries, client.config.largest_inline_body);
+            call.deliveries(deliveries, &client.config);
         }
         call
     }

@@ -3,7 +3,7 @@
 //! An entry has two fields. The publishing script packs `permit`, five numbers. This file encodes `delivery`: ids,
 //! claim, attempts, and the body unless it is large.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use bytes::{Buf, BufMut, Bytes};
 use redis::Value;
@@ -16,6 +16,7 @@ use weir_core::{
     stall::Progress,
 };
 use weir_queue::{JobLease, PermitId};
+use weir_sealing::{BODY, Keyring};
 
 /// An entry of the delivery queue.
 #[derive(Debug, Clone)]
@@ -45,15 +46,19 @@ pub(crate) struct OrphanedEntry {
 /// The minimum length of the `permit` field. A later version may append to it, because two versions share a queue
 /// during a rolling update.
 const PERMIT_LEN: usize = 5 * 8;
+/// A clear body follows.
 const INLINE: u8 = 1;
 const IS_REPLAY: u8 = 2;
 /// A trace context is in front of the body.
 const TRACED: u8 = 4;
+/// A sealed body follows. Programs that do not know it read the body from the store.
+const SEALED: u8 = 8;
 /// The length of the part in front of the trace and the body.
 pub(crate) const HEAD_LEN: usize = 3 * 16 + 2 * 8 + 2 * 4 + 1 + 4;
 
-/// Encodes the `delivery` field. Bodies of more than `largest` bytes stay in the store.
-pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
+/// Encodes the `delivery` field. Bodies of more than `largest` bytes stay in the store. The others are sealed as the store
+/// seals them.
+pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize, keyring: &Keyring) -> Vec<u8> {
     // A large body stays in the store. The worker reads it there.
     let body = match &delivery.body {
         ClaimedBody::Inline(body) if body.bytes().len() <= largest => Some(body),
@@ -62,8 +67,11 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     // A body that stays in the store keeps its trace there.
     let trace = body.and_then(EventBody::trace);
     let trace_len = trace.map_or(0, |_| TraceParent::BYTES);
+    let row = delivery.event_id.as_bytes();
+    let stored = body.map_or(Cow::Borrowed(&[][..]), |body| keyring.seal_bytes(&BODY, row, body.bytes()));
+    let inline = if keyring.seals(&BODY) { SEALED } else { INLINE };
     // The head, of `HEAD_LEN` bytes, in the order in which `decode` reads it.
-    let mut bytes = Vec::with_capacity(HEAD_LEN + trace_len + body.map_or(0, |body| body.bytes().len()));
+    let mut bytes = Vec::with_capacity(HEAD_LEN + trace_len + stored.len());
     bytes.put_slice(delivery.claim.delivery_id.as_bytes());
     bytes.put_slice(delivery.claim.destination_id.as_bytes());
     bytes.put_slice(delivery.event_id.as_bytes());
@@ -72,18 +80,18 @@ pub(crate) fn encode(delivery: &ClaimedDelivery, largest: usize) -> Vec<u8> {
     bytes.put_u32(delivery.attempts);
     bytes.put_u32(delivery.attempts_before);
     let flag = |flag: u8, is_set: bool| if is_set { flag } else { 0 };
-    bytes.put_u8(flag(INLINE, body.is_some()) | flag(IS_REPLAY, delivery.is_replay) | flag(TRACED, trace.is_some()));
+    bytes.put_u8(flag(inline, body.is_some()) | flag(IS_REPLAY, delivery.is_replay) | flag(TRACED, trace.is_some()));
     bytes.put_u32(body.map_or(0, EventBody::data_offset));
     // The trace and the body are last, because only their lengths vary.
     if let Some(trace) = trace {
         bytes.put_slice(&trace.to_bytes());
     }
-    bytes.put_slice(body.map_or(&[], |body| body.bytes()));
+    bytes.put_slice(&stored);
     bytes
 }
 
 /// Decodes an entry; `None` when it has another format.
-pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> Option<Entry> {
+pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes, keyring: &Keyring) -> Option<Entry> {
     // A longer `permit` comes from a later version; what is behind the known numbers is ignored.
     if permit.len() < PERMIT_LEN || delivery.len() < HEAD_LEN {
         return None;
@@ -113,12 +121,17 @@ pub(crate) fn decode(entry: String, mut permit: Bytes, mut delivery: Bytes) -> O
     } else {
         None
     };
-    // The rest is the body, without a copy.
-    let body = if flags & INLINE > 0 {
-        ClaimedBody::Inline(EventBody::stored(delivery, data_offset).traced(trace))
-    } else {
-        ClaimedBody::InStore
+    // The rest is the body; a clear one without a copy. What cannot be opened here cannot be opened in the store either,
+    // and the worker reports it there.
+    let bytes = match flags & (INLINE | SEALED) {
+        INLINE => Some(delivery),
+        SEALED => {
+            keyring.open_bytes(&BODY, event_id.as_bytes(), &delivery).ok().map(|body| Bytes::from(body.into_owned()))
+        }
+        _ => None,
     };
+    let body = bytes
+        .map_or(ClaimedBody::InStore, |bytes| ClaimedBody::Inline(EventBody::stored(bytes, data_offset).traced(trace)));
     Some(Entry {
         published_at,
         entry,
@@ -213,12 +226,12 @@ impl AnswerReader {
         })
     }
 
-    /// Entries that have left the delivery queue. An entry that cannot be decoded is skipped; its claim expires.
+    /// Entries that have left the delivery queue, without sealed bodies. An entry that cannot be decoded is skipped; its claim expires.
     pub(crate) fn next_entries(&mut self) -> Option<Vec<Entry>> {
         let mut answer = self.next_answer()?;
         let mut entries = Vec::new();
         while let Some(permit) = answer.next_bytes() {
-            entries.extend(decode(String::new(), permit, answer.next_bytes()?));
+            entries.extend(decode(String::new(), permit, answer.next_bytes()?, &Keyring::default()));
         }
         Some(entries)
     }
@@ -358,8 +371,12 @@ mod tests {
     }
 
     fn sent(delivery: &ClaimedDelivery, largest: usize) -> Entry {
-        let bytes = Bytes::from(encode(delivery, largest));
-        decode("1-0".to_owned(), permit([10, 12, 7_000_000, 0, 6_000_000]), bytes).unwrap()
+        sent_sealed(delivery, largest, &Keyring::default())
+    }
+
+    fn sent_sealed(delivery: &ClaimedDelivery, largest: usize, keyring: &Keyring) -> Entry {
+        let bytes = Bytes::from(encode(delivery, largest, keyring));
+        decode("1-0".to_owned(), permit([10, 12, 7_000_000, 0, 6_000_000]), bytes, keyring).unwrap()
     }
 
     #[test]
@@ -368,7 +385,7 @@ mod tests {
         let read = sent(&written, 100);
         assert_eq!(format!("{:?}", read.delivery), format!("{written:?}"));
         assert_eq!((read.generation, read.id.serial, read.expected_at, read.published_at), (10, 12, None, 6_000_000));
-        let head = Bytes::from(encode(&written, 0)).slice(..HEAD_LEN);
+        let head = Bytes::from(encode(&written, 0, &Keyring::default())).slice(..HEAD_LEN);
         assert_eq!(decode_claim(head), Some(written.claim));
     }
 
@@ -380,8 +397,25 @@ mod tests {
         assert!(trace.is_some());
         assert_eq!(sent(&written, 100).delivery.body, written.body);
         assert_eq!(sent(&written, 1).delivery.body, ClaimedBody::InStore);
-        let cut = Bytes::from(encode(&written, 100)).slice(..HEAD_LEN + TraceParent::BYTES - 1);
-        assert!(decode("1-0".to_owned(), permit([0; 5]), cut).is_none());
+        let cut = Bytes::from(encode(&written, 100, &Keyring::default())).slice(..HEAD_LEN + TraceParent::BYTES - 1);
+        assert!(decode("1-0".to_owned(), permit([0; 5]), cut, &Keyring::default()).is_none());
+    }
+
+    #[test]
+    fn a_sealed_body_is_not_clear_in_its_entry_and_whoever_lacks_the_key_reads_it_in_the_store() {
+        let trace = TraceParent::new([7; 16], [8; 8], true);
+        let body = EventBody::stored(Bytes::from_static(b"{\"a\":\"marker\"}"), 5).traced(trace);
+        let written = delivery(ClaimedBody::Inline(body));
+        let key = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
+        let keyring = key.parse::<Keyring>().unwrap().sealing_payloads(true);
+        let bytes = encode(&written, 100, &keyring);
+        assert!(!bytes.windows(6).any(|part| part == b"marker"));
+        assert_eq!(sent_sealed(&written, 100, &keyring).delivery.body, written.body);
+        let elsewhere = decode("1-0".to_owned(), permit([0; 5]), bytes.into(), &Keyring::default()).unwrap();
+        assert_eq!(elsewhere.delivery.body, ClaimedBody::InStore);
+        // A key that seals only secrets leaves bodies as they are.
+        let bytes = encode(&written, 100, &key.parse().unwrap());
+        assert_eq!(bytes, encode(&written, 100, &Keyring::default()));
     }
 
     #[test]
@@ -392,7 +426,8 @@ mod tests {
 
     #[test]
     fn unknown_bytes_are_not_decoded() {
-        assert!(decode("1-0".to_owned(), Bytes::new(), Bytes::from(vec![0; HEAD_LEN])).is_none());
-        assert!(decode("1-0".to_owned(), permit([0; 5]), Bytes::from(vec![0; HEAD_LEN - 1])).is_none());
+        let none = &Keyring::default();
+        assert!(decode("1-0".to_owned(), Bytes::new(), Bytes::from(vec![0; HEAD_LEN]), none).is_none());
+        assert!(decode("1-0".to_owned(), permit([0; 5]), Bytes::from(vec![0; HEAD_LEN - 1]), none).is_none());
     }
 }

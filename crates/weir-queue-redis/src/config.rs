@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_core::InstallationId;
 use weir_queue::QueueError;
+use weir_sealing::Keyring;
 
 /// The prefix of keys that no setting replaces.
 pub const DEFAULT_PREFIX: &str = "weir";
@@ -40,6 +41,8 @@ pub struct RedisConfig {
     pub installation: InstallationId,
     /// Larger bodies, in bytes, stay in the store, and workers read them there.
     pub largest_inline_body: usize,
+    /// Seals the bodies in entries, if it seals those of the store.
+    pub keyring: Keyring,
     /// How often this process drops expired state of dead workers, and looks for entries that somebody has deleted:
     /// after two rounds a shard is rebuilt, so that its destinations are back at their limits within ten seconds.
     pub tidy_every: Duration,
@@ -65,6 +68,7 @@ impl RedisConfig {
             prefix: DEFAULT_PREFIX.to_owned(),
             installation: InstallationId::from_bytes([0; 16]),
             largest_inline_body: 16 * 1024,
+            keyring: Keyring::default(),
             tidy_every: Duration::from_secs(2),
             unread_for: Duration::from_secs(30),
         }

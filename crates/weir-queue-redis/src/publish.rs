@@ -168,6 +168,6 @@ impl RedisQueue {
             NextRun::OnSettle => ("on_settle", Timestamp::MIN),
             NextRun::Continue => ("continue", Timestamp::MIN),
         };
-        call.arg(next).not_before(due).deliveries(deliveries, self.client.config.largest_inline_body);
+        call.arg(next).not_before(due).deliveries(deliveries, &self.client.config);
     }
 }

@@ -14,6 +14,7 @@ use tokio::{
 };
 use weir_core::{Backoff, claim::ProcessId};
 use weir_queue::{Permit, PermitId, QueueError};
+use weir_sealing::Keyring;
 
 use crate::{
     client::ShardClient,
@@ -215,8 +216,9 @@ impl ShardReader {
     async fn forward(&self, streams: Option<Streams>, holder: Option<ProcessId>, held: &HashSet<PermitId>) {
         for (queue, entries) in streams.into_iter().flatten() {
             let Some(shard) = self.client.keys.shard_of_queue(&queue) else { continue };
+            let keyring = &self.client.config.keyring;
             let entries: Vec<Entry> =
-                entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?)).collect();
+                entries.into_iter().filter_map(|(entry, fields)| read_entry(entry, fields?, keyring)).collect();
             // The permits of a generation that has just begun may come before the notification of it. Only the shard
             // itself says which generation is the latest: an entry may hold any number.
             let known = self.client.registry.generation(shard);
@@ -241,9 +243,9 @@ impl ShardReader {
     }
 }
 
-fn read_entry(entry: String, fields: Vec<Bytes>) -> Option<Entry> {
+fn read_entry(entry: String, fields: Vec<Bytes>, keyring: &Keyring) -> Option<Entry> {
     let [_, permit, _, delivery] = <[Bytes; 4]>::try_from(fields).ok()?;
-    let read = codec::decode(entry, permit, delivery);
+    let read = codec::decode(entry, permit, delivery, keyring);
     if read.is_none() {
         tracing::warn!("could not read an entry of the delivery queue; its claim will expire");
     }

@@ -18,7 +18,7 @@ use weir_core::{
 use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, RUN_FALLBACK, SLOT_HORIZON, Terms};
 
 use crate::{
-    codec,
+    RedisConfig, codec,
     keys::{Keys, Shard},
 };
 
@@ -239,10 +239,14 @@ impl Call {
         self.not_before(version)
     }
 
-    pub(crate) fn deliveries(&mut self, deliveries: &[ClaimedDelivery], largest_inline_body: usize) -> &mut Self {
+    pub(crate) fn deliveries(&mut self, deliveries: &[ClaimedDelivery], config: &RedisConfig) -> &mut Self {
         self.arg(deliveries.len());
         for delivery in deliveries {
-            self.deadline(delivery.expires_at).arg(codec::encode(delivery, largest_inline_body));
+            self.deadline(delivery.expires_at).arg(codec::encode(
+                delivery,
+                config.largest_inline_body,
+                &config.keyring,
+            ));
         }
         self
     }

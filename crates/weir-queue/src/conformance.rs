@@ -103,6 +103,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        unreadable: None,
         breaker: Breaker::default(),
     }
 }

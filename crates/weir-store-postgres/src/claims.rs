@@ -10,9 +10,9 @@ use sqlx::{Connection as _, PgConnection, postgres::PgRow, types::Uuid};
 use weir_core::{
     DestinationId, EventId, ReplayId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery, ProcessId},
-    event::EventBody,
     order::BEHIND,
 };
+use weir_sealing::Keyring;
 use weir_store::{
     ClaimRequest, Claims, MessageGroup,
     rows::{self, Row as _},
@@ -155,13 +155,23 @@ impl Operation for Claiming {
         if waves.len() > 1 {
             let mut transaction = connection.begin().await?;
             for wave in waves {
-                let expired =
-                    claim(&wave, owner, has_cached_bodies, &mut transaction, &mut claimed, &mut answers).await?;
+                let expired = claim(
+                    &wave,
+                    owner,
+                    has_cached_bodies,
+                    &shared.keyring,
+                    &mut transaction,
+                    &mut claimed,
+                    &mut answers,
+                )
+                .await?;
                 freed.extend(expired);
             }
             transaction.commit().await?;
         } else if let Some(wave) = waves.first() {
-            freed.extend(claim(wave, owner, has_cached_bodies, connection, &mut claimed, &mut answers).await?);
+            freed.extend(
+                claim(wave, owner, has_cached_bodies, &shared.keyring, connection, &mut claimed, &mut answers).await?,
+            );
         }
         // After the commit: the message groups of expired heads need new heads.
         advance(&freed, &[], connection).await;
@@ -215,7 +225,7 @@ struct ClaimedRow {
     attempts_before: u32,
     is_replay: bool,
     expires_at: Timestamp,
-    body: Option<EventBody>,
+    body: Option<ClaimedBody>,
 }
 
 /// Returns the message groups whose heads have expired.
@@ -223,6 +233,7 @@ async fn claim(
     requests: &[BatchRequest<'_>],
     owner: Option<ProcessId>,
     has_cached_bodies: bool,
+    keyring: &Keyring,
     connection: &mut PgConnection,
     claimed: &mut Vec<ClaimedRow>,
     answers: &mut [Vec<Claims>],
@@ -260,7 +271,7 @@ async fn claim(
             let destination_id = one.request.destination_id;
             freed.extend(row.optional_text(12)?.map(|ordering_key| MessageGroup { destination_id, ordering_key }));
         } else {
-            claimed.push(read_claimed(row, one)?);
+            claimed.push(read_claimed(row, one, keyring)?);
         }
     }
     // An expired delivery counted towards the limit, so more deliveries may be due now. After a full claim the answer
@@ -284,7 +295,8 @@ struct RequestCount {
     expired: bool,
 }
 
-fn read_claimed(row: &PgRow, one: &BatchRequest<'_>) -> Read<ClaimedRow> {
+fn read_claimed(row: &PgRow, one: &BatchRequest<'_>, keyring: &Keyring) -> Read<ClaimedRow> {
+    let event_id = row.event_id(3)?;
     let replayed_at = row.optional_id(11)?.map(|id| ReplayId::from_bytes(id).made_at());
     let &ClaimRequest { destination_id, expires_at, .. } = one.request;
     Ok(ClaimedRow {
@@ -292,13 +304,13 @@ fn read_claimed(row: &PgRow, one: &BatchRequest<'_>) -> Read<ClaimedRow> {
         index: one.index,
         due: row.time(1)?,
         claim: Claim { delivery_id: row.delivery_id(2)?, destination_id, epoch: row.int(4)? },
-        event_id: row.event_id(3)?,
+        event_id,
         event_created_at: replayed_at.map_or_else(|| row.time(6), Ok)?,
         attempts: row.small(5)?,
         attempts_before: row.small(10)?,
         is_replay: one.of_replays,
         expires_at,
-        body: row.optional_bytes(8)?.map(|_| rows::body(row, 7)).transpose()?,
+        body: row.optional_bytes(8)?.map(|_| rows::claimed_body(row, 7, event_id, keyring)).transpose()?,
     })
 }
 
@@ -313,7 +325,7 @@ async fn find_bodies(
     let missing: HashSet<Uuid> = {
         let mut cache = shared.bodies.lock();
         for one in &mut *claimed {
-            one.body = cache.take(one.event_id);
+            one.body = cache.take(one.event_id).map(ClaimedBody::Inline);
         }
         claimed.iter().filter(|one| one.body.is_none()).map(|one| uuid(one.event_id.as_bytes())).collect()
     };
@@ -323,8 +335,11 @@ async fn find_bodies(
     // Read the others, each event once.
     let missing: Vec<Uuid> = missing.into_iter().collect();
     let rows = sqlx::query(BODIES).bind(missing).fetch_all(connection).await?;
-    let read = |row: &PgRow| Ok((row.event_id(0)?, rows::body(row, 1)?));
-    let found: HashMap<EventId, EventBody> = rows.iter().map(read).collect::<Read<_>>()?;
+    let read = |row: &PgRow| {
+        let id = row.event_id(0)?;
+        Ok((id, rows::claimed_body(row, 1, id, &shared.keyring)?))
+    };
+    let found: HashMap<EventId, ClaimedBody> = rows.iter().map(read).collect::<Read<_>>()?;
     // A delivery whose event does not exist keeps no body, and the answer leaves it out.
     for one in claimed.iter_mut().filter(|one| one.body.is_none()) {
         one.body = found.get(&one.event_id).cloned();
@@ -345,7 +360,7 @@ fn add_to_answers(mut claimed: Vec<ClaimedRow>, answers: &mut [Vec<Claims>]) {
             attempts: one.attempts,
             attempts_before: one.attempts_before,
             is_replay: one.is_replay,
-            body: ClaimedBody::Inline(body),
+            body,
             expires_at: one.expires_at,
             destination: None,
         });

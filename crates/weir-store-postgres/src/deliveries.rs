@@ -76,7 +76,7 @@ impl ListStatements for PostgresStore {
         page: PageRequest,
         window_end: Option<[u8; 16]>,
     ) -> StoreResult<Vec<Event>> {
-        self.select(history::events_page(filter, page, window_end), rows::event).await
+        self.select(history::events_page(filter, page, window_end), |row| rows::event(row, &self.shared.keyring)).await
     }
 }
 

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use sqlx::{Connection as _, PgConnection};
 use weir_core::{Destination, DestinationId, Timestamp, activity::Activity};
+use weir_sealing::Keyring;
 use weir_store::{
     Created, Creation, Deletion, DestinationDeletion, DestinationPatch, NamedCreation,
     rows::{self, Row as _, interval_code, limits_json},
@@ -66,8 +67,12 @@ async fn tenant_of(connection: &mut PgConnection, id: DestinationId) -> Result<O
 }
 
 /// Inserts a new destination in a transaction that has the lock of its tenant.
-async fn insert(connection: &mut PgConnection, destination: &Destination) -> Result<Arc<Destination>, sqlx::Error> {
-    write_destination(INSERT, destination)?
+async fn insert(
+    connection: &mut PgConnection,
+    destination: &Destination,
+    keyring: &Keyring,
+) -> Result<Arc<Destination>, sqlx::Error> {
+    write_destination(INSERT, destination, keyring)?
         .bind(destination.settings.tenant.clone())
         .bind(destination.created_at.as_nanos())
         .execute(&mut *connection)
@@ -88,6 +93,7 @@ pub(crate) async fn create(
     destination: &Destination,
     creation: &Creation,
     most: usize,
+    keyring: &Keyring,
 ) -> Result<Created<Arc<Destination>>, sqlx::Error> {
     let mut transaction = connection.begin_with(begin_to_edit([destination.settings.tenant.as_str()])).await?;
     if let Some(before) = record_creation(&mut transaction, creation).await? {
@@ -98,7 +104,7 @@ pub(crate) async fn create(
         transaction.rollback().await?;
         return Ok(Created::Full);
     }
-    let created = insert(&mut transaction, destination).await?;
+    let created = insert(&mut transaction, destination, keyring).await?;
     transaction.commit().await?;
     Ok(Created::New(created))
 }
@@ -109,6 +115,7 @@ pub(crate) async fn create_named(
     destination: &Destination,
     activity: &Activity,
     most: usize,
+    keyring: &Keyring,
 ) -> Result<NamedCreation, sqlx::Error> {
     let tenant = &destination.settings.tenant;
     let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
@@ -121,7 +128,7 @@ pub(crate) async fn create_named(
         transaction.rollback().await?;
         return Ok(NamedCreation::Full);
     }
-    let created = insert(&mut transaction, destination).await?;
+    let created = insert(&mut transaction, destination, keyring).await?;
     record(&mut transaction, activity).await?;
     transaction.commit().await?;
     Ok(NamedCreation::New(created))
@@ -131,6 +138,7 @@ pub(crate) async fn patch(
     connection: &mut PgConnection,
     patch: &DestinationPatch,
     creation: &Creation,
+    keyring: &Keyring,
 ) -> Result<Created<Option<Arc<Destination>>>, sqlx::Error> {
     let none = Created::New(None);
     let Some(tenant) = tenant_of(connection, patch.id).await? else { return Ok(none) };
@@ -138,7 +146,9 @@ pub(crate) async fn patch(
     let mut transaction = connection.begin_with(begin_to_edit([tenant.as_str()])).await?;
     // Apply the patch to the current values of the locked row, not to those in the cache.
     let current = sqlx::query(LOCK_LIVE).bind(uuid(patch.id.as_bytes())).fetch_optional(&mut *transaction).await?;
-    let Some(current) = current.as_ref().map(rows::destination).transpose()? else { return Ok(none) };
+    let Some(current) = current.as_ref().map(|row| rows::destination(row, keyring)).transpose()? else {
+        return Ok(none);
+    };
     let Some(changed) = patch.applied_to(&current) else { return Ok(none) };
     if let Some(before) = record_creation(&mut transaction, creation).await? {
         transaction.rollback().await?;
@@ -148,7 +158,7 @@ pub(crate) async fn patch(
     if changed.settings.rate_limits != current.settings.rate_limits {
         record_limits(&mut transaction, &changed, changed.updated_at).await?;
     }
-    write_destination(UPDATE, &changed)?.execute(&mut *transaction).await?;
+    write_destination(UPDATE, &changed, keyring)?.execute(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(Created::New(Some(Arc::new(changed))))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sqlx::postgres::PgRow;
 use weir_core::Destination;
+use weir_sealing::Keyring;
 use weir_store::{
     destination_columns, edited_columns,
     rows::{self, Row as _},
@@ -78,18 +79,22 @@ pub(crate) const UPDATE: &str = concat!(
 );
 
 /// The first 22 parameters of [`INSERT`] and [`UPDATE`].
-pub(crate) fn write_destination(sql: &'static str, destination: &Destination) -> Result<Statement, sqlx::Error> {
-    let values = rows::destination_values(destination).map_err(unwritable)?;
+pub(crate) fn write_destination(
+    sql: &'static str,
+    destination: &Destination,
+    keyring: &Keyring,
+) -> Result<Statement, sqlx::Error> {
+    let values = rows::destination_values(destination, keyring).map_err(unwritable)?;
     let statement = values.into_iter().fold(sqlx::query(sql), bind);
     Ok(statement.bind(destination.settings.takes_alerts()).bind(uuid(destination.id.as_bytes())))
 }
 
-pub(crate) fn read_change(row: &PgRow) -> Read<Change> {
+pub(crate) fn read_change(row: &PgRow, keyring: &Keyring) -> Read<Change> {
     let is_deleted = row.optional_int(26)?.is_some();
     Ok(Change {
         id: row.destination_id(0)?,
         tenant: row.text(1)?,
         version: row.int(25)?,
-        destination: if is_deleted { None } else { Some(Arc::new(rows::destination(row)?)) },
+        destination: if is_deleted { None } else { Some(Arc::new(rows::destination(row, keyring)?)) },
     })
 }

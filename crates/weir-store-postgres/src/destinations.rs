@@ -36,7 +36,7 @@ impl Destinations for PostgresStore {
         creation: Creation,
     ) -> StoreResult<Created<Arc<Destination>>> {
         let most = self.most_of_tenant();
-        self.edit(|connection| change(create(connection, &destination, &creation, most))).await
+        self.edit(|connection| change(create(connection, &destination, &creation, most, &self.shared.keyring))).await
     }
 
     async fn create_named_destination(
@@ -45,11 +45,15 @@ impl Destinations for PostgresStore {
         activity: Activity,
     ) -> StoreResult<NamedCreation> {
         let most = self.most_of_tenant();
-        self.edit(|connection| change(create_named(connection, &destination, &activity, most))).await
+        self.edit(|connection| change(create_named(connection, &destination, &activity, most, &self.shared.keyring)))
+            .await
     }
 
     async fn named_destinations(&self, tenant: &str, name: &str) -> StoreResult<Vec<Arc<Destination>>> {
-        self.read(sqlx::query(NAMED).bind(tenant).bind(name), |row| Ok(Arc::new(rows::destination(row)?))).await
+        self.read(sqlx::query(NAMED).bind(tenant).bind(name), |row| {
+            Ok(Arc::new(rows::destination(row, &self.shared.keyring)?))
+        })
+        .await
     }
 
     async fn destination(&self, id: DestinationId) -> StoreResult<Option<Arc<Destination>>> {
@@ -80,7 +84,7 @@ impl Destinations for PostgresStore {
             .bind(filter.name.as_deref())
             .bind(filter.url.as_deref())
             .bind(i64::from(limit));
-        let mut rows = self.read(query, |row| Ok(Arc::new(rows::destination(row)?))).await?;
+        let mut rows = self.read(query, |row| Ok(Arc::new(rows::destination(row, &self.shared.keyring)?))).await?;
         let end = rows.last().filter(|_| windowed && rows.len() == limit as usize).map(id);
         rows.retain(|destination| filter.matches(destination));
         let mut page = Page::of(rows, page, id);
@@ -93,11 +97,11 @@ impl Destinations for PostgresStore {
         edit: DestinationPatch,
         creation: Creation,
     ) -> StoreResult<Created<Option<Arc<Destination>>>> {
-        self.edit(|connection| change(patch(connection, &edit, &creation))).await
+        self.edit(|connection| change(patch(connection, &edit, &creation, &self.shared.keyring))).await
     }
 
     async fn pause_destinations(&self, pauses: Vec<Pause>) -> StoreResult<Vec<bool>> {
-        self.edit(|connection| change(pause_all(connection, &pauses))).await
+        self.edit(|connection| change(pause_all(connection, &pauses, &self.shared.keyring))).await
     }
 
     async fn hold_destinations(&self, holds: Vec<Hold>) -> StoreResult<()> {
@@ -105,7 +109,7 @@ impl Destinations for PostgresStore {
     }
 
     async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
-        self.edit(|connection| change(change_breakers(connection, &changes))).await
+        self.edit(|connection| change(change_breakers(connection, &changes, &self.shared.keyring))).await
     }
 
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
@@ -143,7 +147,7 @@ impl Destinations for PostgresStore {
             .bind(uuid(position.id.as_bytes()))
             .bind(i64::from(limit));
         let read = |row: &PgRow| {
-            let Change { id, destination, .. } = read_change(row)?;
+            let Change { id, destination, .. } = read_change(row, &self.shared.keyring)?;
             Ok(EditedDestination { position: EditPosition { updated_at: row.time(3)?, id }, destination })
         };
         self.read(query, read).await
@@ -197,7 +201,7 @@ impl Operation for Lookup {
         let (versions, holds) = shared.destinations.versions(&ids);
         let ids: Vec<_> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
         let changed = sqlx::query(LOOK_UP).bind(ids).bind(versions).bind(holds).fetch_all(connection).await?;
-        shared.destinations.learn(changed.iter().map(read_change).collect::<Read<_>>()?);
+        shared.destinations.learn(changed.iter().map(|row| read_change(row, &shared.keyring)).collect::<Read<_>>()?);
         Ok(batch.iter().map(|lookup| shared.destinations.get_many(&lookup.0)).collect())
     }
 }

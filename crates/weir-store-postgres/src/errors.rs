@@ -1,6 +1,7 @@
 //! The meaning of database errors for the caller: retry at once, retry later, or do not retry.
 
 use sqlx::{error::DatabaseError, postgres::PgDatabaseError};
+use weir_sealing::Unopened;
 use weir_store::{Obstacle, StoreError};
 
 /// How often an operation with conflicts runs before its caller gets the error.
@@ -13,6 +14,11 @@ fn code(error: &dyn DatabaseError) -> &str {
 /// Transient errors are an obstacle to writing, a lost connection, a server that has no capacity left, and conflicts.
 /// Every other error would occur again.
 pub(crate) fn store_error(error: &sqlx::Error) -> StoreError {
+    if let sqlx::Error::Decode(error) = error
+        && let Some(unopened) = error.downcast_ref::<Unopened>()
+    {
+        return StoreError::Sealed(*unopened);
+    }
     let reason = error.to_string();
     let is_transient = match error {
         sqlx::Error::Database(database) => {

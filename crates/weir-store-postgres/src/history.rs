@@ -32,7 +32,10 @@ use crate::{
 impl History for PostgresStore {
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>> {
         let sql = concat!("SELECT ", event_columns!("e.body"), " FROM events e WHERE e.id = $1");
-        Ok(self.read(sqlx::query(sql).bind(uuid(id.as_bytes())), rows::event).await?.pop())
+        Ok(self
+            .read(sqlx::query(sql).bind(uuid(id.as_bytes())), |row| rows::event(row, &self.shared.keyring))
+            .await?
+            .pop())
     }
 
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>> {
@@ -56,7 +59,11 @@ impl History for PostgresStore {
             return Ok(None);
         };
         let sql = format!("SELECT {ATTEMPT_COLUMNS} FROM attempts WHERE delivery_id = $1 ORDER BY number");
-        let attempts = self.read(sqlx::query(AssertSqlSafe(sql)).bind(uuid(id.as_bytes())), rows::attempt).await?;
+        let attempts = self
+            .read(sqlx::query(AssertSqlSafe(sql)).bind(uuid(id.as_bytes())), |row| {
+                rows::attempt(row, &self.shared.keyring)
+            })
+            .await?;
         Ok(Some(DeliveryDetail { delivery, attempts }))
     }
 

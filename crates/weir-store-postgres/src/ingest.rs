@@ -22,6 +22,7 @@ use std::{
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
 use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
+use weir_sealing::{BODY, Keyring};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
     StoreResult, event_columns,
@@ -161,7 +162,7 @@ async fn store_after_refresh(
     // Take the tenants' locks first: what is read about their destinations then stays current until the commit.
     let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
     // Read what the cache lacks: idempotency keys that are in use, and changed destinations.
-    let known = known_keys(new, &mut transaction).await?;
+    let known = known_keys(new, &mut transaction, &shared.keyring).await?;
     learn_changes(tenants, &mut transaction, shared).await?;
     let guards = Guards { owner: shared.process.id(), ..Guards::default() };
     // A process that was declared dead still stores events, but makes no claims.
@@ -172,10 +173,10 @@ async fn store_after_refresh(
     let intake = Intake::of(new, &known, &mut *shared.destinations.tenants(), most, FIRST_EPOCH, &mut fast_path_batch);
     // Store the events with the first deliveries, then the other deliveries in parts.
     let (first, rest) = intake.deliveries.split_at(intake.deliveries.len().min(MAX_DELIVERIES));
-    let mut freed = insert(&guards, &intake.events, first, &mut transaction).await?;
+    let mut freed = insert(&guards, &intake.events, first, &mut transaction, &shared.keyring).await?;
     for part in rest.chunks(MAX_DELIVERIES) {
         let Some(all) = &mut freed else { break };
-        match insert(&guards, &[], part, &mut transaction).await? {
+        match insert(&guards, &[], part, &mut transaction, &shared.keyring).await? {
             Some(more) => all.extend(more),
             None => freed = None,
         }
@@ -217,7 +218,7 @@ async fn store_by_cache(
     }
     // One call takes the locks, checks the guards, and stores all or nothing. If nothing, the fast path's room is
     // freed.
-    let Some(freed) = insert(&guards, &intake.events, &intake.deliveries, connection).await? else {
+    let Some(freed) = insert(&guards, &intake.events, &intake.deliveries, connection, &shared.keyring).await? else {
         return Ok(None);
     };
     after_commit(&intake, fast_path_batch, &freed, connection, shared).await;
@@ -247,14 +248,18 @@ fn cache_bodies(intake: &Intake<'_>, shared: &Shared) {
     }
 }
 
-async fn known_keys(new: &[&NewEvent], connection: &mut PgConnection) -> Result<KnownKeys, sqlx::Error> {
+async fn known_keys(
+    new: &[&NewEvent],
+    connection: &mut PgConnection,
+    keyring: &Keyring,
+) -> Result<KnownKeys, sqlx::Error> {
     let keys: HashSet<Key<'_>> = new.iter().filter_map(|new| key(&new.event)).collect();
     if keys.is_empty() {
         return Ok(KnownKeys::new());
     }
     let (tenants, keys): (Vec<&str>, Vec<&str>) = keys.into_iter().unzip();
     let rows = sqlx::query(KNOWN_KEYS).bind(tenants).bind(keys).fetch_all(connection).await?;
-    Ok(rows.iter().map(rows::known_event).collect::<Read<_>>()?)
+    Ok(rows.iter().map(|row| rows::known_event(row, keyring)).collect::<Read<_>>()?)
 }
 
 /// Updates the cached destinations of these tenants. Under the tenants' locks they stay current.
@@ -264,7 +269,10 @@ async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: 
         tenants.iter().map(|tenant| seen.version(tenant)).collect()
     };
     let changed = sqlx::query(CHANGED).bind(tenants).bind(versions).fetch_all(connection).await?;
-    shared.destinations.tenants().learn(changed.iter().map(read_change).collect::<Read<_>>()?);
+    shared
+        .destinations
+        .tenants()
+        .learn(changed.iter().map(|row| read_change(row, &shared.keyring)).collect::<Read<_>>()?);
     Ok(())
 }
 
@@ -292,6 +300,7 @@ async fn insert(
     events: &[(&Event, u32)],
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
+    keyring: &Keyring,
 ) -> Result<Option<BTreeSet<MessageGroup>>, sqlx::Error> {
     // A column that no row uses is NULL as a whole. Most batches use neither coalesce keys nor ordering keys.
     let coalescing = rare_column(deliveries, NewDelivery::coalesces_by);
@@ -307,6 +316,7 @@ async fn insert(
     // The owner matters only if there are claims. A process that was declared dead may store events without any.
     let claims = deliveries.iter().any(|delivery| delivery.claimed_until.is_some());
     let owner = guards.owner.filter(|_| claims);
+    let bodies = column(events, |(event, _)| keyring.seal_bytes(&BODY, event.id.as_bytes(), event.body.bytes()));
     let row = sqlx::query(STORE)
         // The guards.
         .bind(LOCK_SPACE)
@@ -323,7 +333,7 @@ async fn insert(
         .bind(column(events, |(event, _)| event.created_at.as_nanos()))
         .bind(column(events, |(event, _)| event.idempotency_key.as_deref()))
         .bind(column(events, |(event, _)| event.body.data_offset() as i32))
-        .bind(column(events, |(event, _)| &event.body.bytes()[..]))
+        .bind(column(&bodies, |body| &body[..]))
         .bind(rare_column(events, |(event, _)| event.options.deliver_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |(event, _)| event.options.expires_at.map(Timestamp::as_nanos)))
         .bind(rare_column(events, |(event, _)| event.options.coalesce_key.as_deref()))

@@ -24,7 +24,7 @@
 //! `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`. `own_changes` has the holds,
 //! pauses and breakers that follow from answers, `recovery` the claims that nobody holds.
 //!
-//! `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
+//! `sealed_rows` rotates the keys of sealed rows. `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
 
 mod activity;
 mod alerting;
@@ -66,6 +66,7 @@ mod replica;
 mod results;
 mod rows;
 mod schema;
+mod sealed_rows;
 mod traffic;
 mod writer;
 
@@ -73,11 +74,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sqlx::{PgPool, postgres::PgRow};
+use weir_sealing::Keyring;
 use weir_store::{
     BodyCache, FastPathHandle, SharedDestinationLimits, StoreError, StoreResult, WriteFailures, rows::Row as _,
 };
 
 pub use open::{Connections, DEFAULT_POOL, OpenError, Server};
+pub use sealed_rows::PostgresSealedRows;
 
 use cache::DestinationCache;
 use claims::Claiming;
@@ -155,6 +158,7 @@ struct Shared {
     bodies: Mutex<BodyCache>,
     process: OwnProcess,
     write_failures: WriteFailures,
+    keyring: Keyring,
 }
 
 /// The size of the body cache, which keeps the bodies of stored events for the first claims of their deliveries.
@@ -170,6 +174,7 @@ impl Default for Shared {
             bodies: Mutex::new(BodyCache::new(BODY_CACHE_BYTES)),
             process: OwnProcess::default(),
             write_failures: WriteFailures::default(),
+            keyring: Keyring::default(),
         }
     }
 }

@@ -16,6 +16,7 @@ use sqlx::{
     raw_sql,
 };
 use weir_core::{InstallationId, Timestamp};
+use weir_sealing::{KeyId, Keyring};
 use weir_store::{Obstacle, StoreError};
 
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
     partitions::days_around,
     prune::Pruning,
     replica::{CHECK_TIMEOUT, Replica},
-    schema,
+    schema, sealed_rows,
     writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, Writers, connect, recoverable, within},
 };
 
@@ -147,6 +148,12 @@ pub enum OpenError {
          connections already, and WEIR_DATABASE_POOL bounds them"
     )]
     Pooler { server: Server, reason: String },
+    #[error(
+        "encryption_keys: rows of {} are sealed with the key {key}, which WEIR_ENCRYPTION_KEYS does not have; add that key \
+         behind the others (docs/operations/encryption.md). Nothing was changed",
+        .server.database
+    )]
+    KeyMissing { server: Server, key: KeyId },
     #[error("database_url: {} at {server} cannot be opened: {reason}; see the log of the server", .server.database)]
     Failed { server: Server, reason: String },
 }
@@ -157,18 +164,28 @@ impl PostgresStore {
     ///
     /// Each session starts with the settings of its connection, and a pooler that drops them is refused.
     pub async fn open(url: &str, now: Timestamp) -> Result<Self, OpenError> {
-        Self::open_with(url, Connections::default(), now).await
+        Self::open_with(url, Connections::default(), now, Keyring::default()).await
     }
 
-    /// Like [`Self::open`], with these connections for edits and for reads of the API.
-    pub async fn open_with(url: &str, connections: Connections, now: Timestamp) -> Result<Self, OpenError> {
+    /// Like [`Self::open`], with these connections for edits and for reads of the API, and the keys of sealed rows.
+    pub async fn open_with(
+        url: &str,
+        connections: Connections,
+        now: Timestamp,
+        keyring: Keyring,
+    ) -> Result<Self, OpenError> {
         let options = options(url)?;
         let replica = connections.replica.as_deref().map(self::options).transpose()?;
         let server = server(&options);
         // Migrate before any connection uses the tables.
-        let (connection, _) = migrate(&server, &options).await?;
+        let (mut connection, _) = migrate(&server, &options).await?;
+        let missing =
+            sealed_rows::check_keys(&mut connection, &keyring).await.map_err(|error| classify(&server, &error))?;
         connection.close().await.map_err(|error| classify(&server, &error))?;
-        let shared = Arc::<Shared>::default();
+        if let Some(key) = missing {
+            return Err(OpenError::KeyMissing { server, key });
+        }
+        let shared = Arc::new(Shared { keyring, ..Shared::default() });
         let pool = pool(connections.pool, CONNECT_TIMEOUT, options.clone());
         // The server of the replica may be away.
         let replica = replica.map(|options| Replica::new(self::pool(connections.pool, CHECK_TIMEOUT, options)));
@@ -274,7 +291,7 @@ pub(crate) fn options(url: &str) -> Result<PgConnectOptions, OpenError> {
     Ok(options.options(SETTINGS).disable_statement_logging())
 }
 
-fn server(options: &PgConnectOptions) -> Server {
+pub(crate) fn server(options: &PgConnectOptions) -> Server {
     let user = options.get_username().to_owned();
     Server {
         host: options.get_host().to_owned(),
@@ -351,7 +368,7 @@ async fn migrate(server: &Server, options: &PgConnectOptions) -> Result<(PgConne
     Ok((connection, applied))
 }
 
-fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
+pub(crate) fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
     let (server, reason) = (server.clone(), error.to_string());
     let code = match error {
         sqlx::Error::Database(database) => database.code(),
@@ -370,7 +387,9 @@ fn classify(server: &Server, error: &sqlx::Error) -> OpenError {
             StoreError::CannotWrite { obstacle, reason } => OpenError::CannotWrite { server, obstacle, reason },
             // The server exists but cannot be used now: it starts, stops, or has too many connections.
             StoreError::Unavailable(reason) => OpenError::Unreachable { server, reason },
-            StoreError::Failed(reason) => OpenError::Failed { server, reason },
+            error @ (StoreError::Sealed(_) | StoreError::Failed(_)) => {
+                OpenError::Failed { server, reason: error.to_string() }
+            }
         },
     }
 }

@@ -11,6 +11,7 @@ use weir_core::{
     Destination, DestinationId,
     activity::{Activity, HOLDS_APART},
 };
+use weir_sealing::Keyring;
 use weir_store::{BreakerChange, Hold, Pause, rows};
 
 use crate::{
@@ -76,7 +77,11 @@ pub(crate) async fn hold_all(connection: &mut PgConnection, holds: &[Hold]) -> R
     transaction.commit().await
 }
 
-pub(crate) async fn pause_all(connection: &mut PgConnection, pauses: &[Pause]) -> Result<Vec<bool>, sqlx::Error> {
+pub(crate) async fn pause_all(
+    connection: &mut PgConnection,
+    pauses: &[Pause],
+    keyring: &Keyring,
+) -> Result<Vec<bool>, sqlx::Error> {
     let by_id: HashMap<_, _> = pauses.iter().map(|pause| (pause.id, pause)).collect();
     let pause = |current: &Destination| {
         let paused = by_id.get(&current.id)?.applied_to(current)?;
@@ -89,7 +94,7 @@ pub(crate) async fn pause_all(connection: &mut PgConnection, pauses: &[Pause]) -
     // Under the locks of the tenants no event is fanned out partly before and partly after the pause.
     let begin = begin_to_edit(tenants.iter().map(String::as_str));
     let mut transaction = connection.begin_with(begin).await?;
-    let paused = change_all(&mut transaction, &ids, pause).await?;
+    let paused = change_all(&mut transaction, &ids, keyring, pause).await?;
     transaction.commit().await?;
     Ok(paused)
 }
@@ -100,6 +105,7 @@ pub(crate) async fn pause_all(connection: &mut PgConnection, pauses: &[Pause]) -
 pub(crate) async fn change_breakers(
     connection: &mut PgConnection,
     changes: &[BreakerChange],
+    keyring: &Keyring,
 ) -> Result<Vec<bool>, sqlx::Error> {
     let by_id: HashMap<_, _> = changes.iter().map(|change| (change.id, change)).collect();
     let change = |current: &Destination| {
@@ -109,7 +115,7 @@ pub(crate) async fn change_breakers(
     };
     let ids: Vec<_> = changes.iter().map(|change| change.id).collect();
     let mut transaction = connection.begin_with(AssertSqlSafe(format!("BEGIN; {RECOVERABLE}"))).await?;
-    let changed = change_all(&mut transaction, &ids, change).await?;
+    let changed = change_all(&mut transaction, &ids, keyring, change).await?;
     transaction.commit().await?;
     Ok(changed)
 }
@@ -119,12 +125,13 @@ pub(crate) async fn change_breakers(
 async fn change_all(
     transaction: &mut PgConnection,
     ids: &[DestinationId],
+    keyring: &Keyring,
     change: impl Fn(&Destination) -> Option<(Destination, Option<Activity>)> + Send,
 ) -> Result<Vec<bool>, sqlx::Error> {
     let uuids: Vec<Uuid> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
     // Apply the changes to the current values of the locked rows, not to those in the cache.
     let current = sqlx::query(LOCK_ALL_LIVE).bind(uuids).fetch_all(&mut *transaction).await?;
-    let current: Vec<Destination> = current.iter().map(rows::destination).collect::<Read<_>>()?;
+    let current: Vec<Destination> = current.iter().map(|row| rows::destination(row, keyring)).collect::<Read<_>>()?;
     let (changed, activities): (Vec<_>, Vec<_>) = current.iter().filter_map(change).unzip();
     write(transaction, &changed).await?;
     let activities: Vec<_> = activities.into_iter().flatten().collect();
@@ -141,8 +148,8 @@ async fn write(connection: &mut PgConnection, changed: &[Destination]) -> Result
     sqlx::query(CHANGE)
         .bind(column(changed, |destination| uuid(destination.id.as_bytes())))
         .bind(column(changed, |destination| destination.updated_at.as_nanos()))
-        .bind(column(changed, |destination| destination.settings.paused))
-        .bind(column(changed, |destination| destination.paused_reason.clone()))
+        .bind(column(changed, |destination| destination.stored_pause().0))
+        .bind(column(changed, |destination| destination.stored_pause().1.cloned()))
         .bind(breakers.collect::<Result<Vec<_>, _>>()?)
         .execute(connection)
         .await

@@ -20,7 +20,7 @@ use weir_core::{
 use weir_store::{
     ProcessBeat, ProcessProfile, Processes, Recovered, RunningProcess, StoreResult,
     rows::{self, Row as _},
-    sql,
+    sealing, sql,
 };
 
 use crate::{
@@ -28,6 +28,7 @@ use crate::{
     edit::change,
     recovery::{Abandoned, recover},
     rows::{Unreadable, column, process_id, uuid},
+    sealed_rows,
     writer::Operation,
 };
 
@@ -72,6 +73,12 @@ impl Processes for PostgresStore {
             Some(id) => self.beats.ask(Beating(id)).await,
             None => Ok(false),
         }
+    }
+
+    async fn check_keys(&self) -> StoreResult<()> {
+        let keyring = &self.shared.keyring;
+        let missing = self.edit(|connection| change(sealed_rows::check_keys(connection, keyring))).await?;
+        missing.map_or(Ok(()), |key| Err(sealing::lacks(key)))
     }
 
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {

@@ -2,6 +2,7 @@
 
 use sqlx::{Connection as _, PgConnection, postgres::PgRow};
 use weir_core::{Timestamp, claim::Claim, retry::RetryPolicy};
+use weir_sealing::Keyring;
 use weir_store::{
     AbandonedClaim, AttemptResult, Recovered,
     rows::{self, Row as _},
@@ -67,7 +68,8 @@ pub(crate) async fn recover(
     // Each was an attempt of unknown outcome: the request may have been sent, so it counts.
     let results: Result<Vec<AttemptResult>, sqlx::Error> =
         rows.iter().map(|row| Ok(read_abandoned(row)?.unknown_outcome(now))).collect();
-    let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction).await?;
+    // Unknown outcomes have no answer that would be sealed.
+    let settled = settle_all(&results?.iter().collect::<Vec<_>>(), &mut transaction, &Keyring::default()).await?;
     transaction.commit().await?;
     Ok(Recovered::of(&settled.advance(connection).await))
 }

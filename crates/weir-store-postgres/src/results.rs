@@ -9,10 +9,11 @@ use std::{
 use async_trait::async_trait;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, types::Uuid};
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, claim::Claim, order::BEHIND};
+use weir_sealing::Keyring;
 use weir_store::{
     AttemptResult, DeliveryAction, MessageGroup, Purge, PurgePosition, PurgeStep, Results, Settlement, StoreResult,
     end_of_time,
-    rows::{Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
+    rows::{self, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
     sql,
 };
 
@@ -159,9 +160,13 @@ impl Operation for Settling {
         self.0.len()
     }
 
-    async fn run(batch: &[&Self], connection: &mut PgConnection, _: &Shared) -> Result<Vec<Self::Answer>, sqlx::Error> {
+    async fn run(
+        batch: &[&Self],
+        connection: &mut PgConnection,
+        shared: &Shared,
+    ) -> Result<Vec<Self::Answer>, sqlx::Error> {
         let all: Vec<&AttemptResult> = batch.iter().flat_map(|settling| &settling.0).map(Arc::as_ref).collect();
-        let settled = settle_all(&all, connection).await?;
+        let settled = settle_all(&all, connection, &shared.keyring).await?;
         let mut settlements = settled.advance(connection).await.into_iter();
         Ok(batch.iter().map(|settling| settlements.by_ref().take(settling.0.len()).collect()).collect())
     }
@@ -171,6 +176,7 @@ impl Operation for Settling {
 pub(crate) async fn settle_all(
     results: &[&AttemptResult],
     connection: &mut PgConnection,
+    keyring: &Keyring,
 ) -> Result<Settled, sqlx::Error> {
     // If two results name one claim, the first one counts.
     let mut claims: HashSet<Claim> = HashSet::with_capacity(results.len());
@@ -178,6 +184,7 @@ pub(crate) async fn settle_all(
     // Every process updates rows in the order of their ids, which prevents deadlocks.
     indexes.sort_by_key(|&at| results[at].claim.delivery_id);
     let all: Vec<&AttemptResult> = indexes.iter().map(|&at| results[at]).collect();
+    let response_bodies = column(&all, |result| rows::response_body(&result.attempt, keyring));
     // One column for each property. One statement moves the deliveries and records the attempts.
     let rows = sqlx::query(SETTLE)
         .bind(column(&all, |result| uuid(result.claim.delivery_id.as_bytes())))
@@ -194,7 +201,7 @@ pub(crate) async fn settle_all(
         .bind(column(&all, |result| result.attempt.status_code.map(i32::from)))
         .bind(column(&all, |result| result.attempt.error.as_deref().map(storable)))
         .bind(column(&all, |result| result.attempt.failure.map(failure_code)))
-        .bind(column(&all, |result| result.attempt.response_body.as_ref().map(|body| body.as_bytes())))
+        .bind(column(&response_bodies, |body| body.as_ref().map(|body| body.as_bytes())))
         .bind(column(&all, |result| result.attempt.details.signed_at.map(Timestamp::as_nanos)))
         .bind(column(&all, |result| connection_json(&result.attempt.details)))
         .bind(column(&all, |result| response_headers_json(&result.attempt.details)))

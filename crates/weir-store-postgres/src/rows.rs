@@ -10,6 +10,7 @@ use sqlx::{
     types::Uuid,
 };
 use weir_core::claim::ProcessId;
+use weir_sealing::Unopened;
 use weir_store::rows::{Corrupt, Row, Value};
 
 /// Why a row could not be read. Only a type of this crate can be the error of a [`Row`] here. It becomes the error of
@@ -20,6 +21,12 @@ pub(crate) struct Unreadable(sqlx::Error);
 impl From<Corrupt> for Unreadable {
     fn from(corrupt: Corrupt) -> Self {
         Self(sqlx::Error::Decode(corrupt.into()))
+    }
+}
+
+impl From<Unopened> for Unreadable {
+    fn from(unopened: Unopened) -> Self {
+        Self(sqlx::Error::Decode(unopened.into()))
     }
 }
 

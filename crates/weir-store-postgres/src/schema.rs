@@ -27,6 +27,9 @@ const COUNTERS: &str = concat!(
     include_str!("../../../migrations/postgres/functions/count_deliveries.sql"),
 );
 
+/// The migration that brought sealed rows.
+pub(crate) const SEALED: i64 = 29;
+
 pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     Migration { version: 1, description: "initial", sql: INITIAL },
     Migration {
@@ -90,6 +93,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         version: 26,
         description: "index fill",
         sql: include_str!("../../../migrations/postgres/0026_index_fill.sql"),
+    },
+    Migration {
+        version: 29,
+        description: "sealing keys",
+        sql: include_str!("../../../migrations/postgres/0029_sealing_keys.sql"),
     },
 ]);
 
@@ -258,6 +266,8 @@ mod tests {
         (21, "INSERT INTO api_key_uses VALUES ('01a3185c-5000-7000-8000-00000000000b', 1800000007000000000)"),
         (22, "UPDATE processes SET host = 'node-1'"),
         (26, "SELECT 1"),
+        // A process of the previous version seals nothing.
+        (29, "SELECT 1"),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

@@ -6,7 +6,6 @@ use rusqlite::Row;
 use weir_core::{
     DeliveryId, DeliveryState, EventId, ReplayId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
-    event::EventBody,
     order::BEHIND,
 };
 use weir_store::{
@@ -165,18 +164,20 @@ impl Transaction<'_, '_> {
             attempts,
             attempts_before,
             is_replay,
-            body: ClaimedBody::Inline(self.body(event_id)?),
+            body: self.body(event_id)?,
             expires_at,
             destination: None,
         })
     }
 
-    fn body(&mut self, id: EventId) -> Result<EventBody> {
+    fn body(&mut self, id: EventId) -> Result<ClaimedBody> {
         if let Some(body) = self.bodies.take(id) {
-            return Ok(body);
+            return Ok(ClaimedBody::Inline(body));
         }
-        Ok(query(self.connection, BODY, &Values::id(id.as_bytes()), |row| rows::body(row, 0))?
-            .pop()
-            .ok_or(Corrupt("a body"))?)
+        Ok(query(self.connection, BODY, &Values::id(id.as_bytes()), |row| {
+            rows::claimed_body(row, 0, id, self.keyring)
+        })?
+        .pop()
+        .ok_or(Corrupt("a body"))?)
     }
 }

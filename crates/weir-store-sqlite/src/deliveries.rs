@@ -111,7 +111,7 @@ impl ListStatements for SqliteStore {
         window_end: Option<[u8; 16]>,
     ) -> StoreResult<Vec<Event>> {
         let (sql, values) = history::events_page(filter, page, window_end);
-        self.read(sql, values, rows::event).await
+        self.read(sql, values, |row| rows::event(row, &self.keyring)).await
     }
 }
 

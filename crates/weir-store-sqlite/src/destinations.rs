@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryState, Destination, DestinationId, Timestamp, activity::Activity};
+use weir_sealing::Keyring;
 use weir_store::{
     Arrivals, BreakerChange, Counters as _, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, EditPosition, EditedDestination, Hold,
@@ -208,22 +209,22 @@ SELECT state, count(*) FROM deliveries INDEXED BY deliveries_due
 WHERE destination_id = ? AND state IN ({waiting}) GROUP BY state"};
 
 /// The values of [`edited_columns!`].
-fn edited_values(destination: &Destination) -> Result<Values<'_>> {
+fn edited_values<'d>(destination: &'d Destination, keyring: &Keyring) -> Result<Values<'d>> {
     let mut values = Values::default();
-    for value in rows::destination_values(destination)? {
+    for value in rows::destination_values(destination, keyring)? {
         values.value(value);
     }
     Ok(values)
 }
 
 /// Every destination that is not deleted, for the cache.
-pub(crate) fn load(connection: &Connection) -> Result<Vec<Destination>> {
-    query(connection, SELECT_ALL, &Values::default(), |row| rows::destination(row))
+pub(crate) fn load(connection: &Connection, keyring: &Keyring) -> Result<Vec<Destination>> {
+    query(connection, SELECT_ALL, &Values::default(), |row| rows::destination(row, keyring))
 }
 
 impl Transaction<'_, '_> {
     fn create_destination(&mut self, destination: &Destination) -> Result<Arc<Destination>> {
-        let mut values = edited_values(destination)?;
+        let mut values = edited_values(destination, self.keyring)?;
         values.text(&destination.settings.tenant).int(destination.created_at.as_nanos());
         values.blob(destination.id.as_bytes());
         execute(self.connection, INSERT, &values)?;
@@ -261,7 +262,7 @@ impl Transaction<'_, '_> {
     }
 
     fn update_destination(&mut self, destination: Destination) -> Result<Arc<Destination>> {
-        let mut values = edited_values(&destination)?;
+        let mut values = edited_values(&destination, self.keyring)?;
         values.blob(destination.id.as_bytes());
         execute(self.connection, UPDATE, &values)?;
         let destination = Arc::new(destination);

@@ -67,7 +67,10 @@ impl Machine {
         let directory = tempfile::tempdir().unwrap();
         let disk = Arc::new(Disk::default());
         let commits = disk.commits(log_of(&directory.path().join("weir.db")));
-        let store = SqliteStore::open_committing(&directory.path().join("weir.db"), commits).await.unwrap();
+        let store =
+            SqliteStore::open_committing(&directory.path().join("weir.db"), weir_sealing::Keyring::default(), commits)
+                .await
+                .unwrap();
         Self { directory, disk, store }
     }
 

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use weir_sealing::{KeyId, Unopened};
 use weir_store::{Obstacle, StoreError, rows::Corrupt};
 
 /// Why a statement failed.
@@ -16,6 +17,8 @@ pub(crate) enum Error {
     Reader(#[from] sqlx::Error),
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
+    #[error(transparent)]
+    Sealed(#[from] Unopened),
     #[error("a value cannot be written: {0}")]
     Unwritable(#[from] serde_json::Error),
 }
@@ -53,6 +56,9 @@ impl Error {
 impl From<Error> for StoreError {
     fn from(error: Error) -> Self {
         let reason = error.to_string();
+        if let Error::Sealed(unopened) = error {
+            return Self::Sealed(unopened);
+        }
         let is_temporary = match &error {
             Error::Reader(
                 sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed,
@@ -102,6 +108,12 @@ pub enum OpenError {
         .path.display(), .lock.display()
     )]
     InUse { path: PathBuf, lock: PathBuf },
+    #[error(
+        "encryption_keys: rows of {} are sealed with the key {key}, which WEIR_ENCRYPTION_KEYS does not have; add that key \
+         behind the others (docs/operations/encryption.md). Nothing was changed",
+        .path.display()
+    )]
+    KeyMissing { path: PathBuf, key: KeyId },
     #[error("database_url: {} is not a SQLite database; name another file, or move this one away", .path.display())]
     NotADatabase { path: PathBuf },
     #[error(
@@ -168,7 +180,7 @@ mod tests {
             let error = Error::Writer(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
             let found = match StoreError::from(error) {
                 StoreError::CannotWrite { obstacle, .. } => Some(obstacle),
-                StoreError::Unavailable(_) | StoreError::Failed(_) => None,
+                StoreError::Unavailable(_) | StoreError::Sealed(_) | StoreError::Failed(_) => None,
             };
             assert_eq!(found, expected, "{code}");
         }

@@ -25,7 +25,7 @@ use crate::{
 impl History for SqliteStore {
     async fn event(&self, id: EventId) -> StoreResult<Option<Event>> {
         let sql = concat!("SELECT ", event_columns!("e.body"), " FROM events e WHERE e.id = ?").to_owned();
-        Ok(self.read(sql, Values::id(id.as_bytes()), rows::event).await?.pop())
+        Ok(self.read(sql, Values::id(id.as_bytes()), |row| rows::event(row, &self.keyring)).await?.pop())
     }
 
     async fn event_deliveries(&self, id: EventId) -> StoreResult<Vec<Delivery>> {
@@ -54,7 +54,7 @@ impl History for SqliteStore {
             return Ok(None);
         };
         let sql = format!("SELECT {ATTEMPT_COLUMNS} FROM attempts WHERE delivery_id = ? ORDER BY number");
-        let attempts = self.read(sql, Values::id(id.as_bytes()), rows::attempt).await?;
+        let attempts = self.read(sql, Values::id(id.as_bytes()), |row| rows::attempt(row, &self.keyring)).await?;
         Ok(Some(DeliveryDetail { delivery, attempts }))
     }
 

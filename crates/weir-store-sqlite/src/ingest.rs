@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, Timestamp, event::Event, order::BEHIND};
+use weir_sealing::BODY;
 use weir_store::{
     FastPath, Ingest, NewEvent, Part, StoreResult, event_columns,
     intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
@@ -180,7 +181,9 @@ impl Transaction<'_, '_> {
                 values.text(tenant).text(key);
             }
             values.nulls(2 * (size - part.len()));
-            known.extend(query(self.connection, &KNOWN_KEYS.sql(size), &values, |row| rows::known_event(row))?);
+            known.extend(query(self.connection, &KNOWN_KEYS.sql(size), &values, |row| {
+                rows::known_event(row, self.keyring)
+            })?);
         }
         Ok(known)
     }
@@ -198,7 +201,7 @@ impl Transaction<'_, '_> {
                     .optional_text(event.idempotency_key.as_deref())
                     .int(event.body.data_offset().into())
                     .int((*deliveries).into())
-                    .blob(event.body.bytes())
+                    .cow_blob(self.keyring.seal_bytes(&BODY, event.id.as_bytes(), event.body.bytes()))
                     .optional_blob(event.body.trace().map(|trace| trace.to_bytes().to_vec()))
                     .optional_int(event.options.deliver_at.map(Timestamp::as_nanos))
                     .optional_int(event.options.expires_at.map(Timestamp::as_nanos))

@@ -24,7 +24,7 @@
 //! of `weir-store` are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`,
 //! `destinations`, `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
 //!
-//! `backup` copies a file while it is in use. `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
+//! `backup` copies a file while it is in use, `sealed_rows` rotates the keys of its sealed rows. `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
 //! transaction use.
 
 mod activity;
@@ -62,6 +62,7 @@ mod replays;
 mod results;
 mod rows;
 mod schema;
+mod sealed_rows;
 mod sql;
 mod traffic;
 mod transaction;
@@ -72,10 +73,12 @@ use std::{path::PathBuf, sync::Arc};
 use parking_lot::Mutex;
 use sqlx::SqlitePool;
 use tokio::{sync::mpsc, task::JoinHandle};
+use weir_sealing::Keyring;
 use weir_store::{FastPathHandle, SharedDestinationLimits, WriteFailures};
 
 pub use backup::{BackedUp, BackupError};
 pub use error::OpenError;
+pub use sealed_rows::SqliteSealedRows;
 
 use cache::DestinationCache;
 use commit_batch::Operation;
@@ -90,6 +93,7 @@ pub struct SqliteStore {
     fast_path: FastPathHandle,
     limits: SharedDestinationLimits,
     write_failures: Arc<WriteFailures>,
+    keyring: Arc<Keyring>,
     /// The write-ahead log.
     log: PathBuf,
     /// What this process says of itself.

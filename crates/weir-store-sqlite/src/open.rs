@@ -9,7 +9,8 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use weir_store::{FastPathHandle, Obstacle, SharedDestinationLimits, WriteFailures};
+use weir_sealing::Keyring;
+use weir_store::{FastPathHandle, Obstacle, SharedDestinationLimits, WriteFailures, sealing::missing_key};
 
 use crate::{
     SqliteStore,
@@ -18,7 +19,7 @@ use crate::{
     destinations,
     error::{Error, OpenError},
     files::DatabaseFiles,
-    message_groups, schema,
+    message_groups, schema, sealed_rows,
     writer::{self, Commit, WriterSetup},
 };
 
@@ -38,18 +39,36 @@ const WAL_SIZE_LIMIT_BYTES: u32 = 64 * 1024 * 1024;
 impl SqliteStore {
     /// Opens the file, creates it if it is missing, and migrates its schema.
     pub async fn open(path: &Path) -> Result<Self, OpenError> {
-        Self::open_committing(path, Box::new(|connection| connection.execute_batch("COMMIT"))).await
+        Self::open_with_keys(path, Keyring::default()).await
+    }
+
+    /// Like [`Self::open`], with the keys of sealed rows.
+    pub async fn open_with_keys(path: &Path, keyring: Keyring) -> Result<Self, OpenError> {
+        let commit: Commit = Box::new(|connection| connection.execute_batch("COMMIT"));
+        Self::open_committing(path, keyring, commit).await
     }
 
     /// Opens the file with another way to commit a transaction, for tests.
-    pub(crate) async fn open_committing(path: &Path, commit: Commit) -> Result<Self, OpenError> {
+    pub(crate) async fn open_committing(path: &Path, keyring: Keyring, commit: Commit) -> Result<Self, OpenError> {
         // Lock the files before anything is read or changed: another Weir may have them open.
         let mut files = DatabaseFiles::lock(path).await?;
         let path = &files.path().to_owned();
         migrate_file(path).await?;
         // Load what the writer keeps in memory: the destinations, and the last position in any message group.
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
-        let loaded = destinations::load(&connection).map_err(|error| classify(path, &error))?;
+        let known = sealed_rows::keys(&connection).map_err(|error| classify(path, &error))?;
+        if let Some(key) = missing_key(&known, &keyring) {
+            return Err(OpenError::KeyMissing { path: path.to_owned(), key });
+        }
+        if !keyring.is_empty() {
+            // What this process deletes or seals is not to stay in free pages.
+            connection.pragma_update(None, "secure_delete", true).map_err(|error| classify(path, &error.into()))?;
+        }
+        if let Some(key) = keyring.first_id().filter(|key| !known.contains(key)) {
+            sealed_rows::add_key(&connection, key).map_err(|error| classify(path, &error))?;
+        }
+        let keyring = Arc::new(keyring);
+        let loaded = destinations::load(&connection, &keyring).map_err(|error| classify(path, &error))?;
         let destinations = Arc::new(DestinationCache::new(loaded));
         let last_group_position = message_groups::load(&connection).map_err(|error| classify(path, &error))?;
         // Readers have connections of their own. With a write-ahead log they and the writer do not wait for each other.
@@ -80,6 +99,7 @@ impl SqliteStore {
             last_group_position,
             fast_path: fast_path.clone(),
             limits: limits.clone(),
+            keyring: Arc::clone(&keyring),
         };
         let (operations, writer) = writer::spawn(setup);
         Ok(Self {
@@ -90,6 +110,7 @@ impl SqliteStore {
             fast_path,
             limits,
             write_failures,
+            keyring,
             log,
             profile: None.into(),
         })
@@ -147,7 +168,7 @@ fn options(path: &Path) -> SqliteConnectOptions {
 
 /// The writer's connection. One thread at a time uses it, so SQLite needs no mutex. The writer decides which commits
 /// wait for the disk; a checkpoint always waits, and so does the first commit after one.
-fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
+pub(crate) fn writing_connection(path: &Path) -> rusqlite::Result<Connection> {
     let connection =
         Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -180,7 +201,7 @@ async fn migrate_file(path: &Path) -> Result<Vec<(i64, String)>, OpenError> {
     Ok(applied)
 }
 
-fn classify(path: &Path, error: &Error) -> OpenError {
+pub(crate) fn classify(path: &Path, error: &Error) -> OpenError {
     let path = path.to_owned();
     match error.sqlite_code() {
         // SQLITE_NOTADB

@@ -18,6 +18,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
+    sealed_rows,
     sql::{Values, execute, fetch},
     transaction::Transaction,
 };
@@ -49,6 +50,13 @@ impl Processes for SqliteStore {
     async fn beat(&self) -> StoreResult<bool> {
         self.edit(Durable::No, |transaction| transaction.beat()).await?;
         Ok(true)
+    }
+
+    /// The keys were checked when the file was opened, and no other process seals. But a rotation may have removed the key
+    /// that this process seals with.
+    async fn check_keys(&self) -> StoreResult<()> {
+        let Some(first) = self.keyring.first_id() else { return Ok(()) };
+        self.edit(Durable::No, move |transaction| sealed_rows::add_key(transaction.connection, first)).await
     }
 
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {

@@ -10,7 +10,7 @@ use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, activity::Activity, order::BEHIND};
 use weir_store::{
     AttemptResult, DeliveryAction, Purge, PurgePosition, PurgeStep, Results, Settlement, StoreResult, end_of_time,
-    rows::{Corrupt, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
+    rows::{self, Corrupt, Row as _, connection_json, failure_code, outcome_code, response_headers_json, state_code},
     sql,
 };
 
@@ -319,7 +319,7 @@ impl Transaction<'_, '_> {
                     .optional_int(attempt.status_code.map(i64::from))
                     .optional_text(attempt.error.as_deref())
                     .optional_int(attempt.failure.map(|failure| failure_code(failure).into()))
-                    .optional_text(attempt.response_body.as_deref())
+                    .optional_cow_text(rows::response_body(attempt, self.keyring))
                     .optional_int(attempt.details.signed_at.map(Timestamp::as_nanos))
                     .optional_owned_text(connection_json(&attempt.details))
                     .optional_owned_text(response_headers_json(&attempt.details));

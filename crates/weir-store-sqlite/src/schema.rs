@@ -9,6 +9,9 @@ use sqlx::{
 };
 use weir_store::schema::{Migration, Migrations};
 
+/// The migration that brought sealed rows.
+pub(crate) const SEALED: i64 = 29;
+
 pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     Migration { version: 1, description: "initial", sql: include_str!("../../../migrations/sqlite/0001_initial.sql") },
     Migration {
@@ -56,6 +59,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         version: 21,
         description: "uses of keys",
         sql: include_str!("../../../migrations/sqlite/0021_uses_of_keys.sql"),
+    },
+    Migration {
+        version: 29,
+        description: "sealing keys",
+        sql: include_str!("../../../migrations/sqlite/0029_sealing_keys.sql"),
     },
 ]);
 

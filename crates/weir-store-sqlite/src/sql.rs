@@ -103,6 +103,17 @@ impl<'v> Values<'v> {
         self.push(ValueRef::Blob(value))
     }
 
+    pub(crate) fn cow_blob(&mut self, value: Cow<'v, [u8]>) -> &mut Self {
+        match value {
+            Cow::Borrowed(value) => self.blob(value),
+            Cow::Owned(value) => self.owned_blob(value),
+        }
+    }
+
+    pub(crate) fn optional_cow_text(&mut self, value: Option<Cow<'v, str>>) -> &mut Self {
+        self.value(rows::Value::Text(value))
+    }
+
     pub(crate) fn owned_blob(&mut self, value: impl Into<Vec<u8>>) -> &mut Self {
         self.0.push(ToSqlOutput::Owned(Value::Blob(value.into())));
         self

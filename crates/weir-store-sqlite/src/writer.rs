@@ -20,6 +20,7 @@ use std::sync::Arc;
 use metrics::{Histogram, histogram};
 use rusqlite::{Connection, config::DbConfig};
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
+use weir_sealing::Keyring;
 use weir_store::{
     BodyCache, FastPathBatch, FastPathHandle, Obstacle, SharedDestinationLimits, StoreError, StoreResult, WriteFailures,
 };
@@ -85,6 +86,7 @@ struct Writer {
     checkpoints: Checkpoints,
     fast_path: FastPathHandle,
     limits: SharedDestinationLimits,
+    keyring: Arc<Keyring>,
     commit_seconds: Histogram,
     commit_size: Histogram,
 }
@@ -101,6 +103,7 @@ pub(crate) fn spawn(setup: WriterSetup) -> (mpsc::Sender<Operation>, JoinHandle<
         last_group_position,
         fast_path,
         limits,
+        keyring,
     } = setup;
     let (sender, operations) = mpsc::channel(WAITING_OPERATIONS);
     let writer = Writer {
@@ -118,6 +121,7 @@ pub(crate) fn spawn(setup: WriterSetup) -> (mpsc::Sender<Operation>, JoinHandle<
         checkpoints: checkpoint::spawn(checkpointing),
         fast_path,
         limits,
+        keyring,
         commit_seconds: histogram!("weir_store_commit_seconds", "operation" => "batch"),
         commit_size: histogram!("weir_store_commit_size", "operation" => "batch"),
     };
@@ -137,6 +141,7 @@ pub(crate) struct WriterSetup {
     pub(crate) last_group_position: i64,
     pub(crate) fast_path: FastPathHandle,
     pub(crate) limits: SharedDestinationLimits,
+    pub(crate) keyring: Arc<Keyring>,
 }
 
 impl Writer {
@@ -254,6 +259,7 @@ impl Writer {
             destinations: &mut destinations,
             fast_path_batch: &mut fast_path_batch,
             limits: self.limits.get(),
+            keyring: &self.keyring,
             changes: &mut changes,
             last_group_position: &mut self.last_group_position,
             bodies: &mut self.bodies,

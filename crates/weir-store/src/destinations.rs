@@ -28,11 +28,11 @@ pub struct DestinationPatch {
 }
 
 impl DestinationPatch {
-    /// The edited destination; `None` if it was edited meanwhile. Its breaker closes if the edit may have fixed the
+    /// The edited destination; `None` if it was edited meanwhile, or its secrets cannot be read. Its breaker closes if the edit may have fixed the
     /// problem (another URL, another breaker policy, or a resume), or if [`Self::closes_breaker`] is set. Its hold
     /// is lifted by another URL, by a resume, and if [`Self::lifts_hold`] is set.
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
-        if current.updated_at != self.expected_updated_at {
+        if current.updated_at != self.expected_updated_at || current.unreadable.is_some() {
             return None;
         }
         let mut edited = Destination { settings: self.settings.clone(), updated_at: self.now, ..current.clone() };

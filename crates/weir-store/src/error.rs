@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use weir_sealing::Unopened;
 
 /// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -16,6 +17,9 @@ pub enum StoreError {
     /// is unknown. The caller may retry.
     #[error("the store cannot write: {obstacle} ({reason})")]
     CannotWrite { obstacle: Obstacle, reason: String },
+    /// A sealed value cannot be opened by this process. The caller may retry: another process may have the key.
+    #[error("{0}")]
+    Sealed(Unopened),
     /// A statement failed, and a retry would fail again.
     #[error("the store failed: {0}")]
     Failed(String),
@@ -25,7 +29,7 @@ impl StoreError {
     /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unavailable(_) | Self::CannotWrite { .. } => true,
+            Self::Unavailable(_) | Self::CannotWrite { .. } | Self::Sealed(_) => true,
             Self::Failed(_) => false,
         }
     }

@@ -12,6 +12,7 @@
 //! - [`intake`] decides about new events, by the rules of idempotency, coalescing and order.
 //! - [`rows`] reads and writes rows.
 //! - [`schema`] says which schemas a program may use.
+//! - [`sealing`] rotates the keys of sealed rows.
 //! - [`ListStatements`] puts lists, counts and groups of failures together.
 //! - [`RollUp`] and [`ExpiringTable`] decide which old rows of traffic are added up or deleted next.
 //! - [`TenantDestinations`] says which destinations take an event.
@@ -61,6 +62,7 @@ mod replica;
 mod results;
 pub mod rows;
 pub mod schema;
+pub mod sealing;
 #[doc(hidden)]
 pub mod state_names;
 mod stored_filter;
@@ -111,6 +113,7 @@ pub use traffic::{
 };
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 pub use turns::Turns;
+pub use weir_sealing::Unopened;
 
 /// Names the traits that one kind of caller needs. Every store that has them has the name.
 macro_rules! bundles {

@@ -78,6 +78,10 @@ pub trait Processes: Send + Sync {
     /// makes no claims until it registers again.
     async fn beat(&self) -> StoreResult<bool>;
 
+    /// Fails if this process lacks a key that may have sealed rows: it must not send then. If the store does not know the
+    /// key that this process seals with, it learns of it.
+    async fn check_keys(&self) -> StoreResult<()>;
+
     /// The processes that can be declared dead. A store with a single process has none.
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>>;
 

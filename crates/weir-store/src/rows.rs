@@ -30,10 +30,10 @@ pub use self::{
     counters::{counted_state, state_counts},
     deliveries::{
         ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, attempt, connection_json, delivery,
-        error_condition, failed_delivery, in_states, response_headers_json, send,
+        error_condition, failed_delivery, in_states, response_body, response_headers_json, send,
     },
     destinations::{Value, destination, destination_values, limit_change},
-    events::{body, event, known_event},
+    events::{claimed_body, event, known_event},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
     traffic::{
         histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination_at,

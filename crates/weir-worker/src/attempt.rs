@@ -39,6 +39,9 @@ const MAX_CLOSED: u32 = 3;
 /// free some.
 const EXHAUSTED_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long the worker keeps a permit whose body or secrets it cannot open.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(2);
+
 /// The longest time that a permit is on its way to a worker and counts as preparation: two round trips to a store that
 /// is 50 ms away, and a busy machine. A longer time means that the workers have no places, and permits that were
 /// published even earlier would only wait for them.
@@ -159,6 +162,14 @@ impl Attempter {
         }
         self.report(permit, target, &sent, decision.outcome, span);
         AttemptEnd::Recorded(record(permit, target, sent, decision, began))
+    }
+
+    /// Keeps a permit whose body or secrets this process cannot open for a moment, and returns it unused: at once it would
+    /// be back at once. The attempt does not count.
+    pub(crate) async fn wait_unread(&self, permit: &Permit) -> AttemptEnd {
+        counter!("weir_permits_unused_total").increment(1);
+        tokio::time::sleep(UNREADABLE_PAUSE).await;
+        AttemptEnd::Unused(permit.into())
     }
 
     async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> TransportResult {

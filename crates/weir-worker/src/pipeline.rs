@@ -19,7 +19,7 @@ use metrics::counter;
 use tokio::task::JoinSet;
 use weir_core::{Clock, claim::ClaimedBody, event::EventBody};
 use weir_queue::{Permit, SharedQueue};
-use weir_store::{StoreError, WorkerStore};
+use weir_store::{StoreError, Unopened, WorkerStore};
 
 use crate::{
     attempt::{AttemptEnd, Attempter, UnusedPermit},
@@ -65,7 +65,8 @@ pub struct Worker {
 struct ResolvedPermit {
     permit: Permit,
     target: Arc<DestinationTarget>,
-    body: EventBody,
+    /// `None` if the body, or the secrets of the destination, cannot be opened.
+    body: Option<EventBody>,
 }
 
 /// How busy a worker is, for gauges. Clones refer to the same worker.
@@ -239,7 +240,15 @@ impl Pipeline<'_> {
         let mut ready = Vec::with_capacity(permits.len());
         for ((permit, target), body) in permits.into_iter().zip(resolved).zip(bodies) {
             match (target, body) {
-                (Some(target), Some(body)) => ready.push(ResolvedPermit { permit, target, body }),
+                (Some(target), Ok(Some(body))) if target.destination.unreadable.is_none() => {
+                    ready.push(ResolvedPermit { permit, target, body: Some(body) });
+                }
+                (Some(target), Ok(Some(_))) => ready.push(ResolvedPermit { permit, target, body: None }),
+                (Some(target), Err(error)) => {
+                    let delivery = permit.delivery.claim.delivery_id;
+                    tracing::error!(%delivery, %error, "cannot open the body of a delivery; it waits");
+                    ready.push(ResolvedPermit { permit, target, body: None });
+                }
                 // The destination was deleted: the release cancels the delivery.
                 _ => self.give_back([UnusedPermit::from(&permit)]),
             }
@@ -271,7 +280,11 @@ impl Pipeline<'_> {
         // Not in a function that takes the permit by value: its future would contain the permit twice, and copy it.
         tokio::spawn(async move {
             let ResolvedPermit { permit, target, body } = ready;
-            match attempter.make(&permit, &body, &target).await {
+            let end = match &body {
+                Some(body) => attempter.make(&permit, body, &target).await,
+                None => attempter.wait_unread(&permit).await,
+            };
+            match end {
                 // Whether this attempt was quick decides about the next places of its destination.
                 AttemptEnd::Recorded(finished) => {
                     let unrecorded = place.ended(finished.began, finished.result.now);
@@ -289,15 +302,19 @@ impl Pipeline<'_> {
         }
     }
 
-    /// The body of each permit. Most permits contain it; the others are read in one call.
-    async fn bodies(&self, permits: &[Permit]) -> Result<Vec<Option<EventBody>>, StoreError> {
-        let in_store = permits.iter().filter(|permit| permit.delivery.body == ClaimedBody::InStore);
-        let ids: Vec<_> = in_store.map(|permit| permit.delivery.event_id).collect();
-        let mut read = if ids.is_empty() { Vec::new() } else { self.worker.store.bodies(&ids).await? }.into_iter();
-        let body = |permit: &Permit| match &permit.delivery.body {
-            ClaimedBody::Inline(body) => Some(body.clone()),
-            ClaimedBody::InStore => read.next().flatten(),
-        };
-        Ok(permits.iter().map(body).collect())
+    /// The body of each permit. Most permits contain it; the others are large, and read one by one.
+    async fn bodies(&self, permits: &[Permit]) -> Result<Vec<Result<Option<EventBody>, Unopened>>, StoreError> {
+        let mut bodies = Vec::with_capacity(permits.len());
+        for permit in permits {
+            bodies.push(match &permit.delivery.body {
+                ClaimedBody::Inline(body) => Ok(Some(body.clone())),
+                ClaimedBody::InStore => match self.worker.store.event(permit.delivery.event_id).await {
+                    Ok(event) => Ok(event.map(|event| event.body)),
+                    Err(StoreError::Sealed(unopened)) => Err(unopened),
+                    Err(error) => return Err(error),
+                },
+            });
+        }
+        Ok(bodies)
     }
 }

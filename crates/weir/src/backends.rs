@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use weir_core::{Clock, InstallationId, Timestamp};
 use weir_queue::{SharedQueue, memory::MemoryQueue};
 use weir_queue_redis::{RedisConfig, RedisQueue};
+use weir_sealing::Keyring;
 use weir_store::SharedStore;
 use weir_store_postgres::{Connections, PoolUse, PostgresStore};
 use weir_store_sqlite::SqliteStore;
@@ -58,10 +59,10 @@ pub(crate) enum StoreSize {
 }
 
 impl Backends {
-    pub(crate) async fn open(backing: &Backing, role: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn open(backing: &Backing, role: &str, keyring: Keyring) -> anyhow::Result<Self> {
         match backing {
             Backing::Embedded { database } => {
-                let store = Arc::new(SqliteStore::open(database).await?);
+                let store = Arc::new(SqliteStore::open_with_keys(database, keyring).await?);
                 let clock = Arc::new(SystemClock::start());
                 let queue = Arc::new(MemoryQueue::new(clock.clone()));
                 // Before anything runs: no other process can hold a claim, and the cursors need the complete history.
@@ -71,11 +72,14 @@ impl Backends {
             Backing::Scaled { postgres, redis } => {
                 let url = postgres.url_for(&application_name(role));
                 let installation = PostgresStore::installation(&url).await?;
-                let queue = Arc::new(RedisQueue::open(redis_config(redis, installation)?).await?);
+                let queue = Arc::new(
+                    RedisQueue::open(RedisConfig { keyring: keyring.clone(), ..redis_config(redis, installation)? })
+                        .await?,
+                );
                 let now = queue.clock().now();
                 let replica = postgres.read_url_for(&application_name(role));
                 let connections = Connections { pool: postgres.pool, replica };
-                let store = Arc::new(PostgresStore::open_with(&url, connections, now).await?);
+                let store = Arc::new(PostgresStore::open_with(&url, connections, now, keyring).await?);
                 Ok(Self::Scaled { store, queue })
             }
         }

@@ -58,6 +58,11 @@ pub(crate) enum Command {
     Restored(SettingFlags),
     /// Back up the database while Weir runs: a checked copy of a SQLite file. For PostgreSQL, print the command that does it
     Backup(BackupArgs),
+    /// Rotate the keys that encrypt secrets in the database (WEIR_ENCRYPTION_KEYS), while Weir runs
+    Secrets {
+        #[command(subcommand)]
+        command: SecretsCommand,
+    },
     /// Run only the API; other processes run the other roles (needs PostgreSQL and Redis)
     Api(SettingFlags),
     /// Run only a scheduler; other processes run the other roles (needs PostgreSQL and Redis)
@@ -115,6 +120,14 @@ pub(crate) enum ConfigCommand {
     /// Show every fault of the settings, and the values that are in force, without secrets: exit code 0 if a process
     /// would start with them, 2 if not. Neither the database nor Redis is asked
     Check(CheckArgs),
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum SecretsCommand {
+    /// Show how many values each key has encrypted: exit code 0 if all are as the settings say, 1 if a rotation is needed
+    Check(SettingFlags),
+    /// Encrypt every value with the first key; if `none` is the first, decrypt every value. Safe to interrupt: run it again
+    Rotate(SettingFlags),
 }
 
 #[derive(Debug, Clone, Args)]

@@ -10,6 +10,7 @@ mod health;
 mod migrate;
 mod output;
 mod restored;
+mod secrets;
 mod serve;
 mod verify;
 
@@ -34,6 +35,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Config { command: ConfigCommand::Check(arguments) } => config::check(&arguments),
         Command::Migrate(flags) => migrate::run(&flags).await,
         Command::Backup(arguments) => backup::run(arguments).await,
+        Command::Secrets { command } => secrets::run(command).await,
         Command::Restored(flags) => restored::run(&flags).await,
         Command::Completions { shell } => completions::run(shell),
         Command::Call(command) => api::run(command).await,

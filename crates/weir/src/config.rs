@@ -19,6 +19,7 @@ mod values;
 use std::{ffi::OsString, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use weir_core::{address::AddressPolicy, retention::Retention};
+use weir_sealing::Keyring;
 use weir_store::DestinationLimits;
 
 pub(crate) use check::Checked;
@@ -190,6 +191,24 @@ impl Settings {
             return Some(ConfigError::ShortKey { setting: values.source("api_keys"), listen, least: MIN_KEY_CHARS });
         }
         None
+    }
+
+    /// What an operator should know of these settings.
+    pub(crate) fn warnings(&self, role: ProcessRole) -> Vec<String> {
+        let is_open = role.serves_api() && !self.listen.ip().to_canonical().is_loopback();
+        if is_open && self.keyring().first_id().is_none() {
+            return vec![
+                "other machines can use the API, and the secrets of destinations are in the database in clear: set \
+                 WEIR_ENCRYPTION_KEYS"
+                    .to_owned(),
+            ];
+        }
+        Vec::new()
+    }
+
+    /// The keys of sealed rows.
+    pub(crate) fn keyring(&self) -> Keyring {
+        self.encryption_keys.clone().sealing_payloads(self.encrypt_bodies)
     }
 
     pub(crate) fn addresses(&self) -> AddressPolicy {

@@ -77,7 +77,7 @@ impl Engine {
         // A process with only the scheduler makes no spans.
         let traces = traces.filter(|_| role.serves_api() || role.works()).map(Traces::start).transpose()?;
         // Boxed, because this future is large and would enlarge every future around it.
-        let backends = Box::pin(Backends::open(&backing, role.name())).await?;
+        let backends = Box::pin(Backends::open(&backing, role.name(), settings.keyring())).await?;
         backends.store().limit_destinations(settings.destination_limits());
         // Register the process before any role starts: its claims and permits carry its id.
         let profile = ProcessProfile {
@@ -88,17 +88,18 @@ impl Engine {
         };
         let heartbeat = Heartbeat::begin(backends.store(), backends.queue(), profile).await?;
 
+        let readiness = Readiness::starting().with_warnings(settings.warnings(role));
         let (stall_watch, stalls) = StallWatch::new(backends.store(), backends.queue(), backends.clock());
         let mut engine = Self {
             address: listener.local_addr()?,
             metrics_address: metrics_listener.as_ref().map(TcpListener::local_addr).transpose()?,
             backends,
-            readiness: Readiness::starting(),
+            readiness: readiness.clone(),
             grace: settings.shutdown_grace(),
             working: Stage::new(),
             serving: Stage::new(),
             admitting: Stage::new(),
-            heartbeat: tokio::spawn(heartbeat.keep()),
+            heartbeat: tokio::spawn(heartbeat.keep(readiness)),
             traces,
             keys: None,
             stalls,

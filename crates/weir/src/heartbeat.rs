@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weir_api::Readiness;
 use weir_core::claim::ProcessId;
 use weir_queue::SharedQueue;
-use weir_store::{BEAT_EVERY, LEASE_VALID, ProcessProfile, SharedStore, StoreResult};
+use weir_store::{BEAT_EVERY, LEASE_VALID, ProcessProfile, SharedStore, StoreError, StoreResult};
 
 /// How long the deregistration may take on shutdown.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -31,13 +32,20 @@ impl Heartbeat {
     }
 
     /// Beats until the task is aborted. Each reason of a failure is logged once.
-    pub(crate) async fn keep(mut self) {
+    pub(crate) async fn keep(mut self, readiness: Readiness) {
         let mut failure = None;
         loop {
             tokio::time::sleep(BEAT_EVERY).await;
-            let now_failing = self.beat().await.err().map(|error| error.to_string());
+            let error = self.beat().await.err();
+            let lacks_key = matches!(error, Some(StoreError::Sealed(_)));
+            readiness.set_lacks_key(lacks_key);
+            let now_failing = error.map(|error| error.to_string());
             if now_failing != failure {
                 match &now_failing {
+                    Some(error) if lacks_key => tracing::error!(
+                        error,
+                        "this process lacks a key, and sends nothing; add the key to WEIR_ENCRYPTION_KEYS and restart it"
+                    ),
                     Some(error) => tracing::warn!(
                         error,
                         "cannot record the heartbeat of this process in the store; nothing is sent without it"
@@ -59,6 +67,8 @@ impl Heartbeat {
             self.process = self.store.register_process().await?;
             self.store.describe_process(self.profile.clone()).await?;
         }
+        // A process without a key must not take a delivery that it cannot open: its lease ends.
+        self.store.check_keys().await?;
         self.queue.renew_lease(self.process, asked + LEASE_VALID);
         Ok(())
     }

@@ -35,6 +35,7 @@ fn destination(edit: impl FnOnce(&mut Destination)) -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        unreadable: None,
         breaker: Breaker::default(),
     };
     edit(&mut destination);

@@ -137,6 +137,7 @@ mod tests {
             held_until: None,
             held_reason: None,
             released_at: None,
+            unreadable: None,
             breaker: Breaker::default(),
         }
     }

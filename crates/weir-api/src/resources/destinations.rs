@@ -50,7 +50,7 @@ use self::{
 };
 use crate::{
     auth::Caller,
-    problem::{self, ApiResult, Changed, Problem, Refused},
+    problem::{self, ApiResult, Changed, Problem, ProblemKind, Refused},
     readers::{
         body::{Body, PathId},
         idempotency::{FirstAnswer, IdempotencyParameters, Keyed, secret_digest},
@@ -181,6 +181,7 @@ fn new_destination(settings: Settings, now: Timestamp) -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        unreadable: None,
         breaker: Breaker::default(),
     }
 }
@@ -351,6 +352,17 @@ async fn settle_dead_letters(api: &ApiState, deleted: &Destination, author: &Aut
 pub(crate) async fn find(api: &ApiState, caller: &Caller, id: DestinationId) -> ApiResult<Arc<Destination>> {
     let found = api.store.destination(id).await?;
     found.filter(|destination| caller.sees(&destination.settings.tenant)).ok_or_else(|| missing(id))
+}
+
+/// Refuses what needs the secrets of a destination if this process cannot open them.
+pub(crate) fn check_readable(destination: &Destination) -> ApiResult<()> {
+    match (&destination.unreadable, &destination.paused_reason) {
+        (None, _) => Ok(()),
+        (Some(_), reason) => {
+            let reason = reason.as_deref().unwrap_or_default();
+            Err(Problem::new(ProblemKind::Unavailable, format!("the destination stays as it is: {reason}")))
+        }
+    }
 }
 
 /// Those of these destinations that are not deleted, in one look-up.

@@ -38,7 +38,8 @@ pub(crate) async fn live(_: Query<()>) -> ApiResult<Json<types::Status>> {
 ///
 /// A process is ready when it has started, is not stopping, its clock and that of Redis agree within 30 seconds, and the
 /// store answers and takes writes. A scheduler or worker also needs the queue. If the store or the queue answers too
-/// slowly for the limits to be used, `warnings` says so.
+/// slowly for the limits to be used, or the API can be reached from other machines and stores secrets in clear, `warnings`
+/// says so.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readiness", tag = "operation",
     responses((status = 200, description = "The process is ready", body = types::Readiness))
@@ -50,7 +51,7 @@ pub(crate) async fn ready(
     if let Some(reason) = operations.readiness.not_ready_reason() {
         return Err(Problem::new(ProblemKind::Unavailable, reason));
     }
-    let mut warnings = Vec::new();
+    let mut warnings = operations.readiness.warnings().to_vec();
     let began = Instant::now();
     in_time("store", operations.store.check()).await??;
     warnings.extend(slow("store", began.elapsed(), STORE_BUDGET));

@@ -20,7 +20,7 @@ use weir_store::Created;
 
 use super::{
     activity::Author,
-    destinations::{Change, EDIT_ROUNDS, commit, crowded, etag, etag_header, find, unstored},
+    destinations::{Change, EDIT_ROUNDS, check_readable, commit, crowded, etag, etag_header, find, unstored},
 };
 use crate::{
     auth::Caller,
@@ -69,6 +69,7 @@ pub(crate) async fn show(
     _: Query<()>,
 ) -> ApiResult<Response> {
     let destination = find(&api, &caller, id).await?;
+    check_readable(&destination)?;
     // Record the activity first, so that no secret is shown without a row in the activity log.
     let activity = author.does(Action::SecretShown, api.clock.now()).of_destination(&destination);
     api.store.record_activity(activity.into()).await?;

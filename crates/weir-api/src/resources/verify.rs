@@ -20,7 +20,7 @@ use self::{
     cause::{Suspects, own_secrets},
     received::{ANY_AGE, MAX_SIGNATURE_PARTS, ReceivedHeaders, Request, needed_headers},
 };
-use super::destinations::{find, signature::SignatureRequest};
+use super::destinations::{check_readable, find, signature::SignatureRequest};
 use crate::{
     auth::Caller,
     errors::Errors,
@@ -126,6 +126,7 @@ pub(crate) async fn verify(
     let (style, secrets) = match &destination {
         None => (request.style(), given.into_iter().collect()),
         Some(destination) => {
+            check_readable(destination)?;
             let signing = &destination.settings.signing;
             url.get_or_insert_with(|| destination.settings.url.to_string());
             if let Some(unfit) = given.as_ref().and_then(|secret| signing.style.refusal_of(secret)) {

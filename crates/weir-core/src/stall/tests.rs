@@ -46,6 +46,7 @@ fn destination() -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        unreadable: None,
         breaker: Breaker::default(),
     }
 }

@@ -10,6 +10,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
     net::{TcpListener, TcpStream},
 };
+use weir_sealing::Keyring;
 use weir_store_postgres::{Connections, OpenError, PostgresStore};
 
 use crate::{database::Database, fixtures::NOW};
@@ -162,7 +163,8 @@ async fn a_pooler_of_transactions_is_refused_although_the_role_has_the_settings(
 async fn a_proxy_that_passes_the_settings_on_is_used() {
     let database = Database::create().await;
     let connections = Connections { pool: 3, ..Connections::default() };
-    let store = PostgresStore::open_with(&before(&database, Pooler::PassesOn).await, connections, NOW).await.unwrap();
+    let url = before(&database, Pooler::PassesOn).await;
+    let store = PostgresStore::open_with(&url, connections, NOW, Keyring::default()).await.unwrap();
     assert_eq!(store.pool_use().most, 3);
     store.close().await;
 }

@@ -1,6 +1,7 @@
 //! Reads from a streaming replica: which reads use it, and when the primary answers instead.
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, query_scalar, raw_sql};
+use weir_sealing::Keyring;
 use weir_store::{Destinations as _, EventFilter, History as _, Ingest as _, PageRequest, SendsRequest, with_replica};
 use weir_store_postgres::{Connections, PostgresStore};
 use weir_test_support::Postgres;
@@ -19,7 +20,7 @@ impl Pair {
         let primary = Postgres::start_primary().await.unwrap();
         let replica = primary.start_replica().await.unwrap();
         let connections = Connections { replica: Some(replica.url()), ..Connections::default() };
-        let store = PostgresStore::open_with(&primary.url(), connections, NOW).await.unwrap();
+        let store = PostgresStore::open_with(&primary.url(), connections, NOW, Keyring::default()).await.unwrap();
         store.create_destination(destination(1), creation()).await.unwrap();
         Self { primary, replica, store }
     }

@@ -47,6 +47,7 @@ pub fn destination(number: u128) -> Destination {
         held_until: None,
         held_reason: None,
         released_at: None,
+        unreadable: None,
         breaker: Breaker::default(),
     }
 }

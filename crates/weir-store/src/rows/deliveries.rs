@@ -1,12 +1,13 @@
 //! Deliveries, their attempts, and the sends among the attempts.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{borrow::Cow, net::SocketAddr, time::Duration};
 
 use weir_core::{
     AttemptId, DeliveryState, ErrorKind,
     delivery::{Attempt, AttemptDetails, AttemptOutcome, ConnectionDetails, Delivery, LastAttempt},
     order::BEHIND,
 };
+use weir_sealing::{Keyring, RESPONSE_BODY, row as row_of};
 
 use super::{Corrupt, Row, failure_code, state_code};
 use crate::{ErrorFilter, FailedDelivery, SendPosition, SendRecord};
@@ -97,18 +98,24 @@ pub fn failed_delivery<E: From<Corrupt>>(row: &impl Row<E>) -> Result<FailedDeli
 pub const ATTEMPT_COLUMNS: &str = "id, delivery_id, number, sent_at, duration_ms, outcome, status_code, error, \
     failure, response_body, signed_at, connection, response_headers";
 
-pub fn attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Attempt, E> {
+pub fn attempt<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Result<Attempt, E> {
+    let (delivery_id, number) = (row.delivery_id(1)?, row.small(2)?);
+    let response_body = row.optional_text(9)?.map(|stored| {
+        let opened = keyring.open_text(&RESPONSE_BODY, &row_of(delivery_id.as_bytes(), number), stored);
+        // The attempt can be shown without it.
+        opened.unwrap_or_else(|error| format!("({error})"))
+    });
     Ok(Attempt {
         id: AttemptId::from_bytes(row.id(0)?),
-        delivery_id: row.delivery_id(1)?,
-        number: row.small(2)?,
+        delivery_id,
+        number,
         sent_at: row.optional_time(3)?,
         duration_ms: row.small(4)?,
         outcome: row.outcome(5)?,
         status_code: status_code(row, 6)?,
         error: row.optional_text(7)?,
         failure: row.optional_failure(8)?,
-        response_body: row.optional_text(9)?,
+        response_body,
         details: AttemptDetails {
             signed_at: row.optional_time(10)?,
             connection: row.optionally_parsed(11, "the connection of an attempt", connection)?,
@@ -129,6 +136,12 @@ pub fn connection_json(details: &AttemptDetails) -> Option<String> {
     let ConnectionDetails { remote_address, connect_ms, tls_ms } = details.connection?;
     let connection: (SocketAddr, Option<u32>, Option<u32>) = (remote_address, connect_ms, tls_ms);
     serde_json::to_string(&connection).ok()
+}
+
+/// The body of an answer as it is stored.
+pub fn response_body<'a>(attempt: &'a Attempt, keyring: &Keyring) -> Option<Cow<'a, str>> {
+    let row = row_of(attempt.delivery_id.as_bytes(), attempt.number);
+    attempt.response_body.as_deref().map(|body| keyring.seal_text(&RESPONSE_BODY, &row, body))
 }
 
 /// The headers of an answer as a JSON array of `[name, value]`; `None` if there are none.

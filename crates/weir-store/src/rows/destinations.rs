@@ -3,9 +3,14 @@
 use std::{borrow::Cow, num::NonZeroU32};
 
 use weir_core::{
-    Destination, RateLimits, Timestamp, destination::Settings, limit::MinInterval, order::DeliveryOrder,
-    pattern::EventPattern, signing::Signing,
+    Destination, DestinationId, RateLimits, Timestamp,
+    destination::{Settings, Unreadable},
+    limit::MinInterval,
+    order::DeliveryOrder,
+    pattern::EventPattern,
+    signing::{SECRET_LEN, Secret, Signing},
 };
+use weir_sealing::{Column, HEADERS, Keyring, SIGNING, Unopened};
 
 use super::{
     Corrupt, Row,
@@ -31,8 +36,44 @@ macro_rules! destination_columns {
     };
 }
 
-pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E> {
+/// The number of the columns that never change: those in front of the columns of an edit.
+const CONSTANT: usize = 3;
+
+/// The sealed columns, with their positions in [`destination_columns!`](crate::destination_columns).
+const SEALED: [(&Column, usize); 2] = [(&HEADERS, 11), (&SIGNING, 12)];
+
+/// The texts of the [`SEALED`] columns.
+type Sealed = [Option<String>; SEALED.len()];
+
+fn opened(keyring: &Keyring, id: DestinationId, stored: &Sealed) -> Result<Sealed, Unopened> {
+    let mut opened = stored.clone();
+    for (text, (column, _)) in opened.iter_mut().zip(SEALED) {
+        *text = text.take().map(|text| keyring.open_text(column, id.as_bytes(), text)).transpose()?;
+    }
+    Ok(opened)
+}
+
+/// If its secrets cannot be opened, it is paused ([`Unreadable`]).
+pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Result<Destination, E> {
     // The numbers are positions in `destination_columns!`.
+    let id = row.destination_id(0)?;
+    let mut stored = Sealed::default();
+    for (text, (_, at)) in stored.iter_mut().zip(SEALED) {
+        *text = row.optional_text(at)?;
+    }
+    let opened = opened(keyring, id, &stored);
+    let (headers, signing) = match &opened {
+        Ok([headers, signing]) => {
+            let headers = headers.as_deref().and_then(|text| serde_json::from_str(text).ok()).ok_or(Corrupt("headers"));
+            let signing = signing.as_deref().and_then(Signing::from_stored).ok_or(Corrupt("signing settings"));
+            (headers?, signing?)
+        }
+        // Nothing is signed with this secret, because nothing is sent.
+        Err(_) => (
+            Vec::new(),
+            Signing::new(Secret::from_bytes(vec![0; *SECRET_LEN.start()]).map_err(|_| Corrupt("a secret"))?),
+        ),
+    };
     let settings = Settings {
         tenant: row.text(1)?,
         name: row.text(4)?,
@@ -42,16 +83,16 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
         retry: row.parsed(10, "a retry policy", |text| serde_json::from_str(text).ok())?,
-        headers: row.parsed(11, "headers", |text| serde_json::from_str(text).ok())?,
-        signing: row.parsed(12, "signing settings", Signing::from_stored)?,
+        headers,
+        signing,
         paused: row.flag(13)?,
         breaker: row.parsed(17, "a breaker policy", |text| serde_json::from_str(text).ok())?,
         alerts: row.parsed(19, "alerts", |text| serde_json::from_str(text).ok())?,
         order: DeliveryOrder::new(row.flag(20)?, skip_after_attempts(row, 21)?),
         body: row.parsed(24, "the form of a body", |text| serde_json::from_str(text).ok())?,
     };
-    Ok(Destination {
-        id: row.destination_id(0)?,
+    let mut destination = Destination {
+        id,
         created_at: row.time(2)?,
         updated_at: row.time(3)?,
         settings,
@@ -60,7 +101,14 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         held_reason: row.optional_text(16)?,
         released_at: row.optional_time(23)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
-    })
+        unreadable: None,
+    };
+    if let Err(error) = opened {
+        let reason = destination.paused_reason.replace(format!("Weir cannot read its secrets: {error}"));
+        let paused = std::mem::replace(&mut destination.settings.paused, true);
+        destination.unreadable = Some(Unreadable { sealed: stored.into(), paused, paused_reason: reason });
+    }
+    Ok(destination)
 }
 
 /// The limits from their column, and the minimum interval from its own.
@@ -95,7 +143,10 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], serde_json::Error> {
+pub fn destination_values<'d>(
+    destination: &'d Destination,
+    keyring: &Keyring,
+) -> Result<[Value<'d>; 22], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -106,8 +157,9 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
     }
     let settings = &destination.settings;
     let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
+    let (paused, paused_reason) = destination.stored_pause();
     // The stores bind the values by position, so the order is that of the columns.
-    Ok([
+    let mut values = [
         int(destination.updated_at.as_nanos()),
         text(&settings.name),
         text(settings.url.as_str()),
@@ -118,8 +170,8 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
         text(serde_json::to_string(&settings.retry)?),
         text(serde_json::to_string(&settings.headers)?),
         text(settings.signing.to_stored()?),
-        Value::Flag(settings.paused),
-        optional_text(destination.paused_reason.as_ref()),
+        Value::Flag(paused),
+        optional_text(paused_reason),
         optional_time(destination.held_until),
         optional_text(destination.held_reason.as_ref()),
         text(serde_json::to_string(&settings.breaker)?),
@@ -130,10 +182,127 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
         Value::Int(interval_code(&settings.rate_limits)),
         optional_time(destination.released_at),
         text(serde_json::to_string(&settings.body)?),
-    ])
+    ];
+    for (n, (column, at)) in SEALED.into_iter().enumerate() {
+        let Value::Text(text) = &mut values[at - CONSTANT] else { continue };
+        *text = match &destination.unreadable {
+            // It stays as it is stored.
+            Some(unreadable) => unreadable.sealed.get(n).cloned().flatten().map(Cow::Owned),
+            None => text.take().map(|text| keyring.seal_text(column, destination.id.as_bytes(), text)),
+        };
+    }
+    Ok(values)
 }
 
 /// From three columns: an instant, and the limits and the minimum interval that apply from then on.
 pub fn limit_change<E: From<Corrupt>>(row: &impl Row<E>) -> Result<LimitChange, E> {
     Ok(LimitChange { at: row.time(0)?, limits: rate_limits(row, 1, 2)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_sealing::key_of;
+
+    use super::*;
+
+    /// A row as a store has kept it.
+    struct Kept(Vec<Value<'static>>);
+
+    impl Row<Corrupt> for Kept {
+        fn optional_int(&self, column: usize) -> Result<Option<i64>, Corrupt> {
+            match &self.0[column] {
+                Value::Int(value) => Ok(*value),
+                _ => Err(Corrupt("a number")),
+            }
+        }
+
+        fn optional_text(&self, column: usize) -> Result<Option<String>, Corrupt> {
+            match &self.0[column] {
+                Value::Text(text) => Ok(text.as_ref().map(ToString::to_string)),
+                _ => Err(Corrupt("a text")),
+            }
+        }
+
+        fn optional_bytes(&self, _: usize) -> Result<Option<&[u8]>, Corrupt> {
+            Ok(Some(&[7; 16]))
+        }
+
+        fn flag(&self, column: usize) -> Result<bool, Corrupt> {
+            Ok(self.0[column] == Value::Flag(true))
+        }
+    }
+
+    fn owned(value: Value<'_>) -> Value<'static> {
+        match value {
+            Value::Text(text) => Value::Text(text.map(|text| Cow::Owned(text.into_owned()))),
+            Value::Int(value) => Value::Int(value),
+            Value::Flag(value) => Value::Flag(value),
+        }
+    }
+
+    fn kept(destination: &Destination, keyring: &Keyring) -> Kept {
+        let tenant = Value::Text(Some(destination.settings.tenant.clone().into()));
+        let constant = [Value::Int(None), tenant, Value::Int(Some(destination.created_at.as_nanos()))];
+        let edited = destination_values(destination, keyring).unwrap();
+        Kept(constant.into_iter().chain(edited.into_iter().map(owned)).collect())
+    }
+
+    fn written() -> Destination {
+        let json = |text: &str| Value::Text(Some(text.to_owned().into()));
+        let signing = Signing::new(Secret::from_bytes(vec![9; 32]).unwrap()).to_stored().unwrap();
+        let row = vec![
+            Value::Int(None),
+            json("acme"),
+            Value::Int(Some(1)),
+            Value::Int(Some(2)),
+            json("orders"),
+            json("https://receiver.example/"),
+            json(r#"["order.*"]"#),
+            json("[]"),
+            Value::Int(Some(64)),
+            Value::Int(Some(15_000)),
+            json(&serde_json::to_string(&weir_core::retry::RetryPolicy::default()).unwrap()),
+            json(r#"[["x-token","hush"]]"#),
+            json(&signing),
+            Value::Flag(false),
+            Value::Text(None),
+            Value::Int(None),
+            Value::Text(None),
+            json("null"),
+            json(&serde_json::to_string(&weir_core::breaker::Breaker::default()).unwrap()),
+            json(&serde_json::to_string(&weir_core::alert::AlertOverrides::default()).unwrap()),
+            Value::Flag(false),
+            Value::Int(None),
+            Value::Int(None),
+            Value::Int(None),
+            json("{}"),
+        ];
+        destination(&Kept(row), &Keyring::default()).unwrap()
+    }
+
+    fn keyring(byte: u8) -> Keyring {
+        let keys = ["BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=", "CAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg="];
+        keys[usize::from(byte)].parse().unwrap()
+    }
+
+    #[test]
+    fn every_sealed_column_is_sealed_and_read_as_it_was_written() {
+        let written = written();
+        let sealed = kept(&written, &keyring(0));
+        for (column, at) in SEALED {
+            let stored = sealed.optional_text(at).unwrap().unwrap();
+            assert_eq!(key_of(column, stored.as_bytes()), keyring(0).first_id(), "{}", column.name);
+        }
+        assert_eq!(destination(&sealed, &keyring(0)).unwrap(), written);
+    }
+
+    /// Its breaker may open, and the whole row is written then.
+    #[test]
+    fn a_destination_whose_key_is_missing_is_paused_in_memory_and_stays_as_it_is_stored() {
+        let sealed = kept(&written(), &keyring(0));
+        let unreadable = destination(&sealed, &keyring(1)).unwrap();
+        assert!(unreadable.settings.paused && unreadable.settings.headers.is_empty());
+        assert!(unreadable.paused_reason.as_ref().unwrap().contains("does not have"), "{unreadable:?}");
+        assert_eq!(kept(&unreadable, &keyring(1)).0, sealed.0);
+    }
 }

@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use weir_core::{
-    TraceParent,
+    EventId, TraceParent,
+    claim::ClaimedBody,
     event::{DeliveryOptions, Event, EventBody},
 };
+use weir_sealing::{BODY, Keyring, Unopened};
 
 use super::{Corrupt, Row};
 use crate::Ingested;
@@ -22,14 +24,15 @@ macro_rules! event_columns {
     };
 }
 
-pub fn event<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Event, E> {
+pub fn event<E: From<Corrupt> + From<Unopened>>(row: &impl Row<E>, keyring: &Keyring) -> Result<Event, E> {
+    let id = row.event_id(0)?;
     Ok(Event {
-        id: row.event_id(0)?,
+        id,
         tenant: row.text(1)?,
         event_type: row.text(2)?,
         created_at: row.time(3)?,
         idempotency_key: row.optional_text(4)?,
-        body: body(row, 5)?,
+        body: body(row, 5, id, keyring)??,
         options: DeliveryOptions {
             deliver_at: row.optional_time(8)?,
             expires_at: row.optional_time(9)?,
@@ -40,16 +43,39 @@ pub fn event<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Event, E> {
 }
 
 /// A body from three columns: its offset, its bytes and its trace.
-pub fn body<E: From<Corrupt>>(row: &impl Row<E>, column: usize) -> Result<EventBody, E> {
-    let bytes = row.optional_bytes(column + 1)?.ok_or(Corrupt("a body"))?;
+fn body<E: From<Corrupt>>(
+    row: &impl Row<E>,
+    column: usize,
+    id: EventId,
+    keyring: &Keyring,
+) -> Result<Result<EventBody, Unopened>, E> {
+    let stored = row.optional_bytes(column + 1)?.ok_or(Corrupt("a body"))?;
+    let bytes = match keyring.open_bytes(&BODY, id.as_bytes(), stored) {
+        Ok(bytes) => Bytes::from(bytes.into_owned()),
+        Err(error) => return Ok(Err(error)),
+    };
     let trace = row.optional_bytes(column + 2)?.and_then(TraceParent::from_bytes);
-    Ok(EventBody::stored(Bytes::copy_from_slice(bytes), row.small(column)?).traced(trace))
+    Ok(Ok(EventBody::stored(bytes, row.small(column)?).traced(trace)))
+}
+
+/// The body of a claimed delivery, from the same columns. One that cannot be opened stays in the store: its worker finds
+/// out too, and keeps the delivery waiting.
+pub fn claimed_body<E: From<Corrupt>>(
+    row: &impl Row<E>,
+    column: usize,
+    id: EventId,
+    keyring: &Keyring,
+) -> Result<ClaimedBody, E> {
+    Ok(body(row, column, id, keyring)?.map_or(ClaimedBody::InStore, ClaimedBody::Inline))
 }
 
 /// The stored event of an idempotency key, under its tenant and key. After the columns of the event comes the number of
 /// its deliveries.
-pub fn known_event<E: From<Corrupt>>(row: &impl Row<E>) -> Result<((String, String), Ingested), E> {
-    let event = event(row)?;
+pub fn known_event<E: From<Corrupt> + From<Unopened>>(
+    row: &impl Row<E>,
+    keyring: &Keyring,
+) -> Result<((String, String), Ingested), E> {
+    let event = event(row, keyring)?;
     let key = event.idempotency_key.clone().ok_or(Corrupt("an idempotency key"))?;
     let deliveries = row.small(12)?;
     Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))

@@ -15,10 +15,13 @@ use crate::{
 pub(super) fn check(arguments: &CheckArgs) -> anyhow::Result<Exit> {
     let roles = [ProcessRole::Serve, ProcessRole::Api, ProcessRole::Scheduler, ProcessRole::Worker];
     let role = roles.into_iter().find(|role| role.name() == arguments.role).unwrap_or(ProcessRole::Serve);
-    let Checked { values, faults } = Checked::of(&arguments.settings, role);
+    let Checked { values, faults, warnings } = Checked::of(&arguments.settings, role);
     let columns = [Column::text("setting"), Column::text("value").flexible(), Column::text("from").flexible()];
     let rows = values.into_iter().map(|value| [value.variable.into(), value.value.into(), value.source.into()]);
     output::print(&Table::new(columns).with(rows).render(Screen::of_stdout()))?;
+    for warning in warnings {
+        eprintln!("\nwarning: {warning}");
+    }
     if faults.is_empty() {
         output::print(&format!("\nA process would start as `weir {}` with these settings.", role.name()))?;
         return Ok(Exit::Done);

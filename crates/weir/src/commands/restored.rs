@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use weir_core::{Clock as _, Timestamp, claim::ProcessId};
 use weir_queue_redis::RedisQueue;
 use weir_store::{DEAD_AFTER, Outbox as _, Processes as _, RunningProcess, StoreResult};
-use weir_store_postgres::PostgresStore;
+use weir_store_postgres::{Connections, PostgresStore};
 use weir_store_sqlite::SqliteStore;
 
 use crate::{
@@ -30,7 +30,7 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
     let sends_until = match settings.backing(ProcessRole::Serve)? {
         Backing::Embedded { database } => {
             // This fails while another process has the file open.
-            let store = SqliteStore::open(&database).await?;
+            let store = SqliteStore::open_with_keys(&database, settings.keyring()).await?;
             let sends_until = SystemClock::start().now() + CLOCK_DIFFERENCE;
             store.mark_restored(sends_until).await?;
             store.close().await;
@@ -41,7 +41,13 @@ pub(super) async fn run(flags: &SettingFlags) -> anyhow::Result<Exit> {
             let installation = PostgresStore::installation(&url).await?;
             // Processes that share Redis use its clock.
             let queue = RedisQueue::open(redis_config(&redis, installation)?).await?;
-            let store = PostgresStore::open(&url, queue.clock().now()).await?;
+            let store = PostgresStore::open_with(
+                &url,
+                Connections { pool: postgres.pool, ..Connections::default() },
+                queue.clock().now(),
+                settings.keyring(),
+            )
+            .await?;
             let running = running_processes(&store).await?;
             // The time of now, because processes were observed meanwhile.
             let sends_until = queue.clock().now() + CLOCK_DIFFERENCE;

@@ -45,6 +45,9 @@ pub(super) async fn run(flags: &SettingFlags, role: ProcessRole) -> anyhow::Resu
     let (version, address) = (env!("CARGO_PKG_VERSION"), engine.address());
     let name = if role == ProcessRole::Serve { String::new() } else { format!(" {}", role.name()) };
     logs::announce(&format!("weir {version}{name} is listening on http://{address}"));
+    for warning in settings.warnings(role) {
+        tracing::warn!("{warning}");
+    }
     // `Settings` accepts an API without keys only on loopback.
     if role.serves_api() && settings.api_keys.is_empty() {
         tracing::info!(

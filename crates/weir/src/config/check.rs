@@ -20,6 +20,8 @@ const HIDDEN: &str = "•••";
 pub(crate) struct Checked {
     pub(crate) values: Vec<EffectiveValue>,
     pub(crate) faults: Vec<ConfigError>,
+    /// What such a process would warn of.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The value of a setting that is in force. A secret is not in it.
@@ -44,12 +46,14 @@ impl Checked {
         let values = values.or_defaults(role);
         let invalid = Settings::faults(&values);
         let are_read = invalid.is_empty();
+        let mut warnings = Vec::new();
         faults.extend(invalid);
         // What does not fit together is known only of values that can be read.
         if are_read && let Ok(settings) = Settings::parse(&values) {
             faults.extend(servers::unfit(&settings, &values));
             faults.extend(settings.exposure(&values, role));
             faults.extend(settings.backing(role).err());
+            warnings = settings.warnings(role);
         }
         let values = SETTINGS.iter().map(|setting| {
             let text = values.text(setting.name);
@@ -59,7 +63,7 @@ impl Checked {
                 source: source(&values.source(setting.name)),
             }
         });
-        Self { values: values.collect(), faults }
+        Self { values: values.collect(), faults, warnings }
     }
 }
 
@@ -81,8 +85,8 @@ fn source(setting: &SettingSource) -> String {
 fn masked(name: &str, text: &str) -> String {
     match name {
         _ if text.is_empty() => shown(text),
-        "api_keys" => {
-            let keys = text.split(',').filter(|key| !key.trim().is_empty()).count();
+        "api_keys" | "encryption_keys" => {
+            let keys = text.split(',').filter(|key| !["", "none"].contains(&key.trim())).count();
             format!("{HIDDEN} ({keys} {})", if keys == 1 { "key" } else { "keys" })
         }
         "database_url" | "database_read_url" | "redis_url" => {

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 use url::{Host, Url};
 use weir_api::{InvalidPublicUrl, PublicUrl};
+use weir_sealing::{InvalidKeys, Keyring};
 use weir_worker::outbound::{DirectHost, EgressProxy};
 
 use super::{ApiKey, DatabaseUrl, LogFormat, Password, ServerUrl, names::nearest};
@@ -138,6 +139,11 @@ fn postgres_url(text: &str) -> Parsed<DatabaseUrl> {
         }
     }
     Ok(DatabaseUrl::Postgres(ServerUrl(text.to_owned())))
+}
+
+/// Empty: none. The error does not repeat the text.
+pub(super) fn encryption_keys(text: &str) -> Parsed<Keyring> {
+    text.parse().map_err(|error: InvalidKeys| error.to_string())
 }
 
 /// Empty: none.

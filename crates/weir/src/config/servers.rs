@@ -163,6 +163,9 @@ pub(super) fn unfit(settings: &Settings, values: &SourceValues) -> Vec<ConfigErr
             faults.push(fault(name, "is used only with TLS: write redis_url with rediss://"));
         }
     }
+    if settings.encrypt_bodies && settings.encryption_keys.is_empty() {
+        faults.push(fault("encrypt_bodies", "needs a key: set encryption_keys"));
+    }
     faults
 }
 

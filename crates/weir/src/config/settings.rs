@@ -6,6 +6,7 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 use ipnet::IpNet;
 use url::Host;
 use weir_api::PublicUrl;
+use weir_sealing::Keyring;
 use weir_worker::outbound::{DirectHost, EgressProxy};
 
 #[cfg(test)]
@@ -138,6 +139,15 @@ settings! {
     }
     database_tls_key: Option<PathBuf> = parse::readable_file, "FILE" {
         help "Private key (PEM) of that certificate";
+    }
+    encryption_keys: Keyring = parse::encryption_keys, "KEY,…" {
+        secret true;
+        help "Keys that encrypt the secrets in the database: each the base64 of 32 bytes; the first one encrypts, all of them decrypt";
+        more "`none` in front of the keys: new values are not encrypted. See [encryption](../operations/encryption.md).";
+    }
+    encrypt_bodies: bool = parse::boolean, "true|false" {
+        default "false";
+        help "Encrypt also the bodies of events and of answers; needs WEIR_ENCRYPTION_KEYS";
     }
     /// `None`: the queue is in the process.
     redis_url: Option<ServerUrl> = parse::redis_url, "URL" {

@@ -187,7 +187,11 @@ impl SourceValues {
         match secret_in(path) {
             Ok(text) => {
                 // One key a line, or commas.
-                let text = if name == "api_keys" { text.lines().collect::<Vec<_>>().join(",") } else { text };
+                let text = if ["api_keys", "encryption_keys"].contains(&name) {
+                    text.lines().collect::<Vec<_>>().join(",")
+                } else {
+                    text
+                };
                 self.add(name, origin, text);
                 None
             }

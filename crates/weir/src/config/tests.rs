@@ -59,6 +59,8 @@ fn the_defaults_match_the_documentation() {
         database_tls_ca: None,
         database_tls_cert: None,
         database_tls_key: None,
+        encryption_keys: Keyring::default(),
+        encrypt_bodies: false,
         redis_url: None,
         redis_password: None,
         redis_tls_ca: None,

@@ -26,6 +26,7 @@ mod clocks;
 mod dashboard;
 mod edges;
 mod egress;
+mod encryption;
 mod floods;
 mod folds;
 mod holds;

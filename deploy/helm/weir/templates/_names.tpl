@@ -66,6 +66,12 @@ upgrade has the settings of its own version.
 {{- end }}
 {{- end }}
 
+{{/* The keys of the secrets in the database, for what reads the database. A backup must not have them. */}}
+{{- define "weir.encryption" -}}
+- name: WEIR_ENCRYPTION_KEYS
+  valueFrom: { secretKeyRef: { name: {{ .Values.secrets.name }}, key: WEIR_ENCRYPTION_KEYS, optional: true } }
+{{- end }}
+
 {{- define "weir.selectors" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}

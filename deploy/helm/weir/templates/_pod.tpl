@@ -107,6 +107,7 @@ spec:
           env:
             {{- include "weir.settings" .root | nindent 12 }}
             {{- include "weir.secrets" (dict "root" .root "names" .secrets) | nindent 12 }}
+            {{- include "weir.encryption" .root | nindent 12 }}
           {{- include "weir.probes" . | nindent 10 }}
           {{- if eq .role "api" }}
           {{- include "weir.preStop" . | nindent 10 }}

@@ -18,6 +18,7 @@ fn row(name: &str, pending: u64) -> Row {
         held_until: None,
         held_reason: None,
         released_at: None,
+        unreadable: None,
         breaker: Breaker::default(),
     };
     let mut counts = StateCounts::default();

@@ -12,7 +12,7 @@ use weir_core::{
 use weir_queue::Terms;
 use weir_store::{Created, Creation, DestinationPatch};
 
-use super::{etag, find};
+use super::{check_readable, etag, find};
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, ProblemKind},
@@ -46,6 +46,7 @@ pub(crate) async fn change(
     for _ in 0..EDIT_ROUNDS {
         let current = find(api, caller, id).await?;
         if_match.check(&etag(&current))?;
+        check_readable(&current)?;
         let settings = edit(&current)?;
         // An edit without a change is announced too: it may repeat an edit whose announcement was lost.
         let closes_breaker = ends == Ends::BreakerAndHold && current.breaker.reason().is_some();
@@ -103,6 +104,7 @@ pub(crate) async fn commit(
     author: &Author,
     recorded: impl FnOnce(Activity, &Destination) -> ApiResult<Creation>,
 ) -> ApiResult<Created<Option<Arc<Destination>>>> {
+    check_readable(current)?;
     check_may_change(caller, &current.settings.tenant)?;
     check_may_replace(caller, &current.settings.signing.secret, &settings.signing.secret)?;
     let changes_settings = settings != current.settings;

@@ -91,6 +91,23 @@ impl Fleet {
         file
     }
 
+    /// Every row of every table, as text; bytes as hexadecimal digits.
+    pub(crate) async fn dump_text(&self) -> String {
+        servers::dump_text(&self.database_url).await
+    }
+
+    /// Every value in Redis, one after the other.
+    pub(crate) async fn redis_values(&self) -> String {
+        let all = "EVAL \"local all = {} local function add(value) if type(value) == 'table' then for _, one in ipairs(value) \
+             do add(one) end else all[#all + 1] = tostring(value) end end \
+             local reads = {string = {'GET'}, hash = {'HGETALL'}, list = {'LRANGE', 0, -1}, set = {'SMEMBERS'}, \
+             zset = {'ZRANGE', 0, -1}, stream = {'XRANGE', '-', '+'}} \
+             for _, key in ipairs(redis.call('KEYS', '*')) do local read = reads[redis.call('TYPE', key).ok] \
+             local command = {read[1], key} for n = 2, #read do command[#command + 1] = read[n] end \
+             add(redis.call(unpack(command))) end return table.concat(all, ' ')\" 0";
+        self.redis.ask(all).await.expect("Redis answers")
+    }
+
     /// Replaces the database with a restored dump and Redis with an empty one. No process of Weir may be running.
     pub(crate) async fn restore(&mut self, backup: &Path) {
         self.database_url = servers::restored(backup).await;
@@ -118,7 +135,7 @@ impl Fleet {
         self.command(command, &[]).stderr(Stdio::piped()).output().await.expect("it runs")
     }
 
-    fn command(&self, role: &str, environment: &[(&str, &str)]) -> Command {
+    pub(crate) fn command(&self, role: &str, environment: &[(&str, &str)]) -> Command {
         let mut command = App::command(self.folder.path());
         command.arg(role).env("WEIR_DATABASE_URL", &self.database_url).env("WEIR_REDIS_URL", self.redis.url());
         command.envs(environment.iter().copied()).stderr(self.log.try_clone().expect("the log"));

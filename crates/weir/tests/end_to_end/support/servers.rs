@@ -38,6 +38,11 @@ pub(crate) async fn dump(database_url: &str, file: &Path) {
         .await;
 }
 
+/// Every row of a database as text.
+pub(crate) async fn dump_text(database_url: &str) -> String {
+    run(Command::new(postgres_program("pg_dump")).args(["--inserts", database_url])).await
+}
+
 /// A new database restored from a dump.
 pub(crate) async fn restored(file: &Path) -> String {
     let database_url = database().await;
