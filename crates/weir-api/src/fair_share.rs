@@ -16,11 +16,12 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use tokio::sync::oneshot;
+use weir_core::shed::{Class, Reason};
 
 use crate::{
     auth::{Caller, Sharer},
     meters,
-    problem::{self, Problem, ProblemKind},
+    problem::{self, Problem},
 };
 
 /// How long a request waits for its turn. Shorter than the timeouts of clients and proxies.
@@ -31,8 +32,10 @@ const MAX_WAITING_OF_KEY: usize = 64;
 /// Seats that are shared. Clones share the same seats.
 #[derive(Clone)]
 pub(crate) struct FairShare {
-    /// The name for metrics and refusals.
+    /// The name for refusals.
     name: &'static str,
+    /// What is refused.
+    class: Class,
     seats: usize,
     state: Arc<Mutex<Seats>>,
 }
@@ -53,8 +56,8 @@ pub(crate) struct Seat {
 }
 
 impl FairShare {
-    pub(crate) fn new(name: &'static str, seats: usize) -> Self {
-        Self { name, seats, state: Arc::default() }
+    pub(crate) fn new(name: &'static str, class: Class, seats: usize) -> Self {
+        Self { name, class, seats, state: Arc::default() }
     }
 
     /// A seat at once, or none.
@@ -143,9 +146,9 @@ pub(crate) async fn in_turn(State(share): State<FairShare>, request: Request, ne
         return problem::internal("a request was not authenticated", request.uri()).into_response();
     };
     let Some(_place) = share.take(sharer).await else {
-        meters::shed(share.name);
-        let detail = format!("this key has too many {} under way or waiting; try again", share.name.replace('_', " "));
-        return Problem::new(ProblemKind::Unavailable, detail).into_response();
+        meters::no_room(share.class, Reason::Client);
+        let detail = format!("this key has too many {} under way or waiting; try again", share.name);
+        return Problem::no_room(Reason::Client, detail).into_response();
     };
     next.run(request).await
 }
@@ -166,7 +169,7 @@ mod tests {
 
     #[test]
     fn one_key_takes_half_and_every_other_key_still_gets_a_place() {
-        let share = FairShare::new("streams", 100);
+        let share = FairShare::new("streams", Class::Read, 100);
         let first = take_all(&share, A);
         let second = take_all(&share, B);
         let third = take_all(&share, C);
@@ -178,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_place_that_is_given_back_is_free_again() {
-        let share = FairShare::new("streams", 4);
+        let share = FairShare::new("streams", Class::Read, 4);
         for _ in 0..10 {
             assert_eq!(take_all(&share, A).len(), 2);
         }
@@ -187,7 +190,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_one_key_delays_no_other_key() {
-        let share = FairShare::new("heavy_reads", 4);
+        let share = FairShare::new("heavy reads", Class::Read, 4);
         let running = take_all(&share, A);
         let flood: Vec<_> = (0..MAX_WAITING_OF_KEY)
             .map(|_| {
@@ -209,7 +212,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_too_long_is_refused_and_who_goes_away_leaves_no_place_taken() {
-        let share = FairShare::new("audits", 2);
+        let share = FairShare::new("audits", Class::Heavy, 2);
         let running = share.take_now(A).unwrap();
         assert!(share.take(A).await.is_none());
         // A client that has gone before its turn came.

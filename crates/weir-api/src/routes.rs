@@ -1,4 +1,5 @@
-//! The table of all routes: who may use which handler under which path and method.
+//! The table of all routes: who may use which handler under which path and method, and what is refused first when there
+//! are too many requests.
 
 use std::sync::Arc;
 
@@ -9,7 +10,10 @@ use axum::{
     routing::{MethodFilter, MethodRouter, on},
 };
 use http::{Method, Uri};
-use weir_core::access::Role::{Admin, Ingest, Operate, Read};
+use weir_core::{
+    access::Role::{Admin, Ingest, Operate, Read},
+    shed::Class,
+};
 
 use crate::{
     auth::access::{
@@ -25,8 +29,9 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
-        preview, purge, replays, secrets, session, status, stream, test_event, verify,
+        preview, purge, replays, secrets, session, shedding, status, stream, test_event, verify,
     },
+    shedding::{self as shed, Shedding},
     state::{Api, ApiState, Operations},
 };
 
@@ -37,9 +42,9 @@ pub fn router(state: ApiState) -> Router {
     let api = Arc::new(state);
     let (table, operation_table) = (table(), operation_table());
     openapi::describe(table.iter().map(Route::access).chain(operation_table.iter().map(Route::access)));
-    routed(table, &Shares::default())
+    routed(table, Some(&api.shedding))
         .with_state(Arc::clone(&api))
-        .merge(routed(operation_table, &Shares::default()).with_state(operations))
+        .merge(routed(operation_table, None).with_state(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(Observer::of(api), observe::observe))
@@ -47,14 +52,16 @@ pub fn router(state: ApiState) -> Router {
 
 /// The routes of a process without the API: health and metrics. They show no secrets and need no key.
 pub fn operations_router(operations: Operations, hosts: Hosts) -> Router {
-    routed(operation_table(), &Shares::default())
+    routed(operation_table(), None)
         .with_state(Arc::new(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(Arc::new(hosts), hosts::check))
 }
 
-fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shares: &Shares) -> Router<S> {
+/// `shedding`: `None` for routes that are never refused.
+fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Option<&Shedding>) -> Router<S> {
+    let shares = Shares::default();
     table.into_iter().fold(Router::new(), |router, route| {
         let share = match route.work {
             Work::Light => None,
@@ -64,6 +71,12 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shares: &Share
         let handler = match share {
             None => route.handler,
             Some(share) => route.handler.route_layer(middleware::from_fn_with_state(share, fair_share::in_turn)),
+        };
+        let handler = match shedding.zip(route.class) {
+            None => handler,
+            Some((shedding, class)) => {
+                handler.route_layer(middleware::from_fn_with_state((shedding.clone(), class), shed::enter))
+            }
         };
         // The last layer comes first: who may not use a route does not wait for it.
         let check = middleware::from_fn_with_state(route.access, access::check);
@@ -85,7 +98,7 @@ struct Shares {
 
 impl Default for Shares {
     fn default() -> Self {
-        Self { heavy_reads: FairShare::new("heavy_reads", HEAVY_READS), audits: FairShare::new("audits", AUDITS) }
+        Self { heavy_reads: FairShare::new("heavy reads", Class::Read, HEAVY_READS), audits: FairShare::new("audits", Class::Heavy, AUDITS) }
     }
 }
 
@@ -104,6 +117,8 @@ struct Route<S> {
     method: Method,
     path: &'static str,
     access: Access,
+    /// `None`: it is never refused for want of room. It is cheap, and needs no key.
+    class: Option<Class>,
     work: Work,
     handler: MethodRouter<S>,
 }
@@ -127,76 +142,84 @@ const PUT: Verb = Verb(Method::PUT, MethodFilter::PUT);
 const PATCH: Verb = Verb(Method::PATCH, MethodFilter::PATCH);
 const DELETE: Verb = Verb(Method::DELETE, MethodFilter::DELETE);
 
-fn route<H, T, S>(Verb(method, filter): Verb, path: &'static str, access: Access, handler: H) -> Route<S>
+fn route<H, T, S>(
+    Verb(method, filter): Verb,
+    path: &'static str,
+    access: Access,
+    class: impl Into<Option<Class>>,
+    handler: H,
+) -> Route<S>
 where
     H: Handler<T, S>,
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Route { method, path, access, work: Work::Light, handler: on(filter, handler) }
+    Route { method, path, access, class: class.into(), work: Work::Light, handler: on(filter, handler) }
 }
 
 fn operation_table() -> Vec<Route<Arc<Operations>>> {
     vec![
         // Unknown parameters are refused here too, so a wrong probe fails at once.
-        route(GET, "/healthz", Open, health::live),
-        route(GET, "/readyz", Open, health::ready),
-        route(GET, "/metrics", Open, health::metrics),
+        route(GET, "/healthz", Open, None, health::live),
+        route(GET, "/readyz", Open, None, health::ready),
+        route(GET, "/metrics", Open, None, health::metrics),
     ]
 }
 
 fn table() -> Vec<Route<Api>> {
     vec![
-        route(POST, "/v1/events", Role(Ingest), ingest::post),
-        route(POST, "/v1/events/batch", Role(Ingest), ingest::post_batch),
-        route(GET, "/v1/events", Role(Read), events::list).of(Work::HeavyRead),
-        route(GET, "/v1/events/{id}", Role(Read), events::show),
-        route(POST, "/v1/destinations", Role(Operate), destinations::create),
-        route(GET, "/v1/destinations", Role(Read), destinations::list).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}", Role(Read), destinations::show),
-        route(PATCH, "/v1/destinations/{id}", Role(Operate), destinations::edit),
-        route(DELETE, "/v1/destinations/{id}", Role(Operate), destinations::delete),
-        route(PUT, "/v1/destinations/by-name/{tenant}/{name}", Role(Operate), destinations::put),
-        route(GET, "/v1/destinations/{id}/secret", Role(Admin), secrets::show),
-        route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), secrets::rotate),
-        route(GET, "/v1/destinations/{id}/backlog", Role(Read), backlog::show),
-        route(GET, "/v1/destinations/{id}/history", Role(Read), history::show).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/health", Role(Read), destinations::health::show).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/overview", Role(Read), overview::show),
-        route(GET, "/v1/overview", Role(Read), overview::list),
-        route(GET, "/v1/overview/history", Role(Read), overview::history),
-        route(GET, "/v1/stream", Role(Read), stream::follow),
-        route(POST, "/v1/destinations/{id}/preview", Role(Read), preview::show).of(Work::HeavyRead),
-        route(POST, "/v1/destinations/{id}/purge", Role(Operate), purge::purge),
-        route(GET, "/v1/destinations/{id}/audit", Role(Read), audit::show).of(Work::Audit),
-        route(POST, "/v1/destinations/{id}/test", Role(Operate), test_event::send),
-        route(POST, "/v1/destinations/{id}/release", Role(Operate), destinations::release),
-        route(GET, "/v1/deliveries", Role(Read), deliveries::list::show).of(Work::HeavyRead),
-        route(GET, "/v1/deliveries/groups", Role(Read), deliveries::groups::show).of(Work::HeavyRead),
-        route(GET, "/v1/deliveries/{id}", Role(Read), deliveries::show),
-        route(POST, "/v1/deliveries/{id}/retry", Role(Operate), deliveries::retry),
-        route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), deliveries::cancel),
-        route(POST, "/v1/deliveries/{id}/discard", Role(Operate), deliveries::discard::discard_one),
-        route(POST, "/v1/deliveries/discard", Role(Operate), deliveries::discard::discard_all).of(Work::HeavyRead),
-        route(POST, "/v1/verify", Role(Read), verify::verify),
-        route(POST, "/v1/replays", Role(Operate), replays::create),
-        route(GET, "/v1/replays", Role(Read), replays::list).of(Work::HeavyRead),
-        route(GET, "/v1/replays/{id}", Role(Read), replays::show),
-        route(POST, "/v1/replays/{id}/cancel", Role(Operate), replays::cancel),
-        route(GET, "/v1/alerts", Role(Read), alerts::show),
-        route(PUT, "/v1/alerts", Role(Admin), alerts::set),
-        route(GET, "/v1/alerts/active", Role(Read), alerts::active).of(Work::HeavyRead),
-        route(GET, "/v1/me", EveryKey, session::me),
-        route(POST, "/v1/session", Open, session::create),
-        route(DELETE, "/v1/session", Open, session::delete),
-        route(POST, "/v1/keys", Role(Admin), keys::create),
-        route(GET, "/v1/keys", Role(Admin), keys::list),
-        route(DELETE, "/v1/keys/{id}", Role(Admin), keys::delete),
-        route(GET, "/v1/activity", Role(Read), activity::list).of(Work::HeavyRead),
-        route(GET, "/v1/status", Role(Read), status::show),
-        route(GET, "/openapi.json", Open, openapi::openapi),
-        route(GET, "/docs", Open, docs::page),
-        route(GET, "/", Open, docs::index),
+        route(POST, "/v1/events", Role(Ingest), Class::Ingest, ingest::post),
+        route(POST, "/v1/events/batch", Role(Ingest), Class::Ingest, ingest::post_batch),
+        route(GET, "/v1/events", Role(Read), Class::Read, events::list).of(Work::HeavyRead),
+        route(GET, "/v1/events/{id}", Role(Read), Class::Read, events::show),
+        route(POST, "/v1/destinations", Role(Operate), Class::Control, destinations::create),
+        route(GET, "/v1/destinations", Role(Read), Class::Read, destinations::list).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}", Role(Read), Class::Read, destinations::show),
+        route(PATCH, "/v1/destinations/{id}", Role(Operate), Class::Control, destinations::edit),
+        route(DELETE, "/v1/destinations/{id}", Role(Operate), Class::Control, destinations::delete),
+        route(PUT, "/v1/destinations/by-name/{tenant}/{name}", Role(Operate), Class::Control, destinations::put),
+        route(GET, "/v1/destinations/{id}/secret", Role(Admin), Class::Read, secrets::show),
+        route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), Class::Control, secrets::rotate),
+        route(GET, "/v1/destinations/{id}/backlog", Role(Read), Class::Read, backlog::show),
+        route(GET, "/v1/destinations/{id}/history", Role(Read), Class::Read, history::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/health", Role(Read), Class::Read, destinations::health::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/overview", Role(Read), Class::Read, overview::show),
+        route(GET, "/v1/overview", Role(Read), Class::Read, overview::list),
+        route(GET, "/v1/overview/history", Role(Read), Class::Read, overview::history),
+        route(GET, "/v1/stream", Role(Read), Class::Read, stream::follow),
+        route(POST, "/v1/destinations/{id}/preview", Role(Read), Class::Heavy, preview::show).of(Work::HeavyRead),
+        route(POST, "/v1/destinations/{id}/purge", Role(Operate), Class::Control, purge::purge),
+        route(GET, "/v1/destinations/{id}/audit", Role(Read), Class::Heavy, audit::show).of(Work::Audit),
+        route(POST, "/v1/destinations/{id}/test", Role(Operate), Class::Control, test_event::send),
+        route(POST, "/v1/destinations/{id}/release", Role(Operate), Class::Control, destinations::release),
+        route(GET, "/v1/deliveries", Role(Read), Class::Read, deliveries::list::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/groups", Role(Read), Class::Read, deliveries::groups::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/{id}", Role(Read), Class::Read, deliveries::show),
+        route(POST, "/v1/deliveries/{id}/retry", Role(Operate), Class::Control, deliveries::retry),
+        route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), Class::Control, deliveries::cancel),
+        route(POST, "/v1/deliveries/{id}/discard", Role(Operate), Class::Control, deliveries::discard::discard_one),
+        route(POST, "/v1/deliveries/discard", Role(Operate), Class::Control, deliveries::discard::discard_all).of(Work::HeavyRead),
+        route(POST, "/v1/verify", Role(Read), Class::Read, verify::verify),
+        route(POST, "/v1/replays", Role(Operate), Class::Heavy, replays::create),
+        route(GET, "/v1/replays", Role(Read), Class::Read, replays::list).of(Work::HeavyRead),
+        route(GET, "/v1/replays/{id}", Role(Read), Class::Read, replays::show),
+        route(POST, "/v1/replays/{id}/cancel", Role(Operate), Class::Control, replays::cancel),
+        route(GET, "/v1/alerts", Role(Read), Class::Read, alerts::show),
+        route(PUT, "/v1/alerts", Role(Admin), Class::Control, alerts::set),
+        route(GET, "/v1/alerts/active", Role(Read), Class::Read, alerts::active).of(Work::HeavyRead),
+        route(GET, "/v1/shedding", Role(Admin), Class::Control, shedding::show),
+        route(PUT, "/v1/shedding", Role(Admin), Class::Control, shedding::set),
+        route(GET, "/v1/me", EveryKey, Class::Control, session::me),
+        route(POST, "/v1/session", Open, None, session::create),
+        route(DELETE, "/v1/session", Open, None, session::delete),
+        route(POST, "/v1/keys", Role(Admin), Class::Control, keys::create),
+        route(GET, "/v1/keys", Role(Admin), Class::Read, keys::list),
+        route(DELETE, "/v1/keys/{id}", Role(Admin), Class::Control, keys::delete),
+        route(GET, "/v1/activity", Role(Read), Class::Read, activity::list).of(Work::HeavyRead),
+        route(GET, "/v1/status", Role(Read), Class::Read, status::show),
+        route(GET, "/openapi.json", Open, None, openapi::openapi),
+        route(GET, "/docs", Open, None, docs::page),
+        route(GET, "/", Open, None, docs::index),
     ]
 }
 
@@ -253,6 +276,18 @@ mod tests {
             (route, json!([[key], role]))
         });
         assert_eq!(described(), expected.collect());
+    }
+
+    #[test]
+    fn what_needs_a_key_has_a_class_and_what_needs_none_is_never_refused() {
+        let table = table();
+        for route in &table {
+            assert_eq!(route.class.is_none(), route.access == Open, "{}", route.path);
+            let changes = !route.method.is_safe() && matches!(route.access, Role(Operate | Admin));
+            let is_control = matches!(route.class, Some(Class::Control | Class::Heavy));
+            assert!(!changes || is_control, "{} keeps an operator out", route.path);
+        }
+        assert!(operation_table().iter().all(|route| route.class.is_none()));
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod refusals;
 pub mod replay_share;
 pub mod retention;
 pub mod retry;
+pub mod shed;
 pub mod signing;
 pub mod stall;
 pub mod time;

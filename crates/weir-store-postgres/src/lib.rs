@@ -64,6 +64,7 @@ mod replays;
 mod results;
 mod rows;
 mod schema;
+mod shedding;
 mod traffic;
 mod writer;
 

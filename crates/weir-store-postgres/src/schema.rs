@@ -86,6 +86,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "process hosts",
         sql: include_str!("../../../migrations/postgres/0022_process_hosts.sql"),
     },
+    Migration {
+        version: 28,
+        description: "shedding",
+        sql: include_str!("../../../migrations/postgres/0028_shedding.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

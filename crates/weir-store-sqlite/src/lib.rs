@@ -62,6 +62,7 @@ mod replays;
 mod results;
 mod rows;
 mod schema;
+mod shedding;
 mod sql;
 mod traffic;
 mod transaction;

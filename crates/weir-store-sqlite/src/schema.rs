@@ -57,6 +57,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "uses of keys",
         sql: include_str!("../../../migrations/sqlite/0021_uses_of_keys.sql"),
     },
+    Migration {
+        version: 28,
+        description: "shedding",
+        sql: include_str!("../../../migrations/sqlite/0028_shedding.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

@@ -59,6 +59,7 @@ mod replays;
 mod results;
 pub mod rows;
 pub mod schema;
+mod shedding;
 #[doc(hidden)]
 pub mod state_names;
 mod stored_filter;
@@ -102,6 +103,7 @@ pub use replays::{
     ReplaySteps, ReplayTask, Replays,
 };
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
+pub use shedding::Shedding;
 pub use traffic::{
     HOUR, Health, Histogram, Latencies, MINUTE, RecentTraffic, TRAFFIC_BUCKET, TRAFFIC_KEPT, Traffic, TrafficHistory,
     TrafficLog, latency_bucket,
@@ -141,7 +143,7 @@ bundles! {
     AlertStore: Alerting + Destinations + Ingest + RefusalStore;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
-        + DeadLetterStore + ApiKeys + Counters + Replays;
+        + DeadLetterStore + ApiKeys + Counters + Replays + Shedding;
 }
 
 /// A store, shared.
