@@ -9,7 +9,7 @@
 //!
 //! # Files
 //!
-//! `prove` is the command `run`, `compare` sets two reports side by side, `pages` writes them. `engine` is the Weir
+//! `prove` is the command `run`, `shed` measures decisions of load shedding, `compare` sets two reports side by side, `pages` writes them. `engine` is the Weir
 //! under test, `client` the bare client, `receiver` the bare receiver, `recording` what is judged. `clock`, `process`
 //! and `figures` measure.
 
@@ -29,6 +29,7 @@ mod receivers;
 mod recording;
 mod run;
 mod scenario;
+mod shed;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -55,6 +56,8 @@ enum Command {
     Autoscale(autoscale::AutoscaleArgs),
     /// Send to real rate limiters at their limits: exit 1 when more was refused, or less of a limit used, than is wanted
     Receivers(receivers::ReceiversArgs),
+    /// Measure what a decision about a request costs, beside two other designs
+    Shed(shed::ShedArgs),
     /// List the scenarios with a description of each
     List,
     /// Compare two reports side by side
@@ -89,6 +92,7 @@ async fn act(command: Command) -> anyhow::Result<bool> {
         Command::Run(args) => prove::run(&args).await,
         Command::Autoscale(args) => autoscale::run(&args).await,
         Command::Receivers(args) => receivers::run(&args).await,
+        Command::Shed(args) => shed::run(&args).await,
         Command::List => {
             print!("{}", prove::list()?);
             Ok(true)

@@ -69,7 +69,7 @@ pub use hosts::Hosts;
 pub use overview::LiveOverview;
 pub use readers::body::BodyBudget;
 pub use routes::{operations_router, router};
-pub use shedding::Shedding;
+pub use shedding::{Shedding, Storing};
 pub use spans::{RequestSpan, RequestSpans, StartedSpan};
 pub use state::{
     ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Installation, Operations, ReadQueueDepths, Readiness,

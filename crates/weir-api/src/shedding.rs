@@ -188,7 +188,8 @@ impl Shedding {
     }
 
     /// An ingest of the store begins.
-    pub(crate) fn storing(&self) -> Storing<'_> {
+    #[must_use]
+    pub fn storing(&self) -> Storing<'_> {
         let began = self.now();
         self.lock().store_began(began);
         Storing { shedding: self, began, is_finished: false }
@@ -234,7 +235,7 @@ impl Drop for Admitted {
 }
 
 /// An ingest that the store has begun.
-pub(crate) struct Storing<'s> {
+pub struct Storing<'s> {
     shedding: &'s Shedding,
     began: Timestamp,
     is_finished: bool,
@@ -242,7 +243,7 @@ pub(crate) struct Storing<'s> {
 
 impl Storing<'_> {
     /// The store has answered.
-    pub(crate) fn finish(mut self) {
+    pub fn finish(mut self) {
         self.is_finished = true;
     }
 }

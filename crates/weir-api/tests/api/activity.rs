@@ -148,6 +148,11 @@ async fn every_other_change_has_its_row() {
     assert_eq!((&row["tenant"], &row["subject"]), (&Value::Null, &Value::Null));
     assert_eq!(root.change("PUT", "/v1/alerts", alerts).await.1, [] as [Value; 0]);
 
+    let shedding = Some(json!({"classes": {"heavy": {"in_flight": 4}}}));
+    let (_, row) = root.one("shedding.changed", "PUT", "/v1/shedding", shedding.clone()).await;
+    assert_eq!(row["after"]["classes"]["heavy"], json!({"in_flight": 4}));
+    assert_eq!(root.change("PUT", "/v1/shedding", shedding).await.1, [] as [Value; 0]);
+
     let key = Some(json!({"name": "billing", "role": "read", "tenants": ["acme"]}));
     let (key, row) = root.one("key.created", "POST", "/v1/keys", key).await;
     assert_eq!(row["after"], json!({"role": "read", "tenants": ["acme"], "expires_at": null}));
