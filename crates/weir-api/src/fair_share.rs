@@ -1,4 +1,5 @@
-//! Seats that keys share fairly: open streams, audits, and reads of much data at one time.
+//! Seats that keys share fairly: open streams, audits, reads of much data, and changes at one time. A request waits for its
+//! seat before load is shed, so it holds no place while it waits.
 //!
 //! A key gets another seat only while more seats are free than it has. So a key that is alone has half of them, two
 //! keys have a third each, and some are free for the next key as long as there are fewer keys than seats. Nobody has to
@@ -37,6 +38,7 @@ pub(crate) struct FairShare {
     /// What is refused.
     class: Class,
     seats: usize,
+    max_waiting_of_key: usize,
     state: Arc<Mutex<Seats>>,
 }
 
@@ -57,7 +59,12 @@ pub(crate) struct Seat {
 
 impl FairShare {
     pub(crate) fn new(name: &'static str, class: Class, seats: usize) -> Self {
-        Self { name, class, seats, state: Arc::default() }
+        Self { name, class, seats, max_waiting_of_key: MAX_WAITING_OF_KEY, state: Arc::default() }
+    }
+
+    /// With another bound of the waiting requests of one key.
+    pub(crate) fn with_waiting(self, max_waiting_of_key: usize) -> Self {
+        Self { max_waiting_of_key, ..self }
     }
 
     /// A seat at once, or none.
@@ -74,7 +81,9 @@ impl FairShare {
                 return Some(self.seat(sharer));
             }
             state.waiting.retain(|(_, turn)| !turn.is_closed());
-            if state.waiting.iter().filter(|(other, _)| *other == sharer).count() >= MAX_WAITING_OF_KEY {
+            if state.waiting.iter().filter(|(other, _)| *other == sharer).count()
+                >= self.max_waiting_of_key
+            {
                 return None;
             }
             let (sender, turn) = oneshot::channel();

@@ -31,7 +31,10 @@ pub(crate) fn describe() {
         }
     }
     describe_gauge!(SHED_IN_FLIGHT, "Requests of each class in flight in this process");
-    describe_gauge!(SHED_LIMIT, "How many requests of each class may be in flight in this process now; 0 while refused");
+    describe_gauge!(
+        SHED_LIMIT,
+        "How many requests of each class may be in flight in this process now; 0 while refused"
+    );
     describe_gauge!(
         SHED_LEVEL,
         "Pressure on the store: from 1 heavy requests are refused, from 2 reads, at 3 events are bounded; add capacity"
@@ -41,7 +44,10 @@ pub(crate) fn describe() {
         "1 while the records of other processes are too old, so that this process counts its own requests only"
     );
     describe_histogram!(SHED_OVERHEAD, "Time to decide about a request, in seconds, measured for one in 64");
-    describe_histogram!(SHED_SYNC, "Time to exchange records with other processes, in seconds; no request waits for it");
+    describe_histogram!(
+        SHED_SYNC,
+        "Time to exchange records with other processes, in seconds; no request waits for it"
+    );
     describe_counter!(
         KEYS_REFUSED,
         "API keys that were not valid, by where they were sent and the answer; alert on many: somebody guesses, or a \

@@ -34,8 +34,8 @@ use crate::{
         destinations::{
             body::BodyRequest, request::DestinationRequest, retry::RetryRequest, signature::SignatureRequest,
         },
-        events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, shedding, status, stream,
-        test_event, verify,
+        events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, shedding, status,
+        stream, test_event, verify,
     },
 };
 use weir_api_types as types;

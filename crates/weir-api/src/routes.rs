@@ -63,20 +63,21 @@ pub fn operations_router(operations: Operations, hosts: Hosts) -> Router {
 fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Option<&Shedding>) -> Router<S> {
     let shares = Shares::default();
     table.into_iter().fold(Router::new(), |router, route| {
+        let handler = match shedding.zip(route.class) {
+            None => route.handler,
+            Some((shedding, class)) => {
+                route.handler.route_layer(middleware::from_fn_with_state((shedding.clone(), class), shed::enter))
+            }
+        };
         let share = match route.work {
+            Work::Light if route.class == Some(Class::Control) => Some(shares.changes.clone()),
             Work::Light => None,
             Work::HeavyRead => Some(shares.heavy_reads.clone()),
             Work::Audit => Some(shares.audits.clone()),
         };
         let handler = match share {
-            None => route.handler,
-            Some(share) => route.handler.route_layer(middleware::from_fn_with_state(share, fair_share::in_turn)),
-        };
-        let handler = match shedding.zip(route.class) {
             None => handler,
-            Some((shedding, class)) => {
-                handler.route_layer(middleware::from_fn_with_state((shedding.clone(), class), shed::enter))
-            }
+            Some(share) => handler.route_layer(middleware::from_fn_with_state(share, fair_share::in_turn)),
         };
         // The last layer comes first: who may not use a route does not wait for it.
         let check = middleware::from_fn_with_state(route.access, access::check);
@@ -89,16 +90,25 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Opti
 const HEAVY_READS: usize = 4;
 /// The audits at one time. An audit of a month reads millions of sends and judges each, for up to 100 s.
 const AUDITS: usize = 2;
+/// The changes at one time: the limit of their class, so that a bulk of changes waits and is not refused.
+const CHANGES: usize = Class::Control.default_in_flight() as usize;
+/// The waiting changes of one key: as many as a program that changes everything at once can have connections.
+const WAITING_CHANGES: usize = 4_096;
 
 /// What the keys share in a process.
 struct Shares {
     heavy_reads: FairShare,
     audits: FairShare,
+    changes: FairShare,
 }
 
 impl Default for Shares {
     fn default() -> Self {
-        Self { heavy_reads: FairShare::new("heavy reads", Class::Read, HEAVY_READS), audits: FairShare::new("audits", Class::Heavy, AUDITS) }
+        Self {
+            heavy_reads: FairShare::new("heavy reads", Class::Read, HEAVY_READS),
+            audits: FairShare::new("audits", Class::Heavy, AUDITS),
+            changes: FairShare::new("changes", Class::Control, CHANGES).with_waiting(WAITING_CHANGES),
+        }
     }
 }
 
@@ -182,7 +192,8 @@ fn table() -> Vec<Route<Api>> {
         route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), Class::Control, secrets::rotate),
         route(GET, "/v1/destinations/{id}/backlog", Role(Read), Class::Read, backlog::show),
         route(GET, "/v1/destinations/{id}/history", Role(Read), Class::Read, history::show).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/health", Role(Read), Class::Read, destinations::health::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/health", Role(Read), Class::Read, destinations::health::show)
+            .of(Work::HeavyRead),
         route(GET, "/v1/destinations/{id}/overview", Role(Read), Class::Read, overview::show),
         route(GET, "/v1/overview", Role(Read), Class::Read, overview::list),
         route(GET, "/v1/overview/history", Role(Read), Class::Read, overview::history),
@@ -198,9 +209,10 @@ fn table() -> Vec<Route<Api>> {
         route(POST, "/v1/deliveries/{id}/retry", Role(Operate), Class::Control, deliveries::retry),
         route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), Class::Control, deliveries::cancel),
         route(POST, "/v1/deliveries/{id}/discard", Role(Operate), Class::Control, deliveries::discard::discard_one),
-        route(POST, "/v1/deliveries/discard", Role(Operate), Class::Control, deliveries::discard::discard_all).of(Work::HeavyRead),
+        route(POST, "/v1/deliveries/discard", Role(Operate), Class::Control, deliveries::discard::discard_all)
+            .of(Work::HeavyRead),
         route(POST, "/v1/verify", Role(Read), Class::Read, verify::verify),
-        route(POST, "/v1/replays", Role(Operate), Class::Heavy, replays::create),
+        route(POST, "/v1/replays", Role(Operate), Class::Heavy, replays::create).of(Work::HeavyRead),
         route(GET, "/v1/replays", Role(Read), Class::Read, replays::list).of(Work::HeavyRead),
         route(GET, "/v1/replays/{id}", Role(Read), Class::Read, replays::show),
         route(POST, "/v1/replays/{id}/cancel", Role(Operate), Class::Control, replays::cancel),
@@ -302,8 +314,8 @@ mod tests {
     #[tokio::test]
     async fn a_handler_is_reached_by_the_right_role_alone() {
         let asked = |access: Access, caller: Option<Caller>, method: &str| {
-            let table = vec![route(GET, "/any", access, || async { "reached" })];
-            let router = routed(table, &Shares::default()).with_state(());
+            let table = vec![route(GET, "/any", access, None, || async { "reached" })];
+            let router = routed(table, None).with_state(());
             let mut request = Request::builder().method(method).uri("/any").body(Body::empty()).unwrap();
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);

@@ -97,11 +97,18 @@ impl Shedding {
         self.lock().recorded(waited, now);
     }
 
-    /// Reads the policy, and exchanges records with other processes, again and again, until `shutdown` resolves.
-    pub async fn keep_fresh(self, store: SharedStore, queue: SharedQueue, shutdown: impl Future<Output = ()>) {
+    /// Reads the policy, and exchanges records with other processes, again and again, until `shutdown` resolves. `store`:
+    /// `None` in a process that takes no requests.
+    pub async fn keep_fresh(self, store: Option<SharedStore>, queue: SharedQueue, shutdown: impl Future<Output = ()>) {
+        let policies = async {
+            match &store {
+                Some(store) => self.read_policies(store).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = shutdown => {}
-            () = self.read_policies(&store) => {}
+            () = policies => {}
             () = self.exchange_records(&queue), if self.0.shares => {}
         }
     }
@@ -200,8 +207,12 @@ impl Shedding {
     pub(crate) async fn in_time<T: Send + 'static>(&self, call: impl Future<Output = T> + Send + 'static) -> Option<T> {
         let shared = Arc::clone(&self.0);
         let called = tokio::spawn(async move {
+            let began = Instant::now();
             let answer = call.await;
-            shared.is_queue_slow.store(false, Ordering::Relaxed);
+            // A call that failed after a long time says nothing about the next one.
+            if began.elapsed() < QUEUE_TIMEOUT {
+                shared.is_queue_slow.store(false, Ordering::Relaxed);
+            }
             answer
         });
         if self.0.is_queue_slow.load(Ordering::Relaxed) {

@@ -116,7 +116,8 @@ impl Engine {
         // Other processes see what this one lets in and records, until it ends.
         if role.serves_api() || role.works() {
             let (shedding, stopped) = (engine.shedding.clone(), engine.serving.stopped());
-            engine.serving.spawn(shedding.keep_fresh(engine.backends.store(), engine.backends.queue(), stopped));
+            let store = role.serves_api().then(|| engine.backends.store());
+            engine.serving.spawn(shedding.keep_fresh(store, engine.backends.queue(), stopped));
         }
         let load = engine.start_role(role, settings);
         let sources = GaugeSources { role, backends: engine.backends.clone(), load };

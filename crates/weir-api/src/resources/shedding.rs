@@ -5,9 +5,7 @@ use serde_json::json;
 use weir_api_types as types;
 use weir_core::{
     activity::Action,
-    shed::{
-        ClassLimit, ClassLimits, ClientLimit, ClientLimits, ClientOverride, Mode, PeakFigures, ShedPolicy,
-    },
+    shed::{ClassLimit, ClassLimits, ClientLimit, ClientLimits, ClientOverride, Mode, PeakFigures, ShedPolicy},
 };
 
 use super::activity::{Author, differences};
@@ -140,11 +138,7 @@ fn of_override(request: OverrideRequest) -> ClientOverride {
     get, path = "/v1/shedding", operation_id = "show_shedding", tag = "operation",
     responses((status = 200, description = "Limits and figures", body = types::Shedding))
 )]
-pub(crate) async fn show(
-    State(api): State<Api>,
-    caller: Caller,
-    _: Query<()>,
-) -> ApiResult<Json<types::Shedding>> {
+pub(crate) async fn show(State(api): State<Api>, caller: Caller, _: Query<()>) -> ApiResult<Json<types::Shedding>> {
     caller.check_unbound()?;
     // The policy that is in use, so that the answer does not need the store.
     let policy = api.shedding.lock().policy().clone();

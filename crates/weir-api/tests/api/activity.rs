@@ -177,7 +177,7 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
 }
 
 /// The tests above make each of these changes; those of `holds.rs` release, and those of `deliveries.rs` discard.
-const RECORDED: [&str; 18] = [
+const RECORDED: [&str; 19] = [
     "POST /v1/destinations",
     "PATCH /v1/destinations/{id}",
     "DELETE /v1/destinations/{id}",
@@ -193,6 +193,7 @@ const RECORDED: [&str; 18] = [
     "POST /v1/replays",
     "POST /v1/replays/{id}/cancel",
     "PUT /v1/alerts",
+    "PUT /v1/shedding",
     "POST /v1/keys",
     "DELETE /v1/keys/{id}",
     "GET /v1/destinations/{id}/secret",

@@ -82,7 +82,9 @@ fn a_store_that_stands_still_refuses_heavy_requests_then_reads_and_then_bounds_e
             Decision::Admitted { ticket, .. } => held.push(ticket),
             Decision::Refused(refusal) => drop(first_refused[2].get_or_insert((now, refusal).0)),
         }
-        assert!(ticket(shed.admit(Class::Control, &one, at(now), 0.0)).map(|it| shed.release(it, true, at(now))).is_some());
+        assert!(
+            ticket(shed.admit(Class::Control, &one, at(now), 0.0)).map(|it| shed.release(it, true, at(now))).is_some()
+        );
     }
     // A second without progress, and 200 ms for each level.
     assert_eq!(first_refused, [Some(1_100), Some(1_300), Some(1_500)]);
@@ -107,7 +109,10 @@ fn a_slow_disk_with_few_producers_is_no_overload() {
             shed.store_ended(began, true, ended);
             shed.release(ticket, true, ended);
         });
-        assert!(take_all(&mut shed, Class::Heavy, &one, ended).into_iter().map(|it| shed.release(it, true, ended)).count() >= 6);
+        assert!(
+            take_all(&mut shed, Class::Heavy, &one, ended).into_iter().map(|it| shed.release(it, true, ended)).count()
+                >= 6
+        );
     }
 }
 
@@ -213,6 +218,27 @@ fn while_deliveries_wait_to_be_recorded_events_are_bounded_to_what_the_store_com
 }
 
 #[test]
+fn results_that_wait_in_a_worker_bound_the_events_of_an_api() {
+    let [mut worker, mut api] = [(); 2].map(|()| Shedder::new(Mode::On, true, at(0)));
+    worker.takes_no_requests();
+    for now in 0..2_000 {
+        hang(&mut api, 5, at(now));
+        if now >= 20 {
+            (0..5).for_each(|_| api.store_ended(at(now - 20), true, at(now)));
+        }
+        worker.recorded(400 * MS, at(now));
+        if now % 100 == 50 {
+            api.look(&[worker.record(at(now))], at(now));
+            worker.look(&[api.record(at(now))], at(now));
+        }
+    }
+    let figures = api.figures(at(2_000), 0);
+    assert_eq!((figures.level, figures.processes), (3, 1), "a worker has no part of a limit");
+    assert!(figures.classes[Class::Ingest as usize].limit <= 1_250);
+    assert_eq!(worker.figures(at(2_000), 0).processes, 2);
+}
+
+#[test]
 fn a_flood_by_one_client_refuses_no_other_and_one_alone_uses_nearly_everything() {
     let mut shed = shedder();
     let (loud, quiet) = (sender("loud"), sender("quiet"));
@@ -246,7 +272,11 @@ fn weights_divide_what_is_left_above_three_quarters() {
         both.0.extend(ticket(shed.admit(Class::Read, &heavy, at(0), 0.0)));
         both.1.extend(ticket(shed.admit(Class::Read, &light, at(0), 0.0)));
     }
-    assert_eq!((both.0.len(), both.1.len()), (144, 96), "192 for all; then only the heavy one is below its share of 192");
+    assert_eq!(
+        (both.0.len(), both.1.len()),
+        (144, 96),
+        "192 for all; then only the heavy one is below its share of 192"
+    );
 }
 
 #[test]
@@ -266,7 +296,10 @@ fn a_limit_of_its_own_is_the_clients_and_not_overload() {
     for (sender, limit) in [(&acme, 8), (&blocked, 0)] {
         let refused = refusal(shed.admit(Class::Read, sender, at(0), 0.0));
         assert_eq!((refused.reason, refused.is_own_limit, refused.limit), (Reason::Client, true, limit));
-        assert!(ticket(shed.admit(Class::Control, sender, at(0), 0.0)).is_some(), "nobody is kept from changing limits");
+        assert!(
+            ticket(shed.admit(Class::Control, sender, at(0), 0.0)).is_some(),
+            "nobody is kept from changing limits"
+        );
     }
     assert!(ticket(shed.admit(Class::Ingest, &sender("other"), at(0), 0.0)).is_some());
 }
@@ -292,7 +325,8 @@ fn who_is_refused_comes_again_later_the_more_are_refused() {
     let mut shed = shedder();
     let (one, other) = (sender("one"), sender("other"));
     let tickets = take_all(&mut shed, Class::Heavy, &one, at(0));
-    let retry_after = |shed: &mut Shedder, jitter| refusal(shed.admit(Class::Heavy, &one, at(10), jitter)).retry_after_s;
+    let retry_after =
+        |shed: &mut Shedder, jitter| refusal(shed.admit(Class::Heavy, &one, at(10), jitter)).retry_after_s;
     assert_eq!((retry_after(&mut shed, 0.0), retry_after(&mut shed, 0.999)), (1, 16), "3 refused, of 0.2 × 1 a second");
     for _ in 0..1_000 {
         assert!((1..=31).contains(&retry_after(&mut shed, 0.999)));
@@ -318,14 +352,17 @@ fn limits_that_would_refuse_everything_are_faults() {
     policy.clients.overrides.push(policy.clients.overrides[0].clone());
     policy.clients.overrides.push(ClientOverride { tenant: None, key: None, in_flight: None, weight: 1 });
     let places: Vec<_> = policy.faults().into_iter().map(|(place, _)| place).collect();
-    assert_eq!(places, [
-        "/classes/control/in_flight",
-        "/classes/ingest/in_flight",
-        "/classes/read/in_flight",
-        "/clients/default/in_flight",
-        "/clients/overrides/1",
-        "/clients/overrides/2",
-    ]);
+    assert_eq!(
+        places,
+        [
+            "/classes/control/in_flight",
+            "/classes/ingest/in_flight",
+            "/classes/read/in_flight",
+            "/clients/default/in_flight",
+            "/clients/overrides/1",
+            "/clients/overrides/2",
+        ]
+    );
 }
 
 #[test]

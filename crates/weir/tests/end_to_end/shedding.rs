@@ -29,7 +29,8 @@ async fn in_flight(app: &App) -> u64 {
 /// Sends this much of an event, and closes the connection without reading the answer.
 async fn abort(app: &App, event: &str) {
     let mut stream = TcpStream::connect(app.address()).await.expect("a connection");
-    let head = "POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 27\r\n\r\n";
+    let head =
+        "POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 27\r\n\r\n";
     stream.write_all(format!("{head}{event}").as_bytes()).await.expect("written");
     // Half of them are reset: what the server may still send is then an error there.
     if stream.local_addr().expect("an address").port() % 2 == 0 {
