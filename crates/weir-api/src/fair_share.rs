@@ -39,6 +39,7 @@ pub(crate) struct FairShare {
     class: Class,
     seats: usize,
     max_waiting_of_key: usize,
+    patience: Duration,
     state: Arc<Mutex<Seats>>,
 }
 
@@ -59,12 +60,12 @@ pub(crate) struct Seat {
 
 impl FairShare {
     pub(crate) fn new(name: &'static str, class: Class, seats: usize) -> Self {
-        Self { name, class, seats, max_waiting_of_key: MAX_WAITING_OF_KEY, state: Arc::default() }
+        Self { name, class, seats, max_waiting_of_key: MAX_WAITING_OF_KEY, patience: PATIENCE, state: Arc::default() }
     }
 
-    /// With another bound of the waiting requests of one key.
-    pub(crate) fn with_waiting(self, max_waiting_of_key: usize) -> Self {
-        Self { max_waiting_of_key, ..self }
+    /// With other bounds of the waiting requests of one key, and of their waiting time.
+    pub(crate) fn with_waiting(self, max_waiting_of_key: usize, patience: Duration) -> Self {
+        Self { max_waiting_of_key, patience, ..self }
     }
 
     /// A seat at once, or none.
@@ -81,9 +82,7 @@ impl FairShare {
                 return Some(self.seat(sharer));
             }
             state.waiting.retain(|(_, turn)| !turn.is_closed());
-            if state.waiting.iter().filter(|(other, _)| *other == sharer).count()
-                >= self.max_waiting_of_key
-            {
+            if state.waiting.iter().filter(|(other, _)| *other == sharer).count() >= self.max_waiting_of_key {
                 return None;
             }
             let (sender, turn) = oneshot::channel();
@@ -91,7 +90,7 @@ impl FairShare {
             turn
         };
         // A seat that arrives too late, or for a client that has gone, is dropped with the channel.
-        tokio::time::timeout(PATIENCE, turn).await.ok()?.ok()
+        tokio::time::timeout(self.patience, turn).await.ok()?.ok()
     }
 
     /// The seat that [`Seats::may_take`] has counted.

@@ -1,7 +1,7 @@
 //! The table of all routes: who may use which handler under which path and method, and what is refused first when there
 //! are too many requests.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -94,6 +94,8 @@ const AUDITS: usize = 2;
 const CHANGES: usize = Class::Control.default_in_flight() as usize;
 /// The waiting changes of one key: as many as a program that changes everything at once can have connections.
 const WAITING_CHANGES: usize = 4_096;
+/// How long a change waits: as long as most clients wait for an answer, because a program seldom repeats changes.
+const CHANGES_WAIT: Duration = Duration::from_secs(30);
 
 /// What the keys share in a process.
 struct Shares {
@@ -107,7 +109,7 @@ impl Default for Shares {
         Self {
             heavy_reads: FairShare::new("heavy reads", Class::Read, HEAVY_READS),
             audits: FairShare::new("audits", Class::Heavy, AUDITS),
-            changes: FairShare::new("changes", Class::Control, CHANGES).with_waiting(WAITING_CHANGES),
+            changes: FairShare::new("changes", Class::Control, CHANGES).with_waiting(WAITING_CHANGES, CHANGES_WAIT),
         }
     }
 }
