@@ -2486,7 +2486,7 @@ export interface components {
              *     only for its retry.
              * @example limit
              */
-            reason?: string;
+            reason: string | null;
             recent?: components["schemas"]["RecentMinutes"] | null;
             refused_within_limit: components["schemas"]["RefusedWithinLimit"] | null;
             /** Format: int64 */
@@ -3306,7 +3306,7 @@ export interface components {
             /** @description The cause in words. */
             hint: string | null;
             /** @description Why the signature is not valid; null if it is. */
-            reason?: string;
+            reason: string | null;
             /**
              * Format: date-time
              * @description The signed time; null unless the signature matches and has a time.
