@@ -146,7 +146,7 @@ pub(crate) struct Problem {
     /// Why the server failed, for its log.
     failure: Option<Failure>,
     /// `Retry-After` in seconds, where it depends on the request.
-    retry_after_s: Option<u64>,
+    retry_after_s: Option<u32>,
     /// Why there was no room for the request.
     refusal: Option<Box<(Reason, Option<RateLimit>)>>,
 }
@@ -162,7 +162,8 @@ impl Problem {
             `Retry-After` says";
         let problem = Self::new(ProblemKind::TooManyFailures, detail);
         // Rounded up: a client that waits exactly this long must not be refused again.
-        Self { retry_after_s: Some(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)), ..problem }
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        Self { retry_after_s: Some(u32::try_from(seconds).unwrap_or(u32::MAX)), ..problem }
     }
 
     /// The refusal of a request that was decided about before it was read.
@@ -192,7 +193,7 @@ impl Problem {
         let detail = format!("{detail}; nothing was done, so send the request again after `Retry-After`");
         let rate_limit = RateLimit { policy, limit, left: 0 };
         let refusal = Some(Box::new((reason, Some(rate_limit))));
-        Self { retry_after_s: Some(retry_after_s.into()), refusal, ..Self::new(kind, detail) }
+        Self { retry_after_s: Some(retry_after_s), refusal, ..Self::new(kind, detail) }
     }
 
     /// The refusal of a request for which there is no room, found later than in [`Self::shed`].
@@ -283,8 +284,7 @@ impl IntoResponse for Problem {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         if let Some((_, Some(rate_limit))) = self.refusal.as_deref() {
-            let after_s = self.retry_after_s.and_then(|seconds| seconds.try_into().ok());
-            rate_limit.add_to(&mut response, after_s.unwrap_or(1));
+            rate_limit.add_to(&mut response, self.retry_after_s.unwrap_or(1));
         }
         response
     }
