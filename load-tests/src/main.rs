@@ -9,8 +9,8 @@
 //!
 //! # Files
 //!
-//! `prove` is the command `run`, `compare` sets two reports side by side, `pages` writes them, `sections` keeps
-//! what several commands write into one page. `engine` is the Weir
+//! `prove` is the command `run`, `shed` measures decisions of load shedding, `compare` sets two reports side by side,
+//! `pages` writes them, `sections` keeps what several commands write into one page. `engine` is the Weir
 //! under test, `client` the bare client, `receiver` the bare receiver, `recording` what is judged. `clock`, `process`
 //! and `figures` measure.
 
@@ -31,6 +31,7 @@ mod recording;
 mod run;
 mod scenario;
 mod sections;
+mod shed;
 
 use std::{
     path::{Path, PathBuf},
@@ -66,6 +67,8 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         seeds: u64,
     },
+    /// Measure what a decision about a request costs, beside two other designs
+    Shed(shed::ShedArgs),
     /// List the scenarios with a description of each
     List,
     /// Compare two reports side by side
@@ -105,6 +108,7 @@ async fn act(command: Command) -> anyhow::Result<bool> {
             sections::rewrite(Path::new("load-tests"), sections::ADAPTIVE, |_| section)?;
             Ok(true)
         }
+        Command::Shed(args) => shed::run(&args).await,
         Command::List => {
             print!("{}", prove::list()?);
             Ok(true)

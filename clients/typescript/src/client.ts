@@ -47,6 +47,8 @@ import type {
   ReplayFilter,
   Secret,
   SecretRotation,
+  Shedding,
+  SheddingLimits,
   Status,
   Verified,
 } from "./types.js";
@@ -116,6 +118,7 @@ export class Weir extends Resource {
   readonly replays: Replays;
   readonly keys: Keys;
   readonly alerts: AlertThresholds;
+  readonly shedding: LoadShedding;
   readonly activity: ActivityLog;
 
   constructor(options: Options = {}) {
@@ -134,6 +137,7 @@ export class Weir extends Resource {
     this.replays = new Replays(transport);
     this.keys = new Keys(transport);
     this.alerts = new AlertThresholds(transport);
+    this.shedding = new LoadShedding(transport);
     this.activity = new ActivityLog(transport);
   }
 
@@ -411,6 +415,18 @@ class AlertThresholds extends Resource {
   /** What is wrong now, the worst first. */
   active(filter: { tenant?: string; type?: string } = {}): Pages<ActiveAlert> {
     return this.pages("GET", "/v1/alerts/active", filter);
+  }
+}
+
+class LoadShedding extends Resource {
+  /** The limits, and what the process that answers refuses now. */
+  get(): Promise<Shedding> {
+    return this.call("GET", "/v1/shedding");
+  }
+
+  /** Replaces all limits. What is omitted or null is automatic. */
+  set(limits: SheddingLimits): Promise<Shedding> {
+    return this.call("PUT", "/v1/shedding", {}, { body: limits, repeatable: true });
   }
 }
 

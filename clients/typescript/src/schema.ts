@@ -676,6 +676,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/shedding": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["show_shedding"];
+        put: operations["set_shedding"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/status": {
         parameters: {
             query?: never;
@@ -1109,6 +1125,12 @@ export interface components {
             /** @description Every validation error of the request. */
             errors?: components["schemas"]["FieldError"][];
             /**
+             * @description Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
+             *     `pressure` (the store is slow), or `client` (the limit or the share of its client).
+             * @example pressure
+             */
+            reason?: string;
+            /**
              * Format: int32
              * @description The HTTP status.
              */
@@ -1247,6 +1269,40 @@ export interface components {
              * @example https://example.com/hooks
              */
             url: string;
+        };
+        /** @description The limit of a class of requests. */
+        ClassRequest: {
+            /**
+             * Format: int32
+             * @description Null: automatic. 0 refuses every request of the class, which only `heavy` allows.
+             */
+            in_flight?: number | null;
+        };
+        /** @description The limits of the classes, in each process. */
+        ClassesRequest: {
+            control?: components["schemas"]["ClassRequest"] | null;
+            heavy?: components["schemas"]["ClassRequest"] | null;
+            ingest?: components["schemas"]["ClassRequest"] | null;
+            read?: components["schemas"]["ClassRequest"] | null;
+        };
+        /** @description The limit of every client without an override. */
+        ClientRequest: {
+            /**
+             * Format: int32
+             * @description Null: a fair share of what is free.
+             */
+            in_flight?: number | null;
+            /**
+             * Format: int32
+             * @description Its share beside those of other clients.
+             * @default 1
+             */
+            weight?: number | null;
+        };
+        /** @description The limits of the clients, in all processes together. */
+        ClientsRequest: {
+            default?: components["schemas"]["ClientRequest"] | null;
+            overrides?: components["schemas"]["OverrideRequest"][] | null;
         };
         /**
          * @description A URI reference that names where events come from.
@@ -2285,6 +2341,22 @@ export interface components {
          * @enum {string}
          */
         OtherBinding: "max_in_flight" | "min_interval";
+        /** @description The limit of one tenant or one key: either must be named. */
+        OverrideRequest: {
+            /**
+             * Format: int32
+             * @description Null: a fair share of what is free; 0: every request is refused, except changes by operators.
+             */
+            in_flight?: number | null;
+            key?: components["schemas"]["ApiKeyId"] | null;
+            tenant?: components["schemas"]["Tenant"] | null;
+            /**
+             * Format: int32
+             * @description Its share beside those of other clients.
+             * @default 1
+             */
+            weight?: number | null;
+        };
         /** @description One page of the overview. */
         Overview: {
             /** Format: date-time */
@@ -2496,6 +2568,12 @@ export interface components {
             detail: string;
             /** @description Every validation error of the request. */
             errors?: components["schemas"]["FieldError"][];
+            /**
+             * @description Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
+             *     `pressure` (the store is slow), or `client` (the limit or the share of its client).
+             * @example pressure
+             */
+            reason?: string;
             /**
              * Format: int32
              * @description The HTTP status.
@@ -2864,6 +2942,162 @@ export interface components {
         SessionRequest: {
             /** @description The key whose rights the session gets. */
             key: components["schemas"]["ApiKeyText"];
+        };
+        /** @description The limit of a class of requests. */
+        ShedClass: {
+            /**
+             * Format: int32
+             * @description Null: automatic.
+             */
+            in_flight: number | null;
+        };
+        /** @description A class of requests in this process. */
+        ShedClassNow: components["schemas"]["ShedPeaks"] & {
+            /** @example ingest */
+            class: string;
+            /** Format: int32 */
+            in_flight: number;
+            /**
+             * Format: int32
+             * @description 0 while the class is refused.
+             * @example 256
+             */
+            limit: number;
+        };
+        /** @description The limits of the classes, in each process. */
+        ShedClasses: {
+            control: components["schemas"]["ShedClass"];
+            heavy: components["schemas"]["ShedClass"];
+            ingest: components["schemas"]["ShedClass"];
+            read: components["schemas"]["ShedClass"];
+        };
+        /** @description The limit of every client without an override. */
+        ShedClient: {
+            /**
+             * Format: int32
+             * @description Null: a fair share of what is free.
+             */
+            in_flight: number | null;
+            /**
+             * Format: int32
+             * @example 1
+             */
+            weight: number;
+        };
+        /** @description A client in this process. */
+        ShedClientNow: components["schemas"]["ShedPeaks"] & {
+            /** Format: int32 */
+            in_flight: number;
+            /**
+             * Format: int32
+             * @description Its own limit; null: a fair share.
+             */
+            limit: number | null;
+            /** @example billing */
+            name: string;
+            /**
+             * Format: int64
+             * @description Requests that were refused, or would have been in a dry run, since the process began.
+             */
+            refused: number;
+            /**
+             * Format: int32
+             * @example 1
+             */
+            weight: number;
+        };
+        /** @description The limits of the clients, in all processes together. */
+        ShedClients: {
+            default: components["schemas"]["ShedClient"];
+            overrides: components["schemas"]["ShedOverride"][];
+        };
+        /**
+         * @description Whether requests are refused: `on`, `dry-run` (counted, not refused) or `off`.
+         * @example dry-run
+         * @enum {string}
+         */
+        ShedMode: "on" | "dry-run" | "off";
+        /** @description The limit of one tenant or one key. */
+        ShedOverride: {
+            /**
+             * Format: int32
+             * @description Null: a fair share of what is free; 0: every request is refused, except changes by operators.
+             */
+            in_flight: number | null;
+            /** @description The id of a key. */
+            key: string | null;
+            /**
+             * @description The keys that are bound to this tenant alone count together.
+             * @example acme
+             */
+            tenant: string | null;
+            /**
+             * Format: int32
+             * @example 4
+             */
+            weight: number;
+        };
+        /** @description The highest numbers in flight of each second with a request, since the process began. */
+        ShedPeaks: {
+            /** Format: int32 */
+            peak_max: number;
+            /** Format: int32 */
+            peak_p99: number;
+            /**
+             * Format: int32
+             * @description A limit that these peaks stay below: 1.5 times the 99.9th percentile. Null before the first second is over.
+             */
+            suggested: number | null;
+        };
+        /** @description When requests are refused, and the figures of this process. */
+        Shedding: {
+            classes: components["schemas"]["ShedClasses"];
+            clients: components["schemas"]["ShedClients"];
+            /**
+             * @description `on`, `dry-run` or `off`; null: what the setting `WEIR_SHED` of each process says.
+             * @example dry-run
+             */
+            mode: string | null;
+            now: components["schemas"]["SheddingNow"];
+            /**
+             * Format: int32
+             * @description How long an event may wait for the store before fewer events are let in.
+             * @example 250
+             */
+            target_ms: number;
+        };
+        /** @description What the process that answers does now. Each process has figures of its own. */
+        SheddingNow: {
+            /** @description Whether nothing is known of other processes, because the queue does not answer. */
+            blind: boolean;
+            classes: components["schemas"]["ShedClassNow"][];
+            /** @description The twenty clients with the highest peaks. */
+            clients: components["schemas"]["ShedClientNow"][];
+            /**
+             * Format: int32
+             * @description The pressure on the store: from 1 heavy requests are refused, from 2 reads, at 3 events are bounded.
+             */
+            level: number;
+            /** @example on */
+            mode: string;
+            /**
+             * Format: int32
+             * @description The processes that share the limits of clients.
+             * @example 1
+             */
+            processes: number;
+        };
+        /** @description When requests are refused. What is left out or null is automatic. */
+        SheddingRequest: {
+            classes?: components["schemas"]["ClassesRequest"] | null;
+            clients?: components["schemas"]["ClientsRequest"] | null;
+            mode?: components["schemas"]["ShedMode"] | null;
+            /**
+             * Format: int32
+             * @description How long an event may wait for the store before fewer events are let in.
+             * @default 250
+             */
+            target_ms?: number | null;
         };
         /** @description The signature of requests, as it is set: a PATCH can send it back. `signature_format` shows what it means. */
         Signature: {
@@ -3913,6 +4147,26 @@ export interface operations {
         responses: never;
     };
     delete_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    show_shedding: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    set_shedding: {
         parameters: {
             query?: never;
             header?: never;

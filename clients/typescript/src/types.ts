@@ -27,6 +27,9 @@ export type Signature = Schemas["SignatureRequest"];
 export type SignatureFormat = Schemas["SignatureFormat"];
 export type Body = Schemas["BodyRequest"];
 export type Alerts = Schemas["Alerts"];
+export type Shedding = Schemas["Shedding"];
+/** What is omitted or null is automatic. */
+export type SheddingLimits = Schemas["SheddingRequest"];
 
 export type NewDestination = Schemas["DestinationRequest"];
 /** What an edit may set. Null restores the default of a field. */

@@ -19,6 +19,7 @@ mod list;
 mod problem;
 mod references;
 mod replay;
+mod shedding;
 
 pub use alert::*;
 pub use audit::*;
@@ -31,3 +32,4 @@ pub use installation::*;
 pub use list::*;
 pub use problem::*;
 pub use replay::*;
+pub use shedding::*;

@@ -16,6 +16,11 @@ pub struct Problem {
     pub status: u16,
     /// The cause of this occurrence.
     pub detail: String,
+    /// Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
+    /// `pressure` (the store is slow), or `client` (the limit or the share of its client).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, value_type = String, pattern = "^(bytes|class|pressure|client)$", example = "pressure")]
+    pub reason: Option<String>,
     /// Every validation error of the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]

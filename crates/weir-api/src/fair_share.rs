@@ -1,4 +1,5 @@
-//! Seats that keys share fairly: open streams, audits, and reads of much data at one time.
+//! Seats that keys share fairly: open streams, audits, reads of much data, and changes at one time. A request waits for its
+//! seat before load is shed, so it holds no place while it waits.
 //!
 //! A key gets another seat only while more seats are free than it has. So a key that is alone has half of them, two
 //! keys have a third each, and some are free for the next key as long as there are fewer keys than seats. Nobody has to
@@ -16,11 +17,12 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use tokio::sync::oneshot;
+use weir_core::shed::{Class, Reason};
 
 use crate::{
     auth::{Caller, Sharer},
     meters,
-    problem::{self, Problem, ProblemKind},
+    problem::{self, Problem},
 };
 
 /// How long a request waits for its turn. Shorter than the timeouts of clients and proxies.
@@ -31,9 +33,13 @@ const MAX_WAITING_OF_KEY: usize = 64;
 /// Seats that are shared. Clones share the same seats.
 #[derive(Clone)]
 pub(crate) struct FairShare {
-    /// The name for metrics and refusals.
+    /// The name for refusals.
     name: &'static str,
+    /// What is refused.
+    class: Class,
     seats: usize,
+    max_waiting_of_key: usize,
+    patience: Duration,
     state: Arc<Mutex<Seats>>,
 }
 
@@ -53,8 +59,13 @@ pub(crate) struct Seat {
 }
 
 impl FairShare {
-    pub(crate) fn new(name: &'static str, seats: usize) -> Self {
-        Self { name, seats, state: Arc::default() }
+    pub(crate) fn new(name: &'static str, class: Class, seats: usize) -> Self {
+        Self { name, class, seats, max_waiting_of_key: MAX_WAITING_OF_KEY, patience: PATIENCE, state: Arc::default() }
+    }
+
+    /// With other bounds of the waiting requests of one key, and of their waiting time.
+    pub(crate) fn with_waiting(self, max_waiting_of_key: usize, patience: Duration) -> Self {
+        Self { max_waiting_of_key, patience, ..self }
     }
 
     /// A seat at once, or none.
@@ -71,7 +82,7 @@ impl FairShare {
                 return Some(self.seat(sharer));
             }
             state.waiting.retain(|(_, turn)| !turn.is_closed());
-            if state.waiting.iter().filter(|(other, _)| *other == sharer).count() >= MAX_WAITING_OF_KEY {
+            if state.waiting.iter().filter(|(other, _)| *other == sharer).count() >= self.max_waiting_of_key {
                 return None;
             }
             let (sender, turn) = oneshot::channel();
@@ -79,7 +90,7 @@ impl FairShare {
             turn
         };
         // A seat that arrives too late, or for a client that has gone, is dropped with the channel.
-        tokio::time::timeout(PATIENCE, turn).await.ok()?.ok()
+        tokio::time::timeout(self.patience, turn).await.ok()?.ok()
     }
 
     /// The seat that [`Seats::may_take`] has counted.
@@ -143,9 +154,9 @@ pub(crate) async fn in_turn(State(share): State<FairShare>, request: Request, ne
         return problem::internal("a request was not authenticated", request.uri()).into_response();
     };
     let Some(_place) = share.take(sharer).await else {
-        meters::shed(share.name);
-        let detail = format!("this key has too many {} under way or waiting; try again", share.name.replace('_', " "));
-        return Problem::new(ProblemKind::Unavailable, detail).into_response();
+        meters::no_room(share.class, Reason::Client);
+        let detail = format!("this key has too many {} under way or waiting; try again", share.name);
+        return Problem::no_room(Reason::Client, detail).into_response();
     };
     next.run(request).await
 }
@@ -166,7 +177,7 @@ mod tests {
 
     #[test]
     fn one_key_takes_half_and_every_other_key_still_gets_a_place() {
-        let share = FairShare::new("streams", 100);
+        let share = FairShare::new("streams", Class::Read, 100);
         let first = take_all(&share, A);
         let second = take_all(&share, B);
         let third = take_all(&share, C);
@@ -178,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_place_that_is_given_back_is_free_again() {
-        let share = FairShare::new("streams", 4);
+        let share = FairShare::new("streams", Class::Read, 4);
         for _ in 0..10 {
             assert_eq!(take_all(&share, A).len(), 2);
         }
@@ -187,7 +198,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_one_key_delays_no_other_key() {
-        let share = FairShare::new("heavy_reads", 4);
+        let share = FairShare::new("heavy reads", Class::Read, 4);
         let running = take_all(&share, A);
         let flood: Vec<_> = (0..MAX_WAITING_OF_KEY)
             .map(|_| {
@@ -209,7 +220,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_too_long_is_refused_and_who_goes_away_leaves_no_place_taken() {
-        let share = FairShare::new("audits", 2);
+        let share = FairShare::new("audits", Class::Heavy, 2);
         let running = share.take_now(A).unwrap();
         assert!(share.take(A).await.is_none());
         // A client that has gone before its turn came.

@@ -31,7 +31,7 @@
 //! 5. Rules that need the configuration or the store run in `read_with`, so that the client gets their errors with all
 //!    others.
 //! 6. Answer with a type of `weir-api-types`, which a function of the resource makes from types of the domain.
-//! 7. Add the handler to the table in `routes`, with who may use it, and to `paths` in `openapi`. A test compares the
+//! 7. Add the handler to the table in `routes`, with who may use it and its class, and to `paths` in `openapi`. A test compares the
 //!    two.
 //!
 //! # What the layers share
@@ -40,7 +40,8 @@
 //! the address behind proxies (`address`), and what pages of other sites may not do (`same_origin`, `public_url`).
 //! `figures` computes what the backlog, the overview and the preview show of a destination. `overview` takes a sample of
 //! all destinations (`sample`), says what changed since the last (`changes`), and shares samples among streams
-//! (`broadcast`). `state` has the backends and the settings, `meters` the metrics, `spans` the interface to a tracer.
+//! (`broadcast`). `shedding` refuses requests when there are too many, by the class that each route names in the table.
+//! `state` has the backends and the settings, `meters` the metrics, `spans` the interface to a tracer.
 
 mod auth;
 mod browser_headers;
@@ -59,6 +60,7 @@ mod refused_producers;
 mod request_id;
 mod resources;
 mod routes;
+mod shedding;
 mod spans;
 mod state;
 
@@ -67,6 +69,7 @@ pub use hosts::Hosts;
 pub use overview::LiveOverview;
 pub use readers::body::BodyBudget;
 pub use routes::{operations_router, router};
+pub use shedding::{Shedding, Storing};
 pub use spans::{RequestSpan, RequestSpans, StartedSpan};
 pub use state::{
     ApiState, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Installation, Operations, ReadQueueDepths, Readiness,

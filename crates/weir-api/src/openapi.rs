@@ -35,8 +35,8 @@ use crate::{
             body::BodyRequest, rates::RateLimitRequest, request::DestinationRequest, retry::RetryRequest,
             signature::SignatureRequest,
         },
-        events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, status, stream,
-        test_event, verify,
+        events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, shedding, status,
+        stream, test_event, verify,
     },
 };
 use weir_api_types as types;
@@ -176,7 +176,7 @@ const SECURITY_SCHEME: &str = "api_key";
         alerts::show, alerts::set, alerts::active,
         session::me, session::create, session::delete,
         keys::create, keys::list, keys::delete, activity::list,
-        status::show, health::live, health::ready, health::metrics, openapi, docs::page, docs::index
+        shedding::show, shedding::set, status::show, health::live, health::ready, health::metrics, openapi, docs::page, docs::index
     ),
     components(schemas(
         types::Problem,
@@ -255,6 +255,7 @@ fn refusals(path: &str, operation: &Operation) -> Vec<ProblemKind> {
             ProblemKind::Forbidden,
             ProblemKind::Internal,
             ProblemKind::Unavailable,
+            ProblemKind::TooMany,
         ]);
     }
     // Readiness asks the store, and in some roles the queue.

@@ -10,7 +10,10 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use utoipa::ToResponse;
 use weir_api_types::{self as types, FieldError};
+use weir_core::shed::{Class, Reason, Refusal};
 use weir_store::StoreError;
+
+use crate::shedding::RateLimit;
 
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 /// `Retry-After` of a 503, in seconds: longer than a restart of the store, and short enough for clients to wait.
@@ -34,13 +37,15 @@ pub(crate) enum ProblemKind {
     Misdirected,
     Invalid,
     TooManyFailures,
+    TooMany,
     Internal,
     Unavailable,
+    Overloaded,
 }
 
 impl ProblemKind {
     /// Every kind, for the OpenAPI document.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::NotJson,
         Self::NoHost,
         Self::Unauthorized,
@@ -56,8 +61,10 @@ impl ProblemKind {
         Self::Misdirected,
         Self::Invalid,
         Self::TooManyFailures,
+        Self::TooMany,
         Self::Internal,
         Self::Unavailable,
+        Self::Overloaded,
     ];
 
     pub(crate) const fn status(self) -> StatusCode {
@@ -74,9 +81,9 @@ impl ProblemKind {
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::TooManyFailures => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooManyFailures | Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Unavailable | Self::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -98,6 +105,8 @@ impl ProblemKind {
             Self::Misdirected => "/docs#problem-misdirected",
             Self::Invalid => "/docs#problem-invalid",
             Self::TooManyFailures => "/docs#problem-too-many-failures",
+            Self::TooMany => "/docs#problem-too-many",
+            Self::Overloaded => "/docs#problem-overloaded",
             Self::Internal => "/docs#problem-internal",
             Self::Unavailable => "/docs#problem-unavailable",
         }
@@ -120,6 +129,8 @@ impl ProblemKind {
             Self::Misdirected => "This server does not serve the host that the request names",
             Self::Invalid => "The request is invalid",
             Self::TooManyFailures => "Too many keys were tried that are not valid",
+            Self::TooMany => "As many requests of this client are in flight as it may have",
+            Self::Overloaded => "The server has no room for the request now",
             Self::Internal => "Internal error",
             Self::Unavailable => "The server is temporarily unavailable",
         }
@@ -135,12 +146,14 @@ pub(crate) struct Problem {
     /// Why the server failed, for its log.
     failure: Option<Failure>,
     /// `Retry-After` in seconds, where it depends on the request.
-    retry_after_s: Option<u64>,
+    retry_after_s: Option<u32>,
+    /// Why there was no room for the request.
+    refusal: Option<Box<(Reason, Option<RateLimit>)>>,
 }
 
 impl Problem {
     pub(crate) fn new(kind: ProblemKind, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, detail: detail.into(), errors: Vec::new(), failure: None, retry_after_s: None }
+        Self { kind, detail: detail.into(), errors: Vec::new(), failure: None, retry_after_s: None, refusal: None }
     }
 
     /// The refusal of a wrong key after too many of them. `wait`: until the next one is checked as before.
@@ -149,7 +162,43 @@ impl Problem {
             `Retry-After` says";
         let problem = Self::new(ProblemKind::TooManyFailures, detail);
         // Rounded up: a client that waits exactly this long must not be refused again.
-        Self { retry_after_s: Some(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)), ..problem }
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        Self { retry_after_s: Some(u32::try_from(seconds).unwrap_or(u32::MAX)), ..problem }
+    }
+
+    /// The refusal of a request that was decided about before it was read.
+    pub(crate) fn shed(class: Class, refusal: Refusal) -> Self {
+        let Refusal { reason, is_own_limit, limit, retry_after_s } = refusal;
+        let name = class.as_str();
+        let (kind, policy, detail) = match reason {
+            Reason::Client if is_own_limit => {
+                let detail = format!("this client may have {limit} requests in flight at one time, and has as many");
+                (ProblemKind::TooMany, "client", detail)
+            }
+            Reason::Client => {
+                (ProblemKind::Overloaded, name, format!("this client has its share of the {name} requests in flight"))
+            }
+            Reason::Pressure if limit == 0 => {
+                (ProblemKind::Overloaded, name, format!("the store is slow, so {name} requests have to wait"))
+            }
+            Reason::Pressure => {
+                let detail = format!("the store is slow, so at most {limit} {name} requests are let in at one time");
+                (ProblemKind::Overloaded, name, detail)
+            }
+            Reason::Class | Reason::Bytes => {
+                let detail = format!("{limit} {name} requests are in flight, and no more are let in at one time");
+                (ProblemKind::Overloaded, name, detail)
+            }
+        };
+        let detail = format!("{detail}; nothing was done, so send the request again after `Retry-After`");
+        let rate_limit = RateLimit { policy, limit, left: 0 };
+        let refusal = Some(Box::new((reason, Some(rate_limit))));
+        Self { retry_after_s: Some(retry_after_s), refusal, ..Self::new(kind, detail) }
+    }
+
+    /// The refusal of a request for which there is no room, found later than in [`Self::shed`].
+    pub(crate) fn no_room(reason: Reason, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { refusal: Some(Box::new((reason, None))), ..Self::new(ProblemKind::Overloaded, detail) }
     }
 
     pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
@@ -191,6 +240,7 @@ impl Problem {
             title: self.kind.title().to_owned(),
             status: self.kind.status().as_u16(),
             detail: self.detail.clone().into_owned(),
+            reason: self.refusal.as_ref().map(|refusal| refusal.0.as_str().to_owned()),
             errors: self.errors.clone(),
         }
     }
@@ -233,6 +283,9 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
+        if let Some((_, Some(rate_limit))) = self.refusal.as_deref() {
+            rate_limit.add_to(&mut response, self.retry_after_s.unwrap_or(1));
+        }
         response
     }
 }
@@ -247,7 +300,7 @@ pub(crate) fn response(kind: ProblemKind, document: &impl Serialize) -> Response
         ProblemKind::Unauthorized => {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="weir""#));
         }
-        ProblemKind::Unavailable => {
+        ProblemKind::Unavailable | ProblemKind::Overloaded => {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
         }
         _ => {}

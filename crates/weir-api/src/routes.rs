@@ -1,6 +1,7 @@
-//! The table of all routes: who may use which handler under which path and method.
+//! The table of all routes: who may use which handler under which path and method, and what is refused first when there
+//! are too many requests.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -11,7 +12,10 @@ use axum::{
     routing::{MethodFilter, MethodRouter, on},
 };
 use http::{Method, Uri};
-use weir_core::access::Role::{Admin, Ingest, Operate, Read};
+use weir_core::{
+    access::Role::{Admin, Ingest, Operate, Read},
+    shed::Class,
+};
 use weir_store::with_replica;
 
 use crate::{
@@ -28,8 +32,9 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, events, health, history, ingest, keys, overview,
-        preview, purge, replays, secrets, session, status, stream, test_event, verify,
+        preview, purge, replays, secrets, session, shedding, status, stream, test_event, verify,
     },
+    shedding::{self as shed, Shedding},
     state::{Api, ApiState, Operations},
 };
 
@@ -40,9 +45,9 @@ pub fn router(state: ApiState) -> Router {
     let api = Arc::new(state);
     let (table, operation_table) = (table(), operation_table());
     openapi::describe(table.iter().map(Route::access).chain(operation_table.iter().map(Route::access)));
-    routed(table, &Shares::default())
+    routed(table, Some(&api.shedding))
         .with_state(Arc::clone(&api))
-        .merge(routed(operation_table, &Shares::default()).with_state(operations))
+        .merge(routed(operation_table, None).with_state(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(Observer::of(api), observe::observe))
@@ -50,26 +55,35 @@ pub fn router(state: ApiState) -> Router {
 
 /// The routes of a process without the API: health and metrics. They show no secrets and need no key.
 pub fn operations_router(operations: Operations, hosts: Hosts) -> Router {
-    routed(operation_table(), &Shares::default())
+    routed(operation_table(), None)
         .with_state(Arc::new(operations))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(Arc::new(hosts), hosts::check))
 }
 
-fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shares: &Shares) -> Router<S> {
+/// `shedding`: `None` for routes that are never refused.
+fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Option<&Shedding>) -> Router<S> {
+    let shares = Shares::default();
     table.into_iter().fold(Router::new(), |router, route| {
-        let share = match route.work {
-            Work::Light => None,
-            Work::HeavyRead => Some(shares.heavy_reads.clone()),
-            Work::Audit => Some(shares.audits.clone()),
-        };
         // What reads much and changes nothing may be read from a replica.
         let handler = match route.work {
             Work::HeavyRead | Work::Audit if route.method == Method::GET => {
                 route.handler.route_layer(middleware::from_fn(from_replica))
             }
             _ => route.handler,
+        };
+        let handler = match shedding.zip(route.class) {
+            None => handler,
+            Some((shedding, class)) => {
+                handler.route_layer(middleware::from_fn_with_state((shedding.clone(), class), shed::enter))
+            }
+        };
+        let share = match route.work {
+            Work::Light if route.class == Some(Class::Control) => Some(shares.changes.clone()),
+            Work::Light => None,
+            Work::HeavyRead => Some(shares.heavy_reads.clone()),
+            Work::Audit => Some(shares.audits.clone()),
         };
         let handler = match share {
             None => handler,
@@ -90,16 +104,27 @@ async fn from_replica(request: Request, next: Next) -> Response {
 const HEAVY_READS: usize = 4;
 /// The audits at one time. An audit of a month reads millions of sends and judges each, for up to 100 s.
 const AUDITS: usize = 2;
+/// The changes at one time: the limit of their class, so that a bulk of changes waits and is not refused.
+const CHANGES: usize = Class::Control.default_in_flight() as usize;
+/// The waiting changes of one key: as many as a program that changes everything at once can have connections.
+const WAITING_CHANGES: usize = 4_096;
+/// How long a change waits: as long as most clients wait for an answer, because a program seldom repeats changes.
+const CHANGES_WAIT: Duration = Duration::from_secs(30);
 
 /// What the keys share in a process.
 struct Shares {
     heavy_reads: FairShare,
     audits: FairShare,
+    changes: FairShare,
 }
 
 impl Default for Shares {
     fn default() -> Self {
-        Self { heavy_reads: FairShare::new("heavy_reads", HEAVY_READS), audits: FairShare::new("audits", AUDITS) }
+        Self {
+            heavy_reads: FairShare::new("heavy reads", Class::Read, HEAVY_READS),
+            audits: FairShare::new("audits", Class::Heavy, AUDITS),
+            changes: FairShare::new("changes", Class::Control, CHANGES).with_waiting(WAITING_CHANGES, CHANGES_WAIT),
+        }
     }
 }
 
@@ -118,6 +143,8 @@ struct Route<S> {
     method: Method,
     path: &'static str,
     access: Access,
+    /// `None`: it is never refused for want of room. It is cheap, and needs no key.
+    class: Option<Class>,
     work: Work,
     handler: MethodRouter<S>,
 }
@@ -141,76 +168,86 @@ const PUT: Verb = Verb(Method::PUT, MethodFilter::PUT);
 const PATCH: Verb = Verb(Method::PATCH, MethodFilter::PATCH);
 const DELETE: Verb = Verb(Method::DELETE, MethodFilter::DELETE);
 
-fn route<H, T, S>(Verb(method, filter): Verb, path: &'static str, access: Access, handler: H) -> Route<S>
+fn route<H, T, S>(
+    Verb(method, filter): Verb,
+    path: &'static str,
+    access: Access,
+    class: impl Into<Option<Class>>,
+    handler: H,
+) -> Route<S>
 where
     H: Handler<T, S>,
     T: 'static,
     S: Clone + Send + Sync + 'static,
 {
-    Route { method, path, access, work: Work::Light, handler: on(filter, handler) }
+    Route { method, path, access, class: class.into(), work: Work::Light, handler: on(filter, handler) }
 }
 
 fn operation_table() -> Vec<Route<Arc<Operations>>> {
     vec![
         // Unknown parameters are refused here too, so a wrong probe fails at once.
-        route(GET, "/healthz", Open, health::live),
-        route(GET, "/readyz", Open, health::ready),
-        route(GET, "/metrics", Open, health::metrics),
+        route(GET, "/healthz", Open, None, health::live),
+        route(GET, "/readyz", Open, None, health::ready),
+        route(GET, "/metrics", Open, None, health::metrics),
     ]
 }
 
 fn table() -> Vec<Route<Api>> {
     vec![
-        route(POST, "/v1/events", Role(Ingest), ingest::post),
-        route(POST, "/v1/events/batch", Role(Ingest), ingest::post_batch),
-        route(GET, "/v1/events", Role(Read), events::list).of(Work::HeavyRead),
-        route(GET, "/v1/events/{id}", Role(Read), events::show),
-        route(POST, "/v1/destinations", Role(Operate), destinations::create),
-        route(GET, "/v1/destinations", Role(Read), destinations::list).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}", Role(Read), destinations::show),
-        route(PATCH, "/v1/destinations/{id}", Role(Operate), destinations::edit),
-        route(DELETE, "/v1/destinations/{id}", Role(Operate), destinations::delete),
-        route(PUT, "/v1/destinations/by-name/{tenant}/{name}", Role(Operate), destinations::put),
-        route(GET, "/v1/destinations/{id}/secret", Role(Admin), secrets::show),
-        route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), secrets::rotate),
-        route(GET, "/v1/destinations/{id}/backlog", Role(Read), backlog::show),
-        route(GET, "/v1/destinations/{id}/history", Role(Read), history::show).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/health", Role(Read), destinations::health::show).of(Work::HeavyRead),
-        route(GET, "/v1/destinations/{id}/overview", Role(Read), overview::show),
-        route(GET, "/v1/overview", Role(Read), overview::list),
-        route(GET, "/v1/overview/history", Role(Read), overview::history),
-        route(GET, "/v1/stream", Role(Read), stream::follow),
-        route(POST, "/v1/destinations/{id}/preview", Role(Read), preview::show).of(Work::HeavyRead),
-        route(POST, "/v1/destinations/{id}/purge", Role(Operate), purge::purge),
-        route(GET, "/v1/destinations/{id}/audit", Role(Read), audit::show).of(Work::Audit),
-        route(POST, "/v1/destinations/{id}/test", Role(Operate), test_event::send),
-        route(POST, "/v1/destinations/{id}/release", Role(Operate), destinations::release),
-        route(GET, "/v1/deliveries", Role(Read), deliveries::list::show).of(Work::HeavyRead),
-        route(GET, "/v1/deliveries/groups", Role(Read), deliveries::groups::show).of(Work::HeavyRead),
-        route(GET, "/v1/deliveries/{id}", Role(Read), deliveries::show),
-        route(POST, "/v1/deliveries/{id}/retry", Role(Operate), deliveries::retry),
-        route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), deliveries::cancel),
-        route(POST, "/v1/deliveries/{id}/discard", Role(Operate), deliveries::discard::discard_one),
-        route(POST, "/v1/deliveries/discard", Role(Operate), deliveries::discard::discard_all).of(Work::HeavyRead),
-        route(POST, "/v1/verify", Role(Read), verify::verify),
-        route(POST, "/v1/replays", Role(Operate), replays::create),
-        route(GET, "/v1/replays", Role(Read), replays::list).of(Work::HeavyRead),
-        route(GET, "/v1/replays/{id}", Role(Read), replays::show),
-        route(POST, "/v1/replays/{id}/cancel", Role(Operate), replays::cancel),
-        route(GET, "/v1/alerts", Role(Read), alerts::show),
-        route(PUT, "/v1/alerts", Role(Admin), alerts::set),
-        route(GET, "/v1/alerts/active", Role(Read), alerts::active).of(Work::HeavyRead),
-        route(GET, "/v1/me", EveryKey, session::me),
-        route(POST, "/v1/session", Open, session::create),
-        route(DELETE, "/v1/session", Open, session::delete),
-        route(POST, "/v1/keys", Role(Admin), keys::create),
-        route(GET, "/v1/keys", Role(Admin), keys::list),
-        route(DELETE, "/v1/keys/{id}", Role(Admin), keys::delete),
-        route(GET, "/v1/activity", Role(Read), activity::list).of(Work::HeavyRead),
-        route(GET, "/v1/status", Role(Read), status::show),
-        route(GET, "/openapi.json", Open, openapi::openapi),
-        route(GET, "/docs", Open, docs::page),
-        route(GET, "/", Open, docs::index),
+        route(POST, "/v1/events", Role(Ingest), Class::Ingest, ingest::post),
+        route(POST, "/v1/events/batch", Role(Ingest), Class::Ingest, ingest::post_batch),
+        route(GET, "/v1/events", Role(Read), Class::Read, events::list).of(Work::HeavyRead),
+        route(GET, "/v1/events/{id}", Role(Read), Class::Read, events::show),
+        route(POST, "/v1/destinations", Role(Operate), Class::Control, destinations::create),
+        route(GET, "/v1/destinations", Role(Read), Class::Read, destinations::list).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}", Role(Read), Class::Read, destinations::show),
+        route(PATCH, "/v1/destinations/{id}", Role(Operate), Class::Control, destinations::edit),
+        route(DELETE, "/v1/destinations/{id}", Role(Operate), Class::Control, destinations::delete),
+        route(PUT, "/v1/destinations/by-name/{tenant}/{name}", Role(Operate), Class::Control, destinations::put),
+        route(GET, "/v1/destinations/{id}/secret", Role(Admin), Class::Read, secrets::show),
+        route(POST, "/v1/destinations/{id}/rotate-secret", Role(Admin), Class::Control, secrets::rotate),
+        route(GET, "/v1/destinations/{id}/backlog", Role(Read), Class::Read, backlog::show),
+        route(GET, "/v1/destinations/{id}/history", Role(Read), Class::Read, history::show).of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/health", Role(Read), Class::Read, destinations::health::show)
+            .of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/overview", Role(Read), Class::Read, overview::show),
+        route(GET, "/v1/overview", Role(Read), Class::Read, overview::list),
+        route(GET, "/v1/overview/history", Role(Read), Class::Read, overview::history),
+        route(GET, "/v1/stream", Role(Read), Class::Read, stream::follow),
+        route(POST, "/v1/destinations/{id}/preview", Role(Read), Class::Heavy, preview::show).of(Work::HeavyRead),
+        route(POST, "/v1/destinations/{id}/purge", Role(Operate), Class::Control, purge::purge),
+        route(GET, "/v1/destinations/{id}/audit", Role(Read), Class::Heavy, audit::show).of(Work::Audit),
+        route(POST, "/v1/destinations/{id}/test", Role(Operate), Class::Control, test_event::send),
+        route(POST, "/v1/destinations/{id}/release", Role(Operate), Class::Control, destinations::release),
+        route(GET, "/v1/deliveries", Role(Read), Class::Read, deliveries::list::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/groups", Role(Read), Class::Read, deliveries::groups::show).of(Work::HeavyRead),
+        route(GET, "/v1/deliveries/{id}", Role(Read), Class::Read, deliveries::show),
+        route(POST, "/v1/deliveries/{id}/retry", Role(Operate), Class::Control, deliveries::retry),
+        route(POST, "/v1/deliveries/{id}/cancel", Role(Operate), Class::Control, deliveries::cancel),
+        route(POST, "/v1/deliveries/{id}/discard", Role(Operate), Class::Control, deliveries::discard::discard_one),
+        route(POST, "/v1/deliveries/discard", Role(Operate), Class::Control, deliveries::discard::discard_all)
+            .of(Work::HeavyRead),
+        route(POST, "/v1/verify", Role(Read), Class::Read, verify::verify),
+        route(POST, "/v1/replays", Role(Operate), Class::Heavy, replays::create).of(Work::HeavyRead),
+        route(GET, "/v1/replays", Role(Read), Class::Read, replays::list).of(Work::HeavyRead),
+        route(GET, "/v1/replays/{id}", Role(Read), Class::Read, replays::show),
+        route(POST, "/v1/replays/{id}/cancel", Role(Operate), Class::Control, replays::cancel),
+        route(GET, "/v1/alerts", Role(Read), Class::Read, alerts::show),
+        route(PUT, "/v1/alerts", Role(Admin), Class::Control, alerts::set),
+        route(GET, "/v1/alerts/active", Role(Read), Class::Read, alerts::active).of(Work::HeavyRead),
+        route(GET, "/v1/shedding", Role(Admin), Class::Control, shedding::show),
+        route(PUT, "/v1/shedding", Role(Admin), Class::Control, shedding::set),
+        route(GET, "/v1/me", EveryKey, Class::Control, session::me),
+        route(POST, "/v1/session", Open, None, session::create),
+        route(DELETE, "/v1/session", Open, None, session::delete),
+        route(POST, "/v1/keys", Role(Admin), Class::Control, keys::create),
+        route(GET, "/v1/keys", Role(Admin), Class::Read, keys::list),
+        route(DELETE, "/v1/keys/{id}", Role(Admin), Class::Control, keys::delete),
+        route(GET, "/v1/activity", Role(Read), Class::Read, activity::list).of(Work::HeavyRead),
+        route(GET, "/v1/status", Role(Read), Class::Read, status::show),
+        route(GET, "/openapi.json", Open, None, openapi::openapi),
+        route(GET, "/docs", Open, None, docs::page),
+        route(GET, "/", Open, None, docs::index),
     ]
 }
 
@@ -270,6 +307,18 @@ mod tests {
     }
 
     #[test]
+    fn what_needs_a_key_has_a_class_and_what_needs_none_is_never_refused() {
+        let table = table();
+        for route in &table {
+            assert_eq!(route.class.is_none(), route.access == Open, "{}", route.path);
+            let changes = !route.method.is_safe() && matches!(route.access, Role(Operate | Admin));
+            let is_control = matches!(route.class, Some(Class::Control | Class::Heavy));
+            assert!(!changes || is_control, "{} keeps an operator out", route.path);
+        }
+        assert!(operation_table().iter().all(|route| route.class.is_none()));
+    }
+
+    #[test]
     fn every_path_under_v1_needs_a_key_except_the_login_and_no_other_path_does() {
         for (route, access) in served() {
             let path = route.split(' ').nth(1).unwrap();
@@ -288,10 +337,10 @@ mod tests {
         ] {
             let method = verb.0.clone();
             let handler = || async { weir_store::replica_answers(async { true }).await.to_string() };
-            let table = vec![route(verb, "/any", Open, handler).of(work)];
+            let table = vec![route(verb, "/any", Open, None, handler).of(work)];
             let mut request = Request::builder().method(method).uri("/any").body(Body::empty()).unwrap();
             request.extensions_mut().insert(Caller::for_test(Read));
-            let answer = routed(table, &Shares::default()).with_state(()).oneshot(request).await.unwrap();
+            let answer = routed(table, None).with_state(()).oneshot(request).await.unwrap();
             let body = axum::body::to_bytes(answer.into_body(), 8).await.unwrap();
             assert_eq!(body, expected, "{work:?}");
         }
@@ -301,8 +350,8 @@ mod tests {
     #[tokio::test]
     async fn a_handler_is_reached_by_the_right_role_alone() {
         let asked = |access: Access, caller: Option<Caller>, method: &str| {
-            let table = vec![route(GET, "/any", access, || async { "reached" })];
-            let router = routed(table, &Shares::default()).with_state(());
+            let table = vec![route(GET, "/any", access, None, || async { "reached" })];
+            let router = routed(table, None).with_state(());
             let mut request = Request::builder().method(method).uri("/any").body(Body::empty()).unwrap();
             if let Some(caller) = caller {
                 request.extensions_mut().insert(caller);

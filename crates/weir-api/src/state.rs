@@ -6,13 +6,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
-    time::Duration,
 };
 
 use axum::extract::FromRef;
 use weir_api_types::QueueDepths;
 use weir_core::{Clock, DestinationId, address::AddressPolicy};
-use weir_queue::{QueueError, QueueResult, SharedQueue, Terms, TermsChange, Wake};
+use weir_queue::{SharedQueue, Terms, TermsChange, Wake};
 use weir_store::SharedStore;
 
 use crate::{
@@ -20,6 +19,7 @@ use crate::{
     hosts::Hosts,
     overview::LiveOverview,
     readers::body::BodyBudget,
+    shedding::Shedding,
     spans::RequestSpans,
 };
 
@@ -27,10 +27,6 @@ use crate::{
 pub const DEFAULT_MAX_EVENT_BYTES: usize = 1024 * 1024;
 /// The default budget for request bodies in memory: eight of the largest batches.
 pub const DEFAULT_BODY_BUDGET_BYTES: usize = 256 * 1024 * 1024;
-
-/// How long a request waits for the queue to take a message about a committed change. A queue that hangs must not delay
-/// producers.
-const QUEUE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The backends and the settings of the API.
 pub struct ApiState {
@@ -51,6 +47,8 @@ pub struct ApiState {
     pub live: LiveOverview,
     /// The largest request body of one event, in bytes.
     pub max_event_bytes: usize,
+    /// Which requests are let in.
+    pub shedding: Shedding,
     /// The budget for the request bodies in memory.
     pub bodies: BodyBudget,
     pub operations: Operations,
@@ -107,7 +105,7 @@ impl ApiState {
             return;
         }
         let (queue, due) = (self.queue.clone(), wakes.to_vec());
-        if let Err(error) = in_time(async move { queue.wake(&due).await }).await {
+        if let Some(Err(error)) = self.shedding.in_time(async move { queue.wake(&due).await }).await {
             tracing::warn!(%error, destinations = wakes.len(), "cannot wake destinations now; the next sweep wakes them");
         }
     }
@@ -116,19 +114,10 @@ impl ApiState {
     /// permits. The change is already committed, and every run reads it from the store.
     pub(crate) async fn announce_edit(&self, destination_id: DestinationId, terms: Terms) {
         let queue = self.queue.clone();
-        if let Err(error) = in_time(async move { queue.edited(&[TermsChange { destination_id, terms }]).await }).await {
+        let call = async move { queue.edited(&[TermsChange { destination_id, terms }]).await };
+        if let Some(Err(error)) = self.shedding.in_time(call).await {
             tracing::warn!(%error, %destination_id, "cannot announce an edit now; the next run reads it");
         }
-    }
-}
-
-/// Runs a call of the queue as a separate task and waits for it up to [`QUEUE_TIMEOUT`]. After the timeout the task
-/// continues.
-async fn in_time(call: impl Future<Output = QueueResult<()>> + Send + 'static) -> QueueResult<()> {
-    match tokio::time::timeout(QUEUE_TIMEOUT, tokio::spawn(call)).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(panic)) => Err(QueueError::Unknown(panic.to_string())),
-        Err(_) => Err(QueueError::Unknown("it took too long".to_owned())),
     }
 }
 

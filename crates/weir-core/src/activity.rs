@@ -67,6 +67,7 @@ actions! {
     ReplayCreated = "replay.created",
     ReplayCancelled = "replay.cancelled",
     AlertsChanged = "alerts.changed",
+    SheddingChanged = "shedding.changed",
     KeyCreated = "key.created",
     KeyDeleted = "key.deleted",
 }

@@ -38,6 +38,7 @@ pub mod refusals;
 pub mod replay_share;
 pub mod retention;
 pub mod retry;
+pub mod shed;
 pub mod signing;
 pub mod simulate;
 pub mod stall;

@@ -258,7 +258,7 @@ impl AnswerReader {
         Some(OrphanedEntry { entry, generation, id, claim, expires_at, had_slot: false })
     }
 
-    fn next_bytes(&mut self) -> Option<Bytes> {
+    pub(crate) fn next_bytes(&mut self) -> Option<Bytes> {
         match self.0.next()? {
             Value::BulkString(bytes) => Some(bytes.into()),
             _ => None,

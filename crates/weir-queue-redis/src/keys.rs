@@ -13,6 +13,7 @@
 //! {weir:3}:queued:dst_…             zset    permit → when the claim expires
 //! {weir:3}:in_flight:dst_…          zset    permit → when the claim expires
 //! {weir:3}:admitted:…               string  the last admission of a caller and its answer, packed
+//! {weir:0}:records                  hash    process → when it was written, and its record; expires when all have ended
 //! weir:notices                      channel notifications: earlier due times and new generations
 //! ```
 //!

@@ -9,7 +9,7 @@ use std::{collections::HashSet, time::Duration};
 use async_trait::async_trait;
 use tokio::time::Instant;
 use weir_core::claim::{Claim, ProcessId};
-use weir_queue::{Leases, OrphanedPermit, QueueResult};
+use weir_queue::{Leases, OrphanedPermit, QueueResult, RECORD_KEPT};
 
 use crate::{
     RedisQueue, client::unexpected, codec::OrphanedEntry, heartbeat::reader_named, keys::Shard,
@@ -55,6 +55,13 @@ impl Leases for RedisQueue {
             }
         }
         Ok(orphaned)
+    }
+
+    async fn exchange(&self, record: Vec<u8>) -> QueueResult<Vec<Vec<u8>>> {
+        let mut call = self.client.new_call(Shard::REFERENCE, Operation::Exchange);
+        call.arg(&self.client.heartbeat.name).arg(record).arg(RECORD_KEPT.as_millis() as u64);
+        let mut answer = self.client.call(call).await?.values;
+        Ok(std::iter::from_fn(|| answer.next_bytes().map(Into::into)).collect())
     }
 
     async fn permitted_claims(&self) -> QueueResult<Option<HashSet<Claim>>> {

@@ -67,6 +67,7 @@ pub(crate) enum Operation {
     Tidy,
     Depths,
     Progress,
+    Exchange,
 }
 
 macro_rules! lua {
@@ -106,6 +107,7 @@ impl Operation {
             Self::Tidy => (PLAIN, lua!("tidy")),
             Self::Depths => (COUNTING, lua!("depths")),
             Self::Progress => (WATCHING, lua!("progress")),
+            Self::Exchange => (PLAIN, lua!("exchange")),
         }
     }
 

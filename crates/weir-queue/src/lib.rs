@@ -58,6 +58,9 @@ pub const LONGEST_RUN: Duration = Duration::from_millis(500);
 /// job that waits for a slow receiver one run a second.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
+/// How long a record of a process is shown to others: a process that dies is forgotten after this time.
+pub const RECORD_KEPT: Duration = Duration::from_secs(3);
+
 /// The whole interface of a queue.
 pub trait Queue: Schedule + Permits + Leases + Send + Sync + 'static {}
 impl<T: Schedule + Permits + Leases + Send + Sync + 'static> Queue for T {}
@@ -397,6 +400,11 @@ pub trait Leases {
     /// Permits without a slot can get none any more. A permit is returned again until it is handed back, or settled and
     /// recorded.
     async fn orphaned_permits(&self, _dead: &[ProcessId]) -> QueueResult<Vec<OrphanedPermit>> {
+        Ok(Vec::new())
+    }
+
+    /// Publishes a record of this process, which expires after [`RECORD_KEPT`], and returns those of all others.
+    async fn exchange(&self, _record: Vec<u8>) -> QueueResult<Vec<Vec<u8>>> {
         Ok(Vec::new())
     }
 

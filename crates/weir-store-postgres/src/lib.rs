@@ -67,6 +67,7 @@ mod results;
 mod rows;
 mod schema;
 mod sealed_rows;
+mod shedding;
 mod traffic;
 mod writer;
 

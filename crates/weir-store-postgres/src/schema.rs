@@ -95,6 +95,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/postgres/0026_index_fill.sql"),
     },
     Migration {
+        version: 28,
+        description: "shedding",
+        sql: include_str!("../../../migrations/postgres/0028_shedding.sql"),
+    },
+    Migration {
         version: 29,
         description: "sealing keys",
         sql: include_str!("../../../migrations/postgres/0029_sealing_keys.sql"),
@@ -165,7 +170,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 15] = [
+    const LEFT_BEHIND: [(i64, &str); 17] = [
         (
             1,
             r#"
@@ -266,6 +271,7 @@ mod tests {
         (21, "INSERT INTO api_key_uses VALUES ('01a3185c-5000-7000-8000-00000000000b', 1800000007000000000)"),
         (22, "UPDATE processes SET host = 'node-1'"),
         (26, "SELECT 1"),
+        (28, "SELECT 1"),
         // A process of the previous version seals nothing.
         (29, "SELECT 1"),
     ];

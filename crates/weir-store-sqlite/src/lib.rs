@@ -63,6 +63,7 @@ mod results;
 mod rows;
 mod schema;
 mod sealed_rows;
+mod shedding;
 mod sql;
 mod traffic;
 mod transaction;

@@ -61,6 +61,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/sqlite/0021_uses_of_keys.sql"),
     },
     Migration {
+        version: 28,
+        description: "shedding",
+        sql: include_str!("../../../migrations/sqlite/0028_shedding.sql"),
+    },
+    Migration {
         version: 29,
         description: "sealing keys",
         sql: include_str!("../../../migrations/sqlite/0029_sealing_keys.sql"),

@@ -63,6 +63,7 @@ mod results;
 pub mod rows;
 pub mod schema;
 pub mod sealing;
+mod shedding;
 #[doc(hidden)]
 pub mod state_names;
 mod stored_filter;
@@ -107,6 +108,7 @@ pub use replays::{
 };
 pub use replica::{replica_answers, with_replica};
 pub use results::{AttemptResult, DeliveryAction, Results, Settlement};
+pub use shedding::Shedding;
 pub use traffic::{
     HISTOGRAM_MINUTES_KEPT, HOUR, Health, Histogram, Latencies, MINUTE, RecentTraffic, TRAFFIC_BUCKET, TRAFFIC_KEPT,
     Traffic, TrafficHistory, TrafficLog, latency_bucket,
@@ -147,7 +149,7 @@ bundles! {
     AlertStore: Alerting + Destinations + Ingest + RefusalStore;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
-        + DeadLetterStore + ApiKeys + Counters + Replays;
+        + DeadLetterStore + ApiKeys + Counters + Replays + Shedding;
 }
 
 /// A store, shared.

@@ -21,6 +21,7 @@ use weir_core::{
     claim::Claim,
     delivery::AttemptOutcome,
     outcome::Failure,
+    shed::ShedPolicy,
 };
 
 pub use self::{
@@ -173,6 +174,11 @@ pub fn message_group<E: From<Corrupt>>(row: &impl Row<E>) -> Result<MessageGroup
 /// From one column: the alert policy of all destinations.
 pub fn alert_policy<E: From<Corrupt>>(row: &impl Row<E>) -> Result<AlertPolicy, E> {
     row.parsed(0, "the alert policy", |text| serde_json::from_str(text).ok())
+}
+
+/// From one column: what people have set about load shedding.
+pub fn shed_policy<E: From<Corrupt>>(row: &impl Row<E>) -> Result<ShedPolicy, E> {
+    row.parsed(0, "the shed policy", |text| serde_json::from_str(text).ok())
 }
 
 /// The default if none is stored.

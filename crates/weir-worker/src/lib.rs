@@ -17,4 +17,5 @@ mod spans;
 mod targets;
 
 pub use pipeline::{DEFAULT_CAPACITY, Worker, WorkerLoad};
+pub use recorder::Recorded;
 pub use spans::{AttemptSpan, AttemptSpans, StartedSpan};

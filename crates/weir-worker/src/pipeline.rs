@@ -27,7 +27,7 @@ use crate::{
     meters::Meters,
     outbound::Outbound,
     places::{NoPlace, Place, Places},
-    recorder::{Recorder, RecorderHandle},
+    recorder::{Recorded, Recorder, RecorderHandle},
     spans::AttemptSpans,
     targets::{DestinationTarget, Targets},
 };
@@ -59,6 +59,7 @@ pub struct Worker {
     grace: Duration,
     places: Arc<Places>,
     spans: Option<Arc<dyn AttemptSpans>>,
+    recorded: Option<Recorded>,
 }
 
 /// A permit with its destination and the body to send.
@@ -112,7 +113,8 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        Self { store, queue, clock, outbound, grace, places: Places::new(DEFAULT_CAPACITY), spans: None }
+        let places = Places::new(DEFAULT_CAPACITY);
+        Self { store, queue, clock, outbound, grace, places, spans: None, recorded: None }
     }
 
     /// Sets the maximum number of concurrent attempts.
@@ -125,6 +127,12 @@ impl Worker {
     #[must_use]
     pub fn with_spans(self, spans: Option<Arc<dyn AttemptSpans>>) -> Self {
         Self { spans, ..self }
+    }
+
+    /// Calls `recorded` after each commit of results, with the shortest time that one of them has waited for it.
+    #[must_use]
+    pub fn with_recorded(self, recorded: Recorded) -> Self {
+        Self { recorded: Some(recorded), ..self }
     }
 
     /// How busy the worker is. The values are read when they are asked for.
@@ -144,7 +152,7 @@ impl Worker {
         // The recorder runs in a task of its own, until the last attempt is recorded.
         let (recorder_handle, recorder) =
             Recorder::new(self.store.clone(), self.queue.clone(), self.clock.clone(), held_claims.clone());
-        let recorder = tokio::spawn(recorder.run());
+        let recorder = tokio::spawn(recorder.reporting_to(self.recorded.clone()).run());
         let attempter = Arc::new(Attempter {
             queue: self.queue.clone(),
             clock: self.clock.clone(),

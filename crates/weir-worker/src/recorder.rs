@@ -20,6 +20,7 @@ mod results;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -43,6 +44,9 @@ const BATCH: usize = 1_024;
 /// How many attempts may have free room before the store has them: one batch commits, and two gather, so that the store
 /// never waits for attempts.
 const AHEAD: usize = 3 * BATCH;
+
+/// Is told how long results waited for their commit.
+pub type Recorded = Arc<dyn Fn(Duration) + Send + Sync>;
 
 /// A report to the recorder.
 enum Report {
@@ -119,6 +123,11 @@ impl Recorder {
         };
         let result_stage = ResultStage::new(store, queue, clock, held_claims, results);
         (RecorderHandle(handle), Self { reports, queue_stage, condition_stage, result_stage })
+    }
+
+    pub(crate) fn reporting_to(mut self, recorded: Option<Recorded>) -> Self {
+        self.result_stage.recorded = recorded;
+        self
     }
 
     /// Records until [`RecorderHandle::finish`]. When this returns, every earlier report is recorded.

@@ -131,6 +131,11 @@ impl Backends {
         }
     }
 
+    /// Whether other processes may use the same servers.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Self::Scaled { .. })
+    }
+
     /// The kinds of store and queue, as the API names them.
     pub(crate) fn names(&self) -> (&'static str, &'static str) {
         match self {

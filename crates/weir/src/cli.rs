@@ -19,7 +19,7 @@ use self::{
     complete::destination_names,
     destinations::DestinationCommand,
     time::PastTime,
-    watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, StatusArgs},
+    watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, SheddingArgs, StatusArgs},
 };
 use crate::config::{SettingFlags, VERIFY_ENV};
 
@@ -111,6 +111,8 @@ pub(crate) enum ApiCommand {
     /// Find out what is wrong with a running installation: one verdict, with the cause and the next step of each finding.
     /// Exit code 0 if nothing is, 1 if something is
     Doctor(StatusArgs),
+    /// Show what is refused under overload, and which limits would fit; or set limits
+    Shedding(SheddingArgs),
     /// Open the dashboard in a browser: the overview, or the page of a destination, delivery, event or replay
     Open(OpenArgs),
 }
@@ -273,6 +275,8 @@ mod tests {
             "weir alerts --tenant acme",
             "weir alert set --backlog-depth off --dead-letters 5",
             "weir preview Acme --limit 20/s",
+            "weir shedding",
+            "weir shedding set --mode dry-run --class heavy=4 --client acme=32:4 --client default=auto",
         ] {
             assert!(Cli::try_parse_from(words.split(' ')).is_ok(), "{words}");
         }

@@ -6,7 +6,7 @@ use axum::Router;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use weir_api::{
     ApiState, BodyBudget, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths, Readiness,
-    RemoteAddress, SettingKeys, TrustedProxies,
+    RemoteAddress, SettingKeys, Shedding, TrustedProxies,
 };
 use weir_core::{retention::Retention, stall::StallReport};
 use weir_dashboard::DashboardSettings;
@@ -54,6 +54,8 @@ pub(crate) struct Engine {
     admitting: Stage,
     heartbeat: JoinHandle<()>,
     traces: Option<Arc<Traces>>,
+    /// Which requests are let in; and in every process that delivers, how long results wait to be recorded.
+    shedding: Shedding,
     /// `None` without the API.
     keys: Option<KeyRing>,
     /// What the watch over stalls of this process finds. Without a watch it finds nothing.
@@ -89,6 +91,8 @@ impl Engine {
         let heartbeat = Heartbeat::begin(backends.store(), backends.queue(), profile).await?;
 
         let readiness = Readiness::starting().with_warnings(settings.warnings(role));
+        let shedding = Shedding::new(settings.shed, backends.is_shared(), backends.clock());
+        let shedding = if role.serves_api() { shedding } else { shedding.without_requests() };
         let (stall_watch, stalls) = StallWatch::new(backends.store(), backends.queue(), backends.clock());
         let mut engine = Self {
             address: listener.local_addr()?,
@@ -101,6 +105,7 @@ impl Engine {
             admitting: Stage::new(),
             heartbeat: tokio::spawn(heartbeat.keep(readiness)),
             traces,
+            shedding,
             keys: None,
             stalls,
         };
@@ -108,6 +113,12 @@ impl Engine {
         if role.schedules() || role.serves_api() {
             let stopped = engine.working.stopped();
             engine.working.spawn(async move { stall_watch.run(stopped).await });
+        }
+        // Other processes see what this one lets in and records, until it ends.
+        if role.serves_api() || role.works() {
+            let (shedding, stopped) = (engine.shedding.clone(), engine.serving.stopped());
+            let store = role.serves_api().then(|| engine.backends.store());
+            engine.serving.spawn(shedding.keep_fresh(store, engine.backends.queue(), stopped));
         }
         let load = engine.start_role(role, settings);
         let sources = GaugeSources { role, backends: engine.backends.clone(), load };
@@ -128,7 +139,9 @@ impl Engine {
             if let Some(proxy) = settings.egress_proxy.clone() {
                 outbound = outbound.with_egress_proxy(proxy.without(settings.egress_direct.clone()));
             }
+            let shedding = self.shedding.clone();
             let worker = Worker::new(store.clone(), queue.clone(), clock.clone(), outbound.into(), self.grace)
+                .with_recorded(Arc::new(move |waited| shedding.recorded(waited)))
                 .with_capacity(settings.worker_capacity.unwrap_or_else(crate::open_files::capacity))
                 .with_spans(self.traces.clone().map(|traces| traces as _));
             let (load, stopped) = (worker.load(), self.working.stopped());
@@ -213,6 +226,7 @@ impl Engine {
             public_url: settings.public_url.clone(),
             proxies: TrustedProxies::new(settings.trusted_proxies.clone()),
             max_event_bytes: settings.max_event_bytes,
+            shedding: self.shedding.clone(),
             bodies: BodyBudget::new(settings.body_budget_bytes),
             operations,
             installation: installation(&self.backends, &settings.database_url),

@@ -35,6 +35,8 @@ const LAG_BUCKETS: [f64; 20] = [
     0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
     300.0, 900.0,
 ];
+/// From a quarter of a microsecond to a millisecond: a decision costs less than a microsecond.
+const OVERHEAD_BUCKETS: [f64; 8] = [2.5e-7, 5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 1e-4, 1e-3];
 const SIZE_BUCKETS: [f64; 7] = [1.0, 4.0, 16.0, 64.0, 256.0, 1_024.0, 4_096.0];
 /// Histograms are aggregated this often, so that the memory of a process that is not scraped does not grow.
 const UPKEEP: Duration = Duration::from_secs(5);
@@ -93,6 +95,7 @@ impl Metrics {
         let handle = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Full("weir_start_lag_seconds".to_owned()), &LAG_BUCKETS)?
             .set_buckets_for_metric(Matcher::Full("weir_store_commit_size".to_owned()), &SIZE_BUCKETS)?
+            .set_buckets_for_metric(Matcher::Full("weir_shed_overhead_seconds".to_owned()), &OVERHEAD_BUCKETS)?
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCY_BUCKETS)?
             .install_recorder()?;
         descriptions::describe();

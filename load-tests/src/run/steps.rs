@@ -77,6 +77,11 @@ impl StepRunner<'_> {
                 tokio::time::sleep(seconds(*down_s)).await;
                 self.fleet()?.redis()?.start_again().await?;
             }
+            Action::HangRedis { for_s } => {
+                self.fleet()?.redis()?.signal("STOP").await?;
+                tokio::time::sleep(seconds(*for_s)).await;
+                self.fleet()?.redis()?.signal("CONT").await?;
+            }
             Action::FlushRedis => self.fleet()?.redis()?.ask("FLUSHALL").await.map(drop)?,
             Action::RestartPostgres { down_s } => {
                 self.fleet()?.postgres()?.stop().await?;
@@ -156,6 +161,7 @@ fn describe(action: &Action) -> String {
         Action::Stop { role, .. } => format!("stop {role}"),
         Action::RestartRedis { .. } => "restart Redis".to_owned(),
         Action::FlushRedis => "flush Redis".to_owned(),
+        Action::HangRedis { .. } => "hang Redis".to_owned(),
         Action::RestartPostgres { .. } => "restart PostgreSQL".to_owned(),
         Action::ScaleWorkers(workers) => format!("{workers} workers"),
         Action::Replay { of, .. } => format!("replay {of}"),

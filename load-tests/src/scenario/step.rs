@@ -41,6 +41,10 @@ pub(crate) enum Action {
         down_s: f64,
     },
     FlushRedis,
+    /// SIGSTOP, and SIGCONT after `for_s`: Redis does not answer, and keeps its connections.
+    HangRedis {
+        for_s: f64,
+    },
     /// All connections are cut, as in a fail-over.
     RestartPostgres {
         down_s: f64,
@@ -72,6 +76,7 @@ impl Action {
                 | Self::Stop { .. }
                 | Self::RestartRedis { .. }
                 | Self::FlushRedis
+                | Self::HangRedis { .. }
                 | Self::RestartPostgres { .. }
                 | Self::ScaleWorkers(_)
         )

@@ -41,6 +41,8 @@ from .types import (
     Replay,
     ReplayFilter,
     Secret,
+    Shedding,
+    SheddingLimits,
     Signature,
     Status,
     Verified,
@@ -110,6 +112,7 @@ class AsyncWeir(_Resource):
         self.replays = Replays(self._transport)
         self.keys = Keys(self._transport)
         self.alerts = AlertThresholds(self._transport)
+        self.shedding = LoadShedding(self._transport)
         self.activity = ActivityLog(self._transport)
 
     async def me(self) -> Me:
@@ -543,6 +546,16 @@ class AlertThresholds(_Resource):
         """What is wrong now, the worst first."""
         return self._pages("GET", "/v1/alerts/active", {"tenant": tenant, "type": type})
 
+
+
+class LoadShedding(_Resource):
+    async def get(self) -> Shedding:
+        """The limits, and what the process that answers refuses now."""
+        return cast(Shedding, await self._call("GET", "/v1/shedding"))
+
+    async def set(self, limits: SheddingLimits) -> Shedding:
+        """Replaces all limits. What is omitted or null is automatic."""
+        return cast(Shedding, await self._call("PUT", "/v1/shedding", body=limits, repeatable=True))
 
 
 class ActivityLog(_Resource):

@@ -42,6 +42,8 @@ from .types import (
     Replay,
     ReplayFilter,
     Secret,
+    Shedding,
+    SheddingLimits,
     Signature,
     Status,
     Verified,
@@ -111,6 +113,7 @@ class Weir(_Resource):
         self.replays = Replays(self._transport)
         self.keys = Keys(self._transport)
         self.alerts = AlertThresholds(self._transport)
+        self.shedding = LoadShedding(self._transport)
         self.activity = ActivityLog(self._transport)
 
     def me(self) -> Me:
@@ -544,6 +547,16 @@ class AlertThresholds(_Resource):
         """What is wrong now, the worst first."""
         return self._pages("GET", "/v1/alerts/active", {"tenant": tenant, "type": type})
 
+
+
+class LoadShedding(_Resource):
+    def get(self) -> Shedding:
+        """The limits, and what the process that answers refuses now."""
+        return cast(Shedding, self._call("GET", "/v1/shedding"))
+
+    def set(self, limits: SheddingLimits) -> Shedding:
+        """Replaces all limits. What is omitted or null is automatic."""
+        return cast(Shedding, self._call("PUT", "/v1/shedding", body=limits, repeatable=True))
 
 
 class ActivityLog(_Resource):

@@ -222,6 +222,38 @@ class BreakerRequest(TypedDict):
 BreakerState: TypeAlias = Literal['closed', 'open', 'half_open']
 
 
+class ClassRequest(TypedDict):
+    """
+    The limit of a class of requests.
+    """
+
+    in_flight: NotRequired[int | None]
+    """Null: automatic. 0 refuses every request of the class, which only `heavy` allows."""
+
+
+class ClassesRequest(TypedDict):
+    """
+    The limits of the classes, in each process.
+    """
+
+    control: NotRequired[ClassRequest | None]
+    heavy: NotRequired[ClassRequest | None]
+    ingest: NotRequired[ClassRequest | None]
+    read: NotRequired[ClassRequest | None]
+
+
+class ClientRequest(TypedDict):
+    """
+    The limit of every client without an override.
+    """
+
+    in_flight: NotRequired[int | None]
+    """Null: a fair share of what is free."""
+
+    weight: NotRequired[int | None]
+    """Its share beside those of other clients."""
+
+
 CloudEventSource: TypeAlias = str
 
 
@@ -572,6 +604,12 @@ class Problem(TypedDict):
     errors: NotRequired[list[FieldError]]
     """Every validation error of the request."""
 
+    reason: NotRequired[str]
+    """
+    Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
+    `pressure` (the store is slow), or `client` (the limit or the share of its client).
+    """
+
     status: int
     """The HTTP status."""
 
@@ -810,6 +848,68 @@ class SessionRequest(TypedDict):
 
     key: ApiKeyText
     """The key whose rights the session gets."""
+
+
+class ShedClass(TypedDict):
+    """
+    The limit of a class of requests.
+    """
+
+    in_flight: int | None
+    """Null: automatic."""
+
+
+class ShedClasses(TypedDict):
+    """
+    The limits of the classes, in each process.
+    """
+
+    control: ShedClass
+    heavy: ShedClass
+    ingest: ShedClass
+    read: ShedClass
+
+
+class ShedClient(TypedDict):
+    """
+    The limit of every client without an override.
+    """
+
+    in_flight: int | None
+    """Null: a fair share of what is free."""
+
+    weight: int
+
+
+ShedMode: TypeAlias = Literal['on', 'dry-run', 'off']
+
+
+class ShedOverride(TypedDict):
+    """
+    The limit of one tenant or one key.
+    """
+
+    in_flight: int | None
+    """Null: a fair share of what is free; 0: every request is refused, except changes by operators."""
+
+    key: str | None
+    """The id of a key."""
+
+    tenant: str | None
+    """The keys that are bound to this tenant alone count together."""
+
+    weight: int
+
+
+class ShedPeaks(TypedDict):
+    """
+    The highest numbers in flight of each second with a request, since the process began.
+    """
+
+    peak_max: int
+    peak_p99: int
+    suggested: int | None
+    """A limit that these peaks stay below: 1.5 times the 99.9th percentile. Null before the first second is over."""
 
 
 SignatureAlgorithm: TypeAlias = Literal['hmac-sha256', 'hmac-sha512', 'ed25519']
@@ -1104,6 +1204,12 @@ class BatchProblem(TypedDict):
 
     errors: NotRequired[list[FieldError]]
     """Every validation error of the request."""
+
+    reason: NotRequired[str]
+    """
+    Why there was no room for the request: `bytes` (the memory for bodies), `class` (too many requests of its kind),
+    `pressure` (the store is slow), or `client` (the limit or the share of its client).
+    """
 
     status: int
     """The HTTP status."""
@@ -1499,6 +1605,20 @@ class Me(TypedDict):
     """The version of Weir."""
 
 
+class OverrideRequest(TypedDict):
+    """
+    The limit of one tenant or one key: either must be named.
+    """
+
+    in_flight: NotRequired[int | None]
+    """Null: a fair share of what is free; 0: every request is refused, except changes by operators."""
+
+    key: NotRequired[ApiKeyId | None]
+    tenant: NotRequired[Tenant | None]
+    weight: NotRequired[int | None]
+    """Its share beside those of other clients."""
+
+
 class OverviewHistory(TypedDict):
     """
     What happened at all destinations of the tenant, or at all that the key sees.
@@ -1604,6 +1724,64 @@ class Series(TypedDict):
     caps: list[SeriesCap]
     counts: list[int]
     start: str
+
+
+ShedClassNow = TypedDict(
+    'ShedClassNow',
+    {
+        'peak_max': int,
+        'peak_p99': int,
+        'suggested': int | None,
+        'class': str,
+        'in_flight': int,
+        'limit': int,
+    },
+)
+
+
+class ShedClientNow(ShedPeaks):
+    """
+    A client in this process.
+    """
+
+    in_flight: int
+    limit: int | None
+    """Its own limit; null: a fair share."""
+
+    name: str
+    refused: int
+    """Requests that were refused, or would have been in a dry run, since the process began."""
+
+    weight: int
+
+
+class ShedClients(TypedDict):
+    """
+    The limits of the clients, in all processes together.
+    """
+
+    default: ShedClient
+    overrides: list[ShedOverride]
+
+
+class SheddingNow(TypedDict):
+    """
+    What the process that answers does now. Each process has figures of its own.
+    """
+
+    blind: bool
+    """Whether nothing is known of other processes, because the queue does not answer."""
+
+    classes: list[ShedClassNow]
+    clients: list[ShedClientNow]
+    """The twenty clients with the highest peaks."""
+
+    level: int
+    """The pressure on the store: from 1 heavy requests are refused, from 2 reads, at 3 events are bounded."""
+
+    mode: str
+    processes: int
+    """The processes that share the limits of clients."""
 
 
 class Signature(TypedDict):
@@ -1729,6 +1907,15 @@ class BatchRequest(TypedDict):
 
 
 Binding: TypeAlias = BindingLimit | OtherBinding
+
+
+class ClientsRequest(TypedDict):
+    """
+    The limits of the clients, in all processes together.
+    """
+
+    default: NotRequired[ClientRequest | None]
+    overrides: NotRequired[list[OverrideRequest] | None]
 
 
 class DeliveryList(ListDelivery):
@@ -2110,6 +2297,33 @@ class Preview(Forecast):
     """
 
     now: Forecast
+
+
+class Shedding(TypedDict):
+    """
+    When requests are refused, and the figures of this process.
+    """
+
+    classes: ShedClasses
+    clients: ShedClients
+    mode: str | None
+    """`on`, `dry-run` or `off`; null: what the setting `WEIR_SHED` of each process says."""
+
+    now: SheddingNow
+    target_ms: int
+    """How long an event may wait for the store before fewer events are let in."""
+
+
+class SheddingRequest(TypedDict):
+    """
+    When requests are refused. What is left out or null is automatic.
+    """
+
+    classes: NotRequired[ClassesRequest | None]
+    clients: NotRequired[ClientsRequest | None]
+    mode: NotRequired[ShedMode | None]
+    target_ms: NotRequired[int | None]
+    """How long an event may wait for the store before fewer events are let in."""
 
 
 class Snapshot(TypedDict):

@@ -10,6 +10,7 @@ use http::request::Parts;
 use weir_core::{
     ApiKeyId, Timestamp,
     access::{Actor, Role, TenantScope},
+    shed::{Client, ClientId, Sender},
 };
 use weir_store::ApiKey;
 
@@ -29,6 +30,7 @@ struct Holder {
     role: Role,
     tenants: TenantScope,
     sharer: Sharer,
+    sender: Sender,
 }
 
 /// Who shares bounded resources with others: each key is one, whoever holds it.
@@ -56,30 +58,48 @@ pub(crate) enum Credential {
     Nothing,
 }
 
+impl Sharer {
+    /// Who it is where load is shed. `name`: for people.
+    fn sender(self, name: &str, tenants: &TenantScope) -> Sender {
+        let client = |kind: &str, id: &str, name: &str| Client { id: ClientId::of(kind, id), name: name.into() };
+        let tenant = only(tenants).map(|tenant| client("tenant", tenant, tenant));
+        let key = match self {
+            Self::Key(id) => client("key", &id.to_string(), name),
+            // The keys of the settings have the same places in each process.
+            Self::Setting(place) => client("setting", &place.to_string(), &format!("{name} #{}", place + 1)),
+            Self::Nobody => client("nobody", "", name),
+        };
+        Sender { key, tenant }
+    }
+}
+
+/// The only tenant of a scope.
+fn only(tenants: &TenantScope) -> Option<&str> {
+    let mut tenants = tenants.tenants()?.iter();
+    tenants.next().filter(|_| tenants.next().is_none()).map(String::as_str)
+}
+
 impl Caller {
-    fn new(holder: Holder, credential: Credential) -> Self {
-        Self { holder: Arc::new(holder), credential }
+    fn new(actor: Actor, role: Role, tenants: TenantScope, sharer: Sharer, credential: Credential) -> Self {
+        let sender = sharer.sender(actor.name(), &tenants);
+        Self { holder: Arc::new(Holder { actor, role, tenants, sharer, sender }), credential }
     }
 
     /// The holder of a stored key.
     pub(super) fn of_key(key: &ApiKey) -> Self {
         let actor = Actor::Key { id: key.id, name: key.name.clone() };
-        let holder = Holder { actor, role: key.role, tenants: key.tenants.clone(), sharer: Sharer::Key(key.id) };
-        Self::new(holder, Credential::Key)
+        Self::new(actor, key.role, key.tenants.clone(), Sharer::Key(key.id), Credential::Key)
     }
 
     /// The holder of the key at this place in the settings: an admin of all tenants.
     pub(super) fn of_settings(place: usize) -> Self {
-        let sharer = Sharer::Setting(place);
-        let holder = Holder { actor: Actor::Setting, role: Role::Admin, tenants: TenantScope::All, sharer };
-        Self::new(holder, Credential::Key)
+        Self::new(Actor::Setting, Role::Admin, TenantScope::All, Sharer::Setting(place), Credential::Key)
     }
 
     /// The sender of a request without a key, on a server that needs none: an admin of all tenants.
     pub(super) fn anonymous() -> Self {
         static CALLER: LazyLock<Caller> = LazyLock::new(|| {
-            let (actor, sharer) = (Actor::Anonymous, Sharer::Nobody);
-            Caller::new(Holder { actor, role: Role::Admin, tenants: TenantScope::All, sharer }, Credential::Nothing)
+            Caller::new(Actor::Anonymous, Role::Admin, TenantScope::All, Sharer::Nobody, Credential::Nothing)
         });
         CALLER.clone()
     }
@@ -87,8 +107,7 @@ impl Caller {
     /// A caller with this role, for tests.
     #[cfg(test)]
     pub(crate) fn for_test(role: Role) -> Self {
-        let (actor, sharer) = (Actor::Setting, Sharer::Setting(0));
-        Self::new(Holder { actor, role, tenants: TenantScope::All, sharer }, Credential::Key)
+        Self::new(Actor::Setting, role, TenantScope::All, Sharer::Setting(0), Credential::Key)
     }
 
     /// The same holder of a key, identified by a session.
@@ -108,6 +127,11 @@ impl Caller {
     /// Who the caller is where resources are shared.
     pub(crate) fn sharer(&self) -> Sharer {
         self.holder.sharer
+    }
+
+    /// Who the caller is where load is shed.
+    pub(crate) fn sender(&self) -> &Sender {
+        &self.holder.sender
     }
 
     pub(crate) fn role(&self) -> Role {
@@ -174,16 +198,11 @@ impl Caller {
         }
         match &self.holder.tenants {
             TenantScope::All => Ok(None),
-            TenantScope::Only(_) => match self.only_tenant() {
+            scope @ TenantScope::Only(_) => match only(scope) {
                 Some(tenant) => Ok(Some(tenant.to_owned())),
                 None => Err(Problem::invalid_field("/tenant", "is required: this key is bound to several tenants")),
             },
         }
-    }
-
-    fn only_tenant(&self) -> Option<&str> {
-        let mut tenants = self.tenants()?.iter();
-        tenants.next().filter(|_| tenants.next().is_none()).map(String::as_str)
     }
 }
 
@@ -205,8 +224,7 @@ mod tests {
 
     fn bound(tenants: &[&str]) -> Caller {
         let tenants = TenantScope::Only(tenants.iter().map(|&tenant| tenant.to_owned()).collect());
-        let (actor, sharer) = (Actor::Anonymous, Sharer::Nobody);
-        Caller::new(Holder { actor, role: Role::Operate, tenants, sharer }, Credential::Key)
+        Caller::new(Actor::Anonymous, Role::Operate, tenants, Sharer::Nobody, Credential::Key)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
-use weir_core::{Clock, stall::StallReport};
+use weir_core::{Clock, shed::Class, stall::StallReport};
 use weir_store::{SharedStore, StoreResult};
 
 use super::{
@@ -53,7 +53,7 @@ impl LiveOverview {
         Self {
             sampler: Arc::new(Sampler::new(store, clock, stalls)),
             broadcasts: Broadcasts::default(),
-            seats: FairShare::new("streams", MAX_STREAMS),
+            seats: FairShare::new("streams", Class::Read, MAX_STREAMS),
             changed: watch::Sender::new(None),
             stops,
             recent: Recent::default(),

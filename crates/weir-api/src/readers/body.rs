@@ -14,7 +14,10 @@ use http::{HeaderMap, HeaderValue, header, request::Parts};
 use http_body_util::BodyExt;
 use serde_json::{Value, error::Category};
 use tokio::time::{Instant, timeout_at};
-use weir_core::inbound::{ByteBudget, HeldBytes, time_to_arrive};
+use weir_core::{
+    inbound::{ByteBudget, HeldBytes, time_to_arrive},
+    shed::{Class, Reason},
+};
 
 use super::{
     fields::{self, Read},
@@ -71,11 +74,12 @@ impl Deref for BudgetedBody {
 
 /// Reads the body of events, which must be JSON, without parsing it.
 pub(crate) async fn event_bytes(budget: &BodyBudget, request: Request, limit: usize) -> Result<BudgetedBody, Problem> {
-    json_bytes(Some(&budget.events), request, limit).await
+    json_bytes(Some(&budget.events), Class::Ingest, request, limit).await
 }
 
 async fn json_bytes(
     budget: Option<&Arc<ByteBudget<Holder>>>,
+    class: Class,
     request: Request,
     limit: usize,
 ) -> Result<BudgetedBody, Problem> {
@@ -83,7 +87,7 @@ async fn json_bytes(
     let (parts, body) = request.into_parts();
     expect_json(&parts.headers)?;
     let mut held = budget.map(|budget| budget.open(holder));
-    let bytes = read(body, limit, held.as_mut()).await?;
+    let bytes = read(body, limit, class, held.as_mut()).await?;
     Ok(BudgetedBody { bytes, _held: held })
 }
 
@@ -106,7 +110,7 @@ where
 
 async fn read_json<T: Read>(budget: &BodyBudget, request: Request, limit: usize) -> Result<T, Problem> {
     let budget = (limit > MAX_OPEN_BYTES).then_some(&budget.changes);
-    let bytes = json_bytes(budget, request, limit).await?;
+    let bytes = json_bytes(budget, Class::Control, request, limit).await?;
     let body = match &*bytes {
         [] if T::absent().is_some() => Value::Null,
         bytes => json::from_slice(bytes).map_err(|error| not_json(&error))?,
@@ -158,7 +162,12 @@ fn is_json(content_type: &str) -> bool {
 ///
 /// A refused body is dropped as it arrives, up to [`DRAIN_BYTES`] beyond the limit: if the connection closed at once, a
 /// client that is still writing could lose the refusal.
-async fn read(mut body: Stream, limit: usize, mut held: Option<&mut HeldBytes<Holder>>) -> Result<Bytes, Problem> {
+async fn read(
+    mut body: Stream,
+    limit: usize,
+    class: Class,
+    mut held: Option<&mut HeldBytes<Holder>>,
+) -> Result<Bytes, Problem> {
     let began = Instant::now();
     let declared = body.size_hint().upper().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let mut refusal = declared.filter(|bytes| *bytes > limit).map(|_| too_large(limit));
@@ -178,8 +187,7 @@ async fn read(mut body: Stream, limit: usize, mut held: Option<&mut HeldBytes<Ho
             refusal = if arrived > limit {
                 Some(too_large(limit))
             } else if held.as_mut().is_some_and(|held| !held.grow_to(kept.bytes_with(&data))) {
-                meters::shed("body_budget");
-                Some(used_up())
+                Some(used_up(class))
             } else {
                 None
             };
@@ -198,9 +206,9 @@ async fn read(mut body: Stream, limit: usize, mut held: Option<&mut HeldBytes<Ho
     refusal.map_or(Ok(kept.into_bytes()), Err)
 }
 
-fn used_up() -> Problem {
-    let detail = "the memory for request bodies that this key may use is used up; try again";
-    Problem::new(ProblemKind::Unavailable, detail)
+fn used_up(class: Class) -> Problem {
+    meters::no_room(class, Reason::Bytes);
+    Problem::no_room(Reason::Bytes, "the memory for request bodies that this key may use is used up; try again")
 }
 
 fn too_slow(arrived: usize) -> Problem {

@@ -252,7 +252,10 @@ async fn store_part(
     events: &Arc<[NewEvent]>,
     from: usize,
 ) -> ApiResult<Vec<ApiResult<types::AcceptedEvent>>> {
-    let outcomes = api.store.ingest_part(events, from).await.inspect_err(|error| {
+    let storing = api.shedding.storing();
+    let outcomes = api.store.ingest_part(events, from).await;
+    storing.finish();
+    let outcomes = outcomes.inspect_err(|error| {
         if from > 0 {
             tracing::warn!(%error, stored = from, events = events.len(), "only the first events of a batch were stored");
         }

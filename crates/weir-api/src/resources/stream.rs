@@ -16,7 +16,11 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use weir_api_types as types;
-use weir_core::{DestinationId, access::Role};
+use weir_core::{
+    DestinationId,
+    access::Role,
+    shed::{Class, Reason},
+};
 
 use super::{
     destinations,
@@ -27,7 +31,7 @@ use crate::{
     fair_share::Seat,
     meters,
     overview::{Change, ChangeKind, DestinationChange, Order, Sample, Samples, Totals},
-    problem::{ApiResult, Problem, ProblemKind},
+    problem::{ApiResult, Problem},
     readers::{
         query::{Query, parameters},
         texts::{DestinationIdText, TenantText},
@@ -76,9 +80,9 @@ pub(crate) async fn follow(
         destinations::find(&api, &caller, id).await?;
     }
     let Some((seat, samples)) = api.live.open_stream(caller.sharer()) else {
-        meters::shed("streams");
+        meters::no_room(Class::Read, Reason::Client);
         let detail = "this key has as many open streams as its share; close one, or try again";
-        return Err(Problem::new(ProblemKind::Unavailable, detail));
+        return Err(Problem::no_room(Reason::Client, detail));
     };
     let credentials = Credentials::of(&request);
     let viewer = Viewer {

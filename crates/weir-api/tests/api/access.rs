@@ -141,6 +141,8 @@ fn operations() -> Vec<Operation> {
         // These belong to the whole installation. A key that is bound to tenants gets 404.
         Operation { own: 404, ..read("/v1/alerts", 404) },
         Operation { own: 404, ..read("/v1/status", 404) },
+        Operation { own: 404, role: "admin", ..read("/v1/shedding", 404) },
+        Operation { own: 404, ..change("PUT", "/v1/shedding", "admin", 404, Some(|_| json!({}))) },
         Operation { own: 404, ..change("PUT", "/v1/alerts", "admin", 404, Some(|_| json!({}))) },
         change(
             "POST",

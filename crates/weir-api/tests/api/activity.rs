@@ -148,6 +148,11 @@ async fn every_other_change_has_its_row() {
     assert_eq!((&row["tenant"], &row["subject"]), (&Value::Null, &Value::Null));
     assert_eq!(root.change("PUT", "/v1/alerts", alerts).await.1, [] as [Value; 0]);
 
+    let shedding = Some(json!({"classes": {"heavy": {"in_flight": 4}}}));
+    let (_, row) = root.one("shedding.changed", "PUT", "/v1/shedding", shedding.clone()).await;
+    assert_eq!(row["after"]["classes"]["heavy"], json!({"in_flight": 4}));
+    assert_eq!(root.change("PUT", "/v1/shedding", shedding).await.1, [] as [Value; 0]);
+
     let key = Some(json!({"name": "billing", "role": "read", "tenants": ["acme"]}));
     let (key, row) = root.one("key.created", "POST", "/v1/keys", key).await;
     assert_eq!(row["after"], json!({"role": "read", "tenants": ["acme"], "expires_at": null}));
@@ -172,7 +177,7 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
 }
 
 /// The tests above make each of these changes; those of `holds.rs` release, and those of `deliveries.rs` discard.
-const RECORDED: [&str; 18] = [
+const RECORDED: [&str; 19] = [
     "POST /v1/destinations",
     "PATCH /v1/destinations/{id}",
     "DELETE /v1/destinations/{id}",
@@ -188,6 +193,7 @@ const RECORDED: [&str; 18] = [
     "POST /v1/replays",
     "POST /v1/replays/{id}/cancel",
     "PUT /v1/alerts",
+    "PUT /v1/shedding",
     "POST /v1/keys",
     "DELETE /v1/keys/{id}",
     "GET /v1/destinations/{id}/secret",

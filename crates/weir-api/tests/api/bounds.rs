@@ -18,7 +18,7 @@ fn of_size(size: usize) -> Value {
 }
 
 /// A request to send an event whose body arrives as a test sends it. `length`: what it announces.
-fn arriving(key: &str, length: Option<usize>) -> (Request<Body>, mpsc::UnboundedSender<Bytes>) {
+pub(crate) fn arriving(key: &str, length: Option<usize>) -> (Request<Body>, mpsc::UnboundedSender<Bytes>) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let frames = stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|frame| (Ok::<_, std::convert::Infallible>(frame), receiver))
@@ -33,13 +33,13 @@ fn arriving(key: &str, length: Option<usize>) -> (Request<Body>, mpsc::Unbounded
 }
 
 /// A request whose body has arrived in part. Its drop ends the request, as a client that disconnects does.
-struct Open<'s> {
-    request: std::pin::Pin<Box<dyn Future<Output = Reply> + 's>>,
+pub(crate) struct Open<'s> {
+    pub(crate) request: std::pin::Pin<Box<dyn Future<Output = Reply> + 's>>,
     sender: mpsc::UnboundedSender<Bytes>,
 }
 
 impl<'s> Open<'s> {
-    fn begin(server: &'s Server, key: &str, length: Option<usize>, arrived: &str) -> Self {
+    pub(crate) fn begin(server: &'s Server, key: &str, length: Option<usize>, arrived: &str) -> Self {
         let (request, sender) = arriving(key, length);
         sender.send(arrived.to_owned().into()).unwrap();
         let mut request = Box::pin(server.send(request));
@@ -47,7 +47,7 @@ impl<'s> Open<'s> {
         Self { request, sender }
     }
 
-    async fn end(self, rest: &str) -> Reply {
+    pub(crate) async fn end(self, rest: &str) -> Reply {
         self.sender.send(rest.to_owned().into()).unwrap();
         drop(self.sender);
         self.request.await
@@ -84,6 +84,7 @@ async fn a_key_leaves_half_of_the_budget_to_others_until_its_requests_end() {
     let refused = post(&heavy, 10_000).await;
     refused.problem(503);
     assert_ne!(refused.header("retry-after"), "");
+    assert_eq!(refused.problem(503)["reason"], "bytes");
     post(&other, 20_000).await.expect(StatusCode::ACCEPTED);
     // Edits and logins have a budget of their own.
     server.root("POST", "/v1/destinations", json!({"url": "https://example.com/", "name": "x".repeat(200)})).await;

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 use weir_api::{
     ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, Installation, KeyRing,
-    LiveOverview, Operations, PublicUrl, QueueDepths, Readiness, SettingKeys, TrustedProxies, router,
+    LiveOverview, Operations, PublicUrl, QueueDepths, Readiness, SettingKeys, Shedding, TrustedProxies, router,
 };
 use weir_core::{
     Clock, Timestamp,
@@ -31,6 +31,7 @@ use weir_core::{
     delivery::{Attempt, AttemptDetails, AttemptOutcome, ConnectionDetails},
     id::AttemptId,
     outcome::Verdict,
+    shed::Mode,
     stall::StallReport,
 };
 use weir_store::{AttemptResult, ClaimRequest, SharedStore};
@@ -52,6 +53,7 @@ pub(crate) struct Server {
     pub(crate) keys: KeyRing,
     /// Ends open streams, as the end of the process does.
     pub(crate) stop: watch::Sender<bool>,
+    pub(crate) shedding: Shedding,
     /// What the watch over stalls found.
     pub(crate) stalls: watch::Sender<Arc<StallReport>>,
     _dir: TempDir,
@@ -65,6 +67,7 @@ pub(crate) struct Options {
     pub(crate) public_url: Option<PublicUrl>,
     pub(crate) max_event_bytes: usize,
     pub(crate) body_budget_bytes: usize,
+    pub(crate) shed: Mode,
     pub(crate) proxies: TrustedProxies,
 }
 
@@ -77,6 +80,7 @@ impl Default for Options {
             public_url: None,
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
             body_budget_bytes: DEFAULT_BODY_BUDGET_BYTES,
+            shed: Mode::On,
             proxies: TrustedProxies::default(),
         }
     }
@@ -98,6 +102,7 @@ impl Server {
         let (stalls, found) = watch::channel(Arc::default());
         let keys = KeyRing::new(options.api_keys);
         keys.refresh(&*store).await.unwrap();
+        let shedding = Shedding::new(options.shed, false, Arc::<TestClock>::clone(&clock));
         let router = router(ApiState {
             spans: None,
             store: Arc::clone(&store),
@@ -110,6 +115,7 @@ impl Server {
             proxies: options.proxies,
             live: LiveOverview::new(Arc::clone(&store), Arc::<TestClock>::clone(&clock), found, stops),
             max_event_bytes: options.max_event_bytes,
+            shedding: shedding.clone(),
             bodies: BodyBudget::new(options.body_budget_bytes),
             installation: Installation {
                 store: "sqlite",
@@ -129,7 +135,7 @@ impl Server {
                 })),
             },
         });
-        Self { router, store, queue, clock, readiness, keys, stop, stalls, _dir: dir }
+        Self { router, store, queue, clock, readiness, keys, shedding, stop, stalls, _dir: dir }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Reply {

@@ -32,6 +32,7 @@ mod replays;
 mod secrets;
 mod serving;
 mod sessions;
+mod shedding;
 mod status;
 mod streams;
 mod tenants;

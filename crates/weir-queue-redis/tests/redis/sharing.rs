@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use weir_core::{Clock as _, RateLimits, Slot, Timestamp, limiter::GRANT_AHEAD, plan::NextRun};
-use weir_queue::{Hold, Permit, Publication, Published, Schedule as _, SlotAnswer, Terms, TermsChange, Wake};
+use weir_queue::{
+    Hold, Leases as _, Permit, Publication, Published, RECORD_KEPT, Schedule as _, SlotAnswer, Terms, TermsChange, Wake,
+};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, ask_for_slot, claim, destination, per_second, permits, terms, wake};
@@ -159,4 +161,23 @@ async fn clocks_of_two_processes_agree() {
     let last = one.clock().now();
     let error = Duration::from_millis(4);
     assert!(between + error >= first && between <= last + error, "{first:?} {between:?} {last:?}");
+}
+
+#[tokio::test]
+async fn processes_read_each_others_records_until_three_seconds_after_the_last_one() {
+    let (one, other) = two().await;
+    let none: Vec<Vec<u8>> = Vec::new();
+    assert_eq!(one.exchange(b"of one".to_vec()).await.unwrap(), none);
+    // Any bytes are kept as they are.
+    let packed: Vec<u8> = (0..=255).collect();
+    assert_eq!(other.exchange(packed.clone()).await.unwrap(), [b"of one".to_vec()]);
+    assert_eq!(one.exchange(b"again".to_vec()).await.unwrap(), std::slice::from_ref(&packed));
+    assert_eq!(other.exchange(packed).await.unwrap(), [b"again".to_vec()]);
+    // One of them dies. The other keeps the key.
+    let began = tokio::time::Instant::now();
+    while !one.exchange(Vec::new()).await.unwrap().is_empty() {
+        assert!(began.elapsed() < 2 * RECORD_KEPT);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(began.elapsed() > RECORD_KEPT / 2);
 }

@@ -1,6 +1,9 @@
 //! Alert policies, conditions of destinations, and recorded alert states.
 
-use weir_core::alert::{Alert, AlertOverrides, AlertPolicy, AlertRecord, AlertState, Measure};
+use weir_core::{
+    alert::{Alert, AlertOverrides, AlertPolicy, AlertRecord, AlertState, Measure},
+    shed::{ClientOverride, Mode, ShedPolicy},
+};
 
 use super::{replays::all_dead, *};
 use crate::Condition;
@@ -32,6 +35,25 @@ pub async fn the_alert_policy_is_the_default_until_one_is_set(mut subject: Subje
     }
     subject.reopen().await;
     assert_eq!(subject.store.alert_policy().await.expect("read"), second);
+}
+
+pub async fn the_shed_policy_is_the_default_until_one_is_set(mut subject: Subject) {
+    assert_eq!(subject.store.shed_policy().await.expect("read"), ShedPolicy::default());
+    let acme = ClientOverride { tenant: Some("acme".into()), key: None, in_flight: Some(0), weight: 4 };
+    let mut first = ShedPolicy { mode: Some(Mode::DryRun), target_ms: 400, ..ShedPolicy::default() };
+    first.clients.overrides.push(acme);
+    let second = ShedPolicy { mode: None, ..first.clone() };
+    let mut current = ShedPolicy::default();
+    for policy in [first, second.clone()] {
+        assert!(subject.store.set_shed_policy(current, policy.clone(), activity()).await.expect("set"));
+        // It is no longer the expected one.
+        let late = subject.store.set_shed_policy(ShedPolicy::default(), ShedPolicy::default(), activity()).await;
+        assert!(!late.expect("set"));
+        assert_eq!(subject.store.shed_policy().await.expect("read"), policy);
+        current = policy;
+    }
+    subject.reopen().await;
+    assert_eq!(subject.store.shed_policy().await.expect("read"), second);
 }
 
 pub async fn a_destination_keeps_its_own_alerts(mut subject: Subject) {

@@ -63,6 +63,7 @@ macro_rules! store_conformance {
             a_name_is_taken_once_by_concurrent_creations,
             destinations_are_found_by_their_names,
             the_alert_policy_is_the_default_until_one_is_set,
+            the_shed_policy_is_the_default_until_one_is_set,
             a_destination_keeps_its_own_alerts,
             alert_subscribers_are_destinations_that_name_operational_events,
             conditions_count_waiting_and_undelivered_deliveries,

@@ -8,7 +8,7 @@ use weir_core::{Clock, DestinationId, Timestamp, outcome::Verdict};
 use weir_queue::{HandedBack, RUN_FALLBACK, SharedQueue, Wake};
 use weir_store::{Settlement, WorkerStore};
 
-use super::{BATCH, EndedAttempt, Report, persist};
+use super::{BATCH, EndedAttempt, Recorded, Report, persist};
 use crate::{
     attempt::{FinishedAttempt, UnusedPermit},
     held_claims::HeldClaims,
@@ -34,6 +34,7 @@ pub(super) struct ResultStage {
     clock: Arc<dyn Clock>,
     held_claims: Arc<HeldClaims>,
     meters: DeliveryMeters,
+    pub(super) recorded: Option<Recorded>,
     reports: mpsc::UnboundedReceiver<Report>,
 }
 
@@ -45,7 +46,7 @@ impl ResultStage {
         held_claims: Arc<HeldClaims>,
         reports: mpsc::UnboundedReceiver<Report>,
     ) -> Self {
-        Self { store, queue, clock, held_claims, meters: DeliveryMeters::new(), reports }
+        Self { store, queue, clock, held_claims, meters: DeliveryMeters::new(), recorded: None, reports }
     }
 
     pub(super) async fn run(mut self) {
@@ -88,6 +89,9 @@ impl ResultStage {
         let settlements = persist("record attempts", || self.store.settle(results.clone())).await;
         self.held_claims.remove(results.iter().map(|result| result.claim));
         self.queue.recorded(&permits);
+        if let (Some(recorded), Some(last)) = (&self.recorded, results.iter().map(|result| result.now).max()) {
+            recorded(self.clock.now().since(last));
+        }
         drop((finished, results));
         settlements.iter().filter_map(|settlement| settlement.state()).for_each(|state| self.meters.count(state));
         let lost = settlements.iter().filter(|settlement| **settlement == Settlement::ClaimLost).count();

@@ -76,7 +76,7 @@ pub(crate) struct Thresholds {
 /// A threshold, or none, which is `null` in the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Threshold(Option<u32>);
+pub(crate) struct Threshold(pub(crate) Option<u32>);
 
 fn threshold(text: &str) -> Result<Threshold, String> {
     match text {
@@ -97,6 +97,59 @@ impl Thresholds {
         let numbers = numbers.into_iter().filter_map(|(name, value)| Some((name, number(value?))));
         numbers.chain(self.drain_beyond_ttl.map(|value| ("drain_beyond_ttl", value.into()))).collect()
     }
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct SheddingArgs {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+    #[command(subcommand)]
+    pub(crate) command: Option<SheddingCommand>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum SheddingCommand {
+    /// Set limits. Those that are not named keep their values
+    Set(ShedLimits),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ShedLimits {
+    /// on, dry-run (count what would be refused), off; or auto: what the setting WEIR_SHED says
+    #[arg(long, value_parser = ["on", "dry-run", "off", "auto"])]
+    pub(crate) mode: Option<String>,
+    /// How long an event may wait for the store before fewer events are let in
+    #[arg(long, value_name = "MS")]
+    pub(crate) target_ms: Option<u32>,
+    /// Requests of a class in flight in each process: control, ingest, read or heavy, such as heavy=4 or heavy=auto
+    #[arg(long, value_name = "CLASS=N", value_parser = shed_limit)]
+    pub(crate) class: Vec<ShedLimit>,
+    /// Requests of a client in flight in all processes: a tenant, the id of a key, or default, such as acme=32, with a
+    /// weight acme=32:4, a fair share acme=auto:4, or acme=none to remove its limit
+    #[arg(long, value_name = "CLIENT=N[:WEIGHT]", value_parser = shed_limit)]
+    pub(crate) client: Vec<ShedLimit>,
+}
+
+/// A limit of a class or a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ShedLimit {
+    pub(crate) of: String,
+    /// `None`: there is no limit of its own any more.
+    pub(crate) limit: Option<(Threshold, Option<u32>)>,
+}
+
+fn shed_limit(text: &str) -> Result<ShedLimit, String> {
+    let wanted = || "use NAME=NUMBER or NAME=auto, such as heavy=4".to_owned();
+    let (of, limit) = text.rsplit_once('=').filter(|(of, _)| !of.is_empty()).ok_or_else(wanted)?;
+    let of = of.to_owned();
+    if limit == "none" {
+        return Ok(ShedLimit { of, limit: None });
+    }
+    let (number, weight) = limit.split_once(':').map_or((limit, None), |(number, weight)| (number, Some(weight)));
+    let number = if number == "auto" { None } else { Some(number.parse().map_err(|_| wanted())?) };
+    let weight = weight.map(str::parse).transpose().map_err(|_| wanted())?;
+    Ok(ShedLimit { of, limit: Some((Threshold(number), weight)) })
 }
 
 #[derive(Debug, Clone, Args)]

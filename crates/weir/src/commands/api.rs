@@ -17,6 +17,7 @@ mod preview;
 mod records;
 mod replays;
 mod settings;
+mod shedding;
 mod status;
 mod tail;
 
@@ -57,6 +58,7 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::Alerts(args) => alerts::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Activity(args) => activity::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Preview(args) => preview::run(&Call::new(&args.call)?, args).await,
+        ApiCommand::Shedding(args) => shedding::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Open(args) => open::run(args).await,
         ApiCommand::Status(args) => status::run(&Call::new(&args.call)?).await,
         // It judges what it finds, also that the server does not answer.

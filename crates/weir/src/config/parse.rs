@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 use url::{Host, Url};
 use weir_api::{InvalidPublicUrl, PublicUrl};
+use weir_core::shed::Mode;
 use weir_sealing::{InvalidKeys, Keyring};
 use weir_worker::outbound::{DirectHost, EgressProxy};
 
@@ -218,6 +219,10 @@ pub(super) fn on_or_off(text: &str) -> Parsed<bool> {
         "off" => Ok(false),
         _ => Err(format!("`{text}` is neither on nor off")),
     }
+}
+
+pub(super) fn shed(text: &str) -> Parsed<Mode> {
+    text.parse().map_err(|_| format!("`{text}` is none of on, dry-run and off"))
 }
 
 pub(super) fn networks(text: &str) -> Parsed<Vec<IpNet>> {

@@ -6,6 +6,7 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 use ipnet::IpNet;
 use url::Host;
 use weir_api::PublicUrl;
+use weir_core::shed::Mode;
 use weir_sealing::Keyring;
 use weir_worker::outbound::{DirectHost, EgressProxy};
 
@@ -254,6 +255,11 @@ settings! {
         default "268435456"; used_by Api;
         help "Memory for the bodies of all open requests; further requests get 503";
         more "One API key may hold half of it. The 503 has `Retry-After`.";
+    }
+    shed: Mode = parse::shed, "MODE" {
+        default "on"; used_by Api;
+        help "Refuse requests under overload: on, dry-run (count what would be refused) or off";
+        more "What is set with `PUT /v1/shedding` replaces it. See [overload](../operations/overload.md).";
     }
     // Far more connections than a few dozen producers open; with a buffer of 8 KiB each they need at most 32 MiB.
     max_connections: usize = |text| number(text, 1, 1_000_000), "N" {

@@ -82,6 +82,7 @@ fn the_defaults_match_the_documentation() {
         log_format: LogFormat::Text,
         max_event_bytes: 1024 * 1024,
         body_budget_bytes: weir_api::DEFAULT_BODY_BUDGET_BYTES,
+        shed: weir_core::shed::Mode::On,
         max_connections: 4096,
         max_connections_per_address: None,
         max_destinations: DestinationLimits::default().of_tenant,

@@ -119,6 +119,10 @@ const GAUGES: &[(&str, &str)] = &[
     ),
 ];
 const COUNTERS: &[(&str, &str)] = &[
+    (
+        "weir_http_shed_total",
+        "Connections of clients refused because as many were open as may be, by reason; raise the limit or add processes",
+    ),
     ("weir_slots_used_total", "Sends that started inside their slots"),
     (
         "weir_permits_crowded_out_total",

@@ -50,6 +50,7 @@ mod replays;
 mod requests;
 mod retries;
 mod shared_redis;
+mod shedding;
 mod shutdown;
 mod signatures;
 mod spacing;
