@@ -32,7 +32,7 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
-            body::BodyRequest, request::DestinationRequest, retry::RetryRequest, signature::SignatureRequest,
+            body::BodyRequest, egress::TlsRequest, request::DestinationRequest, retry::RetryRequest, signature::SignatureRequest,
         },
         events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, status, stream,
         test_event, verify,
@@ -56,6 +56,7 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
         ("BodyRequest", BodyRequest::keywords()),
+        ("TlsRequest", TlsRequest::keywords()),
         ("PreviewRequest", preview::PreviewRequest::keywords()),
         ("VerifyRequest", verify::VerifyRequest::keywords()),
     ]

@@ -6,6 +6,7 @@ use crate::{
     alert::AlertOverrides,
     body::BodySettings,
     breaker::{Breaker, BreakerPolicy},
+    egress::Egress,
     id::DestinationId,
     limit::RateLimits,
     order::DeliveryOrder,
@@ -22,7 +23,7 @@ pub const DEFAULT_TENANT: &str = "default";
 pub const ALL_TENANTS: &str = "*";
 
 /// Headers that Weir sets itself, or that change how the server or a proxy handles the request.
-const RESERVED_HEADERS: [&str; 16] = [
+const RESERVED_HEADERS: [&str; 15] = [
     "connection",
     "content-encoding",
     "content-length",
@@ -37,7 +38,6 @@ const RESERVED_HEADERS: [&str; 16] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
-    "user-agent",
     "via",
 ];
 const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
@@ -87,6 +87,8 @@ pub struct Settings {
     pub headers: Vec<(String, String)>,
     /// What the body of a request is.
     pub body: BodySettings,
+    /// How the destination is reached.
+    pub egress: Egress,
     /// The secrets and the style of the signatures.
     pub signing: Signing,
     pub paused: bool,

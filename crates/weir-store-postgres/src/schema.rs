@@ -86,6 +86,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "process hosts",
         sql: include_str!("../../../migrations/postgres/0022_process_hosts.sql"),
     },
+    Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/postgres/0031_egress.sql") },
 ]);
 
 fn migrator() -> Migrator {
@@ -152,7 +153,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 14] = [
+    const LEFT_BEHIND: [(i64, &str); 15] = [
         (
             1,
             r#"
@@ -252,6 +253,13 @@ mod tests {
         ),
         (21, "INSERT INTO api_key_uses VALUES ('01a3185c-5000-7000-8000-00000000000b', 1800000007000000000)"),
         (22, "UPDATE processes SET host = 'node-1'"),
+        (
+            31,
+            r#"
+        UPDATE destinations SET egress = '{"proxy":"http://weir@proxy.example:3128","ca":null,"client_certificate":null}',
+            egress_secrets = '{"proxy_password":"p","client_key":null}'
+        "#,
+        ),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

@@ -57,6 +57,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "uses of keys",
         sql: include_str!("../../../migrations/sqlite/0021_uses_of_keys.sql"),
     },
+    Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/sqlite/0031_egress.sql") },
 ]);
 
 fn migrator() -> Migrator {

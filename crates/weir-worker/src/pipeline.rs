@@ -59,6 +59,7 @@ pub struct Worker {
     grace: Duration,
     places: Arc<Places>,
     spans: Option<Arc<dyn AttemptSpans>>,
+    user_agent: Option<String>,
 }
 
 /// A permit with its destination and the body to send.
@@ -111,7 +112,7 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        Self { store, queue, clock, outbound, grace, places: Places::new(DEFAULT_CAPACITY), spans: None }
+        Self { store, queue, clock, outbound, grace, places: Places::new(DEFAULT_CAPACITY), spans: None, user_agent: None }
     }
 
     /// Sets the maximum number of concurrent attempts.
@@ -124,6 +125,12 @@ impl Worker {
     #[must_use]
     pub fn with_spans(self, spans: Option<Arc<dyn AttemptSpans>>) -> Self {
         Self { spans, ..self }
+    }
+
+    /// Sends this `user-agent` to destinations that name none; `None`: that of the program.
+    #[must_use]
+    pub fn with_user_agent(self, user_agent: Option<String>) -> Self {
+        Self { user_agent, ..self }
     }
 
     /// How busy the worker is. The values are read when they are asked for.
@@ -154,7 +161,7 @@ impl Worker {
         });
         let mut pipeline = Pipeline {
             worker: self,
-            targets: Targets::new(self.store.clone()),
+            targets: Targets::new(self.store.clone(), self.user_agent.clone()),
             attempter,
             recorder: recorder_handle.clone(),
             held_claims,

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, num::NonZeroU32};
 
 use weir_core::{
-    Destination, RateLimits, Timestamp, destination::Settings, limit::MinInterval, order::DeliveryOrder,
+    Destination, RateLimits, Timestamp, destination::Settings, egress::Egress, limit::MinInterval, order::DeliveryOrder,
     pattern::EventPattern, signing::Signing,
 };
 
@@ -19,7 +19,7 @@ macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
         paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
-        min_interval_ms, released_at, body"
+        min_interval_ms, released_at, body, egress, egress_secrets"
     };
 }
 
@@ -49,6 +49,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         alerts: row.parsed(19, "alerts", |text| serde_json::from_str(text).ok())?,
         order: DeliveryOrder::new(row.flag(20)?, skip_after_attempts(row, 21)?),
         body: row.parsed(24, "the form of a body", |text| serde_json::from_str(text).ok())?,
+        egress: egress(row, 25, 26)?,
     };
     Ok(Destination {
         id: row.destination_id(0)?,
@@ -61,6 +62,18 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         released_at: row.optional_time(23)?,
         breaker: row.parsed(18, "the state of a breaker", |text| serde_json::from_str(text).ok())?,
     })
+}
+
+/// The way out from its column, with its secrets from theirs.
+fn egress<E: From<Corrupt>>(row: &impl Row<E>, column: usize, secrets: usize) -> Result<Egress, E> {
+    let (stored, secrets) = (row.optional_text(column)?, row.optional_text(secrets)?);
+    Ok(Egress::from_stored(stored.as_deref(), secrets.as_deref()).ok_or(Corrupt("the way out of a destination"))?)
+}
+
+/// The two columns that [`egress`] reads.
+fn egress_values(egress: &Egress) -> Result<[Value<'static>; 2], serde_json::Error> {
+    let (stored, secrets) = (egress.to_stored()?, egress.secrets_to_stored()?);
+    Ok([stored, secrets].map(|text| Value::Text(text.map(Cow::Owned))))
 }
 
 /// The limits from their column, and the minimum interval from its own.
@@ -95,7 +108,7 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], serde_json::Error> {
+pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 24], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -106,6 +119,7 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
     }
     let settings = &destination.settings;
     let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
+    let [egress, egress_secrets] = egress_values(&settings.egress)?;
     // The stores bind the values by position, so the order is that of the columns.
     Ok([
         int(destination.updated_at.as_nanos()),
@@ -130,6 +144,8 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
         Value::Int(interval_code(&settings.rate_limits)),
         optional_time(destination.released_at),
         text(serde_json::to_string(&settings.body)?),
+        egress,
+        egress_secrets,
     ])
 }
 

@@ -10,14 +10,14 @@ use utoipa::{
     },
 };
 
+pub(crate) use weir_core::egress::MASK;
+
 use super::signature::header_name;
 use crate::{
     errors::{Errors, escape, type_name},
     readers::fields::Read,
 };
 
-/// The mask that is shown instead of a header's value. A patch with the mask keeps the value.
-pub(crate) const MASK: &str = "***";
 const MAX_HEADERS: usize = 32;
 const MAX_VALUE_LEN: usize = 4_096;
 /// The refusal of a header that is given in two spellings.
