@@ -19,6 +19,8 @@ pub struct Certificate {
     pub issuer: String,
     pub not_before: Timestamp,
     pub not_after: Timestamp,
+    /// `SubjectPublicKeyInfo`, in DER.
+    pub public_key: Vec<u8>,
 }
 
 impl Certificate {
@@ -36,12 +38,14 @@ impl Certificate {
         }
         let (_, issuer, rest) = element(rest)?;
         let (_, validity, rest) = element(rest)?;
-        let (_, subject, _) = element(rest)?;
+        let (_, subject, rest) = element(rest)?;
+        let (_, _, after_key) = element(rest)?;
+        let public_key = rest.get(..rest.len() - after_key.len())?.to_vec();
         let (tag, not_before, after) = element(validity)?;
         let not_before = time(tag, not_before)?;
         let (tag, not_after, _) = element(after)?;
         let not_after = time(tag, not_after)?;
-        Some(Self { subject: name(subject), issuer: name(issuer), not_before, not_after })
+        Some(Self { subject: name(subject), issuer: name(issuer), not_before, not_after, public_key })
     }
 
     /// The certificates in a PEM text that can be read, in their order.

@@ -23,7 +23,7 @@ pub const DEFAULT_TENANT: &str = "default";
 pub const ALL_TENANTS: &str = "*";
 
 /// Headers that Weir sets itself, or that change how the server or a proxy handles the request.
-const RESERVED_HEADERS: [&str; 15] = [
+const RESERVED_HEADERS: [&str; 16] = [
     "connection",
     "content-encoding",
     "content-length",
@@ -38,12 +38,16 @@ const RESERVED_HEADERS: [&str; 15] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
+    "user-agent",
     "via",
 ];
 const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
 
-/// Whether a destination may not set this header; the name is in lower case. The API refuses it, and the worker leaves
-/// it out.
+/// The only reserved header that the headers of a destination may set: it replaces that of Weir.
+pub const USER_AGENT: &str = "user-agent";
+
+/// Whether neither a signature nor a destination may set this header, except [`USER_AGENT`]; the name is in lower case.
+/// The API refuses it, and the worker leaves it out.
 pub fn is_reserved_header(name: &str) -> bool {
     RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }

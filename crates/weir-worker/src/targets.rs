@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     answer_history::{AnswerHistory, RefusalTrend},
+    destination::USER_AGENT,
     outcome::SendResult,
 };
 use weir_queue::Permit;
@@ -16,8 +17,6 @@ use crate::outbound::Target;
 /// Above this number of targets, all are forgotten. A target takes a few kilobytes, so these take a few hundred
 /// megabytes at most.
 const MAX_CACHED: usize = 50_000;
-
-const USER_AGENT: &str = "user-agent";
 
 /// A destination and its compiled request parts.
 pub(crate) struct DestinationTarget {

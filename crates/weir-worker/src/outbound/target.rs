@@ -203,7 +203,7 @@ impl HeadTemplate {
             // The destination's own headers replace none of Weir's, and do not frame the request.
             let is_of_weir = [Some(&signature), timestamp.as_ref(), id.as_ref()].contains(&Some(&name))
                 || binary.contains(&name.as_str());
-            if !is_reserved_header(name.as_str()) && !is_of_weir {
+            if (name == USER_AGENT || !is_reserved_header(name.as_str())) && !is_of_weir {
                 headers.try_append(name, value).map_err(|_| TOO_LARGE)?;
             }
         }
@@ -437,7 +437,6 @@ mod tests {
             ("content-length", "0"),
             ("Connection", "close"),
             ("Host", "other.example"),
-            ("user-agent", "me"),
             ("Webhook-Id", "forged"),
             ("webhook-signature", "forged"),
             ("weir-attempt", "9"),

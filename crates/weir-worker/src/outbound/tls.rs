@@ -7,6 +7,7 @@ use rustls::{
     client::Resumption,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 use tokio_rustls::TlsConnector;
 use weir_core::{certificate::Certificate, egress::Tls};
@@ -97,7 +98,11 @@ fn config(roots: Arc<RootCertStore>, client: Option<ClientAuth>) -> Result<Clien
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
     let mut config = match client {
-        Some((chain, key)) => builder.with_client_auth_cert(chain, key)?,
+        // Without a check of the certificate, which is the receiver's to make: it may accept what this library does not.
+        Some((chain, key)) => {
+            let key = ring::default_provider().key_provider.load_private_key(key)?;
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key))))
+        }
         None => builder.with_no_client_auth(),
     };
     // With HTTP/1.1 the send start is predictable: one request, one connection, one write.

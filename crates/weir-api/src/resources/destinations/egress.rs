@@ -7,7 +7,6 @@ use rustls::{
     RootCertStore,
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-    sign::CertifiedKey,
 };
 use serde_json::{Value, json};
 use weir_api_types as types;
@@ -112,15 +111,8 @@ impl Kept<'_> {
         let Some(TlsRequest { ca, client_certificate, client_key }) = given else { return Tls::default() };
         let current = self.current.and_then(|current| current.tls.client.as_ref());
         let ca = ca.map(|ca| ca.0);
-        let check = |pointer: &str, error: Result<(), String>, errors: &mut Errors| match error {
-            Ok(()) => true,
-            Err(error) => {
-                errors.add(pointer, error);
-                false
-            }
-        };
-        if let Some(ca) = &ca {
-            check("/tls/ca", check_authorities(ca), errors);
+        if let Some(Err(error)) = ca.as_deref().map(check_authorities) {
+            errors.add("/tls/ca", error);
         }
         let client = match (client_certificate, client_key) {
             (None, None) => None,
@@ -134,10 +126,10 @@ impl Kept<'_> {
                     }
                     _ => key,
                 };
-                if check("/tls/client_certificate", certificates(&chain).map(drop), errors)
-                    && check("/tls/client_key", private_key(&key).map(drop), errors)
-                {
-                    check("/tls/client_key", check_pair(&chain, &key), errors);
+                match certificates(&chain).map(|chain| check_key(&key, &chain)) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => errors.add("/tls/client_key", error),
+                    Err(error) => errors.add("/tls/client_certificate", error),
                 }
                 Some(ClientCertificate { chain, key })
             }
@@ -171,18 +163,21 @@ fn check_authorities(pem: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>, String> {
+/// The library would also check the certificate. That is left to the receiver, which may accept what this library does not,
+/// such as the first version of X.509, which OpenSSL makes by default before 3.2.
+fn check_key(pem: &str, chain: &[CertificateDer<'static>]) -> Result<(), String> {
     // The error repeats nothing of the text.
-    PrivateKeyDer::from_pem_slice(pem.as_bytes())
-        .map_err(|_| "must be PEM of a private key without a password (PKCS#8, PKCS#1 or SEC1)".to_owned())
-}
-
-fn check_pair(chain: &str, key: &str) -> Result<(), String> {
-    let pair = CertifiedKey::from_der(certificates(chain)?, private_key(key)?, &ring::default_provider());
-    pair.map(drop).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => "is not the key of the first certificate in `client_certificate`".to_owned(),
-        error => format!("must be PEM of a private key that can be used: {error}"),
-    })
+    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes())
+        .map_err(|_| "must be PEM of a private key without a password (PKCS#8, PKCS#1 or SEC1)".to_owned())?;
+    let key = ring::default_provider().key_provider.load_private_key(key);
+    let key = key.map_err(|_| "must be PEM of a private key of RSA (2048 to 8192 bits), ECDSA or Ed25519".to_owned())?;
+    let of_certificate = chain.first().and_then(|first| Certificate::read(first)).map(|first| first.public_key);
+    match key.public_key().zip(of_certificate) {
+        Some((of_key, of_certificate)) if of_key.as_ref() != of_certificate => {
+            Err("is not the key of the first certificate in `client_certificate`".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn tls_view(tls: &Tls) -> Option<types::Tls> {

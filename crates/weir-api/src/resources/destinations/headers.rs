@@ -10,6 +10,7 @@ use utoipa::{
     },
 };
 
+use weir_core::destination::USER_AGENT;
 pub(crate) use weir_core::egress::MASK;
 
 use super::signature::header_name;
@@ -66,7 +67,7 @@ impl Read for Headers {
 
 /// The name and the value of a header. `None` if the value is null: null means the default, an absent header.
 fn header(name: &str, value: Value) -> Result<Option<(String, String)>, String> {
-    let name = header_name(name, "")?;
+    let name = header_name(name, USER_AGENT)?;
     match value {
         Value::Null => Ok(None),
         Value::String(value) if value.len() > MAX_VALUE_LEN => {
