@@ -112,7 +112,6 @@ pub struct Tls {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TlsCertificate {
     /// The member of `tls` that has it.
-    #[schema(pattern = "^(ca|client_certificate)$")]
     pub field: String,
     /// Empty if the certificate names its subject otherwise.
     #[schema(example = "CN=weir.example, O=Acme")]
