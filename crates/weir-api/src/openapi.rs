@@ -32,7 +32,8 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
-            body::BodyRequest, egress::TlsRequest, request::DestinationRequest, retry::RetryRequest, signature::SignatureRequest,
+            body::BodyRequest, egress::TlsRequest, request::DestinationRequest, retry::RetryRequest,
+            signature::SignatureRequest,
         },
         events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, status, stream,
         test_event, verify,

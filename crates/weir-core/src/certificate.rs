@@ -141,7 +141,10 @@ mod tests {
     fn names_and_validity_are_read_before_and_after_2050() {
         for (date, expected) in [((2031, 2, 3), "2031-02-03T00:00:00Z"), ((2055, 12, 31), "2055-12-31T00:00:00Z")] {
             let [read] = &Certificate::in_pem(&certificate(date).pem())[..] else { panic!("one certificate") };
-            assert_eq!((read.not_after, read.subject.as_str()), (expected.parse().unwrap(), "CN=hooks.example, O=Acme Ltd"));
+            assert_eq!(
+                (read.not_after, read.subject.as_str()),
+                (expected.parse().unwrap(), "CN=hooks.example, O=Acme Ltd")
+            );
             assert_eq!((read.not_before, &read.issuer), ("2020-01-01T00:00:00Z".parse().unwrap(), &read.subject));
         }
     }

@@ -227,8 +227,10 @@ impl Egress {
     pub fn secrets_to_stored(&self) -> Result<Option<String>, serde_json::Error> {
         let (proxy_password, client_key) = self.secrets();
         let has_some = proxy_password.is_some() || client_key.is_some();
-        let stored =
-            StoredSecrets { proxy_password: proxy_password.map(str::to_owned), client_key: client_key.map(str::to_owned) };
+        let stored = StoredSecrets {
+            proxy_password: proxy_password.map(str::to_owned),
+            client_key: client_key.map(str::to_owned),
+        };
         has_some.then(|| serde_json::to_string(&stored)).transpose()
     }
 

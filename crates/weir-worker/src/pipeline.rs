@@ -112,7 +112,16 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        Self { store, queue, clock, outbound, grace, places: Places::new(DEFAULT_CAPACITY), spans: None, user_agent: None }
+        Self {
+            store,
+            queue,
+            clock,
+            outbound,
+            grace,
+            places: Places::new(DEFAULT_CAPACITY),
+            spans: None,
+            user_agent: None,
+        }
     }
 
     /// Sets the maximum number of concurrent attempts.

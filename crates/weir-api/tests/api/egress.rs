@@ -30,6 +30,25 @@ fn pems(expires: i32) -> Pems {
     Pems { ca, client, key: key.serialize_pem() }
 }
 
+/// A certificate of X.509 version 1, as `openssl x509 -req` makes it before OpenSSL 3.2, and its key. Both were
+/// made for this test.
+const VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBKjCB0QIUeEdsfeaJprhgw6ArgUATe/Fn9jgwCgYIKoZIzj0EAwIwFzEVMBMG\n\
+A1UEAwwMd2Vpci5leGFtcGxlMCAXDTI2MTEyNzE2MzcxN1oYDzIxMjYxMTAzMTYz\n\
+NzE3WjAXMRUwEwYDVQQDDAx3ZWlyLmV4YW1wbGUwWTATBgcqhkjOPQIBBggqhkjO\n\
+PQMBBwNCAATfW9+96wg9xvFgCnYyBi2nhQWUmgbVJG36Gh0bAINcfia3EezjiRYv\n\
+CV6dzitq6oqrIUE861OAOAsIR0jbEtVmMAoGCCqGSM49BAMCA0gAMEUCIQCxcJcO\n\
+JQQVlhrNx/C5ZCVKFnZ7tPTm++Tn3SXhz9El/AIgMPqXEWiTg3T2GUm6ZjHvs18l\n\
+RPGg1VQKhWFfUQpKT68=\n\
+-----END CERTIFICATE-----\n";
+const KEY_OF_VERSION_1: &str = "\
+-----BEGIN PRIVATE KEY-----\n\
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgIo7q58JzyRq7BArT\n\
+0yoFcf7iCVENQJZAnsc7BES61rehRANCAATfW9+96wg9xvFgCnYyBi2nhQWUmgbV\n\
+JG36Gh0bAINcfia3EezjiRYvCV6dzitq6oqrIUE861OAOAsIR0jbEtVm\n\
+-----END PRIVATE KEY-----\n";
+
 async fn stored(server: &Server, path: &str) -> Egress {
     let id = path.rsplit('/').next().unwrap().parse().unwrap();
     server.store.destination(id).await.unwrap().unwrap().settings.egress.clone()
@@ -54,7 +73,9 @@ async fn secrets_of_the_way_out_are_masked_and_kept_by_the_mask() {
 
     // What was shown can be sent back, whole or in part.
     let back = json!({"proxy": shown["proxy"], "tls": shown["tls"]});
-    for patch in [back, json!({"tls": {"client_key": "***"}}), json!({"tls": {}}), json!({"url": format!("{URL}/other")})] {
+    for patch in
+        [back, json!({"tls": {"client_key": "***"}}), json!({"tls": {}}), json!({"url": format!("{URL}/other")})]
+    {
         server.patch(&path, patch).await.expect(StatusCode::OK);
         assert_eq!(stored(&server, &path).await, before);
     }
@@ -131,6 +152,9 @@ async fn what_cannot_be_used_is_refused_and_an_expired_certificate_is_a_warning(
     }
     server.assert_untouched().await;
 
+    let body = json!({"url": URL, "tls": {"client_certificate": VERSION_1, "client_key": KEY_OF_VERSION_1}});
+    let created = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
+    assert_eq!(created["tls_certificates"][0]["subject"], "CN=weir.example");
     let expired = pems(2020);
     let body = json!({"url": URL, "tls": {"client_certificate": expired.client, "client_key": expired.key}});
     let created = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);

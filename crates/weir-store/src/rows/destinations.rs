@@ -3,8 +3,8 @@
 use std::{borrow::Cow, num::NonZeroU32};
 
 use weir_core::{
-    Destination, RateLimits, Timestamp, destination::Settings, egress::Egress, limit::MinInterval, order::DeliveryOrder,
-    pattern::EventPattern, signing::Signing,
+    Destination, RateLimits, Timestamp, destination::Settings, egress::Egress, limit::MinInterval,
+    order::DeliveryOrder, pattern::EventPattern, signing::Signing,
 };
 
 use super::{

@@ -97,7 +97,8 @@ impl Tunnels {
 
     /// Whose fault it is that the proxy makes no tunnel.
     fn refusal(&self, origin: &Origin, status: u16, headers: &[httparse::Header<'_>]) -> NoConnection {
-        let value = |name: &str| headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|it| it.value);
+        let value =
+            |name: &str| headers.iter().find(|header| header.name.eq_ignore_ascii_case(name)).map(|it| it.value);
         let squid = |cause: &[u8]| cause.starts_with(b"ERR_CONNECT_FAIL") || cause.starts_with(b"ERR_DNS_FAIL");
         match (status, value(SMOKESCREEN_REFUSAL)) {
             (403 | 407, Some(words)) => {

@@ -88,9 +88,7 @@ fn refused_by_server(alert: AlertDescription) -> String {
             format!("it does not accept the client certificate, or the lack of one ({alert:?})")
         }
         A::AccessDenied => "it does not let this client in".to_owned(),
-        A::HandshakeFailure => {
-            "no common ground (HandshakeFailure); perhaps it wants a client certificate".to_owned()
-        }
+        A::HandshakeFailure => "no common ground (HandshakeFailure); perhaps it wants a client certificate".to_owned(),
         other => format!("{other:?}"),
     };
     format!("TLS refused by the server: {cause}")
@@ -99,9 +97,7 @@ fn refused_by_server(alert: AlertDescription) -> String {
 /// The refusal by TLS in an error of a connection.
 pub(super) fn tls_refusal(error: &hyper::Error) -> Option<Unreachable> {
     match find::<rustls::Error>(error) {
-        Some(rustls::Error::AlertReceived(alert)) => {
-            Some(Unreachable::new(Failure::Tls, refused_by_server(*alert)))
-        }
+        Some(rustls::Error::AlertReceived(alert)) => Some(Unreachable::new(Failure::Tls, refused_by_server(*alert))),
         _ => None,
     }
 }

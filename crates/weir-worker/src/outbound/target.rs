@@ -83,8 +83,12 @@ impl Target {
     /// be sent, the target refuses every connection with a reason; the API accepts no such destination.
     pub fn new(url: &Url, headers: &[(String, String)], style: &SignatureStyle, body: &BodySettings) -> Self {
         let host = url.host().map_or_else(|| Host::Domain(String::new()), |host| host.to_owned());
-        let origin =
-            Origin { tls: url.scheme() != "http", host, port: url.port_or_known_default().unwrap_or_default(), way: None };
+        let origin = Origin {
+            tls: url.scheme() != "http",
+            host,
+            port: url.port_or_known_default().unwrap_or_default(),
+            way: None,
+        };
         let (template, refusal) = match HeadTemplate::compile(url, headers, style, body) {
             Ok(template) => (template, None),
             Err(reason) => (HeadTemplate::default(), Some(reason)),
@@ -278,7 +282,10 @@ mod tests {
     #[test]
     fn a_url_is_split_into_origin_and_path() {
         let target = target("https://Example.com:8443/a%20b/c?x=1&y=[`|^]#frag", &[]);
-        assert_eq!(*target.origin, Origin { tls: true, host: Host::Domain("example.com".into()), port: 8443, way: None });
+        assert_eq!(
+            *target.origin,
+            Origin { tls: true, host: Host::Domain("example.com".into()), port: 8443, way: None }
+        );
         let (first, headers) = head(&target, "v1,x");
         assert_eq!(first, "POST /a%20b/c?x=1&y=[`|^] HTTP/1.1");
         assert!(headers.contains(&"host: example.com:8443".to_owned()), "{headers:?}");

@@ -23,9 +23,8 @@ use super::{
     tls::{TlsIdentity, TlsRoots, connector, own_identity},
 };
 
-/// How many TLS identities, and how many proxies, are kept ready. An identity takes about 20 KB with its sessions.
-/// Destinations beyond them read their certificates again, which takes about a millisecond, and make a full handshake
-/// with each connection.
+/// How many TLS identities, and how many proxies, are kept ready. Destinations beyond them read their certificates again
+/// for each connection, which costs less than its handshake, and make a full handshake with each.
 const MOST: usize = 1_024;
 
 /// The way to one destination.
@@ -102,14 +101,19 @@ impl Ways {
 
     /// With what the TLS connections to the origin are made, and the identity if it is their own.
     pub(super) fn tls(&self, origin: &Origin) -> Result<(TlsConnector, Option<Arc<TlsIdentity>>), Unreachable> {
-        let Some(way) = origin.way.as_ref().filter(|way| way.has_identity()) else { return Ok((self.tls.clone(), None)) };
+        let Some(way) = origin.way.as_ref().filter(|way| way.has_identity()) else {
+            return Ok((self.tls.clone(), None));
+        };
         let tls = &way.egress.tls;
         if let Some(known) = self.identities.get(tls) {
             return Ok((known.connector.clone(), Some(known)));
         }
         // The API accepts only certificates that can be used; a later version of the library may know better.
         let unusable = |error: rustls::Error| {
-            Unreachable::new(Failure::Tls, format!("the certificates of the destination's `tls` cannot be used: {error}"))
+            Unreachable::new(
+                Failure::Tls,
+                format!("the certificates of the destination's `tls` cannot be used: {error}"),
+            )
         };
         let made = Arc::new(own_identity(tls, &self.roots.0).map_err(unusable)?);
         self.identities.insert(tls.clone(), made.clone());

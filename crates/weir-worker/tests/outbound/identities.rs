@@ -105,8 +105,7 @@ async fn a_receiver_that_requires_a_client_certificate_gets_it() {
 #[tokio::test]
 async fn an_expired_certificate_of_a_receiver_is_refused_under_its_own_authority_too() {
     let authority = Authority::new();
-    let receiver =
-        authority.receiver_of("localhost", Strictness { has_expired: true, ..Strictness::default() }).await;
+    let receiver = authority.receiver_of("localhost", Strictness { has_expired: true, ..Strictness::default() }).await;
     let target = with(receiver.target("localhost"), Some(&authority), None);
     let refusal = exchanged(&trusting(TlsRoots::none()), &receiver, &target).await.unwrap_err();
     assert_eq!(refusal, "certificate not trusted: expired");

@@ -85,7 +85,7 @@ fn masked(name: &str, text: &str) -> String {
             let keys = text.split(',').filter(|key| !key.trim().is_empty()).count();
             format!("{HIDDEN} ({keys} {})", if keys == 1 { "key" } else { "keys" })
         }
-        "database_url" | "redis_url" => {
+        "database_url" | "redis_url" | "egress_proxy" => {
             text.split(',').map(|url| Masked(url.trim()).to_string()).collect::<Vec<_>>().join(",")
         }
         _ => HIDDEN.to_owned(),

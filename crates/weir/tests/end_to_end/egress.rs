@@ -353,7 +353,8 @@ async fn requests_have_the_user_agent_of_the_installation_or_of_their_destinatio
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_those_who_run_weir_choose_a_proxy_and_an_internal_one_must_be_allowed() {
     let folder = tempfile::tempdir().unwrap();
-    let environment = [("WEIR_API_KEYS", "key-of-the-operators"), ("WEIR_ALLOW_NETWORKS", ""), ("WEIR_EGRESS_ALLOW", "10.0.0.5")];
+    let environment =
+        [("WEIR_API_KEYS", "key-of-the-operators"), ("WEIR_ALLOW_NETWORKS", ""), ("WEIR_EGRESS_ALLOW", "10.0.0.5")];
     let app = App::start_with(folder.path(), &environment).await;
     let send = async |key: &str, method: Method, path: &str, body: Value| {
         let request = app.http.request(method, format!("{}{path}", app.url)).bearer_auth(key).json(&body);

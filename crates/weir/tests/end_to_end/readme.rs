@@ -47,7 +47,11 @@ const GUIDES: [(&str, &str); 14] = documents![
 /// The blocks that are not run: the document, a piece of the block, and why.
 const NOT_RUN: [(&str, &str, &str); 5] = [
     ("docs/guides/clients.md", "npx openapi-typescript", "downloads programs; `generators.rs` runs them"),
-    ("docs/guides/private-receivers.md", "openssl s_server", "it serves until it is stopped; `egress.rs` has such receivers"),
+    (
+        "docs/guides/private-receivers.md",
+        "openssl s_server",
+        "it serves until it is stopped; `egress.rs` has such receivers",
+    ),
     ("docs/guides/receiving.md", "--example receiver", "need the secret of the reader; `receivers.rs` runs them"),
     ("docs/guides/receiving.md", "-- verify --id", "needs the request of the reader; `signatures.rs` verifies one"),
     (

@@ -88,7 +88,10 @@ fn values(destination: &Destination) -> ApiResult<Map<String, Value>> {
     let (password, key) = destination.settings.egress.secrets();
     let tls = certificates_view(&destination.settings.egress.tls, destination.updated_at);
     values.insert("tls".to_owned(), tls.iter().map(TlsCertificate::in_words).collect());
-    values.insert("proxy".to_owned(), json!(destination.settings.egress.proxy.masked().map(|it| it.replace("***", MASK))));
+    values.insert(
+        "proxy".to_owned(),
+        json!(destination.settings.egress.proxy.masked().map(|it| it.replace("***", MASK))),
+    );
     values.insert("proxy_password".to_owned(), json!(password.map(|_| MASK)));
     values.insert("client_key".to_owned(), json!(key.map(|_| MASK)));
     let previous = destination.settings.signing.previous.as_ref().map(|_| MASK);

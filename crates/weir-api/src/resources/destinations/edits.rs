@@ -148,7 +148,8 @@ pub(super) fn check_may_route(caller: &Caller, current: &ProxyChoice, edited: &P
     if current == edited {
         return Ok(());
     }
-    let refused = |why: &str| Problem::new(ProblemKind::Forbidden, format!("to set the `proxy` of a destination {why}"));
+    let refused =
+        |why: &str| Problem::new(ProblemKind::Forbidden, format!("to set the `proxy` of a destination {why}"));
     caller.check_role(Role::Admin).map_err(|problem| refused(problem.detail()))?;
     caller.sees_all().then_some(()).ok_or_else(|| refused("this needs a key that is not bound to tenants"))
 }

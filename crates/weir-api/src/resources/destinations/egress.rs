@@ -93,7 +93,8 @@ impl Kept<'_> {
         if proxy.password() == Some(MASK) {
             match current {
                 Some(ProxyChoice::Own(current)) if current.is_login_of(&proxy) => proxy = current.clone(),
-                _ => errors.add("/proxy", "must have the password, not `***`: it is kept only for the same proxy and user"),
+                _ => errors
+                    .add("/proxy", "must have the password, not `***`: it is kept only for the same proxy and user"),
             }
         }
         let proxy = ProxyChoice::Own(proxy);
@@ -170,7 +171,8 @@ fn check_key(pem: &str, chain: &[CertificateDer<'static>]) -> Result<(), String>
     let key = PrivateKeyDer::from_pem_slice(pem.as_bytes())
         .map_err(|_| "must be PEM of a private key without a password (PKCS#8, PKCS#1 or SEC1)".to_owned())?;
     let key = ring::default_provider().key_provider.load_private_key(key);
-    let key = key.map_err(|_| "must be PEM of a private key of RSA (2048 to 8192 bits), ECDSA or Ed25519".to_owned())?;
+    let key =
+        key.map_err(|_| "must be PEM of a private key of RSA (2048 to 8192 bits), ECDSA or Ed25519".to_owned())?;
     let of_certificate = chain.first().and_then(|first| Certificate::read(first)).map(|first| first.public_key);
     match key.public_key().zip(of_certificate) {
         Some((of_key, of_certificate)) if of_key.as_ref() != of_certificate => {
