@@ -27,6 +27,7 @@ mod gate;
 mod idle_times;
 mod kept_headers;
 mod names;
+mod origin;
 mod pool;
 mod slot_timer;
 mod status_line;

@@ -43,9 +43,9 @@ use super::{
     answer::Answer,
     fault::{Broken, Unreachable, tls_refusal},
     gate::{Gate, GateState, GatedStream, MAX_HEAD},
+    origin::Origin,
     slot_timer::{self, SlotTimer},
     stream::Dialled,
-    target::Origin,
 };
 
 /// How long a connection may be idle, unless the server names a shorter time. Below the idle timeouts of most servers

@@ -26,8 +26,9 @@ use super::{
     egress_proxy::{self, Tunnels},
     fault::{NoConnection, Unreachable, connect_error, tls_error},
     names::{Names, SystemNames},
+    origin::Origin,
     stream::{Dialled, Stream},
-    target::{Origin, Target},
+    target::Target,
     tls::TlsRoots,
     way::{Through, Ways},
 };

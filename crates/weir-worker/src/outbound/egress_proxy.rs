@@ -19,7 +19,7 @@ use weir_core::{egress::HttpProxy, outcome::Failure};
 
 use super::{
     fault::{NoConnection, Unreachable},
-    target::Origin,
+    origin::Origin,
 };
 
 /// The maximum size of the head of the proxy's answer.

@@ -28,7 +28,7 @@ use super::{
     connection::{Connection, OpenConnectionGuard},
     fault::{NoConnection, Unreachable},
     idle_times::IdleTimes,
-    target::Origin,
+    origin::Origin,
 };
 
 /// How often connections that are too old, or that the server has closed, are dropped. A closed connection keeps a file

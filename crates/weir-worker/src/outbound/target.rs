@@ -20,7 +20,7 @@ use weir_core::{
     trace,
 };
 
-use super::way::Way;
+use super::origin::{Origin, Way};
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -39,23 +39,6 @@ pub struct Target {
     template: HeadTemplate,
     /// Why no request can be sent to this target.
     refusal: Option<&'static str>,
-}
-
-/// The endpoint of a connection, and its key in the pool.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Origin {
-    pub(super) tls: bool,
-    pub(super) host: Host<String>,
-    pub(super) port: u16,
-    /// `None`: as the installation connects.
-    pub(super) way: Option<Arc<Way>>,
-}
-
-impl Origin {
-    /// Whether connections to it are made with certificates that no other destination has.
-    pub(super) fn has_own_identity(&self) -> bool {
-        self.way.as_ref().is_some_and(|way| way.has_identity())
-    }
 }
 
 /// The template of the head of every request to one destination. It contains the destination's own headers, often

@@ -1,60 +1,26 @@
 //! The ways out: what a connection to a destination is made with, if not with what the installation has.
 //!
-//! Connections are pooled by origin, and the way is a part of the origin. So connections of different TLS identities are
-//! never shared, and an edit makes new connections. TLS settings and tunnels are kept for the ways that were gone last.
+//! TLS settings and tunnels are kept for the ways that were gone last.
 
-use std::{
-    collections::HashMap,
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-};
+use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio_rustls::TlsConnector;
 use weir_core::{
-    egress::{Egress, HostPattern, HttpProxy, ProxyChoice, Tls},
+    egress::{HostPattern, HttpProxy, ProxyChoice, Tls},
     outcome::Failure,
 };
 
 use super::{
     egress_proxy::Tunnels,
     fault::Unreachable,
-    target::Origin,
+    origin::Origin,
     tls::{TlsIdentity, TlsRoots, connector, own_identity},
 };
 
 /// How many TLS identities, and how many proxies, are kept ready. Destinations beyond them read their certificates again
 /// for each connection, which costs less than its handshake, and make a full handshake with each.
 const MOST: usize = 1_024;
-
-/// The way to one destination.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Way {
-    egress: Egress,
-    /// Hashed instead of the certificates, because connections are looked up for each send.
-    fingerprint: u64,
-}
-
-impl Way {
-    /// `None`: the way of the installation.
-    pub(super) fn of(egress: &Egress) -> Option<Arc<Self>> {
-        let mut hasher = DefaultHasher::new();
-        egress.hash(&mut hasher);
-        let way = Self { egress: egress.clone(), fingerprint: hasher.finish() };
-        (*egress != Egress::default()).then(|| Arc::new(way))
-    }
-
-    /// Whether its connections have a TLS identity of their own.
-    pub(super) fn has_identity(&self) -> bool {
-        !self.egress.tls.is_default()
-    }
-}
-
-impl Hash for Way {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.fingerprint.hash(state);
-    }
-}
 
 /// What is needed to go the ways of all destinations.
 pub(super) struct Ways {
@@ -182,27 +148,5 @@ mod tests {
         assert_eq!([1, 2, 3].map(|key| recent.get(&key)), [Some(1), None, Some(3)]);
         recent.insert(1, 4);
         assert_eq!([1, 3].map(|key| recent.get(&key)), [Some(4), Some(3)]);
-    }
-
-    #[test]
-    fn ways_differ_by_everything_that_a_connection_depends_on() {
-        let of = |proxy: Option<&str>, ca: Option<&str>| {
-            let proxy = proxy.map(|proxy| proxy.parse().unwrap()).unwrap_or_default();
-            let tls = Tls { ca: ca.map(str::to_owned), client: None };
-            Way::of(&Egress { proxy, tls })
-        };
-        let ways = [
-            of(None, None),
-            of(Some("direct"), None),
-            of(Some("http://proxy"), None),
-            of(Some("http://user:a@proxy"), None),
-            of(Some("http://user:b@proxy"), None),
-            of(None, Some("a")),
-            of(None, Some("b")),
-        ];
-        for (number, way) in ways.iter().enumerate() {
-            assert_eq!(ways.iter().position(|other| other == way), Some(number), "{way:?}");
-        }
-        assert_eq!((of(None, Some("a")), ways[0].is_none()), (ways[5].clone(), true));
     }
 }

@@ -8,8 +8,8 @@ use weir_core::{
 use super::{
     super::{
         fixed_clock::FixedClock,
+        origin::Way,
         stream::{Dialled, Stream},
-        way::Way,
     },
     *,
 };
