@@ -370,7 +370,7 @@ async fn only_those_who_run_weir_choose_a_proxy_and_an_internal_one_must_be_allo
         let body = json!({"name": role, "role": role, "tenants": tenants});
         let (status, made) = send("key-of-the-operators", Method::POST, "/v1/keys", body).await;
         assert_eq!(status, 201, "{made}");
-        keys.push(made["key"].as_str().unwrap().to_owned());
+        keys.push(made["secret"].as_str().unwrap().to_owned());
     }
     for key in &keys {
         for proxy in ["http://proxy.example:3128", "direct"] {
