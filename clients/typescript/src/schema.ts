@@ -1486,6 +1486,8 @@ export interface components {
             /** @description The same key as the hex of its 32 bytes, as receivers of `discord` configure it. */
             public_key_hex: string | null;
             signature_format: components["schemas"]["SignatureFormat"];
+            /** @description The certificates in `tls`, in words: the client certificate first. */
+            tls_certificates: components["schemas"]["TlsCertificate"][];
             /**
              * Format: date-time
              * @description Increases with every edit.
@@ -1587,6 +1589,7 @@ export interface components {
             ordered?: boolean | null;
             /** @description Takes effect within 100 ms. */
             paused?: boolean | null;
+            proxy?: components["schemas"]["DestinationProxy"] | null;
             /** @description Replaces the whole array. Takes effect within 100 ms and does not reset the windows. */
             rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
             /**
@@ -1610,9 +1613,15 @@ export interface components {
              *     wait for a slot in between does not count.
              */
             timeout_ms?: number | null;
+            tls?: components["schemas"]["TlsRequest"] | null;
             /** @description Must not be null. A URL with another origin removes the headers that this patch does not set. */
             url?: components["schemas"]["DestinationUrl"];
         };
+        /**
+         * @description `direct`, or the URL of an HTTP proxy, with user and password or without. The pattern describes a part of them.
+         * @example http://weir:password@proxy.example:3128
+         */
+        DestinationProxy: string;
         /** @description All settings of a destination; an omitted field gets its default, and the secret stays. */
         DestinationReplacement: {
             alerts?: components["schemas"]["Alerts"] | null;
@@ -1651,6 +1660,7 @@ export interface components {
              * @default false
              */
             paused?: boolean | null;
+            proxy?: components["schemas"]["DestinationProxy"] | null;
             /**
              * @description At most one limit per period; `[]` means unlimited.
              * @default []
@@ -1678,6 +1688,7 @@ export interface components {
              * @default 15000
              */
             timeout_ms?: number | null;
+            tls?: components["schemas"]["TlsRequest"] | null;
             url: components["schemas"]["DestinationUrl"];
         };
         /** @description A new destination. */
@@ -1720,6 +1731,7 @@ export interface components {
              * @default false
              */
             paused?: boolean | null;
+            proxy?: components["schemas"]["DestinationProxy"] | null;
             /**
              * @description At most one limit per period; `[]` means unlimited.
              * @default []
@@ -1749,6 +1761,7 @@ export interface components {
              * @default 15000
              */
             timeout_ms?: number | null;
+            tls?: components["schemas"]["TlsRequest"] | null;
             url: components["schemas"]["DestinationUrl"];
         };
         /** @description The settings of a destination. */
@@ -1773,6 +1786,11 @@ export interface components {
             /** @description Events with the same `ordering_key` are delivered one after the other. */
             ordered: boolean;
             paused: boolean;
+            /**
+             * @description Null: as the installation reaches it. `direct`: without the proxy of the installation. Otherwise the URL of its HTTP
+             *     proxy, with the password `***`.
+             */
+            proxy: string | null;
             rate_limits: components["schemas"]["RateLimit"][];
             /** @description Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`. */
             refusals_count: boolean;
@@ -1787,6 +1805,7 @@ export interface components {
             tenant: string;
             /** Format: int32 */
             timeout_ms: number;
+            tls: components["schemas"]["Tls"] | null;
             /**
              * Format: uri
              * @example https://example.com/hooks
@@ -2536,6 +2555,13 @@ export interface components {
             undelivered: number;
         };
         /**
+         * @description Certificates or a private key in PEM.
+         * @example -----BEGIN CERTIFICATE-----
+         *     MIIB…
+         *     -----END CERTIFICATE-----
+         */
+        Pem: string;
+        /**
          * @description The window of a limit.
          * @example second
          * @enum {string}
@@ -3274,6 +3300,37 @@ export interface components {
          * @example x-timestamp
          */
         TimestampHeader: string;
+        /** @description The certificates of TLS connections to a destination, in PEM. */
+        Tls: {
+            /** @description The authorities that are trusted instead of the public ones. */
+            ca: string | null;
+            client_certificate: string | null;
+            /** @description `***`: the key is write-only. */
+            client_key: string | null;
+        };
+        /** @description A certificate in words. */
+        TlsCertificate: {
+            /** @description The member of `tls` that has it. */
+            field: string;
+            issuer: string;
+            /** Format: date-time */
+            not_after: string;
+            /** Format: date-time */
+            not_before: string;
+            /**
+             * @description Empty if the certificate names its subject otherwise.
+             * @example CN=weir.example, O=Acme
+             */
+            subject: string;
+            /** @description That it has expired, expires within 14 days, or is not valid yet. */
+            warning: string | null;
+        };
+        /** @description The certificates of TLS connections to the destination. */
+        TlsRequest: {
+            ca?: components["schemas"]["Pem"] | null;
+            client_certificate?: components["schemas"]["Pem"] | null;
+            client_key?: components["schemas"]["Pem"] | null;
+        };
         /** @enum {string} */
         UndeliveredState: "dead" | "failed";
         /** @description A send whose outcome was not recorded. */

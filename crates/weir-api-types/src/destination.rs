@@ -43,6 +43,10 @@ pub struct Destination {
     pub public_key: Option<String>,
     /// The same key as the hex of its 32 bytes, as receivers of `discord` configure it.
     pub public_key_hex: Option<String>,
+    /// The certificates in `tls`, in words: the client certificate first.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub tls_certificates: Vec<TlsCertificate>,
 }
 
 /// A newly created destination. Only this view of a destination shows the secret.
@@ -86,7 +90,47 @@ pub struct DestinationSettings {
     pub headers: BTreeMap<String, String>,
     pub signature: Signature,
     pub body: Body,
+    /// Null: as the installation reaches it. `direct`: without the proxy of the installation. Otherwise the URL of its HTTP
+    /// proxy, with the password `***`.
+    pub proxy: Option<String>,
+    /// Null: the public authorities are trusted, and there is no client certificate.
+    pub tls: Option<Tls>,
     pub paused: bool,
+}
+
+/// The certificates of TLS connections to a destination, in PEM.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Tls {
+    /// The authorities that are trusted instead of the public ones.
+    pub ca: Option<String>,
+    pub client_certificate: Option<String>,
+    /// `***`: the key is write-only.
+    pub client_key: Option<String>,
+}
+
+/// A certificate in words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TlsCertificate {
+    /// The member of `tls` that has it.
+    pub field: String,
+    /// Empty if the certificate names its subject otherwise.
+    #[schema(example = "CN=weir.example, O=Acme")]
+    pub subject: String,
+    pub issuer: String,
+    #[schema(value_type = String, format = DateTime)]
+    pub not_before: Timestamp,
+    #[schema(value_type = String, format = DateTime)]
+    pub not_after: Timestamp,
+    /// That it has expired, expires within 14 days, or is not valid yet.
+    pub warning: Option<String>,
+}
+
+impl TlsCertificate {
+    /// In one line, without the warning.
+    pub fn in_words(&self) -> String {
+        let Self { field, subject, issuer, not_after, .. } = self;
+        format!("{field}: {subject}, issued by {issuer}, valid until {not_after}")
+    }
 }
 
 /// At most `limit` sends in every window of one `period`: `second`, `minute`, `hour`, `day`, or seconds such as `10s`.

@@ -32,8 +32,8 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
-            body::BodyRequest, rates::RateLimitRequest, request::DestinationRequest, retry::RetryRequest,
-            signature::SignatureRequest,
+            body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
+            retry::RetryRequest, signature::SignatureRequest,
         },
         events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, shedding, status,
         stream, test_event, verify,
@@ -58,6 +58,7 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
         ("BodyRequest", BodyRequest::keywords()),
+        ("TlsRequest", TlsRequest::keywords()),
         ("PreviewRequest", preview::PreviewRequest::keywords()),
         ("VerifyRequest", verify::VerifyRequest::keywords()),
     ]

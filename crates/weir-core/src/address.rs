@@ -13,6 +13,8 @@ use std::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
+use crate::egress::{HostPattern, HttpProxy};
+
 /// The addresses that destinations may have: public addresses over https, with the exceptions and denials that the
 /// operator sets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,6 +29,8 @@ pub struct AddressPolicy {
     /// The allowed ports; empty: every port. Every port is the default, because receivers choose their ports freely,
     /// and internal services are in networks that are refused already.
     pub allow_ports: Vec<RangeInclusive<u16>>,
+    /// Proxies that destinations may name although their addresses are refused. A denied network is denied to them too.
+    pub allow_proxies: Vec<HostPattern>,
 }
 
 /// Why a URL or an address is refused. The text says which setting would allow it.
@@ -90,6 +94,29 @@ impl AddressPolicy {
     /// Whether a connection to this port may be made.
     pub fn allows_port(&self, port: u16) -> bool {
         self.allow_ports.is_empty() || self.allow_ports.iter().any(|ports| ports.contains(&port))
+    }
+
+    /// Whether a connection to a proxy that a destination names may be made: the host as the setting has it, and the
+    /// address of this connection. The port is free, because proxies have their own.
+    pub fn allows_proxy<S: AsRef<str>>(&self, host: &Host<S>, address: IpAddr) -> bool {
+        let is_exempt = |proxy: &HostPattern| proxy.contains(host) || proxy.has_address(address);
+        let is_denied = self.denies(address.to_canonical());
+        !is_denied && self.allow_proxies.iter().any(is_exempt) || self.allows(address)
+    }
+
+    /// Checks the proxy of a destination as far as possible without DNS.
+    pub fn check_proxy(&self, proxy: &HttpProxy) -> Result<(), String> {
+        let Some(host) = proxy.host() else { return Ok(()) };
+        let literal = match host {
+            Host::Ipv4(v4) => IpAddr::V4(v4),
+            Host::Ipv6(v6) => IpAddr::V6(v6),
+            Host::Domain(name) if is_localhost(name) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Host::Domain(_) => return Ok(()),
+        };
+        if self.allows_proxy(&host, literal) {
+            return Ok(());
+        }
+        Err(format!("is refused: {host} is no public address; to permit it, start Weir with `--egress-allow {host}`"))
     }
 
     /// Whether a canonical address or the IPv4 address that it embeds is denied: NAT64 must not circumvent a denial.

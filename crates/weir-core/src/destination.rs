@@ -6,6 +6,7 @@ use crate::{
     alert::AlertOverrides,
     body::BodySettings,
     breaker::{Breaker, BreakerPolicy},
+    egress::Egress,
     id::DestinationId,
     limit::RateLimits,
     order::DeliveryOrder,
@@ -42,8 +43,11 @@ const RESERVED_HEADERS: [&str; 16] = [
 ];
 const RESERVED_PREFIXES: [&str; 2] = ["webhook-", "weir-"];
 
-/// Whether a destination may not set this header; the name is in lower case. The API refuses it, and the worker leaves
-/// it out.
+/// The only reserved header that the headers of a destination may set: it replaces that of Weir.
+pub const USER_AGENT: &str = "user-agent";
+
+/// Whether neither a signature nor a destination may set this header, except [`USER_AGENT`]; the name is in lower case.
+/// The API refuses it, and the worker leaves it out.
 pub fn is_reserved_header(name: &str) -> bool {
     RESERVED_HEADERS.contains(&name) || RESERVED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -105,6 +109,8 @@ pub struct Settings {
     pub headers: Vec<(String, String)>,
     /// What the body of a request is.
     pub body: BodySettings,
+    /// How the destination is reached.
+    pub egress: Egress,
     /// The secrets and the style of the signatures.
     pub signing: Signing,
     pub paused: bool,

@@ -3,7 +3,7 @@
 //! Time, ids and jitter are arguments, so tables and properties can test everything here. The central module is
 //! [`limiter`]: its slots and cursors keep every sliding window of a destination within its limits.
 //!
-//! The nouns have a file each: `destination`, `event`, `delivery`, `claim`, `activity`, `retention`, `trace`. What the
+//! The nouns have a file each: `destination`, `egress`, `event`, `delivery`, `claim`, `activity`, `retention`, `trace`. What the
 //! recent answers of a destination say about its limits is in `answer_history`.
 
 pub mod access;
@@ -17,10 +17,12 @@ pub mod audit;
 mod backoff;
 pub mod body;
 pub mod breaker;
+pub mod certificate;
 pub mod claim;
 mod condition;
 pub mod delivery;
 pub mod destination;
+pub mod egress;
 pub mod error_kind;
 pub mod event;
 mod fault;

@@ -96,6 +96,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             order: DeliveryOrder::Any,
             headers: Vec::new(),
             body: BodySettings::default(),
+            egress: Default::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },

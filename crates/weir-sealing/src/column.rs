@@ -55,6 +55,7 @@ macro_rules! columns {
 columns! {
     HEADERS = "destinations"."headers" by "id", Text, Secrets;
     SIGNING = "destinations"."signing" by "id", Text, Secrets;
+    EGRESS_SECRETS = "destinations"."egress_secrets" by "id", Text, Secrets;
     BODY = "events"."body" by "id", Bytes, Payloads;
     RESPONSE_BODY = "attempts"."response_body" by "delivery_id" "number", Text, Payloads;
 }

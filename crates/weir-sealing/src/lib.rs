@@ -14,7 +14,7 @@
 mod column;
 mod keys;
 
-pub use column::{BODY, COLUMNS, Column, Form, HEADERS, Holds, RESPONSE_BODY, SIGNING, row};
+pub use column::{BODY, COLUMNS, Column, EGRESS_SECRETS, Form, HEADERS, Holds, RESPONSE_BODY, SIGNING, row};
 pub use keys::{InvalidKeys, KeyId, Keyring};
 
 use std::borrow::Cow;

@@ -104,6 +104,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "sealing keys",
         sql: include_str!("../../../migrations/postgres/0029_sealing_keys.sql"),
     },
+    Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/postgres/0031_egress.sql") },
 ]);
 
 fn migrator() -> Migrator {
@@ -170,7 +171,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 17] = [
+    const LEFT_BEHIND: [(i64, &str); 18] = [
         (
             1,
             r#"
@@ -274,6 +275,13 @@ mod tests {
         (28, "SELECT 1"),
         // A process of the previous version seals nothing.
         (29, "SELECT 1"),
+        (
+            31,
+            r#"
+        UPDATE destinations SET egress = '{"proxy":"http://weir@proxy.example:3128","ca":null,"client_certificate":null}',
+            egress_secrets = '{"proxy_password":"p","client_key":null}'
+        "#,
+        ),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

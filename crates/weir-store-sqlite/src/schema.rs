@@ -70,6 +70,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "sealing keys",
         sql: include_str!("../../../migrations/sqlite/0029_sealing_keys.sql"),
     },
+    Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/sqlite/0031_egress.sql") },
 ]);
 
 fn migrator() -> Migrator {

@@ -28,8 +28,9 @@ pub struct DestinationPatch {
 }
 
 impl DestinationPatch {
-    /// The edited destination; `None` if it was edited meanwhile, or its secrets cannot be read. Its breaker closes if the edit may have fixed the
-    /// problem (another URL, another breaker policy, or a resume), or if [`Self::closes_breaker`] is set. Its hold
+    /// The edited destination; `None` if it was edited meanwhile, or its secrets cannot be read. Its breaker closes if the
+    /// edit may have fixed the problem (another URL or way out, another breaker policy, or a resume), or if
+    /// [`Self::closes_breaker`] is set. Its hold
     /// is lifted by another URL, by a resume, and if [`Self::lifts_hold`] is set.
     pub fn applied_to(&self, current: &Destination) -> Option<Destination> {
         if current.updated_at != self.expected_updated_at || current.unreadable.is_some() {
@@ -40,7 +41,7 @@ impl DestinationPatch {
         edited.settings.tenant.clone_from(&current.settings.tenant);
         let (before, after) = (&current.settings, &edited.settings);
         let is_new = before.url != after.url || (before.paused && !after.paused);
-        if is_new || before.breaker != after.breaker || self.closes_breaker {
+        if is_new || before.egress != after.egress || before.breaker != after.breaker || self.closes_breaker {
             edited.breaker = Breaker::default();
         }
         if is_new || self.lifts_hold {

@@ -200,7 +200,8 @@ impl Attempter {
                     return self.take_slot_for_failure(unreachable, limit.connecting(), &mut slots).await;
                 }
                 Err(NoConnection::Exhausted(what)) => {
-                    tracing::warn!(what, "could not connect; the permit goes back unsent");
+                    let destination = &target.destination.id;
+                    tracing::warn!(what, %destination, "could not connect; the permit goes back unsent");
                     // A permit that is handed back at once would return at once and fail in the same way.
                     tokio::time::sleep(EXHAUSTED_PAUSE).await;
                     return TransportResult::Withdrawn;
@@ -229,8 +230,14 @@ impl Attempter {
                     // An idle connection may have been closed long ago, so it does not count.
                     closed += u32::from(!warm);
                     if closed == MAX_CLOSED {
-                        let error = "each connection was closed before the request could be sent".to_owned();
-                        let unreachable = Unreachable { error, ..unreachable };
+                        // A refusal by TLS says itself why.
+                        let unreachable = match unreachable.failure {
+                            Failure::Tls => unreachable,
+                            failure => {
+                                let error = "each connection was closed before the request could be sent".to_owned();
+                                Unreachable { failure, error }
+                            }
+                        };
                         return self.take_slot_for_failure(unreachable, limit.connecting(), &mut slots).await;
                     }
                 }

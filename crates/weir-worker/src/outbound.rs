@@ -27,21 +27,28 @@ mod gate;
 mod idle_times;
 mod kept_headers;
 mod names;
+mod origin;
 mod pool;
 mod slot_timer;
 mod status_line;
 mod stream;
 mod target;
 mod tls;
+mod way;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
-use weir_core::{Clock, Slot, Timestamp, address::AddressPolicy, delivery::AttemptDetails, outcome::SendResult};
+use weir_core::{
+    Clock, Slot, Timestamp,
+    address::AddressPolicy,
+    delivery::AttemptDetails,
+    egress::{HostPattern, HttpProxy},
+    outcome::SendResult,
+};
 
 pub use connection::Connection;
-pub use egress_proxy::{DirectHost, EgressProxy};
 pub use fault::{NoConnection, Unreachable};
 pub use pool::Checkout;
 pub use target::{RequestHead, Target};
@@ -49,7 +56,6 @@ pub use tls::TlsRoots;
 
 use connection::Waits;
 use dial::{DialStep, Dialer};
-use egress_proxy::Tunnels;
 use names::{NameServers, Names};
 use pool::{Acquired, Dial, Pool};
 use slot_timer::SlotTimer;
@@ -166,10 +172,11 @@ impl Outbound {
         self
     }
 
-    /// Connects through this proxy.
+    /// Connects through this proxy, except to these hosts and to destinations that choose otherwise.
     #[must_use]
-    pub fn with_egress_proxy(mut self, proxy: EgressProxy) -> Self {
-        Arc::make_mut(&mut self.dialer).tunnels = Some(Arc::new(Tunnels::new(proxy)));
+    pub fn with_egress_proxy(mut self, proxy: HttpProxy, direct: Vec<HostPattern>) -> Self {
+        let dialer = Arc::make_mut(&mut self.dialer);
+        dialer.ways = Arc::new(dialer.ways.through(proxy, direct));
         self
     }
 

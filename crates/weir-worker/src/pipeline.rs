@@ -60,6 +60,7 @@ pub struct Worker {
     places: Arc<Places>,
     spans: Option<Arc<dyn AttemptSpans>>,
     recorded: Option<Recorded>,
+    user_agent: Option<String>,
 }
 
 /// A permit with its destination and the body to send.
@@ -113,8 +114,17 @@ impl Worker {
         outbound: Arc<Outbound>,
         grace: Duration,
     ) -> Self {
-        let places = Places::new(DEFAULT_CAPACITY);
-        Self { store, queue, clock, outbound, grace, places, spans: None, recorded: None }
+        Self {
+            store,
+            queue,
+            clock,
+            outbound,
+            grace,
+            places: Places::new(DEFAULT_CAPACITY),
+            spans: None,
+            recorded: None,
+            user_agent: None,
+        }
     }
 
     /// Sets the maximum number of concurrent attempts.
@@ -133,6 +143,12 @@ impl Worker {
     #[must_use]
     pub fn with_recorded(self, recorded: Recorded) -> Self {
         Self { recorded: Some(recorded), ..self }
+    }
+
+    /// Sends this `user-agent` to destinations that name none; `None`: that of the program.
+    #[must_use]
+    pub fn with_user_agent(self, user_agent: Option<String>) -> Self {
+        Self { user_agent, ..self }
     }
 
     /// How busy the worker is. The values are read when they are asked for.
@@ -163,7 +179,7 @@ impl Worker {
         });
         let mut pipeline = Pipeline {
             worker: self,
-            targets: Targets::new(self.store.clone()),
+            targets: Targets::new(self.store.clone(), self.user_agent.clone()),
             attempter,
             recorder: recorder_handle.clone(),
             held_claims,

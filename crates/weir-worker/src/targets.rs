@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     answer_history::{AnswerHistory, RefusalTrend},
+    destination::USER_AGENT,
     outcome::SendResult,
 };
 use weir_queue::Permit;
@@ -45,12 +46,14 @@ impl DestinationTarget {
 /// Compiled targets, by destination.
 pub(crate) struct Targets {
     store: Arc<dyn WorkerStore>,
+    /// The `user-agent` of destinations that name none; `None`: that of the program.
+    user_agent: Option<String>,
     compiled: HashMap<DestinationId, Arc<DestinationTarget>>,
 }
 
 impl Targets {
-    pub(crate) fn new(store: Arc<dyn WorkerStore>) -> Self {
-        Self { store, compiled: HashMap::new() }
+    pub(crate) fn new(store: Arc<dyn WorkerStore>, user_agent: Option<String>) -> Self {
+        Self { store, user_agent, compiled: HashMap::new() }
     }
 
     /// The targets of these permits, in the same order, with the current settings or those at the publication of the
@@ -92,7 +95,14 @@ impl Targets {
         let known = self.compiled.get(&destination.id).map(edited_at);
         if known.is_none_or(|known| replaces(known, destination.updated_at)) {
             let settings = &destination.settings;
-            let target = Target::new(&settings.url, &settings.headers, &settings.signing.style, &settings.body);
+            let mut headers = settings.headers.clone();
+            if let Some(user_agent) = &self.user_agent
+                && !headers.iter().any(|(name, _)| name == USER_AGENT)
+            {
+                headers.push((USER_AGENT.to_owned(), user_agent.clone()));
+            }
+            let target = Target::new(&settings.url, &headers, &settings.signing.style, &settings.body)
+                .by_way_of(&settings.egress);
             let compiled = DestinationTarget::new(destination.clone(), target);
             self.compiled.insert(destination.id, Arc::new(compiled));
         }

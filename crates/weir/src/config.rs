@@ -217,6 +217,7 @@ impl Settings {
             allow_networks: self.allow_networks.clone(),
             deny_networks: self.deny_networks.clone(),
             allow_ports: self.allow_ports.clone(),
+            allow_proxies: self.egress_allow.clone(),
         }
     }
 

@@ -137,12 +137,13 @@ impl Engine {
         let load = role.works().then(|| {
             let mut outbound = Outbound::new(settings.addresses(), TlsRoots::system(), clock.clone());
             if let Some(proxy) = settings.egress_proxy.clone() {
-                outbound = outbound.with_egress_proxy(proxy.without(settings.egress_direct.clone()));
+                outbound = outbound.with_egress_proxy(proxy, settings.egress_direct.clone());
             }
             let shedding = self.shedding.clone();
             let worker = Worker::new(store.clone(), queue.clone(), clock.clone(), outbound.into(), self.grace)
                 .with_recorded(Arc::new(move |waited| shedding.recorded(waited)))
                 .with_capacity(settings.worker_capacity.unwrap_or_else(crate::open_files::capacity))
+                .with_user_agent(settings.user_agent.clone())
                 .with_spans(self.traces.clone().map(|traces| traces as _));
             let (load, stopped) = (worker.load(), self.working.stopped());
             self.working.spawn(async move { worker.run(stopped).await });

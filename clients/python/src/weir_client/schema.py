@@ -289,6 +289,9 @@ DestinationId: TypeAlias = str
 DestinationName: TypeAlias = str
 
 
+DestinationProxy: TypeAlias = str
+
+
 DestinationUrl: TypeAlias = str
 """
 An absolute URL with `https`, or with `http` if the server allows it. Without user name and fragment, and not a
@@ -588,6 +591,9 @@ class OverviewTotals(TypedDict):
 
     undelivered: int
     """Dead and failed deliveries that were not sent again."""
+
+
+Pem: TypeAlias = str
 
 
 Period: TypeAlias = Literal['second', 'minute', 'hour', 'day']
@@ -988,6 +994,47 @@ TimestampFormat: TypeAlias = Literal['unix', 'unix_ms', 'rfc3339']
 
 
 TimestampHeader: TypeAlias = str
+
+
+class Tls(TypedDict):
+    """
+    The certificates of TLS connections to a destination, in PEM.
+    """
+
+    ca: str | None
+    """The authorities that are trusted instead of the public ones."""
+
+    client_certificate: str | None
+    client_key: str | None
+    """`***`: the key is write-only."""
+
+
+class TlsCertificate(TypedDict):
+    """
+    A certificate in words.
+    """
+
+    field: str
+    """The member of `tls` that has it."""
+
+    issuer: str
+    not_after: str
+    not_before: str
+    subject: str
+    """Empty if the certificate names its subject otherwise."""
+
+    warning: str | None
+    """That it has expired, expires within 14 days, or is not valid yet."""
+
+
+class TlsRequest(TypedDict):
+    """
+    The certificates of TLS connections to the destination.
+    """
+
+    ca: NotRequired[Pem | None]
+    client_certificate: NotRequired[Pem | None]
+    client_key: NotRequired[Pem | None]
 
 
 UndeliveredState: TypeAlias = Literal['dead', 'failed']
@@ -1953,6 +2000,7 @@ class DestinationPatch(TypedDict):
     paused: NotRequired[bool | None]
     """Takes effect within 100 ms."""
 
+    proxy: NotRequired[DestinationProxy | None]
     rate_limits: NotRequired[list[RateLimitRequest] | None]
     """Replaces the whole array. Takes effect within 100 ms and does not reset the windows."""
 
@@ -1977,6 +2025,7 @@ class DestinationPatch(TypedDict):
     wait for a slot in between does not count.
     """
 
+    tls: NotRequired[TlsRequest | None]
     url: NotRequired[DestinationUrl]
     """Must not be null. A URL with another origin removes the headers that this patch does not set."""
 
@@ -2015,6 +2064,7 @@ class DestinationReplacement(TypedDict):
     paused: NotRequired[bool | None]
     """Nothing is sent while the destination is paused; its deliveries wait."""
 
+    proxy: NotRequired[DestinationProxy | None]
     rate_limits: NotRequired[list[RateLimitRequest] | None]
     """At most one limit per period; `[]` means unlimited."""
 
@@ -2039,6 +2089,7 @@ class DestinationReplacement(TypedDict):
     wait for a slot in between does not count.
     """
 
+    tls: NotRequired[TlsRequest | None]
     url: DestinationUrl
 
 
@@ -2077,6 +2128,7 @@ class DestinationRequest(TypedDict):
     paused: NotRequired[bool | None]
     """Nothing is sent while the destination is paused; its deliveries wait."""
 
+    proxy: NotRequired[DestinationProxy | None]
     rate_limits: NotRequired[list[RateLimitRequest] | None]
     """At most one limit per period; `[]` means unlimited."""
 
@@ -2102,6 +2154,7 @@ class DestinationRequest(TypedDict):
     wait for a slot in between does not count.
     """
 
+    tls: NotRequired[TlsRequest | None]
     url: DestinationUrl
 
 
@@ -2128,6 +2181,12 @@ class DestinationSettings(TypedDict):
     """Events with the same `ordering_key` are delivered one after the other."""
 
     paused: bool
+    proxy: str | None
+    """
+    Null: as the installation reaches it. `direct`: without the proxy of the installation. Otherwise the URL of its HTTP
+    proxy, with the password `***`.
+    """
+
     rate_limits: list[RateLimit]
     refusals_count: bool
     """Whether refusals (429, and 403 or 503 with a used-up quota) count against `retry.max_attempts`."""
@@ -2142,6 +2201,7 @@ class DestinationSettings(TypedDict):
 
     tenant: str
     timeout_ms: int
+    tls: Tls | None
     url: str
 
 
@@ -2394,6 +2454,9 @@ class Destination(DestinationSettings):
     """The same key as the hex of its 32 bytes, as receivers of `discord` configure it."""
 
     signature_format: SignatureFormat
+    tls_certificates: list[TlsCertificate]
+    """The certificates in `tls`, in words: the client certificate first."""
+
     updated_at: str
     """Increases with every edit."""
 

@@ -4,6 +4,7 @@ pub(crate) mod body;
 mod breaker;
 mod by_name;
 mod edits;
+pub(crate) mod egress;
 mod headers;
 pub(crate) mod health;
 mod patch;
@@ -34,6 +35,7 @@ use weir_core::{
     activity::{Action, Activity},
     breaker::Breaker,
     destination::Settings,
+    egress::ProxyChoice,
 };
 use weir_queue::Terms;
 use weir_store::{Created, DISCARDABLE, Deletion, DeliveryFilter, DestinationDeletion, discard};
@@ -44,7 +46,7 @@ pub(crate) use self::{
     release::{__path_release, release},
 };
 use self::{
-    edits::{Ends, check_may_change, later},
+    edits::{Ends, check_may_change, check_may_route, later},
     patch::DestinationPatch as Patch,
     request::DestinationRequest,
 };
@@ -114,6 +116,7 @@ pub(crate) async fn create(
     name_tenant(&mut body, &caller)?;
     let settings = settings::read(body, &api.addresses)?;
     check_may_change(&caller, &settings.tenant)?;
+    check_may_route(&caller, &ProxyChoice::default(), &settings.egress.proxy)?;
     let now = api.clock.now();
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, &author)?;
@@ -252,11 +255,11 @@ pub(crate) async fn show(
 /// Edit a destination
 ///
 /// A JSON merge patch (RFC 7396): only the given fields change, and `null` restores the default. Members of `retry`,
-/// `breaker`, `headers` and `signature` are merged one by one; arrays are replaced as a whole. New limits and `paused`
+/// `breaker`, `headers`, `signature` and `tls` are merged one by one; arrays are replaced as a whole. New limits and `paused`
 /// take effect within 100 ms and do not reset the windows. A `secret` replaces the old secret at once; `rotate-secret`
 /// replaces it with an overlap. `"paused": false` and another URL also close an open breaker and lift a hold. A URL with another origin (scheme, host
-/// or port) removes the headers that the same patch does not set: their values are write-only and were meant for the
-/// previous origin.
+/// or port) removes the headers that the same patch does not set, and the client certificate: they were meant for the
+/// previous origin. Another `proxy` needs the role `admin` and a key that is not bound to tenants.
 ///
 /// With the header `If-Match` and the `etag` of an earlier answer, the edit is made only if nobody has edited the
 /// destination since; otherwise the answer is 412. A destination cannot change its tenant.

@@ -35,7 +35,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
             "algorithm": "hmac-sha256", "key": "decoded", "timestamp_format": "unix", "header": "webhook-signature",
             "timestamp_header": "webhook-timestamp", "id_header": "webhook-id",
         },
-        "public_key": null, "public_key_hex": null,
+        "public_key": null, "public_key_hex": null, "proxy": null, "tls": null, "tls_certificates": [],
     });
     assert_eq!(created, expected);
     assert!(created["secret"].as_str().unwrap().starts_with("whsec_"));

@@ -256,3 +256,36 @@ fn a_host_that_no_resolver_can_find_is_refused() {
         assert_eq!(check(&strict(), url), Ok(()), "{url}");
     }
 }
+
+#[test]
+fn a_proxy_of_a_destination_is_judged_as_a_destination_is_unless_it_is_exempt() {
+    let proxy = |text: &str| HttpProxy::parse(text).unwrap();
+    let policy = AddressPolicy {
+        deny_networks: vec!["10.9.0.0/16".parse().unwrap()],
+        allow_proxies: ["10.0.0.5", "10.9.0.0/16", "proxy.corp.example"].map(|host| host.parse().unwrap()).to_vec(),
+        ..AddressPolicy::default()
+    };
+    for (text, is_allowed) in [
+        ("http://proxy.example:3128", true),
+        ("http://8.8.8.8:3128", true),
+        ("http://10.0.0.5:3128", true),
+        ("http://10.0.0.6:3128", false),
+        ("http://127.0.0.1:3128", false),
+        ("http://localhost:3128", false),
+        ("http://[::ffff:169.254.169.254]", false),
+        ("http://10.9.0.1:3128", false),
+    ] {
+        assert_eq!(policy.check_proxy(&proxy(text)).is_ok(), is_allowed, "{text}");
+    }
+    // What a name resolves to is judged when it is connected to.
+    for (host, address, is_allowed) in [
+        ("proxy.corp.example", "10.0.0.9", true),
+        ("proxy.corp.example", "10.9.0.1", false),
+        ("other.example", "10.0.0.5", true),
+        ("other.example", "10.0.0.9", false),
+        ("other.example", "8.8.8.8", true),
+    ] {
+        let host = Host::parse(host).unwrap();
+        assert_eq!(policy.allows_proxy(&host, address.parse().unwrap()), is_allowed, "{host} {address}");
+    }
+}

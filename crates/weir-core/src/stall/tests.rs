@@ -39,6 +39,7 @@ fn destination() -> Destination {
             order: DeliveryOrder::Any,
             headers: Vec::new(),
             body: BodySettings::default(),
+            egress: Default::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).unwrap()),
             paused: false,
         },

@@ -23,7 +23,7 @@ pub(crate) struct Change {
 }
 
 /// The names of fields that have no field in the form of the settings.
-const NAMES: [(&str, &str); 19] = [
+const NAMES: [(&str, &str); 21] = [
     ("secret", "Secret"),
     ("rate_limits", "Limits"),
     ("min_interval_ms", "Between two sends"),
@@ -38,6 +38,8 @@ const NAMES: [(&str, &str); 19] = [
     ("held_reason", "Why it is held"),
     ("held_until", "Held until"),
     ("previous_secret", "Previous secret"),
+    ("proxy_password", "Password of the proxy"),
+    ("tls", "Certificates"),
     ("expires_at", "Expires"),
     ("event_type", "Event type"),
     ("from", "From"),

@@ -116,6 +116,38 @@ async fn what_was_typed_stays_when_it_is_not_saved() {
 }
 
 #[tokio::test]
+async fn certificates_are_shown_in_words_and_a_wrong_one_is_marked() {
+    let api = api("admin");
+    let mut shown = destination();
+    shown["proxy"] = json!("http://weir:***@proxy.example:3128");
+    shown["tls"] = json!({"ca": null, "client_certificate": "-----BEGIN", "client_key": "***"});
+    shown["tls_certificates"] = json!([{
+        "field": "client_certificate", "subject": format!("CN={XSS}"), "issuer": "CN=Acme CA",
+        "not_before": "2025-01-01T00:00:00.000Z", "not_after": "2025-11-22T07:30:00.000Z",
+        "warning": "expired at 2025-11-22T07:30:00.000Z",
+    }]);
+    api.on_with("GET", "/v1/destinations/dst_1", 200, &[("etag", "\"v1\"")], shown);
+    let browser = api.dashboard();
+    let page = browser.get(PAGE).await;
+    page.has(&[
+        "name=\"proxy\" value=\"http://weir:***@proxy.example:3128\"",
+        "-----BEGIN</textarea>",
+        "***</textarea>",
+        "issued by CN=Acme CA",
+        "expired at 2025-11-22",
+    ]);
+    page.has_not(&[XSS]);
+    let mut refused = problem("Invalid", "invalid");
+    refused["errors"] = json!([{"pointer": "/tls/client_key", "detail": "is not the key of the first certificate"}]);
+    api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
+    let page = browser.post(PAGE, "etag=x&client_certificate=a&client_key=b&proxy=direct").await;
+    page.has(&["id=\"fault-client_key\">Is not the key of the first certificate.</span>"]);
+    let edit = api.seen("PATCH", "/v1/destinations/dst_1").pop().unwrap();
+    let tls = json!({"ca": null, "client_certificate": "a", "client_key": "b"});
+    assert_eq!((&edit.body["tls"], &edit.body["proxy"]), (&tls, &json!("direct")));
+}
+
+#[tokio::test]
 async fn the_secret_is_shown_only_when_asked_for_and_never_stored() {
     let api = api("admin");
     let secret = json!({"secret": "whsec_abc", "public_key": null, "previous_valid_until": null});

@@ -74,6 +74,7 @@ macro_rules! store_conformance {
             a_rotation_of_a_changed_destination_is_refused,
             every_signature_style_is_read_back,
             the_form_of_a_body_is_read_back_and_edited,
+            the_way_out_is_read_back_with_its_secrets_and_edited,
             an_event_goes_to_the_destinations_of_its_tenant_that_match,
             an_event_without_destinations_is_stored,
             an_edited_pattern_applies_to_the_next_event,

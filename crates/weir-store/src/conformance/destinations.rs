@@ -3,6 +3,7 @@
 use weir_core::{
     activity::Action,
     breaker::{AttemptWindow, EndedAttempt},
+    egress::{ClientCertificate, Egress, ProxyChoice, Tls},
     limit::MinInterval,
     outcome::Effect,
     signing::{CUSTOM, KeyKind, StyleSpec, style_names},
@@ -216,10 +217,11 @@ pub async fn many_destinations_are_held_paused_and_broken_at_once(subject: Subje
 
 pub async fn an_edit_that_may_fix_a_destination_closes_its_breaker(subject: Subject) {
     type Edit = fn(&mut Settings);
-    let edits: [(&str, bool, Edit); 5] = [
+    let edits: [(&str, bool, Edit); 6] = [
         ("name", false, |settings| settings.name = "b".to_owned()),
         ("url", true, |settings| settings.url = "https://example.com/other".parse().expect("a URL")),
         ("breaker", true, |settings| settings.breaker = None),
+        ("egress", true, |settings| settings.egress.proxy = ProxyChoice::Direct),
         ("pause", false, |settings| settings.paused = true),
         ("resume", true, |settings| settings.paused = false),
     ];
@@ -505,6 +507,26 @@ pub async fn the_form_of_a_body_is_read_back_and_edited(mut subject: Subject) {
     let edit = |settings: &mut Settings| settings.body = plain.clone();
     made[1] = subject.patch(&made[1], NOW + seconds(1), edit).await.expect("applied");
     assert_eq!(made[1].settings.body, plain);
+    subject.reopen().await;
+    for made in made {
+        assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made));
+    }
+}
+
+pub async fn the_way_out_is_read_back_with_its_secrets_and_edited(mut subject: Subject) {
+    let client = ClientCertificate { chain: "chain".to_owned(), key: "key".to_owned() };
+    let own = Egress {
+        proxy: "http://weir:p%40ss@proxy.example:3128".parse().expect("a proxy"),
+        tls: Tls { ca: Some("ca".to_owned()), client: Some(client) },
+    };
+    let mut made = Vec::new();
+    for (number, proxy) in (1..).zip([ProxyChoice::Installation, ProxyChoice::Direct, own.proxy.clone()]) {
+        let mut reached = destination(number);
+        reached.settings.egress = Egress { proxy, ..own.clone() };
+        made.push(subject.create(reached).await);
+    }
+    let edit = |settings: &mut Settings| settings.egress = Egress::default();
+    made[0] = subject.patch(&made[0], NOW + seconds(1), edit).await.expect("applied");
     subject.reopen().await;
     for made in made {
         assert_eq!(subject.store.destination(made.id).await.expect("read"), Some(made));

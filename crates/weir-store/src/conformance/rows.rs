@@ -40,6 +40,7 @@ pub fn destination(number: u128) -> Destination {
             order: DeliveryOrder::Any,
             headers: Vec::new(),
             body: BodySettings::default(),
+            egress: Default::default(),
             signing: Signing::new(Secret::from_bytes(vec![7; 32]).expect("a secret")),
             paused: false,
         },

@@ -5,12 +5,13 @@ use std::{borrow::Cow, num::NonZeroU32};
 use weir_core::{
     Destination, DestinationId, RateLimits, Timestamp,
     destination::{Settings, Unreadable},
+    egress::Egress,
     limit::MinInterval,
     order::DeliveryOrder,
     pattern::EventPattern,
     signing::{SECRET_LEN, Secret, Signing},
 };
-use weir_sealing::{Column, HEADERS, Keyring, SIGNING, Unopened};
+use weir_sealing::{Column, EGRESS_SECRETS, HEADERS, Keyring, SIGNING, Unopened};
 
 use super::{
     Corrupt, Row,
@@ -24,7 +25,7 @@ macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
         paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
-        min_interval_ms, released_at, body"
+        min_interval_ms, released_at, body, egress, egress_secrets"
     };
 }
 
@@ -40,7 +41,7 @@ macro_rules! destination_columns {
 const CONSTANT: usize = 3;
 
 /// The sealed columns, with their positions in [`destination_columns!`](crate::destination_columns).
-const SEALED: [(&Column, usize); 2] = [(&HEADERS, 11), (&SIGNING, 12)];
+const SEALED: [(&Column, usize); 3] = [(&HEADERS, 11), (&SIGNING, 12), (&EGRESS_SECRETS, 26)];
 
 /// The texts of the [`SEALED`] columns.
 type Sealed = [Option<String>; SEALED.len()];
@@ -62,16 +63,17 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         *text = row.optional_text(at)?;
     }
     let opened = opened(keyring, id, &stored);
-    let (headers, signing) = match &opened {
-        Ok([headers, signing]) => {
+    let (headers, signing, egress) = match &opened {
+        Ok([headers, signing, egress_secrets]) => {
             let headers = headers.as_deref().and_then(|text| serde_json::from_str(text).ok()).ok_or(Corrupt("headers"));
             let signing = signing.as_deref().and_then(Signing::from_stored).ok_or(Corrupt("signing settings"));
-            (headers?, signing?)
+            (headers?, signing?, egress(row, 25, egress_secrets.as_deref())?)
         }
         // Nothing is signed with this secret, because nothing is sent.
         Err(_) => (
             Vec::new(),
             Signing::new(Secret::from_bytes(vec![0; *SECRET_LEN.start()]).map_err(|_| Corrupt("a secret"))?),
+            Egress::default(),
         ),
     };
     let settings = Settings {
@@ -90,6 +92,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         alerts: row.parsed(19, "alerts", |text| serde_json::from_str(text).ok())?,
         order: DeliveryOrder::new(row.flag(20)?, skip_after_attempts(row, 21)?),
         body: row.parsed(24, "the form of a body", |text| serde_json::from_str(text).ok())?,
+        egress,
     };
     let mut destination = Destination {
         id,
@@ -109,6 +112,18 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         destination.unreadable = Some(Unreadable { sealed: stored.into(), paused, paused_reason: reason });
     }
     Ok(destination)
+}
+
+/// The way out from its column, with its opened secrets.
+fn egress<E: From<Corrupt>>(row: &impl Row<E>, column: usize, secrets: Option<&str>) -> Result<Egress, E> {
+    Ok(Egress::from_stored(row.optional_text(column)?.as_deref(), secrets)
+        .ok_or(Corrupt("the way out of a destination"))?)
+}
+
+/// The two columns that [`egress`] reads.
+fn egress_values(egress: &Egress) -> Result<[Value<'static>; 2], serde_json::Error> {
+    let (stored, secrets) = (egress.to_stored()?, egress.secrets_to_stored()?);
+    Ok([stored, secrets].map(|text| Value::Text(text.map(Cow::Owned))))
 }
 
 /// The limits from their column, and the minimum interval from its own.
@@ -146,7 +161,7 @@ pub enum Value<'v> {
 pub fn destination_values<'d>(
     destination: &'d Destination,
     keyring: &Keyring,
-) -> Result<[Value<'d>; 22], serde_json::Error> {
+) -> Result<[Value<'d>; 24], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -158,6 +173,7 @@ pub fn destination_values<'d>(
     let settings = &destination.settings;
     let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
     let (paused, paused_reason) = destination.stored_pause();
+    let [egress, egress_secrets] = egress_values(&settings.egress)?;
     // The stores bind the values by position, so the order is that of the columns.
     let mut values = [
         int(destination.updated_at.as_nanos()),
@@ -182,6 +198,8 @@ pub fn destination_values<'d>(
         Value::Int(interval_code(&settings.rate_limits)),
         optional_time(destination.released_at),
         text(serde_json::to_string(&settings.body)?),
+        egress,
+        egress_secrets,
     ];
     for (n, (column, at)) in SEALED.into_iter().enumerate() {
         let Value::Text(text) = &mut values[at - CONSTANT] else { continue };
@@ -276,6 +294,8 @@ mod tests {
             Value::Int(None),
             Value::Int(None),
             json("{}"),
+            json(r#"{"proxy":"http://weir@proxy.example:3128","ca":null,"client_certificate":null}"#),
+            json(r#"{"proxy_password":"p","client_key":null}"#),
         ];
         destination(&Kept(row), &Keyring::default()).unwrap()
     }

@@ -41,11 +41,11 @@ use weir_core::{
 use super::{
     ExchangeResult, Sent, SlotSource, TimeLimit,
     answer::Answer,
-    fault::{Broken, Unreachable},
+    fault::{Broken, Unreachable, tls_refusal},
     gate::{Gate, GateState, GatedStream, MAX_HEAD},
+    origin::Origin,
     slot_timer::{self, SlotTimer},
     stream::Dialled,
-    target::Origin,
 };
 
 /// How long a connection may be idle, unless the server names a shorter time. Below the idle timeouts of most servers
@@ -103,14 +103,26 @@ struct Http {
     driver: http1::Connection<TokioIo<GatedStream>, Full<Bytes>>,
     /// The driver has completed and must not be polled again.
     ended: bool,
+    /// The server has refused the connection by TLS.
+    refused: Option<Unreachable>,
 }
 
 impl Http {
     /// Polls the driver. Returns whether the connection is still open.
     fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         // hyper reports an error of the driver to the future that waits for the answer.
-        self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
+        if !self.ended
+            && let Poll::Ready(end) = Pin::new(&mut self.driver).poll(cx)
+        {
+            self.ended = true;
+            self.refused = end.err().and_then(|error| tls_refusal(&error));
+        }
         !self.ended
+    }
+
+    /// Why no request could be sent.
+    fn closed_before_send(&mut self) -> ExchangeResult {
+        ExchangeResult::NotSent(self.refused.take().unwrap_or_else(Unreachable::closed_before_send))
     }
 }
 
@@ -129,7 +141,7 @@ impl Connection {
         let gate = Gate::new(clock);
         let stream = TokioIo::new(GatedStream::new(dialled.stream, gate.clone()));
         let (sender, driver) = http1::Builder::new().max_header_size(MAX_HEAD).handshake(stream).await?;
-        let http = Box::new(Http { sender, driver, ended: false });
+        let http = Box::new(Http { sender, driver, ended: false, refused: None });
         let now = Instant::now();
         let old_at = now + MAX_AGE.mul_f64(1.0 - AGE_JITTER * rand::random::<f64>());
         Ok(Self {
@@ -185,7 +197,7 @@ impl Connection {
     ) -> ExchangeResult {
         // A closed connection is found before it costs a slot.
         if !self.is_open() {
-            return ExchangeResult::NotSent(Unreachable::closed_before_send());
+            return self.http.closed_before_send();
         }
         let Some(mut slot) = waits.next_started_slot(slots).await else { return ExchangeResult::Withdrawn };
         // From here on the request is in hyper's buffer and cannot be removed: a withdrawal after a missed slot closes
@@ -198,7 +210,7 @@ impl Connection {
         let sent_at = loop {
             match self.write_in_slot(slot).await {
                 WriteResult::Started(sent_at) => break sent_at,
-                WriteResult::Dead => return ExchangeResult::NotSent(Unreachable::closed_before_send()),
+                WriteResult::Dead => return self.http.closed_before_send(),
                 WriteResult::Missed => match waits.next_started_slot(slots).await {
                     Some(next) => slot = next,
                     None => return ExchangeResult::Withdrawn,
@@ -214,7 +226,7 @@ impl Connection {
                 if broken == Broken::TooLarge {
                     answer.set_status_alone(self.gate.status());
                 }
-                Some((Failure::Broken, broken.to_string()))
+                Some((broken.failure(), broken.to_string()))
             }
             Err(_) => Some((Failure::Timeout, answer.timeout_error(limit))),
         };

@@ -18,7 +18,6 @@ use tokio::{
     net::TcpStream,
     time::{Instant, sleep, timeout_at},
 };
-use tokio_rustls::TlsConnector;
 use url::Host;
 use weir_core::{Clock, address::AddressPolicy, delivery::ConnectionDetails, outcome::Failure};
 
@@ -27,9 +26,11 @@ use super::{
     egress_proxy::{self, Tunnels},
     fault::{NoConnection, Unreachable, connect_error, tls_error},
     names::{Names, SystemNames},
+    origin::Origin,
     stream::{Dialled, Stream},
-    target::{Origin, Target},
-    tls::{TlsRoots, connector},
+    target::Target,
+    tls::TlsRoots,
+    way::{Through, Ways},
 };
 
 /// How many addresses of one name are tried. With the delay between two of them, the last one is tried within a second.
@@ -40,11 +41,9 @@ const STAGGER: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub(super) struct Dialer {
     policy: AddressPolicy,
-    tls: TlsConnector,
+    pub(super) ways: Arc<Ways>,
     certificates: Certificates,
     pub(super) names: Arc<Names>,
-    /// `None`: every destination is connected to directly.
-    pub(super) tunnels: Option<Arc<Tunnels>>,
     /// The time limit for DNS, TCP and TLS together.
     pub(super) budget: Duration,
 }
@@ -95,7 +94,7 @@ impl DialStep {
 impl Dialer {
     pub(super) fn new(policy: AddressPolicy, roots: TlsRoots, budget: Duration, clock: Arc<dyn Clock>) -> Self {
         let (names, certificates) = (Names::new(SystemNames::default()), Certificates::new(clock));
-        Self { policy, tls: connector(roots), certificates, names, tunnels: None, budget }
+        Self { policy, ways: Arc::new(Ways::new(roots)), certificates, names, budget }
     }
 
     /// Checks everything about the target that the policy can decide without its addresses.
@@ -116,8 +115,8 @@ impl Dialer {
         let began = Instant::now();
         let deadline = began + self.budget;
         let connecting = async {
-            match self.tunnels.as_ref().filter(|tunnels| tunnels.lead_to(origin)) {
-                Some(tunnels) => self.connect_through(tunnels, origin, deadline, step).await,
+            match self.ways.proxy(origin) {
+                Some(through) => self.connect_through(through, origin, deadline, step).await,
                 None => self.connect_directly(origin, deadline, step).await,
             }
         };
@@ -132,9 +131,13 @@ impl Dialer {
         // The TLS handshake has what is left of the time limit.
         step.begin(Failure::Tls);
         let name = server_name(&origin.host)?;
+        let (connector, identity) = self.ways.tls(origin)?;
         let connected = Instant::now();
-        match timeout_at(deadline, self.tls.connect(name, stream)).await {
+        match timeout_at(deadline, connector.connect(name, stream)).await {
             Ok(Ok(stream)) => {
+                if let Some((certificate, subject)) = identity.as_ref().and_then(|identity| identity.client.as_ref()) {
+                    self.certificates.shown(&origin.host.to_string(), subject, certificate);
+                }
                 if let Some(certificate) = stream.get_ref().1.peer_certificates().and_then(<[_]>::first) {
                     self.certificates.seen(&origin.host.to_string(), certificate);
                 }
@@ -162,7 +165,7 @@ impl Dialer {
     /// A tunnel to the origin. The address is the proxy's.
     async fn connect_through(
         &self,
-        tunnels: &Arc<Tunnels>,
+        through: Through,
         origin: &Origin,
         deadline: Instant,
         step: &DialStep,
@@ -171,8 +174,16 @@ impl Dialer {
             self.allowed(origin, deadline).await?;
         }
         step.reach(Step::Proxy);
-        let (host, port) = tunnels.proxy_address();
-        let mut found = self.resolve(host, deadline).await.map_err(|_| egress_proxy::AWAY)?;
+        let (Through::Installation(tunnels) | Through::Own(tunnels)) = &through;
+        let (host, port) = tunnels.proxy_address().ok_or(egress_proxy::AWAY)?;
+        let mut found = self.resolve(&host, deadline).await.map_err(|_| egress_proxy::AWAY)?;
+        if let Through::Own(_) = through {
+            found.retain(|address| self.policy.allows_proxy(&host, *address));
+            if found.is_empty() {
+                let text = "the proxy of the destination has no address that may be connected to";
+                return Err(Unreachable::new(Failure::Forbidden, text).into());
+            }
+        }
         interleave(&mut found);
         let addresses: Vec<_> =
             found.into_iter().take(MAX_ADDRESSES).map(|address| SocketAddr::new(address, port)).collect();
@@ -330,7 +341,7 @@ mod tests {
     fn only_the_allowed_addresses_of_a_name_are_dialled() {
         let dialer =
             Dialer::new(AddressPolicy::default(), TlsRoots::none(), Duration::from_secs(1), Arc::new(FixedClock));
-        let origin = Origin { tls: true, host: Host::Domain("mixed.example".into()), port: 443 };
+        let origin = Origin { tls: true, host: Host::Domain("mixed.example".into()), port: 443, way: None };
         let kept = dialer.filtered(&ips("127.0.0.1 8.8.8.8 169.254.169.254 fd00::1 ::ffff:10.0.0.1"), &origin);
         assert_eq!(kept, Ok(vec!["8.8.8.8:443".parse().unwrap()]));
         let none = dialer.filtered(&ips("127.0.0.1 ::1"), &origin).unwrap_err();

@@ -2,6 +2,7 @@
 
 use std::{error::Error, io};
 
+use rustls::AlertDescription;
 use weir_core::outcome::Failure;
 
 /// No request could be sent; no byte was sent.
@@ -67,11 +68,38 @@ pub(super) fn connect_error(error: &io::Error) -> Unreachable {
 pub(super) fn tls_error(error: &io::Error, host: &str) -> Unreachable {
     let text = match find::<rustls::Error>(error) {
         Some(rustls::Error::InvalidCertificate(reason)) => certificate_error(reason, host),
-        Some(rustls::Error::AlertReceived(alert)) => format!("TLS handshake refused by the server: {alert:?}"),
+        Some(rustls::Error::AlertReceived(alert)) => refused_by_server(*alert),
         Some(other) => format!("TLS handshake failed: {other}"),
         None => "connection closed during the TLS handshake".to_owned(),
     };
     Unreachable::new(Failure::Tls, text)
+}
+
+/// The server has ended the connection with this TLS alert. In TLS 1.3 the one about a client certificate comes after the
+/// handshake, in place of the answer or before the request.
+fn refused_by_server(alert: AlertDescription) -> String {
+    use AlertDescription as A;
+    let cause = match alert {
+        A::CertificateRequired => "it wants a client certificate".to_owned(),
+        A::UnknownCA => "it does not know the authority of the client certificate".to_owned(),
+        A::CertificateExpired => "the client certificate has expired".to_owned(),
+        A::CertificateRevoked => "the client certificate was revoked".to_owned(),
+        A::BadCertificate | A::CertificateUnknown | A::UnsupportedCertificate => {
+            format!("it does not accept the client certificate, or the lack of one ({alert:?})")
+        }
+        A::AccessDenied => "it does not let this client in".to_owned(),
+        A::HandshakeFailure => "no common ground (HandshakeFailure); perhaps it wants a client certificate".to_owned(),
+        other => format!("{other:?}"),
+    };
+    format!("TLS refused by the server: {cause}")
+}
+
+/// The refusal by TLS in an error of a connection.
+pub(super) fn tls_refusal(error: &hyper::Error) -> Option<Unreachable> {
+    match find::<rustls::Error>(error) {
+        Some(rustls::Error::AlertReceived(alert)) => Some(Unreachable::new(Failure::Tls, refused_by_server(*alert))),
+        _ => None,
+    }
 }
 
 fn certificate_error(reason: &rustls::CertificateError, host: &str) -> String {
@@ -82,6 +110,9 @@ fn certificate_error(reason: &rustls::CertificateError, host: &str) -> String {
         E::NotValidYet | E::NotValidYetContext { .. } => "certificate not trusted: not valid yet".to_owned(),
         E::BadSignature => "certificate not trusted: bad signature".to_owned(),
         E::Revoked => "certificate not trusted: revoked".to_owned(),
+        E::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "certificate not trusted: it is that of an authority (CA:TRUE), not of a server".to_owned()
+        }
         E::NotValidForName | E::NotValidForNameContext { .. } => {
             format!("certificate not trusted: not valid for {host}")
         }
@@ -102,6 +133,14 @@ pub(super) enum Broken {
     Reset,
     #[error("connection closed before the answer ended")]
     Closed,
+    #[error("{}", refused_by_server(*.0))]
+    Refused(AlertDescription),
+}
+
+impl Broken {
+    pub(super) fn failure(self) -> Failure {
+        if let Self::Refused(_) = self { Failure::Tls } else { Failure::Broken }
+    }
 }
 
 impl From<io::ErrorKind> for Broken {
@@ -120,6 +159,9 @@ impl From<&hyper::Error> for Broken {
         }
         if error.is_parse() {
             return Self::NotHttp;
+        }
+        if let Some(rustls::Error::AlertReceived(alert)) = find::<rustls::Error>(error) {
+            return Self::Refused(*alert);
         }
         match find::<io::Error>(error) {
             // An error in the chunks of a body. TLS errors have the same kinds.

@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{connection::BEFORE_CLOSE, target::Origin};
+use super::{connection::BEFORE_CLOSE, origin::Origin};
 
 /// How long a learned timeout is used: as long as a connection lives at most. So after a server has raised its timeout,
 /// idle connections are closed at the old timeout only for this long.

@@ -28,7 +28,7 @@ use super::{
     connection::{Connection, OpenConnectionGuard},
     fault::{NoConnection, Unreachable},
     idle_times::IdleTimes,
-    target::Origin,
+    origin::Origin,
 };
 
 /// How often connections that are too old, or that the server has closed, are dropped. A closed connection keeps a file
@@ -39,6 +39,10 @@ const SWEEP: Duration = Duration::from_secs(15);
 const MAX_PER_ORIGIN: usize = 1_024;
 /// Idle connections to all origins: half as many as there are attempts, because each is an open file too.
 const MAX_TOTAL: usize = 4_096;
+/// Idle connections with a TLS identity of their own, a quarter of all: each has buffers and keys that no other can
+/// use, and thousands of such destinations must not take the places of all others. Beyond them a connection that comes
+/// back is closed, so its destination connects again for its next request.
+const MAX_OWN_IDENTITIES: usize = 1_024;
 /// Dials under way to one origin. An origin that hangs keeps each of them for the whole connect budget. An origin whose
 /// handshake takes 500 ms gets 500 connections a second with this many.
 const MAX_DIALS_PER_ORIGIN: usize = 256;
@@ -61,6 +65,8 @@ struct PoolState {
     idle_times: IdleTimes,
     /// Idle connections.
     idle_total: usize,
+    /// Those of them with a TLS identity of their own.
+    idle_own: usize,
     /// Dials under way.
     dials: usize,
     /// The sweep task is running.
@@ -285,13 +291,17 @@ impl Pool {
     }
 
     fn keep_idle(self: &Arc<Self>, mut pools: MutexGuard<'_, PoolState>, connection: Connection) {
-        let full = pools.idle_total >= MAX_TOTAL;
+        let own = usize::from(connection.origin().has_own_identity());
+        let full = pools.idle_total >= MAX_TOTAL || pools.idle_own + own > MAX_OWN_IDENTITIES;
         let pool = pools.by_origin.entry(connection.origin().clone()).or_default();
         pool.idle.push_back(connection);
         // Dropped outside the lock. When the pool is full, the oldest connection of this origin is closed, even if it
         // is this one.
         let surplus = if full || pool.idle.len() > self.max_per_origin { pool.idle.pop_front() } else { None };
-        pools.idle_total += usize::from(surplus.is_none());
+        if surplus.is_none() {
+            pools.idle_total += 1;
+            pools.idle_own += own;
+        }
         // The sweep task runs only while there are idle connections.
         if !pools.is_sweeping {
             pools.is_sweeping = true;
@@ -329,7 +339,7 @@ impl Pool {
             if pool.is_empty() {
                 pools.by_origin.remove(&origin);
             }
-            pools.idle_total -= closed.len();
+            pools.forget_idle(&origin, closed.len());
             drop(pools);
             drop(closed);
         }
@@ -349,8 +359,14 @@ impl PoolState {
     /// Takes the idle connection to the origin that was used last.
     fn pop(&mut self, origin: &Arc<Origin>, now: Instant) -> Option<IdleConnection> {
         let connection = self.by_origin.get_mut(origin)?.idle.pop_back()?;
-        self.idle_total -= 1;
+        self.forget_idle(origin, 1);
         Some(IdleConnection { connection, trusted_for: self.idle_times.trusted_for(origin, now) })
+    }
+
+    /// Connections to the origin are no longer idle.
+    fn forget_idle(&mut self, origin: &Origin, count: usize) {
+        self.idle_total -= count;
+        self.idle_own -= if origin.has_own_identity() { count } else { 0 };
     }
 
     /// Counts a dial to the origin, if its waiters need another one and the limits allow it. Returns until when the

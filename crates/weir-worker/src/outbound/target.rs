@@ -15,9 +15,12 @@ use weir_core::{
     TraceParent,
     body::{BINARY_HEADERS, BodyFormat, BodySettings},
     destination::is_reserved_header,
+    egress::Egress,
     signing::{DEFAULT_HEADER, SignatureStyle, TimestampFormat},
     trace,
 };
+
+use super::origin::{Origin, Way};
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -36,14 +39,6 @@ pub struct Target {
     template: HeadTemplate,
     /// Why no request can be sent to this target.
     refusal: Option<&'static str>,
-}
-
-/// The endpoint of a connection, and its key in the pool.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Origin {
-    pub(super) tls: bool,
-    pub(super) host: Host<String>,
-    pub(super) port: u16,
 }
 
 /// The template of the head of every request to one destination. It contains the destination's own headers, often
@@ -71,13 +66,24 @@ impl Target {
     /// be sent, the target refuses every connection with a reason; the API accepts no such destination.
     pub fn new(url: &Url, headers: &[(String, String)], style: &SignatureStyle, body: &BodySettings) -> Self {
         let host = url.host().map_or_else(|| Host::Domain(String::new()), |host| host.to_owned());
-        let origin =
-            Origin { tls: url.scheme() != "http", host, port: url.port_or_known_default().unwrap_or_default() };
+        let origin = Origin {
+            tls: url.scheme() != "http",
+            host,
+            port: url.port_or_known_default().unwrap_or_default(),
+            way: None,
+        };
         let (template, refusal) = match HeadTemplate::compile(url, headers, style, body) {
             Ok(template) => (template, None),
             Err(reason) => (HeadTemplate::default(), Some(reason)),
         };
         Self { origin: Arc::new(origin), template, refusal }
+    }
+
+    /// Reaches the destination in this way.
+    #[must_use]
+    pub fn by_way_of(mut self, egress: &Egress) -> Self {
+        Arc::make_mut(&mut self.origin).way = Way::of(egress);
+        self
     }
 
     /// The head of one attempt, with the header names of Standard Webhooks and those of the destination's signature
@@ -174,7 +180,9 @@ impl HeadTemplate {
         // The headers that are the same in every request: Weir's own, then those of the destination.
         headers.insert(HOST, host.ok_or("the URL's host cannot be sent")?);
         headers.insert(CONTENT_TYPE, content_type);
-        headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
+        if !custom.iter().any(|(name, _)| name.eq_ignore_ascii_case(USER_AGENT.as_str())) {
+            headers.insert(USER_AGENT, HeaderValue::from_static(concat!("Weir/", env!("CARGO_PKG_VERSION"))));
+        }
         for (name, value) in custom {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| "a header name cannot be sent")?;
             // This parse refuses line breaks, which would start another header.
@@ -182,7 +190,7 @@ impl HeadTemplate {
             // The destination's own headers replace none of Weir's, and do not frame the request.
             let is_of_weir = [Some(&signature), timestamp.as_ref(), id.as_ref()].contains(&Some(&name))
                 || binary.contains(&name.as_str());
-            if !is_reserved_header(name.as_str()) && !is_of_weir {
+            if (name == USER_AGENT || !is_reserved_header(name.as_str())) && !is_of_weir {
                 headers.try_append(name, value).map_err(|_| TOO_LARGE)?;
             }
         }
@@ -257,7 +265,10 @@ mod tests {
     #[test]
     fn a_url_is_split_into_origin_and_path() {
         let target = target("https://Example.com:8443/a%20b/c?x=1&y=[`|^]#frag", &[]);
-        assert_eq!(*target.origin, Origin { tls: true, host: Host::Domain("example.com".into()), port: 8443 });
+        assert_eq!(
+            *target.origin,
+            Origin { tls: true, host: Host::Domain("example.com".into()), port: 8443, way: None }
+        );
         let (first, headers) = head(&target, "v1,x");
         assert_eq!(first, "POST /a%20b/c?x=1&y=[`|^] HTTP/1.1");
         assert!(headers.contains(&"host: example.com:8443".to_owned()), "{headers:?}");
@@ -304,6 +315,13 @@ mod tests {
         let request = target.request_head("evt_1", 1_700_000_000, "v1,x", 1, trace, None).with_body(Bytes::new());
         let sent: Vec<_> = request.headers().get_all(TRACEPARENT).iter().collect();
         assert_eq!(sent, ["00-01010101010101010101010101010101-0202020202020202-01"]);
+    }
+
+    #[test]
+    fn a_destination_may_name_its_own_user_agent() {
+        let (_, headers) = head(&target("https://a.example/", &[("User-Agent", "Acme/1")]), "v1,x");
+        let named: Vec<_> = headers.iter().filter(|header| header.starts_with("user-agent")).collect();
+        assert_eq!(named, ["user-agent: Acme/1"]);
     }
 
     #[test]
@@ -409,7 +427,6 @@ mod tests {
             ("content-length", "0"),
             ("Connection", "close"),
             ("Host", "other.example"),
-            ("user-agent", "me"),
             ("Webhook-Id", "forged"),
             ("webhook-signature", "forged"),
             ("weir-attempt", "9"),

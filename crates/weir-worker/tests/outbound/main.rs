@@ -7,6 +7,7 @@ mod answers;
 mod connecting;
 mod details;
 mod gate;
+mod identities;
 mod names;
 mod proxied;
 mod reuse;

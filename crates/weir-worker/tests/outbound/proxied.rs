@@ -9,8 +9,12 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
     net::{TcpListener, TcpStream},
 };
-use weir_core::outcome::Failure;
-use weir_worker::outbound::{EgressProxy, NoConnection, Outbound, TlsRoots};
+use weir_core::{
+    address::AddressPolicy,
+    egress::{Egress, HttpProxy},
+    outcome::{Failure, SendResult},
+};
+use weir_worker::outbound::{NoConnection, Outbound, Target, TlsRoots};
 
 use crate::support::*;
 
@@ -26,9 +30,13 @@ impl Proxy {
         Self { listener: TcpListener::bind("127.0.0.1:0").await.unwrap(), heads: Arc::default() }
     }
 
+    fn url(&self) -> String {
+        format!("http://weir:pass@{}", self.listener.local_addr().unwrap())
+    }
+
     fn outbound(&self, roots: TlsRoots) -> Outbound {
-        let url = format!("http://weir:pass@{}", self.listener.local_addr().unwrap());
-        Outbound::new(loopback(), roots, TestClock::running()).with_egress_proxy(EgressProxy::parse(&url).unwrap())
+        let proxy = HttpProxy::parse(&self.url()).unwrap();
+        Outbound::new(loopback(), roots, TestClock::running()).with_egress_proxy(proxy, Vec::new())
     }
 
     async fn accept(&self) -> TcpStream {
@@ -96,7 +104,7 @@ async fn faults_of_the_proxy_are_no_attempt_of_the_destination() {
     let proxy = Proxy::new().await;
     let outbound = proxy.outbound(TlsRoots::none());
     for (answer, said) in [
-        ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "WEIR_EGRESS_PROXY"),
+        ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "user or password"),
         ("HTTP/1.1 500 Internal Server Error\r\n\r\n", "error of its own"),
         ("HTTP/1.1 503 Service Unavailable\r\n\r\n", "error of its own"),
         ("HTTP/1.1 429 Too Many Requests\r\nRetry-After: 5\r\n\r\n", "error of its own"),
@@ -130,6 +138,7 @@ async fn what_the_proxy_says_of_the_destination_is_the_destinations_failure() {
     let outbound = proxy.outbound(TlsRoots::none());
     for (answer, expected) in [
         ("HTTP/1.1 403 Forbidden\r\n\r\n", Failure::Forbidden),
+        ("HTTP/1.1 403 Forbidden\r\nx-smokescreen-error: no\r\n\r\n", Failure::Forbidden),
         ("HTTP/1.1 407 Request rejected by proxy\r\nX-Smokescreen-Error: denied\r\n\r\n", Failure::Forbidden),
         ("HTTP/1.1 502 Bad Gateway\r\n\r\n", Failure::Connect),
         ("HTTP/1.1 504 Gateway Timeout\r\n\r\n", Failure::Connect),
@@ -169,4 +178,69 @@ async fn a_forbidden_literal_is_not_asked_for() {
         assert!(matches!(&failed, NoConnection::Unreachable(it) if it.failure == Failure::Forbidden), "{failed}");
     }
     assert!(proxy.heads.lock().unwrap().is_empty());
+}
+
+/// The same target through its own proxy, `direct` or not.
+fn reached(target: Target, proxy: &str) -> Target {
+    target.by_way_of(&Egress { proxy: proxy.parse().unwrap(), ..Egress::default() })
+}
+
+#[tokio::test]
+async fn a_destination_may_have_its_own_proxy_or_none() {
+    let (installation, own) = (Proxy::new().await, Proxy::new().await);
+    let outbound = installation.outbound(TlsRoots::none());
+    let (listener, direct) = plain_receiver().await;
+    let direct = reached(direct, "direct");
+    connect(&outbound, &direct).await.unwrap();
+    listener.accept().await.unwrap();
+
+    let through = reached(target("http://hooks.invalid/"), &own.url());
+    let answer = own.answer("HTTP/1.1 502 Bad Gateway\r\n\r\n");
+    let (failed, ()) = tokio::join!(connect(&outbound, &through), answer);
+    assert_eq!(unreachable(failed).failure, Failure::Connect);
+    assert_eq!((installation.heads.lock().unwrap().len(), own.heads.lock().unwrap().len()), (0, 1));
+}
+
+#[tokio::test]
+async fn the_address_of_a_destinations_own_proxy_is_judged_when_it_is_connected_to() {
+    let proxy = Proxy::new().await;
+    let public = || AddressPolicy { allow_http: true, ..AddressPolicy::default() };
+    let through = |url: &str| reached(target("http://hooks.invalid/"), url);
+    let outbound = Outbound::new(public(), TlsRoots::none(), TestClock::running());
+    let named = proxy.url().replace("127.0.0.1", "localhost");
+    for url in [&proxy.url(), &named] {
+        let refused = unreachable(connect(&outbound, &through(url)).await);
+        assert_eq!(refused.failure, Failure::Forbidden, "{refused}");
+    }
+    for exempt in ["127.0.0.0/8", "localhost"] {
+        let policy = AddressPolicy { allow_proxies: vec![exempt.parse().unwrap()], ..public() };
+        let outbound = Outbound::new(policy, TlsRoots::none(), TestClock::running());
+        let target = through(&if exempt == "localhost" { named.clone() } else { proxy.url() });
+        let answer = proxy.answer("HTTP/1.1 504 Gateway Timeout\r\n\r\n");
+        let (failed, ()) = tokio::join!(connect(&outbound, &target), answer);
+        assert_eq!(unreachable(failed).failure, Failure::Connect, "{exempt}");
+    }
+}
+
+/// Whether the receiver has got the request, nobody can know then.
+#[tokio::test]
+async fn a_proxy_that_dies_after_the_request_has_made_an_attempt_fail() {
+    let (receiver, _) = plain_receiver().await;
+    let port = receiver.local_addr().unwrap().port();
+    let proxy = Proxy::new().await;
+    let (outbound, target) = (proxy.outbound(TlsRoots::none()), target("http://hooks.invalid/"));
+    let sending = async {
+        let connection = connect(&outbound, &target).await.unwrap().connection;
+        sent(send(&outbound, &target, connection).await)
+    };
+    let dying = async {
+        let mut near = proxy.accept().await;
+        let mut far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        near.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+        let mut begun = [0; 20];
+        near.read_exact(&mut begun).await.unwrap();
+        far.write_all(&begun).await.unwrap();
+    };
+    let (sent, ()) = tokio::join!(sending, dying);
+    assert_eq!(sent.result, SendResult::Failure(Failure::Broken), "{:?}", sent.error);
 }

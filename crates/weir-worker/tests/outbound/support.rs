@@ -8,8 +8,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::{ServerConfig, crypto::ring, pki_types::PrivateKeyDer};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::{RootCertStore, ServerConfig, crypto::ring, pki_types::PrivateKeyDer, server::WebPkiClientVerifier};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -17,7 +17,8 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use weir_core::{
-    Clock, Slot, Timestamp, address::AddressPolicy, body::BodySettings, outcome::SendResult, signing::SignatureStyle,
+    Clock, Slot, Timestamp, address::AddressPolicy, body::BodySettings, egress::ClientCertificate, outcome::SendResult,
+    signing::SignatureStyle,
 };
 use weir_worker::outbound::{
     Checkout, Connection, ExchangeResult, NoConnection, Outbound, RequestHead, Sent, SlotSource, Target, TimeLimit,
@@ -246,21 +247,61 @@ impl Authority {
         TlsRoots::none().with_extra(self.issuer.der().clone()).unwrap()
     }
 
+    pub(crate) fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
     /// A receiver with a certificate for `name`.
     pub(crate) async fn receiver(&self, name: &str) -> TlsReceiver {
-        let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+        self.receiver_of(name, Strictness::default()).await
+    }
+
+    pub(crate) async fn receiver_of(&self, name: &str, strictness: Strictness<'_>) -> TlsReceiver {
+        let (certificate, key) = self.signed(name, strictness.has_expired);
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider.clone());
+        let builder = match strictness.only {
+            Some(version) => builder.with_protocol_versions(&[version]),
+            None => builder.with_safe_default_protocol_versions(),
+        };
+        let builder = match strictness.clients_of {
+            Some(authority) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.issuer.der().clone()).unwrap();
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.unwrap().with_client_cert_verifier(verifier.build().unwrap())
+            }
+            None => builder.unwrap().with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         TlsReceiver { listener, acceptor: TlsAcceptor::from(Arc::new(config)) }
     }
+
+    /// A client certificate.
+    pub(crate) fn client(&self, name: &str, has_expired: bool) -> ClientCertificate {
+        let (certificate, key) = self.signed(name, has_expired);
+        ClientCertificate { chain: certificate.pem(), key: key.serialize_pem() }
+    }
+
+    fn signed(&self, name: &str, has_expired: bool) -> (Certificate, KeyPair) {
+        let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::new(vec![name.to_owned()]).unwrap());
+        if has_expired {
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        }
+        (params.signed_by(&key, &self.issuer).unwrap(), key)
+    }
+}
+
+/// What a receiver wants, and how old its own certificate is.
+#[derive(Default)]
+pub(crate) struct Strictness<'a> {
+    /// It requires client certificates of this authority.
+    pub(crate) clients_of: Option<&'a Authority>,
+    pub(crate) only: Option<&'static rustls::SupportedProtocolVersion>,
+    pub(crate) has_expired: bool,
 }
 
 pub(crate) struct TlsReceiver {

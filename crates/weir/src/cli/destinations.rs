@@ -120,12 +120,34 @@ pub(crate) struct Changes {
     /// Remove the minimum interval
     #[arg(long, conflicts_with = "min_interval_ms")]
     pub(crate) no_min_interval: bool,
+    /// Reach the destination as the installation does
+    #[arg(long, conflicts_with = "proxy")]
+    pub(crate) default_proxy: bool,
+    #[command(flatten)]
+    pub(crate) tls: TlsFiles,
     /// Read the secret from this file; - is standard input [default: `create` makes one]
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
     /// Read further settings (JSON, as in the API) from this file; - is standard input. Flags override them
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+}
+
+/// Certificates and a key, in PEM.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TlsFiles {
+    /// Trust the authorities in this file (PEM) for the destination, instead of the public ones
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// Show the receiver the certificate in this file (PEM, with the chain behind it)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_certificate_file: Option<PathBuf>,
+    /// The key of the client certificate (PEM, without a password)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_key_file: Option<PathBuf>,
+    /// Remove the authorities and the client certificate
+    #[arg(long, conflicts_with_all = ["ca_file", "client_certificate_file", "client_key_file"])]
+    pub(crate) no_tls: bool,
 }
 
 #[derive(Debug, Clone, Args, Serialize)]
@@ -172,6 +194,10 @@ pub(crate) struct Fields {
     #[arg(long, value_name = "FORMAT")]
     #[serde(serialize_with = "as_format", skip_serializing_if = "Option::is_none")]
     body: Option<String>,
+    /// Reach the destination through this HTTP proxy, or `direct` without that of the installation. Others can see a password
+    /// in the list of processes: prefer --file
+    #[arg(long, value_name = "URL|direct")]
+    proxy: Option<String>,
 }
 
 impl Fields {

@@ -89,7 +89,7 @@ fn masked(name: &str, text: &str) -> String {
             let keys = text.split(',').filter(|key| !["", "none"].contains(&key.trim())).count();
             format!("{HIDDEN} ({keys} {})", if keys == 1 { "key" } else { "keys" })
         }
-        "database_url" | "database_read_url" | "redis_url" => {
+        "database_url" | "database_read_url" | "redis_url" | "egress_proxy" => {
             text.split(',').map(|url| Masked(url.trim()).to_string()).collect::<Vec<_>>().join(",")
         }
         _ => HIDDEN.to_owned(),

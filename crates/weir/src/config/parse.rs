@@ -12,9 +12,11 @@ use ipnet::IpNet;
 use tracing_subscriber::EnvFilter;
 use url::{Host, Url};
 use weir_api::{InvalidPublicUrl, PublicUrl};
-use weir_core::shed::Mode;
+use weir_core::{
+    egress::{HostPattern, HttpProxy},
+    shed::Mode,
+};
 use weir_sealing::{InvalidKeys, Keyring};
-use weir_worker::outbound::{DirectHost, EgressProxy};
 
 use super::{ApiKey, DatabaseUrl, LogFormat, Password, ServerUrl, names::nearest};
 
@@ -243,12 +245,22 @@ pub(super) fn networks(text: &str) -> Parsed<Vec<IpNet>> {
 }
 
 /// Empty: none.
-pub(super) fn egress_proxy(text: &str) -> Parsed<Option<EgressProxy>> {
-    if text.is_empty() { Ok(None) } else { EgressProxy::parse(text).map(Some).map_err(str::to_owned) }
+pub(super) fn egress_proxy(text: &str) -> Parsed<Option<HttpProxy>> {
+    if text.is_empty() { Ok(None) } else { HttpProxy::parse(text).map(Some).map_err(str::to_owned) }
 }
 
-pub(super) fn direct_hosts(text: &str) -> Parsed<Vec<DirectHost>> {
+pub(super) fn host_patterns(text: &str) -> Parsed<Vec<HostPattern>> {
     items(text).map(str::parse).collect()
+}
+
+/// Empty: that of the program.
+pub(super) fn user_agent(text: &str) -> Parsed<Option<String>> {
+    match text.len() {
+        0 => Ok(None),
+        // What a header of a destination may have.
+        1..=256 if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) => Ok(Some(text.to_owned())),
+        _ => Err("a user-agent has at most 256 characters, all of them printable ASCII".to_owned()),
+    }
 }
 
 /// Empty: any.

@@ -6,9 +6,11 @@ use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf};
 use ipnet::IpNet;
 use url::Host;
 use weir_api::PublicUrl;
-use weir_core::shed::Mode;
+use weir_core::{
+    egress::{HostPattern, HttpProxy},
+    shed::Mode,
+};
 use weir_sealing::Keyring;
-use weir_worker::outbound::{DirectHost, EgressProxy};
 
 #[cfg(test)]
 use super::ProcessRole;
@@ -228,16 +230,27 @@ settings! {
         more "Example: `443,8000-8999`.";
     }
     /// `None`: destinations are connected to directly.
-    egress_proxy: Option<EgressProxy> = parse::egress_proxy, "URL" {
+    egress_proxy: Option<HttpProxy> = parse::egress_proxy, "URL" {
+        secret true;
         shown "none";
         used_by Worker;
         help "Connect to destinations through this HTTP proxy (CONNECT)";
         more "`http://host:port` or `http://user:password@host:port`. See [egress proxy](../operations/egress-proxy.md).";
     }
-    egress_direct: Vec<DirectHost> = parse::direct_hosts, "HOST|CIDR,…" {
+    egress_direct: Vec<HostPattern> = parse::host_patterns, "HOST|CIDR,…" {
         used_by Worker;
         help "Connect to these destinations without the egress proxy: names with all names below them, and networks";
         more "A network contains only destinations whose URL has a literal address.";
+    }
+    egress_allow: Vec<HostPattern> = parse::host_patterns, "HOST|CIDR,…" {
+        used_by Api, Worker;
+        help "Let destinations name these proxies as their own although their addresses are private";
+    }
+    /// `None`: that of the program.
+    user_agent: Option<String> = parse::user_agent, "TEXT" {
+        shown "Weir/ and the version";
+        used_by Worker;
+        help "The user-agent of requests to destinations that name none in their headers";
     }
     log: String = parse::log, "FILTER" {
         default "info";

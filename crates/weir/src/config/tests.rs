@@ -78,6 +78,8 @@ fn the_defaults_match_the_documentation() {
         allow_ports: Vec::new(),
         egress_proxy: None,
         egress_direct: Vec::new(),
+        egress_allow: Vec::new(),
+        user_agent: None,
         log: "info".to_owned(),
         log_format: LogFormat::Text,
         max_event_bytes: 1024 * 1024,

@@ -87,7 +87,7 @@ const GAUGES: &[(&str, &str)] = &[
     ),
     (
         "weir_certificates_expiring",
-        "Hosts of destinations whose certificate expires within 14 days, as this worker has seen them; the log names each",
+        "Hosts of destinations whose certificate expires within 14 days, and client certificates of destinations that do, as this worker has seen them; the log names each",
     ),
     (
         "weir_retention_pass_timestamp_seconds",

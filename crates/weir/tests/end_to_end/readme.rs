@@ -27,7 +27,7 @@ macro_rules! documents {
 const README: &str = include_str!("../../../../README.md");
 const TOUR: &str = include_str!("../../../../docs/tour.md");
 const SIZING: &str = include_str!("../../../../docs/operations/sizing.md");
-const GUIDES: [(&str, &str); 13] = documents![
+const GUIDES: [(&str, &str); 14] = documents![
     "docs/guides/limits.md",
     "docs/guides/order-coalesce-expire.md",
     "docs/guides/backlog-and-replays.md",
@@ -40,12 +40,18 @@ const GUIDES: [(&str, &str); 13] = documents![
     "docs/guides/failures.md",
     "docs/guides/signatures.md",
     "docs/guides/keys-and-tenants.md",
-    "docs/guides/activity.md"
+    "docs/guides/activity.md",
+    "docs/guides/private-receivers.md"
 ];
 
 /// The blocks that are not run: the document, a piece of the block, and why.
-const NOT_RUN: [(&str, &str, &str); 4] = [
+const NOT_RUN: [(&str, &str, &str); 5] = [
     ("docs/guides/clients.md", "npx openapi-typescript", "downloads programs; `generators.rs` runs them"),
+    (
+        "docs/guides/private-receivers.md",
+        "openssl s_server",
+        "it serves until it is stopped; `egress.rs` has such receivers",
+    ),
     ("docs/guides/receiving.md", "--example receiver", "need the secret of the reader; `receivers.rs` runs them"),
     ("docs/guides/receiving.md", "-- verify --id", "needs the request of the reader; `signatures.rs` verifies one"),
     (

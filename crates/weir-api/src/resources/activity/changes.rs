@@ -4,6 +4,7 @@
 //! recorded.
 
 use serde_json::{Map, Value, json};
+use weir_api_types::TlsCertificate;
 use weir_core::{
     Destination,
     activity::{Action, MASK},
@@ -11,7 +12,7 @@ use weir_core::{
 
 use crate::{
     problem::{self, ApiResult},
-    resources::destinations::view::settings_value,
+    resources::destinations::{egress::certificates_view, view::settings_value},
 };
 
 /// State that Weir sets and an edit can end. These fields do not decide which action an edit is.
@@ -83,6 +84,16 @@ fn values(destination: &Destination) -> ApiResult<Map<String, Value>> {
     let headers = destination.settings.headers.iter().map(|(name, _)| (name.clone(), MASK.into()));
     values.insert("headers".to_owned(), Value::Object(headers.collect()));
     values.insert("secret".to_owned(), MASK.into());
+    // Certificates in words, and of the secrets of the way out only that they are there.
+    let (password, key) = destination.settings.egress.secrets();
+    let tls = certificates_view(&destination.settings.egress.tls, destination.updated_at);
+    values.insert("tls".to_owned(), tls.iter().map(TlsCertificate::in_words).collect());
+    values.insert(
+        "proxy".to_owned(),
+        json!(destination.settings.egress.proxy.masked().map(|it| it.replace("***", MASK))),
+    );
+    values.insert("proxy_password".to_owned(), json!(password.map(|_| MASK)));
+    values.insert("client_key".to_owned(), json!(key.map(|_| MASK)));
     let previous = destination.settings.signing.previous.as_ref().map(|_| MASK);
     values.insert("previous_secret".to_owned(), json!(previous));
     values.insert("paused_reason".to_owned(), json!(destination.paused_reason));
@@ -99,10 +110,14 @@ fn keep_changed_secrets(
     old: &mut Map<String, Value>,
     new: &mut Map<String, Value>,
 ) {
-    let (before, after) = (&before.settings.signing, &after.settings.signing);
-    for (name, is_same) in
-        [("secret", before.secret == after.secret), ("previous_secret", before.previous == after.previous)]
-    {
+    let (before, after) = (&before.settings, &after.settings);
+    let ((old_password, old_key), (new_password, new_key)) = (before.egress.secrets(), after.egress.secrets());
+    for (name, is_same) in [
+        ("secret", before.signing.secret == after.signing.secret),
+        ("previous_secret", before.signing.previous == after.signing.previous),
+        ("proxy_password", old_password == new_password),
+        ("client_key", old_key == new_key),
+    ] {
         if is_same {
             old.remove(name);
             new.remove(name);
@@ -159,6 +174,7 @@ mod tests {
             order: DeliveryOrder::new(false, None),
             headers: vec![("x-key".to_owned(), "hidden-1".to_owned()), ("x-same".to_owned(), "hidden-2".to_owned())],
             body: Default::default(),
+            egress: Default::default(),
             signing: Signing::new(Secret::from_random(KeyKind::Shared, [7; 32])),
             paused: false,
         };
@@ -229,6 +245,22 @@ mod tests {
         assert_eq!(edited(edit), (Action::DestinationEdited, masked.clone(), masked.clone()));
         let removed = edited(|settings| drop(settings.headers.remove(0)));
         assert_eq!(removed, (Action::DestinationEdited, masked, json!({"headers": {}})));
+    }
+
+    #[test]
+    fn an_edit_of_a_secret_of_the_way_out_is_shown_without_it() {
+        let password = |password: &str| format!("http://u:{password}@proxy.example").parse().unwrap();
+        let mut before = destination();
+        before.settings.egress.proxy = password("hidden-4");
+        let mut after = before.clone();
+        after.settings.egress.proxy = password("hidden-5");
+        let (before, after) = destination_changes(Some(&before), Some(&after)).unwrap();
+        let masked = Some(json!({"proxy_password": MASK}));
+        assert_eq!((&before, &after), (&masked, &masked));
+        assert_eq!(destination_action(before.as_ref(), after.as_ref()), Action::DestinationEdited);
+        let added = edited(|settings| settings.egress.proxy = password("hidden-6"));
+        let shown = json!({"proxy": format!("http://u:{MASK}@proxy.example"), "proxy_password": MASK});
+        assert_eq!((added.0, added.2), (Action::DestinationEdited, shown));
     }
 
     #[test]

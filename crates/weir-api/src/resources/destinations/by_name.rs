@@ -14,13 +14,13 @@ use utoipa::{
     openapi::{RefOr, Schema},
 };
 use weir_api_types as types;
-use weir_core::Destination;
+use weir_core::{Destination, egress::ProxyChoice};
 use weir_queue::Terms;
 use weir_store::NamedCreation;
 
 use super::{
     created, creation_of,
-    edits::{Change, EDIT_ROUNDS, check_may_change, commit, crowded},
+    edits::{Change, EDIT_ROUNDS, check_may_change, check_may_route, commit, crowded},
     etag, etag_header, full, new_destination,
     request::{DestinationRequest, NameText},
     settings, view,
@@ -101,7 +101,8 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 /// Create or replace a destination by its name
 ///
 /// Creates the destination, or replaces all its settings: an omitted field gets its default. The secret stays unless
-/// the body has another one, which needs the role `admin`, and so does the value of a header that the body gives as `***`. Two requests at once
+/// the body has another one, which needs the role `admin`, and so does the value of a header, the password of the `proxy` and
+/// the `client_key` of `tls` that the body gives as `***`. Two requests at once
 /// create one destination. Names are not unique: if several destinations of the tenant have this name, the answer is
 /// 409.
 ///
@@ -144,7 +145,7 @@ pub(crate) async fn put(
         match api.store.named_destinations(&tenant, &name).await?.as_slice() {
             [] => {
                 if_match.check_absent()?;
-                if let Some(response) = create(&api, &author, body.clone()).await? {
+                if let Some(response) = create(&api, &caller, &author, body.clone()).await? {
                     return Ok(response);
                 }
             }
@@ -166,8 +167,9 @@ pub(crate) async fn put(
 }
 
 /// `None` if another request has created the destination meanwhile.
-async fn create(api: &ApiState, author: &Author, body: Value) -> ApiResult<Option<Response>> {
+async fn create(api: &ApiState, caller: &Caller, author: &Author, body: Value) -> ApiResult<Option<Response>> {
     let settings = settings::read(body, &api.addresses)?;
+    check_may_route(caller, &ProxyChoice::default(), &settings.egress.proxy)?;
     let now = api.clock.now();
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, author)?;

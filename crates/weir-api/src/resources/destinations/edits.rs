@@ -7,6 +7,7 @@ use weir_core::{
     access::Role,
     activity::{Action, Activity},
     destination::{ALL_TENANTS, Settings},
+    egress::ProxyChoice,
     signing::Secret,
 };
 use weir_queue::Terms;
@@ -107,6 +108,7 @@ pub(crate) async fn commit(
     check_readable(current)?;
     check_may_change(caller, &current.settings.tenant)?;
     check_may_replace(caller, &current.settings.signing.secret, &settings.signing.secret)?;
+    check_may_route(caller, &current.settings.egress.proxy, &settings.egress.proxy)?;
     let changes_settings = settings != current.settings;
     let made_at = api.clock.now();
     let patch = DestinationPatch {
@@ -140,6 +142,18 @@ fn check_may_replace(caller: &Caller, current: &Secret, edited: &Secret) -> ApiR
     caller.check_role(Role::Admin).map_err(|problem| {
         Problem::new(ProblemKind::Forbidden, format!("to set the `secret` of a destination {}", problem.detail()))
     })
+}
+
+/// A proxy sees where requests go, and leads around the rules of the installation's proxy. So the way out is a matter of
+/// those who run Weir, not of a tenant.
+pub(super) fn check_may_route(caller: &Caller, current: &ProxyChoice, edited: &ProxyChoice) -> ApiResult<()> {
+    if current == edited {
+        return Ok(());
+    }
+    let refused =
+        |why: &str| Problem::new(ProblemKind::Forbidden, format!("to set the `proxy` of a destination {why}"));
+    caller.check_role(Role::Admin).map_err(|problem| refused(problem.detail()))?;
+    caller.sees_all().then_some(()).ok_or_else(|| refused("this needs a key that is not bound to tenants"))
 }
 
 /// Whoever edits a destination of operators could read the alerts of all tenants, so this needs the role `admin`.

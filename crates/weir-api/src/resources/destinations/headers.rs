@@ -10,14 +10,15 @@ use utoipa::{
     },
 };
 
+use weir_core::destination::USER_AGENT;
+pub(crate) use weir_core::egress::MASK;
+
 use super::signature::header_name;
 use crate::{
     errors::{Errors, escape, type_name},
     readers::fields::Read,
 };
 
-/// The mask that is shown instead of a header's value. A patch with the mask keeps the value.
-pub(crate) const MASK: &str = "***";
 const MAX_HEADERS: usize = 32;
 const MAX_VALUE_LEN: usize = 4_096;
 /// The refusal of a header that is given in two spellings.
@@ -66,7 +67,7 @@ impl Read for Headers {
 
 /// The name and the value of a header. `None` if the value is null: null means the default, an absent header.
 fn header(name: &str, value: Value) -> Result<Option<(String, String)>, String> {
-    let name = header_name(name, "")?;
+    let name = header_name(name, USER_AGENT)?;
     match value {
         Value::Null => Ok(None),
         Value::String(value) if value.len() > MAX_VALUE_LEN => {

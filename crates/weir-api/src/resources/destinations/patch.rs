@@ -24,7 +24,7 @@ use crate::{
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
-const PATCH_NOTES: [(&str, &str); 13] = [
+const PATCH_NOTES: [(&str, &str); 15] = [
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
     ("rate_limits", "Replaces the whole array. Takes effect within 100 ms and does not reset the windows."),
@@ -57,6 +57,12 @@ const PATCH_NOTES: [(&str, &str); 13] = [
         "Merged member by member; a new style starts with its defaults, and `\"style\": null` is the standard style.",
     ),
     ("body", "Merged member by member; a new format starts with its defaults."),
+    ("proxy", "The password `***` is kept for the same proxy and user. Takes effect within a second."),
+    (
+        "tls",
+        "Merged member by member; the key `***` is kept. A `client_certificate` of null removes the key too. Takes effect \
+         within a second.",
+    ),
     ("paused", "Takes effect within 100 ms."),
 ];
 
@@ -70,8 +76,8 @@ impl DestinationPatch {
 }
 
 /// Removes the shown settings that the patch replaces: a schedule removes the backoff, and the other way round; another
-/// signature style removes the members of the old style, another format of the body those of the old format; and
-/// `ordered: false` removes `skip_after_attempts`.
+/// signature style removes the members of the old style, another format of the body those of the old format; no client
+/// certificate removes its key; and `ordered: false` removes `skip_after_attempts`.
 fn drop_replaced(shown: &mut Value, patch: &Value) {
     let Value::Object(shown) = shown else { return };
     if let (Some(Value::Object(shown)), Some(Value::Object(retry))) = (shown.get_mut("retry"), patch.get("retry")) {
@@ -91,6 +97,11 @@ fn drop_replaced(shown: &mut Value, patch: &Value) {
                 shown.remove(object);
             }
         }
+    }
+    if let (Some(Value::Object(shown)), Some(Value::Object(tls))) = (shown.get_mut("tls"), patch.get("tls"))
+        && tls.get("client_certificate").is_some_and(Value::is_null)
+    {
+        shown.remove("client_key");
     }
     if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true)) {
         shown.remove("skip_after_attempts");

@@ -10,6 +10,7 @@ use weir_core::{
 use super::{
     body::BodyRequest,
     breaker::BreakerRequest,
+    egress::{ProxyText, TlsRequest},
     headers::Headers,
     rates::{Limits, RateLimitRequest},
     retry::RetryRequest,
@@ -113,6 +114,11 @@ object! {
         pub(super) secret: Option<SecretText>,
         pub(super) signature: Option<SignatureRequest>,
         pub(super) body: Option<BodyRequest>,
+        /// How the destination is reached: `null` as the installation reaches it, `direct` without its proxy, or through this
+        /// HTTP proxy. The password is write-only. Needs the role `admin` and a key that is not bound to tenants.
+        pub(super) proxy: Option<ProxyText>,
+        /// Only for https; `null`: the public authorities, and no client certificate.
+        pub(super) tls: Option<TlsRequest>,
         /// Nothing is sent while the destination is paused; its deliveries wait.
         #[schema(default = false)]
         pub(super) paused: Option<bool>,

@@ -14,6 +14,7 @@ use weir_core::{
     body::{BodySettings, default_source},
     breaker::BreakerPolicy,
     destination::{ALL_TENANTS, DEFAULT_MAX_IN_FLIGHT, DEFAULT_TENANT, DEFAULT_TIMEOUT_MS, Settings},
+    egress::Egress,
     order::DeliveryOrder,
     pattern::EventPattern,
     retry::RetryPolicy,
@@ -21,6 +22,7 @@ use weir_core::{
 };
 
 use super::{
+    egress::Kept,
     headers::{Header, Headers, MASK},
     patch::DestinationPatch,
     rates,
@@ -52,6 +54,9 @@ pub(crate) fn merge(
     let origin_changes = changes_origin(&current.url, &patch.0);
     if origin_changes && let Value::Object(shown) = &mut shown {
         shown.remove("headers");
+        if let Some(Value::Object(tls)) = shown.get_mut("tls") {
+            tls.retain(|field, _| field == "ca");
+        }
     }
     // A null is read only together with a style.
     let renews_secret = patch.0.get("secret").is_some_and(Value::is_null);
@@ -111,6 +116,12 @@ impl Context<'_> {
         let event_types = event_types(request.event_types, &tenant, errors);
         let mut body = request.body.map(BodySettings::from).unwrap_or_default();
         body.source = body.source.filter(|source| *source != default_source(&tenant));
+        let kept = Kept { current: self.current.map(|current| &current.egress), origin_changes: self.origin_changes };
+        let tls = kept.tls(request.tls, errors);
+        if !tls.is_default() && url.as_ref().is_some_and(|url| url.scheme() == "http") {
+            errors.add("/tls", "needs a URL with https");
+        }
+        let egress = Egress { proxy: kept.proxy(request.proxy, self.addresses, errors), tls };
         let skip_after_attempts = request.skip_after_attempts.and_then(NonZeroU32::new);
         // Absent fields get their defaults.
         Some(Settings {
@@ -131,6 +142,7 @@ impl Context<'_> {
             order: DeliveryOrder::new(request.ordered.unwrap_or(false), skip_after_attempts),
             headers,
             body,
+            egress,
             signing,
             paused: request.paused.unwrap_or(false),
         })

@@ -4,11 +4,11 @@ use serde_json::Value;
 use weir_api_types as types;
 use weir_core::{Destination, Timestamp, destination::Settings, limit::MinInterval};
 
-use super::{body, breaker, headers::MASK, rates, retry, signature};
+use super::{body, breaker, egress, headers::MASK, rates, retry, signature};
 use crate::problem::{self, ApiResult};
 
 /// Fields of a destination that are shown but cannot be set.
-pub(crate) const READ_ONLY: [&str; 13] = [
+pub(crate) const READ_ONLY: [&str; 14] = [
     "id",
     "created_at",
     "updated_at",
@@ -22,6 +22,7 @@ pub(crate) const READ_ONLY: [&str; 13] = [
     "signature_format",
     "public_key",
     "public_key_hex",
+    "tls_certificates",
 ];
 
 /// A hold that has ended is not shown.
@@ -44,6 +45,7 @@ pub(crate) fn view(destination: &Destination, now: Timestamp) -> types::Destinat
         signature_format: signature::format(&settings.signing.style),
         public_key: public_key.map(|key| key.to_string()),
         public_key_hex: public_key.map(|key| key.to_hex()),
+        tls_certificates: egress::certificates_view(&settings.egress.tls, now),
     }
 }
 
@@ -73,6 +75,8 @@ pub(crate) fn settings(settings: &Settings) -> types::DestinationSettings {
         headers: settings.headers.iter().map(|(name, _)| (name.clone(), MASK.to_owned())).collect(),
         signature: signature::view(&settings.signing.style),
         body: body::view(settings),
+        proxy: settings.egress.proxy.masked(),
+        tls: egress::tls_view(&settings.egress.tls),
         paused: settings.paused,
     }
 }

@@ -11,7 +11,7 @@ use weir_core::access::Role;
 use super::{
     Head, Tab,
     settings_errors::faults_of,
-    settings_fields::{Field, GROUPS, Group, Kind},
+    settings_fields::{Field, GROUPS, Group, Kind, WAY_OUT},
     settings_form::SettingsText as _,
 };
 use crate::{
@@ -75,6 +75,11 @@ struct SettingsPage {
 impl SettingsPage {
     fn groups(&self) -> &'static [Group] {
         &GROUPS
+    }
+
+    /// The certificates of the destination belong to this group.
+    fn shows_certificates(&self, group: &Group) -> bool {
+        group.title == WAY_OUT && !self.head.destination.tls_certificates.is_empty()
     }
 
     /// A header that holds one signature has no overlap.

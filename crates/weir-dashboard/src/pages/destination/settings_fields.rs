@@ -48,7 +48,9 @@ pub(crate) fn at(pointer: &str) -> Option<&'static Field> {
         ["alerts"] => "own_alerts",
         // The form has no secret of its own: another style asks for one that fits.
         ["secret"] => "new_secret",
-        ["retry" | "breaker" | "signature" | "body" | "alerts", name, ..] | [name, ..] => *name,
+        // Rules about all certificates, such as that they need https.
+        ["tls"] => "ca",
+        ["retry" | "breaker" | "signature" | "body" | "alerts" | "tls", name, ..] | [name, ..] => *name,
         [] => return None,
     };
     named(name)
@@ -88,8 +90,11 @@ const BODY_FORMATS: [&str; 4] = [
     BodyFormat::CloudeventsBinary.as_str(),
 ];
 
+/// The group that the certificates are shown in.
+pub(crate) const WAY_OUT: &str = "Way out";
+
 /// The form, group by group.
-pub(crate) const GROUPS: [Group; 7] = [
+pub(crate) const GROUPS: [Group; 8] = [
     Group {
         title: "General",
         fields: &[
@@ -191,6 +196,30 @@ pub(crate) const GROUPS: [Group; 7] = [
             field("body_format", "Form", Kind::Choice(&BODY_FORMATS), ""),
             field("content_type", "Content type", Kind::Text, "Empty: that of the form"),
             field("source", "Source of CloudEvents", Kind::Text, "Empty: /weir/ and the tenant"),
+        ],
+    },
+    Group {
+        title: WAY_OUT,
+        fields: &[
+            field(
+                "proxy",
+                "Proxy",
+                Kind::Wide,
+                "Empty: as the installation does; direct; or http://user:password@host:port. The password *** stays. Needs the role admin",
+            ),
+            field(
+                "ca",
+                "Private authority (PEM)",
+                Kind::Lines,
+                "Trusted for this destination instead of the public authorities",
+            ),
+            field(
+                "client_certificate",
+                "Client certificate (PEM)",
+                Kind::Lines,
+                "For receivers that want one (mTLS), followed by those between it and their authority",
+            ),
+            field("client_key", "Key of the client certificate (PEM)", Kind::Lines, "The value *** stays as it is"),
         ],
     },
     Group {

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, num::NonZeroU32};
 
 use serde_json::{Map, Value, json};
-use weir_api_types::{Body, DestinationSettings, Signature};
+use weir_api_types::{Body, DestinationSettings, Signature, Tls};
 use weir_core::signing::{CUSTOM, STANDARD};
 
 use crate::{durations::ApiUnit, extend::extend, fields::Fields};
@@ -82,6 +82,7 @@ extend! {
             let (retry, alerts, signature, body) = (&self.retry, &self.alerts, &self.signature, &self.body);
             let schedule = retry.schedule_ms.iter().flatten().map(|delay| millis(*delay)).collect::<Vec<_>>().join(", ");
             let headers: Vec<String> = self.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            let pem = |of: fn(&Tls) -> Option<String>| self.tls.as_ref().and_then(of).unwrap_or_default();
             let own = alerts.backlog_depth.is_some()
                 || alerts.oldest_age_s.is_some()
                 || alerts.dead_letters.is_some()
@@ -105,6 +106,10 @@ extend! {
                 ("body_format", body.format.clone()),
                 ("content_type", body.content_type.clone()),
                 ("source", body.source.clone().unwrap_or_default()),
+                ("proxy", self.proxy.clone().unwrap_or_default()),
+                ("ca", pem(|tls| tls.ca.clone())),
+                ("client_certificate", pem(|tls| tls.client_certificate.clone())),
+                ("client_key", pem(|tls| tls.client_key.clone())),
                 ("own_alerts", tick(own)),
                 ("backlog_depth", threshold(alerts.backlog_depth)),
                 ("oldest_age_s", alerts.oldest_age_s.flatten().map(seconds).unwrap_or_default()),
@@ -146,8 +151,15 @@ extend! {
                 "headers": self.header_patch(&lines("headers")),
                 "signature": self.signature.patch(typed),
                 "body": self.body.patch(typed),
+                "proxy": text(typed.text("proxy")),
+                "tls": null,
                 "alerts": null,
             });
+            let certificates = ["ca", "client_certificate", "client_key"];
+            if certificates.iter().any(|name| !typed.text(name).is_empty()) {
+                let certificates = certificates.map(|name| (name.to_owned(), text(typed.text(name))));
+                patch["tls"] = certificates.into_iter().collect::<Map<_, _>>().into();
+            }
             if typed.is_ticked("ordered") {
                 patch["skip_after_attempts"] = number("skip_after_attempts");
             }
@@ -237,7 +249,8 @@ mod tests {
                 "open_max_ms": 1_800_000, "pause_after_s": null},
             "alerts": {"dead_letters": null}, "ordered": true, "skip_after_attempts": 3,
             "headers": {"x-a": "***", "x-b": "***"}, "signature": {"style": "standard"},
-            "body": {"format": "envelope", "content_type": "application/json"},
+            "body": {"format": "envelope", "content_type": "application/json"}, "proxy": null,
+            "tls": {"ca": "-----BEGIN", "client_certificate": null, "client_key": null},
         }))
         .unwrap()
     }
@@ -257,6 +270,7 @@ mod tests {
                 "ordered": true, "skip_after_attempts": 3, "headers": {"x-a": "***", "x-b": "***"},
                 "signature": {"style": "standard"},
                 "body": {"format": "envelope", "content_type": "application/json", "source": null},
+                "proxy": null, "tls": {"ca": "-----BEGIN", "client_certificate": null, "client_key": null},
             })
         );
     }
@@ -272,7 +286,7 @@ mod tests {
             (&patch["breaker"], &patch["alerts"], &patch["ordered"]),
             (&Value::Null, &Value::Null, &json!(false))
         );
-        assert_eq!(patch["refusals_count"], json!(false));
+        assert_eq!((&patch["refusals_count"], &patch["tls"]), (&json!(false), &Value::Null));
         assert_eq!(patch["headers"], json!({"x-a": "n", "x-b": null}));
         assert_eq!(patch["retry"], json!({"max_attempts": 2, "max_age_s": 9, "schedule_ms": [1_000, 120_000]}));
         let signature = json!({"style": "prefixed", "header": null, "timestamp_header": "x-t", "id_header": null});

@@ -1,10 +1,14 @@
 use tokio::net::{TcpListener, TcpStream};
 use url::Host;
-use weir_core::delivery::ConnectionDetails;
+use weir_core::{
+    delivery::ConnectionDetails,
+    egress::{Egress, ProxyChoice, Tls},
+};
 
 use super::{
     super::{
         fixed_clock::FixedClock,
+        origin::Way,
         stream::{Dialled, Stream},
     },
     *,
@@ -12,10 +16,14 @@ use super::{
 
 /// An origin, and both ends of `count` connections to it.
 async fn connected(count: usize) -> (Arc<Origin>, Vec<Connection>, Vec<TcpStream>) {
+    connected_by(&Egress::default(), count).await
+}
+
+async fn connected_by(egress: &Egress, count: usize) -> (Arc<Origin>, Vec<Connection>, Vec<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let host = Host::Domain("receiver.example".to_owned());
-    let origin = Arc::new(Origin { tls: false, host, port: address.port() });
+    let origin = Arc::new(Origin { tls: false, host, port: address.port(), way: Way::of(egress) });
     let (mut connections, mut ends) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
@@ -76,7 +84,7 @@ async fn an_origin_keeps_a_bounded_number_of_connections() {
 }
 
 fn origin(number: u16) -> Arc<Origin> {
-    Arc::new(Origin { tls: true, host: Host::Domain("hangs.example".to_owned()), port: number })
+    Arc::new(Origin { tls: true, host: Host::Domain("hangs.example".to_owned()), port: number, way: None })
 }
 
 /// Calls [`Pool::acquire`] `times` times: the receivers of the waiters, and the dials to make.
@@ -172,4 +180,25 @@ async fn a_full_pool_keeps_no_more_connections() {
     }
     assert_eq!(pool.pools.lock().idle_total, MAX_TOTAL);
     assert!(pool.checkout(&origin).is_none());
+}
+
+#[tokio::test]
+async fn connections_with_identities_of_their_own_have_a_bound_of_their_own() {
+    let (pool, mut ends) = (Pool::new(), Vec::new());
+    pool.pools.lock().idle_own = MAX_OWN_IDENTITIES - 1;
+    for (number, egress) in [
+        Egress { tls: Tls { ca: Some("ca".to_owned()), client: None }, ..Egress::default() },
+        Egress { tls: Tls { ca: Some("other".to_owned()), client: None }, ..Egress::default() },
+        Egress { proxy: ProxyChoice::Direct, ..Egress::default() },
+    ]
+    .iter()
+    .enumerate()
+    {
+        let (_, mut connections, end) = connected_by(egress, 1).await;
+        ends.extend(end);
+        pool.give_back(connections.remove(0));
+        // The first has the last place, the second is closed, and the third needs none.
+        assert_eq!(total(&pool), [1, 1, 2][number]);
+    }
+    assert_eq!(pool.pools.lock().idle_own, MAX_OWN_IDENTITIES);
 }

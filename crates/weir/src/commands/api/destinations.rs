@@ -15,7 +15,7 @@ use super::{
     settings,
 };
 use crate::{
-    cli::destinations::{Changes, DestinationCommand as Command},
+    cli::destinations::{Changes, DestinationCommand as Command, TlsFiles},
     commands::output::{
         self,
         table::{Cell, Column, Table},
@@ -175,6 +175,7 @@ async fn show(call: &Call, named: &str) -> anyhow::Result<()> {
     lines.push(("limits", destination.limits()));
     lines.push(("event types", joined(&destination.settings.event_types)));
     lines.extend(settings::lines(&answer.read()?));
+    lines.extend(settings::certificate_lines(&destination.tls_certificates));
     lines.extend(settings::backlog_lines(&backlog));
     output::print(&format!("{}\n{}", destination.title(), settings::render(&lines, call.screen)))
 }
@@ -200,10 +201,31 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
     if changes.unlimited || changes.no_min_interval {
         body.insert("min_interval_ms".to_owned(), Value::Null);
     }
+    if changes.default_proxy {
+        body.insert("proxy".to_owned(), Value::Null);
+    }
+    body.extend(tls(&changes.tls)?);
     if let Some(file) = &changes.secret_file {
         body.insert("secret".to_owned(), read_file(file, "--secret-file")?.trim().into());
     }
     Ok(body)
+}
+
+/// The field `tls`, if a flag is about it.
+fn tls(files: &TlsFiles) -> anyhow::Result<Option<(String, Value)>> {
+    let given = [
+        ("ca", "--ca-file", &files.ca_file),
+        ("client_certificate", "--client-certificate-file", &files.client_certificate_file),
+        ("client_key", "--client-key-file", &files.client_key_file),
+    ];
+    let mut tls = Fields::new();
+    for (field, flag, file) in given {
+        if let Some(file) = file {
+            tls.insert(field.to_owned(), read_file(file, flag)?.into());
+        }
+    }
+    let tls = if tls.is_empty() { files.no_tls.then_some(Value::Null) } else { Some(Value::Object(tls)) };
+    Ok(tls.map(|tls| ("tls".to_owned(), tls)))
 }
 
 /// Edits the version that was just read: an edit that came between is not overwritten.

@@ -1,7 +1,7 @@
 //! What `show` prints: a line for each property, with its name before it.
 
 use serde_json::{Map, Value};
-use weir_api_types::Backlog;
+use weir_api_types::{Backlog, TlsCertificate};
 
 use crate::commands::output::{
     Screen,
@@ -69,6 +69,20 @@ pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
     }
     if let Some(headers) = value(destination, "headers").and_then(Value::as_object).filter(|found| !found.is_empty()) {
         lines.push(("headers", headers.keys().map(|name| clean(name)).collect::<Vec<_>>().join(", ")));
+    }
+    if let Some(proxy) = value(destination, "proxy").and_then(Value::as_str) {
+        lines.push(("proxy", clean(proxy)));
+    }
+    lines
+}
+
+/// One line for each certificate, and one for what is wrong with it.
+pub(super) fn certificate_lines(certificates: &[TlsCertificate]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for certificate in certificates {
+        let name = if lines.is_empty() { "certificates" } else { "" };
+        lines.push((name, clean(&certificate.in_words())));
+        lines.extend(certificate.warning.as_ref().map(|warning| ("", format!("warning: {warning}"))));
     }
     lines
 }
