@@ -23,6 +23,7 @@ pub mod destination;
 pub mod error_kind;
 pub mod event;
 mod fault;
+pub mod filter;
 pub mod hints;
 pub mod id;
 pub mod inbound;

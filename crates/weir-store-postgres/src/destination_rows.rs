@@ -65,7 +65,7 @@ pub(crate) const INSERT: &str = concat!(
     edited_columns!(),
     ", takes_alerts, id, tenant, created_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25, $26)"
+        $24, $25, $26, $27)"
 );
 
 pub(crate) const UPDATE: &str = concat!(
@@ -73,11 +73,11 @@ pub(crate) const UPDATE: &str = concat!(
     edited_columns!(),
     ", takes_alerts, version)
     = ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        DEFAULT)
-    WHERE id = $24"
+        $24, DEFAULT)
+    WHERE id = $25"
 );
 
-/// The first 22 parameters of [`INSERT`] and [`UPDATE`].
+/// The first 23 parameters of [`INSERT`] and [`UPDATE`].
 pub(crate) fn write_destination(sql: &'static str, destination: &Destination) -> Result<Statement, sqlx::Error> {
     let values = rows::destination_values(destination).map_err(unwritable)?;
     let statement = values.into_iter().fold(sqlx::query(sql), bind);
@@ -85,11 +85,11 @@ pub(crate) fn write_destination(sql: &'static str, destination: &Destination) ->
 }
 
 pub(crate) fn read_change(row: &PgRow) -> Read<Change> {
-    let is_deleted = row.optional_int(26)?.is_some();
+    let is_deleted = row.optional_int(27)?.is_some();
     Ok(Change {
         id: row.destination_id(0)?,
         tenant: row.text(1)?,
-        version: row.int(25)?,
+        version: row.int(26)?,
         destination: if is_deleted { None } else { Some(Arc::new(rows::destination(row)?)) },
     })
 }

@@ -86,6 +86,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "process hosts",
         sql: include_str!("../../../migrations/postgres/0022_process_hosts.sql"),
     },
+    Migration { version: 33, description: "filters", sql: include_str!("../../../migrations/postgres/0033_filters.sql") },
 ]);
 
 fn migrator() -> Migrator {
@@ -309,7 +310,7 @@ mod tests {
             operational.iter().map(|event| event.event_type.as_str()).collect::<Vec<_>>(),
             ["weir.test", "weir.breaker.opened"]
         );
-        let again = NewEvent { event: event.clone(), destinations: None, random: 7 };
+        let again = NewEvent::new(event.clone(), None, 7);
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));
         let request = weir_store::ClaimRequest {

@@ -57,6 +57,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "uses of keys",
         sql: include_str!("../../../migrations/sqlite/0021_uses_of_keys.sql"),
     },
+    Migration { version: 33, description: "filters", sql: include_str!("../../../migrations/sqlite/0033_filters.sql") },
 ]);
 
 fn migrator() -> Migrator {

@@ -1,9 +1,9 @@
 //! Destinations and their limits.
 
-use std::{borrow::Cow, num::NonZeroU32};
+use std::{borrow::Cow, num::NonZeroU32, sync::Arc};
 
 use weir_core::{
-    Destination, RateLimits, Timestamp, destination::Settings, limit::MinInterval, order::DeliveryOrder,
+    Destination, RateLimits, Timestamp, destination::Settings, filter::Filter, limit::MinInterval, order::DeliveryOrder,
     pattern::EventPattern, signing::Signing,
 };
 
@@ -19,7 +19,7 @@ macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
         paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
-        min_interval_ms, released_at, body"
+        min_interval_ms, released_at, body, event_filter"
     };
 }
 
@@ -38,6 +38,10 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Destination, E
         name: row.text(4)?,
         url: row.parsed(5, "a URL", |text| text.parse().ok())?,
         event_types: row.parsed(6, "event types", event_types)?,
+        filter: match row.optional_text(25)? {
+            Some(text) => Some(Filter::from_stored(&text).map(Arc::new).ok_or(Corrupt("a filter"))?),
+            None => None,
+        },
         rate_limits: rate_limits(row, 7, 22)?,
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
@@ -95,7 +99,7 @@ pub enum Value<'v> {
 }
 
 /// The values of [`edited_columns!`](crate::edited_columns).
-pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], serde_json::Error> {
+pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 23], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -130,6 +134,7 @@ pub fn destination_values(destination: &Destination) -> Result<[Value<'_>; 22], 
         Value::Int(interval_code(&settings.rate_limits)),
         optional_time(destination.released_at),
         text(serde_json::to_string(&settings.body)?),
+        Value::Text(settings.filter.as_ref().map(|filter| filter.json().to_string().into())),
     ])
 }
 
