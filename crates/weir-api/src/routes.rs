@@ -167,6 +167,7 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/overview/history", Role(Read), overview::history),
         route(GET, "/v1/stream", Role(Read), stream::follow),
         route(POST, "/v1/destinations/{id}/preview", Role(Read), preview::show).of(Work::HeavyRead),
+        route(POST, "/v1/destinations/{id}/filter/try", Role(Read), destinations::filter::try_filter),
         route(POST, "/v1/destinations/{id}/purge", Role(Operate), purge::purge),
         route(GET, "/v1/destinations/{id}/audit", Role(Read), audit::show).of(Work::Audit),
         route(POST, "/v1/destinations/{id}/test", Role(Operate), test_event::send),

@@ -21,7 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
+use weir_core::{Timestamp, TraceParent, claim::ProcessId};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
     StoreResult, event_columns,

@@ -170,6 +170,7 @@ impl Directory for StagedDestinations<'_> {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::filter::Filter;
     use weir_store::conformance::{NOW, destination};
 
     use super::*;
@@ -203,7 +204,7 @@ mod tests {
             ("order.paid.late", vec![many.id, narrow.id]),
             ("weir.backlog.high", vec![]),
         ] {
-            assert_eq!(*cache.matching("acme", event_type), expected, "{event_type}");
+            assert_eq!(*cache.matching("acme", event_type).ids, expected, "{event_type}");
         }
         cache.apply([(many.id, None)]);
         assert_eq!(*cache.matching("acme", "order.paid.late").ids, [narrow.id]);
@@ -214,14 +215,19 @@ mod tests {
     fn matches_are_forgotten_only_when_patterns_change() {
         let cache = DestinationCache::new(vec![destination(1), destination(2)]);
         let set = |changed: Destination| cache.apply([(changed.id, Some(Arc::new(changed)))]);
-        let remembered = || cache.inner.read().tenants["acme"].remembered("order.paid").map(|matches| matches.len());
-        assert_eq!(cache.matching("acme", "order.paid").len(), 2);
+        let remembered = || cache.inner.read().tenants["acme"].remembered("order.paid").map(|matches| matches.ids.len());
+        assert_eq!(cache.matching("acme", "order.paid").ids.len(), 2);
         set(Destination { held_until: Some(NOW), ..destination(1) });
         assert_eq!(remembered(), Some(2), "a hold changes no match");
         let mut edited = destination(1);
         edited.settings.event_types = vec!["invoice.*".parse().unwrap()];
         set(edited);
         assert_eq!(remembered(), None);
+        let mut filtering = destination(2);
+        filtering.settings.filter = Some(Arc::new(Filter::parse(&serde_json::json!({"/a": 1})).unwrap()));
+        assert_eq!(cache.matching("acme", "order.paid").filters.len(), 0);
+        set(filtering);
+        assert_eq!(cache.matching("acme", "order.paid").filters.len(), 1);
         assert_eq!(*cache.matching("acme", "order.paid").ids, [destination(2).id]);
         cache.apply([(destination(2).id, None)]);
         assert_eq!(*cache.matching("acme", "order.paid").ids, []);

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, Timestamp, event::Event, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
 use weir_store::{
     FastPath, Ingest, NewEvent, Part, StoreResult, event_columns,
     intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, StoredEvent, key},

@@ -4,6 +4,7 @@ pub(crate) mod body;
 mod breaker;
 mod by_name;
 mod edits;
+pub(crate) mod filter;
 mod headers;
 pub(crate) mod health;
 mod patch;

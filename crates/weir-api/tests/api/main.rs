@@ -15,6 +15,7 @@ mod browsers;
 mod by_name;
 mod deliveries;
 mod destinations;
+mod event_filters;
 mod events;
 mod extremes;
 mod fan_out;
