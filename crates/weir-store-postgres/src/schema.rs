@@ -153,7 +153,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 14] = [
+    const LEFT_BEHIND: [(i64, &str); 15] = [
         (
             1,
             r#"
@@ -253,6 +253,7 @@ mod tests {
         ),
         (21, "INSERT INTO api_key_uses VALUES ('01a3185c-5000-7000-8000-00000000000b', 1800000007000000000)"),
         (22, "UPDATE processes SET host = 'node-1'"),
+        (33, r#"UPDATE destinations SET event_filter = '{"/a":1}'; UPDATE events SET filtered = 2"#),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -286,7 +287,8 @@ mod tests {
         let counts = store.counts(&[destination.id]).await.unwrap();
         assert_eq!(counts, [StateCounts::new([1, 0, 0, 1, 0, 0, 1, 0, 0])], "before and after the counters were added");
         let event = store.event(EventId::from_bytes(bytes(2))).await.unwrap().unwrap();
-        assert_eq!(event.body.data(), "1");
+        assert_eq!((event.body.data(), event.filtered), ("1".into(), 2));
+        assert!(destination.settings.filter.is_some());
         let detail = store.delivery(DeliveryId::from_bytes(bytes(4))).await.unwrap().unwrap();
         assert_eq!(detail.delivery.state, DeliveryState::Delivered);
         assert_eq!(detail.attempts[0].outcome, AttemptOutcome::Delivered);

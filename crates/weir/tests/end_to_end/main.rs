@@ -26,6 +26,7 @@ mod clocks;
 mod dashboard;
 mod edges;
 mod egress;
+mod event_filters;
 mod floods;
 mod folds;
 mod holds;
