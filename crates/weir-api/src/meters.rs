@@ -33,7 +33,10 @@ pub(crate) fn describe() {
     }
     counter!(INGESTED).increment(0);
     counter!(FILTERED).increment(0);
-    describe_counter!(FILTERED, "Deliveries not made because the filter of the destination did not match, summed over events");
+    describe_counter!(
+        FILTERED,
+        "Deliveries not made because the filter of the destination did not match, summed over events"
+    );
     counter!(FILTERED_OUT).increment(0);
     describe_counter!(
         FILTERED_OUT,

@@ -86,7 +86,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "process hosts",
         sql: include_str!("../../../migrations/postgres/0022_process_hosts.sql"),
     },
-    Migration { version: 33, description: "filters", sql: include_str!("../../../migrations/postgres/0033_filters.sql") },
+    Migration {
+        version: 33,
+        description: "filters",
+        sql: include_str!("../../../migrations/postgres/0033_filters.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

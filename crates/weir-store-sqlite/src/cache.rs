@@ -215,7 +215,8 @@ mod tests {
     fn matches_are_forgotten_only_when_patterns_change() {
         let cache = DestinationCache::new(vec![destination(1), destination(2)]);
         let set = |changed: Destination| cache.apply([(changed.id, Some(Arc::new(changed)))]);
-        let remembered = || cache.inner.read().tenants["acme"].remembered("order.paid").map(|matches| matches.ids.len());
+        let remembered =
+            || cache.inner.read().tenants["acme"].remembered("order.paid").map(|matches| matches.ids.len());
         assert_eq!(cache.matching("acme", "order.paid").ids.len(), 2);
         set(Destination { held_until: Some(NOW), ..destination(1) });
         assert_eq!(remembered(), Some(2), "a hold changes no match");

@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use weir_core::{
     event::{Event, EventBody},
     filter::Filter,
@@ -22,20 +22,22 @@ use weir_store::{
 use weir_store_sqlite::SqliteStore;
 
 const FILTERS: u128 = 300;
+/// With `not` and `or` as many as a filter may have.
+const CONDITIONS: usize = 62;
 const BODY_BYTES: usize = 256 * 1024;
 
-/// 64 conditions that all must be evaluated, deep in the data, each on as many elements of an array as are compared.
+/// Conditions that all must be evaluated, deep in the data, each on as many elements of an array as are compared.
 fn hostile_filter(number: u128) -> Arc<Filter> {
     let path = "/a".repeat(14);
-    let conditions: Map<String, Value> =
-        (0..62).map(|index| (format!("{path}/{index}"), json!({"lt": number as u64}))).collect();
-    Arc::new(Filter::parse(&json!({"not": {"and": [{"or": [{"": 1}]}, conditions]}})).unwrap())
+    let condition = |index: usize| json!({format!("{path}/{index}"): {"lt": number as u64}});
+    let conditions: Vec<Value> = (0..CONDITIONS).map(condition).collect();
+    Arc::new(Filter::parse(&json!({"not": {"or": conditions}})).unwrap())
 }
 
-/// Arrays of numbers that are as long as the number of a filter and equal until their last digit.
+/// Numbers of which none of those that are compared is below the number of a filter.
 fn hostile_data() -> String {
-    let array = format!("[{}0]", "1000,".repeat(BODY_BYTES / 62 / 5));
-    let arrays = vec![array; 62].join(",");
+    let array = format!("[{}0]", "1000,".repeat(BODY_BYTES / CONDITIONS / 5));
+    let arrays = vec![array; CONDITIONS].join(",");
     format!("{}[{arrays}]{}", "{\"a\":".repeat(14), "}".repeat(14))
 }
 

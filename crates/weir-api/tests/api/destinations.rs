@@ -100,9 +100,7 @@ async fn every_field_is_kept_and_only_two_routes_show_the_secret() {
     assert_eq!(created["secret"], secret);
     let path = format!("/v1/destinations/{}", created["id"].as_str().unwrap());
     let shown = server.get(&path).await.expect(StatusCode::OK);
-    for field in
-        ["url", "name", "tenant", "event_types", "filter", "timeout_ms", "retry", "refusals_count", "paused"]
-    {
+    for field in ["url", "name", "tenant", "event_types", "filter", "timeout_ms", "retry", "refusals_count", "paused"] {
         assert_eq!(shown[field], body[field], "{field}");
     }
     let limits = json!([

@@ -64,7 +64,8 @@ impl Reader {
             return self.fault(at, format!("must not be nested deeper than {MAX_DEPTH} times"));
         }
         let Some(members) = members(json) else {
-            return self.fault(at, "must be an object with at least one condition, such as `{\"/amount\": {\"gte\": 100}}`");
+            return self
+                .fault(at, "must be an object with at least one condition, such as `{\"/amount\": {\"gte\": 100}}`");
         };
         let mut parts = Vec::with_capacity(members.len());
         for (name, value) in members {
@@ -125,7 +126,8 @@ impl Reader {
                 _ => self.fault(&format!("{at}/exists"), "must be true or false"),
             };
         }
-        let read = members.iter().filter_map(|(name, value)| self.operator(name, value, &format!("{at}/{}", escaped(name))));
+        let read =
+            members.iter().filter_map(|(name, value)| self.operator(name, value, &format!("{at}/{}", escaped(name))));
         Some(Test::Is(read.collect()))
     }
 
@@ -170,7 +172,9 @@ impl Reader {
             }
             Value::String(text) => Some(Scalar::Text(text.clone())),
             // The API reads such a number without all its digits.
-            Value::Number(number) if number.is_f64() && number.as_f64().is_none_or(|float| float.abs() >= 2_f64.powi(53)) => {
+            Value::Number(number)
+                if number.is_f64() && number.as_f64().is_none_or(|float| float.abs() >= 2_f64.powi(53)) =>
+            {
                 self.fault(at, "must be an integer of 64 bits, or a number below 2^53")
             }
             Value::Number(number) => Decimal::parse(&number.to_string()).map(Scalar::Number),

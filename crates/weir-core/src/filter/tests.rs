@@ -9,7 +9,8 @@ fn matches(filter: Value, data: &str) -> bool {
 
 #[test]
 fn every_operator_has_its_meaning() {
-    let data = r#" {"a": {"b": 7}, "s": "caf\u00e9", "n": null, "f": false, "x/y": 1, "m~n": 2, "": 3, "list": [1, "two"]} "#;
+    let data =
+        r#" {"a": {"b": 7}, "s": "caf\u00e9", "n": null, "f": false, "x/y": 1, "m~n": 2, "": 3, "list": [1, "two"]} "#;
     for (filter, expected) in [
         (json!({"/a/b": 7}), true),
         (json!({"/a/b": {"eq": 7}}), true),
@@ -206,7 +207,8 @@ fn expression() -> impl Strategy<Value = Value> {
         any::<bool>().prop_map(|exists| json!({"exists": exists})),
         prop::collection::vec(scalar(), 1..4).prop_map(|values| json!({"in": values})),
         "[ab]{0,2}".prop_map(|prefix| json!({"prefix": prefix})),
-        (prop::sample::select(vec!["gt", "gte", "lt", "lte"]), number.clone()).prop_map(|(name, limit)| json!({name: limit})),
+        (prop::sample::select(vec!["gt", "gte", "lt", "lte"]), number.clone())
+            .prop_map(|(name, limit)| json!({name: limit})),
         (number.clone(), number).prop_map(|(low, high)| json!({"gte": low, "lt": high})),
     ];
     let pointer = prop_oneof![Just(String::new()), "(/([ab01]|~0|~1){0,2}){1,3}"];

@@ -141,6 +141,7 @@ async fn migrate_returns_the_applied_migrations() {
         (20, "makers of keys"),
         (21, "uses of keys"),
         (22, "process hosts"),
+        (33, "filters"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));
     assert!(PostgresStore::migrate(&database.url()).await.unwrap().is_empty());

@@ -3,8 +3,8 @@
 use std::{borrow::Cow, num::NonZeroU32, sync::Arc};
 
 use weir_core::{
-    Destination, RateLimits, Timestamp, destination::Settings, filter::Filter, limit::MinInterval, order::DeliveryOrder,
-    pattern::EventPattern, signing::Signing,
+    Destination, RateLimits, Timestamp, destination::Settings, filter::Filter, limit::MinInterval,
+    order::DeliveryOrder, pattern::EventPattern, signing::Signing,
 };
 
 use super::{
