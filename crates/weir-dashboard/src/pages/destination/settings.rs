@@ -81,6 +81,11 @@ impl SettingsPage {
         self.form.raw(field.name)
     }
 
+    /// As many lines as a text has, so that a filter is seen as a whole unless it is long.
+    fn rows(&self, field: &Field) -> usize {
+        self.value(field).lines().count().clamp(3, 12)
+    }
+
     /// Whether the rotation offers this overlap first.
     fn is_overlap(&self, seconds: &u32) -> bool {
         let typed = self.of_rotation("overlap_s").parse();
