@@ -13,6 +13,7 @@ import type {
   Backlog,
   CreatedApiKey,
   CreatedDestination,
+  DataFilter,
   Delivery,
   DeliveryDetail,
   DeliveryFilter,
@@ -27,6 +28,7 @@ import type {
   Event,
   EventDetail,
   EventFilter,
+  FilterTried,
   GroupFilter,
   HealthQuery,
   HistoryQuery,
@@ -275,6 +277,12 @@ class Destinations extends Resource {
   /** What other limits would do to the backlog. Nothing is changed. */
   preview(id: string, limits: PreviewRequest = {}): Promise<Preview> {
     return this.call("POST", "/v1/destinations/{id}/preview", { id }, { body: limits, repeatable: true });
+  }
+
+  /** Whether an event with this `data` would pass the filter, or that of the destination. Nothing is changed. */
+  tryFilter(id: string, data: unknown, filter?: DataFilter): Promise<FilterTried> {
+    const body = filter === undefined ? { data } : { data, filter };
+    return this.call("POST", "/v1/destinations/{id}/filter/try", { id }, { body, repeatable: true });
   }
 
   /** Ends the wait that the receiver has asked for. */

@@ -340,6 +340,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/destinations/{id}/filter/try": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["try_filter"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/destinations/{id}/health": {
         parameters: {
             query?: never;
@@ -759,6 +775,11 @@ export interface components {
             duplicate: boolean;
             /** Format: date-time */
             expires_at?: string;
+            /**
+             * Format: int32
+             * @description The number of destinations that take this type and do not get the event, because of their filters.
+             */
+            filtered: number;
             /** @example evt_01h2xcejqtf2nbrexx3vqjhp41 */
             id: string;
             tenant: string;
@@ -1336,6 +1357,27 @@ export interface components {
             secret: string;
         };
         /**
+         * @description Conditions on the `data` of an event, which must all hold. A name is a JSON pointer into `data` with a value, or with an object of `eq`, `in`, `exists`, `prefix`, `gt`, `gte`, `lt` and `lte`; or `and`, `or` (arrays of filters) and `not` (a filter). At most 4 KiB, 64 conditions and 8 levels.
+         * @example {
+         *       "/amount": {
+         *         "gte": 100
+         *       },
+         *       "/customer/tier": {
+         *         "in": [
+         *           "gold",
+         *           "silver"
+         *         ]
+         *       }
+         *     }
+         */
+        DataFilter: {
+            and?: Record<string, never>[];
+            not?: Record<string, never>;
+            or?: Record<string, never>[];
+        } & {
+            [key: string]: unknown;
+        };
+        /**
          * @description The state of a dead letter.
          * @example dead
          * @enum {string}
@@ -1570,6 +1612,7 @@ export interface components {
             breaker?: components["schemas"]["BreakerRequest"] | null;
             /** @description Replaces the whole array. */
             event_types?: components["schemas"]["EventPattern"][] | null;
+            filter?: components["schemas"]["DataFilter"] | null;
             /** @description Merged header by header; `null` removes a header, `***` keeps its value. */
             headers?: {
                 [key: string]: string | null;
@@ -1635,6 +1678,7 @@ export interface components {
              *     ]
              */
             event_types?: components["schemas"]["EventPattern"][] | null;
+            filter?: components["schemas"]["DataFilter"] | null;
             headers?: components["schemas"]["Headers"] | null;
             /**
              * Format: int32
@@ -1704,6 +1748,7 @@ export interface components {
              *     ]
              */
             event_types?: components["schemas"]["EventPattern"][] | null;
+            filter?: components["schemas"]["DataFilter"] | null;
             headers?: components["schemas"]["Headers"] | null;
             /**
              * Format: int32
@@ -1771,6 +1816,8 @@ export interface components {
             body: components["schemas"]["Body"];
             breaker: components["schemas"]["Breaker"] | null;
             event_types: string[];
+            /** @description Which events of these types it takes by their `data`; null: all. */
+            filter: Record<string, never> | null;
             /** @description The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value. */
             headers: {
                 [key: string]: string;
@@ -1881,6 +1928,11 @@ export interface components {
              * @description Deliveries that are not sent by this instant become `expired`.
              */
             expires_at?: string;
+            /**
+             * Format: int32
+             * @description How many destinations that take this type did not get it, because of their filters.
+             */
+            filtered: number;
             /** @example evt_01h2xcejqtf2nbrexx3vqjhp41 */
             id: string;
             idempotency_key: string | null;
@@ -1946,6 +1998,27 @@ export interface components {
              * @example /rate_limits/0/limit
              */
             pointer: string;
+        };
+        /** @description One condition of a filter. */
+        FilterCondition: {
+            holds: boolean;
+            /**
+             * @description Where it stands in the filter, as a JSON pointer.
+             * @example /or/0/~1amount
+             */
+            pointer: string;
+        };
+        /** @description What to try. */
+        FilterTrial: {
+            /** @description The `data` of an event. */
+            data: unknown;
+            filter?: components["schemas"]["DataFilter"] | null;
+        };
+        /** @description Whether an event would pass a filter. */
+        FilterTried: {
+            /** @description Each condition of the filter by itself, also within `not`, in the order of the filter. */
+            conditions: components["schemas"]["FilterCondition"][];
+            matches: boolean;
         };
         /** @description How a destination would send its backlog. */
         Forecast: {
@@ -3803,6 +3876,19 @@ export interface operations {
         responses: never;
     };
     show_backlog: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    try_filter: {
         parameters: {
             query?: never;
             header?: never;

@@ -49,6 +49,10 @@ export type DestinationHealth = Schemas["DestinationHealth"];
 export type HealthLatency = Schemas["HealthLatency"];
 export type HealthAttempts = Schemas["HealthAttempts"];
 export type HealthQuery = Filter<"show_destination_health">;
+/** Conditions on the `data` of an event. */
+export type DataFilter = Schemas["DataFilter"];
+export type FilterCondition = Schemas["FilterCondition"];
+export type FilterTried = Schemas["FilterTried"];
 export type Preview = Schemas["Preview"];
 export type PreviewRequest = Schemas["PreviewRequest"];
 export type Estimate = Schemas["Forecast"];

@@ -67,6 +67,9 @@ pub struct DestinationSettings {
     pub name: String,
     pub tenant: String,
     pub event_types: Vec<String>,
+    /// Which events of these types it takes by their `data`; null: all.
+    #[schema(value_type = Option<Object>)]
+    pub filter: Option<serde_json::Value>,
     pub rate_limits: Vec<RateLimit>,
     /// The least time between the starts of two sends; null: none.
     #[schema(minimum = 1, maximum = 60_000)]
@@ -251,6 +254,23 @@ pub struct Body {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     pub source: Option<String>,
+}
+
+/// Whether an event would pass a filter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FilterTried {
+    pub matches: bool,
+    /// Each condition of the filter by itself, also within `not`, in the order of the filter.
+    pub conditions: Vec<FilterCondition>,
+}
+
+/// One condition of a filter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FilterCondition {
+    /// Where it stands in the filter, as a JSON pointer.
+    #[schema(example = "/or/0/~1amount")]
+    pub pointer: String,
+    pub holds: bool,
 }
 
 /// The secret that signs the requests to a destination.

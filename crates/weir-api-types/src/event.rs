@@ -19,6 +19,11 @@ pub struct Event {
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     pub idempotency_key: Option<String>,
+    /// How many destinations that take this type did not get it, because of their filters.
+    // An earlier server does not say it.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub filtered: u32,
     /// No attempt starts before this instant.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, format = DateTime, required = false)]
@@ -79,6 +84,11 @@ pub struct AcceptedEvent {
     pub expires_at: Option<Timestamp>,
     /// The number of deliveries, one per destination.
     pub deliveries: u32,
+    /// The number of destinations that take this type and do not get the event, because of their filters.
+    // An earlier server does not say it.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub filtered: u32,
     /// Whether an event with this idempotency key already existed. If so, this is the existing event.
     pub duplicate: bool,
 }

@@ -14,6 +14,8 @@ pub(crate) const SHED_BLIND: &str = "weir_shed_blind";
 pub(crate) const SHED_OVERHEAD: &str = "weir_shed_overhead_seconds";
 pub(crate) const SHED_SYNC: &str = "weir_shed_sync_seconds";
 const INGESTED: &str = "weir_events_ingested_total";
+const FILTERED: &str = "weir_events_filtered_total";
+const FILTERED_OUT: &str = "weir_events_filtered_out_total";
 const KEYS_REFUSED: &str = "weir_http_keys_refused_total";
 
 /// Registers the descriptions of the metrics. The recorder must be installed before.
@@ -59,6 +61,17 @@ pub(crate) fn describe() {
         }
     }
     counter!(INGESTED).increment(0);
+    counter!(FILTERED).increment(0);
+    describe_counter!(
+        FILTERED,
+        "Deliveries not made because the filter of the destination did not match, summed over events"
+    );
+    counter!(FILTERED_OUT).increment(0);
+    describe_counter!(
+        FILTERED_OUT,
+        "Events that reached no destination because of filters; if it rises with all events, a filter is wrong or the \
+         data has changed"
+    );
     describe_counter!(INGESTED, "Events stored, without duplicates: the incoming load");
 }
 
@@ -94,6 +107,15 @@ impl ShedMeters {
 /// Counts a key that was not valid.
 pub(crate) fn key_refused(from: &'static str, answer: &'static str) {
     counter!(KEYS_REFUSED, "from" => from, "answer" => answer).increment(1);
+}
+
+/// Counts the deliveries that filters prevented, and the events that reached nobody because of them.
+pub(crate) fn filtered(deliveries: u64, unwanted: u64) {
+    for (name, count) in [(FILTERED, deliveries), (FILTERED_OUT, unwanted)] {
+        if count > 0 {
+            counter!(name).increment(count);
+        }
+    }
 }
 
 /// Counts stored events.

@@ -215,6 +215,7 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/overview/history", Role(Read), Class::Read, overview::history),
         route(GET, "/v1/stream", Role(Read), Class::Read, stream::follow),
         route(POST, "/v1/destinations/{id}/preview", Role(Read), Class::Heavy, preview::show).of(Work::HeavyRead),
+        route(POST, "/v1/destinations/{id}/filter/try", Role(Read), Class::Read, destinations::filter::try_filter),
         route(POST, "/v1/destinations/{id}/purge", Role(Operate), Class::Control, purge::purge),
         route(GET, "/v1/destinations/{id}/audit", Role(Read), Class::Heavy, audit::show).of(Work::Audit),
         route(POST, "/v1/destinations/{id}/test", Role(Operate), Class::Control, test_event::send),

@@ -1,5 +1,7 @@
 //! A destination: an HTTP endpoint with its limits, secret and retry policy.
 
+use std::sync::Arc;
+
 use url::Url;
 
 use crate::{
@@ -7,6 +9,7 @@ use crate::{
     body::BodySettings,
     breaker::{Breaker, BreakerPolicy},
     egress::Egress,
+    filter::Filter,
     id::DestinationId,
     limit::RateLimits,
     order::DeliveryOrder,
@@ -94,6 +97,9 @@ pub struct Settings {
     pub name: String,
     pub tenant: String,
     pub event_types: Vec<EventPattern>,
+    /// Which of these events it takes by their `data`; `None`: all. Events that name their destinations are not
+    /// filtered, as they are not by type.
+    pub filter: Option<Arc<Filter>>,
     pub rate_limits: RateLimits,
     /// The most sends that are started and not yet settled at one time, 1 to [`MAX_IN_FLIGHT`].
     pub max_in_flight: u32,

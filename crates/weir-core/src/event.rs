@@ -17,6 +17,8 @@ pub struct Event {
     pub idempotency_key: Option<String>,
     pub options: DeliveryOptions,
     pub body: EventBody,
+    /// How many destinations whose event types match did not get it because of their filters. Known once it is stored.
+    pub filtered: u32,
 }
 
 /// The delivery options that the producer of an event may set.

@@ -26,6 +26,7 @@ pub mod egress;
 pub mod error_kind;
 pub mod event;
 mod fault;
+pub mod filter;
 pub mod hints;
 pub mod id;
 pub mod inbound;

@@ -63,6 +63,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/destinations/{id}/rotate", post(destination::settings::rotate)),
         ("/destinations/{id}/test", post(destination::settings::test)),
         ("/destinations/{id}/verify", post(destination::settings::verify)),
+        ("/destinations/{id}/filter", post(destination::settings::try_filter)),
         ("/destinations/{id}/delete", post(destination::settings::delete)),
         ("/destinations/{id}/activity", get(activity::of_destination)),
         ("/destinations/{id}/proof", get(destination::proof::show)),

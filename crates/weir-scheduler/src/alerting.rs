@@ -272,9 +272,10 @@ fn event(
         idempotency_key: Some(name),
         options: DeliveryOptions::default(),
         body: EventBody::freeze(id, event_type, now, &data.to_string()),
+        filtered: 0,
     };
     // Named recipients, because a destination gets no alert about itself.
-    NewEvent { event, destinations: Some(recipients), random }
+    NewEvent::new(event, Some(recipients), random)
 }
 
 #[cfg(test)]

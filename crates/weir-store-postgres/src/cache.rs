@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
 use weir_core::{Destination, DestinationId, Timestamp};
-use weir_store::{Directory, NewEvent, TenantDestinations};
+use weir_store::{Directory, FanOut, Matches, NewEvent, TenantDestinations};
 
 /// A destination at one version; `None` if that version deleted it.
 #[derive(Debug, Clone)]
@@ -85,12 +85,13 @@ impl Tenants {
         self.by_name.get(tenant).map_or(0, |tenant| tenant.version)
     }
 
-    /// How many destinations an event has, as far as they are cached.
-    pub(crate) fn count(&mut self, new: &NewEvent) -> usize {
-        match &new.destinations {
-            Some(named) => named.len(),
-            None => self.matching(&new.event.tenant, &new.event.event_type).len(),
-        }
+    /// The destinations that an event has, as far as they are cached.
+    pub(crate) fn fan_out(&mut self, new: &NewEvent) -> FanOut {
+        FanOut::of(new, |tenant, event_type| self.matches(tenant, event_type))
+    }
+
+    fn matches(&mut self, tenant: &str, event_type: &str) -> Matches {
+        self.by_name.get_mut(tenant).map(|found| found.destinations.matching(event_type)).unwrap_or_default()
     }
 
     /// Stores every change of some tenants since the cached versions. Another writer may have stored some of them
@@ -114,7 +115,6 @@ impl Directory for Tenants {
     }
 
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
-        let found = self.by_name.get_mut(tenant);
-        found.map(|found| found.destinations.matching(event_type)).unwrap_or_default()
+        self.matches(tenant, event_type).ids
     }
 }

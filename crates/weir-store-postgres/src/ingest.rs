@@ -21,12 +21,12 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{Timestamp, TraceParent, claim::ProcessId, event::Event};
+use weir_core::{Timestamp, TraceParent, claim::ProcessId};
 use weir_sealing::{BODY, Keyring};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
     StoreResult, event_columns,
-    intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
+    intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, StoredEvent, key},
     rows::{self, Row as _},
 };
 
@@ -48,8 +48,9 @@ impl Ingest for PostgresStore {
         loop {
             let part = {
                 let mut cached = self.shared.destinations.tenants();
-                Part::of(events, from, self.shared.limits.get(), |new| cached.count(new))
+                Part::of(events, from, self.shared.limits.get(), |new| cached.fan_out(new))
             };
+            part.judge().await;
             let answers = self.posts.ask(Posting(part)).await?;
             // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit.
             if !answers.is_empty() {
@@ -89,6 +90,11 @@ FROM store_events(
     delivery_ends => $27, delivery_coalesce_keys => $28, delivery_superseded => $29, delivery_ordering_keys => $30,
     delivery_follows => $31
 )";
+
+/// The second condition leaves out the partitions of other days.
+pub(crate) const RECORD_FILTERED: &str = "
+UPDATE events e SET filtered = r.filtered FROM unnest($1::uuid[], $2::integer[]) AS r (id, filtered)
+WHERE e.id = r.id AND e.id = ANY($1)";
 
 /// A delivery that is stored as claimed has its first claim.
 const FIRST_EPOCH: i64 = 1;
@@ -181,6 +187,7 @@ async fn store_after_refresh(
             None => freed = None,
         }
     }
+    record_filtered(&intake.events, &mut transaction).await?;
     // A guard failed: another process stored a key, or this one was declared dead. Without a commit nothing is stored.
     let Some(freed) = freed else {
         transaction.rollback().await?;
@@ -218,7 +225,17 @@ async fn store_by_cache(
     }
     // One call takes the locks, checks the guards, and stores all or nothing. If nothing, the fast path's room is
     // freed.
-    let Some(freed) = insert(&guards, &intake.events, &intake.deliveries, connection, &shared.keyring).await? else {
+    // Events that filters kept from a destination get a second statement, and so a transaction.
+    let stored = if intake.events.iter().any(|stored| stored.filtered.is_some()) {
+        let mut transaction = connection.begin().await?;
+        let stored = insert(&guards, &intake.events, &intake.deliveries, &mut transaction, &shared.keyring).await?;
+        record_filtered(&intake.events, &mut transaction).await?;
+        transaction.commit().await?;
+        stored
+    } else {
+        insert(&guards, &intake.events, &intake.deliveries, connection, &shared.keyring).await?
+    };
+    let Some(freed) = stored else {
         return Ok(None);
     };
     after_commit(&intake, fast_path_batch, &freed, connection, shared).await;
@@ -297,7 +314,7 @@ struct Guards<'e> {
 /// Returns the message groups whose heads may have been superseded; `None` if a guard failed and nothing was stored.
 async fn insert(
     guards: &Guards<'_>,
-    events: &[(&Event, u32)],
+    events: &[StoredEvent<'_>],
     deliveries: &[NewDelivery<'_>],
     connection: &mut PgConnection,
     keyring: &Keyring,
@@ -316,7 +333,8 @@ async fn insert(
     // The owner matters only if there are claims. A process that was declared dead may store events without any.
     let claims = deliveries.iter().any(|delivery| delivery.claimed_until.is_some());
     let owner = guards.owner.filter(|_| claims);
-    let bodies = column(events, |(event, _)| keyring.seal_bytes(&BODY, event.id.as_bytes(), event.body.bytes()));
+    let bodies =
+        column(events, |stored| keyring.seal_bytes(&BODY, stored.event.id.as_bytes(), stored.event.body.bytes()));
     let row = sqlx::query(STORE)
         // The guards.
         .bind(LOCK_SPACE)
@@ -327,19 +345,19 @@ async fn insert(
         .bind(&guards.versions)
         .bind(owner.map(|owner| owner.0))
         // The events.
-        .bind(column(events, |(event, _)| uuid(event.id.as_bytes())))
-        .bind(column(events, |(event, _)| event.tenant.as_str()))
-        .bind(column(events, |(event, _)| event.event_type.as_str()))
-        .bind(column(events, |(event, _)| event.created_at.as_nanos()))
-        .bind(column(events, |(event, _)| event.idempotency_key.as_deref()))
-        .bind(column(events, |(event, _)| event.body.data_offset() as i32))
+        .bind(column(events, |stored| uuid(stored.event.id.as_bytes())))
+        .bind(column(events, |stored| stored.event.tenant.as_str()))
+        .bind(column(events, |stored| stored.event.event_type.as_str()))
+        .bind(column(events, |stored| stored.event.created_at.as_nanos()))
+        .bind(column(events, |stored| stored.event.idempotency_key.as_deref()))
+        .bind(column(events, |stored| stored.event.body.data_offset() as i32))
         .bind(column(&bodies, |body| &body[..]))
-        .bind(rare_column(events, |(event, _)| event.options.deliver_at.map(Timestamp::as_nanos)))
-        .bind(rare_column(events, |(event, _)| event.options.expires_at.map(Timestamp::as_nanos)))
-        .bind(rare_column(events, |(event, _)| event.options.coalesce_key.as_deref()))
-        .bind(rare_column(events, |(event, _)| event.options.ordering_key.as_deref()))
-        .bind(rare_column(events, |(event, _)| event.body.trace().map(TraceParent::to_bytes)))
-        .bind(column(events, |&(_, deliveries)| deliveries as i32))
+        .bind(rare_column(events, |stored| stored.event.options.deliver_at.map(Timestamp::as_nanos)))
+        .bind(rare_column(events, |stored| stored.event.options.expires_at.map(Timestamp::as_nanos)))
+        .bind(rare_column(events, |stored| stored.event.options.coalesce_key.as_deref()))
+        .bind(rare_column(events, |stored| stored.event.options.ordering_key.as_deref()))
+        .bind(rare_column(events, |stored| stored.event.body.trace().map(TraceParent::to_bytes)))
+        .bind(column(events, |stored| stored.deliveries as i32))
         // The deliveries.
         .bind(column(deliveries, |delivery| uuid(delivery.id.as_bytes())))
         .bind(column(deliveries, |delivery| uuid(delivery.event.id.as_bytes())))
@@ -356,6 +374,18 @@ async fn insert(
         .await?;
     // `false`: a guard failed, and nothing was stored.
     row.flag(0)?.then(|| freed_groups(&row)).transpose()
+}
+
+/// Records how many destinations did not get an event because of their filters. Nothing is recorded of events that a
+/// failed guard kept out of the table.
+async fn record_filtered(events: &[StoredEvent<'_>], connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let filtered =
+        events.iter().filter_map(|stored| Some((uuid(stored.event.id.as_bytes()), stored.filtered?.get() as i32)));
+    let (ids, counts): (Vec<Uuid>, Vec<i32>) = filtered.unzip();
+    if !ids.is_empty() {
+        sqlx::query(RECORD_FILTERED).bind(ids).bind(counts).execute(connection).await?;
+    }
+    Ok(())
 }
 
 fn freed_groups(row: &PgRow) -> Result<BTreeSet<MessageGroup>, sqlx::Error> {

@@ -105,6 +105,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/postgres/0029_sealing_keys.sql"),
     },
     Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/postgres/0031_egress.sql") },
+    Migration {
+        version: 33,
+        description: "filters",
+        sql: include_str!("../../../migrations/postgres/0033_filters.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -171,7 +176,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 18] = [
+    const LEFT_BEHIND: [(i64, &str); 19] = [
         (
             1,
             r#"
@@ -282,6 +287,7 @@ mod tests {
             egress_secrets = '{"proxy_password":"p","client_key":null}'
         "#,
         ),
+        (33, r#"UPDATE destinations SET event_filter = '{"/a":1}'; UPDATE events SET filtered = 2"#),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {
@@ -315,7 +321,8 @@ mod tests {
         let counts = store.counts(&[destination.id]).await.unwrap();
         assert_eq!(counts, [StateCounts::new([1, 0, 0, 1, 0, 0, 1, 0, 0])], "before and after the counters were added");
         let event = store.event(EventId::from_bytes(bytes(2))).await.unwrap().unwrap();
-        assert_eq!(event.body.data(), "1");
+        assert_eq!((event.body.data(), event.filtered), ("1".into(), 2));
+        assert!(destination.settings.filter.is_some());
         let detail = store.delivery(DeliveryId::from_bytes(bytes(4))).await.unwrap().unwrap();
         assert_eq!(detail.delivery.state, DeliveryState::Delivered);
         assert_eq!(detail.attempts[0].outcome, AttemptOutcome::Delivered);
@@ -339,7 +346,7 @@ mod tests {
             operational.iter().map(|event| event.event_type.as_str()).collect::<Vec<_>>(),
             ["weir.test", "weir.breaker.opened"]
         );
-        let again = NewEvent { event: event.clone(), destinations: None, random: 7 };
+        let again = NewEvent::new(event.clone(), None, 7);
         let again = store.ingest(vec![again]).await.unwrap().remove(0).unwrap();
         assert_eq!((again.duplicate, again.deliveries, again.event), (true, 2, event));
         let request = weir_store::ClaimRequest {

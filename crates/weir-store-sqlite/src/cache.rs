@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::RwLock;
 use weir_core::{Destination, DestinationId};
-use weir_store::{DestinationFilter, Directory, NewEvent, TenantDestinations};
+use weir_store::{DestinationFilter, Directory, FanOut, Matches, NewEvent, TenantDestinations};
 
 #[derive(Debug, Default)]
 pub(crate) struct DestinationCache {
@@ -67,17 +67,16 @@ impl DestinationCache {
         older.filter(|destination| filter.matches(destination)).take(limit).cloned().collect()
     }
 
-    /// How many destinations an event has by the committed state.
-    pub(crate) fn count(&self, new: &NewEvent) -> usize {
-        let matching = || self.matching(&new.event.tenant, &new.event.event_type).len();
-        new.destinations.as_ref().map_or_else(matching, Vec::len)
+    /// The destinations that an event has by the committed state.
+    pub(crate) fn fan_out(&self, new: &NewEvent) -> FanOut {
+        FanOut::of(new, |tenant, event_type| self.matching(tenant, event_type))
     }
 
     /// The destinations of a tenant whose patterns match a type.
-    fn matching(&self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
+    fn matching(&self, tenant: &str, event_type: &str) -> Matches {
         // Most types were matched before: a read lock is enough.
         match self.inner.read().tenants.get(tenant).map(|found| found.remembered(event_type)) {
-            None => return Arc::default(),
+            None => return Matches::default(),
             Some(Some(matches)) => return matches,
             Some(None) => {}
         }
@@ -158,7 +157,7 @@ impl Directory for StagedDestinations<'_> {
     }
 
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]> {
-        let committed = self.cache.matching(tenant, event_type);
+        let committed = self.cache.matching(tenant, event_type).ids;
         if self.changes.is_empty() {
             return committed;
         }
@@ -171,6 +170,7 @@ impl Directory for StagedDestinations<'_> {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::filter::Filter;
     use weir_store::conformance::{NOW, destination};
 
     use super::*;
@@ -187,7 +187,7 @@ mod tests {
         let cache = DestinationCache::new((0..DESTINATIONS).map(of_type).collect());
         let began = tokio::time::Instant::now();
         for number in 0..DESTINATIONS {
-            assert_eq!(*cache.matching("acme", &format!("order.n{number}")), [destination(number as u128).id]);
+            assert_eq!(*cache.matching("acme", &format!("order.n{number}")).ids, [destination(number as u128).id]);
         }
         assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
     }
@@ -204,28 +204,34 @@ mod tests {
             ("order.paid.late", vec![many.id, narrow.id]),
             ("weir.backlog.high", vec![]),
         ] {
-            assert_eq!(*cache.matching("acme", event_type), expected, "{event_type}");
+            assert_eq!(*cache.matching("acme", event_type).ids, expected, "{event_type}");
         }
         cache.apply([(many.id, None)]);
-        assert_eq!(*cache.matching("acme", "order.paid.late"), [narrow.id]);
-        assert_eq!(*cache.matching("acme", "order.paid"), []);
+        assert_eq!(*cache.matching("acme", "order.paid.late").ids, [narrow.id]);
+        assert_eq!(*cache.matching("acme", "order.paid").ids, []);
     }
 
     #[test]
     fn matches_are_forgotten_only_when_patterns_change() {
         let cache = DestinationCache::new(vec![destination(1), destination(2)]);
         let set = |changed: Destination| cache.apply([(changed.id, Some(Arc::new(changed)))]);
-        let remembered = || cache.inner.read().tenants["acme"].remembered("order.paid").map(|matches| matches.len());
-        assert_eq!(cache.matching("acme", "order.paid").len(), 2);
+        let remembered =
+            || cache.inner.read().tenants["acme"].remembered("order.paid").map(|matches| matches.ids.len());
+        assert_eq!(cache.matching("acme", "order.paid").ids.len(), 2);
         set(Destination { held_until: Some(NOW), ..destination(1) });
         assert_eq!(remembered(), Some(2), "a hold changes no match");
         let mut edited = destination(1);
         edited.settings.event_types = vec!["invoice.*".parse().unwrap()];
         set(edited);
         assert_eq!(remembered(), None);
-        assert_eq!(*cache.matching("acme", "order.paid"), [destination(2).id]);
+        let mut filtering = destination(2);
+        filtering.settings.filter = Some(Arc::new(Filter::parse(&serde_json::json!({"/a": 1})).unwrap()));
+        assert_eq!(cache.matching("acme", "order.paid").filters.len(), 0);
+        set(filtering);
+        assert_eq!(cache.matching("acme", "order.paid").filters.len(), 1);
+        assert_eq!(*cache.matching("acme", "order.paid").ids, [destination(2).id]);
         cache.apply([(destination(2).id, None)]);
-        assert_eq!(*cache.matching("acme", "order.paid"), []);
+        assert_eq!(*cache.matching("acme", "order.paid").ids, []);
         assert!(cache.get(destination(2).id).is_none());
     }
 }

@@ -222,20 +222,18 @@ pub(crate) mod tests {
 
     /// Events of a tenant with this many destinations each.
     pub(crate) fn ingest_of(tenant: &str, events: usize, destinations: usize) -> Operation {
-        let new = |number: usize| NewEvent {
-            event: Event {
-                id: EventId::new(Timestamp::MIN, number as u128),
-                tenant: tenant.to_owned(),
-                event_type: "a".to_owned(),
-                created_at: Timestamp::MIN,
-                idempotency_key: None,
-                options: DeliveryOptions::default(),
-                body: EventBody::stored(Bytes::new(), 0),
-            },
-            destinations: None,
-            random: 0,
+        let event = |number: usize| Event {
+            id: EventId::new(Timestamp::MIN, number as u128),
+            tenant: tenant.to_owned(),
+            event_type: "a".to_owned(),
+            created_at: Timestamp::MIN,
+            idempotency_key: None,
+            options: DeliveryOptions::default(),
+            body: EventBody::stored(Bytes::new(), 0),
+            filtered: 0,
         };
+        let new = |number: usize| NewEvent::new(event(number), None, 0);
         let events = (0..events).map(new).collect();
-        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), |_| destinations)))
+        Operation::Ingest(pending(Part::of(&events, 0, DestinationLimits::default(), |_| destinations.into())))
     }
 }

@@ -8,11 +8,11 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Row;
-use weir_core::{DeliveryId, DeliveryState, Timestamp, event::Event, order::BEHIND};
+use weir_core::{DeliveryId, DeliveryState, Timestamp, order::BEHIND};
 use weir_sealing::BODY;
 use weir_store::{
     FastPath, Ingest, NewEvent, Part, StoreResult, event_columns,
-    intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, key},
+    intake::{IngestResult, Intake, Key, KnownKeys, NewDelivery, StoredEvent, key},
     rows::{self, Row as _, state_code},
     sql,
 };
@@ -30,7 +30,8 @@ use crate::{
 impl Ingest for SqliteStore {
     async fn ingest_part(&self, events: &Arc<[NewEvent]>, from: usize) -> StoreResult<Vec<IngestResult>> {
         loop {
-            let part = Part::of(events, from, self.limits.get(), |new| self.destinations.count(new));
+            let part = Part::of(events, from, self.limits.get(), |new| self.destinations.fan_out(new));
+            part.judge().await;
             let answers = self.ask(part, Operation::Ingest).await?;
             // Without an answer, destinations were created meanwhile, and nothing of the part fitted in the commit.
             if !answers.is_empty() {
@@ -49,9 +50,9 @@ const FIRST_EPOCH: i64 = 1;
 
 pub(crate) static INSERT_EVENTS: Batch = Batch::new(
     "INSERT OR ROLLBACK INTO events (id, tenant, event_type, created_at, idempotency_key, data_offset, deliveries, body,
-        traceparent, deliver_at, expires_at, coalesce_key, ordering_key)
+        traceparent, deliver_at, expires_at, coalesce_key, ordering_key, filtered)
     SELECT * FROM (VALUES ",
-    "(?,?,?,?,?,?,?,?,?,?,?,?,?)",
+    "(?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
@@ -188,11 +189,11 @@ impl Transaction<'_, '_> {
         Ok(known)
     }
 
-    fn insert_events(&mut self, events: &[(&Event, u32)]) -> Result<()> {
+    fn insert_events(&mut self, events: &[StoredEvent<'_>]) -> Result<()> {
         for part in events.chunks(MAX_ROWS) {
             let size = padded(part.len());
-            let mut values = Values::with_capacity(13 * size);
-            for (event, deliveries) in part {
+            let mut values = Values::with_capacity(14 * size);
+            for StoredEvent { event, deliveries, filtered } in part {
                 values
                     .blob(event.id.as_bytes())
                     .text(&event.tenant)
@@ -206,10 +207,11 @@ impl Transaction<'_, '_> {
                     .optional_int(event.options.deliver_at.map(Timestamp::as_nanos))
                     .optional_int(event.options.expires_at.map(Timestamp::as_nanos))
                     .optional_text(event.options.coalesce_key.as_deref())
-                    .optional_text(event.options.ordering_key.as_deref());
+                    .optional_text(event.options.ordering_key.as_deref())
+                    .optional_int(filtered.map(|filtered| filtered.get().into()));
             }
             // Fill the statement up to its size with rows of NULL, which insert nothing.
-            values.nulls(13 * (size - part.len()));
+            values.nulls(14 * (size - part.len()));
             execute(self.connection, &INSERT_EVENTS.sql(size), &values)?;
         }
         Ok(())

@@ -71,6 +71,7 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/sqlite/0029_sealing_keys.sql"),
     },
     Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/sqlite/0031_egress.sql") },
+    Migration { version: 33, description: "filters", sql: include_str!("../../../migrations/sqlite/0033_filters.sql") },
 ]);
 
 fn migrator() -> Migrator {

@@ -12,6 +12,7 @@ mod counters;
 mod destination_names;
 mod destinations;
 mod discard;
+mod event_filters;
 mod fan_out;
 mod fast_path;
 mod filters;
@@ -58,9 +59,9 @@ use weir_core::{
 
 pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, counters::*, destination_names::*, destinations::*,
-    discard::*, fan_out::*, fast_path::*, filters::*, history::*, ingest::*, keyed_creations::*, lists::*,
-    message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*, purge::*,
-    recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
+    discard::*, event_filters::*, fan_out::*, fast_path::*, filters::*, history::*, ingest::*, keyed_creations::*,
+    lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*,
+    purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

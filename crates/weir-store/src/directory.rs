@@ -1,18 +1,29 @@
 //! The destinations of tenants in memory, and which of them take an event.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
-use weir_core::{Destination, DestinationId, pattern::EventPattern};
+use weir_core::{Destination, DestinationId, filter::Filter, pattern::EventPattern};
 
 /// The destinations of the tenants, without deleted ones.
 pub trait Directory {
     fn find(&self, tenant: &str, id: DestinationId) -> Option<Arc<Destination>>;
 
-    /// The destinations of a tenant whose patterns match an event type.
+    /// The destinations of a tenant whose patterns match an event type, without regard to their filters.
     fn matching(&mut self, tenant: &str, event_type: &str) -> Arc<[DestinationId]>;
+}
+
+/// The destinations that an event type has, and the filters of these destinations, each once.
+#[derive(Debug, Clone, Default)]
+pub struct Matches {
+    pub ids: Arc<[DestinationId]>,
+    pub filters: Arc<[Arc<Filter>]>,
+}
+
+fn filter(destination: &Arc<Destination>) -> Option<&Arc<Filter>> {
+    destination.settings.filter.as_ref()
 }
 
 fn patterns(destination: &Arc<Destination>) -> &[EventPattern] {
@@ -29,8 +40,8 @@ const MAX_REMEMBERED: usize = 1_024;
 pub struct TenantDestinations {
     by_id: BTreeMap<DestinationId, Arc<Destination>>,
     by_pattern: HashMap<EventPattern, BTreeSet<DestinationId>>,
-    /// Forgotten when a destination is added or removed, or its patterns change.
-    matches: HashMap<String, Arc<[DestinationId]>>,
+    /// Forgotten when a destination is added or removed, or its patterns or its filter change.
+    matches: HashMap<String, Matches>,
 }
 
 impl TenantDestinations {
@@ -45,6 +56,9 @@ impl TenantDestinations {
             None => self.by_id.remove(&id),
         };
         // Thousands of holds and breakers may change in a second, and none of them changes what matches.
+        if before.as_ref().and_then(filter) != destination.as_ref().and_then(filter) {
+            self.matches.clear();
+        }
         let (before, after) = (before.as_ref().map(patterns), destination.as_ref().map(patterns));
         if before == after {
             return;
@@ -64,12 +78,12 @@ impl TenantDestinations {
     }
 
     /// The matches of an event type, if they are remembered.
-    pub fn remembered(&self, event_type: &str) -> Option<Arc<[DestinationId]>> {
+    pub fn remembered(&self, event_type: &str) -> Option<Matches> {
         self.matches.get(event_type).cloned()
     }
 
     /// The destinations that take an event of this type, in the order of their ids.
-    pub fn matching(&mut self, event_type: &str) -> Arc<[DestinationId]> {
+    pub fn matching(&mut self, event_type: &str) -> Matches {
         if let Some(matches) = self.remembered(event_type) {
             return matches;
         }
@@ -78,11 +92,14 @@ impl TenantDestinations {
         let mut ids: Vec<DestinationId> = found.flatten().copied().collect();
         ids.sort_unstable();
         ids.dedup();
-        let matches: Arc<[DestinationId]> = ids.into();
+        let filters = ids.iter().filter_map(|id| self.by_id.get(id).and_then(filter));
+        let mut seen = HashSet::new();
+        let filters = filters.filter(|filter| seen.insert(filter.fingerprint())).cloned().collect();
+        let matches = Matches { ids: ids.into(), filters };
         if self.matches.len() >= MAX_REMEMBERED {
             self.matches.clear();
         }
-        self.matches.insert(event_type.to_owned(), Arc::clone(&matches));
+        self.matches.insert(event_type.to_owned(), matches.clone());
         matches
     }
 }

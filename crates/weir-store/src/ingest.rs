@@ -3,9 +3,9 @@
 use std::{ops::Range, sync::Arc};
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, event::Event};
+use weir_core::{DestinationId, event::Event, filter::Filter};
 
-use crate::{DestinationLimits, FastPath, StoreResult};
+use crate::{DestinationLimits, FastPath, Matches, StoreResult, Verdicts};
 
 /// An event to store, and its destinations.
 #[derive(Debug, Clone)]
@@ -15,6 +15,14 @@ pub struct NewEvent {
     pub destinations: Option<Vec<DestinationId>>,
     /// A new random number. Delivery ids are made from it and the event's time.
     pub random: u128,
+    /// What the filters of its destinations say, as far as they were evaluated.
+    pub verdicts: Verdicts,
+}
+
+impl NewEvent {
+    pub fn new(event: Event, destinations: Option<Vec<DestinationId>>, random: u128) -> Self {
+        Self { event, destinations, random, verdicts: Verdicts::default() }
+    }
 }
 
 /// A stored event.
@@ -43,37 +51,75 @@ pub enum IngestRefusal {
 /// waits.
 pub const MOST_DELIVERIES_OF_COMMIT: usize = 8_192;
 
+/// What is known of the destinations of an event before its commit.
+#[derive(Debug, Clone, Default)]
+pub struct FanOut {
+    /// How many there are, without regard to filters.
+    pub destinations: usize,
+    /// Their filters, each once.
+    pub filters: Arc<[Arc<Filter>]>,
+}
+
+impl FanOut {
+    pub fn of(new: &NewEvent, matching: impl FnOnce(&str, &str) -> Matches) -> Self {
+        match &new.destinations {
+            Some(named) => named.len().into(),
+            None => {
+                let Matches { ids, filters } = matching(&new.event.tenant, &new.event.event_type);
+                Self { destinations: ids.len(), filters }
+            }
+        }
+    }
+}
+
+impl From<usize> for FanOut {
+    fn from(destinations: usize) -> Self {
+        Self { destinations, filters: Arc::default() }
+    }
+}
+
 /// A part of the events of a call: as many as one commit may hold.
 #[derive(Debug, Clone)]
 pub struct Part {
     events: Arc<[NewEvent]>,
     range: Range<usize>,
     rows: usize,
+    /// The filters of each event.
+    filters: Vec<Arc<[Arc<Filter>]>>,
 }
 
 impl Part {
-    /// The longest part that begins at `from`; at least one event. `destinations` counts the destinations of an event
-    /// as far as they are known now.
+    /// The longest part that begins at `from`; at least one event. `fan_out` has the destinations of an event as far as
+    /// they are known now.
     pub fn of(
         events: &Arc<[NewEvent]>,
         from: usize,
         limits: DestinationLimits,
-        mut destinations: impl FnMut(&NewEvent) -> usize,
+        mut fan_out: impl FnMut(&NewEvent) -> FanOut,
     ) -> Self {
-        let (mut end, mut rows) = (from, 0);
+        let (mut end, mut rows, mut all_filters) = (from, 0, Vec::new());
         for new in &events[from..] {
             // An event with too many destinations is refused, and stores nothing.
-            let more = Some(destinations(new)).filter(|&count| count <= limits.of_event).unwrap_or_default().max(1);
+            let FanOut { destinations, filters } = fan_out(new);
+            let more = Some(destinations).filter(|&count| count <= limits.of_event).unwrap_or_default().max(1);
             if end > from && rows + more > MOST_DELIVERIES_OF_COMMIT {
                 break;
             }
             (end, rows) = (end + 1, rows + more);
+            all_filters.push(filters);
         }
-        Self { events: Arc::clone(events), range: from..end, rows }
+        Self { events: Arc::clone(events), range: from..end, rows, filters: all_filters }
     }
 
     pub fn events(&self) -> &[NewEvent] {
         &self.events[self.range.clone()]
+    }
+
+    /// Evaluates the filters, before the commit for which others wait.
+    pub async fn judge(&self) {
+        for (new, filters) in self.events().iter().zip(&self.filters) {
+            new.verdicts.judge(&new.event, filters).await;
+        }
     }
 
     /// The tenant whose turn it takes: that of its first event.

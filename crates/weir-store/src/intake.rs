@@ -4,6 +4,9 @@
 //! - **Idempotency.** An event with the tenant and the idempotency key of an earlier event, stored or earlier in the
 //!   batch, is that event: nothing is stored, and its caller gets the answer to the first. A refused event does not use
 //!   up its key. Retention deletes a key with its event.
+//! - **Filters.** An event that names no destinations goes to those whose patterns match its type and whose filter
+//!   matches its data now. Later edits of a filter change nothing for it: retries, replays and coalescing work on the
+//!   deliveries that were made here.
 //! - **Coalescing.** Deliveries coalesce by destination, event type and coalesce key. A new delivery supersedes the
 //!   waiting ones in the same commit, before it is stored itself. One in flight is marked as replaced and continues; it
 //!   becomes `superseded` where it would wait again: after a retry, a release or a recovery. Of several new ones in the
@@ -17,6 +20,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    num::NonZeroU32,
     sync::Arc,
 };
 
@@ -24,6 +28,7 @@ use weir_core::{
     DeliveryId, Destination, DestinationId, Timestamp,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::Event,
+    filter::Filter,
 };
 
 use crate::{Directory, FastPathBatch, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent};
@@ -77,13 +82,27 @@ impl NewDelivery<'_> {
 pub struct Intake<'e> {
     /// In the order of the events. There are fewer answers than events if the others do not fit in this commit.
     pub answers: Vec<IngestResult>,
-    /// The events to store, with the number of their deliveries.
-    pub events: Vec<(&'e Event, u32)>,
+    pub events: Vec<StoredEvent<'e>>,
     pub deliveries: Vec<NewDelivery<'e>>,
     /// The index of the last delivery for each destination, event type and coalesce key.
     last_of_key: HashMap<(DestinationId, &'e str, &'e str), usize>,
     /// The message groups that have a delivery in this commit batch.
     message_groups: HashSet<(DestinationId, &'e str)>,
+    /// How many filters of this commit batch were evaluated here.
+    late_filters: usize,
+}
+
+/// The most filters that are evaluated while all producers wait. They were set while the event was on its way here.
+const MOST_LATE_FILTERS: usize = 16;
+
+/// An event to store.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredEvent<'e> {
+    pub event: &'e Event,
+    /// The number of its deliveries.
+    pub deliveries: u32,
+    /// How many destinations did not get it because of their filters.
+    pub filtered: Option<NonZeroU32>,
 }
 
 /// An event's tenant and idempotency key, if it has a key.
@@ -108,6 +127,7 @@ impl<'e> Intake<'e> {
             deliveries: Vec::with_capacity(new.len()),
             last_of_key: HashMap::new(),
             message_groups: HashSet::new(),
+            late_filters: 0,
         };
         // The index of the answer to the first event with each key.
         let mut first: HashMap<Key<'_>, usize> = HashMap::new();
@@ -154,26 +174,49 @@ impl<'e> Intake<'e> {
         first.get(&(tenant, key)).map(|&at| self.answers[at].clone().map(again))
     }
 
-    /// Fans out an event that is not a duplicate. `None` if its deliveries do not fit in this commit.
+    /// Fans out an event that is not a duplicate. `None` if its deliveries do not fit in this commit, or too many of its
+    /// filters were not evaluated before.
     fn accept(
         &mut self,
-        NewEvent { event, destinations, random }: &'e NewEvent,
+        NewEvent { event, destinations, random, verdicts }: &'e NewEvent,
         directory: &mut impl Directory,
         most: usize,
         epoch: i64,
         fast_path_batch: &mut FastPathBatch,
     ) -> Option<IngestResult> {
         // A named destination that does not exist, or too many, refuse the event before anything of it is kept.
-        let fan_out = match fan_out(event, destinations.as_deref(), directory, most) {
+        let fan_out = match fan_out(event, destinations.as_deref(), directory) {
             Ok(fan_out) => fan_out,
             Err(refusal) => return Some(Err(refusal)),
         };
-        if !self.deliveries.is_empty() && self.deliveries.len() + fan_out.len() > MOST_DELIVERIES_OF_COMMIT {
+        let mut found: Vec<_> = fan_out.iter().map(|&id| (id, directory.find(&event.tenant, id))).collect();
+        let mut filtered = 0;
+        if destinations.is_none() {
+            let filters = || found.iter().filter_map(|(_, found)| found.as_ref()?.settings.filter.as_ref());
+            let mut seen = HashSet::new();
+            let is_late = |filter: &&Arc<Filter>| verdicts.of(filter).is_none() && seen.insert(filter.fingerprint());
+            let late: Vec<_> = filters().filter(is_late).cloned().collect();
+            self.late_filters += late.len();
+            if self.late_filters > MOST_LATE_FILTERS {
+                return None;
+            }
+            verdicts.judge_late(event, &late);
+            let takes = |found: &Option<Arc<Destination>>| {
+                let filter = found.as_ref().and_then(|found| found.settings.filter.as_ref());
+                filter.is_none_or(|filter| verdicts.of(filter) == Some(true))
+            };
+            found.retain(|(_, found)| takes(found));
+            filtered = fan_out.len() - found.len();
+        }
+        if found.len() > most {
+            return Some(Err(IngestRefusal::TooManyDestinations { destinations: found.len(), most }));
+        }
+        if !self.deliveries.is_empty() && self.deliveries.len() + found.len() > MOST_DELIVERIES_OF_COMMIT {
             return None;
         }
+        let (deliveries, filtered) = (found.len() as u32, filtered as u32);
         let mut wake = Vec::new();
-        for (index, &destination_id) in fan_out.iter().enumerate() {
-            let found = directory.find(&event.tenant, destination_id);
+        for (index, (destination_id, found)) in found.into_iter().enumerate() {
             let ordered = found.as_ref().is_some_and(|found| found.settings.order.is_by_key());
             let mut delivery = NewDelivery {
                 id: delivery_id(event, *random, index),
@@ -194,9 +237,9 @@ impl<'e> Intake<'e> {
             }
             self.add(delivery);
         }
-        let deliveries = fan_out.len() as u32;
-        self.events.push((event, deliveries));
-        Some(Ok(Ingested { event: event.clone(), deliveries, duplicate: false, wake }))
+        self.events.push(StoredEvent { event, deliveries, filtered: NonZeroU32::new(filtered) });
+        let event = Event { filtered, ..event.clone() };
+        Some(Ok(Ingested { event, deliveries, duplicate: false, wake }))
     }
 
     /// Adds a delivery. Of several deliveries in this commit batch with the same coalesce key, the last one supersedes
@@ -244,14 +287,13 @@ fn claim_at_once(
     })
 }
 
-/// The destinations of an event, at most `most`: the named ones, or all of the tenant whose patterns match.
+/// The destinations of an event: the named ones, or all of the tenant whose patterns match.
 fn fan_out(
     event: &Event,
     named: Option<&[DestinationId]>,
     directory: &mut impl Directory,
-    most: usize,
 ) -> Result<Arc<[DestinationId]>, IngestRefusal> {
-    let fan_out = match named {
+    Ok(match named {
         None => directory.matching(&event.tenant, &event.event_type),
         Some(named) => {
             if let Some(index) = named.iter().position(|&id| directory.find(&event.tenant, id).is_none()) {
@@ -261,9 +303,7 @@ fn fan_out(
             let mut seen = HashSet::new();
             named.iter().copied().filter(|&id| named.len() == 1 || seen.insert(id)).collect()
         }
-    };
-    let destinations = fan_out.len();
-    if destinations > most { Err(IngestRefusal::TooManyDestinations { destinations, most }) } else { Ok(fan_out) }
+    })
 }
 
 /// The id of an event's `index`-th delivery: the time in the event's id, by which the deliveries of an event are found,

@@ -70,6 +70,7 @@ mod stored_filter;
 mod traffic;
 mod traffic_retention;
 mod turns;
+mod verdicts;
 
 use std::sync::Arc;
 
@@ -83,7 +84,7 @@ pub use destinations::{
     Arrivals, BreakerChange, Deletion, DestinationCounts, DestinationDeletion, DestinationFilter, DestinationPatch,
     Destinations, EditPosition, EditedDestination, Hold, LimitChange, NamedCreation, Pause, later_than,
 };
-pub use directory::{Directory, TenantDestinations};
+pub use directory::{Directory, Matches, TenantDestinations};
 pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, DISCARDS_COUNTED, discard};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
@@ -91,7 +92,7 @@ pub use filters::{
     DeliveryFilter, ErrorFilter, EventFilter, ListOrder, Page, PageRequest, SCANNED_AT_MOST, delivery_ids_of, first_id,
 };
 pub use history::{DeliveryDetail, History, SendPosition, SendRecord, SendsRequest};
-pub use ingest::{Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
+pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
@@ -115,6 +116,7 @@ pub use traffic::{
 };
 pub use traffic_retention::{ExpiringTable, RollUp, RollUpStep};
 pub use turns::Turns;
+pub use verdicts::Verdicts;
 pub use weir_sealing::Unopened;
 
 /// Names the traits that one kind of caller needs. Every store that has them has the name.

@@ -294,6 +294,7 @@ mod tests {
             deliver_at: None,
             expires_at: None,
             deliveries: 2,
+            filtered: 0,
             duplicate: false,
         })
         .unwrap();

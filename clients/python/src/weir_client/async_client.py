@@ -16,6 +16,7 @@ from .types import (
     Backlog,
     CreatedApiKey,
     CreatedDestination,
+    DataFilter,
     Delivery,
     DeliveryDetail,
     DeliveryGroups,
@@ -28,6 +29,7 @@ from .types import (
     DiscardFilter,
     Event,
     EventDetail,
+    FilterTried,
     ListCount,
     Me,
     NewDestination,
@@ -351,6 +353,12 @@ class Destinations(_Resource):
         body = given({"rate_limits": limits, "min_interval_ms": min_interval_ms, "max_in_flight": max_in_flight})
         answer = await self._call("POST", "/v1/destinations/{id}/preview", {"id": id}, body=body, repeatable=True)
         return cast(Preview, answer)
+
+    async def try_filter(self, id: str, data: Any, *, filter: DataFilter | None = None) -> FilterTried:
+        """Whether an event with this `data` would pass the filter, or that of the destination. Nothing is changed."""
+        body = {"data": data, **given({"filter": filter})}
+        answer = await self._call("POST", "/v1/destinations/{id}/filter/try", {"id": id}, body=body, repeatable=True)
+        return cast(FilterTried, answer)
 
     async def release(self, id: str) -> Destination:
         """Ends the wait that the receiver has asked for."""

@@ -17,6 +17,7 @@ from .types import (
     Backlog,
     CreatedApiKey,
     CreatedDestination,
+    DataFilter,
     Delivery,
     DeliveryDetail,
     DeliveryGroups,
@@ -29,6 +30,7 @@ from .types import (
     DiscardFilter,
     Event,
     EventDetail,
+    FilterTried,
     ListCount,
     Me,
     NewDestination,
@@ -352,6 +354,12 @@ class Destinations(_Resource):
         body = given({"rate_limits": limits, "min_interval_ms": min_interval_ms, "max_in_flight": max_in_flight})
         answer = self._call("POST", "/v1/destinations/{id}/preview", {"id": id}, body=body, repeatable=True)
         return cast(Preview, answer)
+
+    def try_filter(self, id: str, data: Any, *, filter: DataFilter | None = None) -> FilterTried:
+        """Whether an event with this `data` would pass the filter, or that of the destination. Nothing is changed."""
+        body = {"data": data, **given({"filter": filter})}
+        answer = self._call("POST", "/v1/destinations/{id}/filter/try", {"id": id}, body=body, repeatable=True)
+        return cast(FilterTried, answer)
 
     def release(self, id: str) -> Destination:
         """Ends the wait that the receiver has asked for."""

@@ -22,6 +22,9 @@ class AcceptedEvent(TypedDict):
     """Whether an event with this idempotency key already existed. If so, this is the existing event."""
 
     expires_at: NotRequired[str]
+    filtered: int
+    """The number of destinations that take this type and do not get the event, because of their filters."""
+
     id: str
     tenant: str
     type: str
@@ -268,6 +271,16 @@ class Count(TypedDict):
     total: int
 
 
+DataFilter = TypedDict(
+    'DataFilter',
+    {
+        'and': NotRequired[list[dict[str, Any]]],
+        'not': NotRequired[dict[str, Any]],
+        'or': NotRequired[list[dict[str, Any]]],
+    },
+)
+
+
 DeadLetterState: TypeAlias = Literal['failed', 'dead']
 
 
@@ -344,6 +357,9 @@ class Event(TypedDict):
     expires_at: NotRequired[str]
     """Deliveries that are not sent by this instant become `expired`."""
 
+    filtered: int
+    """How many destinations that take this type did not get it, because of their filters."""
+
     id: str
     idempotency_key: str | None
     ordering_key: NotRequired[str]
@@ -373,6 +389,38 @@ class FieldError(TypedDict):
 
     pointer: str
     """The invalid value, as a JSON pointer into the body. For a query parameter: `/` and its name."""
+
+
+class FilterCondition(TypedDict):
+    """
+    One condition of a filter.
+    """
+
+    holds: bool
+    pointer: str
+    """Where it stands in the filter, as a JSON pointer."""
+
+
+class FilterTrial(TypedDict):
+    """
+    What to try.
+    """
+
+    data: Any
+    """The `data` of an event."""
+
+    filter: NotRequired[DataFilter | None]
+
+
+class FilterTried(TypedDict):
+    """
+    Whether an event would pass a filter.
+    """
+
+    conditions: list[FilterCondition]
+    """Each condition of the filter by itself, also within `not`, in the order of the filter."""
+
+    matches: bool
 
 
 Headers: TypeAlias = dict[str, str | None]
@@ -1984,6 +2032,7 @@ class DestinationPatch(TypedDict):
     event_types: NotRequired[list[EventPattern] | None]
     """Replaces the whole array."""
 
+    filter: NotRequired[DataFilter | None]
     headers: NotRequired[dict[str, str | None]]
     """Merged header by header; `null` removes a header, `***` keeps its value."""
 
@@ -2044,6 +2093,7 @@ class DestinationReplacement(TypedDict):
     `*` only alerts, and by default all of them.
     """
 
+    filter: NotRequired[DataFilter | None]
     headers: NotRequired[Headers | None]
     max_in_flight: NotRequired[int | None]
     """The maximum number of sends that are started and not yet settled at one time."""
@@ -2107,6 +2157,7 @@ class DestinationRequest(TypedDict):
     `*` only alerts, and by default all of them.
     """
 
+    filter: NotRequired[DataFilter | None]
     headers: NotRequired[Headers | None]
     max_in_flight: NotRequired[int | None]
     """The maximum number of sends that are started and not yet settled at one time."""
@@ -2169,6 +2220,9 @@ class DestinationSettings(TypedDict):
     body: Body
     breaker: Breaker | None
     event_types: list[str]
+    filter: dict[str, Any] | None
+    """Which events of these types it takes by their `data`; null: all."""
+
     headers: dict[str, str]
     """The header names, each with the value `***`: values are write-only. A PATCH with `***` keeps the value."""
 

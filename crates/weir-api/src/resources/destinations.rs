@@ -5,6 +5,7 @@ mod breaker;
 mod by_name;
 mod edits;
 pub(crate) mod egress;
+pub(crate) mod filter;
 mod headers;
 pub(crate) mod health;
 mod patch;

@@ -164,6 +164,7 @@ fn view(event: &Event, data: Option<&Bytes>) -> ApiResult<types::Event> {
         tenant: event.tenant,
         created_at: event.created_at,
         idempotency_key: event.idempotency_key,
+        filtered: event.filtered,
         deliver_at: event.options.deliver_at,
         expires_at: event.options.expires_at,
         coalesce_key: event.options.coalesce_key,

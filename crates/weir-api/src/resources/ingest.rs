@@ -60,7 +60,7 @@ struct KeyParameters {
 /// Send an event
 ///
 /// The event goes to the destinations in `destinations`, or to every destination of the tenant whose `event_types`
-/// match. The answer is sent after the commit, so an accepted event is not lost.
+/// and `filter` match. The answer is sent after the commit, so an accepted event is not lost.
 #[utoipa::path(
     post, path = "/v1/events", operation_id = "send_event", tag = "events", request_body = EventRequest,
     params(KeyParameters, TraceParameters),
@@ -261,15 +261,20 @@ async fn store_part(
         }
     })?;
     let mut dues: HashMap<DestinationId, Timestamp> = HashMap::new();
-    let mut stored = 0;
+    let (mut stored, mut filtered, mut unwanted) = (0, 0, 0);
     for ingested in outcomes.iter().flatten() {
-        stored += u64::from(!ingested.duplicate);
+        if !ingested.duplicate {
+            stored += 1;
+            filtered += u64::from(ingested.event.filtered);
+            unwanted += u64::from(ingested.event.filtered > 0 && ingested.deliveries == 0);
+        }
         let due = ingested.event.due();
         for &destination_id in &ingested.wake {
             dues.entry(destination_id).and_modify(|first| *first = due.min(*first)).or_insert(due);
         }
     }
     meters::ingested(stored);
+    meters::filtered(filtered, unwanted);
     let wakes: Vec<_> = dues.into_iter().map(|(destination_id, due)| Wake { destination_id, due }).collect();
     api.wake(&wakes).await;
     let posted = events[from..].iter().map(|new| &new.event);
@@ -289,6 +294,7 @@ fn view(outcome: Result<Ingested, IngestRefusal>, posted: &Event) -> ApiResult<t
             deliver_at: event.options.deliver_at,
             expires_at: event.options.expires_at,
             deliveries,
+            filtered: event.filtered,
             duplicate,
         }),
         Err(IngestRefusal::UnknownDestination { index }) => Err(Problem::invalid_field(

@@ -94,9 +94,10 @@ async fn store(api: &ApiState, destination: &Destination, event_id: EventId, now
         idempotency_key: Some(format!("weir.test {event_id}")),
         options: DeliveryOptions::default(),
         body: EventBody::freeze(event_id, TYPE, now, &data),
+        filtered: 0,
     };
     // The destination may be deleted meanwhile: then the event is refused.
-    let new = NewEvent { event, destinations: Some(vec![destination.id]), random: rand::random() };
+    let new = NewEvent::new(event, Some(vec![destination.id]), rand::random());
     ingest::store_one(api, new).await.map(drop)
 }
 

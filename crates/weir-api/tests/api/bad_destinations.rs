@@ -26,6 +26,12 @@ fn invalid_destinations() -> Vec<(Value, Vec<&'static str>)> {
         (json!({"tenant": "a b"}), vec!["/tenant"]),
         (json!({"event_types": []}), vec!["/event_types"]),
         (json!({"event_types": ["ok", "vid*", 7]}), vec!["/event_types/1", "/event_types/2"]),
+        (json!({"filter": {}}), vec!["/filter"]),
+        (json!({"filter": "x", "name": 5}), vec!["/name", "/filter"]),
+        (
+            json!({"filter": {"amount": 1, "/a": {"ne": 1}, "or": [{"/b": [1]}]}}),
+            vec!["/filter/~1a/ne", "/filter/amount", "/filter/or/0/~1b"],
+        ),
         (json!({"rate_limits": limit(json!(0))}), vec!["/rate_limits/0/limit"]),
         (json!({"rate_limits": limit(json!(1_000_001))}), vec!["/rate_limits/0/limit"]),
         (json!({"rate_limits": limit(json!(-1))}), vec!["/rate_limits/0/limit"]),

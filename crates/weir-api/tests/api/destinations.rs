@@ -20,7 +20,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
     assert!(id.starts_with("dst_"));
     assert_eq!(reply.header("location"), format!("/v1/destinations/{id}"));
     assert_eq!(reply.header("cache-control"), "no-store");
-    let expected = json!({
+    let mut expected = json!({
         "id": id, "url": URL, "name": "", "tenant": "default", "event_types": ["*"], "rate_limits": [], "min_interval_ms": null, "max_in_flight": 64,
         "timeout_ms": 15000, "retry": {"max_attempts": 16, "max_age_s": 259200, "base_ms": 10000, "cap_ms": 3600000},
         "headers": {}, "signature": {"style": "standard"}, "secret": created["secret"], "paused": false, "created_at": "2026-11-21T07:30:00.000Z",
@@ -37,6 +37,8 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
         },
         "public_key": null, "public_key_hex": null, "proxy": null, "tls": null, "tls_certificates": [],
     });
+    // The macro takes no more fields.
+    expected["filter"] = Value::Null;
     assert_eq!(created, expected);
     assert!(created["secret"].as_str().unwrap().starts_with("whsec_"));
 }
@@ -94,14 +96,13 @@ async fn every_field_is_kept_and_only_two_routes_show_the_secret() {
         "rate_limits": [{"limit": 300, "period": "minute", "burst": 5}, {"limit": 10, "period": "second"}],
         "max_in_flight": 8, "timeout_ms": 500, "retry": {"max_attempts": 3, "max_age_s": 60, "schedule_ms": [0, 100]},
         "headers": {"X-Api-Key": "hush"}, "secret": secret, "paused": true, "refusals_count": true,
+        "filter": {"/amount": {"gte": 9_007_199_254_740_993_u64}, "not": {"/test": null}},
     });
     let created = server.post("/v1/destinations", &body).await.expect(StatusCode::CREATED);
     assert_eq!(created["secret"], secret);
     let path = format!("/v1/destinations/{}", created["id"].as_str().unwrap());
     let shown = server.get(&path).await.expect(StatusCode::OK);
-    for field in
-        ["url", "name", "tenant", "event_types", "max_in_flight", "timeout_ms", "retry", "refusals_count", "paused"]
-    {
+    for field in ["url", "name", "tenant", "event_types", "filter", "timeout_ms", "retry", "refusals_count", "paused"] {
         assert_eq!(shown[field], body[field], "{field}");
     }
     let limits = json!([

@@ -31,7 +31,7 @@ async fn an_event_goes_to_every_matching_destination_of_its_tenant_and_wakes_the
     let created_at = accepted["created_at"].as_str().unwrap();
     assert!(created_at.starts_with("2026-11-21T07:30:00.") && created_at.ends_with('Z'));
     let expected = json!({
-        "id": id, "type": "video.created", "tenant": "default", "created_at": created_at, "deliveries": 2, "duplicate": false,
+        "id": id, "type": "video.created", "tenant": "default", "created_at": created_at, "deliveries": 2, "filtered": 0, "duplicate": false,
     });
     assert_eq!(accepted, expected);
     let mut woken: Vec<String> = server.queue.woken().iter().map(ToString::to_string).collect();

@@ -16,6 +16,7 @@ mod by_name;
 mod deliveries;
 mod destinations;
 mod egress;
+mod event_filters;
 mod events;
 mod extremes;
 mod fan_out;

@@ -30,6 +30,7 @@ fn destination() -> Destination {
             name: String::new(),
             tenant: "default".to_owned(),
             event_types: Vec::new(),
+            filter: None,
             rate_limits: limits,
             max_in_flight: 2,
             timeout_ms: 15_000,

@@ -47,6 +47,8 @@ const NAMES: [(&str, &str); 21] = [
     ("url", "URL"),
 ];
 
+const FILTER: &str = "/filter";
+
 /// The fields that differ, in the order of their names.
 pub(crate) fn changes(before: Option<&Value>, after: Option<&Value>) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -61,7 +63,7 @@ fn collect(within: &str, before: &Map<String, Value>, after: &Map<String, Value>
     for name in names {
         let pointer = format!("{within}/{name}");
         match (before.get(name), after.get(name)) {
-            (Some(Value::Object(before)), Some(Value::Object(after))) if name != "headers" => {
+            (Some(Value::Object(before)), Some(Value::Object(after))) if name != "headers" && pointer != FILTER => {
                 collect(&pointer, before, after, changes);
             }
             (Some(before), Some(after)) if before == after && !within.is_empty() => {}
@@ -130,6 +132,8 @@ fn shown(pointer: &str, value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(items) if items.is_empty() => "none".to_owned(),
         Value::Array(items) => items.iter().map(|item| shown(pointer, item)).collect::<Vec<_>>().join(", "),
+        // Parts of a filter mean nothing without the others.
+        Value::Object(_) if pointer == FILTER => value.to_string(),
         Value::Object(fields) => {
             // An old limit may have no margin.
             let defaults = [("burst".to_owned(), 1.into()), ("margin_ms".to_owned(), 0.into())];
@@ -197,6 +201,9 @@ mod tests {
         assert_eq!(only_added, [line("Event types", None, Some("b"))]);
         let order = of(json!({"event_types": ["a", "b"]}), json!({"event_types": ["b", "a"]}));
         assert_eq!(order, [line("Event types", Some("a, b"), Some("b, a"))]);
+        // A filter is shown as a whole.
+        let filters = of(json!({"filter": {"/a": 1, "/b": 2}}), json!({"filter": {"/a": 1, "/b": 3}}));
+        assert_eq!(filters, [line("Filter", Some(r#"{"/a":1,"/b":2}"#), Some(r#"{"/a":1,"/b":3}"#))]);
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["alerts", "active"]) => of::<types::ActiveAlerts>(active_alerts(), changes),
         (_, ["alerts"]) => of::<weir_core::alert::AlertPolicy>(alerts(), changes),
         (_, ["status"]) => of::<types::InstallationStatus>(status(), changes),
+        (_, ["destinations", _, "filter", "try"]) => of::<types::FilterTried>(json!({"matches": true}), changes),
         (_, ["verify"]) => of::<types::Verified>(verified(), changes),
         _ => panic!("{method} {path} is no route whose answer has a type"),
     }

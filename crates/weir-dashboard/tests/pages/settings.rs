@@ -262,6 +262,24 @@ async fn a_pasted_request_is_checked() {
 }
 
 #[tokio::test]
+async fn a_filter_is_tried_and_its_faults_stand_beside_the_field() {
+    let api = api("read");
+    let conditions = json!([{"pointer": "/~1amount/gte", "holds": false}]);
+    api.on("POST", "/v1/destinations/dst_1/filter/try", 200, json!({"matches": false, "conditions": conditions}));
+    let form = "data=%7B%22amount%22:+1%7D&filter=%7B%22/amount%22:+%7B%22gte%22:+2%7D%7D";
+    let page = api.dashboard().post("/destinations/dst_1/filter", form).await;
+    page.has(&[
+        "The event does not pass.",
+        "/~1amount/gte</code> <b>does not hold</b>",
+        "{&#34;amount&#34;: 1}</textarea>",
+    ]);
+    let [call] = api.seen("POST", "/v1/destinations/dst_1/filter/try").try_into().unwrap();
+    assert_eq!(call.body, json!({"data": {"amount": 1}, "filter": {"/amount": {"gte": 2}}}));
+    let page = api.dashboard().post("/destinations/dst_1/filter", "data=%7B&filter=").await;
+    page.has(&["The data is no JSON"]);
+}
+
+#[tokio::test]
 async fn a_destination_is_deleted_only_after_its_name_was_typed() {
     let api = api("operate");
     api.on("DELETE", "/v1/destinations/dst_1", 204, Value::Null);

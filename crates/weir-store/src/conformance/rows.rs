@@ -31,6 +31,7 @@ pub fn destination(number: u128) -> Destination {
             name: format!("destination {number}"),
             tenant: TENANT.to_owned(),
             event_types: vec!["*".parse().expect("a pattern")],
+            filter: None,
             rate_limits: per_second(10),
             max_in_flight: 64,
             timeout_ms: 15_000,
@@ -74,6 +75,7 @@ pub fn event_at(number: u64, created_at: Timestamp) -> Event {
         idempotency_key: None,
         options: DeliveryOptions::default(),
         body,
+        filtered: 0,
     }
 }
 
@@ -84,13 +86,15 @@ pub(super) fn random(event: &Event) -> u128 {
 
 /// A new event for every destination that matches.
 pub fn matched(event: Event) -> NewEvent {
-    NewEvent { random: random(&event), event, destinations: None }
+    let random = random(&event);
+    NewEvent::new(event, None, random)
 }
 
 /// A new event for these destinations.
 pub fn named(event: Event, destinations: &[u128]) -> NewEvent {
     let destinations = destinations.iter().copied().map(destination_id).collect();
-    NewEvent { random: random(&event), event, destinations: Some(destinations) }
+    let random = random(&event);
+    NewEvent::new(event, Some(destinations), random)
 }
 
 pub fn with_key(mut event: Event, key: &str) -> Event {

@@ -1,11 +1,12 @@
 //! Destinations and their limits.
 
-use std::{borrow::Cow, num::NonZeroU32};
+use std::{borrow::Cow, num::NonZeroU32, sync::Arc};
 
 use weir_core::{
     Destination, DestinationId, RateLimits, Timestamp,
     destination::{Settings, Unreadable},
     egress::Egress,
+    filter::Filter,
     limit::MinInterval,
     order::DeliveryOrder,
     pattern::EventPattern,
@@ -25,7 +26,7 @@ macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
         paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
-        min_interval_ms, released_at, body, egress, egress_secrets"
+        min_interval_ms, released_at, body, egress, egress_secrets, event_filter"
     };
 }
 
@@ -81,6 +82,10 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         name: row.text(4)?,
         url: row.parsed(5, "a URL", |text| text.parse().ok())?,
         event_types: row.parsed(6, "event types", event_types)?,
+        filter: match row.optional_text(27)? {
+            Some(text) => Some(Filter::from_stored(&text).map(Arc::new).ok_or(Corrupt("a filter"))?),
+            None => None,
+        },
         rate_limits: rate_limits(row, 7, 22)?,
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
@@ -161,7 +166,7 @@ pub enum Value<'v> {
 pub fn destination_values<'d>(
     destination: &'d Destination,
     keyring: &Keyring,
-) -> Result<[Value<'d>; 24], serde_json::Error> {
+) -> Result<[Value<'d>; 25], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -200,6 +205,7 @@ pub fn destination_values<'d>(
         text(serde_json::to_string(&settings.body)?),
         egress,
         egress_secrets,
+        Value::Text(settings.filter.as_ref().map(|filter| filter.json().to_string().into())),
     ];
     for (n, (column, at)) in SEALED.into_iter().enumerate() {
         let Value::Text(text) = &mut values[at - CONSTANT] else { continue };
@@ -296,6 +302,7 @@ mod tests {
             json("{}"),
             json(r#"{"proxy":"http://weir@proxy.example:3128","ca":null,"client_certificate":null}"#),
             json(r#"{"proxy_password":"p","client_key":null}"#),
+            Value::Text(None),
         ];
         destination(&Kept(row), &Keyring::default()).unwrap()
     }

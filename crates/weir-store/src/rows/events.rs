@@ -19,7 +19,7 @@ macro_rules! event_columns {
         concat!(
             "e.id, e.tenant, e.event_type, e.created_at, e.idempotency_key, e.data_offset, ",
             $body,
-            ", e.traceparent, e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key"
+            ", e.traceparent, e.deliver_at, e.expires_at, e.coalesce_key, e.ordering_key, e.filtered"
         )
     };
 }
@@ -39,6 +39,7 @@ pub fn event<E: From<Corrupt> + From<Unopened>>(row: &impl Row<E>, keyring: &Key
             coalesce_key: row.optional_text(10)?,
             ordering_key: row.optional_text(11)?,
         },
+        filtered: row.optional_int(12)?.and_then(|filtered| filtered.try_into().ok()).unwrap_or(0),
     })
 }
 
@@ -77,6 +78,6 @@ pub fn known_event<E: From<Corrupt> + From<Unopened>>(
 ) -> Result<((String, String), Ingested), E> {
     let event = event(row, keyring)?;
     let key = event.idempotency_key.clone().ok_or(Corrupt("an idempotency key"))?;
-    let deliveries = row.small(12)?;
+    let deliveries = row.small(13)?;
     Ok(((event.tenant.clone(), key), Ingested { event, deliveries, duplicate: true, wake: Vec::new() }))
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{
     api::{Consent, PageFlags},
@@ -63,6 +64,20 @@ pub(crate) enum DestinationCommand {
     },
     /// Send a test event to a destination
     Test(One),
+    /// Say whether an event would pass the filter of a destination, and which conditions hold
+    TryFilter {
+        #[command(flatten)]
+        one: One,
+        /// The data of an event (JSON)
+        #[arg(long, value_name = "JSON", value_parser = json, required_unless_present = "event", conflicts_with = "event")]
+        data: Option<Value>,
+        /// An event whose data to try
+        #[arg(long, value_name = "ID")]
+        event: Option<String>,
+        /// Another filter than that of the destination (JSON)
+        #[arg(long, value_name = "JSON", value_parser = json)]
+        filter: Option<Value>,
+    },
     /// Cancel the waiting deliveries of a destination
     Purge {
         #[command(flatten)]
@@ -125,6 +140,9 @@ pub(crate) struct Changes {
     pub(crate) default_proxy: bool,
     #[command(flatten)]
     pub(crate) tls: TlsFiles,
+    /// Remove the filter: deliver every event of the types
+    #[arg(long, conflicts_with = "filter")]
+    pub(crate) no_filter: bool,
     /// Read the secret from this file; - is standard input [default: `create` makes one]
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,
@@ -159,6 +177,9 @@ pub(crate) struct Fields {
     #[arg(long = "event-type", value_name = "PATTERN")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     event_types: Vec<String>,
+    /// Deliver only events whose data matches (JSON), such as '{"/amount": {"gte": 100}}'
+    #[arg(long, value_name = "JSON", value_parser = json)]
+    filter: Option<Value>,
     /// A limit, such as 10/second, 10/s or 190/10s, or 300/minute:5 with a burst, or 10/second+50ms with a margin for a network with
     /// jitter; one for each period
     #[arg(long = "limit", value_name = "N/PERIOD[:BURST][+MARGIN]")]
@@ -207,6 +228,10 @@ impl Fields {
         let twice = |(index, name): &(usize, &String)| self.headers[..*index].iter().any(|(other, _)| other == *name);
         names.enumerate().find(twice).map(|(_, name)| name.as_str())
     }
+}
+
+fn json(text: &str) -> Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("this is no JSON: {error}"))
 }
 
 fn header(text: &str) -> Result<(String, String), String> {

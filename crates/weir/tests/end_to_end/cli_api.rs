@@ -116,6 +116,18 @@ async fn a_destination_is_created_edited_paused_and_deleted_by_its_name() {
     user.says(&["destinations", "edit", "Acme", "--signature", "slack", "--body", "data"]).await;
     let shown = user.says(&["destinations", "show", "Acme"]).await;
     assert!(shown.contains("slack, in x-slack-signature") && shown.contains("data, as application/json"), "{shown}");
+    let filter = r#"{"/amount": {"gte": 100}}"#;
+    user.says(&["destinations", "edit", "Acme", "--filter", filter]).await;
+    assert!(user.says(&["destinations", "show", "Acme"]).await.contains(r#"filter       {"/amount":{"gte":100}}"#));
+    let try_filter = |arguments: &[&'static str]| [&["destinations", "try-filter", "Acme"], arguments].concat();
+    let tried = user.says(&try_filter(&["--data", r#"{"amount": 99}"#])).await;
+    assert_eq!(tried.trim(), "The event does not pass the filter.\n  fails /~1amount");
+    let tried = user.says(&try_filter(&["--data", r#"{"amount": 99}"#, "--filter", r#"{"/amount": 99}"#])).await;
+    assert_eq!(tried.trim(), "The event passes the filter.\n  holds /~1amount");
+    let (code, error) = user.fails(&try_filter(&["--data", "{"])).await;
+    assert!(code == 2 && error.contains("no JSON"), "{error}");
+    let edited = user.json(&["destinations", "edit", "Acme", "--no-filter"]).await;
+    assert_eq!(edited["filter"], Value::Null);
     let twice = ["destinations", "edit", "Acme", "--header", "X-A:1", "--header", "x-a: 2"];
     let (code, error) = user.fails(&twice).await;
     assert!(code == 2 && error.contains("x-a twice"), "{error}");

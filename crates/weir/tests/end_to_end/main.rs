@@ -27,6 +27,7 @@ mod dashboard;
 mod edges;
 mod egress;
 mod encryption;
+mod event_filters;
 mod floods;
 mod folds;
 mod holds;

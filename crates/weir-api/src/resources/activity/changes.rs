@@ -165,6 +165,7 @@ mod tests {
             name: "billing".to_owned(),
             tenant: "acme".to_owned(),
             event_types: vec![EventPattern::Any],
+            filter: None,
             rate_limits: RateLimits::default(),
             max_in_flight: 64,
             timeout_ms: 15_000,

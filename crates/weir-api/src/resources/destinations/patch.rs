@@ -24,9 +24,10 @@ use crate::{
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
-const PATCH_NOTES: [(&str, &str); 15] = [
+const PATCH_NOTES: [(&str, &str); 16] = [
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
+    ("filter", "Replaces the whole filter; `null` removes it. Applies to the events that come from then on."),
     ("rate_limits", "Replaces the whole array. Takes effect within 100 ms and does not reset the windows."),
     ("min_interval_ms", "`null` removes it. Takes effect within 100 ms, and counts from the last send."),
     ("retry", "Merged member by member. `schedule_ms` replaces `base_ms` and `cap_ms`, and the other way round."),
@@ -77,7 +78,7 @@ impl DestinationPatch {
 
 /// Removes the shown settings that the patch replaces: a schedule removes the backoff, and the other way round; another
 /// signature style removes the members of the old style, another format of the body those of the old format; no client
-/// certificate removes its key; and `ordered: false` removes `skip_after_attempts`.
+/// certificate removes its key; a filter replaces the old one; and `ordered: false` removes `skip_after_attempts`.
 fn drop_replaced(shown: &mut Value, patch: &Value) {
     let Value::Object(shown) = shown else { return };
     if let (Some(Value::Object(shown)), Some(Value::Object(retry))) = (shown.get_mut("retry"), patch.get("retry")) {
@@ -102,6 +103,9 @@ fn drop_replaced(shown: &mut Value, patch: &Value) {
         && tls.get("client_certificate").is_some_and(Value::is_null)
     {
         shown.remove("client_key");
+    }
+    if patch.get("filter").is_some() {
+        shown.remove("filter");
     }
     if patch.get("ordered").is_some_and(|ordered| *ordered != Value::Bool(true)) {
         shown.remove("skip_after_attempts");

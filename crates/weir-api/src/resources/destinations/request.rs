@@ -11,6 +11,7 @@ use super::{
     body::BodyRequest,
     breaker::BreakerRequest,
     egress::{ProxyText, TlsRequest},
+    filter::FilterRequest,
     headers::Headers,
     rates::{Limits, RateLimitRequest},
     retry::RetryRequest,
@@ -73,6 +74,9 @@ object! {
         /// `*` only alerts, and by default all of them.
         #[schema(min_items = 1, max_items = 100, default = json!(["*"]))]
         pub(super) event_types: Option<Vec<EventPatternText>>,
+        /// Which events of these types the destination takes by their `data`; `null`: all. It counts when an event
+        /// comes, and not for alerts, test events and other events that name their destinations.
+        pub(super) filter: Option<FilterRequest>,
         /// At most one limit per period; `[]` means unlimited.
         #[schema(value_type = Option<Vec<RateLimitRequest>>, max_items = 4, default = json!([]))]
         pub(super) rate_limits: Option<Limits>,

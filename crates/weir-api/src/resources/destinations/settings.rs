@@ -4,7 +4,7 @@
 //! A PATCH is a JSON merge patch (RFC 7396) on the view of the destination. The result is read like a new destination.
 //! So one set of rules applies to both, and an edit cannot produce settings that a creation would refuse.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, sync::Arc};
 
 use serde_json::Value;
 use url::Url;
@@ -129,6 +129,7 @@ impl Context<'_> {
             name: request.name.map(|name| name.0).unwrap_or_default(),
             tenant,
             event_types,
+            filter: request.filter.map(|filter| Arc::new(filter.0)),
             rate_limits: RateLimits::from(request.rate_limits.unwrap_or_default())
                 .with_min_interval(rates::min_interval(request.min_interval_ms)),
             max_in_flight: request.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT),

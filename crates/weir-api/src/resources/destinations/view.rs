@@ -62,6 +62,7 @@ pub(crate) fn settings(settings: &Settings) -> types::DestinationSettings {
         name: settings.name.clone(),
         tenant: settings.tenant.clone(),
         event_types: settings.event_types.iter().map(ToString::to_string).collect(),
+        filter: settings.filter.as_ref().map(|filter| filter.json().clone()),
         rate_limits: settings.rate_limits.as_slice().iter().map(rates::view).collect(),
         min_interval_ms: settings.rate_limits.min_interval().map(MinInterval::as_millis),
         max_in_flight: settings.max_in_flight,

@@ -104,8 +104,9 @@ fn accept(
         idempotency_key: request.idempotency_key.or(header_key),
         options,
         body,
+        filtered: 0,
     };
-    Ok(NewEvent { event, destinations, random })
+    Ok(NewEvent::new(event, destinations, random))
 }
 
 /// Checks the fields that stay texts.

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use askama::Template;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use weir_api_types::{DeliveryDetail, Destination, Secret, Verified};
+use weir_api_types::{DeliveryDetail, Destination, FilterTried, Secret, Verified};
 use weir_core::access::Role;
 
 use super::{
     Head, Tab,
     settings_errors::faults_of,
     settings_fields::{Field, GROUPS, Group, Kind, WAY_OUT},
-    settings_form::SettingsText as _,
+    settings_form::{SettingsText as _, filter},
 };
 use crate::{
     client::{ApiPath, Call},
@@ -61,6 +61,8 @@ struct Shown {
     rotation: Option<(Fields, Faults)>,
     /// The result of a check, with what was pasted.
     verified: Option<(Result<Verified, String>, Fields)>,
+    /// What the filter says of the data that was typed.
+    tried: Option<(Result<FilterTried, String>, Fields)>,
 }
 
 #[derive(Template)]
@@ -92,6 +94,11 @@ impl SettingsPage {
         self.form.raw(field.name)
     }
 
+    /// As many lines as a text has, so that a filter is seen as a whole unless it is long.
+    fn rows(&self, field: &Field) -> usize {
+        self.value(field).lines().count().clamp(3, 12)
+    }
+
     /// Whether the rotation offers this overlap first.
     fn is_overlap(&self, seconds: &u32) -> bool {
         let typed = self.of_rotation("overlap_s").parse();
@@ -101,6 +108,10 @@ impl SettingsPage {
     /// What was typed for a rotation.
     fn of_rotation(&self, name: &str) -> &str {
         self.shown.rotation.as_ref().map_or("", |(fields, _)| fields.raw(name))
+    }
+
+    fn of_trial(&self, name: &str) -> &str {
+        self.shown.tried.as_ref().map_or("", |(_, fields)| fields.raw(name))
     }
 
     fn pasted(&self, name: &str) -> &str {
@@ -216,6 +227,22 @@ pub(crate) async fn verify(visit: Visit, PathId(id): PathId, fields: Fields) -> 
         Err(refusal) => return Err(refusal),
     };
     page(&visit, &id, StatusCode::OK, Shown { verified: Some((result, fields)), ..Shown::default() }).await
+}
+
+/// Whether an event with the typed data would pass the typed filter. Nothing is saved.
+pub(crate) async fn try_filter(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
+    let tried = match serde_json::from_str::<Value>(fields.text("data")) {
+        Err(error) => Err(format!("The data is no JSON: {error}.")),
+        Ok(data) => {
+            let body = json!({"data": data, "filter": filter(fields.text("filter"))});
+            match visit.api.post::<FilterTried>(&ApiPath::of(["destinations", &id, "filter", "try"]), &body).await {
+                Ok(tried) => Ok(tried),
+                Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => Err(refusal.sentence()),
+                Err(refusal) => return Err(refusal),
+            }
+        }
+    };
+    page(&visit, &id, StatusCode::OK, Shown { tried: Some((tried, fields)), ..Shown::default() }).await
 }
 
 /// Deletes a destination whose name was typed.

@@ -32,7 +32,8 @@ pub(super) fn faults_of(refusal: &Refusal, typed: &Fields) -> Faults {
 fn fault(field: &Field, error: &FieldError, typed: &Fields) -> String {
     let unit = ApiUnit::of_name(field.name);
     let last = error.pointer.rsplit('/').next().unwrap_or_default();
-    let index: Option<usize> = last.parse().ok();
+    // A filter is JSON, and the place in it is a pointer.
+    let index: Option<usize> = last.parse().ok().filter(|_| field.name != "filter");
     let text = match (field.kind, index) {
         (Kind::Durations, Some(index)) => delays(typed.text(field.name)).nth(index).unwrap_or_default(),
         _ => typed.text(field.name),
@@ -42,6 +43,9 @@ fn fault(field: &Field, error: &FieldError, typed: &Fields) -> String {
     // The place within a field of several lines: the name of a header, or the number of a type.
     match index {
         Some(index) => format!("Number {}: {said}", index + 1),
+        None if field.name == "filter" && last != field.name => {
+            format!("At {}: {said}", error.pointer.strip_prefix("/filter").unwrap_or_default())
+        }
         None if field.name == "headers" && last != field.name => format!("{last}: {said}"),
         None => said,
     }
@@ -71,6 +75,8 @@ mod tests {
             ("/retry/schedule_ms/1", "schedule_ms", "Number 2: Is wrong."),
             ("/event_types/0", "event_types", "Number 1: Is wrong."),
             ("/headers/x-a", "headers", "x-a: Is wrong."),
+            ("/filter", "filter", "Is wrong."),
+            ("/filter/or/0", "filter", "At /or/0: Is wrong."),
             ("/signature/header", "signature_header", "Is wrong."),
             ("/signature", "style", "Is wrong."),
             ("/signature/signed", "signed", "Is wrong."),

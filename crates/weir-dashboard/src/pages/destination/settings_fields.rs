@@ -107,6 +107,12 @@ pub(crate) const GROUPS: [Group; 8] = [
             ),
             field("timeout_ms", "Timeout of an attempt", Kind::Duration, "Such as 15 s or 500 ms"),
             field("event_types", "Event types", Kind::Lines, "One a line: video.created, video.* or *"),
+            field(
+                "filter",
+                "Filter",
+                Kind::Lines,
+                "Empty: every event. JSON on the data, such as {\"/amount\": {\"gte\": 100}}",
+            ),
             field("ordered", "Strict order for events with the same ordering_key", Kind::Tick, ""),
             field(
                 "skip_after_attempts",

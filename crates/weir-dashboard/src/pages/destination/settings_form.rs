@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use weir_api_types::{Body, DestinationSettings, Signature, Tls};
 use weir_core::signing::{CUSTOM, STANDARD};
 
-use crate::{durations::ApiUnit, extend::extend, fields::Fields};
+use crate::{durations::ApiUnit, extend::extend, fields::Fields, json_text::indented};
 
 extend! {
     trait SignaturePart for Signature {
@@ -92,6 +92,7 @@ extend! {
                 ("url", self.url.clone()),
                 ("timeout_ms", millis(self.timeout_ms)),
                 ("event_types", self.event_types.join("\n")),
+                ("filter", self.filter.as_ref().map(|filter| indented(&filter.to_string()).into_owned()).unwrap_or_default()),
                 ("ordered", tick(self.ordered)),
                 ("skip_after_attempts", number(self.skip_after_attempts.map(NonZeroU32::get))),
                 ("max_attempts", retry.max_attempts.to_string()),
@@ -144,6 +145,7 @@ extend! {
                 "url": typed.text("url"),
                 "timeout_ms": number("timeout_ms"),
                 "event_types": lines("event_types"),
+                "filter": filter(typed.text("filter")),
                 "ordered": typed.is_ticked("ordered"),
                 "retry": {"max_attempts": number("max_attempts"), "max_age_s": number("max_age_s")},
                 "refusals_count": typed.is_ticked("refusals_count"),
@@ -227,6 +229,11 @@ fn value_of(name: &str, text: &str) -> Value {
     value.map_or_else(|| json!(text), |value| json!(value))
 }
 
+/// The typed filter. The API says what is wrong with one that is no JSON: it is a text then.
+pub(super) fn filter(text: &str) -> Value {
+    if text.is_empty() { Value::Null } else { serde_json::from_str(text).unwrap_or_else(|_| json!(text)) }
+}
+
 fn ratio(text: &str) -> Value {
     if text.is_empty() { Value::Null } else { text.parse::<f64>().map_or_else(|_| json!(text), |number| json!(number)) }
 }
@@ -242,7 +249,7 @@ mod tests {
     fn settings() -> DestinationSettings {
         serde_json::from_value(json!({
             "name": "Acme", "url": "https://example.com/", "event_types": ["video.*", "a.b"], "timeout_ms": 15_000,
-            "tenant": "default", "rate_limits": [], "min_interval_ms": null, "max_in_flight": 64, "paused": false,
+            "filter": {"/amount": {"gte": 100}}, "tenant": "default", "rate_limits": [], "min_interval_ms": null, "max_in_flight": 64, "paused": false,
             "retry": {"max_attempts": 16, "max_age_s": 259_200, "base_ms": 10_000, "cap_ms": 3_600_000},
             "refusals_count": true,
             "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30_000,
@@ -262,6 +269,7 @@ mod tests {
             settings.patch(&settings.fields()),
             json!({
                 "name": "Acme", "url": "https://example.com/", "event_types": ["video.*", "a.b"], "timeout_ms": 15_000,
+                "filter": {"/amount": {"gte": 100}},
                 "retry": {"max_attempts": 16, "max_age_s": 259_200, "base_ms": 10_000, "cap_ms": 3_600_000},
                 "refusals_count": true,
                 "breaker": {"failure_ratio": 0.5, "min_attempts": 20, "consecutive": 10, "open_ms": 30_000,

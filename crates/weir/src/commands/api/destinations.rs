@@ -2,9 +2,10 @@
 
 use anyhow::Context as _;
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use weir_api_types::{
-    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Purged, Secret,
+    Backlog, Count, CreatedDestination, DeliveryDetail, Destination, DestinationSettings, Event, FilterTried, Purged,
+    Secret,
 };
 
 use super::{
@@ -81,6 +82,26 @@ pub(super) async fn run(call: &Call, command: Command) -> anyhow::Result<()> {
                     "The delivery of the test event is {}: weir deliveries show {}{waits}",
                     delivery.state, delivery.id
                 )
+            })
+        }
+        Command::TryFilter { one, data, event, filter } => {
+            let id = call.client.destination_id(&one.destination).await?;
+            let data = match event {
+                Some(event) => call.client.get(&["v1", "events", &event], &Fields::new()).await?.read::<Event>()?.data,
+                None => data.map(|data| RawValue::from_string(data.to_string())).transpose()?,
+            };
+            let body = serde_json::to_string(&serde_json::json!({"data": data, "filter": filter}))?;
+            let answer = call.client.post(&["v1", "destinations", &id, "filter", "try"], Some(&body)).await?;
+            call.print(&answer, |FilterTried { matches, conditions }| {
+                let mut lines = vec![match (matches, conditions.is_empty()) {
+                    (true, true) => "The event passes: there is no filter.".to_owned(),
+                    (true, false) => "The event passes the filter.".to_owned(),
+                    (false, _) => "The event does not pass the filter.".to_owned(),
+                }];
+                lines.extend(conditions.iter().map(|condition| {
+                    format!("  {} {}", if condition.holds { "holds" } else { "fails" }, condition.pointer)
+                }));
+                lines.join("\n")
             })
         }
         Command::Purge { one, filter, dry_run, consent } => {
@@ -205,6 +226,9 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
         body.insert("proxy".to_owned(), Value::Null);
     }
     body.extend(tls(&changes.tls)?);
+    if changes.no_filter {
+        body.insert("filter".to_owned(), Value::Null);
+    }
     if let Some(file) = &changes.secret_file {
         body.insert("secret".to_owned(), read_file(file, "--secret-file")?.trim().into());
     }

@@ -27,6 +27,9 @@ pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
     let number = |path: &str| value(destination, path).and_then(Value::as_f64);
     let seconds = |path: &str| number(path).map_or_else(|| NONE.to_owned(), |ms| span_s(ms / 1_000.0));
     let mut lines = Vec::new();
+    if let Some(filter) = value(destination, "filter").filter(|filter| filter.is_object()) {
+        lines.push(("filter", clean(&filter.to_string())));
+    }
     if let (Some(in_flight), Some(timeout_ms)) = (number("max_in_flight"), number("timeout_ms")) {
         lines.push(("in flight", format!("at most {in_flight}, each for at most {} s", timeout_ms / 1_000.0)));
     }
