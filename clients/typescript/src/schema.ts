@@ -2637,9 +2637,8 @@ export interface components {
         /**
          * @description The window of a limit.
          * @example second
-         * @enum {string}
          */
-        Period: "second" | "minute" | "hour" | "day";
+        Period: string;
         /** @description How a destination would send its backlog with the proposed settings, and with the current ones. */
         Preview: components["schemas"]["Forecast"] & {
             /**
@@ -2746,7 +2745,7 @@ export interface components {
              */
             ready: number;
         };
-        /** @description At most `limit` sends in every window of one `period`. */
+        /** @description At most `limit` sends in every window of one `period`: `second`, `minute`, `hour`, `day`, or seconds such as `10s`. */
         RateLimit: {
             /** Format: int32 */
             burst: number;
@@ -2758,6 +2757,11 @@ export interface components {
              */
             margin_ms: number;
             period: components["schemas"]["Period"];
+            /**
+             * Format: int32
+             * @description The length of the period, unless it is a whole second, minute, hour or day.
+             */
+            window_s: number | null;
         };
         /**
          * @description At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit
@@ -2778,7 +2782,12 @@ export interface components {
              * @default 0
              */
             margin_ms?: number | null;
-            period: components["schemas"]["Period"];
+            period?: components["schemas"]["Period"] | null;
+            /**
+             * Format: int32
+             * @description The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`.
+             */
+            window_s?: number | null;
         };
         /**
          * @description Any text.

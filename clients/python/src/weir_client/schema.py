@@ -644,7 +644,7 @@ class OverviewTotals(TypedDict):
 Pem: TypeAlias = str
 
 
-Period: TypeAlias = Literal['second', 'minute', 'hour', 'day']
+Period: TypeAlias = str
 
 
 class Problem(TypedDict):
@@ -721,7 +721,7 @@ class QueueDepths(TypedDict):
 
 class RateLimit(TypedDict):
     """
-    At most `limit` sends in every window of one `period`.
+    At most `limit` sends in every window of one `period`: `second`, `minute`, `hour`, `day`, or seconds such as `10s`.
     """
 
     burst: int
@@ -730,6 +730,8 @@ class RateLimit(TypedDict):
     """`limit` sends fit into a period that is longer by this time."""
 
     period: Period
+    window_s: int | None
+    """The length of the period, unless it is a whole second, minute, hour or day."""
 
 
 class RateLimitRequest(TypedDict):
@@ -746,7 +748,9 @@ class RateLimitRequest(TypedDict):
     that as many requests arrive in a period although some are delayed. It costs a part of the rate.
     """
 
-    period: Period
+    period: NotRequired[Period | None]
+    window_s: NotRequired[int | None]
+    """The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`."""
 
 
 RawBody: TypeAlias = str
