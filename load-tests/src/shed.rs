@@ -253,6 +253,7 @@ async fn commands(redis: &Redis) -> anyhow::Result<u64> {
 
 /// The limiter of requests in flight with a queue before it. Its limit moves with the latencies of a window; here it
 /// stays, because the requests of the measurement always take the same time.
+#[derive(Default)]
 struct Reactive {
     in_flight: u32,
     queued: u32,
@@ -261,12 +262,6 @@ struct Reactive {
     recomputed: Option<Instant>,
     /// The priorities of the last requests.
     priorities: VecDeque<u32>,
-}
-
-impl Default for Reactive {
-    fn default() -> Self {
-        Self { in_flight: 0, queued: 0, threshold: 0, recomputed: None, priorities: VecDeque::new() }
-    }
 }
 
 impl Reactive {

@@ -17,7 +17,7 @@ const SET_POLICY: &str = "INSERT OR REPLACE INTO shed_policy (single, policy) VA
 #[async_trait]
 impl Shedding for SqliteStore {
     async fn shed_policy(&self) -> StoreResult<ShedPolicy> {
-        let found = fetch(&self.readers, POLICY, Values::default(), |row| rows::shed_policy(row)).await?;
+        let found = fetch(&self.readers, POLICY, Values::default(), rows::shed_policy).await?;
         Ok(found.into_iter().next().unwrap_or_default())
     }
 

@@ -158,7 +158,9 @@ async fn a_window_is_given_by_its_name_or_its_length_and_shown_by_both() {
     let shown = server.get(&path).await.expect(StatusCode::OK)["rate_limits"].clone();
     let limit = |limit: u32, period: &str, window_s: Option<u32>| {
         let mut limit = json!({"limit": limit, "period": period, "burst": 1, "margin_ms": 0});
-        window_s.map(|window_s| limit["window_s"] = window_s.into());
+        if let Some(window_s) = window_s {
+            limit["window_s"] = window_s.into();
+        }
         limit
     };
     let expected = json!([limit(190, "10s", Some(10)), limit(600, "minute", None), limit(9, "7200s", Some(7_200))]);

@@ -37,7 +37,7 @@ pub(crate) enum DestinationCommand {
         #[arg(long)]
         paused: bool,
         #[command(flatten)]
-        changes: Changes,
+        changes: Box<Changes>,
     },
     /// Edit a destination. New limits are in effect within 100 ms; the edit is refused if another one came between
     Edit {
@@ -47,7 +47,7 @@ pub(crate) enum DestinationCommand {
         #[arg(long)]
         url: Option<String>,
         #[command(flatten)]
-        changes: Changes,
+        changes: Box<Changes>,
     },
     /// Send nothing until `resume`; deliveries wait
     Pause(Several),
