@@ -4,7 +4,7 @@
 //! their own, in [`crate::inbound`]:
 //!
 //! 1. **Class**: at most so many requests of a class are in flight in a process.
-//! 2. **Pressure**: the longer the store is slow, the higher the level ([`pressure`]). Level 1 refuses heavy requests,
+//! 2. **Pressure**: the longer the store is slow, the higher the level (`pressure`). Level 1 refuses heavy requests,
 //!    level 2 reads too, and level 3 bounds the events in flight to what the store completes in 250 ms.
 //! 3. **Client**: its own limit if somebody has set one. Otherwise places are free for all while less than three
 //!    quarters are taken; above that, only for clients that hold less than their share.
@@ -14,7 +14,7 @@
 //!              └──────────┴───────────┴──▶ Refusal: reason, Retry-After
 //! ```
 //!
-//! Several processes share the limits of clients and the bound of level 3 through [`views`]: each publishes a small
+//! Several processes share the limits of clients and the bound of level 3 through `views`: each publishes a small
 //! record ten times a second and computes from the others' records how much of the free places it may use. No request
 //! waits for that.
 
