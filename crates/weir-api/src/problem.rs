@@ -13,8 +13,6 @@ use weir_api_types::{self as types, FieldError};
 use weir_core::shed::{Class, Reason, Refusal};
 use weir_store::StoreError;
 
-use crate::shedding::RateLimit;
-
 const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 /// `Retry-After` of a 503, in seconds: longer than a restart of the store, and short enough for clients to wait.
 const RETRY_AFTER_S: &str = "2";
@@ -133,6 +131,28 @@ impl ProblemKind {
             Self::Overloaded => "The server has no room for the request now",
             Self::Internal => "Internal error",
             Self::Unavailable => "The server is temporarily unavailable",
+        }
+    }
+}
+
+/// What the headers `RateLimit` and `RateLimit-Policy` say (draft-ietf-httpapi-ratelimit-headers).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RateLimit {
+    /// Which limit it is.
+    pub(crate) policy: &'static str,
+    pub(crate) limit: u32,
+    pub(crate) left: u32,
+}
+
+impl RateLimit {
+    pub(crate) fn add_to(self, response: &mut Response, after_s: u32) {
+        let Self { policy, limit, left } = self;
+        let policy_text = format!(r#""{policy}";q={limit};qu="concurrent-requests""#);
+        let left_text = format!(r#""{policy}";r={left};t={after_s}"#);
+        for (name, text) in [("ratelimit-policy", policy_text), ("ratelimit", left_text)] {
+            if let Ok(value) = text.try_into() {
+                response.headers_mut().insert(name, value);
+            }
         }
     }
 }

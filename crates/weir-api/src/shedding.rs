@@ -30,7 +30,7 @@ use weir_store::SharedStore;
 use crate::{
     auth::Caller,
     meters::{self, ShedMeters},
-    problem::{self, Problem},
+    problem::{self, Problem, RateLimit},
 };
 
 /// How often the policy is read, and the gauges are set.
@@ -263,28 +263,6 @@ impl Drop for Storing<'_> {
     fn drop(&mut self) {
         let now = self.shedding.now();
         self.shedding.lock().store_ended(self.began, self.is_finished, now);
-    }
-}
-
-/// What the headers `RateLimit` and `RateLimit-Policy` say (draft-ietf-httpapi-ratelimit-headers).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RateLimit {
-    /// Which limit it is.
-    pub(crate) policy: &'static str,
-    pub(crate) limit: u32,
-    pub(crate) left: u32,
-}
-
-impl RateLimit {
-    pub(crate) fn add_to(self, response: &mut Response, after_s: u32) {
-        let Self { policy, limit, left } = self;
-        let policy_text = format!(r#""{policy}";q={limit};qu="concurrent-requests""#);
-        let left_text = format!(r#""{policy}";r={left};t={after_s}"#);
-        for (name, text) in [("ratelimit-policy", policy_text), ("ratelimit", left_text)] {
-            if let Ok(value) = text.try_into() {
-                response.headers_mut().insert(name, value);
-            }
-        }
     }
 }
 

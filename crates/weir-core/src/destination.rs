@@ -79,6 +79,8 @@ pub struct Destination {
 #[derive(Clone, PartialEq)]
 pub struct Unreadable {
     pub sealed: Vec<Option<String>>,
+    /// What is stored of its way out beside the sealed secrets of it.
+    pub egress: Option<String>,
     pub paused: bool,
     pub paused_reason: Option<String>,
 }

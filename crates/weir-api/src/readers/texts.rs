@@ -311,7 +311,7 @@ text! {
 
 text! {
     /// The window of a limit.
-    #[schema(as = Period, value_type = String, pattern = "^(second|minute|hour|day|[1-9][0-9]{0,4}s)$", example = "second")]
+    #[schema(as = Period, value_type = String, pattern = "^(second|minute|hour|day|([1-9][0-9]{0,3}|[1-7][0-9]{4}|8[0-5][0-9]{3}|86[0-3][0-9]{2}|86400)s)$", example = "second")]
     pub(crate) struct PeriodText(Period);
     parse = |text| Period::parse(text)
         .ok_or_else(|| "must be `second`, `minute`, `hour`, `day`, or 1 to 86400 seconds such as `10s`".to_owned());

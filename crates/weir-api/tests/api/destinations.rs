@@ -315,7 +315,7 @@ async fn the_backlog_counts_states_and_estimates_the_drain() {
     let busy = server.get(&path).await.expect(StatusCode::OK);
     assert_eq!((&busy["pending"], &busy["retrying"], &busy["delivering"]), (&json!(1), &json!(1), &json!(1)));
     assert_eq!((&busy["achieved_per_s"], &busy["drain_eta_s"]), (&json!(0.2), &json!(0.505)));
-    assert_eq!((&busy["arrivals_per_s"], &busy["drains"]), (&json!(0.067), &json!(true)));
+    assert_eq!((&busy["arrivals_per_s"], &busy["drains"]), (&json!(0.06667), &json!(true)));
     assert_eq!(busy["oldest_age_s"], 2.0);
 }
 

@@ -216,5 +216,5 @@ async fn the_arrivals_of_a_flood_are_averaged_over_the_time_that_it_lasts() {
     let quiet = server.destination(json!({"url": URL, "event_types": ["quiet"]})).await;
     server.event("quiet").await;
     let backlog = server.get(&format!("/v1/destinations/{quiet}/backlog")).await.expect(StatusCode::OK);
-    assert_eq!(backlog["arrivals_per_s"], 0.017);
+    assert_eq!(backlog["arrivals_per_s"], 0.01667);
 }

@@ -44,6 +44,9 @@ const CONSTANT: usize = 3;
 /// The sealed columns, with their positions in [`destination_columns!`](crate::destination_columns).
 const SEALED: [(&Column, usize); 3] = [(&HEADERS, 11), (&SIGNING, 12), (&EGRESS_SECRETS, 26)];
 
+/// The position of what is no secret of the way out.
+const EGRESS: usize = 25;
+
 /// The texts of the [`SEALED`] columns.
 type Sealed = [Option<String>; SEALED.len()];
 
@@ -68,7 +71,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
         Ok([headers, signing, egress_secrets]) => {
             let headers = headers.as_deref().and_then(|text| serde_json::from_str(text).ok()).ok_or(Corrupt("headers"));
             let signing = signing.as_deref().and_then(Signing::from_stored).ok_or(Corrupt("signing settings"));
-            (headers?, signing?, egress(row, 25, egress_secrets.as_deref())?)
+            (headers?, signing?, egress(row, EGRESS, egress_secrets.as_deref())?)
         }
         // Nothing is signed with this secret, because nothing is sent.
         Err(_) => (
@@ -114,7 +117,12 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
     if let Err(error) = opened {
         let reason = destination.paused_reason.replace(format!("Weir cannot read its secrets: {error}"));
         let paused = std::mem::replace(&mut destination.settings.paused, true);
-        destination.unreadable = Some(Unreadable { sealed: stored.into(), paused, paused_reason: reason });
+        destination.unreadable = Some(Unreadable {
+            sealed: stored.into(),
+            egress: row.optional_text(EGRESS)?,
+            paused,
+            paused_reason: reason,
+        });
     }
     Ok(destination)
 }
@@ -178,7 +186,10 @@ pub fn destination_values<'d>(
     let settings = &destination.settings;
     let patterns: Vec<String> = settings.event_types.iter().map(ToString::to_string).collect();
     let (paused, paused_reason) = destination.stored_pause();
-    let [egress, egress_secrets] = egress_values(&settings.egress)?;
+    let [mut egress, egress_secrets] = egress_values(&settings.egress)?;
+    if let Some(unreadable) = &destination.unreadable {
+        egress = Value::Text(unreadable.egress.as_deref().map(Cow::Borrowed));
+    }
     // The stores bind the values by position, so the order is that of the columns.
     let mut values = [
         int(destination.updated_at.as_nanos()),
