@@ -186,6 +186,8 @@ class AgainstWeir(unittest.TestCase):
         row = self.weir.destinations.overview(id)
         self.assertEqual((row["destination"]["id"], row["backlog"], row["reason"]), (id, 0, None))
         self.assertEqual([one["destination"]["name"] for one in self.weir.overview(tenant="shown")], ["shown"])
+        tried = self.weir.destinations.try_filter(id, {"amount": 120}, filter={"/amount": {"gte": 100}})
+        self.assertTrue(tried["matches"])
         preview = self.weir.destinations.preview(id, rate_limits=[{"limit": 60, "period": "minute"}])
         self.assertEqual((preview["binding"], preview["would_expire"]), ({"limit": 60, "period": "minute"}, False))
         self.assertEqual(preview["now"]["binding"], {"limit": 100, "period": "second"})
@@ -233,6 +235,8 @@ class AgainstWeir(unittest.TestCase):
         self.assertNotIn(key["id"], [one["id"] for one in self.weir.keys.list()])
         self.assertEqual(self.weir.alerts.set({"backlog_depth": 7})["backlog_depth"], 7)
         self.assertEqual(self.weir.alerts.get()["backlog_depth"], 7)
+        self.assertEqual(self.weir.shedding.set({"target_ms": 300})["target_ms"], 300)
+        self.assertEqual(self.weir.shedding.get()["target_ms"], 300)
 
     def test_refusals_name_the_fields(self) -> None:
         with self.assertRaises(InvalidRequest) as refused:

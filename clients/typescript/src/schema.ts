@@ -2761,7 +2761,7 @@ export interface components {
              * Format: int32
              * @description The length of the period, unless it is a whole second, minute, hour or day.
              */
-            window_s: number | null;
+            window_s?: number | null;
         };
         /**
          * @description At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit

@@ -166,6 +166,8 @@ test("a destination shows its state, its past and its future", async () => {
   const row = await weir.destinations.overview(id);
   assert.deepEqual([row.destination.id, row.backlog, row.reason], [id, 0, null]);
   assert.deepEqual((await all(weir.overview({ tenant }))).map((one) => one.destination.name), ["shown"]);
+  const tried = await weir.destinations.tryFilter(id, { amount: 120 }, { "/amount": { gte: 100 } });
+  assert.equal(tried.matches, true);
   const preview = await weir.destinations.preview(id, { rate_limits: [{ limit: 60, period: "minute" }] });
   assert.deepEqual([preview.binding, preview.would_expire], [{ limit: 60, period: "minute" }, false]);
   assert.deepEqual(preview.now.binding, { limit: 100, period: "second" });
@@ -217,6 +219,8 @@ test("keys and alert thresholds", async () => {
   assert.ok(!(await all(weir.keys.list())).some((one) => one.id === created.id));
   assert.equal((await weir.alerts.set({ backlog_depth: 7 })).backlog_depth, 7);
   assert.equal((await weir.alerts.get()).backlog_depth, 7);
+  assert.equal((await weir.shedding.set({ target_ms: 300 })).target_ms, 300);
+  assert.equal((await weir.shedding.get()).target_ms, 300);
   const { data } = await weir.activity.list().page();
   assert.ok(data.some(({ action, after }) => action === "alerts.changed" && after.backlog_depth === 7));
 });

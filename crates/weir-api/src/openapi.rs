@@ -32,8 +32,8 @@ use crate::{
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations,
         destinations::{
-            body::BodyRequest, egress::TlsRequest, filter::FilterRequest, rates::RateLimitRequest,
-            request::DestinationRequest, retry::RetryRequest, signature::SignatureRequest,
+            body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
+            retry::RetryRequest, signature::SignatureRequest,
         },
         events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, shedding, status,
         stream, test_event, verify,
@@ -55,7 +55,6 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("DestinationPatch", DestinationRequest::keywords()),
         ("DestinationReplacement", DestinationRequest::keywords()),
         ("RateLimitRequest", RateLimitRequest::keywords()),
-        ("DataFilter", FilterRequest::keywords()),
         ("RetryRequest", RetryRequest::keywords()),
         ("SignatureRequest", SignatureRequest::keywords()),
         ("BodyRequest", BodyRequest::keywords()),

@@ -8,7 +8,7 @@ import { receive } from './receiver.mjs';
 /** Buttons that change nothing at the server, apart from the session. */
 const HARMLESS = [
   'Live', 'UTC', 'Keyboard shortcuts', 'Log out', 'Log in with another key', 'Show', 'Count', 'Count them', 'Verify', 'Copy',
-  'Copy the raw bytes',
+  'Copy the raw bytes', 'Try',
 ];
 
 const receiver = await receive();

@@ -152,7 +152,7 @@ fn page_meant(path: &str) -> Option<String> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let page = match *parts.as_slice() {
         ["destinations" | "destination" | "overview" | "home" | "logout"] | ["destinations", "bulk"] => "/".to_owned(),
-        ["destinations", id, "secret" | "rotate" | "test" | "verify" | "delete"] => {
+        ["destinations", id, "secret" | "rotate" | "filter" | "test" | "verify" | "delete"] => {
             format!("/destinations/{id}/settings")
         }
         ["destinations", id, "pause" | "release" | "limits" | "preview"] => format!("/destinations/{id}"),

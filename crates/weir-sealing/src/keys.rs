@@ -139,6 +139,11 @@ impl Keyring {
         self.first().map(Key::id)
     }
 
+    /// The ids of all keys.
+    pub fn ids(&self) -> impl Iterator<Item = KeyId> {
+        self.keys.iter().map(Key::id)
+    }
+
     pub fn has(&self, id: KeyId) -> bool {
         self.find(id).is_some()
     }

@@ -730,7 +730,7 @@ class RateLimit(TypedDict):
     """`limit` sends fit into a period that is longer by this time."""
 
     period: Period
-    window_s: int | None
+    window_s: NotRequired[int | None]
     """The length of the period, unless it is a whole second, minute, hour or day."""
 
 

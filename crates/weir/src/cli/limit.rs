@@ -122,6 +122,7 @@ mod tests {
             "9/hour",
             "9/hour",
             "7/day+50ms",
+            "7/day",
             "5/minute",
         ];
         for (short, long) in short.into_iter().zip(long) {

@@ -120,7 +120,13 @@ async fn rotate(rows: &dyn SealedRows, keyring: &Keyring) -> anyhow::Result<Exit
                 names(&back)
             );
         }
-        output::print(&format!("No value needs {} any more: remove it from WEIR_ENCRYPTION_KEYS", names(&unused)))?;
+    }
+    // Also those that an earlier call has seen to the end, in case nobody has read what it said.
+    let of_settings = self::unused(keyring.ids().collect(), &counts, keyring);
+    let needless: BTreeSet<KeyId> = unused.into_iter().chain(of_settings).collect();
+    if !needless.is_empty() {
+        let names = names(&needless.into_iter().collect::<Vec<_>>());
+        output::print(&format!("No value needs {names} any more: remove it from WEIR_ENCRYPTION_KEYS"))?;
     }
     if let Some(note) = rows.clean_up().await? {
         output::print(&note)?;

@@ -196,6 +196,13 @@ async fn deleted(app: &App, what: &str) -> bool {
     metrics.lines().any(|found| found == line)
 }
 
+/// The events that are left, without those of Weir about the dead letter.
+async fn posted_events(app: &App) -> usize {
+    let events = app.get("/v1/events").await;
+    let is_posted = |event: &&Value| !event["type"].as_str().unwrap().starts_with("weir.");
+    events["data"].as_array().unwrap().iter().filter(is_posted).count()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn delivered_events_are_deleted_after_a_fortnight_and_dead_letters_are_kept() {
     let (folder, receiver) = (tempfile::tempdir().unwrap(), Receiver::start().await);
@@ -216,7 +223,7 @@ async fn delivered_events_are_deleted_after_a_fortnight_and_dead_letters_are_kep
     assert_eq!((left.len(), &left[0]["state"], &left[0]["last_status_code"]), (1, &json!("failed"), &json!(404)));
     let event = app.get(&format!("/v1/events/{}", left[0]["event_id"].as_str().unwrap())).await;
     assert_eq!(event["type"], "bad.news", "a dead letter keeps its payload");
-    assert_eq!(app.get("/v1/events").await["data"].as_array().unwrap().len(), 1);
+    assert_eq!(posted_events(&app).await, 1);
     assert!(app.terminate().await.success());
 
     let app = restart("+15d", &[("WEIR_RETENTION_DEAD_DAYS", "10")]).await;
@@ -250,8 +257,5 @@ async fn delivered_events_are_deleted_after_a_fortnight_on_servers() {
     assert_eq!((left.len(), &left[0]["state"], &left[0]["last_status_code"]), (1, &json!("failed"), &json!(404)));
     let event = everything.get(&format!("/v1/events/{}", left[0]["event_id"].as_str().unwrap())).await;
     assert_eq!(event["type"], "bad.news", "a dead letter keeps its payload");
-    eventually("the event is gone", LONG, async || {
-        everything.get("/v1/events").await["data"].as_array().unwrap().len() == 1
-    })
-    .await;
+    eventually("the event is gone", LONG, async || posted_events(&everything).await == 1).await;
 }

@@ -26,7 +26,7 @@ const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 18] = [
+const BEYOND_A_SCHEMA: [&str; 20] = [
     "must not look like Weir, another actor or an id",
     "is not a destination of this tenant",
     "there is no destination dst_",
@@ -36,6 +36,8 @@ const BEYOND_A_SCHEMA: [&str; 18] = [
     "must be at least `base_ms`",
     "must be that of `period`",
     "period `",
+    "must not be 0, which would refuse",
+    "must have either `tenant` or `key`",
     "must not be before `from`",
     "must be at most 365 days ahead",
     "must be in the future",
@@ -198,6 +200,10 @@ fn is_beyond_a_schema(problem: &Value, is_patch: bool) -> bool {
     let errors = problem["errors"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_excused = |error: &Value| {
         let detail = error["detail"].as_str().unwrap_or_default();
+        // Of a filter the document says in words what its conditions may be.
+        if error["pointer"].as_str().is_some_and(|at| at == "/filter" || at.starts_with("/filter/")) {
+            return true;
+        }
         BEYOND_A_SCHEMA.iter().any(|reason| detail.starts_with(reason))
             || is_patch && detail.starts_with(BEYOND_THE_SCHEMA_OF_A_PATCH)
     };

@@ -175,7 +175,7 @@ async fn every_rule_and_every_query_of_the_dashboard_has_an_answer_from_roles_un
     .await;
     create_destinations(&api, &receiver).await;
     tokio::select! {
-        () = every_query_is_answered(&prometheus, &["weir_sqlite_wal_bytes", "weir_disk_"]) => {}
+        () = every_query_is_answered(&prometheus, &["weir_sqlite_wal_bytes", "weir_disk_", "weir_replica_"]) => {}
         () = keep_posting(&api) => {}
     }
     let names = prometheus.get("/api/v1/label/__name__/values", &[]).await;
@@ -193,7 +193,7 @@ async fn every_query_has_an_answer_from_one_process_under_load() {
     let prometheus = Prometheus::start(folder.path(), &[("weir", &app)]).await;
     create_destinations(&app, &receiver).await;
     tokio::select! {
-        () = every_query_is_answered(&prometheus, &["weir_postgres_", "weir_clock_offset_seconds"]) => {}
+        () = every_query_is_answered(&prometheus, &["weir_postgres_", "weir_clock_offset_seconds", "weir_replica_"]) => {}
         () = keep_posting(&app) => {}
     }
 }

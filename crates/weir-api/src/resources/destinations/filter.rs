@@ -41,39 +41,6 @@ impl Read for FilterRequest {
     }
 }
 
-impl FilterRequest {
-    /// What the members may be. `and`, `or` and `not` are described one level deep, and bounds of a whole filter are not.
-    pub(crate) fn keywords() -> Value {
-        let number = json!({"type": "number", "minimum": -9e15, "maximum": 9e15});
-        let text = json!({"type": "string", "maxLength": 256});
-        let single = json!({"anyOf": [{"type": ["null", "boolean"]}, number, text]});
-        let operators = json!({
-            "type": "object", "minProperties": 1, "additionalProperties": false,
-            "properties": {
-                "eq": single, "in": {"type": "array", "items": single, "minItems": 1, "maxItems": 8}, "prefix": text,
-                "gt": number, "gte": number, "lt": number, "lte": number,
-            },
-        });
-        let exists = json!({
-            "type": "object", "properties": {"exists": {"type": "boolean"}}, "required": ["exists"],
-            "additionalProperties": false,
-        });
-        let condition = json!({"anyOf": [single, operators, exists]});
-        let of_pointers = |pattern: &str| {
-            json!({
-                "type": "object", "minProperties": 1, "maxProperties": 4, "additionalProperties": condition,
-                "propertyNames": {"pattern": pattern, "maxLength": 64},
-            })
-        };
-        const POINTER: &str = "(/([^/~]|~[01])*){0,16}";
-        let inner = of_pointers(&format!("^{POINTER}$"));
-        let list = json!({"type": "array", "items": inner, "minItems": 1, "maxItems": 2});
-        let mut outer = of_pointers(&format!("^(and|or|not|{POINTER})$"));
-        outer["properties"] = json!({"and": list, "or": list, "not": inner});
-        outer
-    }
-}
-
 impl ToSchema for FilterRequest {
     fn name() -> Cow<'static, str> {
         "DataFilter".into()
