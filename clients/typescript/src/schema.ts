@@ -1371,10 +1371,6 @@ export interface components {
          *     }
          */
         DataFilter: {
-            and?: Record<string, never>[];
-            not?: Record<string, never>;
-            or?: Record<string, never>[];
-        } & {
             [key: string]: unknown;
         };
         /**

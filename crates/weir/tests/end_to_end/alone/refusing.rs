@@ -52,15 +52,22 @@ async fn refuse(app: &App, receiver: &Receiver, status: u16) {
     stream::iter(0..REFUSING).map(create).buffer_unordered(AT_ONCE).for_each(async |()| ()).await;
 }
 
+/// The median of three runs: a p99 of a few seconds is made by a handful of requests.
+async fn median_p99(app: &App, receiver: &Receiver) -> Duration {
+    let mut runs = [p99(app, receiver).await, p99(app, receiver).await, p99(app, receiver).await];
+    runs.sort_unstable();
+    runs[1]
+}
+
 async fn refusing_destinations_do_not_delay_their_neighbour(app: &App) {
     let (receiver, machine) = (Receiver::start().await, Machine::watched());
     app.destination(json!({"url": receiver.url("/healthy"), "event_types": ["healthy"]})).await;
     p99(app, &receiver).await;
-    let alone = p99(app, &receiver).await;
+    let alone = median_p99(app, &receiver).await;
     // Pauses, holds, and breakers with a probe a second.
     for status in [410, 429, 500] {
         refuse(app, &receiver, status).await;
-        let beside = p99(app, &receiver).await;
+        let beside = median_p99(app, &receiver).await;
         let seen = format!("{alone:?} alone, {beside:?} beside {REFUSING} destinations that answer {status}");
         println!("{seen}");
         machine.judge(beside <= alone * 2 + Duration::from_millis(20), &seen);
