@@ -271,10 +271,10 @@ class Count(TypedDict):
     total: int
 
 
-class DataFilter(TypedDict):
-    """
-    Conditions on the `data` of an event, which must all hold. A name is a JSON pointer into `data` with a value, or with an object of `eq`, `in`, `exists`, `prefix`, `gt`, `gte`, `lt` and `lte`; or `and`, `or` (arrays of filters) and `not` (a filter). At most 4 KiB, 64 conditions and 8 levels.
-    """
+DataFilter: TypeAlias = dict[str, Any]
+"""
+Conditions on the `data` of an event, which must all hold. A name is a JSON pointer into `data` with a value, or with an object of `eq`, `in`, `exists`, `prefix`, `gt`, `gte`, `lt` and `lte`; or `and`, `or` (arrays of filters) and `not` (a filter). At most 4 KiB, 64 conditions and 8 levels.
+"""
 
 
 DeadLetterState: TypeAlias = Literal['failed', 'dead']

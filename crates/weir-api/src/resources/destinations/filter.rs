@@ -8,7 +8,7 @@ use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
         ObjectBuilder, RefOr, Schema,
-        schema::{AdditionalProperties, Type},
+        schema::{AdditionalProperties, SchemaType, Type},
     },
 };
 use weir_api_types as types;
@@ -51,6 +51,7 @@ impl PartialSchema for FilterRequest {
     fn schema() -> RefOr<Schema> {
         let example = json!({"/customer/tier": {"in": ["gold", "silver"]}, "/amount": {"gte": 100}});
         // Named members would let types of clients have no others.
+        let any = ObjectBuilder::new().schema_type(SchemaType::AnyValue);
         let filter = ObjectBuilder::new()
             .schema_type(Type::Object)
             .description(Some(
@@ -58,7 +59,7 @@ impl PartialSchema for FilterRequest {
                  value, or with an object of `eq`, `in`, `exists`, `prefix`, `gt`, `gte`, `lt` and `lte`; or `and`, `or` \
                  (arrays of filters) and `not` (a filter). At most 4 KiB, 64 conditions and 8 levels.",
             ))
-            .additional_properties(Some(AdditionalProperties::FreeForm(true)))
+            .additional_properties(Some(AdditionalProperties::RefOr(RefOr::T(any.into()))))
             .examples([example]);
         RefOr::T(Schema::Object(filter.build()))
     }
