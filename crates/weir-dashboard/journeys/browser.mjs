@@ -131,6 +131,8 @@ class Visit {
    * with scripts: axe waits for a timer, which does not run without them.
    */
   async check(page, name = page.url(), themes = ['light', 'dark']) {
+    // From its top: further down, the bar that stays in view hides a part of whatever is below it.
+    await page.evaluate(() => globalThis.scrollTo(0, 0));
     await page.evaluate(await readFile(tools.resolve('axe-core/axe.min.js'), 'utf8'));
     for (const [at, theme] of themes.entries()) {
       await page.emulateMedia({ colorScheme: theme });
