@@ -24,7 +24,7 @@
 //! `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`. `own_changes` has the holds,
 //! pauses and breakers that follow from answers, `recovery` the claims that nobody holds.
 //!
-//! `sealed_rows` rotates the keys of sealed rows. `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
+//! `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of sealed rows. `destination_edits` has the edits by people, `destination_rows` the statements over whole rows of destinations.
 
 mod activity;
 mod alerting;
@@ -67,6 +67,7 @@ mod results;
 mod rows;
 mod schema;
 mod sealed_rows;
+mod sealing_keys;
 mod shedding;
 mod traffic;
 mod writer;

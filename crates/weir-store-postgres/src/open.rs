@@ -24,7 +24,7 @@ use crate::{
     partitions::days_around,
     prune::Pruning,
     replica::{CHECK_TIMEOUT, Replica},
-    schema, sealed_rows,
+    schema, sealing_keys,
     writer::{COMMIT_TIMEOUT, CONNECT_TIMEOUT, Writers, connect, recoverable, within},
 };
 
@@ -180,7 +180,7 @@ impl PostgresStore {
         // Migrate before any connection uses the tables.
         let (mut connection, _) = migrate(&server, &options).await?;
         let missing =
-            sealed_rows::check_keys(&mut connection, &keyring).await.map_err(|error| classify(&server, &error))?;
+            sealing_keys::check_keys(&mut connection, &keyring).await.map_err(|error| classify(&server, &error))?;
         connection.close().await.map_err(|error| classify(&server, &error))?;
         if let Some(key) = missing {
             return Err(OpenError::KeyMissing { server, key });

@@ -28,7 +28,7 @@ use crate::{
     edit::change,
     recovery::{Abandoned, recover},
     rows::{Unreadable, column, process_id, uuid},
-    sealed_rows,
+    sealing_keys,
     writer::Operation,
 };
 
@@ -77,7 +77,7 @@ impl Processes for PostgresStore {
 
     async fn check_keys(&self) -> StoreResult<()> {
         let keyring = &self.shared.keyring;
-        let missing = self.edit(|connection| change(sealed_rows::check_keys(connection, keyring))).await?;
+        let missing = self.edit(|connection| change(sealing_keys::check_keys(connection, keyring))).await?;
         missing.map_or(Ok(()), |key| Err(sealing::lacks(key)))
     }
 

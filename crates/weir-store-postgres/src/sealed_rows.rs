@@ -6,8 +6,8 @@ use tokio::sync::Mutex;
 use weir_sealing::{Column, Form, KeyId, Keyring};
 use weir_store::{
     StoreResult,
-    rows::{Corrupt, Row as _},
-    sealing::{Renewed, SealedRow, SealedRows, head_of, missing_key},
+    rows::Row as _,
+    sealing::{Renewed, SealedRow, SealedRows, head_of},
 };
 
 use crate::{
@@ -15,38 +15,11 @@ use crate::{
     errors::store_error,
     open::{OpenError, classify, options, server},
     rows::{Read, Unreadable, uuid},
-    schema,
+    sealing_keys::keys,
     writer::connect,
 };
 
-const KEYS: &str = "SELECT key_id FROM sealing_keys ORDER BY key_id";
-
-const ADD_KEY: &str = "INSERT INTO sealing_keys VALUES ($1) ON CONFLICT DO NOTHING";
-
-/// Programs that know nothing of sealed rows must not start any more.
-const MARK: &str = "UPDATE schema_marker SET oldest_program = $1 WHERE oldest_program < $1";
-
 const REMOVE_KEY: &str = "DELETE FROM sealing_keys WHERE key_id = $1";
-
-async fn keys(connection: &mut PgConnection) -> Result<Vec<KeyId>, sqlx::Error> {
-    let rows = sqlx::query(KEYS).fetch_all(connection).await?;
-    let key = |row: &PgRow| Ok(row.text(0)?.parse().map_err(|_| Corrupt("the id of a key"))?);
-    Ok(rows.iter().map(key).collect::<Read<_>>()?)
-}
-
-/// A key that may have sealed rows and that the ring lacks. If there is none, the first key of the ring is added to the
-/// keys.
-pub(crate) async fn check_keys(connection: &mut PgConnection, keyring: &Keyring) -> Result<Option<KeyId>, sqlx::Error> {
-    let known = keys(connection).await?;
-    let missing = missing_key(&known, keyring);
-    if let (None, Some(first)) = (missing, keyring.first_id().filter(|first| !known.contains(first))) {
-        let mut transaction = connection.begin().await?;
-        sqlx::query(ADD_KEY).bind(first.to_string()).execute(&mut *transaction).await?;
-        sqlx::query(MARK).bind(schema::SEALED).execute(&mut *transaction).await?;
-        transaction.commit().await?;
-    }
-    Ok(missing)
-}
 
 /// The sealed rows of a database, on a connection of their own.
 #[derive(Debug)]

@@ -24,7 +24,7 @@
 //! of `weir-store` are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`,
 //! `destinations`, `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
 //!
-//! `backup` copies a file while it is in use, `sealed_rows` rotates the keys of its sealed rows. `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
+//! `backup` copies a file while it is in use, `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of its sealed rows. `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
 //! transaction use.
 
 mod activity;
@@ -63,6 +63,7 @@ mod results;
 mod rows;
 mod schema;
 mod sealed_rows;
+mod sealing_keys;
 mod shedding;
 mod sql;
 mod traffic;

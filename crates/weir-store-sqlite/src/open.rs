@@ -19,7 +19,7 @@ use crate::{
     destinations,
     error::{Error, OpenError},
     files::DatabaseFiles,
-    message_groups, schema, sealed_rows,
+    message_groups, schema, sealing_keys,
     writer::{self, Commit, WriterSetup},
 };
 
@@ -56,7 +56,7 @@ impl SqliteStore {
         migrate_file(path).await?;
         // Load what the writer keeps in memory: the destinations, and the last position in any message group.
         let connection = writing_connection(path).map_err(|error| classify(path, &error.into()))?;
-        let known = sealed_rows::keys(&connection).map_err(|error| classify(path, &error))?;
+        let known = sealing_keys::keys(&connection).map_err(|error| classify(path, &error))?;
         if let Some(key) = missing_key(&known, &keyring) {
             return Err(OpenError::KeyMissing { path: path.to_owned(), key });
         }
@@ -65,7 +65,7 @@ impl SqliteStore {
             connection.pragma_update(None, "secure_delete", true).map_err(|error| classify(path, &error.into()))?;
         }
         if let Some(key) = keyring.first_id().filter(|key| !known.contains(key)) {
-            sealed_rows::add_key(&connection, key).map_err(|error| classify(path, &error))?;
+            sealing_keys::add_key(&connection, key).map_err(|error| classify(path, &error))?;
         }
         let keyring = Arc::new(keyring);
         let loaded = destinations::load(&connection, &keyring).map_err(|error| classify(path, &error))?;

@@ -18,7 +18,7 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sealed_rows,
+    sealing_keys,
     sql::{Values, execute, fetch},
     transaction::Transaction,
 };
@@ -56,7 +56,7 @@ impl Processes for SqliteStore {
     /// that this process seals with.
     async fn check_keys(&self) -> StoreResult<()> {
         let Some(first) = self.keyring.first_id() else { return Ok(()) };
-        self.edit(Durable::No, move |transaction| sealed_rows::add_key(transaction.connection, first)).await
+        self.edit(Durable::No, move |transaction| sealing_keys::add_key(transaction.connection, first)).await
     }
 
     async fn processes(&self) -> StoreResult<Vec<ProcessBeat>> {

@@ -72,6 +72,8 @@ fn the_program_starts_with_the_arguments_and_variables_of_every_pod() {
         for listener in ["WEIR_LISTEN", "WEIR_METRICS_LISTEN"] {
             given.entry(listener.to_owned()).and_modify(|address| "127.0.0.1:0".clone_into(address));
         }
+        let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+        given.entry("WEIR_ENCRYPTION_KEYS".to_owned()).and_modify(|keys| key.clone_into(keys));
         if given["WEIR_DATABASE_URL"].starts_with("sqlite:") {
             let file = given["WEIR_DATABASE_URL"].replace("/var/lib/weir/", "/no/such/folder/");
             given.insert("WEIR_DATABASE_URL".to_owned(), file);
