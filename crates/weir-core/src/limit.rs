@@ -75,6 +75,11 @@ impl Period {
         Self::NAMED.contains(&self)
     }
 
+    /// The seconds of a period without a name: `window_s` in answers.
+    pub fn unnamed_seconds(self) -> Option<u32> {
+        (!self.has_name()).then(|| self.as_seconds())
+    }
+
     /// The period of a text, as it is displayed. A number of seconds may be that of a period with a name.
     pub fn parse(text: &str) -> Option<Self> {
         let named = NAMES.into_iter().find(|(_, name)| *name == text).map(|(period, _)| period);

@@ -94,7 +94,7 @@ impl Faults {
     }
 }
 
-/// A detail of the API about a field in which a text was typed. The API knows nothing of durations as people write them.
+/// What the API says is wrong with a field, in the words of the form. The API does not know durations as people write them.
 pub(crate) fn of_field<'a>(
     detail: &str,
     typed: &str,

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{AdaptiveRate, Epoch, FIRST_STEP, Reason, seconds};
 use crate::{Timestamp, time::InWords};
 
-/// A wall of this length tells what the receiver takes in one of its windows.
+/// If the receiver refuses everything for at least this time, what it took before shows what it takes in one of its
+/// windows.
 pub(super) const TELLING_S: f64 = 5.0;
 /// A probe whose answer does not come is forgotten after this time.
 const LOST_PROBE_S: f64 = 60.0;

@@ -13,7 +13,7 @@ use super::{Scalar, decimal::Decimal};
 pub struct Data<'d>(Node<'d>);
 
 impl<'d> Data<'d> {
-    /// `json` must be one JSON value, as the API has checked it. Of any other text it is unspecified what matches.
+    /// `json` must be one JSON value, as the API has checked it. For any other text the result of a filter has no meaning.
     pub fn new(json: &'d str) -> Self {
         Self(Node::new(json))
     }

@@ -16,7 +16,7 @@ impl LimitText {
         Self(weir_api_types::RateLimit {
             limit,
             period: period.to_string(),
-            window_s: (!period.has_name()).then(|| period.as_seconds()),
+            window_s: period.unnamed_seconds(),
             burst,
             margin_ms: 0,
         })

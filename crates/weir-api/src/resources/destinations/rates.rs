@@ -120,7 +120,7 @@ pub(crate) fn view(limit: &RateLimit) -> types::RateLimit {
     types::RateLimit {
         limit: limit.limit.get(),
         period: limit.period.to_string(),
-        window_s: (!limit.period.has_name()).then(|| limit.period.as_seconds()),
+        window_s: limit.period.unnamed_seconds(),
         burst: limit.burst.get(),
         margin_ms: limit.margin_ms(),
     }
