@@ -469,6 +469,10 @@ impl Shedder {
             ClassFigures { class: of.class, in_flight: of.in_flight, limit, peaks: of.peaks.figures() }
         });
         let classes = classes.collect();
+        if most_clients > 0 {
+            // A client takes over the peak of a past second at its next request, and it may have had none since.
+            self.clients.values_mut().for_each(|client| client.note_peak(self.second));
+        }
         let all = if most_clients > 0 { Some(&self.clients) } else { None };
         let mut clients: Vec<(&ClientId, &ClientState)> = all.into_iter().flatten().collect();
         clients.sort_by_cached_key(|(id, client)| (std::cmp::Reverse(client.peaks.figures().most), **id));
