@@ -164,6 +164,8 @@ async fn refusals_within_the_limit_raise_an_alert_until_they_end(app: &App, oper
         let shown = async || app.get(&path).await["refused_within_limit"]["cause"] == "jitter";
         eventually("the cause is shown", LONG, shown).await;
     }
+    // Refusals after the edit would be refusals under the new settings.
+    receiver.wait_for("/exact", 66, LONG).await;
     // What was before an edit says nothing about the new settings.
     app.patch(&exact, json!({"name": "edited"})).await;
     operator.receives("weir.destination.admitted", &exact).await;
