@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use weir_api_types::{FieldError, Problem};
 
-use crate::extend::extend;
+use crate::{extend::extend, views::capitalised};
 
 /// The problem document of the API, with the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Refusal {
     /// What to tell the reader of a form, in one sentence, without the backticks that the API writes around names.
     pub(crate) fn sentence(&self) -> String {
         let sentence = match self.errors.as_slice() {
-            [] => self.detail.clone(),
+            [] => capitalised(&self.detail),
             errors => errors.iter().map(FieldErrorText::sentence).collect::<Vec<_>>().join("; "),
         };
         sentence.replace('`', "")

@@ -6,7 +6,7 @@ use weir_api_types::{
     Binding, BriefDestination, Destination, DestinationOverview, ListCount, OtherBinding, OverviewRow, RateLimit,
     WaitsFor,
 };
-use weir_core::stall::Fault;
+use weir_core::{Period, stall::Fault};
 
 use crate::{
     durations::Millis,
@@ -34,6 +34,14 @@ pub(crate) fn unit(period: &str) -> &str {
         "hour" => "h",
         "day" => "d",
         other => other,
+    }
+}
+
+/// A period, after "in any": `second`, `90 s`.
+pub(crate) fn period_words(period: &str) -> String {
+    match Period::parse(period).and_then(Period::unnamed_seconds) {
+        Some(seconds) => Millis(u64::from(seconds) * 1_000).to_string(),
+        None => period.to_owned(),
     }
 }
 
@@ -260,7 +268,7 @@ extend! {
     }
 }
 
-fn capitalised(text: &str) -> String {
+pub(crate) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

@@ -101,7 +101,7 @@ async fn a_refusal_keeps_the_navigation_of_a_reader() {
     let api = FakeApi::for_role("read");
     let page = api.dashboard().get("/deliveries/dlv_unknown").await;
     assert_eq!(page.status, 404);
-    page.has(&["there is no path /v1/deliveries/dlv_unknown", "href=\"/deliveries\"", "action=\"/logout\""]);
+    page.has(&["There is no path /v1/deliveries/dlv_unknown", "href=\"/deliveries\"", "action=\"/logout\""]);
     page.has_not(&["Its activity"]);
     // A destination may have been deleted; what happened to it is kept.
     for path in ["/destinations/dst_1", "/destinations/dst_1/proof?window=60"] {
@@ -155,10 +155,10 @@ async fn a_program_gets_the_answer_of_the_api() {
     for accept in ["application/json", "*/*"] {
         let page = api.dashboard().get_with("/", &[("accept", accept)]).await;
         assert_eq!(page.status, 404, "{accept}");
-        page.has(&["there is no path /"]).has_not(&["<html"]);
+        page.has(&["There is no path /"]).has_not(&["<html"]);
     }
     let missing = api.dashboard().get_with("/nothing", &[("accept", "application/json")]).await;
-    missing.has(&["there is no path /nothing"]).has_not(&["<html"]);
+    missing.has(&["There is no path /nothing"]).has_not(&["<html"]);
     assert_eq!(api.dashboard().get("/v1/me").await.status, 200);
     assert_eq!(api.dashboard().get("/v1/nothing").await.status, 404);
 }
