@@ -290,8 +290,8 @@ impl AlertState {
     pub fn reconciled(self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Self {
         let dead = if policy.dead_letters.is_some() { self.dead.min(status.undelivered) } else { status.undelivered };
         let is_expiring = || {
-            let is_late = |(measure, ratio): &_| *measure == Measure::DrainBeyondTtl && *ratio >= CLEARED_BELOW;
-            threshold_ratios(policy, status).iter().any(is_late)
+            let ratios = threshold_ratios(policy, status);
+            ratios.iter().any(|(measure, ratio)| *measure == Measure::DrainBeyondTtl && *ratio >= CLEARED_BELOW)
         };
         let expiring_at = self.expiring_at.map(|at| if now >= at + EXPIRING_STEP && is_expiring() { now } else { at });
         Self { paused: self.paused && status.paused.is_some(), dead, expiring_at, ..self }

@@ -49,10 +49,15 @@ impl Refusal {
     /// What to tell the reader of a form, in one sentence, without the backticks that the API writes around names.
     pub(crate) fn sentence(&self) -> String {
         let sentence = match self.errors.as_slice() {
-            [] => capitalised(&self.detail),
+            [] => self.detail.clone(),
             errors => errors.iter().map(FieldErrorText::sentence).collect::<Vec<_>>().join("; "),
         };
         sentence.replace('`', "")
+    }
+
+    /// The same by itself: it begins with a capital.
+    pub(crate) fn text(&self) -> String {
+        capitalised(&self.sentence())
     }
 }
 

@@ -90,7 +90,7 @@ async fn a_refusal_is_a_page_with_its_status_and_a_part_in_a_fragment() {
     let browser = api.dashboard();
     let page = browser.get("/").await;
     assert_eq!((page.status.as_u16(), page.header("retry-after")), (503, "2"));
-    page.has(&["<!doctype html>", "The server is temporarily unavailable", "the &#60;store&#62; does not answer"]);
+    page.has(&["<!doctype html>", "The server is temporarily unavailable", "The &#60;store&#62; does not answer"]);
     let part = browser.get_with("/fragments/overview", &[("hx-request", "true")]).await;
     part.has(&["does not answer"]).has_not(&["<html"]);
     assert_eq!(part.status.as_u16(), 503);
@@ -155,10 +155,10 @@ async fn a_program_gets_the_answer_of_the_api() {
     for accept in ["application/json", "*/*"] {
         let page = api.dashboard().get_with("/", &[("accept", accept)]).await;
         assert_eq!(page.status, 404, "{accept}");
-        page.has(&["There is no path /"]).has_not(&["<html"]);
+        page.has(&["there is no path /"]).has_not(&["<html"]);
     }
     let missing = api.dashboard().get_with("/nothing", &[("accept", "application/json")]).await;
-    missing.has(&["There is no path /nothing"]).has_not(&["<html"]);
+    missing.has(&["there is no path /nothing"]).has_not(&["<html"]);
     assert_eq!(api.dashboard().get("/v1/me").await.status, 200);
     assert_eq!(api.dashboard().get("/v1/nothing").await.status, 404);
 }
