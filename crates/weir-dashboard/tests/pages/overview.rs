@@ -329,7 +329,7 @@ async fn rows_that_are_held_keep_their_order_and_those_that_left_the_page_are_re
     let page = api.dashboard().get("/fragments/overview?sort=backlog&held=dst_1,dst_2").await;
     let place = |text: &str| page.text.find(text).unwrap_or_else(|| panic!("{text} is missing in {}", page.text));
     assert!(place("row-dst_1") < place("row-dst_2"), "{}", page.text);
-    page.has(&["The order stands still while you are in the table: 2 rows are elsewhere by now."]);
+    page.has(&["The order stands still: 2 rows are elsewhere by now."]);
     page.has_not(&["held="]);
     let asked: Vec<String> = api.seen("GET", "/v1/overview").into_iter().map(|call| call.path).collect();
     assert_eq!(asked, ["/v1/overview?sort=backlog&recent=true&limit=50"], "nothing else is needed");
