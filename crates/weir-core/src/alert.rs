@@ -569,7 +569,7 @@ mod tests {
             (dead(9), 400, Some(5)),
         ];
         for (status, at, expected) in steps {
-            state = state.reconciled(&policy(), &status);
+            state = state.reconciled(&policy(), &status, later(at));
             let alerts = state.alerts(&policy(), &status, later(at));
             assert_eq!(alerts, Vec::from_iter(expected.map(|new| Alert::Dead { new })), "at {at} s");
             state = alerts.iter().fold(state, |state, alert| state.with(alert, later(at)));
