@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use weir_api_types::{FieldError, Problem};
 
-use crate::{extend::extend, views::capitalised};
+use crate::{extend::extend, units::capitalised};
 
 /// The problem document of the API, with the status.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::{
     durations::Millis,
     extend::extend,
     names::label,
-    units::{Age, At, Seconds, Units as _, in_one_unit},
+    units::{Age, At, Seconds, Units as _, capitalised, in_one_unit},
 };
 
 extend! {
@@ -266,11 +266,6 @@ extend! {
             format!("{} {noun} {verb} sent before it.", self.short())
         }
     }
-}
-
-pub(crate) fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// What was done, and what the delivery or replay waits for; `unless_waiting` if it waits for nothing.

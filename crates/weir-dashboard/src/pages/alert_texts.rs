@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use weir_core::destination::DEFAULT_TENANT;
 
-use crate::{units::Units as _, views::capitalised};
+use crate::units::{Units as _, capitalised};
 
 /// A type of alerts.
 pub(super) struct Kind {
