@@ -20,6 +20,11 @@ pub const CLEARED_BELOW: f64 = 0.8;
 /// The shortest time between two alerts about dead letters of one destination: a destination that fails for good has
 /// one dead letter after another, and an operator needs one message a minute at most.
 pub const DEAD_LETTER_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a backlog counts as one whose deliveries expire after the last sign of it. Where only some deliveries have a
+/// `ttl_s`, they come and go, and an alert that follows each of them tells nothing.
+pub const EXPIRING_LASTS: Duration = Duration::from_secs(600);
+/// How exactly the last sign is recorded, so that a record is not written with every look.
+const EXPIRING_STEP: Duration = Duration::from_secs(60);
 /// The allowed range of thresholds on counts.
 pub const COUNTS: std::ops::RangeInclusive<u32> = 1..=1_000_000_000;
 /// The allowed range of `oldest_age_s`: up to a year.
@@ -115,6 +120,9 @@ pub struct AlertState {
     /// The measures of the alert about the backlog, by their places in [`Measure::ALL`]. Absent as `refused`.
     #[serde(default)]
     measures: [bool; Measure::ALL.len()],
+    /// While the alert about the backlog names [`Measure::DrainBeyondTtl`]: when that was seen last. Absent as `refused`.
+    #[serde(default)]
+    expiring_at: Option<Timestamp>,
 }
 
 /// The alerts about a destination, as a store records them. Not every alert has recipients, but each is in the history.
@@ -208,7 +216,7 @@ impl AlertState {
         let ratios = threshold_ratios(policy, status);
         let high: Vec<Measure> =
             ratios.iter().filter(|(_, ratio)| *ratio >= 1.0).map(|(measure, _)| *measure).collect();
-        let is_cleared = is_cleared(&ratios);
+        let is_cleared = self.is_cleared(&ratios, now);
         // A change raises an alert. Between the two bounds nothing changes.
         match self.backlog_high {
             false if !high.is_empty() => alerts.push(Alert::BacklogHigh(high)),
@@ -248,10 +256,10 @@ impl AlertState {
 
     /// What is wrong now, whether an alert has said so or not. A backlog that an alert has called high counts as high
     /// until it has cleared. All dead letters count, not only the new ones.
-    pub fn problems(&self, policy: &AlertPolicy, status: &DestinationStatus) -> Vec<Alert> {
+    pub fn problems(&self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Vec<Alert> {
         let mut problems = Self::default().alerts(policy, status, Timestamp::MIN);
         let is_high = problems.iter().any(|problem| matches!(problem, Alert::BacklogHigh(_)));
-        if self.backlog_high && !is_high && !is_cleared(&threshold_ratios(policy, status)) {
+        if self.backlog_high && !is_high && !self.is_cleared(&threshold_ratios(policy, status), now) {
             problems.insert(0, Alert::BacklogHigh(self.measures()));
         }
         problems
@@ -279,18 +287,35 @@ impl AlertState {
 
     /// The state without the conditions whose end raises no alert: a pause that is over, and dead letters that were
     /// replayed or deleted. While alerts about dead letters are disabled, all of them count as alerted.
-    pub fn reconciled(self, policy: &AlertPolicy, status: &DestinationStatus) -> Self {
+    pub fn reconciled(self, policy: &AlertPolicy, status: &DestinationStatus, now: Timestamp) -> Self {
         let dead = if policy.dead_letters.is_some() { self.dead.min(status.undelivered) } else { status.undelivered };
-        Self { paused: self.paused && status.paused.is_some(), dead, ..self }
+        let is_expiring = || {
+            let ratios = threshold_ratios(policy, status);
+            ratios.iter().any(|(measure, ratio)| *measure == Measure::DrainBeyondTtl && *ratio >= CLEARED_BELOW)
+        };
+        let expiring_at = self.expiring_at.map(|at| if now >= at + EXPIRING_STEP && is_expiring() { now } else { at });
+        Self { paused: self.paused && status.paused.is_some(), dead, expiring_at, ..self }
+    }
+
+    /// Whether a backlog with these measures is well below each threshold, and has been for long enough.
+    fn is_cleared(&self, ratios: &[(Measure, f64)], now: Timestamp) -> bool {
+        let is_watched = ratios.iter().any(|(measure, _)| *measure == Measure::DrainBeyondTtl);
+        ratios.iter().all(|(_, ratio)| *ratio < CLEARED_BELOW)
+            && !(is_watched && self.expiring_at.is_some_and(|at| now < at + EXPIRING_LASTS))
     }
 
     /// The state after this alert was raised.
     pub fn with(self, alert: &Alert, now: Timestamp) -> Self {
         match alert {
-            Alert::BacklogHigh(high) => {
-                Self { backlog_high: true, measures: Measure::ALL.map(|measure| high.contains(&measure)), ..self }
+            Alert::BacklogHigh(high) => Self {
+                backlog_high: true,
+                measures: Measure::ALL.map(|measure| high.contains(&measure)),
+                expiring_at: high.contains(&Measure::DrainBeyondTtl).then_some(now),
+                ..self
+            },
+            Alert::BacklogCleared(_) => {
+                Self { backlog_high: false, measures: Default::default(), expiring_at: None, ..self }
             }
-            Alert::BacklogCleared(_) => Self { backlog_high: false, measures: Default::default(), ..self },
             Alert::BreakerOpened { .. } => Self { breaker_opened: true, ..self },
             Alert::BreakerClosed => Self { breaker_opened: false, ..self },
             Alert::Paused { .. } => Self { paused: true, ..self },
@@ -301,11 +326,6 @@ impl AlertState {
             Alert::Recovered => Self { stalled: false, ..self },
         }
     }
-}
-
-/// Whether a backlog with these measures is well below each threshold.
-fn is_cleared(ratios: &[(Measure, f64)]) -> bool {
-    ratios.iter().all(|(_, ratio)| *ratio < CLEARED_BELOW)
 }
 
 /// Each enabled measure divided by its threshold: 1 is at the threshold.
@@ -352,7 +372,7 @@ mod tests {
         status: &DestinationStatus,
         now: Timestamp,
     ) -> Vec<&'static str> {
-        *state = state.reconciled(policy, status);
+        *state = state.reconciled(policy, status, now);
         let alerts = state.alerts(policy, status, now);
         *state = alerts.iter().fold(*state, |state, alert| state.with(alert, now));
         alerts.iter().map(Alert::event_type).collect()
@@ -406,15 +426,35 @@ mod tests {
         let high = Alert::BacklogHigh(vec![Measure::BacklogDepth, Measure::DrainBeyondTtl]);
         let state = AlertState::default().with(&high, NOW);
         let cleared = [Alert::BacklogCleared(vec![Measure::BacklogDepth, Measure::DrainBeyondTtl])];
-        assert_eq!(state.alerts(&policy(), &waiting(1), NOW), cleared);
+        assert_eq!(state.alerts(&policy(), &waiting(1), NOW + EXPIRING_LASTS), cleared);
         assert_eq!(state.with(&cleared[0], NOW), AlertState::default());
+    }
+
+    #[test]
+    fn deliveries_that_expire_now_and_then_raise_one_alert_that_lasts_until_they_have_stopped() {
+        let at = |secs| NOW + Duration::from_secs(secs);
+        let ttl = |secs| DestinationStatus {
+            drains_in: Some(Duration::from_secs(100)),
+            remaining_life: Duration::from_secs(secs),
+            ..waiting(1)
+        };
+        let mut state = AlertState::default();
+        assert_eq!(raise(&mut state, &policy(), &ttl(60), NOW), ["weir.backlog.high"]);
+        for minute in 1..30 {
+            assert!(raise(&mut state, &policy(), &ttl(3_600), at(minute * 60 - 30)).is_empty(), "none of them waits");
+            assert!(raise(&mut state, &policy(), &ttl(60), at(minute * 60)).is_empty(), "one of them waits again");
+        }
+        let last = 29 * 60 + EXPIRING_LASTS.as_secs();
+        assert!(raise(&mut state, &policy(), &ttl(3_600), at(last - 1)).is_empty());
+        assert_eq!(state.problems(&policy(), &ttl(3_600), at(last - 1)).len(), 1, "it is still listed");
+        assert_eq!(raise(&mut state, &policy(), &ttl(3_600), at(last)), ["weir.backlog.cleared"]);
     }
 
     #[test]
     fn what_is_wrong_does_not_depend_on_what_was_told() {
         let status = DestinationStatus { undelivered: 7, breaker: Some("3 failures".to_owned()), ..waiting(500) };
         let wrong = |state: AlertState, status: &DestinationStatus| {
-            state.problems(&policy(), status).iter().map(Alert::event_type).collect::<Vec<_>>()
+            state.problems(&policy(), status, NOW).iter().map(Alert::event_type).collect::<Vec<_>>()
         };
         let all = ["weir.backlog.high", "weir.breaker.opened", DEAD];
         assert_eq!(wrong(AlertState::default(), &status), all);
@@ -529,7 +569,7 @@ mod tests {
             (dead(9), 400, Some(5)),
         ];
         for (status, at, expected) in steps {
-            state = state.reconciled(&policy(), &status);
+            state = state.reconciled(&policy(), &status, later(at));
             let alerts = state.alerts(&policy(), &status, later(at));
             assert_eq!(alerts, Vec::from_iter(expected.map(|new| Alert::Dead { new })), "at {at} s");
             state = alerts.iter().fold(state, |state, alert| state.with(alert, later(at)));

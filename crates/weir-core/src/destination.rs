@@ -148,6 +148,22 @@ impl Settings {
 }
 
 impl Destination {
+    /// A new one, to which nothing has happened.
+    pub fn new(id: DestinationId, settings: Settings, created_at: Timestamp) -> Self {
+        Self {
+            id,
+            created_at,
+            updated_at: created_at,
+            settings,
+            paused_reason: None,
+            held_until: None,
+            held_reason: None,
+            released_at: None,
+            breaker: Breaker::default(),
+            unreadable: None,
+        }
+    }
+
     /// Whether it is paused and why, as it is stored.
     pub fn stored_pause(&self) -> (bool, Option<&String>) {
         match &self.unreadable {

@@ -322,5 +322,7 @@
   paint(document);
   paintDates();
   confirmations(document);
+  // On a phone the pages are in one line, which scrolls.
+  find('.side [aria-current]')?.scrollIntoView({ block: 'nearest', inline: 'center' });
   body.dataset.script = 'on';
 })();

@@ -124,6 +124,15 @@ journey('nothing moves under the hand: the order stands still while the pointer 
   await ready(page);
   await page.keyboard.press('Escape');
   await shown(['second', 'third', 'first']);
+
+  // The line that says so pushes nothing down, where it has no room either.
+  await page.setViewportSize({ width: 360, height: 2400 });
+  const row = page.getByRole('link', { name: 'second', exact: true });
+  await row.hover();
+  const before = await row.boundingBox();
+  await arrive('first', 90);
+  await page.locator('tr', { hasText: 'first' }).getByText('99', { exact: true }).waitFor();
+  assert.deepEqual(await row.boundingBox(), before);
 });
 
 journey('scroll, focus and ticks survive ten updates at every width', async (visit) => {

@@ -39,7 +39,7 @@ journey('the overview, the limit editor and the proof', async (visit) => {
 
   await page.setViewportSize({ width: 1280, height: 1000 });
   await page.goto(`/destinations/${partner.id}`);
-  await page.locator('#recent svg').waitFor();
+  await page.locator('#recent svg').first().waitFor();
   await page.getByLabel('Sends in any second').fill('20');
   await page.getByLabel('Sends in any minute').fill('900');
   await page.locator('#preview').getByText('900/min').waitFor();

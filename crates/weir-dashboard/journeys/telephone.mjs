@@ -33,6 +33,8 @@ for (const [name, count] of [['draining', 90], ['failing', 8], ['tripped', 4], [
   await post(`${name}.${LONG}`, count);
 }
 await post('failing.again', 4);
+// The preview of its limits names the time of an expiry.
+await api('POST', '/v1/events', { type: 'draining.late', data: 1, ttl_s: 60 });
 await receiver.wait('/tripped', 2);
 await receiver.wait('/held', 1);
 let failed;

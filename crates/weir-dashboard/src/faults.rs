@@ -6,7 +6,7 @@
 use crate::{
     durations::ApiUnit,
     refusal::{FieldErrorText as _, Refusal},
-    units::Count,
+    units::{Count, capitalised},
 };
 
 /// A field of a form that is wrong.
@@ -128,10 +128,8 @@ pub(crate) fn sentence<'a>(detail: &str, unit: Option<ApiUnit>, label_of: &dyn F
             None => text.push_str(&with_units(part, unit)),
         }
     }
-    let mut characters = text.chars();
-    let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
     let end = if text.ends_with(['.', '!', '?']) { "" } else { "." };
-    format!("{first}{}{end}", characters.as_str())
+    format!("{}{end}", capitalised(&text))
 }
 
 /// Numbers with commas, or as durations.

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use weir_api_types::{FieldError, Problem};
 
-use crate::extend::extend;
+use crate::{extend::extend, units::capitalised};
 
 /// The problem document of the API, with the status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,11 @@ impl Refusal {
             errors => errors.iter().map(FieldErrorText::sentence).collect::<Vec<_>>().join("; "),
         };
         sentence.replace('`', "")
+    }
+
+    /// The same by itself: it begins with a capital.
+    pub(crate) fn text(&self) -> String {
+        capitalised(&self.sentence())
     }
 }
 

@@ -280,6 +280,11 @@ pub(crate) trait Units: Copy {
 
 impl<T: Copy> Units for T {}
 
+pub(crate) fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,13 +6,13 @@ use weir_api_types::{
     Binding, BriefDestination, Destination, DestinationOverview, ListCount, OtherBinding, OverviewRow, RateLimit,
     WaitsFor,
 };
-use weir_core::stall::Fault;
+use weir_core::{Period, stall::Fault};
 
 use crate::{
     durations::Millis,
     extend::extend,
     names::label,
-    units::{Age, At, Seconds, Units as _, in_one_unit},
+    units::{Age, At, Seconds, Units as _, capitalised, in_one_unit},
 };
 
 extend! {
@@ -34,6 +34,14 @@ pub(crate) fn unit(period: &str) -> &str {
         "hour" => "h",
         "day" => "d",
         other => other,
+    }
+}
+
+/// A period, after "in any": `second`, `90 s`.
+pub(crate) fn period_words(period: &str) -> String {
+    match Period::parse(period).and_then(Period::unnamed_seconds) {
+        Some(seconds) => Millis(u64::from(seconds) * 1_000).to_string(),
+        None => period.to_owned(),
     }
 }
 
@@ -258,11 +266,6 @@ extend! {
             format!("{} {noun} {verb} sent before it.", self.short())
         }
     }
-}
-
-fn capitalised(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// What was done, and what the delivery or replay waits for; `unless_waiting` if it waits for nothing.

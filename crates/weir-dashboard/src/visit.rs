@@ -110,7 +110,7 @@ impl Visit {
             Ok(answer) => self.redirect(to, Some(Flash::done(text(answer)))),
             Err(refusal) => match refusal.status {
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => Err(refusal),
-                _ => self.redirect(to, Some(Flash::error(refusal.sentence()))),
+                _ => self.redirect(to, Some(Flash::error(refusal.text()))),
             },
         }
     }

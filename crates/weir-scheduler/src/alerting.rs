@@ -180,8 +180,8 @@ fn alert_update(
 ) -> Option<AlertUpdate> {
     let policy = destination.settings.alerts.apply_to(policy);
     // Conditions that end without an alert are forgotten first.
-    let mut told = condition.record.told.reconciled(&policy, status);
-    let mut history = condition.record.history().reconciled(&policy, status);
+    let mut told = condition.record.told.reconciled(&policy, status, now);
+    let mut history = condition.record.history().reconciled(&policy, status, now);
     let mut events = Vec::new();
     let mut publish = |alert: &Alert, recipients: Recipients| {
         let data = alert_data(destination, alert, status, &policy);
@@ -193,7 +193,7 @@ fn alert_update(
             publish(&alert, recipients);
             told = told.with(&alert, now);
             // The history may have had some of these dead letters already.
-            history = history.with(&alert, now).reconciled(&policy, status);
+            history = history.with(&alert, now).reconciled(&policy, status, now);
         }
     }
     for alert in history.alerts(&policy, status, now) {

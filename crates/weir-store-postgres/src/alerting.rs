@@ -66,13 +66,13 @@ SELECT t.id,
         ) retries WHERE NOT is_replay)
     ),
     CASE WHEN EXISTS (SELECT FROM deliveries WHERE expires_at IS NOT NULL AND state IN (0, 2))
-    THEN (SELECT max(expires_at) FROM (
-        (SELECT expires_at, state FROM deliveries WHERE destination_id = t.id ORDER BY id DESC LIMIT (SELECT deliveries FROM of_each))
+    THEN (SELECT max(created_at) + max(expires_at - created_at) FROM (
+        (SELECT created_at, expires_at, state FROM deliveries WHERE destination_id = t.id ORDER BY id DESC LIMIT (SELECT deliveries FROM of_each))
         UNION ALL
-        (SELECT expires_at, state FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN (0, 2)
+        (SELECT created_at, expires_at, state FROM deliveries WHERE destination_id = t.id AND NOT is_replay AND state IN (0, 2)
             ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
         UNION ALL
-        (SELECT expires_at, state FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN (0, 2)
+        (SELECT created_at, expires_at, state FROM deliveries WHERE destination_id = t.id AND is_replay AND state IN (0, 2)
             ORDER BY next_attempt_at DESC, id DESC LIMIT (SELECT deliveries FROM of_each))
     ) last WHERE state IN (0, 2)) END,
     coalesce(c.undelivered, 0), coalesce(s.version, 0), s.state

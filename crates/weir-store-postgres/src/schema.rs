@@ -8,7 +8,7 @@ use sqlx::{
     PgConnection, SqlSafeStr as _,
     migrate::{Migrate as _, MigrateError, MigrationType, Migrator},
 };
-use weir_store::schema::{Migration, Migrations};
+use weir_store::schema::{Migration, Migrations, migration};
 
 /// The tables, and the functions, each in a file of its own. A released migration never changes: a later version of a
 /// function is a new file.
@@ -32,79 +32,23 @@ pub(crate) const SEALED: i64 = 29;
 
 pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     Migration { version: 1, description: "initial", sql: INITIAL },
-    Migration {
-        version: 2,
-        description: "attempt details",
-        sql: include_str!("../../../migrations/postgres/0002_attempt_details.sql"),
-    },
-    Migration {
-        version: 3,
-        description: "activity",
-        sql: include_str!("../../../migrations/postgres/0003_activity.sql"),
-    },
+    migration(2, "attempt details", include_str!("../../../migrations/postgres/0002_attempt_details.sql")),
+    migration(3, "activity", include_str!("../../../migrations/postgres/0003_activity.sql")),
     Migration { version: 4, description: "counters and traffic", sql: COUNTERS },
-    Migration {
-        version: 5,
-        description: "process profiles",
-        sql: include_str!("../../../migrations/postgres/0005_process_profiles.sql"),
-    },
-    Migration {
-        version: 6,
-        description: "operational events",
-        sql: include_str!("../../../migrations/postgres/0006_operational_events.sql"),
-    },
-    Migration {
-        version: 7,
-        description: "installation",
-        sql: include_str!("../../../migrations/postgres/0007_installation.sql"),
-    },
-    Migration {
-        version: 9,
-        description: "session secret",
-        sql: include_str!("../../../migrations/postgres/0009_session_secret.sql"),
-    },
-    Migration {
-        version: 13,
-        description: "minimum interval",
-        sql: include_str!("../../../migrations/postgres/0013_minimum_interval.sql"),
-    },
-    Migration {
-        version: 15,
-        description: "released holds",
-        sql: include_str!("../../../migrations/postgres/0015_released_holds.sql"),
-    },
-    Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/postgres/0016_bodies.sql") },
-    Migration {
-        version: 20,
-        description: "makers of keys",
-        sql: include_str!("../../../migrations/postgres/0020_makers_of_keys.sql"),
-    },
-    Migration {
-        version: 21,
-        description: "uses of keys",
-        sql: include_str!("../../../migrations/postgres/0021_uses_of_keys.sql"),
-    },
-    Migration {
-        version: 22,
-        description: "process hosts",
-        sql: include_str!("../../../migrations/postgres/0022_process_hosts.sql"),
-    },
-    Migration {
-        version: 26,
-        description: "index fill",
-        sql: include_str!("../../../migrations/postgres/0026_index_fill.sql"),
-    },
-    Migration {
-        version: 28,
-        description: "shedding",
-        sql: include_str!("../../../migrations/postgres/0028_shedding.sql"),
-    },
-    Migration {
-        version: 29,
-        description: "sealing keys",
-        sql: include_str!("../../../migrations/postgres/0029_sealing_keys.sql"),
-    },
-    Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/postgres/0031_egress.sql") },
+    migration(5, "process profiles", include_str!("../../../migrations/postgres/0005_process_profiles.sql")),
+    migration(6, "operational events", include_str!("../../../migrations/postgres/0006_operational_events.sql")),
+    migration(7, "installation", include_str!("../../../migrations/postgres/0007_installation.sql")),
+    migration(9, "session secret", include_str!("../../../migrations/postgres/0009_session_secret.sql")),
+    migration(13, "minimum interval", include_str!("../../../migrations/postgres/0013_minimum_interval.sql")),
+    migration(15, "released holds", include_str!("../../../migrations/postgres/0015_released_holds.sql")),
+    migration(16, "bodies", include_str!("../../../migrations/postgres/0016_bodies.sql")),
+    migration(20, "makers of keys", include_str!("../../../migrations/postgres/0020_makers_of_keys.sql")),
+    migration(21, "uses of keys", include_str!("../../../migrations/postgres/0021_uses_of_keys.sql")),
+    migration(22, "process hosts", include_str!("../../../migrations/postgres/0022_process_hosts.sql")),
+    migration(26, "index fill", include_str!("../../../migrations/postgres/0026_index_fill.sql")),
+    migration(28, "shedding", include_str!("../../../migrations/postgres/0028_shedding.sql")),
+    migration(29, "sealing keys", include_str!("../../../migrations/postgres/0029_sealing_keys.sql")),
+    migration(31, "egress", include_str!("../../../migrations/postgres/0031_egress.sql")),
     Migration {
         version: 33,
         description: "filters",

@@ -65,7 +65,7 @@ pub(crate) const BACKLOGS: &str = concat!(
         )),
         CASE WHEN EXISTS (
             SELECT 1 FROM deliveries INDEXED BY deliveries_expiring WHERE expires_at IS NOT NULL AND state IN (0, 2)
-        ) THEN (SELECT max(expires_at) FROM deliveries WHERE state IN (0, 2) AND id IN (
+        ) THEN (SELECT max(created_at) + max(expires_at - created_at) FROM deliveries WHERE state IN (0, 2) AND id IN (
             SELECT id FROM (SELECT id FROM deliveries INDEXED BY deliveries_of_destination
                 WHERE destination_id = c.destination_id ORDER BY id DESC LIMIT (SELECT deliveries FROM of_each))
             UNION ALL

@@ -7,70 +7,26 @@ use sqlx::{
     SqlSafeStr as _, SqliteConnection,
     migrate::{Migrate as _, MigrateError, MigrationType, Migrator},
 };
-use weir_store::schema::{Migration, Migrations};
+use weir_store::schema::{Migration, Migrations, migration};
 
 /// The migration that brought sealed rows.
 pub(crate) const SEALED: i64 = 29;
 
 pub(crate) const MIGRATIONS: Migrations = Migrations(&[
-    Migration { version: 1, description: "initial", sql: include_str!("../../../migrations/sqlite/0001_initial.sql") },
-    Migration {
-        version: 2,
-        description: "attempt details",
-        sql: include_str!("../../../migrations/sqlite/0002_attempt_details.sql"),
-    },
-    Migration {
-        version: 3,
-        description: "activity",
-        sql: include_str!("../../../migrations/sqlite/0003_activity.sql"),
-    },
-    Migration {
-        version: 4,
-        description: "counters and traffic",
-        sql: include_str!("../../../migrations/sqlite/0004_counters_and_traffic.sql"),
-    },
-    Migration {
-        version: 6,
-        description: "operational events",
-        sql: include_str!("../../../migrations/sqlite/0006_operational_events.sql"),
-    },
-    Migration {
-        version: 9,
-        description: "session secret",
-        sql: include_str!("../../../migrations/sqlite/0009_session_secret.sql"),
-    },
-    Migration {
-        version: 13,
-        description: "minimum interval",
-        sql: include_str!("../../../migrations/sqlite/0013_minimum_interval.sql"),
-    },
-    Migration {
-        version: 15,
-        description: "released holds",
-        sql: include_str!("../../../migrations/sqlite/0015_released_holds.sql"),
-    },
-    Migration { version: 16, description: "bodies", sql: include_str!("../../../migrations/sqlite/0016_bodies.sql") },
-    Migration {
-        version: 20,
-        description: "makers of keys",
-        sql: include_str!("../../../migrations/sqlite/0020_makers_of_keys.sql"),
-    },
-    Migration {
-        version: 21,
-        description: "uses of keys",
-        sql: include_str!("../../../migrations/sqlite/0021_uses_of_keys.sql"),
-    },
-    Migration {
-        version: 28,
-        description: "shedding",
-        sql: include_str!("../../../migrations/sqlite/0028_shedding.sql"),
-    },
-    Migration {
-        version: 29,
-        description: "sealing keys",
-        sql: include_str!("../../../migrations/sqlite/0029_sealing_keys.sql"),
-    },
-    Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/sqlite/0031_egress.sql") },
+    migration(1, "initial", include_str!("../../../migrations/sqlite/0001_initial.sql")),
+    migration(2, "attempt details", include_str!("../../../migrations/sqlite/0002_attempt_details.sql")),
+    migration(3, "activity", include_str!("../../../migrations/sqlite/0003_activity.sql")),
+    migration(4, "counters and traffic", include_str!("../../../migrations/sqlite/0004_counters_and_traffic.sql")),
+    migration(6, "operational events", include_str!("../../../migrations/sqlite/0006_operational_events.sql")),
+    migration(9, "session secret", include_str!("../../../migrations/sqlite/0009_session_secret.sql")),
+    migration(13, "minimum interval", include_str!("../../../migrations/sqlite/0013_minimum_interval.sql")),
+    migration(15, "released holds", include_str!("../../../migrations/sqlite/0015_released_holds.sql")),
+    migration(16, "bodies", include_str!("../../../migrations/sqlite/0016_bodies.sql")),
+    migration(20, "makers of keys", include_str!("../../../migrations/sqlite/0020_makers_of_keys.sql")),
+    migration(21, "uses of keys", include_str!("../../../migrations/sqlite/0021_uses_of_keys.sql")),
+    migration(28, "shedding", include_str!("../../../migrations/sqlite/0028_shedding.sql")),
+    migration(29, "sealing keys", include_str!("../../../migrations/sqlite/0029_sealing_keys.sql")),
+    migration(31, "egress", include_str!("../../../migrations/sqlite/0031_egress.sql")),
     Migration { version: 33, description: "filters", sql: include_str!("../../../migrations/sqlite/0033_filters.sql") },
 ]);
 

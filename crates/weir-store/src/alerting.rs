@@ -24,9 +24,9 @@ pub struct Condition {
     pub waiting: u64,
     /// When the oldest of these deliveries was created: the one that has been due for the longest, or the oldest retry.
     pub oldest_created_at: Option<Timestamp>,
-    /// The latest instant at which a waiting delivery expires, including deliveries of replays; `None` when none
-    /// expires. In a long backlog its last deliveries decide: the newest ones, and those that are due last. About a
-    /// thousand of each kind are read, divided among the destinations with a backlog.
+    /// When the last delivery of the backlog expires, including deliveries of replays, if it lives as long as the one
+    /// that lives longest; `None` when none expires. In a long backlog its last deliveries decide: the newest ones, and
+    /// those that are due last. About a thousand of each kind are read, divided among the destinations with a backlog.
     pub last_expires_at: Option<Timestamp>,
     /// Dead letters: `dead` or `failed`.
     pub undelivered: u64,
@@ -72,7 +72,6 @@ impl Condition {
             waiting: self.waiting,
             oldest_age: self.oldest_created_at.map_or(Duration::ZERO, |at| now.since(at)),
             drains_in: drains_in.and_then(|secs| Duration::try_from_secs_f64(secs).ok()).map(|drains| held + drains),
-            // The delivery that expires last counts as the last in the backlog.
             remaining_life: match self.last_expires_at {
                 Some(at) => at.since(now),
                 None => Duration::from_secs(settings.retry.max_age_s.into()),

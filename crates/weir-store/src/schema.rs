@@ -8,6 +8,10 @@ pub struct Migration {
     pub sql: &'static str,
 }
 
+pub const fn migration(version: i64, description: &'static str, sql: &'static str) -> Migration {
+    Migration { version, description, sql }
+}
+
 /// The migrations that are built into a program, in their order.
 #[derive(Debug)]
 pub struct Migrations(pub &'static [Migration]);

@@ -26,18 +26,8 @@ fn destination(edit: impl FnOnce(&mut Destination)) -> Destination {
     let body = serde_json::json!({
         "url": "https://example.com/", "rate_limits": [{"limit": 10, "period": "second"}], "max_in_flight": 8,
     });
-    let mut destination = Destination {
-        id: DestinationId::new(NOW, 1),
-        created_at: NOW,
-        updated_at: NOW,
-        settings: settings::read(body, &AddressPolicy::default()).unwrap(),
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        released_at: None,
-        unreadable: None,
-        breaker: Breaker::default(),
-    };
+    let mut destination =
+        Destination::new(DestinationId::new(NOW, 1), settings::read(body, &AddressPolicy::default()).unwrap(), NOW);
     edit(&mut destination);
     destination
 }

@@ -182,7 +182,7 @@ pub(crate) async fn active(
         let policy = destination.settings.alerts.apply_to(&policy);
         let refused = sample.row(destination.id).map(|row| row.figures.refusals);
         let status = condition.status(destination, refused, stalls.stall_of(destination.id, now), now);
-        for alert in condition.record.history().problems(&policy, &status) {
+        for alert in condition.record.history().problems(&policy, &status, now) {
             *counts.entry(alert.event_type().to_owned()).or_insert(0) += 1;
             if filter.r#type.as_ref().is_none_or(|wanted| wanted.0 == alert.event_type()) {
                 found.push((severity(&alert), destination, alert, status.clone(), policy));

@@ -116,7 +116,7 @@ pub(crate) fn view(counts: &DestinationCounts, figures: Figures, now: Timestamp)
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{DestinationId, Period, RateLimit, RateLimits, address::AddressPolicy, breaker::Breaker};
+    use weir_core::{DestinationId, Period, RateLimit, RateLimits, address::AddressPolicy};
 
     use super::*;
     use crate::resources::destinations::settings;
@@ -128,18 +128,7 @@ mod tests {
         let mut settings = settings::read(body, &AddressPolicy::default()).unwrap();
         let limits = per_minute.map(|limit| RateLimit::new(limit, Period::MINUTE).unwrap());
         settings.rate_limits = RateLimits::new(limits.into_iter().collect()).unwrap();
-        Destination {
-            id: DestinationId::new(NOW, 1),
-            created_at: NOW,
-            updated_at: NOW,
-            settings,
-            paused_reason: None,
-            held_until: None,
-            held_reason: None,
-            released_at: None,
-            unreadable: None,
-            breaker: Breaker::default(),
-        }
+        Destination::new(DestinationId::new(NOW, 1), settings, NOW)
     }
 
     /// The backlog of a destination that sent just now, with this many waiting deliveries and this steady inflow.

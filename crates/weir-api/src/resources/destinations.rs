@@ -34,7 +34,6 @@ use weir_api_types as types;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     activity::{Action, Activity},
-    breaker::Breaker,
     destination::Settings,
     egress::ProxyChoice,
 };
@@ -176,18 +175,7 @@ fn path(id: DestinationId) -> String {
 }
 
 fn new_destination(settings: Settings, now: Timestamp) -> Destination {
-    Destination {
-        id: DestinationId::new(now, rand::random()),
-        created_at: now,
-        updated_at: now,
-        settings,
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        released_at: None,
-        unreadable: None,
-        breaker: Breaker::default(),
-    }
+    Destination::new(DestinationId::new(now, rand::random()), settings, now)
 }
 
 fn creation_of(destination: &Destination, author: &Author) -> ApiResult<Activity> {

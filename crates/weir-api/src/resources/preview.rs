@@ -119,7 +119,7 @@ pub(crate) fn view(
 }
 
 /// When the oldest and the newest waiting delivery expire; `None` if the newest ones never do. The oldest one is taken
-/// to wait as long as the newest one may.
+/// to wait as long as the newest one may, unless it waits for longer already.
 async fn expiries(
     api: &ApiState,
     destination: &Destination,
@@ -133,7 +133,11 @@ async fn expiries(
     };
     let newest = api.store.list_deliveries(&filter, PageRequest { before: None, limit: ASKED_FOR_EXPIRY }).await?;
     let first = newest.rows.iter().filter_map(|delivery| Some((delivery.expires_at?, delivery.created_at))).min();
-    Ok(first.map(|(newest, created_at)| Expiries { oldest: oldest_created_at + newest.since(created_at), newest }))
+    Ok(first.map(|(newest, created_at)| {
+        let oldest = oldest_created_at + newest.since(created_at);
+        // One that had expired would wait no longer, so the oldest one never does: only some have a `ttl_s`.
+        Expiries { oldest: if oldest < api.clock.now() { newest } else { oldest }, newest }
+    }))
 }
 
 pub(crate) fn binding(bound: Bound) -> types::Binding {

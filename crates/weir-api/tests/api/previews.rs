@@ -98,6 +98,20 @@ async fn a_limit_that_is_too_low_shows_when_the_first_delivery_expires() {
 }
 
 #[tokio::test]
+async fn where_only_some_events_expire_no_expiry_is_in_the_past() {
+    let server = Server::start().await;
+    let limit = json!([{"limit": 1, "period": "minute"}]);
+    let id = server.destination(json!({"url": "https://example.com/", "rate_limits": limit})).await;
+    let lasting: Vec<Value> = (0..50).map(|n| json!({"type": "t", "data": n})).collect();
+    server.post("/v1/events/batch", json!({"events": lasting})).await.expect(StatusCode::ACCEPTED);
+    server.clock.advance(Duration::from_secs(300));
+    server.post("/v1/events", json!({"type": "t", "data": 0, "ttl_s": 60})).await.expect(StatusCode::ACCEPTED);
+    let preview = server.preview(&id, json!({})).await;
+    let expires_at = preview["first_expiry_at"].as_str().unwrap();
+    assert!(expires_at.starts_with("2026-11-21T07:36:00"), "{expires_at}");
+}
+
+#[tokio::test]
 async fn the_answer_time_bounds_what_max_in_flight_allows() {
     let server = Server::start().await;
     let id = backlog(&server, json!({"rate_limits": []})).await;

@@ -10,7 +10,7 @@ use weir_core::Timestamp;
 use super::destination::settings_fields;
 use crate::{
     durations::ApiUnit,
-    units::{Count, Units as _},
+    units::{Count, Units as _, capitalised},
     views::LimitText as _,
 };
 
@@ -105,10 +105,7 @@ fn label(pointer: &str) -> String {
     if let Some(field) = settings_fields::at(pointer) {
         return field.label.to_owned();
     }
-    let words = name.strip_suffix("_ms").or_else(|| name.strip_suffix("_s")).unwrap_or(name).replace('_', " ");
-    let mut characters = words.chars();
-    let first: String = characters.next().into_iter().flat_map(char::to_uppercase).collect();
-    format!("{first}{}", characters.as_str())
+    capitalised(&name.strip_suffix("_ms").or_else(|| name.strip_suffix("_s")).unwrap_or(name).replace('_', " "))
 }
 
 /// A value as people read it: limits as `10/s`, durations with their unit, texts without quotes.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use weir_core::destination::DEFAULT_TENANT;
 
-use crate::units::Units as _;
+use crate::units::{Units as _, capitalised};
 
 /// A type of alerts.
 pub(super) struct Kind {
@@ -139,11 +139,6 @@ fn counted(count: u64, one: &str, many: &str) -> String {
 
 fn waiting(count: u64) -> String {
     counted(count, "delivery waits", "deliveries wait")
-}
-
-fn capitalised(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
 #[cfg(test)]

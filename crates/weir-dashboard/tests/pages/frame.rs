@@ -90,7 +90,7 @@ async fn a_refusal_is_a_page_with_its_status_and_a_part_in_a_fragment() {
     let browser = api.dashboard();
     let page = browser.get("/").await;
     assert_eq!((page.status.as_u16(), page.header("retry-after")), (503, "2"));
-    page.has(&["<!doctype html>", "The server is temporarily unavailable", "the &#60;store&#62; does not answer"]);
+    page.has(&["<!doctype html>", "The server is temporarily unavailable", "The &#60;store&#62; does not answer"]);
     let part = browser.get_with("/fragments/overview", &[("hx-request", "true")]).await;
     part.has(&["does not answer"]).has_not(&["<html"]);
     assert_eq!(part.status.as_u16(), 503);
@@ -101,7 +101,7 @@ async fn a_refusal_keeps_the_navigation_of_a_reader() {
     let api = FakeApi::for_role("read");
     let page = api.dashboard().get("/deliveries/dlv_unknown").await;
     assert_eq!(page.status, 404);
-    page.has(&["there is no path /v1/deliveries/dlv_unknown", "href=\"/deliveries\"", "action=\"/logout\""]);
+    page.has(&["There is no path /v1/deliveries/dlv_unknown", "href=\"/deliveries\"", "action=\"/logout\""]);
     page.has_not(&["Its activity"]);
     // A destination may have been deleted; what happened to it is kept.
     for path in ["/destinations/dst_1", "/destinations/dst_1/proof?window=60"] {

@@ -87,7 +87,7 @@ async fn a_key_of_some_tenants_chooses_one_of_them_and_a_reader_none() {
     reader.on("POST", "/v1/destinations", 403, problem("Forbidden", "this needs a key with the role `operate`"));
     let refused = reader.dashboard().post("/destinations", FORM).await;
     assert_eq!(refused.status, 403);
-    refused.has(&["this needs a key with the role operate"]);
+    refused.has(&["This needs a key with the role operate"]);
 }
 
 #[tokio::test]

@@ -160,7 +160,7 @@ async fn an_action_that_the_api_refuses_says_why() {
     let api = FakeApi::for_role("operate");
     api.on("PATCH", "/v1/destinations/dst_1", 409, problem("Conflict", "an edit of this destination is under way"));
     let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&next=/").await;
-    assert_eq!(page.flash(), "error.an edit of this destination is under way");
+    assert_eq!(page.flash(), "error.An edit of this destination is under way");
     // One of two is done: the message names both.
     api.on("PATCH", "/v1/destinations/dst_2", 200, json!({}));
     let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&destination=dst_2&next=/").await;
@@ -173,7 +173,7 @@ async fn an_action_that_the_api_refuses_says_why() {
     api.on("PATCH", "/v1/destinations/dst_1", 403, problem("Forbidden", "this needs a key with the role `operate`"));
     let page = api.dashboard().post("/destinations/bulk", "do=pause&destination=dst_1&next=/").await;
     assert_eq!(page.status, 403);
-    assert!(page.text.contains("this needs a key with the role operate"), "{}", page.text);
+    assert!(page.text.contains("This needs a key with the role operate"), "{}", page.text);
 }
 
 #[tokio::test]
@@ -329,7 +329,7 @@ async fn rows_that_are_held_keep_their_order_and_those_that_left_the_page_are_re
     let page = api.dashboard().get("/fragments/overview?sort=backlog&held=dst_1,dst_2").await;
     let place = |text: &str| page.text.find(text).unwrap_or_else(|| panic!("{text} is missing in {}", page.text));
     assert!(place("row-dst_1") < place("row-dst_2"), "{}", page.text);
-    page.has(&["The order stands still while you are in the table: 2 rows are elsewhere by now."]);
+    page.has(&["The order stands still: 2 rows are elsewhere by now."]);
     page.has_not(&["held="]);
     let asked: Vec<String> = api.seen("GET", "/v1/overview").into_iter().map(|call| call.path).collect();
     assert_eq!(asked, ["/v1/overview?sort=backlog&recent=true&limit=50"], "nothing else is needed");

@@ -232,7 +232,7 @@ async fn a_test_event_leads_to_its_delivery() {
     assert_eq!(api.dashboard().post("/destinations/dst_1/test", "").await.location(), "/deliveries/dlv_1");
     api.on("POST", "/v1/destinations/dst_1/test", 409, problem("Conflict", "it is gone"));
     let refused = api.dashboard().post("/destinations/dst_1/test", "").await;
-    assert_eq!((refused.location(), refused.flash().as_str()), (PAGE, "error.it is gone"));
+    assert_eq!((refused.location(), refused.flash().as_str()), (PAGE, "error.It is gone"));
 }
 
 #[tokio::test]

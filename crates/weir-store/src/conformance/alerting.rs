@@ -99,6 +99,10 @@ pub async fn conditions_count_waiting_and_undelivered_deliveries(subject: Subjec
     assert_eq!(subject.store.backlog().await.expect("read"), 6);
     assert_eq!(condition.last_expires_at, Some(NOW + seconds(90)));
     assert!(condition.oldest_created_at.is_some_and(|at| at <= event(4).created_at));
+    // A later one that never expires is the last of the backlog now, and is taken to live as long.
+    subject.post(1, [10]).await;
+    let later = event(10).created_at.since(event(7).created_at);
+    assert_eq!(subject.condition(1).await.last_expires_at, Some(NOW + seconds(90) + later));
     assert_eq!(subject.conditions().await.len(), 2, "the third destination has no condition");
 }
 

@@ -1,4 +1,4 @@
-use weir_core::{DeliveryState, address::AddressPolicy, breaker::Breaker};
+use weir_core::{DeliveryState, address::AddressPolicy};
 use weir_store::StateCounts;
 
 use super::*;
@@ -9,18 +9,11 @@ const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 /// A destination with this name and this backlog.
 fn row(name: &str, pending: u64) -> Row {
     let body = serde_json::json!({"url": "https://example.com/", "name": name});
-    let destination = Destination {
-        id: DestinationId::new(NOW, u128::from(pending)),
-        created_at: NOW,
-        updated_at: NOW,
-        settings: settings::read(body, &AddressPolicy::default()).unwrap(),
-        paused_reason: None,
-        held_until: None,
-        held_reason: None,
-        released_at: None,
-        unreadable: None,
-        breaker: Breaker::default(),
-    };
+    let destination = Destination::new(
+        DestinationId::new(NOW, u128::from(pending)),
+        settings::read(body, &AddressPolicy::default()).unwrap(),
+        NOW,
+    );
     let mut counts = StateCounts::default();
     counts.add(DeliveryState::Pending, pending);
     let oldest_at = Some(NOW - Duration::from_secs(100 - pending));

@@ -148,7 +148,6 @@ mod tests {
 
     use weir_core::{
         DestinationId, RateLimits, Timestamp,
-        breaker::Breaker,
         destination::Settings,
         order::DeliveryOrder,
         pattern::EventPattern,
@@ -179,18 +178,7 @@ mod tests {
             signing: Signing::new(Secret::from_random(KeyKind::Shared, [7; 32])),
             paused: false,
         };
-        Destination {
-            id: DestinationId::from_bytes([1; 16]),
-            created_at: NOW,
-            updated_at: NOW,
-            settings,
-            paused_reason: None,
-            held_until: None,
-            held_reason: None,
-            released_at: None,
-            unreadable: None,
-            breaker: Breaker::default(),
-        }
+        Destination::new(DestinationId::from_bytes([1; 16]), settings, NOW)
     }
 
     /// The action, and the values before and after an edit.

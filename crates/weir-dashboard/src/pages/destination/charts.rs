@@ -11,7 +11,7 @@ use weir_core::{Period, Timestamp};
 use crate::{
     extend::extend,
     units::{Seconds, Units as _},
-    views::LimitText,
+    views::{LimitText, period_words},
 };
 
 const WIDTH: f64 = 960.0;
@@ -110,7 +110,8 @@ extend! {
             elements.extend(self.edits(Some(period)));
             let legend = vec![area("largest window", Color::Blue), line("limit", Color::Red, Stroke::Dashed)];
             let legend = if has_legend { legend } else { Vec::new() };
-            self.panel(TALL, &format!("Any {period}"), legend, Axis::counts(highest.max(1)).named("sends"), elements)
+            let title = format!("Any {}", period_words(&period.to_string()));
+            self.panel(TALL, &title, legend, Axis::counts(highest.max(1)).named("sends"), elements)
         }
 
         fn traffic(&self) -> Panel {
@@ -262,7 +263,8 @@ extend! {
             let mut lines = vec![format!("{} to {} UTC", clock(from), clock(until))];
             for period in self.periods() {
                 let fullest = buckets.iter().filter_map(|bucket| bucket.window(period)).max_by_key(|window| window.sends);
-                lines.extend(fullest.map(|of| format!("any {period}: {} of {}", of.sends.count(), of.limit.count())));
+                let any = period_words(&period.to_string());
+                lines.extend(fullest.map(|of| format!("any {any}: {} of {}", of.sends.count(), of.limit.count())));
             }
             lines.push(format!("arrived {}, sent {}", sum(|bucket| bucket.arrivals), sum(|bucket| bucket.sends)));
             lines.push(format!("succeeded {}, failed {}", sum(|bucket| bucket.delivered), sum(|bucket| bucket.failed)));

@@ -13,12 +13,14 @@ use crate::{
     fields::Fields,
     refusal::Refusal,
     units::Units as _,
-    views::{BindingText, LimitText as _, apart},
+    views::{BindingText, LimitText as _, apart, period_words},
 };
 
 const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
 /// The row of a window that is typed.
 const OTHER: &str = "other";
+/// What a window may be, in words of the form.
+const WINDOWS: &str = "must be a duration of 1 s to 24 h, such as 10 s";
 
 /// A window that has a limit and no name.
 fn is_unnamed(period: &str) -> bool {
@@ -53,6 +55,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Its period, after "in any".
+    pub(crate) fn words(&self) -> String {
+        period_words(&self.period)
+    }
+
     /// The text of its period, for the API. A window that is no duration goes there as it is.
     fn period_text(&self) -> String {
         match &self.window {
@@ -137,6 +144,10 @@ impl Typed {
 
     /// What the API refused, beside the fields that have it. For the API, `rate_limits/0` is the first row that is filled.
     pub(super) fn faults(&self, refusal: &Refusal) -> Faults {
+        let mut refusal = refusal.clone();
+        for error in refusal.errors.iter_mut().filter(|error| error.pointer.ends_with("/period")) {
+            error.detail = WINDOWS.to_owned();
+        }
         let filled: Vec<&Row> = self.rows.iter().filter(|row| !row.limit.is_empty()).collect();
         let field_of = |pointer: &str| {
             let mut parts = pointer.split('/').skip(1);
@@ -164,7 +175,7 @@ impl Typed {
             let margin = self.rows.iter().find(|row| name.strip_prefix("margin_") == Some(&row.period));
             margin.map_or(&*self.min_interval, |row| &row.margin)
         };
-        Faults::of_typed(refusal, typed, field_of)
+        Faults::of_typed(&refusal, typed, field_of)
     }
 
     /// `10/s, 600/min, 100 ms apart; 64 in flight`
