@@ -152,9 +152,9 @@ pub struct RateLimit {
     /// `limit` sends fit into a period that is longer by this time.
     #[schema(minimum = 0, maximum = 10_000)]
     pub margin_ms: u32,
-    /// `window`: all sends of a period may start at once. Absent: `even`, a spacing apart.
+    /// Absent: `even`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(pattern = "^(even|window)$")]
+    #[schema(schema_with = references::shape)]
     pub shape: Option<String>,
 }
 

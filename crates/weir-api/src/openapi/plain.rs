@@ -50,11 +50,10 @@ const NEW_WORDS: [(&str, &[&str]); 8] = [
 
 /// Fields that may be null, and may also be absent from an answer, by schema. `*` stands for every field that may be
 /// null.
-const MAY_BE_ABSENT: [(&str, &str); 8] = [
+const MAY_BE_ABSENT: [(&str, &str); 7] = [
     ("Body", "source"),
     ("DeliveryList", "count"),
     ("OverviewRow", "recent"),
-    ("RateLimit", "shape"),
     ("RateLimit", "window_s"),
     ("Retry", "*"),
     ("Signature", "*"),

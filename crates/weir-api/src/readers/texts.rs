@@ -319,7 +319,8 @@ text! {
 }
 
 text! {
-    /// How the sends of a limit may lie in its window.
+    /// How the sends of a limit may lie in its window. `even`, as where it is absent: a spacing apart. `window`: at any time,
+    /// all at once too, and never more than `limit` in any window.
     #[schema(as = Shape, value_type = String, pattern = "^(even|window)$", example = "window")]
     pub(crate) struct ShapeText(Shape);
     parse = |text| Shape::parse(text).ok_or_else(|| "must be `even` or `window`".to_owned());

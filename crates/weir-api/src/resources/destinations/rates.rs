@@ -33,8 +33,7 @@ object! {
         /// that as many requests arrive in a period although some are delayed. It costs a part of the rate.
         #[schema(minimum = 0, maximum = 10_000, default = 0)]
         margin_ms: Option<u32>,
-        /// `even`: the sends are a spacing apart. `window`: they may start at any time in the period, all at once too,
-        /// and never more than `limit` in any. It has no `burst`.
+        /// `window` has no `burst`: all its sends may start at once.
         shape: Option<ShapeText>,
     }
     plural = "limits, one per period";
