@@ -14,7 +14,7 @@ end
 
 local function slot_width(limit)
   local widest = widest_slot_of(limit.period)
-  local is_apart = not is_window(limit) and limit.burst == 1 and spacing_with(limit, widest) >= widest
+  local is_apart = limit.burst == 1 and limit.period <= SHAPED and spacing_with(limit, widest) >= widest
   return is_apart and widest or NARROW_SLOT
 end
 
@@ -70,7 +70,7 @@ end
 
 -- `since` and `spent` after the tokens that were returned by `at`.
 local function tokens_at(cursor, at)
-  if is_window(cursor) then
+  if cursor.period > SHAPED then
     return at, 0
   end
   local every = spacing(cursor)
@@ -83,12 +83,12 @@ end
 
 -- The earliest start of a slot after `others` further slots; 0 when there are tokens for all of them.
 local function earliest_start(cursor, since, spent, others)
-  local freed = cursor.ring and earliest_in_ring(cursor, others) or 0
-  if is_window(cursor) then
-    return freed
-  end
   local lacking = spent + others + 1 - cursor.burst
-  return lacking > 0 and math.max(since + lacking * spacing(cursor), freed) or freed
+  if not cursor.ring then
+    return lacking > 0 and since + lacking * spacing(cursor) or 0
+  end
+  local freed = earliest_in_ring(cursor, others)
+  return lacking > 0 and cursor.period <= SHAPED and math.max(since + lacking * spacing(cursor), freed) or freed
 end
 
 -- The width of slots without a minimum interval.
@@ -119,7 +119,9 @@ end
 local function next_start(limiter, at)
   local start = math.max(at, limiter.held_until, after_interval(limiter))
   for _, cursor in ipairs(limiter.cursors) do
-    trust_ring(limiter, cursor)
+    if cursor.period > SHAPED then
+      trust_ring(limiter, cursor)
+    end
     start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0))
   end
   return start
@@ -154,7 +156,7 @@ local function take_slot(limiter, at, needed)
     before[#before + 1], before[#before + 2] = cursor.since, cursor.spent
     cursor.since, cursor.spent = tokens_at(cursor, start)
     cursor.spent = cursor.spent + 1
-    if cursor.ring_until and start >= cursor.ring_until then
+    if cursor.ring and cursor.ring_until and start >= cursor.ring_until then
       cursor.ring, cursor.ring_until = nil, nil
     end
     if cursor.ring then
