@@ -134,7 +134,7 @@ impl Measured {
 
     /// Whether a limit of the window shape allows no send now: all of its window may have been sent long ago.
     fn has_spent_a_window(&self, now: Timestamp) -> bool {
-        self.rings.iter().any(|ring| ring.earliest(0) > now)
+        self.rings.iter().any(|ring| ring.earliest(0, now) > now)
     }
 
     /// The share of the limits that is used.

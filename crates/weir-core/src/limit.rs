@@ -209,10 +209,14 @@ impl RateLimit {
     }
 
     /// The slot width J. Wide slots never overlap, so after an edit at most one wide slot may still be used. Slots are
-    /// narrow when they would overlap otherwise: with a short spacing, a burst or the window shape.
+    /// narrow when they would overlap otherwise: with a short spacing or a burst. In the window shape they overlap, and are as wide as
+    /// those of an unlimited destination at most.
     pub fn slot_width(&self) -> Duration {
         let widest = self.period.widest_slot();
-        let is_separate = !self.is_window() && self.burst.get() == 1 && self.spacing_with(widest) >= widest;
+        if self.is_window() {
+            return widest.min(UNLIMITED_SLOT_WIDTH);
+        }
+        let is_separate = self.burst.get() == 1 && self.spacing_with(widest) >= widest;
         if is_separate { widest } else { NARROW_SLOT }
     }
 

@@ -279,7 +279,7 @@ impl Limiter {
     /// The start of the next slot if it is taken at `now`.
     pub fn next_start(&self, now: Timestamp) -> Timestamp {
         let earliest = now.max(self.held_until).max(self.after_interval());
-        let earliest = self.rings.iter().map(|ring| ring.earliest(0)).fold(earliest, Timestamp::max);
+        let earliest = self.rings.iter().map(|ring| ring.earliest(0, now)).fold(earliest, Timestamp::max);
         self.cursors.iter().map(|cursor| cursor.earliest(0)).fold(earliest, Timestamp::max)
     }
 
@@ -288,7 +288,7 @@ impl Limiter {
     pub fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
         let next = self.next_start(now);
         let spaced = self.interval_spacing().map_or(next, |spacing| next + spacing.saturating_mul(others));
-        let spaced = self.rings.iter().map(|ring| ring.earliest(others.into())).fold(spaced, Timestamp::max);
+        let spaced = self.rings.iter().map(|ring| ring.earliest(others.into(), next)).fold(spaced, Timestamp::max);
         self.cursors.iter().map(|cursor| cursor.at(next).earliest(others)).fold(spaced, Timestamp::max)
     }
 

@@ -143,8 +143,9 @@ impl Ring {
         }
     }
 
-    /// The earliest start of a slot that is taken after `others` further slots; [`Timestamp::MIN`] when nothing was sent.
-    pub fn earliest(&self, others: u64) -> Timestamp {
+    /// The earliest start of a slot that is taken after `others` further slots, of which none starts before `from`;
+    /// [`Timestamp::MIN`] when nothing was sent.
+    pub fn earliest(&self, others: u64, from: Timestamp) -> Timestamp {
         let allowed = u64::from(self.limit.limit.get());
         // So many whole windows are filled by the others.
         let (windows, others) = (others / allowed, others % allowed);
@@ -158,7 +159,7 @@ impl Ring {
             needed = needed.saturating_sub(slots.into());
         }
         let window = (self.limit.span() + self.limit.bucket()).as_nanos() as u64;
-        if windows == 0 { start } else { start + Duration::from_nanos(window.saturating_mul(windows)) }
+        if windows == 0 { start } else { start.max(from) + Duration::from_nanos(window.saturating_mul(windows)) }
     }
 
     /// How many slots may start before `until`, without those that would be free again by then.

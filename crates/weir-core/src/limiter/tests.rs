@@ -221,7 +221,10 @@ fn slots_before_a_time_are_those_that_are_taken() {
     let mut taken = limiter.clone();
     let starts: Vec<_> = (0..30).map(|_| taken.take(at(30_000)).start).collect();
     for (others, start) in (0..).zip(&starts) {
-        assert_eq!(limiter.start_after(others, at(30_000)), *start, "{others}");
+        let estimate = limiter.start_after(others, at(30_000));
+        // Of a second window within two buckets.
+        let most = if others < 20 { *start } else { *start + Duration::from_millis(200) };
+        assert!(estimate >= *start && estimate <= most, "{others}: {estimate:?} {start:?}");
     }
     let before = |millis| limiter.slots_before(at(30_000), at(millis), 99);
     assert_eq!([30_000, 30_001, 60_100, 60_101, 68_000].map(before), [0, 15, 15, 16, 18]);

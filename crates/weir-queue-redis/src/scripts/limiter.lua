@@ -13,8 +13,11 @@ local function spacing_with(limit, width)
 end
 
 local function slot_width(limit)
+  if limit.period > SHAPED then
+    return ring_slot(limit)
+  end
   local widest = widest_slot_of(limit.period)
-  local is_apart = limit.burst == 1 and limit.period <= SHAPED and spacing_with(limit, widest) >= widest
+  local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
   return is_apart and widest or NARROW_SLOT
 end
 
@@ -81,13 +84,13 @@ local function tokens_at(cursor, at)
   return math.max(at, cursor.since), 0
 end
 
--- The earliest start of a slot after `others` further slots; 0 when there are tokens for all of them.
-local function earliest_start(cursor, since, spent, others)
+-- The earliest start of a slot after `others` further slots from this time on; 0 when there are tokens for all of them.
+local function earliest_start(cursor, since, spent, others, from)
   local lacking = spent + others + 1 - cursor.burst
   if not cursor.ring then
     return lacking > 0 and since + lacking * spacing(cursor) or 0
   end
-  local freed = earliest_in_ring(cursor, others)
+  local freed = earliest_in_ring(cursor, others, from)
   return lacking > 0 and cursor.period <= SHAPED and math.max(since + lacking * spacing(cursor), freed) or freed
 end
 
@@ -122,7 +125,7 @@ local function next_start(limiter, at)
     if cursor.period > SHAPED then
       trust_ring(limiter, cursor)
     end
-    start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0))
+    start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0, at))
   end
   return start
 end
@@ -136,7 +139,7 @@ local function start_after(limiter, others, at)
   end
   for _, cursor in ipairs(limiter.cursors) do
     local since, spent = tokens_at(cursor, first)
-    start = math.max(start, earliest_start(cursor, since, spent, others))
+    start = math.max(start, earliest_start(cursor, since, spent, others, first))
   end
   return start
 end

@@ -5,6 +5,11 @@
 
 local RING_HEAD = 5
 
+-- How wide slots are. They overlap, so no wider than without a limit.
+local function ring_slot(limit)
+  return math.min(widest_slot_of(limit.period), UNLIMITED_SLOT_WIDTH)
+end
+
 -- When the slots of a bucket are free again.
 local function release_of(cursor, bucket)
   return bucket * bucket_of(cursor) + window_of(cursor.period) + (cursor.margin or 0)
@@ -58,8 +63,8 @@ local function each_bucket(ring, visit)
   end
 end
 
--- The earliest start of a slot after `others` further slots; 0 when nothing was sent.
-local function earliest_in_ring(cursor, others)
+-- The earliest start of a slot after `others` further slots, of which none starts before `from`; 0 when nothing was sent.
+local function earliest_in_ring(cursor, others, from)
   local ring = cursor.ring
   local windows = math.floor(others / cursor.limit)
   local needed = ring[2] + others % cursor.limit + 1 - cursor.limit
@@ -72,7 +77,7 @@ local function earliest_in_ring(cursor, others)
     end)
     start = math.max(start, release_of(cursor, last))
   end
-  return start + windows * (window_of(cursor.period) + NARROW_SLOT + (cursor.margin or 0) + bucket_of(cursor))
+  return windows == 0 and start or math.max(start, from) + windows * (window_of(cursor.period) + ring_slot(cursor) + (cursor.margin or 0) + bucket_of(cursor))
 end
 
 -- Counts a slot. Buckets that are free again are dropped first.
@@ -122,7 +127,7 @@ end
 -- The slots of an even limit, which came no closer than its spacing, up to the end of the last one; and what it owes.
 local function count_even(cursor, even, every, owed, last_end)
   local step = bucket_of(cursor)
-  local buckets = math.ceil((window_of(cursor.period) + NARROW_SLOT + (cursor.margin or 0)) / step)
+  local buckets = math.ceil((window_of(cursor.period) + ring_slot(cursor) + (cursor.margin or 0)) / step)
   local function younger(age)
     return math.min(math.floor(age / every) + 1, even.limit)
   end
