@@ -159,7 +159,13 @@ impl RateLimit {
         if limit > MAX_LIMIT || burst > MAX_LIMIT {
             return None;
         }
-        Some(Self { limit: NonZeroU32::new(limit)?, period, burst: NonZeroU32::new(burst)?, margin_ms: 0, shape: Shape::Even })
+        Some(Self {
+            limit: NonZeroU32::new(limit)?,
+            period,
+            burst: NonZeroU32::new(burst)?,
+            margin_ms: 0,
+            shape: Shape::Even,
+        })
     }
 
     /// The limit in another shape. `None` for a window with a burst: it allows all sends at once as it is.

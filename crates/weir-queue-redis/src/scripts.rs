@@ -272,10 +272,7 @@ impl Call {
     }
 
     fn limit(&mut self, limit: &RateLimit) -> &mut Self {
-        self.arg(limit.limit.get())
-            .arg(codec::period_code(limit))
-            .arg(limit.burst.get())
-            .arg(micros(limit.margin()))
+        self.arg(limit.limit.get()).arg(codec::period_code(limit)).arg(limit.burst.get()).arg(micros(limit.margin()))
     }
 
     /// 0 for no minimum interval.

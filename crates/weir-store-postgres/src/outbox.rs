@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use sqlx::PgConnection;
 use weir_core::{DestinationId, Timestamp, claim::Claim};
 use weir_store::{
-    ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, SentCounts, StoreResult, end_of_time,
+    ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, SentCounts, StoreResult,
+    end_of_time,
     rows::{self, Row as _},
     sql,
 };

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim};
 use weir_store::{
-    AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts, StoreResult,
-    end_of_time,
+    AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
+    StoreResult, end_of_time,
     rows::{self, Row as _},
     sql,
 };

@@ -5,11 +5,7 @@ use std::time::Duration;
 
 use axum::{Json, extract::State};
 use weir_api_types as types;
-use weir_core::{
-    DeliveryState, Destination, DestinationId, RateLimits, Timestamp,
-    limit::Shape,
-    limiter::Ring,
-};
+use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring};
 use weir_store::{DestinationCounts, MINUTE, SentCounts, StateCounts};
 
 use super::destinations;

@@ -124,7 +124,8 @@ impl Ring {
 
     /// Counts the slot `[start, start + width)` and returns its bucket.
     pub(super) fn take(&mut self, start: Timestamp, width: Duration) -> i64 {
-        while let Some(&(bucket, slots)) = self.buckets.front().filter(|(bucket, _)| self.release_of(*bucket) <= start) {
+        while let Some(&(bucket, slots)) = self.buckets.front().filter(|(bucket, _)| self.release_of(*bucket) <= start)
+        {
             self.buckets.pop_front();
             self.total -= u64::from(slots);
             self.released = self.released.max(bucket);

@@ -364,19 +364,17 @@ fn assert_bounded(sends: &mut [Timestamp], window: Duration, bound: u64) {
 /// Some with a margin or a minimum interval.
 fn any_limits() -> impl Strategy<Value = RateLimits> {
     let more = (prop_oneof![Just(0), 0u32..200], prop_oneof![Just(0), 1u32..150]);
-    (1u32..300, 1u32..2_000, 1u32..6, 0u8..6, more).prop_map(
-        |(second, minute, burst, shapes, (margin, interval))| {
-            let second = RateLimit::with_burst(second, Period::SECOND, burst).unwrap().with_margin(margin).unwrap();
-            let mut of = vec![if shapes % 2 == 0 { second } else { second.as_window() }];
-            let minute = RateLimit::new(minute, Period::MINUTE).unwrap();
-            match shapes / 2 {
-                0 => {}
-                1 => of.push(minute),
-                _ => of.push(minute.as_window()),
-            }
-            spaced(RateLimits::new(of).unwrap(), interval)
-        },
-    )
+    (1u32..300, 1u32..2_000, 1u32..6, 0u8..6, more).prop_map(|(second, minute, burst, shapes, (margin, interval))| {
+        let second = RateLimit::with_burst(second, Period::SECOND, burst).unwrap().with_margin(margin).unwrap();
+        let mut of = vec![if shapes % 2 == 0 { second } else { second.as_window() }];
+        let minute = RateLimit::new(minute, Period::MINUTE).unwrap();
+        match shapes / 2 {
+            0 => {}
+            1 => of.push(minute),
+            _ => of.push(minute.as_window()),
+        }
+        spaced(RateLimits::new(of).unwrap(), interval)
+    })
 }
 
 /// Checks everything that limits promise: any `bound + 1` successive sends span at least a window and the margin, and

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use weir_core::{Limiter, Period, RateLimit, RateLimits, Slot, Timestamp, limit::MinInterval, limiter::Ring, plan::NextRun};
+use weir_core::{
+    Limiter, Period, RateLimit, RateLimits, Slot, Timestamp, limit::MinInterval, limiter::Ring, plan::NextRun,
+};
 
 use super::{SOON, Subject, granted, per_second, slots::start_of};
 use crate::{Publication, SlotAnswer};

@@ -67,8 +67,12 @@ fn limits_of_the_window_shape_hold_and_are_used_over_hours_of_backlog() {
 fn edits_of_shapes_under_backlog_reset_no_window() {
     let minute = Period::MINUTE;
     let edits = [
-        in_windows(&[(300, minute)]), limits(&[(300, minute)]), in_windows(&[(300, minute)]), in_windows(&[(30, minute)]),
-        limits(&[(60, minute)]), in_windows(&[(300, minute)]),
+        in_windows(&[(300, minute)]),
+        limits(&[(300, minute)]),
+        in_windows(&[(300, minute)]),
+        in_windows(&[(30, minute)]),
+        limits(&[(60, minute)]),
+        in_windows(&[(300, minute)]),
     ];
     let mut simulation = Simulation::new(edits[0].clone(), PUNCTUAL);
     simulation.add(1_000_000);

@@ -2,7 +2,9 @@
 //! and the JSON are part of the schema.
 
 use serde_json::{Value, json};
-use weir_core::{DeliveryState, Period, RateLimit, RateLimits, delivery::AttemptOutcome, limit::Shape, outcome::Failure};
+use weir_core::{
+    DeliveryState, Period, RateLimit, RateLimits, delivery::AttemptOutcome, limit::Shape, outcome::Failure,
+};
 
 use crate::ReplayPhase;
 
@@ -54,7 +56,8 @@ const WINDOW: &str = "window ";
 pub fn limits_json(limits: &RateLimits) -> String {
     let limit = |limit: &RateLimit| {
         let shape = if limit.is_window() { WINDOW } else { "" };
-        let mut json = json!({"limit": limit.limit, "period": format!("{shape}{}", limit.period), "burst": limit.burst});
+        let mut json =
+            json!({"limit": limit.limit, "period": format!("{shape}{}", limit.period), "burst": limit.burst});
         if limit.margin_ms() > 0 {
             json["margin_ms"] = limit.margin_ms().into();
         }

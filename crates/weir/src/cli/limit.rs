@@ -104,7 +104,8 @@ mod tests {
         assert_eq!(json, serde_json::json!({"limit": 300, "period": "minute", "burst": 5, "margin_ms": 0}));
         assert_eq!("5/s:even".parse::<LimitText>().unwrap().to_string(), "5/second");
         let json = serde_json::to_value("300/min:window".parse::<LimitText>().unwrap()).unwrap();
-        let window = serde_json::json!({"limit": 300, "period": "minute", "burst": 1, "margin_ms": 0, "shape": "window"});
+        let window =
+            serde_json::json!({"limit": 300, "period": "minute", "burst": 1, "margin_ms": 0, "shape": "window"});
         assert_eq!(json, window);
         for wrong in [
             "10/second:windows",

@@ -237,7 +237,14 @@ impl Typed {
         }
         let mut rows: Vec<Row> = rows.iter().enumerate().map(row).collect::<Option<_>>()?;
         let [limit, burst, margin] = [const { String::new() }; 3];
-        rows.push(Row { period: OTHER.to_owned(), window: Some(String::new()), limit, burst, margin, is_window: false });
+        rows.push(Row {
+            period: OTHER.to_owned(),
+            window: Some(String::new()),
+            limit,
+            burst,
+            margin,
+            is_window: false,
+        });
         Some(Self { rows, min_interval: duration(min_interval), max_in_flight: max_in_flight.to_owned() })
     }
 }
