@@ -307,9 +307,11 @@ impl AnswerReader {
             let (since, spent) = (self.next_time()?, self.next_int()?);
             if limit.is_window() {
                 let (released, count) = (self.next_int()?, self.next_int()?);
-                let buckets = (0..count).map(|_| Some((self.next_int()?, self.next_int()?.try_into().ok()?)));
-                let ring = Ring::of(limit, buckets.collect::<Option<Vec<_>>>()?, released);
-                rings.push(Ring { until: Some(since).filter(|until| *until > Timestamp::MIN), ..ring });
+                let mut bucket = || Some((self.next_int()?, u32::try_from(self.next_int()?).ok()?));
+                let buckets = (0..count).map(|_| bucket()).collect::<Option<Vec<_>>>()?;
+                let mut ring = Ring::of(limit, buckets, released);
+                ring.until = Some(since).filter(|until| *until > Timestamp::MIN);
+                rings.push(ring);
             } else {
                 cursors.push(LimitCursor::new(limit, since, spent.try_into().ok()?));
             }
