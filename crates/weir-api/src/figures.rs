@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use weir_core::{
-    Condition, DeliveryState, Destination, Limiter, RateLimits, Timestamp,
+    Condition, DeliveryState, Destination, Limiter, RateLimit, RateLimits, Timestamp,
     destination::Settings,
+    limit::Shape,
     limiter::Ring,
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
@@ -162,7 +163,12 @@ impl Measured {
         now: Timestamp,
     ) -> Forecast {
         // The cursors are in the queue. Under a backlog they are where the last send left them.
-        let mut limiter = Limiter::recovered(limits, self.last_sent_at);
+        let is_known = |limit: &RateLimit| self.rings.iter().any(|ring| ring.limit == *limit);
+        let mut limiter = if limits.of_shape(Shape::Window).all(is_known) {
+            Limiter::recovered(limits, self.last_sent_at)
+        } else {
+            Limiter::recovered(&limits.evenly(), self.last_sent_at)
+        };
         self.rings.iter().for_each(|ring| limiter.recall(ring.clone()));
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
         Forecast::new(&limiter, answers, now)

@@ -342,6 +342,12 @@ impl RateLimits {
         Self { of_periods: self.of_periods.iter().map(RateLimit::without_margin).collect(), ..self.clone() }
     }
 
+    /// The same limits, all of them even: an estimate where nobody knows what was sent in their windows.
+    pub fn evenly(&self) -> Self {
+        let even = |limit: &RateLimit| RateLimit { shape: Shape::Even, ..*limit };
+        Self { of_periods: self.of_periods.iter().map(even).collect(), ..self.clone() }
+    }
+
     /// The limits of periods.
     pub fn as_slice(&self) -> &[RateLimit] {
         &self.of_periods

@@ -34,6 +34,7 @@ object! {
         #[schema(minimum = 0, maximum = 10_000, default = 0)]
         margin_ms: Option<u32>,
         /// `window` has no `burst`: all its sends may start at once.
+        #[schema(default = "even")]
         shape: Option<ShapeText>,
     }
     plural = "limits, one per period";

@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_need_not_be_even_is_chosen_in_its_row() {
-        let typed = fields("limit_second=10&shape_second=even&limit_minute=300&shape_minute=window&limit_other=");
+        let typed = fields("limit_second=10&limit_minute=300&shape_minute=window&limit_other=");
         let limits = json!([
             {"period": "second", "limit": 10}, {"period": "minute", "limit": 300, "shape": "window"},
         ]);
