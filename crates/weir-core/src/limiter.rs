@@ -366,10 +366,12 @@ impl Limiter {
         let ring = |limit: &RateLimit| match (ring_of(limit), cursor_of(limit), unmoved) {
             (ring, ..) if !limit.is_window() => ring?.retired(limit),
             (Some(ring), ..) => Some(ring.with_limit(*limit)),
-            (_, Some(cursor), Some(last_start)) => Some(Ring::after_even(*limit, cursor, last_start + old_width)),
+            (_, Some(cursor), Some(last_start)) => {
+                Some(Ring::after_even(*limit, &cursor.limit, cursor.earliest(0), last_start + old_width))
+            }
             // The ring of the longest window knows most.
             (_, _, Some(last_start)) => Some(self.rings.last().map_or_else(
-                || Ring::after_even(*limit, &LimitCursor::after(*limit, unmoved), last_start + old_width),
+                || Ring::after_even(*limit, limit, last_start + limit.spacing(), last_start + old_width),
                 |ring| ring.with_limit(*limit),
             )),
             _ => Some(Ring::new(*limit)),

@@ -165,11 +165,7 @@ fn reads_use_their_indexes() {
         ),
         ("unfinished of a replay", IS_UNFINISHED, "USING COVERING INDEX deliveries_replayed (replay_id=? AND state<?)"),
         ("open replays", OPEN, "USING INDEX replays_open"),
-        (
-            "sent counts",
-            SENT_COUNTS,
-            "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)",
-        ),
+        ("sent counts", SENT_COUNTS, "USING COVERING INDEX attempts_of_destination (destination_id=? AND sent_at>?)"),
         ("due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id>?)"),
         ("first due", DUE_DESTINATIONS, "USING COVERING INDEX deliveries_due (destination_id=? AND is_replay=?)"),
     ] {

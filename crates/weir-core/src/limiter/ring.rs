@@ -9,7 +9,6 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{LimitCursor, times};
 use crate::{limit::RateLimit, time::Timestamp};
 
 /// How much longer than its slots count a retired ring is kept: times of calls go back by less than that.
@@ -51,21 +50,23 @@ impl Ring {
     }
 
     /// The ring after an even limit whose last slot ended at `last_end`: its slots came no closer than its spacing, so no
-    /// window up to now holds more than this one counts.
-    pub(super) fn after_even(limit: RateLimit, even: &LimitCursor, last_end: Timestamp) -> Self {
-        let step = limit.bucket();
+    /// window up to now holds more than this one counts. `owed`: the earliest start of its next slot.
+    pub(super) fn after_even(limit: RateLimit, even: &RateLimit, owed: Timestamp, last_end: Timestamp) -> Self {
+        let (step, spacing, most) = (limit.bucket(), even.spacing(), even.limit.get());
         // How many of its slots began in less than `age` before the last one.
-        let younger = |age: Duration| (times(age, even.spacing).saturating_add(1)).min(even.limit.limit.get());
+        let younger = |age: Duration| {
+            u32::try_from(age.as_nanos() / spacing.as_nanos() + 1).map_or(most, |slots| slots.min(most))
+        };
         let buckets = u32::try_from(limit.span().as_nanos().div_ceil(step.as_nanos())).unwrap_or(u32::MAX);
         let mut ring = Self::new(limit);
         for age in (0..buckets).rev() {
             let older = if age == 0 { 0 } else { younger(step * age) };
             ring.count(last_end - step * age, younger(step * (age + 1)) - older);
         }
-        ring.count(last_end, even.limit.burst.get() - 1);
-        // What the even limit still owes is owed.
-        let owed = even.earliest(0) - (limit.period.window() + limit.margin());
-        ring.released = if even.earliest(0) == Timestamp::MIN { 0 } else { ring.bucket_of(owed) };
+        ring.count(last_end, even.burst.get() - 1);
+        if owed > Timestamp::MIN {
+            ring.released = ring.bucket_of(owed - (limit.period.window() + limit.margin()));
+        }
         ring
     }
 
