@@ -2753,6 +2753,7 @@ export interface components {
              */
             margin_ms: number;
             period: components["schemas"]["Period"];
+            shape?: components["schemas"]["Shape"];
             /**
              * Format: int32
              * @description The length of the period, unless it is a whole second, minute, hour or day.
@@ -2779,6 +2780,11 @@ export interface components {
              */
             margin_ms?: number | null;
             period?: components["schemas"]["Period"] | null;
+            /**
+             * @description `window` has no `burst`: all its sends may start at once.
+             * @default even
+             */
+            shape?: components["schemas"]["Shape"] | null;
             /**
              * Format: int32
              * @description The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`.
@@ -3048,6 +3054,13 @@ export interface components {
             key: components["schemas"]["ApiKeyText"];
         };
         /** @description The limit of a class of requests. */
+        /**
+         * @description How the sends of a limit may lie in its window. `even`, as where it is absent: a spacing apart. `window`: at any time,
+         *     all at once too, and never more than `limit` in any window.
+         * @example window
+         * @enum {string}
+         */
+        Shape: "even" | "window";
         ShedClass: {
             /**
              * Format: int32

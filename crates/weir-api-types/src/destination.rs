@@ -152,6 +152,10 @@ pub struct RateLimit {
     /// `limit` sends fit into a period that is longer by this time.
     #[schema(minimum = 0, maximum = 10_000)]
     pub margin_ms: u32,
+    /// Absent: `even`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = references::shape)]
+    pub shape: Option<String>,
 }
 
 /// The retry policy. The delays are given by `base_ms` and `cap_ms`, or by `schedule_ms`.

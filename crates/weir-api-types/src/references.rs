@@ -14,6 +14,7 @@ references! {
     body_format = "BodyFormat";
     delivery_id = "DeliveryId";
     period = "Period";
+    shape = "Shape";
     signature_style = "SignatureStyle";
 }
 

@@ -5,8 +5,10 @@
 use std::time::Duration;
 
 use weir_core::{
-    Condition, DeliveryState, Destination, Limiter, RateLimits, Timestamp,
+    Condition, DeliveryState, Destination, Limiter, RateLimit, RateLimits, Timestamp,
     destination::Settings,
+    limit::Shape,
+    limiter::Ring,
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
     stall::Fault,
@@ -23,7 +25,7 @@ const FLOOD: u64 = 30;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// What is measured of a destination.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Measured {
     pub(crate) counts: StateCounts,
     /// When the oldest waiting delivery was created.
@@ -36,6 +38,8 @@ pub(crate) struct Measured {
     pub(crate) older_arrivals_per_s: f64,
     pub(crate) newer_arrivals_per_s: f64,
     pub(crate) last_sent_at: Option<Timestamp>,
+    /// What is recorded for limits of the window shape.
+    pub(crate) rings: Vec<Ring>,
     /// The average answer time; `None` without recent answers, or if it is not measured.
     pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit, as far as is known.
@@ -129,6 +133,11 @@ impl Measured {
         self.utilisation(settings).is_some_and(|utilisation| utilisation >= FULL_USE)
     }
 
+    /// Whether a limit of the window shape allows no send now: all of its window may have been sent long ago.
+    fn has_spent_a_window(&self, now: Timestamp) -> bool {
+        self.rings.iter().any(|ring| ring.earliest(0, now) > now)
+    }
+
     /// The share of the limits that is used.
     fn utilisation(&self, settings: &Settings) -> Option<f64> {
         settings.rate_limits.per_second().map(|rate| (self.achieved_per_s / rate).min(1.0))
@@ -154,7 +163,13 @@ impl Measured {
         now: Timestamp,
     ) -> Forecast {
         // The cursors are in the queue. Under a backlog they are where the last send left them.
-        let mut limiter = Limiter::recovered(limits, self.last_sent_at);
+        let is_known = |limit: &RateLimit| self.rings.iter().any(|ring| ring.limit == *limit);
+        let mut limiter = if limits.of_shape(Shape::Window).all(is_known) {
+            Limiter::recovered(limits, self.last_sent_at)
+        } else {
+            Limiter::recovered(&limits.evenly(), self.last_sent_at)
+        };
+        self.rings.iter().for_each(|ring| limiter.recall(ring.clone()));
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
         Forecast::new(&limiter, answers, now)
     }
@@ -226,7 +241,7 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if measured.refusals.is_some() => Some(Reason::RefusedWithinLimit),
         () if destination.is(Condition::Held, now) => Some(Reason::Held),
         () if fault.is_some() => fault,
-        () if measured.is_at_limit(settings) => Some(Reason::Limit),
+        () if measured.is_at_limit(settings) || measured.has_spent_a_window(now) => Some(Reason::Limit),
         () if measured.is_full(settings) => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.

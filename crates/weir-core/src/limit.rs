@@ -21,6 +21,8 @@ pub const MIN_INTERVAL_MS: RangeInclusive<u32> = 1..=60_000;
 /// With a minimum interval m, slots are at most m / 16 wide: starts are m + m / 16 apart, so 94 % of the sends that m
 /// allows are made.
 pub const SLOTS_PER_INTERVAL: u64 = 16;
+/// A limit of the window shape counts its slots in so many buckets.
+pub const BUCKETS: u64 = 600;
 /// No slot is narrower: a worker must wake and write in this time, even if the error of its clock is taken from both
 /// ends. With an interval of 10 ms, 87 % of the sends that it allows are made.
 pub const NARROWEST_SLOT: Duration = Duration::from_micros(1_500);
@@ -107,6 +109,31 @@ pub enum Bound {
     MaxInFlight,
 }
 
+/// How the sends of a limit may lie in its window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Shape {
+    /// A spacing apart.
+    #[default]
+    Even,
+    /// Anywhere: all of them may start at once.
+    Window,
+}
+
+impl Shape {
+    pub const ALL: [Self; 2] = [Self::Even, Self::Window];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Even => "even",
+            Self::Window => "window",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|shape| shape.as_str() == text)
+    }
+}
+
 /// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.
 ///
 /// With a margin the same number of sends fits into a longer window, of a period and the margin. A receiver that counts
@@ -118,6 +145,7 @@ pub struct RateLimit {
     pub burst: NonZeroU32,
     /// At most [`MAX_MARGIN_MS`].
     margin_ms: u32,
+    shape: Shape,
 }
 
 impl RateLimit {
@@ -131,7 +159,31 @@ impl RateLimit {
         if limit > MAX_LIMIT || burst > MAX_LIMIT {
             return None;
         }
-        Some(Self { limit: NonZeroU32::new(limit)?, period, burst: NonZeroU32::new(burst)?, margin_ms: 0 })
+        Some(Self {
+            limit: NonZeroU32::new(limit)?,
+            period,
+            burst: NonZeroU32::new(burst)?,
+            margin_ms: 0,
+            shape: Shape::Even,
+        })
+    }
+
+    /// The limit in another shape. `None` for a window with a burst: it allows all sends at once as it is.
+    pub fn with_shape(self, shape: Shape) -> Option<Self> {
+        (shape == Shape::Even || self.burst.get() == 1).then_some(Self { shape, ..self })
+    }
+
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The shape in answers: none for the usual one.
+    pub fn unusual_shape(&self) -> Option<String> {
+        (self.shape != Shape::Even).then(|| self.shape.as_str().to_owned())
+    }
+
+    pub fn is_window(&self) -> bool {
+        self.shape == Shape::Window
     }
 
     /// The limit with another margin. `None` when it is above [`MAX_MARGIN_MS`].
@@ -144,6 +196,16 @@ impl RateLimit {
         Self { margin_ms: 0, ..*self }
     }
 
+    /// The same limit in the window shape.
+    pub fn as_window(&self) -> Self {
+        Self { shape: Shape::Window, burst: NonZeroU32::MIN, ..*self }
+    }
+
+    /// The limit as a judge of windows sees it: neither margin nor shape changes how many sends a window may hold.
+    pub fn as_judged(&self) -> Self {
+        Self { shape: Shape::Even, ..self.without_margin() }
+    }
+
     pub fn margin_ms(&self) -> u32 {
         self.margin_ms
     }
@@ -153,9 +215,13 @@ impl RateLimit {
     }
 
     /// The slot width J. Wide slots never overlap, so after an edit at most one wide slot may still be used. Slots are
-    /// narrow when they would overlap otherwise: with a short spacing or a burst.
+    /// narrow when they would overlap otherwise: with a short spacing or a burst. In the window shape they overlap, and are as wide as
+    /// those of an unlimited destination at most.
     pub fn slot_width(&self) -> Duration {
         let widest = self.period.widest_slot();
+        if self.is_window() {
+            return widest.min(UNLIMITED_SLOT_WIDTH);
+        }
         let is_separate = self.burst.get() == 1 && self.spacing_with(widest) >= widest;
         if is_separate { widest } else { NARROW_SLOT }
     }
@@ -169,6 +235,13 @@ impl RateLimit {
     fn spacing_with(&self, slot_width: Duration) -> Duration {
         let span = (self.period.window() + slot_width + self.margin()).as_nanos() as u64;
         Duration::from_nanos(span.div_ceil(u64::from(self.limit.get())))
+    }
+
+    /// In a limit of the window shape, slots are counted in buckets of a 600th of the window and margin, in whole
+    /// microseconds.
+    pub fn bucket(&self) -> Duration {
+        let micros = (self.period.window() + self.margin()).as_micros() as u64;
+        Duration::from_micros(micros.div_ceil(BUCKETS))
     }
 
     /// W + J + margin, the length of R spacings.
@@ -269,9 +342,20 @@ impl RateLimits {
         Self { of_periods: self.of_periods.iter().map(RateLimit::without_margin).collect(), ..self.clone() }
     }
 
+    /// The same limits, all of them even: an estimate where nobody knows what was sent in their windows.
+    pub fn evenly(&self) -> Self {
+        let even = |limit: &RateLimit| RateLimit { shape: Shape::Even, ..*limit };
+        Self { of_periods: self.of_periods.iter().map(even).collect(), ..self.clone() }
+    }
+
     /// The limits of periods.
     pub fn as_slice(&self) -> &[RateLimit] {
         &self.of_periods
+    }
+
+    /// The limits of periods that have this shape.
+    pub fn of_shape(&self, shape: Shape) -> impl Iterator<Item = &RateLimit> {
+        self.of_periods.iter().filter(move |limit| limit.shape == shape)
     }
 
     /// The periods that any of these limits has, the shortest first.

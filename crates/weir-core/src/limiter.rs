@@ -14,6 +14,8 @@
 //! shorter. Its slots are narrow, because their width is lost for each send. It needs no cursor: the last start says
 //! where the last slot ends.
 //!
+//! A limit of the window shape has no spacing: its [`Ring`] counts the slots of the last window.
+//!
 //! ```text
 //!   start_i     end_i              start_{i+1}                       start_{i+R}
 //!   |--- J -----|                  |--- J -----|          ...        |--- J -----|
@@ -21,15 +23,18 @@
 //!   |<--------------------------- R·T = W + J ---------------------->|
 //! ```
 
+mod ring;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
 use crate::{
-    limit::{self, MinInterval, RateLimit, RateLimits},
+    limit::{self, MinInterval, RateLimit, RateLimits, Shape},
     time::Timestamp,
 };
+
+pub use ring::{RETIRED_LONGER, Ring};
 
 /// A slot is granted only when it starts within this time from now. Together with the width of a narrow slot this
 /// bounds how long a slot that was granted before an edit can still be used: less than 100 ms.
@@ -54,7 +59,7 @@ impl Slot {
     }
 }
 
-/// One limit and where its next slot may begin.
+/// One even limit and where its next slot may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitCursor {
     pub limit: RateLimit,
@@ -142,7 +147,10 @@ impl LimitCursor {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limiter {
+    /// Of the even limits.
     cursors: Vec<LimitCursor>,
+    /// Of the limits of the window shape.
+    rings: Vec<Ring>,
     min_interval: Option<MinInterval>,
     last_start: Option<Timestamp>,
     held_until: Timestamp,
@@ -154,29 +162,32 @@ pub struct Limiter {
 struct LastTake {
     start: Timestamp,
     cursors: Vec<LimitCursor>,
+    /// For each ring the bucket in which the slot counts.
+    buckets: Vec<i64>,
     last_start: Option<Timestamp>,
 }
 
 /// The fields of a [`Limiter`], for a queue that stores cursors elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimiterParts {
-    /// Ordered by period, the shortest first.
+    /// Ordered by period, the shortest first, as are the rings.
     pub cursors: Vec<LimitCursor>,
+    pub rings: Vec<Ring>,
     pub min_interval: Option<MinInterval>,
     pub last_start: Option<Timestamp>,
     pub held_until: Timestamp,
 }
 
 impl From<LimiterParts> for Limiter {
-    fn from(LimiterParts { cursors, min_interval, last_start, held_until }: LimiterParts) -> Self {
-        Self { cursors, min_interval, last_start, held_until, last_take: None }
+    fn from(LimiterParts { cursors, rings, min_interval, last_start, held_until }: LimiterParts) -> Self {
+        Self { cursors, rings, min_interval, last_start, held_until, last_take: None }
     }
 }
 
 impl From<&Limiter> for LimiterParts {
     fn from(limiter: &Limiter) -> Self {
-        let Limiter { cursors, min_interval, last_start, held_until, .. } = limiter.clone();
-        Self { cursors, min_interval, last_start, held_until }
+        let Limiter { cursors, rings, min_interval, last_start, held_until, .. } = limiter.clone();
+        Self { cursors, rings, min_interval, last_start, held_until }
     }
 }
 
@@ -189,17 +200,32 @@ impl Limiter {
     /// The limiter of a destination whose cursors are lost, from the start of its last send or an upper bound of it.
     ///
     /// Slot starts are T apart. So the sequence continues one spacing after `last_start`, as if no earlier send had
-    /// been forgotten. Any burst counts as spent.
+    /// been forgotten. Any burst counts as spent, and so does a whole window of the window shape: [`Self::recall`] says
+    /// better.
     pub fn recovered(limits: &RateLimits, last_start: Option<Timestamp>) -> Self {
-        let cursors = limits.as_slice().iter().map(|&limit| LimitCursor::after(limit, last_start)).collect();
+        let cursors = limits.of_shape(Shape::Even).map(|&limit| LimitCursor::after(limit, last_start)).collect();
+        let rings = limits.of_shape(Shape::Window).map(|&limit| Ring::full(limit, last_start)).collect();
         let min_interval = limits.min_interval();
-        Self { cursors, min_interval, last_start, held_until: Timestamp::MIN, last_take: None }
+        Self { cursors, rings, min_interval, last_start, held_until: Timestamp::MIN, last_take: None }
+    }
+
+    /// Replaces the ring of a limit by one of what was sent in its window, as it is recorded.
+    pub fn recall(&mut self, recorded: Ring) {
+        for ring in self.rings.iter_mut().filter(|ring| ring.limit == recorded.limit) {
+            ring.clone_from(&recorded);
+        }
     }
 
     /// Whether the cursors are those of exactly these limits.
     pub fn follows(&self, limits: &RateLimits) -> bool {
         self.min_interval == limits.min_interval()
-            && self.cursors.iter().map(|cursor| &cursor.limit).eq(limits.as_slice())
+            && self.cursors.iter().map(|cursor| &cursor.limit).eq(limits.of_shape(Shape::Even))
+            && self.live_rings().map(|ring| &ring.limit).eq(limits.of_shape(Shape::Window))
+    }
+
+    /// The rings of the limits in force.
+    fn live_rings(&self) -> impl Iterator<Item = &Ring> {
+        self.rings.iter().filter(|ring| ring.until.is_none())
     }
 
     /// Whether a new limiter would hand out the same slots from `now` on, so this limiter may be forgotten.
@@ -207,6 +233,7 @@ impl Limiter {
         self.held_until <= now
             && self.after_interval() <= now
             && self.cursors.iter().all(|cursor| cursor.at(now).spent == 0)
+            && self.rings.iter().all(|ring| ring.is_fresh(now))
     }
 
     /// Holds the destination: no slot starts before `until`. A hold can be extended, and only [`Self::lift_hold`] ends
@@ -232,7 +259,8 @@ impl Limiter {
 
     /// The width of the destination's slots.
     pub fn slot_width(&self) -> Duration {
-        limit::slot_width(self.cursors.iter().map(|cursor| &cursor.limit), self.min_interval)
+        let of_rings = self.live_rings().map(|ring| &ring.limit);
+        limit::slot_width(self.cursors.iter().map(|cursor| &cursor.limit).chain(of_rings), self.min_interval)
     }
 
     /// The least time between two slot starts by the minimum interval, if there is one.
@@ -251,6 +279,7 @@ impl Limiter {
     /// The start of the next slot if it is taken at `now`.
     pub fn next_start(&self, now: Timestamp) -> Timestamp {
         let earliest = now.max(self.held_until).max(self.after_interval());
+        let earliest = self.rings.iter().map(|ring| ring.earliest(0, now)).fold(earliest, Timestamp::max);
         self.cursors.iter().map(|cursor| cursor.earliest(0)).fold(earliest, Timestamp::max)
     }
 
@@ -259,6 +288,7 @@ impl Limiter {
     pub fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
         let next = self.next_start(now);
         let spaced = self.interval_spacing().map_or(next, |spacing| next + spacing.saturating_mul(others));
+        let spaced = self.rings.iter().map(|ring| ring.earliest(others.into(), next)).fold(spaced, Timestamp::max);
         self.cursors.iter().map(|cursor| cursor.at(next).earliest(others)).fold(spaced, Timestamp::max)
     }
 
@@ -278,21 +308,25 @@ impl Limiter {
         let spaced = self.interval_spacing().map_or(max, |spacing| {
             times(until.since(next).saturating_sub(Duration::from_nanos(1)), spacing).saturating_add(1)
         });
-        self.cursors.iter().map(slots_of).fold(max.min(spaced), u32::min)
+        let most = self.rings.iter().map(|ring| ring.slots_before(until)).fold(max.min(spaced), u32::min);
+        self.cursors.iter().map(slots_of).fold(most, u32::min)
     }
 
     /// Hands out the next slot. It starts at `now` when the destination was idle, and later under backlog.
     pub fn take(&mut self, now: Timestamp) -> Slot {
         let start = self.next_start(now);
         // Without a limit there is nothing to give back.
-        let is_limited = !self.cursors.is_empty() || self.min_interval.is_some();
+        let is_limited = !self.cursors.is_empty() || !self.rings.is_empty() || self.min_interval.is_some();
+        let width = self.slot_width();
+        self.rings.retain(|ring| ring.until.is_none_or(|until| start < until));
+        let buckets = self.rings.iter_mut().map(|ring| ring.take(start, width)).collect();
         self.last_take =
-            is_limited.then(|| LastTake { start, cursors: self.cursors.clone(), last_start: self.last_start });
+            is_limited.then(|| LastTake { start, cursors: self.cursors.clone(), buckets, last_start: self.last_start });
         for cursor in &mut self.cursors {
             cursor.advance(start);
         }
         self.last_start = self.last_start.max(Some(start));
-        Slot { start, end: start + self.slot_width() }
+        Slot { start, end: start + width }
     }
 
     /// Gives the slot with this start back, if it was the last that was taken and no limit has changed since: every
@@ -300,8 +334,9 @@ impl Limiter {
     /// will. Not before the start has passed: so the next slot starts later, and no start names two slots.
     pub fn give_back(&mut self, start: Timestamp, now: Timestamp) -> bool {
         match self.last_take.take_if(|last| last.start == start && start < now) {
-            Some(LastTake { cursors, last_start, .. }) => {
+            Some(LastTake { cursors, buckets, last_start, .. }) => {
                 (self.cursors, self.last_start) = (cursors, last_start);
+                self.rings.iter_mut().zip(buckets).for_each(|(ring, bucket)| ring.give_back(bucket));
                 true
             }
             None => false,
@@ -310,8 +345,8 @@ impl Limiter {
 
     /// Applies new limits without resetting any window.
     ///
-    /// A limit that keeps its period keeps its debt. A limit of a new period starts with its burst spent, one spacing
-    /// after the last start. The last slot may still be used at its end. So when the new slots are narrower, the last
+    /// A limit that keeps its period keeps its debt, in another shape too. A limit of a new period starts with its burst
+    /// spent, one spacing after the last start; in the window shape, with the slots that a ring knows, if there is one. The last slot may still be used at its end. So when the new slots are narrower, the last
     /// start is moved later by the difference of the widths. A minimum interval counts from there, too.
     pub fn reconfigure(&mut self, limits: &RateLimits) {
         // With the same limits no cursor moves.
@@ -321,17 +356,30 @@ impl Limiter {
         let old_width = self.slot_width();
         // The cursor of each new limit: kept, changed to another limit of its period, or new.
         let unmoved = self.last_start;
-        let cursor = |&limit: &RateLimit| {
-            let same_period = self.cursors.iter().find(|cursor| cursor.limit.period == limit.period);
-            match (same_period, unmoved) {
-                (Some(cursor), _) if cursor.limit == limit => *cursor,
-                (Some(cursor), Some(last_start)) => cursor.with_limit(limit, last_start),
-                _ => LimitCursor::after(limit, unmoved),
-            }
+        let cursor_of = |limit: &RateLimit| self.cursors.iter().find(|cursor| cursor.limit.period == limit.period);
+        let ring_of = |limit: &RateLimit| self.rings.iter().find(|ring| ring.limit.period == limit.period);
+        let cursor = |limit: &RateLimit| match (cursor_of(limit), unmoved) {
+            (Some(cursor), _) if cursor.limit == *limit => *cursor,
+            (Some(cursor), Some(last_start)) => cursor.with_limit(*limit, last_start),
+            _ => LimitCursor::after(*limit, unmoved),
         };
-        let cursors = limits.as_slice().iter().map(cursor).collect();
+        let ring = |limit: &RateLimit| match (ring_of(limit), cursor_of(limit), unmoved) {
+            (ring, ..) if !limit.is_window() => ring?.retired(limit),
+            (Some(ring), ..) => Some(ring.with_limit(*limit)),
+            (_, Some(cursor), Some(last_start)) => {
+                Some(Ring::after_even(*limit, &cursor.limit, cursor.earliest(0), last_start + old_width))
+            }
+            // The ring of the longest window knows most.
+            (_, _, Some(last_start)) => Some(self.rings.last().map_or_else(
+                || Ring::after_even(*limit, limit, last_start + limit.spacing(), last_start + old_width),
+                |ring| ring.with_limit(*limit),
+            )),
+            _ => Some(Ring::new(*limit)),
+        };
+        let cursors = limits.of_shape(Shape::Even).map(cursor).collect();
+        let rings = limits.as_slice().iter().filter_map(ring).collect();
         let min_interval = limits.min_interval();
-        let mut edited = Self { cursors, min_interval, last_take: None, ..self.clone() };
+        let mut edited = Self { cursors, rings, min_interval, last_take: None, ..self.clone() };
         // If the edit makes slots narrower, the last slot may still be used until its old end. So the last start, and
         // the cursors that the edit changed, move later by the difference.
         let later = old_width.saturating_sub(edited.slot_width());

@@ -4,13 +4,14 @@
 //! `offset + n · T` or later, where the tokens of a burst make the offset smaller. `max_in_flight` spaces sends in the
 //! same way, by the recent answer time divided by `max_in_flight`. The n-th send starts where the strictest of these
 //! bounds allows, as in [`Limiter::start_after`]. All arithmetic follows from these straight lines, so its cost does not
-//! depend on the backlog.
+//! depend on the backlog. A limit of the window shape goes in steps: its line is the one below them, and the start of a
+//! given send is that of its step.
 
 use std::time::Duration;
 
 pub use crate::limit::Bound;
 use crate::{
-    limiter::{Limiter, LimiterParts},
+    limiter::{Limiter, LimiterParts, Ring},
     time::Timestamp,
 };
 
@@ -30,6 +31,9 @@ pub struct Forecast {
     begins_in_s: f64,
     /// The bounds of the rate; empty if none is known.
     paces: Vec<Pace>,
+    /// Limits of the window shape: the n-th send starts when slots of the window are free again. Their paces are the
+    /// lines below these steps.
+    rings: Vec<Ring>,
 }
 
 /// One bound: the n-th send, counted from 1, starts at `offset_s + n · spacing_s` from now or later.
@@ -93,6 +97,16 @@ impl Forecast {
                 Pace { bound: Bound::Limit(cursor.limit), offset_s, spacing_s }
             })
             .collect();
+        for ring in &parts.rings {
+            // The slots that are free may all start at once.
+            let free = ring.slots_before(begin + Duration::from_nanos(1));
+            let spacing_s = ring.limit.spacing().as_secs_f64();
+            paces.push(Pace {
+                bound: Bound::Limit(ring.limit),
+                offset_s: begins_in_s - f64::from(free) * spacing_s,
+                spacing_s,
+            });
+        }
         if let (Some(interval), Some(spacing)) = (parts.min_interval, limiter.interval_spacing()) {
             let spacing_s = spacing.as_secs_f64();
             // The first send is not spaced: `begins_in_s` says when it starts.
@@ -103,7 +117,7 @@ impl Forecast {
             // Under a backlog all places are taken, so the next send waits for an answer.
             paces.push(Pace { bound: Bound::MaxInFlight, offset_s: begins_in_s, spacing_s });
         }
-        Self { now, begins_in_s, paces }
+        Self { now, begins_in_s, paces, rings: parts.rings }
     }
 
     /// The sustained rate; `None` if nothing is known to bound it.
@@ -127,7 +141,9 @@ impl Forecast {
     }
 
     fn start_of_s(&self, n: f64) -> f64 {
-        self.paces.iter().map(|pace| pace.offset_s + n * pace.spacing_s).fold(self.begins_in_s, f64::max)
+        let freed = |ring: &Ring| seconds(self.now, ring.earliest(n as u64 - 1, self.now));
+        let freed = self.rings.iter().filter(|_| n >= 1.0).map(freed).fold(self.begins_in_s, f64::max);
+        self.paces.iter().map(|pace| pace.offset_s + n * pace.spacing_s).fold(freed, f64::max)
     }
 
     /// The time until `waiting` deliveries are sent, together with the deliveries that arrive meanwhile at this rate.

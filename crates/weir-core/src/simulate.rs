@@ -331,7 +331,9 @@ impl Observer for Judge {
 pub fn smallest_limit(past: &Past, trial: &Trial, limit: RateLimit, target: Duration) -> Option<RateLimit> {
     let order = in_order(past);
     let most_late = (past.len() as f64 * trial.scale / 100.0) as u64;
-    let with = |number: u32| RateLimit::with_burst(number, limit.period, limit.burst.get().min(number));
+    let with = |number: u32| {
+        RateLimit::with_burst(number, limit.period, limit.burst.get().min(number))?.with_shape(limit.shape())
+    };
     let is_enough = |number: u32| {
         let limits = with(number).and_then(|limit| RateLimits::new(vec![limit]).ok());
         limits.is_some_and(|limits| {

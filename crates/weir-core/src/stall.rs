@@ -7,7 +7,7 @@
 use std::{collections::HashMap, time::Duration};
 
 pub use crate::fault::{Fault, Late};
-use crate::{Destination, DestinationId, Limiter, Timestamp, breaker::BreakerState};
+use crate::{Destination, DestinationId, Limiter, RateLimit, Timestamp, breaker::BreakerState, limit::Shape};
 
 /// A start that is late by so much is a stall. Runs, permits and slots take a second together when servers are slow, a
 /// lost wake is found within 5 s, and the work of a dead process is taken over within 10 s.
@@ -134,7 +134,10 @@ impl Track {
 /// The share of its limit that a destination has used during `measured`, if it had due deliveries all that time. `None`:
 /// the time is too short to say. `sends`: those that are recorded, and those in flight.
 pub fn used(destination: &Destination, sends: u64, measured: Duration) -> Option<f64> {
-    let allowed = destination.settings.rate_limits.per_second()? * measured.as_secs_f64();
+    let limits = &destination.settings.rate_limits;
+    // The sends of a window may all have started just before.
+    let spent = limits.of_shape(Shape::Window).map(RateLimit::span).max().unwrap_or_default();
+    let allowed = limits.per_second()? * measured.saturating_sub(spent).as_secs_f64();
     (allowed >= MEASURABLE).then(|| sends as f64 / allowed)
 }
 

@@ -17,12 +17,14 @@ use crate::{
 
 extend! {
     pub(crate) trait LimitText for RateLimit {
-        /// `10/s`, `600/min`, `10/s burst 5`, `10/s + 50 ms`.
+        /// `10/s`, `600/min`, `600/min window`, `10/s burst 5`, `10/s + 50 ms`.
         fn short(&self) -> String {
             let unit = unit(&self.period);
             let burst = (self.burst > 1).then(|| format!(" burst {}", self.burst));
+            let shape = self.shape.as_deref().map(|shape| format!(" {shape}"));
             let margin = (self.margin_ms > 0).then(|| format!(" + {}", Millis(self.margin_ms.into())));
-            format!("{}/{unit}{}{}", self.limit.count(), burst.unwrap_or_default(), margin.unwrap_or_default())
+            let more: String = [shape, burst, margin].into_iter().flatten().collect();
+            format!("{}/{unit}{more}", self.limit.count())
         }
     }
 }
@@ -286,7 +288,10 @@ mod tests {
             window_s: None,
             burst,
             margin_ms,
+            shape: None,
         };
+        let window = RateLimit { shape: Some("window".to_owned()), ..limit(300, "minute", 1, 0) };
+        assert_eq!(window.short(), "300/min window");
         let shown = [limit(10, "second", 1, 0), limit(1_200, "minute", 1, 50), limit(5, "day", 3, 0)];
         assert_eq!(shown.map(|limit| limit.short()), ["10/s", "1,200/min + 50 ms", "5/d burst 3"]);
     }

@@ -11,8 +11,8 @@ use weir_core::{
     DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, Timestamp, TraceParent,
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
-    limit::MinInterval,
-    limiter::{LimitCursor, LimiterParts},
+    limit::{MinInterval, Shape},
+    limiter::{LimitCursor, LimiterParts, Ring},
     stall::Progress,
 };
 use weir_queue::{JobLease, PermitId};
@@ -301,20 +301,38 @@ impl AnswerReader {
         let last_start = self.next_time();
         let held_until = self.next_time()?;
         let min_interval = read_interval(self.next_int()?);
-        let mut cursors = Vec::new();
+        let (mut cursors, mut rings) = (Vec::new(), Vec::new());
         while let Some(limit) = self.next_int() {
             let limit = read_limit([limit, self.next_int()?, self.next_int()?, self.next_int()?])?;
-            cursors.push(LimitCursor::new(limit, self.next_time()?, self.next_int()?.try_into().ok()?));
+            let (since, spent) = (self.next_time()?, self.next_int()?);
+            if limit.is_window() {
+                let (released, count) = (self.next_int()?, self.next_int()?);
+                let mut bucket = || Some((self.next_int()?, u32::try_from(self.next_int()?).ok()?));
+                let buckets = (0..count).map(|_| bucket()).collect::<Option<Vec<_>>>()?;
+                let mut ring = Ring::of(limit, buckets, released);
+                ring.until = Some(since).filter(|until| *until > Timestamp::MIN);
+                rings.push(ring);
+            } else {
+                cursors.push(LimitCursor::new(limit, since, spent.try_into().ok()?));
+            }
         }
-        Some(LimiterParts { cursors, min_interval, last_start, held_until }.into())
+        Some(LimiterParts { cursors, rings, min_interval, last_start, held_until }.into())
     }
 }
 
 const NAMED_PERIODS: u32 = Period::NAMED.len() as u32;
 
-/// A period in calls and jobs: its position in the tables of the scripts, counted from 1, or their length and its
-/// seconds.
-pub(crate) fn period_code(period: Period) -> u32 {
+/// Above this the code of a period is that of a limit of the window shape: this number and the seconds. A program of an
+/// earlier version refuses such a limit.
+const SHAPED: u32 = NAMED_PERIODS + Period::DAY.as_seconds();
+
+/// The period of a limit in calls and jobs: its position in the tables of the scripts, counted from 1, or their length
+/// and its seconds; with the shape.
+pub(crate) fn period_code(limit: &RateLimit) -> u32 {
+    let period = limit.period;
+    if limit.is_window() {
+        return SHAPED + period.as_seconds();
+    }
     let position = Period::NAMED.iter().position(|named| *named == period);
     position.map_or(NAMED_PERIODS + period.as_seconds(), |position| position as u32 + 1)
 }
@@ -329,8 +347,12 @@ fn period_of_code(code: u32) -> Option<Period> {
 
 /// Reads a limit in the format of `Call::limits`.
 fn read_limit([limit, period, burst, margin]: [i64; 4]) -> Option<RateLimit> {
-    let period = period_of_code(u32::try_from(period).ok()?)?;
-    let limit = RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)?;
+    let code = u32::try_from(period).ok()?;
+    let (shape, period) = match code.checked_sub(SHAPED + 1) {
+        Some(seconds) => (Shape::Window, Period::from_seconds(seconds + 1)?),
+        None => (Shape::Even, period_of_code(code)?),
+    };
+    let limit = RateLimit::with_burst(limit.try_into().ok()?, period, burst.try_into().ok()?)?.with_shape(shape)?;
     limit.with_margin(u32::try_from(margin / 1_000).ok()?)
 }
 

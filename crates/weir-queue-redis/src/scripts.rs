@@ -11,8 +11,8 @@ use strum::{EnumIter, IntoEnumIterator as _};
 use weir_core::{
     DestinationId, Limiter, Period, RateLimit, RateLimits, Timestamp,
     claim::ClaimedDelivery,
-    limit::{MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
-    limiter::{GRANT_AHEAD, LimitCursor, LimiterParts},
+    limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
+    limiter::{GRANT_AHEAD, LimitCursor, LimiterParts, RETIRED_LONGER, Ring},
     plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };
 use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, RUN_FALLBACK, SLOT_HORIZON, Terms};
@@ -77,7 +77,7 @@ macro_rules! lua {
 }
 
 const ARGUMENTS: &str = lua!("arguments");
-const LIMITER: &str = lua!("limiter");
+const LIMITER: &str = concat!(lua!("ring"), "\n", lua!("limiter"));
 const UNTAKEN: &str = lua!("untaken");
 
 /// The parts that scripts use besides the shard and the arguments.
@@ -95,7 +95,7 @@ impl Operation {
             Self::Wake => (PLAIN, lua!("wake")),
             Self::ChangeTerms => (LIMITING, lua!("change_terms")),
             Self::Hold => (LIMITING, lua!("hold")),
-            Self::Claim => (PLAIN, lua!("claim")),
+            Self::Claim => (LIMITING, lua!("claim")),
             Self::Publish => (ISSUING, lua!("publish")),
             Self::Admit => (ISSUING, lua!("admit")),
             Self::TakeSlot => (LIMITING, lua!("take_slot")),
@@ -145,6 +145,7 @@ fn constants() -> String {
         ("FAST_PATH_AHEAD", FAST_PATH_AHEAD),
         ("RUN_FALLBACK", RUN_FALLBACK),
         ("SLOT_HORIZON", SLOT_HORIZON),
+        ("RETIRED_LONGER", RETIRED_LONGER),
         ("NARROW_SLOT", NARROW_SLOT),
         ("NARROWEST_SLOT", NARROWEST_SLOT),
         ("GRANT_AHEAD", GRANT_AHEAD),
@@ -161,6 +162,7 @@ fn constants() -> String {
     // Plain numbers.
     for (name, number) in [
         ("SHARES", SHARES as usize),
+        ("BUCKETS", BUCKETS as usize),
         ("SLOTS_PER_INTERVAL", SLOTS_PER_INTERVAL as usize),
         ("MOST_PERMITS_AHEAD", plan::MOST_AHEAD as usize),
         ("LAG_DEPTH", LAG_DEPTH),
@@ -223,11 +225,27 @@ impl Call {
         let parts = LimiterParts::from(limiter);
         self.not_before(parts.last_start.unwrap_or(Timestamp::MIN)).not_before(parts.held_until);
         self.interval(parts.min_interval);
-        self.arg(parts.cursors.len());
-        for LimitCursor { limit, since, spent, .. } in &parts.cursors {
-            self.limit(limit).not_before(*since).arg(spent);
+        self.arg(parts.cursors.len() + parts.rings.len());
+        // The shortest period first, as in the limits.
+        let (mut cursors, mut rings) = (parts.cursors.iter().peekable(), parts.rings.iter().peekable());
+        let is_first = |cursor: &LimitCursor, ring: Option<&&Ring>| {
+            ring.is_none_or(|ring| cursor.limit.period < ring.limit.period)
+        };
+        loop {
+            if let Some(LimitCursor { limit, since, spent, .. }) =
+                cursors.next_if(|cursor| is_first(cursor, rings.peek()))
+            {
+                self.limit(limit).not_before(*since).arg(spent);
+            } else if let Some(Ring { limit, buckets, released, .. }) = rings.next() {
+                self.limit(limit).not_before(parts.last_start.unwrap_or(Timestamp::MIN)).arg(1).arg(*released);
+                self.arg(buckets.len());
+                for (bucket, slots) in buckets {
+                    self.arg(*bucket).arg(*slots);
+                }
+            } else {
+                return self;
+            }
         }
-        self
     }
 
     pub(crate) fn terms(&mut self, terms: &Terms) -> &mut Self {
@@ -254,10 +272,7 @@ impl Call {
     }
 
     fn limit(&mut self, limit: &RateLimit) -> &mut Self {
-        self.arg(limit.limit.get())
-            .arg(codec::period_code(limit.period))
-            .arg(limit.burst.get())
-            .arg(micros(limit.margin()))
+        self.arg(limit.limit.get()).arg(codec::period_code(limit)).arg(limit.burst.get()).arg(micros(limit.margin()))
     }
 
     /// 0 for no minimum interval.

@@ -346,6 +346,8 @@ macro_rules! queue_conformance {
             a_minimum_interval_survives_a_stop,
             a_lease_has_the_margins_and_the_minimum_interval,
             a_margin_makes_the_spacing_longer,
+            a_window_lets_its_sends_start_at_once_and_keeps_them_across_edits,
+            a_window_continues_from_what_is_recorded,
             an_edit_runs_a_parked_job_at_once,
             an_edit_during_a_run_causes_another_run,
             an_edit_with_older_terms_changes_nothing,

@@ -4,13 +4,14 @@
 use std::{sync::Arc, time::Duration};
 
 use weir_core::{
-    Destination, Limiter, Timestamp,
+    Destination, Limiter, RateLimit, Timestamp,
     claim::ClaimedDelivery,
+    limit::Shape,
     plan::{self, Allowance, NextRun, Observed},
     replay_share::{self, ClaimResult, Credit, Split},
 };
 use weir_queue::{JobLease, LAST_OLD_START, Publication, Terms};
-use weir_store::{ClaimRequest, SendHistory};
+use weir_store::{ClaimRequest, SendHistory, SentCounts};
 
 use crate::release::START_WITHIN;
 
@@ -42,6 +43,20 @@ impl Run {
             split: None,
             deliveries: Vec::new(),
             published: 0,
+        }
+    }
+
+    /// The limits of the window shape, whose lost rings are filled from what is recorded.
+    pub(crate) fn windows(&self) -> Vec<RateLimit> {
+        let limits = self.destination.iter().flat_map(|of| of.settings.rate_limits.of_shape(Shape::Window));
+        limits.copied().collect()
+    }
+
+    /// Fills the ring of a limit from what is recorded. Outstanding claims may belong to permits that the queue has lost.
+    pub(crate) fn recall(&mut self, limit: RateLimit, sent: &SentCounts, now: Timestamp) {
+        let unrecorded = self.lease.known_since + LAST_OLD_START;
+        if let Some(limiter) = &mut self.recovered {
+            limiter.recall(sent.ring(limit, unrecorded, now));
         }
     }
 
@@ -156,7 +171,7 @@ fn latest_start(history: SendHistory, known_since: Timestamp, now: Timestamp) ->
 
 #[cfg(test)]
 mod tests {
-    use weir_core::{DestinationId, Period, RateLimit, RateLimits, order::DeliveryOrder};
+    use weir_core::{DestinationId, Period, RateLimits, order::DeliveryOrder};
     use weir_queue::conformance::settings;
 
     use super::*;

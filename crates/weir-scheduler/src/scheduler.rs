@@ -170,6 +170,11 @@ impl Scheduler {
         let ids: Vec<_> = lost.iter().map(|run| run.lease.destination_id).collect();
         for (run, history) in lost.iter_mut().zip(self.store.send_history(&ids).await?) {
             run.recover_cursors(history, now);
+            for limit in run.windows() {
+                let since = now - (limit.span() + limit.bucket());
+                let sent = self.store.sent_counts(run.lease.destination_id, since, limit.bucket()).await?;
+                run.recall(limit, &sent, now);
+            }
         }
         Ok(())
     }

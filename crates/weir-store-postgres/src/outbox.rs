@@ -1,13 +1,17 @@
 //! The store of the scheduler: claims of many destinations in one statement, releases, recovery, and the reads of the
 //! sweep.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use sqlx::PgConnection;
 use weir_core::{DestinationId, Timestamp, claim::Claim};
 use weir_store::{
-    ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, StoreResult, end_of_time,
+    ClaimRequest, Claims, DueDestination, MessageGroup, Outbox, Recovered, SendHistory, SentCounts, StoreResult,
+    end_of_time,
     rows::{self, Row as _},
     sql,
 };
@@ -65,6 +69,12 @@ impl Outbox for PostgresStore {
         let query = sqlx::query(SEND_HISTORY).bind(column(ids, |id| uuid(id.as_bytes())));
         let found: HashMap<_, _> = self.read(query, rows::send_history).await?.into_iter().collect();
         Ok(ids.iter().map(|id| found.get(id).copied().unwrap_or_default()).collect())
+    }
+
+    async fn sent_counts(&self, id: DestinationId, since: Timestamp, bucket: Duration) -> StoreResult<SentCounts> {
+        let query = sqlx::query(SENT_COUNTS).bind(uuid(id.as_bytes())).bind(bucket.as_nanos() as i64);
+        let found = self.read(query.bind(since.as_nanos()), |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
+        Ok(rows::sent_counts(found))
     }
 
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
@@ -175,6 +185,14 @@ SELECT r.id,
     (SELECT m.sends_until FROM restored m
         WHERE m.single AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = r.id))
 FROM unnest($1::uuid[]) AS r (id)"};
+
+/// One statement, so that a send is recorded or its claim is outstanding.
+pub(crate) const SENT_COUNTS: &str = sql! {"
+SELECT sent_at / $2 + 1, count(*) FROM attempts
+    WHERE destination_id = $1 AND sent_at IS NOT NULL AND sent_at > $3 GROUP BY 1
+UNION ALL SELECT -1, count(*) FROM deliveries WHERE destination_id = $1 AND state = {delivering}
+UNION ALL SELECT -2, (SELECT m.sends_until FROM restored m WHERE m.single AND m.sends_until > $3
+    AND m.sends_until >= (SELECT t.created_at FROM destinations t WHERE t.id = $1))"};
 
 const MARK_RESTORED: &str = "
 INSERT INTO restored (sends_until) VALUES ($1) ON CONFLICT (single) DO UPDATE SET sends_until = excluded.sends_until";

@@ -1,13 +1,13 @@
 //! The scheduler's side: claims, releases, recovery, and the queries of the sweep.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
 use rusqlite::Row;
 use weir_core::{DeliveryId, DeliveryState, DestinationId, Timestamp, claim::Claim};
 use weir_store::{
-    AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, StoreResult,
-    end_of_time,
+    AbandonedClaim, AttemptResult, ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts,
+    StoreResult, end_of_time,
     rows::{self, Row as _},
     sql,
 };
@@ -72,6 +72,13 @@ impl Outbox for SqliteStore {
             histories.extend(part.iter().map(|id| found.get(id).copied().unwrap_or_default()));
         }
         Ok(histories)
+    }
+
+    async fn sent_counts(&self, id: DestinationId, since: Timestamp, bucket: Duration) -> StoreResult<SentCounts> {
+        let mut values = Values::default();
+        values.blob(id.as_bytes()).int(bucket.as_nanos() as i64).int(since.as_nanos());
+        let found = fetch(&self.readers, SENT_COUNTS, values, |row| Ok((row.int(0)?, row.optional_int(1)?))).await?;
+        Ok(rows::sent_counts(found))
     }
 
     async fn mark_restored(&self, sends_until: Timestamp) -> StoreResult<()> {
@@ -144,6 +151,15 @@ pub(crate) static SEND_HISTORY: Batch = Batch::new(
     ",",
     ") AS r WHERE r.column1 IS NOT NULL",
 );
+
+/// One statement, so that a send is recorded or its claim is outstanding. In the order of buckets, by the index.
+pub(crate) const SENT_COUNTS: &str = sql! {"
+SELECT sent_at / ?2 + 1, count(*) FROM attempts INDEXED BY attempts_of_destination
+    WHERE destination_id = ?1 AND sent_at IS NOT NULL AND sent_at > ?3 GROUP BY 1
+UNION ALL SELECT -1, count(*) FROM deliveries INDEXED BY deliveries_claimed
+    WHERE destination_id = ?1 AND state = {delivering}
+UNION ALL SELECT -2, (SELECT m.sends_until FROM destinations t CROSS JOIN restored m
+    WHERE t.id = ?1 AND m.single = 1 AND t.created_at <= m.sends_until AND m.sends_until > ?3)"};
 
 const MARK_RESTORED: &str = "INSERT OR REPLACE INTO restored (single, sends_until) VALUES (1, ?)";
 

@@ -96,7 +96,7 @@ pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COM
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
-pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
+pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts};
 pub use processes::{
     AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, ProcessProfile, Processes, RunningProcess,
 };

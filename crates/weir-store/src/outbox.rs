@@ -1,9 +1,12 @@
 //! The scheduler's side: due deliveries are claimed, released, and recovered after a crash.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use weir_core::{
-    DestinationId, Timestamp,
+    DestinationId, RateLimit, Timestamp,
     claim::{Claim, ClaimedDelivery},
+    limiter::Ring,
 };
 
 use crate::StoreResult;
@@ -43,6 +46,31 @@ pub struct SendHistory {
     pub last_sent_at: Option<Timestamp>,
     /// Whether there are outstanding claims, whose send starts are not recorded yet.
     pub unsettled: bool,
+}
+
+/// What a destination has sent lately, from which the ring of a lost limit of the window shape is filled.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SentCounts {
+    /// Numbers of buckets and the recorded sends in them, as in [`Ring::buckets`]; of an unknown outcome at the latest
+    /// possible instant.
+    pub buckets: Vec<(i64, u32)>,
+    /// Outstanding claims: as many sends may not be recorded yet.
+    pub claimed: u32,
+    /// Until when sends may have started that a restored store does not know.
+    pub restored: Option<Timestamp>,
+}
+
+impl SentCounts {
+    /// The ring of this limit. `unrecorded`: until when sends of the outstanding claims may start.
+    pub fn ring(&self, limit: RateLimit, unrecorded: Timestamp, now: Timestamp) -> Ring {
+        let bucket = |at: Timestamp| (at.as_nanos() / limit.bucket().as_nanos() as i64) + 1;
+        // No send is in the future, even if the clock of the process that recorded it was wrong.
+        let recorded = self.buckets.iter().map(|&(number, sends)| (number.min(bucket(now)), sends));
+        let restored = self.restored.map(|until| (bucket(until), limit.limit.get()));
+        let mut all: Vec<_> = recorded.chain(restored).chain([(bucket(unrecorded), self.claimed)]).collect();
+        all.sort_unstable();
+        Ring::of(limit, all, 0)
+    }
 }
 
 /// The number of claims that a recovery resolved, all as unknown outcomes, by the new state of their deliveries.
@@ -103,6 +131,9 @@ pub trait Outbox: Send + Sync {
 
     /// The last sends of these destinations, in the same order.
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>>;
+
+    /// What a destination has sent after `since`, in buckets of this length.
+    async fn sent_counts(&self, id: DestinationId, since: Timestamp, bucket: Duration) -> StoreResult<SentCounts>;
 
     /// Marks the store as restored from a backup: sends that it did not record may have started until `sends_until`.
     /// The mark is the lower bound of `last_sent_at` for every destination that existed then.

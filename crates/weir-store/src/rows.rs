@@ -41,7 +41,7 @@ pub use self::{
         traffic_of_tenant,
     },
 };
-use crate::{Arrivals, DueDestination, MessageGroup, Place, SendHistory};
+use crate::{Arrivals, DueDestination, MessageGroup, Place, SendHistory, SentCounts};
 
 /// A stored value that no store writes. The text names the value, as in "a state".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -153,6 +153,21 @@ pub fn send_history<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationI
     // `None` sorts before every time.
     let last_sent_at = row.optional_time(1)?.max(row.optional_time(3)?);
     Ok((row.destination_id(0)?, SendHistory { last_sent_at, unsettled: row.flag(2)? }))
+}
+
+/// From rows of two columns: a bucket and its sends; −1 and how many claims are outstanding; −2 and the restore mark,
+/// which is null where it does not apply.
+pub fn sent_counts(rows: impl IntoIterator<Item = (i64, Option<i64>)>) -> SentCounts {
+    let mut sent = SentCounts::default();
+    for (kind, value) in rows {
+        let count = || u32::try_from(value.unwrap_or(0)).unwrap_or(u32::MAX);
+        match kind {
+            -1 => sent.claimed = count(),
+            -2 => sent.restored = value.map(Timestamp::from_nanos),
+            bucket => sent.buckets.push((bucket, count())),
+        }
+    }
+    sent
 }
 
 /// From two columns: the number of new deliveries, and the id of the first of them.

@@ -726,6 +726,7 @@ class RateLimit(TypedDict):
     """`limit` sends fit into a period that is longer by this time."""
 
     period: Period
+    shape: NotRequired[Shape]
     window_s: NotRequired[int | None]
     """The length of the period, unless it is a whole second, minute, hour or day."""
 
@@ -745,6 +746,9 @@ class RateLimitRequest(TypedDict):
     """
 
     period: NotRequired[Period | None]
+    shape: NotRequired[Shape | None]
+    """`window` has no `burst`: all its sends may start at once."""
+
     window_s: NotRequired[int | None]
     """The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`."""
 
@@ -902,6 +906,9 @@ class SessionRequest(TypedDict):
 
     key: ApiKeyText
     """The key whose rights the session gets."""
+
+
+Shape: TypeAlias = Literal['even', 'window']
 
 
 class ShedClass(TypedDict):

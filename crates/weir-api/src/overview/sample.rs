@@ -125,6 +125,7 @@ impl Sample {
                 newer_arrivals_per_s: per_second(newer.arrivals, newer_from, now),
                 refusals: refusals.found(&destination).flatten(),
                 // Under a backlog the cursors are where a send of just now left them.
+                rings: Vec::new(),
                 last_sent_at: Some(now),
                 answer_time: None,
                 fault: stalls.fault_of(id, now),

@@ -8,6 +8,7 @@ use weir_core::{
     ApiKeyId, Condition, DeliveryId, DeliveryState, DestinationId, EventId, Period, ReplayId, Timestamp,
     destination::ALL_TENANTS,
     event::{MAX_TYPE_LEN, valid_type},
+    limit::Shape,
     pattern::EventPattern,
     signing::Secret,
 };
@@ -318,6 +319,14 @@ text! {
 }
 
 text! {
+    /// How the sends of a limit may lie in its window. `even`, as where it is absent: a spacing apart. `window`: at any time,
+    /// all at once too, and never more than `limit` in any window.
+    #[schema(as = Shape, value_type = String, pattern = "^(even|window)$", example = "window")]
+    pub(crate) struct ShapeText(Shape);
+    parse = |text| Shape::parse(text).ok_or_else(|| "must be `even` or `window`".to_owned());
+}
+
+text! {
     /// A shared secret: `whsec_` and the base64 of 16 to 128 bytes, padded or not, or for styles whose key is a text any
     /// 16 to 128 printable ASCII characters. Or `whsk_` and the base64 of the 32 bytes of an Ed25519 private key. The
     /// pattern describes the commonest of them.
@@ -431,6 +440,7 @@ pub(crate) mod tests {
         assert_pattern_is_accepted::<ReplayableStateText>();
         assert_pattern_is_accepted::<AttemptErrorText>();
         assert_pattern_is_accepted::<PeriodText>();
+        assert_pattern_is_accepted::<ShapeText>();
         assert_pattern_is_accepted::<SecretText>();
     }
 }

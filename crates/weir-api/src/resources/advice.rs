@@ -70,6 +70,7 @@ fn above(present: u32, wanted: f64, most: u32) -> Option<u32> {
 /// The limits with another value of one of them.
 fn raised(limits: &RateLimits, limit: RateLimit, value: u32) -> Option<RateLimits> {
     let raised = RateLimit::with_burst(value, limit.period, limit.burst.get())?.with_margin(limit.margin_ms())?;
+    let raised = raised.with_shape(limit.shape())?;
     let of_periods = limits.as_slice().iter().map(|one| if one.period == limit.period { raised } else { *one });
     let raised = RateLimits::new(of_periods.collect()).ok()?;
     Some(raised.with_min_interval(limits.min_interval()))

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::{Json, extract::State};
 use weir_api_types as types;
-use weir_core::{DeliveryState, Destination, Timestamp};
-use weir_store::{DestinationCounts, MINUTE, StateCounts};
+use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring};
+use weir_store::{DestinationCounts, MINUTE, SentCounts, StateCounts};
 
 use super::destinations;
 use crate::{
@@ -89,6 +89,7 @@ pub(crate) async fn measure_sends(
     counts.add(DeliveryState::Retrying, counted.retrying);
     counts.add(DeliveryState::Delivering, counted.delivering);
     Ok(Measured {
+        rings: rings(api, id, &destination.settings.rate_limits, now).await?,
         counts,
         oldest_at: counted.oldest_created_at,
         achieved_per_s: sends as f64 / recently.as_secs_f64(),
@@ -97,6 +98,22 @@ pub(crate) async fn measure_sends(
         fault: api.live.stalls().fault_of(id, now),
         ..Measured::default()
     })
+}
+
+/// What is recorded for those of these limits that have the window shape.
+pub(crate) async fn rings(
+    api: &ApiState,
+    id: DestinationId,
+    limits: &RateLimits,
+    now: Timestamp,
+) -> ApiResult<Vec<Ring>> {
+    let mut rings = Vec::new();
+    for limit in limits.of_shape(Shape::Window) {
+        let sent = api.store.sent_counts(id, now - (limit.span() + limit.bucket()), limit.bucket()).await?;
+        // Claims wait for their slots, and are counted with what waits.
+        rings.push(SentCounts { claimed: 0, ..sent }.ring(*limit, now, now));
+    }
+    Ok(rings)
 }
 
 pub(crate) fn view(counts: &DestinationCounts, figures: Figures, now: Timestamp) -> types::Backlog {

@@ -73,11 +73,12 @@ pub(crate) async fn show(
     let destination = destinations::find(&api, &caller, id).await?;
     let counts = api.store.destination_counts(id).await?;
     let now = api.clock.now();
-    let measured = backlog::measure(&api, &destination, &counts, now).await?;
+    let mut measured = backlog::measure(&api, &destination, &counts, now).await?;
     let expiries = expiries(&api, &destination, counts.oldest_created_at).await?;
     let current = &destination.settings;
     let min_interval = request.min_interval_ms.map_or(current.rate_limits.min_interval(), rates::min_interval);
     let proposed_limits = request.rate_limits.map_or_else(|| current.rate_limits.clone(), RateLimits::from);
+    measured.rings.extend(backlog::rings(&api, id, &proposed_limits, now).await?);
     let view = |limits: &RateLimits, max_in_flight: u32| {
         let forecast = |limits: &RateLimits| measured.forecast(&destination, limits, max_in_flight, now);
         view(&measured, expiries, limits, forecast)

@@ -174,6 +174,24 @@ async fn a_window_is_given_by_its_name_or_its_length_and_shown_by_both() {
 }
 
 #[tokio::test]
+async fn a_limit_says_that_its_sends_need_not_be_even_and_an_edit_of_the_shape_is_one_of_the_limit() {
+    let server = Server::start().await;
+    let limits = |shape: &str| json!([{"limit": 300, "period": "minute", "shape": shape}]);
+    let id = server.destination(json!({"url": URL, "rate_limits": limits("window")})).await;
+    let path = format!("/v1/destinations/{id}");
+    let shown = server.get(&path).await.expect(StatusCode::OK)["rate_limits"].clone();
+    assert_eq!(shown, json!([{"limit": 300, "period": "minute", "burst": 1, "margin_ms": 0, "shape": "window"}]));
+    // What is shown can be sent back.
+    let patched = server.patch(&path, json!({"rate_limits": shown})).await.expect(StatusCode::OK);
+    assert_eq!(patched["rate_limits"], shown);
+    let even = server.patch(&path, json!({"rate_limits": limits("even")})).await.expect(StatusCode::OK);
+    assert_eq!(even["rate_limits"], json!([{"limit": 300, "period": "minute", "burst": 1, "margin_ms": 0}]));
+    let changes = server.store.limit_changes(id.parse().unwrap()).await.unwrap();
+    let shapes: Vec<_> = changes.iter().map(|change| change.limits.as_slice()[0].is_window()).collect();
+    assert_eq!(shapes, [true, false]);
+}
+
+#[tokio::test]
 async fn a_patch_changes_the_given_fields_and_null_restores_the_default() {
     let server = Server::start().await;
     let id = server

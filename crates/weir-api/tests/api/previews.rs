@@ -54,6 +54,21 @@ async fn a_preview_shows_the_drain_with_the_proposed_limits_and_with_the_current
 }
 
 #[tokio::test]
+async fn a_preview_of_the_window_shape_sends_at_once_what_the_window_holds() {
+    let server = Server::start().await;
+    let id = backlog(&server, json!({})).await;
+    let eta = async |limit: u32, shape: &str| {
+        let minute = json!({"limit": limit, "period": "minute", "shape": shape});
+        let limits = json!([{"limit": 10, "period": "second"}, minute]);
+        server.preview(&id, json!({"rate_limits": limits})).await["drain_eta_s"].as_f64().unwrap()
+    };
+    // As fast as ten a second; evenly; and the last forty of a hundred a window later.
+    assert_eq!((eta(300, "window").await, eta(300, "even").await), (9.999, 19.833));
+    let next_window = eta(60, "window").await;
+    assert!(next_window > 60.0 && next_window < 60.3, "{next_window}");
+}
+
+#[tokio::test]
 async fn a_preview_shows_what_a_margin_and_a_minimum_interval_cost() {
     let server = Server::start().await;
     let id = backlog(&server, json!({})).await;

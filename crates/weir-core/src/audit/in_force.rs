@@ -96,7 +96,7 @@ impl InForce {
         let mut intervals: Vec<LimitInterval> = Vec::new();
         for (at, limits) in changes {
             // The margin is for the receiver, whose windows are those of the limit.
-            let limit = limits.as_slice().iter().find(|limit| limit.period == period).map(RateLimit::without_margin);
+            let limit = limits.as_slice().iter().find(|limit| limit.period == period).map(RateLimit::as_judged);
             match intervals.last_mut() {
                 // An edit of another period's limit changes nothing here.
                 Some(last) if last.limit == limit => {}

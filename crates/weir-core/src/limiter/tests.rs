@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::limit::{MAX_MARGIN_MS, MIN_INTERVAL_MS, Period};
+use crate::limit::{MAX_MARGIN_MS, MIN_INTERVAL_MS, NARROW_SLOT, Period};
 
 /// Windows with and without a name.
 const PERIODS: [Period; 7] =
@@ -23,6 +23,15 @@ fn spaced(limits: RateLimits, interval_ms: u32) -> RateLimits {
 fn with_margin(of: (u32, Period, u32), margin_ms: u32) -> RateLimits {
     let limit = RateLimit::with_burst(of.0, of.1, of.2).unwrap();
     RateLimits::new(limit.with_margin(margin_ms).into_iter().collect()).unwrap()
+}
+
+/// The same limits in the window shape.
+fn in_windows(limits: &RateLimits) -> RateLimits {
+    RateLimits::new(limits.as_slice().iter().map(RateLimit::as_window).collect()).unwrap()
+}
+
+fn window(limit: u32, period: Period) -> RateLimits {
+    in_windows(&limits(&[(limit, period, 1)]))
 }
 
 fn at(millis: i64) -> Timestamp {
@@ -159,8 +168,9 @@ fn estimated_slots_and_starts_match_the_slots_that_are_taken() {
 
 #[test]
 fn a_slot_that_is_given_back_leaves_every_cursor_as_before() {
-    for of in [vec![(2, Period::SECOND, 1)], vec![(10, Period::SECOND, 3), (20, Period::MINUTE, 2)]] {
-        let mut limiter = Limiter::new(&limits(&of));
+    let both = limits(&[(10, Period::SECOND, 3), (20, Period::MINUTE, 2)]);
+    for of in [limits(&[(2, Period::SECOND, 1)]), window(2, Period::SECOND), both] {
+        let mut limiter = Limiter::new(&of);
         limiter.take(at(0));
         let mut without = limiter.clone();
         let missed = limiter.take(at(1_000));
@@ -180,6 +190,90 @@ fn only_the_last_slot_is_given_back_and_only_under_its_limits() {
     assert!(!limiter.give_back(first.start, at(1_000)));
     limiter.reconfigure(&limits(&[(200, Period::SECOND, 1)]));
     assert!(!limiter.give_back(last.start, at(1_000)));
+}
+
+#[test]
+fn a_window_lets_all_its_sends_start_at_once_and_the_next_a_window_after_the_first() {
+    let mut limiter = Limiter::new(&window(300, Period::MINUTE));
+    assert!((0..300).all(|_| limiter.take(at(0)).start == at(0)));
+    // A slot of 10 ms ends in a bucket of 100 ms.
+    assert_eq!(limiter.take(at(0)).start, at(60_100));
+    assert_eq!(limiter.start_after(298, at(0)), at(60_100));
+    assert!(limiter.start_after(299, at(0)) >= at(120_100));
+}
+
+#[test]
+fn an_even_limit_beside_a_window_spaces_what_the_window_would_allow_at_once() {
+    let second = RateLimit::new(10, Period::SECOND).unwrap();
+    let minute = RateLimit::new(300, Period::MINUTE).unwrap().as_window();
+    let mut limiter = Limiter::new(&RateLimits::new(vec![second, minute]).unwrap());
+    let starts: Vec<_> = (0..301).map(|_| limiter.take(at(0)).start).collect();
+    assert_eq!(starts[99], at(99 * 101));
+    assert!(starts[300] >= starts[0] + Period::MINUTE.window() + NARROW_SLOT);
+}
+
+#[test]
+fn slots_before_a_time_are_those_that_are_taken() {
+    let mut limiter = Limiter::new(&window(20, Period::MINUTE));
+    for now in [0, 100, 7_000, 30_000, 30_000] {
+        limiter.take(at(now));
+    }
+    let mut taken = limiter.clone();
+    let starts: Vec<_> = (0..30).map(|_| taken.take(at(30_000)).start).collect();
+    for (others, start) in (0..).zip(&starts) {
+        let estimate = limiter.start_after(others, at(30_000));
+        // Of a second window within two buckets.
+        let most = if others < 20 { *start } else { *start + Duration::from_millis(200) };
+        assert!(estimate >= *start && estimate <= most, "{others}: {estimate:?} {start:?}");
+    }
+    let before = |millis| limiter.slots_before(at(30_000), at(millis), 99);
+    assert_eq!([30_000, 30_001, 60_100, 60_101, 68_000].map(before), [0, 15, 15, 16, 18]);
+}
+
+#[test]
+fn an_edit_of_a_window_keeps_what_was_sent() {
+    let mut limiter = Limiter::new(&window(300, Period::MINUTE));
+    for now in 0..300 {
+        limiter.take(at(now * 10));
+    }
+    // Raised, lowered, made even and back: a tenth is free at once, or nothing before the minute has passed.
+    let mut raised = limiter.clone();
+    raised.reconfigure(&window(330, Period::MINUTE));
+    assert_eq!((0..40).filter(|_| raised.take(at(3_000)).start == at(3_000)).count(), 30);
+    let mut lowered = limiter.clone();
+    lowered.reconfigure(&window(10, Period::MINUTE));
+    assert!(lowered.next_start(at(3_000)) >= at(60_000 + 2_900));
+    limiter.reconfigure(&limits(&[(300, Period::MINUTE, 1)]));
+    assert!(limiter.follows(&limits(&[(300, Period::MINUTE, 1)])));
+    assert_eq!(limiter.next_start(at(3_000)), at(60_100));
+    limiter.reconfigure(&window(300, Period::MINUTE));
+    assert_eq!(limiter.next_start(at(3_000)), at(60_100));
+    limiter.reconfigure(&window(5, Period::from_seconds(10).unwrap()));
+    assert!(limiter.next_start(at(3_000)) >= at(12_900), "of the last ten seconds all are known");
+}
+
+#[test]
+fn an_even_limit_that_becomes_a_window_counts_its_slots_where_they_were() {
+    let even = limits(&[(300, Period::MINUTE, 1)]);
+    let mut limiter = Limiter::new(&even);
+    for _ in 0..300 {
+        limiter.take(at(0));
+    }
+    let last = limiter.last_start().unwrap();
+    limiter.reconfigure(&window(300, Period::MINUTE));
+    let next = limiter.next_start(last);
+    assert!(next > last && next < last + Duration::from_millis(500), "{next:?} after {last:?}");
+    // After an idle half minute half of the window is free.
+    let idle = last + Duration::from_secs(30);
+    let free = (0..300).filter(|_| limiter.take(idle).start == idle).count();
+    assert!((145..=152).contains(&free), "{free}");
+}
+
+#[test]
+fn a_window_without_records_counts_as_full_after_a_loss() {
+    let limiter = Limiter::recovered(&window(5, Period::MINUTE), Some(at(0)));
+    assert!(limiter.next_start(at(1)) >= at(60_000) && !limiter.is_fresh(at(59_000)));
+    assert!(limiter.is_fresh(at(60_200)) && Limiter::new(&window(5, Period::MINUTE)).is_fresh(at(0)));
 }
 
 #[test]
@@ -270,19 +364,17 @@ fn assert_bounded(sends: &mut [Timestamp], window: Duration, bound: u64) {
 /// Some with a margin or a minimum interval.
 fn any_limits() -> impl Strategy<Value = RateLimits> {
     let more = (prop_oneof![Just(0), 0u32..200], prop_oneof![Just(0), 1u32..150]);
-    (1u32..300, 1u32..2_000, 1u32..6, any::<bool>(), more).prop_map(
-        |(second, minute, burst, both, (margin, interval))| {
-            let mut of = RateLimit::with_burst(second, Period::SECOND, burst)
-                .unwrap()
-                .with_margin(margin)
-                .into_iter()
-                .collect::<Vec<_>>();
-            if both {
-                of.extend(RateLimit::new(minute, Period::MINUTE));
-            }
-            spaced(RateLimits::new(of).unwrap(), interval)
-        },
-    )
+    (1u32..300, 1u32..2_000, 1u32..6, 0u8..6, more).prop_map(|(second, minute, burst, shapes, (margin, interval))| {
+        let second = RateLimit::with_burst(second, Period::SECOND, burst).unwrap().with_margin(margin).unwrap();
+        let mut of = vec![if shapes % 2 == 0 { second } else { second.as_window() }];
+        let minute = RateLimit::new(minute, Period::MINUTE).unwrap();
+        match shapes / 2 {
+            0 => {}
+            1 => of.push(minute),
+            _ => of.push(minute.as_window()),
+        }
+        spaced(RateLimits::new(of).unwrap(), interval)
+    })
 }
 
 /// Checks everything that limits promise: any `bound + 1` successive sends span at least a window and the margin, and
@@ -313,10 +405,13 @@ proptest! {
     /// Sends start alternately at the end and at the start of their slots. Windows are judged from 100 ms after each
     /// edit.
     #[test]
-    fn after_an_edit_no_window_exceeds_the_new_limit(edits in prop::collection::vec(((1u32..200, 0..PERIODS.len(), 1u32..5), 0u32..300, 0u32..200), 2..6), takes in 1usize..40) {
+    fn after_an_edit_no_window_exceeds_the_new_limit(edits in prop::collection::vec(((1u32..200, 0..PERIODS.len(), 1u32..5), 0u32..300, 0u32..200, any::<bool>()), 2..6), takes in 1usize..40) {
         let all: Vec<_> = edits
             .iter()
-            .map(|&((r, p, b), margin, interval)| spaced(with_margin((r, PERIODS[p], b), margin), interval))
+            .map(|&((r, p, b), margin, interval, is_window)| {
+                let even = with_margin((r, PERIODS[p], b), margin);
+                spaced(if is_window { in_windows(&even) } else { even }, interval)
+            })
             .collect();
         let mut limiter = Limiter::new(&all[0]);
         let mut now = at(0);
@@ -434,8 +529,12 @@ proptest! {
     }
 
     #[test]
-    fn a_window_that_spans_edits_is_bounded_by_the_largest_rate(rates in prop::collection::vec((1u32..200, 1u32..4), 2..6), takes in 1usize..60, gap in 0u64..30) {
-        let all: Vec<_> = rates.iter().map(|&(r, b)| limits(&[(r, Period::SECOND, b)])).collect();
+    fn a_window_that_spans_edits_is_bounded_by_the_largest_rate(rates in prop::collection::vec((1u32..200, 1u32..4, any::<bool>()), 2..8), takes in 1usize..60, gap in 0u64..30) {
+        let of = |&(r, b, is_window): &(u32, u32, bool)| {
+            let even = limits(&[(r, Period::SECOND, b)]);
+            if is_window { in_windows(&even) } else { even }
+        };
+        let all: Vec<_> = rates.iter().map(of).collect();
         let mut limiter = Limiter::new(&all[0]);
         let mut now = at(0);
         let mut sends = Vec::new();
@@ -447,9 +546,41 @@ proptest! {
                 sends.push(if take % 2 == 0 { slot.end - Duration::from_nanos(1) } else { slot.start });
             }
         }
-        let rate = rates.iter().map(|&(r, _)| r).max().unwrap();
-        let burst = rates.iter().map(|&(_, b)| b).max().unwrap();
+        let rate = rates.iter().map(|&(r, ..)| r).max().unwrap();
+        let burst = rates.iter().map(|&(_, b, is_window)| if is_window { 1 } else { b }).max().unwrap();
         assert_bounded(&mut sends, Duration::from_secs(1), u64::from(rate + burst - 1));
+    }
+
+    /// A process dies: what it has recorded is known by its bucket, and `lost` sends may have started until now.
+    #[test]
+    fn a_restart_from_recorded_sends_keeps_the_bound(limit in 1u32..300, period in 0..PERIODS.len(), before in prop::collection::vec(0u64..60, 1..300), unrecorded in 0usize..20, after in 1usize..300) {
+        let limits = window(limit, PERIODS[period]);
+        let of = limits.as_slice()[0];
+        let (mut limiter, mut now, mut sends) = (Limiter::new(&limits), at(0), Vec::new());
+        for gap in before {
+            now = now.max(limiter.next_start(now)) + PERIODS[period].window() / 3_000 * gap as u32;
+            sends.push(limiter.take(now).end - Duration::from_nanos(1));
+        }
+        let unrecorded = unrecorded.min(sends.len());
+        let recorded = &sends[..sends.len() - unrecorded];
+        let mut ring = Ring::new(of);
+        recorded.iter().for_each(|sent| ring.count(sent.floor(of.bucket()) + of.bucket(), 1));
+        ring.count(*sends.last().unwrap() + Duration::from_nanos(1), unrecorded as u32);
+        let mut limiter = Limiter::recovered(&limits, sends.last().copied());
+        limiter.recall(ring);
+        sends.extend((0..after).map(|_| limiter.take(now).start));
+        assert_kept(&mut sends, &limits);
+    }
+
+    #[test]
+    fn a_saturated_window_is_used(limit in 1u32..2_000, seconds in 3u32..=86_400) {
+        let limits = window(limit, Period::from_seconds(seconds).unwrap());
+        let mut limiter = Limiter::new(&limits);
+        let starts: Vec<_> = (0..=limit * 5).map(|_| limiter.take(at(0)).start).collect();
+        let used = f64::from(seconds) * 5.0 / starts.last().unwrap().since(starts[0]).as_secs_f64();
+        prop_assert!(used >= 0.994, "{used}");
+        let ring = &LimiterParts::from(&limiter).rings[0];
+        prop_assert!(ring.buckets.len() <= 602, "{} buckets", ring.buckets.len());
     }
 
     #[test]

@@ -5,7 +5,9 @@
 -- Answer  the generation, the earliest remaining due time or nil, permits that no worker has read, the leases; each:
 --         destination, epoch, version, due, permits queued and in flight, how long workers take to be ready, the
 --         lowered maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last start
---         or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since, spent)
+--         or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since, spent; for
+--         each ring the same with until when it is kept or 0, and 0, and then the latest bucket that is free again, how
+--         many buckets there are, and each with its slots)
 
 -- Drops permits whose claims have expired and counts the others. Expired permits would use up the destination's room
 -- permanently.
@@ -29,10 +31,23 @@ local function cursors_of(limiter)
     return false
   end
   local parts = { limiter.last_start or false, limiter.held_until, limiter.interval or 0 }
+  local function add(...)
+    for _, part in ipairs({ ... }) do
+      parts[#parts + 1] = part
+    end
+  end
   for _, cursor in ipairs(limiter.cursors) do
     local margin = cursor.margin or 0
-    for _, part in ipairs({ cursor.limit, cursor.period, cursor.burst, margin, cursor.since, cursor.spent }) do
-      parts[#parts + 1] = part
+    if not is_window(cursor) then
+      add(cursor.limit, cursor.period, cursor.burst, margin, cursor.since, cursor.spent)
+    end
+    if is_window(cursor) or cursor.ring then
+      trust_ring(limiter, cursor)
+      add(cursor.limit, SHAPED + window_of(cursor.period) / 1000000, 1, margin, cursor.ring_until or 0, 0)
+      add(cursor.ring[1], (#cursor.ring - RING_HEAD) / 2)
+      each_bucket(cursor.ring, function(bucket, slots)
+        add(bucket, slots)
+      end)
     end
   end
   return parts

@@ -2,7 +2,7 @@
 -- limiter is { cursors = { { limit, period, burst, margin, since, spent }… }, interval = the minimum interval or nil,
 -- last_start = time or nil, wide_end = the end of the last slot if it was wider than usual, or nil, held_until = time,
 -- last_take = { start, last_start before it or false, and for each cursor since and spent before it } or nil }. A
--- cursor of an earlier version has no margin.
+-- cursor of an earlier version has no margin. Cursors with a ring: ring.lua.
 --
 -- Limits are a list of { limit, period, burst, margin } with a field `interval`: the minimum interval or nil.
 
@@ -13,6 +13,9 @@ local function spacing_with(limit, width)
 end
 
 local function slot_width(limit)
+  if limit.period > SHAPED then
+    return ring_slot(limit)
+  end
   local widest = widest_slot_of(limit.period)
   local is_apart = limit.burst == 1 and spacing_with(limit, widest) >= widest
   return is_apart and widest or NARROW_SLOT
@@ -24,10 +27,14 @@ end
 
 -- A cursor after the last send, if there was one: then the burst counts as spent.
 local function cursor_after(limit, last_start)
-  return {
+  local cursor = {
     limit = limit.limit, period = limit.period, burst = limit.burst, margin = limit.margin,
     since = last_start or 0, spent = last_start and limit.burst or 0,
   }
+  if is_window(limit) then
+    full_ring(cursor, last_start)
+  end
+  return cursor
 end
 
 local function recovered_limiter(limits, last_start)
@@ -66,6 +73,9 @@ end
 
 -- `since` and `spent` after the tokens that were returned by `at`.
 local function tokens_at(cursor, at)
+  if cursor.period > SHAPED then
+    return at, 0
+  end
   local every = spacing(cursor)
   local back = math.floor(math.max(at - cursor.since, 0) / every)
   if back < cursor.spent then
@@ -74,10 +84,14 @@ local function tokens_at(cursor, at)
   return math.max(at, cursor.since), 0
 end
 
--- The earliest start of a slot after `others` further slots; 0 when there are tokens for all of them.
-local function earliest_start(cursor, since, spent, others)
+-- The earliest start of a slot after `others` further slots from this time on; 0 when there are tokens for all of them.
+local function earliest_start(cursor, since, spent, others, from)
   local lacking = spent + others + 1 - cursor.burst
-  return lacking > 0 and since + lacking * spacing(cursor) or 0
+  if not cursor.ring then
+    return lacking > 0 and since + lacking * spacing(cursor) or 0
+  end
+  local freed = earliest_in_ring(cursor, others, from)
+  return lacking > 0 and cursor.period <= SHAPED and math.max(since + lacking * spacing(cursor), freed) or freed
 end
 
 -- The width of slots without a minimum interval.
@@ -108,7 +122,10 @@ end
 local function next_start(limiter, at)
   local start = math.max(at, limiter.held_until, after_interval(limiter))
   for _, cursor in ipairs(limiter.cursors) do
-    start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0))
+    if cursor.period > SHAPED then
+      trust_ring(limiter, cursor)
+    end
+    start = math.max(start, earliest_start(cursor, cursor.since, cursor.spent, 0, at))
   end
   return start
 end
@@ -122,7 +139,7 @@ local function start_after(limiter, others, at)
   end
   for _, cursor in ipairs(limiter.cursors) do
     local since, spent = tokens_at(cursor, first)
-    start = math.max(start, earliest_start(cursor, since, spent, others))
+    start = math.max(start, earliest_start(cursor, since, spent, others, first))
   end
   return start
 end
@@ -132,20 +149,26 @@ end
 local function take_slot(limiter, at, needed)
   local start = next_start(limiter, at)
   local width = width_of_slots(limiter)
-  local before = { start, limiter.last_start or false }
-  for _, cursor in ipairs(limiter.cursors) do
-    before[#before + 1], before[#before + 2] = cursor.since, cursor.spent
-    cursor.since, cursor.spent = tokens_at(cursor, start)
-    cursor.spent = cursor.spent + 1
-  end
-  limiter.last_start = math.max(limiter.last_start or 0, start)
-  -- Without a limit there is nothing to give back.
-  limiter.last_take = (#limiter.cursors > 0 or limiter.interval) and before or nil
   limiter.wide_end = nil
   if limiter.interval and needed > width then
     width = math.min(needed, ordinary_width(limiter))
     limiter.wide_end = start + width
   end
+  local before = { start, limiter.last_start or false }
+  for _, cursor in ipairs(limiter.cursors) do
+    before[#before + 1], before[#before + 2] = cursor.since, cursor.spent
+    cursor.since, cursor.spent = tokens_at(cursor, start)
+    cursor.spent = cursor.spent + 1
+    if cursor.ring and cursor.ring_until and start >= cursor.ring_until then
+      cursor.ring, cursor.ring_until = nil, nil
+    end
+    if cursor.ring then
+      take_in_ring(cursor, start, start + width)
+    end
+  end
+  limiter.last_start = math.max(limiter.last_start or 0, start)
+  -- Without a limit there is nothing to give back.
+  limiter.last_take = (#limiter.cursors > 0 or limiter.interval) and before or nil
   return start, start + width
 end
 
@@ -161,10 +184,10 @@ local function cursors_before(limiter, start)
   for index, cursor in ipairs(limiter.cursors) do
     before[index] = {
       limit = cursor.limit, period = cursor.period, burst = cursor.burst, margin = cursor.margin,
-      since = last[2 * index + 1], spent = last[2 * index + 2],
+      since = last[2 * index + 1], spent = last[2 * index + 2], ring = cursor.ring, ring_until = cursor.ring_until,
     }
     local since, spent = tokens_at(before[index], start)
-    if cursor.since ~= since or cursor.spent ~= spent + 1 then
+    if cursor.since ~= since or cursor.spent ~= spent + 1 or cursor.ring and cursor.ring[5] ~= start then
       return nil
     end
   end
@@ -175,6 +198,11 @@ end
 local function give_back(limiter, start, at)
   local before = start < at and cursors_before(limiter, start)
   if before then
+    for _, cursor in ipairs(before) do
+      if cursor.ring then
+        uncount_slot(cursor.ring, cursor.since)
+      end
+    end
     limiter.cursors, limiter.last_start = before, limiter.last_take[2] or nil
     -- The minimum interval after the slot before it has passed: otherwise this one would not have begun.
     limiter.last_take, limiter.wide_end = nil, nil
@@ -221,10 +249,45 @@ end
 
 local function cursor_of_period(limiter, period)
   for _, cursor in ipairs(limiter.cursors) do
-    if cursor.period == period then
+    if window_of(cursor.period) == window_of(period) then
       return cursor
     end
   end
+end
+
+-- Of the cursors with a ring the one with the longest window, which knows most.
+local function longest_ring(limiter)
+  local longest
+  for _, cursor in ipairs(limiter.cursors) do
+    longest = cursor.ring and cursor or longest
+  end
+  return longest
+end
+
+-- The cursor of a limit of the window shape after an edit. `known`: the one of the same window, if there is one.
+local function window_cursor(limiter, limit, known, last_start, last_end)
+  local cursor = cursor_after(limit, nil)
+  local ring = known and known.ring and known or not known and longest_ring(limiter)
+  if ring then
+    count_from(cursor, ring)
+  elseif last_start then
+    local even = known or { limit = limit.limit, burst = 1, since = last_start, spent = 1 }
+    local every = known and spacing(known) or spacing(limit)
+    local lacking = even.spent + 1 - even.burst
+    count_even(cursor, even, every, lacking > 0 and even.since + lacking * every or 0, last_end)
+  end
+  cursor.since, cursor.spent, cursor.ring[5] = last_start or 0, last_start and 1 or 0, last_start or 0
+  return cursor
+end
+
+-- Gives the cursor of an even limit the ring of its window from before, until the slots in it are free.
+local function keep_ring(cursor, known)
+  if not known.ring or #known.ring == RING_HEAD and not known.ring_until then
+    return
+  end
+  cursor.ring = { 0, 0, 0, 0, cursor.since }
+  count_from(cursor, known)
+  cursor.ring_until = known.ring_until or release_of(known, known.ring[4]) + RETIRED_LONGER
 end
 
 -- Applies new limits without resetting any window. The last slot may still be used at its end, so if the new slots are
@@ -234,6 +297,9 @@ local function reconfigure(limiter, limits)
     return
   end
   local old_width, last_start = width_of_slots(limiter), limiter.last_start
+  for _, cursor in ipairs(limiter.cursors) do
+    trust_ring(limiter, cursor)
+  end
   local cursors, edited = {}, {}
   -- Each new limit keeps its cursor, takes the debt over from another limit of its period, or begins after the last
   -- start.
@@ -241,12 +307,15 @@ local function reconfigure(limiter, limits)
     local cursor = cursor_of_period(limiter, limit.period)
     if cursor and same_limit(cursor, limit) then
       cursors[index] = cursor
-    elseif cursor and last_start then
-      cursors[index] = moved_cursor(cursor, limit, last_start)
-      edited[#edited + 1] = cursors[index]
+    elseif is_window(limit) then
+      cursors[index] = window_cursor(limiter, limit, cursor, last_start, (last_start or 0) + old_width)
     else
-      cursors[index] = cursor_after(limit, last_start)
+      local is_moved = cursor and not is_window(cursor) and last_start
+      cursors[index] = is_moved and moved_cursor(cursor, limit, last_start) or cursor_after(limit, last_start)
       edited[#edited + 1] = cursors[index]
+      if cursor then
+        keep_ring(cursors[index], cursor)
+      end
     end
   end
   limiter.cursors, limiter.interval, limiter.last_take = cursors, limits.interval, nil

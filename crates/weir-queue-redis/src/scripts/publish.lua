@@ -8,14 +8,25 @@
 --           the terms that the run read, as a list of none or one: version, 1 when suspended, else 0, max_in_flight,
 --             held until, released at, limits as a list of: limit, period, burst, margin; the minimum interval (0: none)
 --           recovered cursors, as a list of none or one: last start (0: none), held until, the minimum interval (0:
---             none), a list of: limit, period, burst, margin, since, spent
+--             none), a list of: limit, period, burst, margin, since, spent; in the window shape then the latest bucket that
+--             is free again, and a list of: bucket, slots
 --           the next run: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
 --           a list of: when the claim expires, the delivery
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 1 when done, 0 when stale
 
+local function read_bucket()
+  return { number(), number() }
+end
+
 local function read_cursor()
   local cursor = read_limit()
   cursor.since, cursor.spent = number(), number()
+  if is_window(cursor) then
+    cursor.ring = { number(), 0, 0, 0, cursor.since }
+    for _, bucket in ipairs(list(read_bucket)) do
+      count_in(cursor.ring, bucket[1], bucket[2])
+    end
+  end
   return cursor
 end
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use weir_core::{RateLimits, Slot};
+use weir_core::{RateLimits, Slot, limit::Shape};
 
 use super::*;
 use crate::codec::from_micros;
@@ -159,6 +159,39 @@ fn cursors_of_an_earlier_version_have_no_margin_and_no_interval() {
     assert_eq!(times, [1, 1_101_000, 1_210_000]);
 }
 
+#[test]
+fn slots_that_an_earlier_version_took_beside_a_ring_count_as_a_whole_window() {
+    // It moves the cursor alone; and its way to give a slot back drops the ring.
+    let starts = run_with_limiter(
+        "local limiter = recovered_limiter({ { limit = 3, period = SHAPED + 60, burst = 1 } }, nil)
+         local first = take_slot(limiter, 60000000, 0)
+         local second = next_start(limiter, 60000000)
+         limiter.cursors[1].since, limiter.last_start = 61000000, 61000000
+         local after = next_start(limiter, 61000000)
+         limiter.cursors[1].ring = nil
+         return { first, second, after, next_start(limiter, 61000000) }",
+    );
+    assert_eq!(starts, [60_000_000, 60_000_000, 121_100_000, 121_100_000]);
+}
+
+#[test]
+fn a_ring_takes_at_most_two_and_a_half_kilobytes() {
+    let sizes = run_with_limiter(
+        "local sizes = {}
+         for index, limit in ipairs({ 600, 1000000 }) do
+           local limiter = recovered_limiter({ { limit = limit, period = SHAPED + 60, burst = 1 } }, nil)
+           for bucket = 1, 700 do
+             local at = 60000000 + bucket * 100000
+             take_slot(limiter, at, 0)
+             count_slots(limiter.cursors[1], at + 10000, math.floor(limit / 600) - 1)
+           end
+           sizes[index] = #cmsgpack.pack(limiter.cursors[1].ring)
+         end
+         return sizes",
+    );
+    assert!(sizes[0] < 1_300 && sizes[1] < 2_500, "{sizes:?}");
+}
+
 fn connection() -> redis::Connection {
     let url = std::env::var("WEIR_TEST_REDIS_URL").unwrap_or_else(|_| {
         panic!(
@@ -179,8 +212,10 @@ fn at(micros: u64) -> Timestamp {
 
 fn any_limits() -> impl Strategy<Value = RateLimits> {
     let one = |period| {
-        (1u32..2_000, 1u32..6, any_margin())
-            .prop_map(move |(limit, burst, margin)| RateLimit::with_burst(limit, period, burst)?.with_margin(margin))
+        (1u32..2_000, 1u32..6, any_margin(), any::<bool>()).prop_map(move |(limit, burst, margin, is_window)| {
+            let limit = RateLimit::with_burst(limit, period, burst)?.with_margin(margin)?;
+            Some(if is_window { limit.as_window() } else { limit })
+        })
     };
     (any_periods().prop_flat_map(move |periods| periods.into_iter().map(one).collect::<Vec<_>>()), any_interval())
         .prop_map(set)
@@ -242,11 +277,31 @@ proptest! {
     fn slots_in_lua_are_those_in_rust_rounded_up_to_microseconds(limits in any_limits(), steps in any_steps(false)) {
         for (lua, rust) in in_lua(&limits, &steps).into_iter().zip(in_rust(&limits, &steps)) {
             prop_assert!(lua.start >= rust.start, "{lua:?} starts before {rust:?}");
-            // Each step adds a spacing, or a burst of spacings, each rounded up by less than a microsecond.
-            let most = Duration::from_micros(6 * steps.len() as u64);
+            // Each step adds a spacing, or a burst of spacings, each rounded up by less than a microsecond. By that a slot
+            // may count in a later bucket.
+            let buckets = limits.of_shape(Shape::Window).map(RateLimit::bucket).max().unwrap_or_default();
+            let most = Duration::from_micros(6 * steps.len() as u64) + buckets * steps.len() as u32;
             prop_assert!(lua.start <= rust.start + most, "{lua:?} starts long after {rust:?}");
             prop_assert_eq!(lua.end.since(lua.start), rust.end.since(rust.start));
         }
+    }
+
+    /// Without a spacing nothing is rounded, so both count the same, also after edits of these windows.
+    #[test]
+    fn windows_in_lua_are_those_in_rust(limits in any_limits(), steps in any_steps(true)) {
+        let of = |limit: &RateLimit, new: &RateLimits| {
+            let (sends, margin) = new.as_slice().first().map_or((7, 0), |new| (new.limit.get(), new.margin_ms()));
+            RateLimit::new(sends, limit.period).unwrap().with_margin(margin).unwrap().as_window()
+        };
+        let windows = |new: &RateLimits| {
+            RateLimits::new(limits.as_slice().iter().map(|limit| of(limit, new)).collect()).unwrap()
+        };
+        let of_windows = |step: Step| match step {
+            Step::Limits(new) => Step::Limits(windows(&new).with_min_interval(new.min_interval())),
+            step => step,
+        };
+        let (first, steps) = (windows(&limits), steps.into_iter().map(of_windows).collect::<Vec<_>>());
+        prop_assert_eq!(in_lua(&first, &steps), in_rust(&first, &steps));
     }
 
     #[test]
@@ -261,12 +316,13 @@ proptest! {
 
     #[test]
     fn no_window_exceeds_the_largest_rate_across_edits(
-        rates in prop::collection::vec((1u32..300, 1u32..4), 1..6),
+        rates in prop::collection::vec((1u32..300, 1u32..4, any::<bool>()), 1..6),
         takes in 1u64..60,
         gap in 0u64..30_000,
     ) {
-        let limits = |&(rate, burst): &(u32, u32)| {
-            RateLimits::new(RateLimit::with_burst(rate, Period::SECOND, burst).into_iter().collect()).unwrap()
+        let limits = |&(rate, burst, is_window): &(u32, u32, bool)| {
+            let limit = RateLimit::with_burst(rate, Period::SECOND, burst).unwrap();
+            RateLimits::new(vec![if is_window { limit.as_window() } else { limit }]).unwrap()
         };
         let mut steps = Vec::new();
         for (edit, rate) in (0..).zip(&rates) {
@@ -276,7 +332,7 @@ proptest! {
         let mut slots = in_lua(&limits(&rates[0]), &steps);
         // A burst that an edit adds may start before slots that were granted ahead.
         slots.sort_by_key(|slot| slot.start);
-        let bound = rates.iter().map(|rate| rate.0).max().unwrap() + rates.iter().map(|rate| rate.1).max().unwrap() - 1;
+        let bound = rates.iter().map(|rate| rate.0).max().unwrap() + rates.iter().map(|rate| if rate.2 { 1 } else { rate.1 }).max().unwrap() - 1;
         // The worst case: the first send is at the end of its slot, the last at the start.
         for (first, last) in slots.iter().zip(slots.iter().skip(bound as usize)) {
             prop_assert!(last.start + Duration::from_nanos(1) >= first.end + Duration::from_secs(1), "{first:?} {last:?}");

@@ -106,7 +106,7 @@ fn spacing(limit: u32, period: Period) -> Duration {
 }
 
 /// The start of the next slot, granted or not.
-fn start_of(answer: SlotAnswer) -> Timestamp {
+pub(super) fn start_of(answer: SlotAnswer) -> Timestamp {
     match answer {
         SlotAnswer::Granted(slot) => slot.start,
         SlotAnswer::Later(start) => start,

@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
-use weir_core::{Limiter, Period, RateLimit, RateLimits, Slot, limit::MinInterval, plan::NextRun};
+use weir_core::{
+    Limiter, Period, RateLimit, RateLimits, Slot, Timestamp, limit::MinInterval, limiter::Ring, plan::NextRun,
+};
 
-use super::{SOON, Subject, granted, per_second};
+use super::{SOON, Subject, granted, per_second, slots::start_of};
 use crate::{Publication, SlotAnswer};
 
 /// The same limits with a minimum interval.
@@ -141,4 +143,56 @@ pub async fn a_margin_makes_the_spacing_longer(subject: Subject) {
     subject.edit(&limits(1_000), false).await;
     let SlotAnswer::Later(start) = subject.ask_for_slot(&permits[2]).await else { panic!("it is 201 ms away") };
     subject.assert_starts(start, second.start + Duration::from_millis(201));
+}
+
+/// A limit of the window shape.
+fn window(limit: u32, period: Period) -> RateLimits {
+    let limit = RateLimit::new(limit, period).map(|limit| limit.as_window());
+    RateLimits::new(limit.into_iter().collect()).expect("one limit")
+}
+
+pub async fn a_window_lets_its_sends_start_at_once_and_keeps_them_across_edits(subject: Subject) {
+    let window = |limit| window(limit, Period::SECOND);
+    let permits = subject.permits(window(3), 5, NextRun::Stop).await;
+    let first = granted(subject.ask_for_slot(&permits[0]).await);
+    for permit in &permits[1..3] {
+        granted(subject.ask_for_slot(permit).await);
+    }
+    // The next one starts a window after the end of the first, and less than two buckets later: in this shape or evenly.
+    let least = first.end + Period::SECOND.window();
+    let assert_next = |start: Timestamp| {
+        let most = (least + Duration::from_millis(4)).max(subject.clock.now());
+        assert!(start + subject.precision >= least && start <= most + subject.precision, "{start:?} {least:?}");
+    };
+    for limits in [window(3), per_second(3), window(3)] {
+        subject.edit(&limits, false).await;
+        assert_next(start_of(subject.ask_for_slot(&permits[3]).await));
+    }
+    let cursors = subject.begin_run().await.cursors.expect("known");
+    assert!(cursors.follows(&window(3)), "{cursors:?}");
+    assert_next(cursors.next_start(first.start));
+    // One more is free at once, and nothing that was sent is forgotten.
+    subject.edit(&window(4), false).await;
+    granted(subject.ask_for_slot(&permits[3]).await);
+    let fifth = subject.slot(&permits[4]).await;
+    assert!(fifth.start + subject.precision >= least, "{fifth:?}");
+}
+
+pub async fn a_window_continues_from_what_is_recorded(subject: Subject) {
+    let lease = subject.begin_run().await;
+    let terms = subject.terms(&window(3, Period::MINUTE));
+    let limit = terms.limits.as_slice()[0];
+    let sent_at = subject.clock.now() - Duration::from_secs(59);
+    let mut limiter = Limiter::recovered(&terms.limits, Some(sent_at));
+    let mut ring = Ring::new(limit);
+    ring.count(sent_at, 2);
+    limiter.recall(ring);
+    let recovered = Some(limiter);
+    let deliveries = (0..2).map(|number| subject.delivery(number, SOON)).collect();
+    let publication = Publication { lease, terms: Some(terms), recovered, deliveries, next: NextRun::Stop };
+    subject.queue.publish(vec![publication]).await.expect("publish");
+    let permits = subject.take(2).await;
+    granted(subject.ask_for_slot(&permits[0]).await);
+    let next = subject.slot(&permits[1]).await;
+    assert!(next.start + subject.precision >= sent_at + Period::MINUTE.window(), "{next:?}");
 }

@@ -10,7 +10,7 @@ mod world;
 
 use std::time::Duration;
 
-use weir_core::{DestinationId, Limiter, Period, RateLimits, plan::NextRun};
+use weir_core::{DestinationId, Limiter, Period, RateLimit, RateLimits, plan::NextRun};
 use weir_queue::{
     Publication, Published, SlotAnswer, SlotRequest, Terms, Wake,
     conformance::settings,
@@ -42,6 +42,49 @@ fn every_limit_holds_and_is_used_over_hours_of_backlog() {
         assert!(simulation.utilisation() >= 0.985, "{limit:?}: {}", simulation.utilisation());
         assert!(simulation.most_queued <= limit.0, "{limit:?}: {} queued", simulation.most_queued);
     }
+}
+
+fn in_windows(of: &[(u32, Period)]) -> RateLimits {
+    RateLimits::new(limits(of).as_slice().iter().map(RateLimit::as_window).collect()).unwrap()
+}
+
+#[test]
+fn limits_of_the_window_shape_hold_and_are_used_over_hours_of_backlog() {
+    let late = WorkerTiming { lateness: Duration::from_millis(40), ..PUNCTUAL };
+    for limit in [(20, Period::SECOND), (190, Period::from_seconds(10).unwrap()), (300, Period::MINUTE)] {
+        for (timing, least) in [(PUNCTUAL, 0.985), (late, 0.0)] {
+            let mut simulation = Simulation::new(in_windows(&[limit]), timing);
+            simulation.add(1_000_000);
+            simulation.run_for(Duration::from_secs(3_600));
+            simulation.assert_caps();
+            assert!(simulation.utilisation() >= least, "{limit:?}: {}", simulation.utilisation());
+            assert!(simulation.most_queued <= limit.0, "{limit:?}: {} queued", simulation.most_queued);
+        }
+    }
+}
+
+#[test]
+fn edits_of_shapes_under_backlog_reset_no_window() {
+    let minute = Period::MINUTE;
+    let edits = [
+        in_windows(&[(300, minute)]),
+        limits(&[(300, minute)]),
+        in_windows(&[(300, minute)]),
+        in_windows(&[(30, minute)]),
+        limits(&[(60, minute)]),
+        in_windows(&[(300, minute)]),
+    ];
+    let mut simulation = Simulation::new(edits[0].clone(), PUNCTUAL);
+    simulation.add(1_000_000);
+    for round in 0..40 {
+        let pause = simulation.jitter(Duration::from_secs(40));
+        simulation.run_for(pause);
+        simulation.edit(edits[round % edits.len()].clone());
+    }
+    for (first, last) in simulation.sends.iter().zip(simulation.sends.iter().skip(300)) {
+        assert!(last.since(*first) >= minute.window(), "{first} {last}");
+    }
+    assert!(simulation.sends.len() > 300);
 }
 
 #[test]

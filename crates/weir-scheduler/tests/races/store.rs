@@ -19,7 +19,7 @@ use weir_store::{
     Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
     EditedDestination, Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox,
-    Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, StoreResult,
+    Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -208,6 +208,10 @@ impl Outbox for TestStore {
     async fn send_history(&self, ids: &[DestinationId]) -> StoreResult<Vec<SendHistory>> {
         let record = self.record();
         Ok(ids.iter().map(|id| record.history.get(id).copied().unwrap_or_default()).collect())
+    }
+
+    async fn sent_counts(&self, _: DestinationId, _: Timestamp, _: Duration) -> StoreResult<SentCounts> {
+        not_called()
     }
 
     async fn mark_restored(&self, _: Timestamp) -> StoreResult<()> {

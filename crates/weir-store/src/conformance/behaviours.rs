@@ -134,6 +134,7 @@ macro_rules! store_conformance {
             a_claim_that_has_ended_is_not_renewed,
             the_last_sends_survive_a_restart,
             a_failed_connection_is_not_a_send,
+            sends_are_counted_by_the_buckets_of_a_window,
             outstanding_claims_make_the_history_unsettled,
             a_restored_store_accounts_for_unknown_sends,
             later_sends_overtake_the_mark_of_a_restore,

@@ -1,7 +1,9 @@
 //! Recovery after a crash: abandoned claims, and the last sends.
 
 use super::*;
-use crate::{Recovered, SendHistory};
+use weir_core::{Limiter, RateLimits};
+
+use crate::{Recovered, SendHistory, SentCounts};
 
 impl Subject {
     pub(super) async fn recover(&self, at: u64, all: bool, limit: u32) -> Recovered {
@@ -147,6 +149,40 @@ pub async fn the_last_sends_survive_a_restart(mut subject: Subject) {
     let ids = [2, 3, 1, 9].map(destination_id);
     let last = subject.store.send_history(&ids).await.expect("read").into_iter().map(|history| history.last_sent_at);
     assert!(last.eq([Some(NOW + seconds(30)), None, Some(NOW + seconds(20)), None]));
+}
+
+pub async fn sends_are_counted_by_the_buckets_of_a_window(mut subject: Subject) {
+    subject.create_many(2).await;
+    subject.post(1, 1..=6).await;
+    let claimed = subject.claim(1, 6).await;
+    let bucket = Duration::from_millis(100);
+    let millis = |after: u64| NOW + Duration::from_millis(after);
+    // One before the window, three in two buckets, one of unknown outcome, and one that is still out.
+    for (claimed, sent) in claimed.iter().zip([5_000, 10_000, 10_099, 10_100]) {
+        let mut result = result(claimed, Verdict::Delivered);
+        result.attempt.sent_at = Some(millis(sent));
+        subject.settle(result).await;
+    }
+    subject.reopen().await;
+    let counts = async |number: u128, since: u64| {
+        subject.store.sent_counts(destination_id(number), millis(since), bucket).await.expect("read")
+    };
+    let number = |after: u64| millis(after).as_nanos() / 100_000_000 + 1;
+    let mut sent = counts(1, 5_000).await;
+    sent.buckets.sort_unstable();
+    let buckets = vec![(number(10_000), 2), (number(10_100), 1)];
+    assert_eq!(sent, SentCounts { buckets, claimed: 2, restored: None });
+    assert_eq!(counts(2, 0).await, SentCounts::default());
+    // Of a restored store and an expired claim: all that may have been sent.
+    subject.store.mark_restored(millis(20_000)).await.expect("mark");
+    subject.recover(30, true, 1).await;
+    let sent = counts(1, 10_099).await;
+    assert_eq!((sent.claimed, sent.restored, sent.buckets.len()), (1, Some(millis(20_000)), 2));
+    let limit = RateLimit::new(3, Period::MINUTE).expect("a limit").as_window();
+    let mut limiter = Limiter::recovered(&RateLimits::new(vec![limit]).expect("one limit"), Some(millis(30_000)));
+    limiter.recall(sent.ring(limit, millis(31_000), millis(32_000)));
+    let next = limiter.next_start(millis(32_000));
+    assert!(next >= millis(90_000) && next < millis(90_200), "the third last may have started at 30 s: {next}");
 }
 
 pub async fn a_failed_connection_is_not_a_send(subject: Subject) {

@@ -2,7 +2,9 @@
 //! and the JSON are part of the schema.
 
 use serde_json::{Value, json};
-use weir_core::{DeliveryState, Period, RateLimit, RateLimits, delivery::AttemptOutcome, outcome::Failure};
+use weir_core::{
+    DeliveryState, Period, RateLimit, RateLimits, delivery::AttemptOutcome, limit::Shape, outcome::Failure,
+};
 
 use crate::ReplayPhase;
 
@@ -46,10 +48,16 @@ fn at<T: Copy>(all: &[T], code: i64) -> Option<T> {
     all.get(usize::try_from(code).ok()?).copied()
 }
 
+/// In front of the period of a limit of the window shape. A program of an earlier version refuses such a period: it would
+/// space the sends evenly, and not know what others have sent in the window.
+const WINDOW: &str = "window ";
+
 /// The limits of periods as a JSON array of `{"limit", "period", "burst"}`, with `"margin_ms"` unless it is 0.
 pub fn limits_json(limits: &RateLimits) -> String {
     let limit = |limit: &RateLimit| {
-        let mut json = json!({"limit": limit.limit, "period": limit.period.to_string(), "burst": limit.burst});
+        let shape = if limit.is_window() { WINDOW } else { "" };
+        let mut json =
+            json!({"limit": limit.limit, "period": format!("{shape}{}", limit.period), "burst": limit.burst});
         if limit.margin_ms() > 0 {
             json["margin_ms"] = limit.margin_ms().into();
         }
@@ -69,7 +77,13 @@ pub(super) fn limits(text: &str) -> Option<RateLimits> {
     let limit = |value: &Value| {
         let number = |name: &str| value[name].as_u64().and_then(|number| u32::try_from(number).ok());
         let margin_ms = if value["margin_ms"].is_null() { 0 } else { number("margin_ms")? };
-        RateLimit::with_burst(number("limit")?, Period::parse(value["period"].as_str()?)?, number("burst")?)?
+        let text = value["period"].as_str()?;
+        let (shape, period) = match text.strip_prefix(WINDOW) {
+            Some(period) => (Shape::Window, period),
+            None => (Shape::Even, text),
+        };
+        RateLimit::with_burst(number("limit")?, Period::parse(period)?, number("burst")?)?
+            .with_shape(shape)?
             .with_margin(margin_ms)
     };
     RateLimits::new(values.iter().map(limit).collect::<Option<_>>()?).ok()
@@ -108,7 +122,8 @@ mod tests {
     fn limits_are_read_back() {
         let second = RateLimit::with_burst(10, Period::SECOND, 3).unwrap();
         let day = RateLimit::new(1_000_000, Period::DAY).unwrap().with_margin(50).unwrap();
-        for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap()] {
+        let window = RateLimits::new(vec![day.as_window(), second.as_window()]).unwrap();
+        for all in [RateLimits::UNLIMITED, RateLimits::new(vec![day, second]).unwrap(), window] {
             assert_eq!(limits(&limits_json(&all)), Some(all));
         }
         assert_eq!(limits(r#"[{"limit": 0, "period": "second", "burst": 1}]"#), None);

@@ -180,9 +180,9 @@ pub(crate) struct Fields {
     /// Deliver only events whose data matches (JSON), such as '{"/amount": {"gte": 100}}'
     #[arg(long, value_name = "JSON", value_parser = json)]
     filter: Option<Value>,
-    /// A limit, such as 10/second, 10/s or 190/10s, or 300/minute:5 with a burst, or 10/second+50ms with a margin for a network with
-    /// jitter; one for each period
-    #[arg(long = "limit", value_name = "N/PERIOD[:BURST][+MARGIN]")]
+    /// A limit, such as 10/second, 10/s or 190/10s, or 300/minute:5 with a burst, or 300/minute:window for sends that
+    /// need not be even, or 10/second+50ms with a margin for a network with jitter; one for each period
+    #[arg(long = "limit", value_name = "N/PERIOD[:BURST|:window][+MARGIN]")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rate_limits: Vec<LimitText>,
     /// The least time between two sends, for receivers that refuse a request too soon after another

@@ -3,10 +3,11 @@
 use std::str::FromStr;
 
 use serde::Serialize;
-use weir_core::{Period, RateLimit};
+use weir_core::{Period, RateLimit, limit::Shape};
 
-/// A limit, written `10/second` or, with a burst, `300/minute:5`; a margin follows: `10/second+50ms`. The period may be
-/// short, as in `10/s`, or any number of seconds: `190/10s`. In JSON it is the object of the API.
+/// A limit, written `10/second` or, with a burst, `300/minute:5`, or `300/minute:window` in the window shape; a margin
+/// follows: `10/second+50ms`. The period may be short, as in `10/s`, or any number of seconds: `190/10s`. In JSON it is
+/// the object of the API.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LimitText(pub(crate) weir_api_types::RateLimit);
 
@@ -19,14 +20,18 @@ impl LimitText {
             window_s: period.unnamed_seconds(),
             burst,
             margin_ms: 0,
+            shape: None,
         })
     }
 }
 
 impl std::fmt::Display for LimitText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let weir_api_types::RateLimit { limit, period, burst, margin_ms, .. } = &self.0;
+        let weir_api_types::RateLimit { limit, period, burst, margin_ms, shape, .. } = &self.0;
         write!(f, "{limit}/{period}")?;
+        if let Some(shape) = shape {
+            write!(f, ":{shape}")?;
+        }
         if *burst > 1 {
             write!(f, ":{burst}")?;
         }
@@ -40,21 +45,26 @@ impl FromStr for LimitText {
     fn from_str(text: &str) -> Result<Self, String> {
         let (text, margin) = text.split_once('+').unwrap_or((text, "0ms"));
         let (rate, burst) = text.split_once(':').unwrap_or((text, "1"));
+        let (shape, burst) = Shape::parse(burst.trim()).map_or((Shape::Even, burst), |shape| (shape, "1"));
         let (limit, period) = rate.split_once('/').unwrap_or((rate, ""));
         let margin_ms = margin.trim().strip_suffix("ms").and_then(|margin| margin.trim().parse().ok());
         let parsed = (limit.trim().parse().ok(), period_of(period.trim()), burst.trim().parse().ok(), margin_ms);
         let (Some(limit), Some(period), Some(burst), Some(margin_ms)) = parsed else {
             return Err(
                 "use a number and second, minute, hour, day or a number of seconds, such as 10/second, 10/s or \
-                        190/10s; a burst follows a colon: 300/minute:5; a margin follows a plus sign: \
-                        10/second+50ms"
+                        190/10s; a burst follows a colon: 300/minute:5; so does `window`, for sends that need not be \
+                        even: 300/minute:window; a margin follows a plus sign: 10/second+50ms"
                     .to_owned(),
             );
         };
         RateLimit::with_burst(limit, period, burst)
             .ok_or_else(|| "limit and burst must be from 1 to 1000000".to_owned())?
             .with_margin(margin_ms)
-            .map(|_| Self(weir_api_types::RateLimit { margin_ms, ..Self::new(limit, period, burst).0 }))
+            .and_then(|parsed| parsed.with_shape(shape))
+            .map(|parsed| {
+                let shape = parsed.unusual_shape();
+                Self(weir_api_types::RateLimit { margin_ms, shape, ..Self::new(limit, period, burst).0 })
+            })
             .ok_or_else(|| "a margin must be from 0 to 10000 ms".to_owned())
     }
 }
@@ -85,12 +95,21 @@ mod tests {
             "1000000/hour:1000000",
             "10/second+50ms",
             "9/day:2+10000ms",
+            "300/minute:window",
+            "190/10s:window+50ms",
         ] {
             assert_eq!(text.parse::<LimitText>().unwrap().to_string(), text);
         }
         let json = serde_json::to_value("300/minute:5".parse::<LimitText>().unwrap()).unwrap();
         assert_eq!(json, serde_json::json!({"limit": 300, "period": "minute", "burst": 5, "margin_ms": 0}));
+        assert_eq!("5/s:even".parse::<LimitText>().unwrap().to_string(), "5/second");
+        let json = serde_json::to_value("300/min:window".parse::<LimitText>().unwrap()).unwrap();
+        let window =
+            serde_json::json!({"limit": 300, "period": "minute", "burst": 1, "margin_ms": 0, "shape": "window"});
+        assert_eq!(json, window);
         for wrong in [
+            "10/second:windows",
+            "10/second:5:window",
             "10",
             "10/week",
             "10/0s",

@@ -195,7 +195,7 @@ pub(crate) struct PreviewArgs {
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct PreviewSettings {
     /// A limit, such as 20/s, or 300/minute:5 with a burst; one for each period [default: the current limits]
-    #[arg(long = "limit", value_name = "N/PERIOD[:BURST][+MARGIN]")]
+    #[arg(long = "limit", value_name = "N/PERIOD[:BURST|:window][+MARGIN]")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rate_limits: Vec<LimitText>,
     /// The least time between two sends

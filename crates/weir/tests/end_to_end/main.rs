@@ -61,3 +61,4 @@ mod store_faults;
 mod timed;
 mod timing;
 mod traces;
+mod windows;

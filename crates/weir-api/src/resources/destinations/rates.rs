@@ -5,14 +5,14 @@ use utoipa::openapi::Schema;
 use weir_api_types as types;
 use weir_core::{
     Period, RateLimit, RateLimits,
-    limit::{InvalidLimits, MinInterval},
+    limit::{InvalidLimits, MinInterval, Shape},
 };
 
 use crate::{
     errors::Errors,
     readers::{
         fields::{Read, object},
-        texts::PeriodText,
+        texts::{PeriodText, ShapeText},
         values::array,
     },
 };
@@ -33,6 +33,9 @@ object! {
         /// that as many requests arrive in a period although some are delayed. It costs a part of the rate.
         #[schema(minimum = 0, maximum = 10_000, default = 0)]
         margin_ms: Option<u32>,
+        /// `window` has no `burst`: all its sends may start at once.
+        #[schema(default = "even")]
+        shape: Option<ShapeText>,
     }
     plural = "limits, one per period";
 }
@@ -55,7 +58,12 @@ impl RateLimitRequest {
             }
             (period, of_seconds) => period.or(of_seconds),
         }?;
-        RateLimit::with_burst(self.limit, period, self.burst.unwrap_or(1))?.with_margin(self.margin_ms.unwrap_or(0))
+        let shape = self.shape.as_ref().map_or(Shape::Even, |shape| shape.0);
+        let limit = RateLimit::with_burst(self.limit, period, self.burst.unwrap_or(1))?.with_shape(shape);
+        if limit.is_none() {
+            errors.add(format!("{at}/burst"), "must be 1 with the shape `window`, which allows all sends at once");
+        }
+        limit?.with_margin(self.margin_ms.unwrap_or(0))
     }
 }
 
@@ -123,5 +131,6 @@ pub(crate) fn view(limit: &RateLimit) -> types::RateLimit {
         window_s: limit.period.unnamed_seconds(),
         burst: limit.burst.get(),
         margin_ms: limit.margin_ms(),
+        shape: limit.unusual_shape(),
     }
 }

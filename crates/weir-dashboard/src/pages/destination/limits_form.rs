@@ -3,7 +3,10 @@
 
 use serde_json::{Value, json};
 use weir_api_types::{Binding, Destination, DestinationSettings, Forecast, OtherBinding, Preview, RateLimit};
-use weir_core::{Period, limit::MAX_LIMITS};
+use weir_core::{
+    Period,
+    limit::{MAX_LIMITS, Shape},
+};
 
 use super::Head;
 use crate::{
@@ -17,6 +20,8 @@ use crate::{
 };
 
 const PERIODS: [&str; 4] = ["second", "minute", "hour", "day"];
+/// The shape of a limit whose sends need not be even.
+const WINDOW: &str = Shape::Window.as_str();
 /// The row of a window that is typed.
 const OTHER: &str = "other";
 /// What a window may be, in words of the form.
@@ -52,6 +57,8 @@ pub(crate) struct Row {
     pub(crate) limit: String,
     pub(crate) burst: String,
     pub(crate) margin: String,
+    /// Its sends may start at any time in the window.
+    pub(crate) is_window: bool,
 }
 
 impl Row {
@@ -92,6 +99,7 @@ impl Typed {
                 limit: limit.map(|limit| limit.limit.to_string()).unwrap_or_default(),
                 burst: burst.map(|burst| burst.to_string()).unwrap_or_default(),
                 margin: margin.unwrap_or_default(),
+                is_window: limit.is_some_and(|limit| limit.shape.as_deref() == Some(WINDOW)),
             }
         };
         let unnamed = limits.iter().map(|limit| &*limit.period).filter(|period| is_unnamed(period));
@@ -109,6 +117,7 @@ impl Typed {
             limit: fields.text(&format!("limit_{period}")).to_owned(),
             burst: fields.text(&format!("burst_{period}")).to_owned(),
             margin: fields.text(&format!("margin_{period}")).to_owned(),
+            is_window: fields.text(&format!("shape_{period}")) == WINDOW,
         };
         let names = fields.names().filter_map(|name| name.strip_prefix("limit_"));
         let unnamed = names.filter(|period| is_unnamed(period)).take(MAX_LIMITS);
@@ -130,6 +139,9 @@ impl Typed {
             }
             if !row.margin.is_empty() {
                 limit["margin_ms"] = duration(&row.margin);
+            }
+            if row.is_window {
+                limit["shape"] = json!(WINDOW);
             }
             limit
         };
@@ -187,6 +199,7 @@ impl Typed {
                 window_s: None,
                 burst: row.burst.parse().unwrap_or(1),
                 margin_ms: millis(&row.margin).unwrap_or(0),
+                shape: row.is_window.then(|| WINDOW.to_owned()),
             };
             Some(limit.short())
         };
@@ -197,9 +210,10 @@ impl Typed {
     }
 
     /// For the URL of the page after a save: `10-1-50.600--.--.--.190---10.100.64`. The fourth number of a row is its
-    /// window in seconds.
+    /// window in seconds. A burst of 0 stands for the window shape, which has none.
     pub(super) fn code(&self) -> String {
-        let named = |row: &Row| format!("{}-{}-{}", row.limit, row.burst, digits(&row.margin));
+        let burst = |row: &Row| if row.is_window { "0".to_owned() } else { row.burst.clone() };
+        let named = |row: &Row| format!("{}-{}-{}", row.limit, burst(row), digits(&row.margin));
         let row = |row: &Row| match Period::parse(&row.period_text()) {
             _ if PERIODS.contains(&&*row.period) => Some(named(row)),
             Some(period) if !row.limit.is_empty() => Some(format!("{}-{}", named(row), period.as_seconds())),
@@ -224,8 +238,9 @@ impl Typed {
                 }
                 _ => return None,
             };
-            let (limit, burst) = (limit.to_owned(), burst.to_owned());
-            Some(Row { period, window: None, limit, burst, margin: duration(margin) })
+            let is_window = burst == "0";
+            let (limit, burst) = (limit.to_owned(), if is_window { String::new() } else { burst.to_owned() });
+            Some(Row { period, window: None, limit, burst, margin: duration(margin), is_window })
         };
         let is_length = (PERIODS.len()..=PERIODS.len() + MAX_LIMITS).contains(&rows.len());
         if !is_length || ![min_interval, max_in_flight].into_iter().all(is_number) {
@@ -233,7 +248,14 @@ impl Typed {
         }
         let mut rows: Vec<Row> = rows.iter().enumerate().map(row).collect::<Option<_>>()?;
         let [limit, burst, margin] = [const { String::new() }; 3];
-        rows.push(Row { period: OTHER.to_owned(), window: Some(String::new()), limit, burst, margin });
+        rows.push(Row {
+            period: OTHER.to_owned(),
+            window: Some(String::new()),
+            limit,
+            burst,
+            margin,
+            is_window: false,
+        });
         Some(Self { rows, min_interval: duration(min_interval), max_in_flight: max_in_flight.to_owned() })
     }
 }
@@ -351,6 +373,16 @@ mod tests {
         let decoded = Typed::decode(&typed.code()).unwrap();
         assert_eq!(decoded.text(), typed.text());
         assert_eq!(fields("limit_other=5&window_other=ten").body()["rate_limits"][0]["period"], "ten");
+    }
+
+    #[test]
+    fn a_limit_that_need_not_be_even_is_chosen_in_its_row() {
+        let typed = fields("limit_second=10&limit_minute=300&shape_minute=window&limit_other=");
+        let limits = json!([
+            {"period": "second", "limit": 10}, {"period": "minute", "limit": 300, "shape": "window"},
+        ]);
+        assert_eq!((&typed.body()["rate_limits"], &*typed.text()), (&limits, "10/s, 300/min window"));
+        assert_eq!(Typed::decode(&typed.code()).unwrap().text(), typed.text());
     }
 
     #[test]

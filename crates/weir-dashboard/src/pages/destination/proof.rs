@@ -64,7 +64,7 @@ extend! {
     trait JudgedText for LimitAudit {
         fn short(&self) -> String {
             let Self { limit, burst, .. } = *self;
-            RateLimit { limit, period: self.period.clone(), window_s: None, burst, margin_ms: 0 }.short()
+            RateLimit { limit, period: self.period.clone(), window_s: None, burst, margin_ms: 0, shape: None }.short()
         }
     }
 }

@@ -1,0 +1,142 @@
+-- The window shape: `weir_core::limiter::Ring`. A cursor with a ring is { limit, period, burst, margin, since = the last
+-- start, spent, ring = { released, slots, oldest bucket, newest bucket, the last start that it counts, and for each bucket
+-- that is not empty the distance from the one before and its slots }, ring_until = time or nil }. An even limit has a
+-- ring until `ring_until`, when it was a window before.
+
+local RING_HEAD = 5
+
+-- How wide slots are. They overlap, so no wider than without a limit.
+local function ring_slot(limit)
+  return math.min(widest_slot_of(limit.period), UNLIMITED_SLOT_WIDTH)
+end
+
+-- When the slots of a bucket are free again.
+local function release_of(cursor, bucket)
+  return bucket * bucket_of(cursor) + window_of(cursor.period) + (cursor.margin or 0)
+end
+
+-- Counts slots in a bucket: not before the newest.
+local function count_in(ring, bucket, slots)
+  if slots == 0 then
+    return
+  end
+  ring[2] = ring[2] + slots
+  if #ring == RING_HEAD then
+    ring[3], ring[4] = bucket, bucket
+    ring[RING_HEAD + 1], ring[RING_HEAD + 2] = 0, slots
+  elseif bucket <= ring[4] then
+    ring[#ring] = ring[#ring] + slots
+  else
+    ring[#ring + 1], ring[#ring + 2] = bucket - ring[4], slots
+    ring[4] = bucket
+  end
+end
+
+-- Counts slots that end at this time.
+local function count_slots(cursor, slot_end, slots)
+  count_in(cursor.ring, math.ceil(slot_end / bucket_of(cursor)), slots)
+end
+
+-- A ring after the last start, if there was one: all slots of the window may have started then.
+local function full_ring(cursor, last_start)
+  cursor.ring, cursor.since, cursor.spent = { 0, 0, 0, 0, last_start or 0 }, last_start or 0, last_start and 1 or 0
+  if last_start then
+    count_in(cursor.ring, math.floor(last_start / bucket_of(cursor)) + 1, cursor.limit)
+  end
+end
+
+-- A script of an earlier version has moved the cursor: it counts as many slots as there may be.
+local function trust_ring(limiter, cursor)
+  if is_window(cursor) and (not cursor.ring or cursor.ring[5] ~= cursor.since) then
+    full_ring(cursor, math.max(cursor.since, limiter.last_start or 0))
+  end
+end
+
+-- Calls `visit` with each bucket, the oldest first, and its slots, until it returns true.
+local function each_bucket(ring, visit)
+  local bucket = ring[3]
+  for index = RING_HEAD + 1, #ring, 2 do
+    bucket = bucket + ring[index]
+    if visit(bucket, ring[index + 1], index) then
+      return
+    end
+  end
+end
+
+-- The earliest start of a slot after `others` further slots, of which none starts before `from`; 0 when nothing was sent.
+local function earliest_in_ring(cursor, others, from)
+  local ring = cursor.ring
+  local windows = math.floor(others / cursor.limit)
+  local needed = ring[2] + others % cursor.limit + 1 - cursor.limit
+  local start = ring[1] > 0 and release_of(cursor, ring[1]) or 0
+  if needed > 0 then
+    local last
+    each_bucket(ring, function(bucket, slots)
+      needed, last = needed - slots, bucket
+      return needed <= 0
+    end)
+    start = math.max(start, release_of(cursor, last))
+  end
+  return windows == 0 and start or math.max(start, from) + windows * (window_of(cursor.period) + ring_slot(cursor) + (cursor.margin or 0) + bucket_of(cursor))
+end
+
+-- Counts a slot. Buckets that are free again are dropped first.
+local function take_in_ring(cursor, slot_start, slot_end)
+  local ring = cursor.ring
+  local first, oldest = #ring + 1, ring[4]
+  each_bucket(ring, function(bucket, slots, index)
+    if release_of(cursor, bucket) > slot_start then
+      first, oldest = index, bucket
+      return true
+    end
+    ring[1], ring[2] = math.max(ring[1], bucket), ring[2] - slots
+  end)
+  if first > RING_HEAD + 1 then
+    local kept = { ring[1], ring[2], oldest, ring[4], ring[5] }
+    for index = first, #ring do
+      kept[#kept + 1] = ring[index]
+    end
+    -- No distance before the oldest one.
+    if kept[RING_HEAD + 1] then
+      kept[RING_HEAD + 1] = 0
+    end
+    cursor.ring = kept
+  end
+  count_slots(cursor, slot_end, 1)
+  cursor.ring[5] = slot_start
+end
+
+-- Takes the last slot back, which counts in the newest bucket.
+local function uncount_slot(ring, since)
+  ring[2], ring[#ring], ring[5] = ring[2] - 1, ring[#ring] - 1, since
+  if ring[#ring] == 0 then
+    ring[4] = ring[4] - ring[#ring - 1]
+    ring[#ring], ring[#ring - 1] = nil, nil
+  end
+end
+
+-- The slots of another cursor's ring.
+local function count_from(cursor, other)
+  local step = bucket_of(other)
+  each_bucket(other.ring, function(bucket, slots)
+    count_slots(cursor, bucket * step, slots)
+  end)
+  cursor.ring[1] = math.ceil(other.ring[1] * step / bucket_of(cursor))
+end
+
+-- The slots of an even limit, which came no closer than its spacing, up to the end of the last one; and what it owes.
+local function count_even(cursor, even, every, owed, last_end)
+  local step = bucket_of(cursor)
+  local buckets = math.ceil((window_of(cursor.period) + ring_slot(cursor) + (cursor.margin or 0)) / step)
+  local function younger(age)
+    return math.min(math.floor(age / every) + 1, even.limit)
+  end
+  for age = buckets - 1, 0, -1 do
+    count_slots(cursor, last_end - age * step, younger((age + 1) * step) - (age > 0 and younger(age * step) or 0))
+  end
+  count_slots(cursor, last_end, even.burst - 1)
+  if owed > 0 then
+    local after = owed - window_of(cursor.period) - (cursor.margin or 0)
+    cursor.ring[1] = math.max(math.ceil(after / step), 0)
+  end
+end
