@@ -76,6 +76,22 @@ fn an_installation_makes_an_environment_that_only_root_reads_with_a_key_and_an_u
 }
 
 #[test]
+fn a_purge_keeps_the_keys_that_the_database_needs_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("etc/weir");
+    let purged = |settings: &str| {
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("weir.env"), settings).unwrap();
+        let mut script = Command::new("sh");
+        run(script.arg(project().join("deploy/deb/postrm")).arg("purge").env("DPKG_ROOT", root.path())).unwrap();
+        folder.exists()
+    };
+    assert!(!purged("WEIR_LOG=info\n#WEIR_ENCRYPTION_KEYS=<key>\n"));
+    assert!(purged("WEIR_ENCRYPTION_KEYS=c2VjcmV0\n"));
+    assert!(folder.join("weir.env").exists());
+}
+
+#[test]
 fn scripts_of_the_package_do_nothing_without_systemd_and_are_valid() {
     for script in ["postinst", "prerm", "postrm", "build.sh"] {
         let file = project().join("deploy/deb").join(script);
