@@ -272,3 +272,17 @@ async fn warn_of_eviction(connection: &mut impl ConnectionLike, address: &str) -
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_waits_in_the_kernel_for_the_answer_of_another() {
+        for url in ["redis://127.0.0.1:6379", "rediss://redis.internal:6379"] {
+            let config = RedisConfig::new(Topology::Single(url.to_owned()));
+            let client = client(url, &config).expect("a valid URL");
+            assert!(client.get_connection_info().tcp_settings().nodelay(), "{url}");
+        }
+    }
+}
