@@ -263,7 +263,8 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(changed, [true]);
-        let latest: i64 = sqlx::query_scalar("SELECT max(version) FROM destinations").fetch_one(&store.pool).await.unwrap();
+        let latest: i64 =
+            sqlx::query_scalar("SELECT max(version) FROM destinations").fetch_one(&store.pool).await.unwrap();
         assert_eq!(store.shared.destinations.tenants().version(&created.settings.tenant), latest);
     }
 }
