@@ -129,7 +129,7 @@ pub(crate) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable
 
 /// Settings for a statement that joins all destinations with what was counted for each: a nested loop would compare each
 /// with each.
-pub(crate) const HASHED: &str = "SET LOCAL enable_hashjoin = on";
+pub(crate) const HASHED: &str = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_nestloop = off";
 
 /// The order of the index is by `sent_at`, so only the few attempts with the same `sent_at` are sorted.
 pub(crate) const SENDS: &str = r#"
