@@ -63,7 +63,7 @@ fn an_installation_makes_an_environment_that_only_root_reads_with_a_key_and_an_u
     fs::copy(project().join("deploy/systemd/weir.env.example"), at("usr/share/weir/weir.env.example")).unwrap();
     let install = || {
         let mut script = Command::new("sh");
-        // It asks systemd for nothing, where that does not run.
+        // With another root it asks systemd for nothing.
         script.arg(project().join("deploy/deb/postinst")).args(["configure", ""]).env("DPKG_ROOT", root.path());
         run(&mut script).unwrap();
         fs::read_to_string(at("etc/weir/weir.env")).unwrap()
