@@ -11,10 +11,12 @@ use std::{
 
 use deadpool_redis::{Manager, Pool};
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ErrorKind, InfoDict, RedisError, RedisResult, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ErrorKind, InfoDict, IntoConnectionInfo as _, RedisError,
+    RedisResult, TlsCertificates,
     aio::{ConnectionLike, MultiplexedConnection, PubSub},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
+    io::tcp::TcpSettings,
 };
 
 use crate::config::{OpenError, RedisConfig, Topology};
@@ -186,16 +188,24 @@ fn certificates(config: &RedisConfig) -> Option<TlsCertificates> {
     (client_tls.is_some() || root_cert.is_some()).then_some(TlsCertificates { client_tls, root_cert })
 }
 
+/// Without this a call that begins while another one has no answer stays in the kernel until that answer comes, which
+/// doubles the round trip: all calls share one connection.
+fn at_once() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
 fn client(url: &str, config: &RedisConfig) -> RedisResult<Client> {
+    let info = url.into_connection_info()?.set_tcp_settings(at_once());
     match certificates(config) {
-        Some(certificates) if url.starts_with("rediss:") => Client::build_with_tls(url, certificates),
-        _ => Client::open(url),
+        Some(certificates) if url.starts_with("rediss:") => Client::build_with_tls(info, certificates),
+        _ => Client::open(info),
     }
 }
 
 fn cluster(urls: &[String], config: &RedisConfig, response_timeout: Duration) -> RedisResult<ClusterClient> {
     let urls: Vec<&str> = urls.iter().map(String::as_str).collect();
     let builder = ClusterClient::builder(urls)
+        .tcp_settings(at_once())
         .connection_timeout(CONNECT_TIMEOUT)
         .response_timeout(response_timeout)
         .overall_response_timeout(Some(response_timeout * 2));
@@ -260,5 +270,19 @@ async fn warn_of_eviction(connection: &mut impl ConnectionLike, address: &str) -
         // Hosted Redis services often refuse CONFIG.
         Err(error) if !error.is_io_error() => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_call_waits_in_the_kernel_for_the_answer_of_another() {
+        for url in ["redis://127.0.0.1:6379", "rediss://redis.internal:6379"] {
+            let config = RedisConfig::new(Topology::Single(url.to_owned()));
+            let client = client(url, &config).expect("a valid URL");
+            assert!(client.get_connection_info().tcp_settings().nodelay(), "{url}");
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     PostgresStore,
     activity::record,
     edit::change,
+    history::HASHED,
     rows::{Read, unwritable, uuid},
 };
 
@@ -108,7 +109,7 @@ impl Alerting for PostgresStore {
 
     async fn conditions(&self, tenants: &TenantScope) -> StoreResult<Vec<Condition>> {
         let tenants: Option<Vec<&String>> = tenants.tenants().map(|tenants| tenants.iter().collect());
-        self.read(sqlx::query(CONDITIONS).bind(tenants), condition).await
+        self.read_with(HASHED, sqlx::query(CONDITIONS).bind(tenants), condition).await
     }
 
     async fn backlog(&self) -> StoreResult<u64> {

@@ -22,11 +22,16 @@ const TIMES_TOO_LARGE: f64 = 1.5;
 const LONGEST: Duration = Duration::from_secs(900);
 const SETTINGS: &str = "SET statement_timeout = '900s'";
 
+/// The most indexes that one pass rebuilds, and the most that it drops: with hundreds of days of partitions the retention
+/// would wait for days. The next pass goes on, and the largest gain comes first.
+const AT_ONCE: i64 = 8;
+
 /// What rebuilds that were interrupted have left. They are used by no statement, but every write pays for them.
 const LEFT_BEHIND: &str = "
 SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE NOT i.indisvalid AND c.relname ~ '_cc(new|old)[0-9]*$' AND (i.indrelid = 'deliveries'::regclass
-    OR i.indrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent IN ('events'::regclass, 'attempts'::regclass)))";
+    OR i.indrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent IN ('events'::regclass, 'attempts'::regclass)))
+LIMIT $1";
 
 /// The indexes that are too large. Their columns have fixed lengths, aligned to 8 bytes; an entry has 12 bytes more.
 /// Vacuum and ANALYZE count the entries. While a transaction is older than a minute none is named: a rebuild would wait
@@ -47,18 +52,18 @@ WHERE bytes - needed > $1 AND bytes > needed * $2 AND NOT EXISTS (
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
         AND xact_start < clock_timestamp() - interval '1 minute'
 )
-ORDER BY bytes - needed DESC";
+ORDER BY bytes - needed DESC LIMIT $3";
 
 /// Returns how many bytes were given back.
 pub(crate) async fn compact(connection: &mut PgConnection) -> Result<u64, sqlx::Error> {
     raw_sql(SETTINGS).execute(&mut *connection).await?;
     let name = |row: &PgRow| row.text(0);
-    let left: Vec<String> =
-        sqlx::query(LEFT_BEHIND).fetch_all(&mut *connection).await?.iter().map(name).collect::<Read<_>>()?;
-    for index in left {
+    let left = sqlx::query(LEFT_BEHIND).bind(AT_ONCE).fetch_all(&mut *connection).await?;
+    for index in left.iter().map(name).collect::<Read<Vec<_>>>()? {
         run(connection, format!("DROP INDEX CONCURRENTLY IF EXISTS {index}")).await?;
     }
-    let too_large = sqlx::query(TOO_LARGE).bind(WORTH_IT).bind(TIMES_TOO_LARGE).fetch_all(&mut *connection).await?;
+    let too_large = sqlx::query(TOO_LARGE).bind(WORTH_IT).bind(TIMES_TOO_LARGE).bind(AT_ONCE);
+    let too_large = too_large.fetch_all(&mut *connection).await?;
     let mut freed = 0;
     for row in &too_large {
         let (index, before) = (row.text(0)?, row.int(1)?);

@@ -1,6 +1,6 @@
 //! Destinations: cached lookups, lists and counts. The edits of destinations are in destination_edits.rs and own_changes.rs.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use sqlx::{PgConnection, postgres::PgRow};
@@ -19,6 +19,7 @@ use crate::{
     destination_edits::{DELETION_TIMEOUT, create, create_named, delete, patch},
     destination_rows::{EDITED, LIST, LOOK_UP, NAMED, read_change},
     edit::change,
+    ingest::read_changes,
     own_changes::{change_breakers, hold_all, pause_all},
     rows::{Read, uuid},
     writer::Operation,
@@ -109,7 +110,10 @@ impl Destinations for PostgresStore {
     }
 
     async fn change_breakers(&self, changes: Vec<BreakerChange>) -> StoreResult<Vec<bool>> {
-        self.edit(|connection| change(change_breakers(connection, &changes, &self.shared.keyring))).await
+        let changed =
+            self.edit(|connection| change(change_breakers(connection, &changes, &self.shared.keyring))).await?;
+        self.read_changes_for_ingest(changes.iter().map(|change| change.id)).await;
+        Ok(changed)
     }
 
     async fn delete_destination(&self, deletion: DestinationDeletion, activity: Activity) -> StoreResult<Deletion> {
@@ -159,6 +163,25 @@ impl Destinations for PostgresStore {
 }
 
 impl PostgresStore {
+    /// Reads the changes of destinations of the same tenants, as ingest does when it finds that it lacks some. With
+    /// thousands of breakers that open and close, nearly every event would find that, and need six round trips instead
+    /// of one. A failure costs nothing more than that.
+    async fn read_changes_for_ingest(&self, ids: impl Iterator<Item = DestinationId>) {
+        let cache = &self.shared.destinations;
+        let looked_up = cache.get_many(&ids.collect::<Vec<_>>());
+        let tenants: BTreeSet<&str> = looked_up.iter().flatten().map(|found| found.settings.tenant.as_str()).collect();
+        let known: Vec<&str> = {
+            let cached = cache.tenants();
+            tenants.into_iter().filter(|tenant| cached.version(tenant) > 0).collect()
+        };
+        if known.is_empty() {
+            return;
+        }
+        if let Err(error) = self.edit(|connection| change(read_changes(&known, connection, &self.shared))).await {
+            tracing::debug!(%error, "could not read changes of destinations; the next event does");
+        }
+    }
+
     /// The most destinations of a tenant.
     fn most_of_tenant(&self) -> usize {
         self.shared.limits.get().of_tenant
@@ -203,5 +226,45 @@ impl Operation for Lookup {
         let changed = sqlx::query(LOOK_UP).bind(ids).bind(versions).bind(holds).fetch_all(connection).await?;
         shared.destinations.learn(changed.iter().map(|row| read_change(row, &shared.keyring)).collect::<Read<_>>()?);
         Ok(batch.iter().map(|lookup| shared.destinations.get_many(&lookup.0)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_core::{
+        breaker::{AttemptWindow, Breaker, BreakerPolicy, EndedAttempt},
+        delivery::AttemptOutcome,
+        outcome::Effect,
+    };
+    use weir_store::Ingest as _;
+
+    use super::*;
+    use crate::{
+        database::Database,
+        fixtures::{NOW, creation, destination, event},
+    };
+
+    #[tokio::test]
+    async fn after_a_breaker_has_changed_ingest_lacks_no_change() {
+        let database = Database::migrated().await;
+        let store = Box::pin(PostgresStore::open(&database.url(), NOW)).await.unwrap();
+        let Created::New(created) = store.create_destination(destination(1), creation()).await.unwrap() else {
+            panic!("it was created before");
+        };
+        store.ingest(vec![event(1)]).await.unwrap();
+        store.destination(created.id).await.unwrap();
+        let (mut window, policy) = (AttemptWindow::default(), BreakerPolicy::default());
+        let (outcome, effect) = (AttemptOutcome::Retryable, Effect::None);
+        let failure = EndedAttempt { outcome, effect, refusal: None, began: NOW, now: NOW };
+        let opened = (0..10).find_map(|_| window.observe(&Breaker::default(), &policy, &failure)).unwrap();
+        let expected = Breaker::default();
+        let changed = store
+            .change_breakers(vec![BreakerChange { id: created.id, expected, changed: opened, now: NOW }])
+            .await
+            .unwrap();
+        assert_eq!(changed, [true]);
+        let latest: i64 =
+            sqlx::query_scalar("SELECT max(version) FROM destinations").fetch_one(&store.pool).await.unwrap();
+        assert_eq!(store.shared.destinations.tenants().version(&created.settings.tenant), latest);
     }
 }

@@ -127,6 +127,10 @@ SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT $1";
 /// incremental sorts remain.
 pub(crate) const IN_ORDER: &str = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off";
 
+/// Settings for a statement that joins all destinations with what was counted for each: a nested loop would compare each
+/// with each.
+pub(crate) const HASHED: &str = "SET LOCAL enable_hashjoin = on; SET LOCAL enable_nestloop = off";
+
 /// The order of the index is by `sent_at`, so only the few attempts with the same `sent_at` are sorted.
 pub(crate) const SENDS: &str = r#"
 SELECT a.sent_at, a.delivery_id, a.number, a.duration_ms, a.outcome, coalesce(p.created_at, d.deliver_at, d.created_at),
@@ -145,6 +149,16 @@ impl PostgresStore {
         row: impl Fn(&PgRow) -> Read<T>,
     ) -> StoreResult<Vec<T>> {
         read_all(&self.fetch(None, query).await.map_err(|error| store_error(&error))?, row)
+    }
+
+    /// The rows of a statement for which these settings apply.
+    pub(crate) async fn read_with<T>(
+        &self,
+        settings: &'static str,
+        query: Query<'_, Postgres, PgArguments>,
+        row: impl Fn(&PgRow) -> Read<T>,
+    ) -> StoreResult<Vec<T>> {
+        read_all(&self.fetch(Some(settings), query).await.map_err(|error| store_error(&error))?, row)
     }
 
     /// The rows of a statement that was built from conditions.

@@ -279,6 +279,17 @@ async fn known_keys(
     Ok(rows.iter().map(|row| rows::known_event(row, keyring)).collect::<Read<_>>()?)
 }
 
+/// Reads the changes of the tenants' destinations beside no edit, so that the cache lacks none of an edit.
+pub(crate) async fn read_changes(
+    tenants: &[&str],
+    connection: &mut PgConnection,
+    shared: &Shared,
+) -> Result<(), sqlx::Error> {
+    let mut transaction = connection.begin_with(begin_beside_edits(tenants.iter().copied())).await?;
+    learn_changes(tenants, &mut transaction, shared).await?;
+    transaction.commit().await
+}
+
 /// Updates the cached destinations of these tenants. Under the tenants' locks they stay current.
 async fn learn_changes(tenants: &[&str], connection: &mut PgConnection, shared: &Shared) -> Result<(), sqlx::Error> {
     let versions: Vec<i64> = {

@@ -25,27 +25,28 @@ use crate::{
 /// Extends holds ([`Hold::extends`]), and records those that continue no other. The first parameters are the activities; their tenants and
 /// their names come from the destinations. One statement, because receivers may ask for a hold with each answer. A hold
 /// does not affect ingest, so it needs no lock of a tenant, and keeps the version: events would wait until their process
-/// has read each of thousands of holds again.
+/// has read each of thousands of holds again. What is asked is joined with the table once, by its key: joins of one list
+/// with another compare each with each, because plans have no hash joins (open.rs).
 pub(crate) const HOLD: &str = concat!(
     "WITH asked AS MATERIALIZED (
-        SELECT * FROM ",
+        SELECT a.*, d.tenant AS of_tenant, d.name, d.held_until, d.released_at
+        FROM ",
     unnest_activities!(", $14::bigint[], $15::text[], $16::bigint[], $17::bigint[]"),
     " AS a (id, destination_id, key_id, at, action, actor, tenant, subject_kind, subject_id, subject_name, before,
             after, request_id, until, reason, apart, sent_at)
-    ), current AS MATERIALIZED (
-        SELECT id, held_until, released_at FROM destinations WHERE id = ANY($2) AND deleted_at IS NULL
-        ORDER BY id FOR NO KEY UPDATE
+        JOIN destinations d ON d.id = a.destination_id
+        WHERE d.deleted_at IS NULL ORDER BY d.id FOR NO KEY UPDATE OF d
     ), held AS (
         UPDATE destinations d SET held_until = a.until, held_reason = a.reason
-        FROM current JOIN asked a ON a.destination_id = current.id
-        WHERE d.id = current.id AND (current.held_until IS NULL OR current.held_until < a.until)
-            AND (current.released_at IS NULL OR current.released_at <= a.sent_at)
-        RETURNING d.id, d.tenant, d.name, current.held_until AS last
+        FROM asked a
+        WHERE d.id = a.destination_id AND (a.held_until IS NULL OR a.held_until < a.until)
+            AND (a.released_at IS NULL OR a.released_at <= a.sent_at)
+        RETURNING a.*
     )
     INSERT INTO activity
-    SELECT a.id, a.destination_id, a.key_id, a.at, a.action, a.actor, held.tenant, a.subject_kind, a.subject_id,
-        held.name, a.before, a.after, a.request_id
-    FROM held JOIN asked a ON a.destination_id = held.id WHERE held.last IS NULL OR held.last <= a.apart
+    SELECT id, destination_id, key_id, at, action, actor, of_tenant, subject_kind, subject_id, name, before, after,
+        request_id
+    FROM held WHERE held_until IS NULL OR held_until <= apart
     ON CONFLICT (id) DO NOTHING"
 );
 

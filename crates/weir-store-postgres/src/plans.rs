@@ -23,14 +23,16 @@ use crate::{
     database::Database,
     deliveries::{count_of_part, deliveries_page, failures_of_part, large_backlog, window_end},
     destination_edits::CANCEL_SOME,
+    destination_rows::LOOK_UP,
     destinations::{RECENT_ARRIVALS, RECENT_SENDS},
     discard::DISCARD,
     fixtures::{NOW, creation, destination, destination_id, event, request, result},
-    history::{IN_ORDER, SENDS, Select, TENANTS_WITH_KEYS, event_deliveries, events_page, events_window_end},
+    history::{HASHED, IN_ORDER, SENDS, Select, TENANTS_WITH_KEYS, event_deliveries, events_page, events_window_end},
     ingest::KNOWN_KEYS,
     message_groups::{DISSOLVE, MESSAGE_GROUPS},
     open,
     outbox::{DUE_DESTINATIONS, EXPIRE, RELEASE, SEND_HISTORY, SENT_COUNTS},
+    own_changes::{CHANGE, HOLD},
     processes::{ORPHANED, RENEW},
     prune::{DELETE_DELIVERIES, DELETE_EVENTS, DELETE_KEYS},
     purge::{PURGE, PURGE_PREFIX, PURGE_TYPE, count_sql},
@@ -115,6 +117,39 @@ async fn assert_plan_with(
     for table in unscanned {
         assert!(!plan.contains(&format!("Seq Scan on {table}")), "{name} scans {table}, scans {scans}:\n{plan}");
     }
+}
+
+/// Thousands of destinations in one call: a join with a filter instead of an index would compare each with each.
+async fn assert_compares_no_lists(connection: &mut PgConnection, name: &str, sql: &str) {
+    raw_sql("SET enable_seqscan = off").execute(&mut *connection).await.unwrap();
+    let plan = plan(connection, sql).await;
+    assert!(!plan.contains("Join Filter"), "{name} compares two lists:\n{plan}");
+}
+
+/// Two thousand more destinations, so that their index is cheaper than a scan.
+const MANY_DESTINATIONS: &str = "
+INSERT INTO destinations
+SELECT (jsonb_populate_record(NULL::destinations, to_jsonb(one)
+    || jsonb_build_object('id', gen_random_uuid(), 'version', 1000000 + number))).*
+FROM (SELECT * FROM destinations LIMIT 1) one, generate_series(1, 2000) AS number;
+ANALYZE destinations";
+
+#[tokio::test]
+async fn statements_for_many_destinations_compare_no_lists() {
+    let (_database, mut connection) = loaded().await;
+    raw_sql(MANY_DESTINATIONS).execute(&mut connection).await.unwrap();
+    for (name, sql) in [
+        ("look-up", LOOK_UP),
+        ("claim", CLAIM),
+        ("settle", SETTLE),
+        ("release", RELEASE),
+        ("hold", HOLD),
+        ("change of breakers", CHANGE),
+    ] {
+        assert_compares_no_lists(&mut connection, name, sql).await;
+    }
+    raw_sql(AssertSqlSafe(format!("BEGIN; {HASHED}"))).execute(&mut connection).await.unwrap();
+    assert_compares_no_lists(&mut connection, "conditions", CONDITIONS).await;
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ fn an_installation_makes_an_environment_that_only_root_reads_with_a_key_and_an_u
     fs::copy(project().join("deploy/systemd/weir.env.example"), at("usr/share/weir/weir.env.example")).unwrap();
     let install = || {
         let mut script = Command::new("sh");
-        // It asks systemd for nothing, where that does not run.
+        // With another root it asks systemd for nothing.
         script.arg(project().join("deploy/deb/postinst")).args(["configure", ""]).env("DPKG_ROOT", root.path());
         run(&mut script).unwrap();
         fs::read_to_string(at("etc/weir/weir.env")).unwrap()
@@ -73,6 +73,22 @@ fn an_installation_makes_an_environment_that_only_root_reads_with_a_key_and_an_u
     assert!(key.len() == 64 && key.bytes().all(|byte| byte.is_ascii_hexdigit()), "{key}");
     assert_eq!(fs::metadata(at("etc/weir/weir.env")).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(install(), first);
+}
+
+#[test]
+fn a_purge_keeps_the_keys_that_the_database_needs_and_nothing_else() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("etc/weir");
+    let purged = |settings: &str| {
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("weir.env"), settings).unwrap();
+        let mut script = Command::new("sh");
+        run(script.arg(project().join("deploy/deb/postrm")).arg("purge").env("DPKG_ROOT", root.path())).unwrap();
+        folder.exists()
+    };
+    assert!(!purged("WEIR_LOG=info\n#WEIR_ENCRYPTION_KEYS=<key>\n"));
+    assert!(purged("WEIR_ENCRYPTION_KEYS=c2VjcmV0\n"));
+    assert!(folder.join("weir.env").exists());
 }
 
 #[test]

@@ -74,6 +74,22 @@ async fn what_an_interrupted_rebuild_left_behind_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_pass_drops_a_bounded_number_of_indexes_and_the_next_one_the_others() {
+    let database = Database::migrated().await;
+    let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
+    let mut connection = database.connect().await;
+    for number in 0..9 {
+        run(&mut connection, format!("CREATE INDEX left{number}_ccnew ON deliveries (id)")).await.unwrap();
+    }
+    let invalid = "UPDATE pg_index SET indisvalid = false WHERE indexrelid::regclass::text LIKE 'left%'";
+    run(&mut connection, invalid).await.unwrap();
+    compact(&store).await;
+    assert_eq!(invalid_indexes(&mut connection).await.len(), 1);
+    compact(&store).await;
+    assert_eq!(invalid_indexes(&mut connection).await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn only_the_process_that_prunes_compacts() {
     let database = Database::migrated().await;
     let store = PostgresStore::open(&database.url(), NOW).await.unwrap();
