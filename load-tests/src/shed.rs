@@ -4,7 +4,10 @@ mod decisions;
 mod floods;
 mod producer;
 
-use std::{path::{Path, PathBuf}, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 

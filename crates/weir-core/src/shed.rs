@@ -39,8 +39,8 @@ pub use peaks::{PeakFigures, Peaks};
 pub use policy::{
     ClassLimit, ClassLimits, ClientLimit, ClientLimits, ClientOverride, IN_FLIGHT, ShedPolicy, TARGET_MS, WEIGHT,
 };
-use pressure::{Pressure, TICK};
 pub use pressure::{LEAST_BOUND, MOST_BOUND};
+use pressure::{Pressure, TICK};
 pub use request::{Class, Client, ClientId, Decision, Left, Mode, Reason, Refusal, Sender, Ticket};
 use state::{ClassState, ClientState};
 use views::{INGEST, Views};

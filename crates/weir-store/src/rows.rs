@@ -17,11 +17,8 @@ mod traffic;
 
 use serde::de::DeserializeOwned;
 use weir_core::{
-    DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp,
-    alert::AlertRecord,
-    claim::Claim,
-    delivery::AttemptOutcome,
-    outcome::Failure,
+    DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp, alert::AlertRecord, claim::Claim,
+    delivery::AttemptOutcome, outcome::Failure,
 };
 
 pub use self::{

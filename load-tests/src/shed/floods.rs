@@ -211,7 +211,12 @@ impl Bed {
         let (refused, times) = ((beside.refused + beside.failed) as f64, beside.p99_ms() / spread.p99_ms());
         Ok(vec![
             row("a noisy neighbour: others refused", Unit::Count, refused, Some(Bound::AtMost(0.0))),
-            row("a noisy neighbour: p99 of others ÷ the same load spread", Unit::Times, times, Some(Bound::AtMost(1.25))),
+            row(
+                "a noisy neighbour: p99 of others ÷ the same load spread",
+                Unit::Times,
+                times,
+                Some(Bound::AtMost(1.25)),
+            ),
         ])
     }
 

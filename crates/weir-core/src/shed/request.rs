@@ -87,7 +87,7 @@ impl Reason {
 }
 
 /// Who is counted together: a key, or a tenant that has a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ClientId(pub(super) u64);
 
 impl ClientId {
