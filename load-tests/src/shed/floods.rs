@@ -97,7 +97,7 @@ impl Engine {
     /// Creates destinations that take no events.
     fn control(&self, lasts: Duration) -> Producer {
         let body = json!({"url": "http://127.0.0.1:9/", "event_types": ["none"]}).to_string().into();
-        let (key, path) = (OPERATOR, "/v1/destinations".to_owned());
+        let (key, path) = (OPERATOR.to_owned(), "/v1/destinations".to_owned());
         Producer { key, path, body, ..self.quiet(lasts) }
     }
 }
@@ -231,13 +231,16 @@ impl Bed {
             for mode in modes {
                 engine.set(json!({"mode": mode})).await?;
                 let accepted = engine.loud(PEAK_CONNECTIONS, self.part / 3).run().await?.accepted_per_s();
-                *if mode == "on" { &mut on } else { &mut off } += accepted;
+                if mode == "on" { on += accepted } else { off += accepted }
             }
         }
-        let nothing = json!({"classes": {"ingest": {"in_flight": 1}}, "clients": {"default": {"in_flight": 0}}});
-        engine.set(nothing).await?;
+        let key = json!({"name": "refused", "role": "ingest"});
+        let key: Value = engine.api.ask(Method::POST, "/v1/keys", &key).await?;
+        engine.set(json!({"mode": "on", "clients": {"overrides": [{"key": key["id"], "in_flight": 0}]}})).await?;
+        let key = key["secret"].as_str().context("a secret")?;
         let before = engine.weir.cpu_s()?;
-        let refused = engine.loud(PEAK_CONNECTIONS, self.part / 2).run().await?.refused;
+        let posts = Producer::of_events(engine.address(), key, PEAK_CONNECTIONS, self.part / 2);
+        let refused = posts.run().await?.refused;
         let cost_us = (engine.weir.cpu_s()? - before) * 1e6 / refused as f64;
         Ok(vec![
             row("throughput with `on` ÷ `off`, six pairs", Unit::Share, on / off, Some(Bound::AtLeast(0.985))),

@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(super) struct Producer {
     pub(super) to: SocketAddr,
-    pub(super) key: &'static str,
+    pub(super) key: String,
     pub(super) connections: u32,
     /// On all connections together; `None`: the next request follows the answer.
     pub(super) per_s: Option<f64>,
@@ -72,9 +72,9 @@ impl Answers {
 
 impl Producer {
     /// Events for the only destination.
-    pub(super) fn of_events(to: SocketAddr, key: &'static str, connections: u32, lasts: Duration) -> Self {
+    pub(super) fn of_events(to: SocketAddr, key: &str, connections: u32, lasts: Duration) -> Self {
         let (method, path, body) = (Method::POST, "/v1/events".to_owned(), event("bench", 0).into());
-        Self { to, key, connections, per_s: None, lasts, method, path, body }
+        Self { to, key: key.to_owned(), connections, per_s: None, lasts, method, path, body }
     }
 
     pub(super) fn per_s(self, per_s: f64) -> Self {
@@ -99,7 +99,7 @@ impl Producer {
         let mut connections = JoinSet::new();
         for number in 0..self.connections {
             let (producer, answers, ready) = (self.clone(), Arc::clone(&answers), Arc::clone(&ready));
-            let connection = Connection::open(self.to).await?.with_key(Some(self.key));
+            let connection = Connection::open(self.to).await?.with_key(Some(&self.key));
             connections.spawn(async move {
                 ready.wait().await;
                 producer.post(number, connection, &answers).await
@@ -142,7 +142,7 @@ impl Producer {
                 }
                 Ok(Err(_)) | Err(_) => {
                     answers.lock().failed += 1;
-                    connection = Connection::open(self.to).await?.with_key(Some(self.key));
+                    connection = Connection::open(self.to).await?.with_key(Some(&self.key));
                 }
             }
             due = every.map_or_else(now, |every| (due + every).max(now()));
@@ -155,7 +155,7 @@ pub(super) struct Running(std::thread::JoinHandle<anyhow::Result<Answers>>);
 
 impl Running {
     pub(super) async fn answers(self) -> anyhow::Result<Answers> {
-        let joined = tokio::task::spawn_blocking(|| self.0.join()).await.context("a producer")?;
+        let joined = tokio::task::spawn_blocking(move || self.0.join()).await.context("a producer")?;
         joined.map_err(|_| anyhow!("the thread of a producer panicked"))?
     }
 }
