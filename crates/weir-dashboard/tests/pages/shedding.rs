@@ -10,7 +10,7 @@ const PATH: &str = "/v1/shedding";
 async fn what_is_refused_is_shown_with_suggested_limits() {
     let api = FakeApi::for_role("admin");
     let shedding = |now| api.on("GET", PATH, 200, json!({"now": now}));
-    shedding(json!({"level": 2, "blind": true}));
+    shedding(json!({"level": 2, "blind": true, "classes": [{}], "clients": [{}]}));
     let page = api.dashboard().get("/shedding").await;
     page.has(&["heavy requests and reads are refused", "The queue does not answer", "<b>billing</b>", "1,200", ">60<"]);
     page.has_not(&["A dry run"]);
@@ -41,7 +41,7 @@ async fn a_refused_limit_is_kept_and_named() {
     let api = FakeApi::for_role("admin");
     api.on("GET", PATH, 200, json!({}));
     let refusal = json!({
-        "detail": "x", "errors": [{"pointer": "/clients/overrides/0/in_flight", "detail": "must be a whole number"}],
+        "title": "x", "detail": "x", "errors": [{"pointer": "/clients/overrides/0/in_flight", "detail": "must be a whole number"}],
     });
     api.on("PUT", PATH, 422, refusal);
     let form = "mode=&target_ms=250&in_flight=&weight=1&client-0=acme&in_flight-0=many&weight-0=1";
