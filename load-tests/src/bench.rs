@@ -4,17 +4,17 @@
 //! A figure is meaningful only relative to the speed of the machine at the same time. So every topic measures its own
 //! ceiling, and throughput measures one right before each of its figures.
 
-mod figure;
+pub(crate) mod figure;
 mod machine;
 mod markdown;
 mod picture;
 mod results;
 mod rig;
 mod run;
-mod servers;
+pub(crate) mod servers;
 mod short;
-mod targets;
-mod weir;
+pub(crate) mod targets;
+pub(crate) mod weir;
 
 mod backlog;
 mod cost;

@@ -67,7 +67,7 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         seeds: u64,
     },
-    /// Measure what a decision about a request costs, beside two other designs
+    /// Measure what load shedding costs beside two other designs, and flood a running Weir
     Shed(shed::ShedArgs),
     /// List the scenarios with a description of each
     List,

@@ -5,9 +5,10 @@ use std::path::Path;
 use anyhow::Context;
 
 /// The names of the sections, in the order of the page.
-const ALL: [&str; 2] = [AUTOSCALING, ADAPTIVE];
+const ALL: [&str; 3] = [AUTOSCALING, ADAPTIVE, SHEDDING];
 pub(crate) const AUTOSCALING: &str = "autoscaling";
 pub(crate) const ADAPTIVE: &str = "adaptive";
+pub(crate) const SHEDDING: &str = "shedding";
 
 fn marks(name: &str) -> (String, String) {
     (format!("<!-- {name} -->"), format!("<!-- end of {name} -->"))

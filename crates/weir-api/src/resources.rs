@@ -15,6 +15,7 @@ pub(crate) mod history;
 pub(crate) mod ingest;
 pub(crate) mod keys;
 pub(crate) mod overview;
+mod policies;
 pub(crate) mod preview;
 pub(crate) mod purge;
 pub(crate) mod refusals;

@@ -14,28 +14,35 @@
 //!              └──────────┴───────────┴──▶ Refusal: reason, Retry-After
 //! ```
 //!
+//! `request` has the terms, `state` what is counted, `figures` what is shown.
+//!
 //! Several processes share the limits of clients and the bound of level 3 through `views`: each publishes a small
 //! record ten times a second and computes from the others' records how much of the free places it may use. No request
 //! waits for that.
 
+mod figures;
 mod peaks;
 mod policy;
 mod pressure;
+mod request;
+mod state;
 mod views;
 
 use std::{sync::Arc, time::Duration};
 
 use foldhash::HashMap;
-use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
 
+pub use figures::{ClassFigures, ClientFigures, Figures};
 pub use peaks::{PeakFigures, Peaks};
 pub use policy::{
     ClassLimit, ClassLimits, ClientLimit, ClientLimits, ClientOverride, IN_FLIGHT, ShedPolicy, TARGET_MS, WEIGHT,
 };
-use pressure::{Counts, Pressure, TICK};
 pub use pressure::{LEAST_BOUND, MOST_BOUND};
+use pressure::{Pressure, TICK};
+pub use request::{Class, Client, ClientId, Decision, Left, Mode, Reason, Refusal, Sender, Ticket};
+use state::{ClassState, ClientState};
 use views::{INGEST, Views};
 
 /// The share of the places of a class that every client may use, whatever it holds already.
@@ -49,152 +56,6 @@ const MOST_CLIENTS: usize = 4_096;
 const LONGEST_RETRY_S: f64 = 30.0;
 /// The share of its capacity that a process gives to clients that come again after a refusal.
 const FOR_RETRIES: f64 = 0.2;
-
-/// How important a request is: what is refused first, and what last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::EnumIter, strum::IntoStaticStr)]
-#[serde(rename_all = "snake_case")]
-#[strum(serialize_all = "snake_case")]
-pub enum Class {
-    /// What an operator needs to get out of an overload: refused last.
-    Control,
-    /// Events.
-    Ingest,
-    /// Lists and single reads.
-    Read,
-    /// What reads a lot: audits, replays, previews.
-    Heavy,
-}
-
-impl Class {
-    const COUNT: usize = 4;
-
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
-    /// The requests of this class in flight in one process, unless somebody has set another limit.
-    pub const fn default_in_flight(self) -> u32 {
-        match self {
-            Self::Control => 64,
-            Self::Ingest => 16_384,
-            Self::Read => 256,
-            Self::Heavy => 8,
-        }
-    }
-
-    /// The level of pressure from which on no request of this class is let in.
-    const fn shed_from(self) -> Option<u8> {
-        match self {
-            Self::Heavy => Some(1),
-            Self::Read => Some(2),
-            Self::Control | Self::Ingest => None,
-        }
-    }
-}
-
-/// Whether requests are refused.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, strum::EnumString, strum::IntoStaticStr,
-)]
-#[serde(rename_all = "kebab-case")]
-#[strum(serialize_all = "kebab-case")]
-pub enum Mode {
-    #[default]
-    On,
-    /// Decided and counted, but nothing is refused, so nothing is relieved either.
-    DryRun,
-    Off,
-}
-
-impl Mode {
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-/// Why a request is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::EnumIter, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum Reason {
-    /// The memory for bodies is used up.
-    Bytes,
-    /// As many requests of its class are in flight as may be.
-    Class,
-    /// The store is slow.
-    Pressure,
-    /// Its client uses its limit or its share.
-    Client,
-}
-
-impl Reason {
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-/// Who is counted together: a key, or a tenant that has a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientId(u64);
-
-impl ClientId {
-    /// The same text gives the same id in every process. FNV-1a: ids are compared between processes and never shown.
-    pub fn of(kind: &str, name: &str) -> Self {
-        let bytes = kind.bytes().chain([0]).chain(name.bytes());
-        Self(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)))
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Client {
-    pub id: ClientId,
-    /// For people.
-    pub name: Arc<str>,
-}
-
-/// The sender of a request.
-#[derive(Debug, Clone)]
-pub struct Sender {
-    pub key: Client,
-    /// The only tenant of the key; `None` for a key of several tenants.
-    pub tenant: Option<Client>,
-}
-
-/// The right to be in flight. Must be given back to [`Shedder::release`].
-#[derive(Debug)]
-#[must_use]
-pub struct Ticket {
-    class: Class,
-    client: ClientId,
-}
-
-/// What a client with a limit of its own may still have in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Left {
-    pub limit: u32,
-    pub left: u32,
-}
-
-#[derive(Debug)]
-pub enum Decision {
-    Admitted {
-        ticket: Ticket,
-        /// If less than a quarter of the client's own limit is left.
-        left: Option<Left>,
-        /// Why it would have been refused if this were no dry run.
-        would_refuse: Option<Reason>,
-    },
-    Refused(Refusal),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
-    pub reason: Reason,
-    /// Whether the limit was set for this client. Otherwise the process has no room.
-    pub is_own_limit: bool,
-    /// The limit that was reached.
-    pub limit: u32,
-    pub retry_after_s: u32,
-}
 
 /// What a process knows of its requests, and decides by.
 #[derive(Debug)]
@@ -213,125 +74,14 @@ pub struct Shedder {
     second: i64,
 }
 
-#[derive(Debug)]
-struct ClassState {
-    class: Class,
-    in_flight: u32,
-    /// The most in this second.
-    peak: u32,
-    peaks: Peaks,
-    /// The weights of the clients with requests in the last second and in this one, and in this one alone.
-    weights: u64,
-    weights_now: u64,
-    /// In the last second.
-    refused: Counts,
-    completed: Counts,
-    /// Since the last look at other processes.
-    refused_since_look: u32,
-}
-
-#[derive(Debug)]
-struct ClientState {
-    name: Arc<str>,
-    in_flight: [u32; Class::COUNT],
-    /// The second of the last request of a class.
-    seen: [i64; Class::COUNT],
-    /// The most in `peak_second`, of all classes but control.
-    peak: u32,
-    peak_second: i64,
-    peaks: Peaks,
-    refused: u64,
-    refused_since_look: u32,
-    /// The part of the client's limit that this process may use, and the look that it was computed after.
-    budget: (u64, u32),
-}
-
-impl ClientState {
-    fn new(name: Arc<str>) -> Self {
-        Self {
-            name,
-            in_flight: [0; Class::COUNT],
-            seen: [i64::MIN / 2; Class::COUNT],
-            peak: 0,
-            peak_second: 0,
-            peaks: Peaks::default(),
-            refused: 0,
-            refused_since_look: 0,
-            budget: (0, 0),
-        }
-    }
-
-    /// What counts against the client's own limit. Control is left out: a limit must not keep an operator out.
-    fn counted(&self) -> u32 {
-        self.in_flight.iter().sum::<u32>() - self.in_flight[Class::Control as usize]
-    }
-
-    fn note_peak(&mut self, second: i64) {
-        if self.peak_second != second {
-            if self.peak > 0 {
-                self.peaks.add(self.peak);
-            }
-            (self.peak_second, self.peak) = (second, 0);
-        }
-        self.peak = self.peak.max(self.counted());
-    }
-}
-
-/// The figures of a class, for people and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClassFigures {
-    pub class: Class,
-    pub in_flight: u32,
-    /// Now; under pressure less than the limit of the policy, and 0 while the class is refused.
-    pub limit: u32,
-    pub peaks: PeakFigures,
-}
-
-/// The figures of a client in this process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientFigures {
-    pub name: Arc<str>,
-    pub in_flight: u32,
-    /// Its own limit, of all processes.
-    pub limit: Option<u32>,
-    pub weight: u32,
-    pub refused: u64,
-    pub peaks: PeakFigures,
-}
-
-/// The figures of a process.
-#[derive(Debug, Clone)]
-pub struct Figures {
-    pub mode: Mode,
-    pub level: u8,
-    /// Whether the records of other processes are too old to be used.
-    pub is_blind: bool,
-    /// With this one.
-    pub processes: u32,
-    pub classes: Vec<ClassFigures>,
-    /// The clients with the highest peaks.
-    pub clients: Vec<ClientFigures>,
-}
-
 impl Shedder {
     /// `default_mode`: what the settings of the process say. `shares`: other processes may share the limits.
     pub fn new(default_mode: Mode, shares: bool, now: Timestamp) -> Self {
-        let class = |class| ClassState {
-            class,
-            in_flight: 0,
-            peak: 0,
-            peaks: Peaks::default(),
-            weights: 0,
-            weights_now: 0,
-            refused: Counts::default(),
-            completed: Counts::default(),
-            refused_since_look: 0,
-        };
         Self {
             default_mode,
             policy: ShedPolicy::default(),
             overrides: HashMap::default(),
-            classes: [Class::Control, Class::Ingest, Class::Read, Class::Heavy].map(class),
+            classes: [Class::Control, Class::Ingest, Class::Read, Class::Heavy].map(ClassState::new),
             clients: HashMap::default(),
             pressure: Pressure::new(now),
             views: Views::new(shares, now),
@@ -621,14 +371,7 @@ impl Shedder {
         }
         let is_next = second == self.second + 1;
         self.second = second;
-        for of_class in &mut self.classes {
-            if of_class.peak > 0 {
-                of_class.peaks.add(of_class.peak);
-            }
-            of_class.peak = of_class.in_flight;
-            of_class.weights = if is_next { of_class.weights_now } else { 0 };
-            of_class.weights_now = 0;
-        }
+        self.classes.iter_mut().for_each(|of_class| of_class.end_second(is_next));
     }
 }
 

@@ -34,7 +34,7 @@ const PAGES = [
   `${own}/purge?event_type=${typed}`, '/deliveries', `/deliveries?destination=${typed}`, `/deliveries/${delivery.id}`,
   '/dead-letters', `/dead-letters?tenant=${typed}`, '/events', `/events?idempotency_key=${typed}`, `/events/${event.id}`,
   '/replays', `/replays/${replay.id}`, `/replays/new?destination=${destination.id}`, '/alerts', '/activity',
-  `/activity?actor=${typed}&destination=${typed}`, '/keys', '/status', `/jump?id=${typed}`, `/login?next=${typed}`,
+  `/activity?actor=${typed}&destination=${typed}`, '/keys', '/status', '/shedding', `/jump?id=${typed}`, `/login?next=${typed}`,
 ];
 
 /** Opens each page and hands it over. A filter that the API refuses is a page too. */

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 
 import { api, journey, url } from './browser.mjs';
 
-const PAGES = ['/', '/deliveries', '/dead-letters', '/events', '/replays', '/alerts', '/activity', '/keys', '/status'];
+const PAGES = ['/', '/deliveries', '/dead-letters', '/events', '/replays', '/alerts', '/activity', '/keys', '/status', '/shedding'];
 
 // First: later journeys fill the pages.
 journey('empty pages show the command that fills them, also on a telephone', async (visit) => {
@@ -12,7 +12,7 @@ journey('empty pages show the command that fills them, also on a telephone', asy
   for (const path of PAGES) {
     await page.goto(path);
     await visit.check(page, `empty${path}`);
-    if (!['/alerts', '/status'].includes(path)) await page.getByText(/^curl http/).first().waitFor();
+    if (!['/alerts', '/status', '/shedding'].includes(path)) await page.getByText(/^curl http/).first().waitFor();
   }
   const telephone = await visit.open('/', { width: 360 });
   for (const path of PAGES) {

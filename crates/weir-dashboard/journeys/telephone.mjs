@@ -72,5 +72,5 @@ journey('deliveries, dead letters, events and replays', async (visit) => {
 
 journey('the pages of the installation', async (visit) => {
   visit.expect(404, /\/no-such-page$/);
-  await checkPages(visit, ['/alerts', '/activity', '/keys', '/status', '/no-such-page']);
+  await checkPages(visit, ['/alerts', '/activity', '/keys', '/status', '/shedding', '/no-such-page']);
 });

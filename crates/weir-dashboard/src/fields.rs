@@ -37,8 +37,8 @@ impl Fields {
         Self(pairs.map(|(name, value)| (name.into_owned(), value.replace("\r\n", "\n"))).collect())
     }
 
-    pub(crate) fn of(pairs: impl IntoIterator<Item = (&'static str, String)>) -> Self {
-        Self(pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    pub(crate) fn of(pairs: impl IntoIterator<Item = (impl Into<String>, String)>) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value)).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

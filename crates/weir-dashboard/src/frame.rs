@@ -20,12 +20,13 @@ pub(crate) enum Section {
     Activity,
     Keys,
     Status,
+    Shedding,
     /// Pages that no entry of the navigation leads to.
     None,
 }
 
 impl Section {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Overview,
         Self::Deliveries,
         Self::DeadLetters,
@@ -35,6 +36,7 @@ impl Section {
         Self::Activity,
         Self::Keys,
         Self::Status,
+        Self::Shedding,
     ];
 
     fn path(self) -> &'static str {
@@ -48,6 +50,7 @@ impl Section {
             Self::Activity => "/activity",
             Self::Keys => "/keys",
             Self::Status => "/status",
+            Self::Shedding => "/shedding",
         }
     }
 
@@ -62,6 +65,7 @@ impl Section {
             Self::Activity => "Activity",
             Self::Keys => "Keys",
             Self::Status => "Status",
+            Self::Shedding => "Load shedding",
         }
     }
 
@@ -77,20 +81,21 @@ impl Section {
             Self::Activity => "l",
             Self::Keys => "k",
             Self::Status => "s",
+            Self::Shedding => "h",
         }
     }
 
     /// The role without which the API refuses what the section shows.
     fn role(self) -> Role {
         match self {
-            Self::Keys => Role::Admin,
+            Self::Keys | Self::Shedding => Role::Admin,
             _ => Role::Read,
         }
     }
 
     /// Whether it is of the installation as a whole, which the API does not show to keys that are bound to tenants.
     fn is_of_installation(self) -> bool {
-        matches!(self, Self::Status)
+        matches!(self, Self::Status | Self::Shedding)
     }
 
     fn is_for(self, me: &Me) -> bool {

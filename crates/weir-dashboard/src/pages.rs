@@ -23,5 +23,6 @@ pub(crate) mod purge;
 mod recent_alerts;
 pub(crate) mod replay_plan;
 pub(crate) mod replays;
+pub(crate) mod shedding;
 pub(crate) mod status;
 mod thresholds;

@@ -17,7 +17,7 @@ use crate::{
     guard,
     pages::{
         activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, events, export, jump, keys,
-        live, login, new_destination, overview, pictures, purge, replay_plan, replays, status,
+        live, login, new_destination, overview, pictures, purge, replay_plan, replays, shedding, status,
     },
     refusal::Refusal,
     site::{DashboardSettings, Site, SiteState},
@@ -106,6 +106,8 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/dead-letters/discard", get(discard_plan::show).post(discard_plan::discard)),
         ("/deliveries/{id}/discard", post(delivery::discard)),
         ("/fragments/alerts/active", get(alerts::active_fragment)),
+        ("/shedding", get(shedding::show).post(shedding::set)),
+        ("/fragments/shedding", get(shedding::fragment)),
     ]
 }
 

@@ -58,8 +58,9 @@ pub const LONGEST_RUN: Duration = Duration::from_millis(500);
 /// job that waits for a slow receiver one run a second.
 pub const RUN_FALLBACK: Duration = Duration::from_secs(1);
 
-/// How long a record of a process is shown to others: a process that dies is forgotten after this time.
-pub const RECORD_KEPT: Duration = Duration::from_secs(3);
+/// How long a record of a process is shown to others. With the time until the next look, a process that dies is forgotten
+/// within 3 s.
+pub const RECORD_KEPT: Duration = Duration::from_millis(2_800);
 
 /// The whole interface of a queue.
 pub trait Queue: Schedule + Permits + Leases + Send + Sync + 'static {}

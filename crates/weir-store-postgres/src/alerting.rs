@@ -1,7 +1,7 @@
 //! The reads and writes of alerting.
 
 use async_trait::async_trait;
-use sqlx::{Connection as _, PgConnection, postgres::PgRow};
+use sqlx::{PgConnection, postgres::PgRow};
 use weir_core::{
     DestinationId,
     access::TenantScope,
@@ -16,20 +16,11 @@ use weir_store::{
 
 use crate::{
     PostgresStore,
-    activity::record,
     edit::change,
     history::HASHED,
+    policies::OF_ALERTS,
     rows::{Read, unwritable, uuid},
 };
-
-const POLICY: &str = "SELECT policy FROM alert_policy";
-
-/// Changes of the policy wait for each other. The table is locked, because before the first change there is no row to
-/// lock. Reads do not wait.
-const LOCK_POLICY: &str = "LOCK TABLE alert_policy IN SHARE ROW EXCLUSIVE MODE";
-
-const SET_POLICY: &str =
-    "INSERT INTO alert_policy (policy) VALUES ($1) ON CONFLICT (single) DO UPDATE SET policy = excluded.policy";
 
 const ALERT_SUBSCRIBERS: &str = "SELECT id FROM destinations WHERE takes_alerts AND deleted_at IS NULL ORDER BY id";
 
@@ -91,7 +82,7 @@ ORDER BY t.id"
 #[async_trait]
 impl Alerting for PostgresStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
-        Ok(self.read(sqlx::query(POLICY), rows::alert_policy).await?.pop().unwrap_or_default())
+        OF_ALERTS.read(self).await
     }
 
     async fn set_alert_policy(
@@ -100,7 +91,7 @@ impl Alerting for PostgresStore {
         policy: AlertPolicy,
         activity: Activity,
     ) -> StoreResult<bool> {
-        self.edit(|connection| change(set_policy(connection, &expected, &policy, &activity))).await
+        OF_ALERTS.set(self, &expected, &policy, &activity).await
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
@@ -131,26 +122,6 @@ fn condition(row: &PgRow) -> Read<Condition> {
         version: row.count(5)?,
         record: rows::alert_record(row, 6)?,
     })
-}
-
-async fn set_policy(
-    connection: &mut PgConnection,
-    expected: &AlertPolicy,
-    policy: &AlertPolicy,
-    activity: &Activity,
-) -> Result<bool, sqlx::Error> {
-    let mut transaction = connection.begin().await?;
-    sqlx::query(LOCK_POLICY).execute(&mut *transaction).await?;
-    let current = sqlx::query(POLICY).fetch_optional(&mut *transaction).await?;
-    let current = current.as_ref().map(rows::alert_policy).transpose()?.unwrap_or_default();
-    if current != *expected {
-        transaction.rollback().await?;
-        return Ok(false);
-    }
-    sqlx::query(SET_POLICY).bind(serde_json::to_string(policy).map_err(unwritable)?).execute(&mut *transaction).await?;
-    record(&mut transaction, activity).await?;
-    transaction.commit().await?;
-    Ok(true)
 }
 
 async fn record_alerts(

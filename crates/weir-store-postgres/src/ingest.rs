@@ -21,7 +21,7 @@ use std::{
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection, Row as _, postgres::PgRow, types::Uuid};
-use weir_core::{Timestamp, TraceParent, claim::ProcessId};
+use weir_core::{Timestamp, TraceParent, claim::ProcessId, shed::ClientId};
 use weir_sealing::{BODY, Keyring};
 use weir_store::{
     FastPath, FastPathBatch, FastPathHandle, Ingest, MOST_DELIVERIES_OF_COMMIT, MessageGroup, NewEvent, Part,
@@ -116,8 +116,8 @@ impl Operation for Posting {
         self.0.rows() + self.0.events().iter().map(for_bodies).sum::<usize>()
     }
 
-    fn tenant(&self) -> &str {
-        self.0.tenant()
+    fn turn(&self) -> (&str, ClientId) {
+        self.0.turn()
     }
 
     async fn run(

@@ -56,6 +56,7 @@ mod own_changes;
 mod partitions;
 #[cfg(test)]
 mod plans;
+mod policies;
 mod processes;
 mod prune;
 mod purge;

@@ -26,6 +26,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
+use weir_core::shed::ClientId;
 use weir_store::{MOST_DELIVERIES_OF_COMMIT, StoreError, StoreResult, Turns};
 
 use crate::{
@@ -63,9 +64,9 @@ pub(crate) trait Operation: Send + Sync + Sized + 'static {
     /// The approximate number of rows that it writes.
     fn rows(&self) -> usize;
 
-    /// The tenant whose turn it takes. Most kinds of operations take no turns.
-    fn tenant(&self) -> &str {
-        ""
+    /// The tenant and the client whose turn it takes. Most kinds of operations take no turns.
+    fn turn(&self) -> (&str, ClientId) {
+        Default::default()
     }
 
     /// Does a batch in one transaction. The answers are in the order of the batch.
@@ -119,7 +120,7 @@ impl<O: Operation> Inbox<O> {
         match message {
             Message::Do(pending) => {
                 let rows = pending.operation.rows();
-                self.waiting.push(pending, |pending| pending.operation.tenant(), rows);
+                self.waiting.push(pending, |pending| pending.operation.turn(), rows);
             }
             // Operations that were sent earlier are still received, by this writer or another.
             Message::Close => self.arriving.close(),

@@ -20,13 +20,10 @@ use crate::{
     SqliteStore,
     edit::Durable,
     error::Result,
-    sql::{Values, execute, fetch, query},
+    policies::OF_ALERTS,
+    sql::{Values, execute, fetch},
     transaction::Transaction,
 };
-
-const POLICY: &str = "SELECT policy FROM alert_policy";
-
-const SET_POLICY: &str = "INSERT OR REPLACE INTO alert_policy (single, policy) VALUES (1, ?)";
 
 const ALERT_RECORDS: &str = "SELECT destination_id, version, state FROM alert_states";
 
@@ -84,7 +81,7 @@ pub(crate) const BACKLOGS: &str = concat!(
 #[async_trait]
 impl Alerting for SqliteStore {
     async fn alert_policy(&self) -> StoreResult<AlertPolicy> {
-        Ok(self.read_all(POLICY, rows::alert_policy).await?.pop().unwrap_or_default())
+        OF_ALERTS.read(self).await
     }
 
     async fn set_alert_policy(
@@ -93,11 +90,7 @@ impl Alerting for SqliteStore {
         policy: AlertPolicy,
         activity: Activity,
     ) -> StoreResult<bool> {
-        self.edit(Durable::Yes, move |transaction| {
-            let is_set = transaction.set_alert_policy(&expected, &policy)?;
-            transaction.recorded(is_set, |is_set| *is_set, &activity)
-        })
-        .await
+        OF_ALERTS.set(self, expected, policy, activity).await
     }
 
     async fn alert_subscribers(&self) -> StoreResult<Vec<DestinationId>> {
@@ -154,18 +147,6 @@ fn read_alert_record(row: &SqliteRow) -> Result<(DestinationId, u64, AlertRecord
 }
 
 impl Transaction<'_, '_> {
-    /// Whether the policy was the expected one, and is replaced.
-    pub(crate) fn set_alert_policy(&mut self, expected: &AlertPolicy, policy: &AlertPolicy) -> Result<bool> {
-        let current = query(self.connection, POLICY, &Values::default(), |row| rows::alert_policy(row))?.pop();
-        if current.unwrap_or_default() != *expected {
-            return Ok(false);
-        }
-        let mut values = Values::default();
-        values.owned_text(serde_json::to_string(policy)?);
-        execute(self.connection, SET_POLICY, &values)?;
-        Ok(true)
-    }
-
     pub(crate) fn record_alerts(&mut self, id: DestinationId, version: u64, record: &AlertRecord) -> Result<bool> {
         let mut values = Values::default();
         values.blob(id.as_bytes()).int(version as i64 + 1).owned_text(serde_json::to_string(record)?);

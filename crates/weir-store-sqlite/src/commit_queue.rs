@@ -1,7 +1,7 @@
 //! The queue of waiting operations, which forms the commit batches.
 //!
-//! The events of tenants take turns, and the deliveries of one commit are bounded: a tenant whose events have thousands
-//! of destinations does not keep the others waiting.
+//! The events of tenants, and of the clients of a tenant, take turns, and the deliveries of one commit are bounded: a
+//! tenant whose events have thousands of destinations does not keep the others waiting.
 //!
 //! There is no timer. A single operation commits at once; under load a batch has the operations that arrived during the
 //! last commit.
@@ -100,7 +100,7 @@ impl CommitQueue {
             _ if self.closing => {}
             Operation::Ingest(ingest) => {
                 let rows = ingest.input.rows();
-                self.ingests.push(ingest, |ingest| ingest.input.tenant(), rows);
+                self.ingests.push(ingest, |ingest| ingest.input.turn(), rows);
             }
             Operation::Settle(_) => self.results.push_back(operation),
             _ => self.urgent.push_back(operation),

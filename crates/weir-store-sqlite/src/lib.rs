@@ -54,6 +54,7 @@ mod outbox;
 mod pending;
 #[cfg(test)]
 mod plans;
+mod policies;
 mod processes;
 mod prune;
 mod purge;

@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use async_trait::async_trait;
-use weir_core::{DestinationId, event::Event, filter::Filter};
+use weir_core::{DestinationId, event::Event, filter::Filter, shed::ClientId};
 
 use crate::{DestinationLimits, FastPath, Matches, StoreResult, Verdicts};
 
@@ -11,6 +11,8 @@ use crate::{DestinationLimits, FastPath, Matches, StoreResult, Verdicts};
 #[derive(Debug, Clone)]
 pub struct NewEvent {
     pub event: Event,
+    /// Whose turn it takes; the default for events of Weir's own.
+    pub client: ClientId,
     /// The destinations that the producer named; `None` for all of the tenant whose patterns match.
     pub destinations: Option<Vec<DestinationId>>,
     /// A new random number. Delivery ids are made from it and the event's time.
@@ -21,7 +23,7 @@ pub struct NewEvent {
 
 impl NewEvent {
     pub fn new(event: Event, destinations: Option<Vec<DestinationId>>, random: u128) -> Self {
-        Self { event, destinations, random, verdicts: Verdicts::default() }
+        Self { event, client: ClientId::default(), destinations, random, verdicts: Verdicts::default() }
     }
 }
 
@@ -122,9 +124,9 @@ impl Part {
         }
     }
 
-    /// The tenant whose turn it takes: that of its first event.
-    pub fn tenant(&self) -> &str {
-        self.events().first().map_or("", |new| &new.event.tenant)
+    /// The tenant and the client whose turn it takes: those of its first event.
+    pub fn turn(&self) -> (&str, ClientId) {
+        self.events().first().map_or_else(Default::default, |new| (new.event.tenant.as_str(), new.client))
     }
 
     /// The deliveries that it is expected to store. An event without any counts as one.
@@ -138,7 +140,7 @@ pub trait Ingest: Send + Sync {
     /// Stores the events from `from` on, as many as one commit may hold ([`MOST_DELIVERIES_OF_COMMIT`]), and at least
     /// one. Each is stored with all its deliveries, or not at all; the commit is durable, and may be shared with other
     /// callers. Returns the results of these events in their order, after the commit: an acknowledged event survives a
-    /// crash of the machine. The tenants take turns ([`crate::Turns`]), so a caller waits for a few commits of others
+    /// crash of the machine. The tenants and their clients take turns ([`crate::Turns`]), so a caller waits for a few commits of others
     /// at most.
     ///
     /// [`crate::intake`] has the rules of idempotency, coalescing and order. A destination that is named twice gets one

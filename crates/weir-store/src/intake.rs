@@ -178,7 +178,7 @@ impl<'e> Intake<'e> {
     /// filters were not evaluated before.
     fn accept(
         &mut self,
-        NewEvent { event, destinations, random, verdicts }: &'e NewEvent,
+        NewEvent { event, destinations, random, verdicts, .. }: &'e NewEvent,
         directory: &mut impl Directory,
         most: usize,
         epoch: i64,

@@ -15,13 +15,10 @@ mod events;
 mod replays;
 mod traffic;
 
+use serde::de::DeserializeOwned;
 use weir_core::{
-    DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp,
-    alert::{AlertPolicy, AlertRecord},
-    claim::Claim,
-    delivery::AttemptOutcome,
-    outcome::Failure,
-    shed::ShedPolicy,
+    DeliveryId, DeliveryState, DestinationId, EventId, ReplayId, Timestamp, alert::AlertRecord, claim::Claim,
+    delivery::AttemptOutcome, outcome::Failure,
 };
 
 pub use self::{
@@ -186,14 +183,9 @@ pub fn message_group<E: From<Corrupt>>(row: &impl Row<E>) -> Result<MessageGroup
     Ok(MessageGroup { destination_id: row.destination_id(0)?, ordering_key: row.text(1)? })
 }
 
-/// From one column: the alert policy of all destinations.
-pub fn alert_policy<E: From<Corrupt>>(row: &impl Row<E>) -> Result<AlertPolicy, E> {
-    row.parsed(0, "the alert policy", |text| serde_json::from_str(text).ok())
-}
-
-/// From one column: what people have set about load shedding.
-pub fn shed_policy<E: From<Corrupt>>(row: &impl Row<E>) -> Result<ShedPolicy, E> {
-    row.parsed(0, "the shed policy", |text| serde_json::from_str(text).ok())
+/// From one column: what people have set for all of Weir.
+pub fn policy<P: DeserializeOwned, E: From<Corrupt>>(row: &impl Row<E>) -> Result<P, E> {
+    row.parsed(0, "a policy", |text| serde_json::from_str(text).ok())
 }
 
 /// The default if none is stored.

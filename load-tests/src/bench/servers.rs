@@ -84,6 +84,14 @@ impl Servers {
         Ok(())
     }
 
+    pub(crate) fn postgres_port(&self) -> u16 {
+        self.postgres.port()
+    }
+
+    pub(crate) fn redis(&self) -> &Redis {
+        &self.redis
+    }
+
     /// The CPU time of Redis and of all processes of PostgreSQL so far.
     pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
         Ok(cpu_s_of_family(self.postmaster)? + cpu_s_of(self.redis_process)?)

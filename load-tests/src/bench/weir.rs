@@ -101,6 +101,14 @@ impl Weir {
         self.processes.iter().map(|process| of(process.pid)).sum()
     }
 
+    /// Kills the process of the last role.
+    pub(crate) async fn kill_last(&mut self) -> anyhow::Result<()> {
+        if let Some(mut last) = self.processes.pop() {
+            last.child.kill().await?;
+        }
+        Ok(())
+    }
+
     /// Sends SIGKILL. Fails when a process had exited by itself, because the others were measured without it.
     pub(crate) async fn kill(mut self) -> anyhow::Result<()> {
         for Process { role, child, .. } in &mut self.processes {

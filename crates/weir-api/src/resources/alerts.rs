@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use axum::{Json, extract::State};
-use serde_json::json;
 use weir_api_types as types;
 use weir_core::{
     activity::Action,
@@ -12,10 +11,10 @@ use weir_core::{
 };
 use weir_store::Condition;
 
-use super::activity::{Author, differences};
+use super::{activity::Author, policies::replace};
 use crate::{
     auth::Caller,
-    problem::{ApiResult, Problem, Refused},
+    problem::{ApiResult, Refused},
     readers::{
         body::Body,
         fields::object,
@@ -25,9 +24,6 @@ use crate::{
     },
     state::Api,
 };
-
-/// How often a change is tried while other requests change the thresholds. In each round one of them succeeds.
-const ROUNDS: usize = 64;
 
 object! {
     /// The thresholds above which a destination raises alerts; `null` disables a threshold.
@@ -92,20 +88,11 @@ pub(crate) async fn set(
 ) -> ApiResult<Json<AlertPolicy>> {
     caller.check_unbound()?;
     let policy = AlertOverrides::from(alerts).apply_to(&AlertPolicy::default());
-    for _ in 0..ROUNDS {
-        let current = api.store.alert_policy().await?;
-        if policy == current {
-            return Ok(Json(policy));
-        }
-        let (before, after) = differences(json!(current), json!(policy));
-        let activity = author.does(Action::AlertsChanged, api.clock.now()).changing(before, after);
-        // The store replaces only the policy that the activity names.
-        if api.store.set_alert_policy(current, policy, activity).await? {
-            tracing::info!(?policy, "alert thresholds set");
-            return Ok(Json(policy));
-        }
-    }
-    Err(Problem::conflict("other requests keep changing the thresholds; try again"))
+    let read = || api.store.alert_policy();
+    let set = |current, activity| api.store.set_alert_policy(current, policy, activity);
+    replace(&api, &author, Action::AlertsChanged, &policy, read, set).await?;
+    tracing::info!(?policy, "alert thresholds set");
+    Ok(Json(policy))
 }
 
 /// The list of what is wrong now. Its rows move, so a cursor is a number of rows.

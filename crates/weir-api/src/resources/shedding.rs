@@ -1,14 +1,13 @@
 //! Load shedding: what people set, and what this process refuses.
 
 use axum::{Json, extract::State};
-use serde_json::json;
 use weir_api_types as types;
 use weir_core::{
     activity::Action,
     shed::{ClassLimit, ClassLimits, ClientLimit, ClientLimits, ClientOverride, Mode, PeakFigures, ShedPolicy},
 };
 
-use super::activity::{Author, differences};
+use super::{activity::Author, policies::replace};
 use crate::{
     auth::Caller,
     problem::{ApiResult, Problem, Refused},
@@ -21,8 +20,6 @@ use crate::{
     state::{Api, ApiState},
 };
 
-/// How often a change is tried while other requests change the limits. In each round one of them succeeds.
-const ROUNDS: usize = 64;
 /// The clients that are shown.
 const LARGEST: usize = 20;
 
@@ -173,18 +170,12 @@ pub(crate) async fn set(
     if !faults.is_empty() {
         return Err(Problem::invalid(faults));
     }
-    for _ in 0..ROUNDS {
-        let current = api.store.shed_policy().await?;
-        let (before, after) = differences(json!(current), json!(policy));
-        let activity = author.does(Action::SheddingChanged, api.clock.now()).changing(before, after);
-        // The store replaces only the policy that the activity names.
-        if policy == current || api.store.set_shed_policy(current, policy.clone(), activity).await? {
-            tracing::info!(?policy, "limits of load shedding set");
-            api.shedding.use_policy(policy.clone());
-            return Ok(Json(view(&api, policy)));
-        }
-    }
-    Err(Problem::conflict("other requests keep changing the limits; try again"))
+    let read = || api.store.shed_policy();
+    let set = |current, activity| api.store.set_shed_policy(current, policy.clone(), activity);
+    replace(&api, &author, Action::SheddingChanged, &policy, read, set).await?;
+    tracing::info!(?policy, "limits of load shedding set");
+    api.shedding.use_policy(policy.clone());
+    Ok(Json(view(&api, policy)))
 }
 
 fn view(api: &ApiState, policy: ShedPolicy) -> types::Shedding {

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Class, ClientId, Mode};
+use super::request::{Class, ClientId, Mode};
 
 /// The allowed range of limits.
 pub const IN_FLIGHT: RangeInclusive<u32> = 0..=1_000_000;

@@ -3,6 +3,10 @@
 //! The detection is that of CoDel (Nichols and Jacobson, 2012): a queue that never empties shows in the *shortest* wait
 //! of a window, while a burst does not. The target is fixed; nothing is learned, so nothing can drift.
 //!
+//! Clients take turns in the store, so the events of a quiet client are short whatever the others wait for. Therefore the
+//! wait is at least what the queue that never emptied in the window takes, at the best rate of the last second (Little's
+//! law).
+//!
 //! A store may take long for each commit by its nature (a slow disk), which is no overload. So the time counts only
 //! while at least [`LEAST_BOUND`] events are in the store: below that number ingest is never bounded anyway.
 
@@ -43,6 +47,11 @@ impl Counts {
         self.sum
     }
 
+    /// In one tick at most.
+    fn most(&self) -> u32 {
+        self.ticks.iter().copied().max().unwrap_or_default()
+    }
+
     pub(super) fn tick(&mut self) {
         self.current = (self.current + 1) % SECOND;
         self.sum -= std::mem::take(&mut self.ticks[self.current]);
@@ -55,8 +64,9 @@ pub(super) struct Pressure {
     target: Duration,
     /// Events in the store.
     in_store: u32,
-    /// The most in this tick.
+    /// The most and the least in this tick.
     most_in_store: u32,
+    least_in_store: u32,
     /// The last end of an ingest, or when the store was idle before the first.
     moved_at: Timestamp,
     /// In this tick.
@@ -80,6 +90,7 @@ impl Pressure {
             target: Duration::from_millis(250),
             in_store: 0,
             most_in_store: 0,
+            least_in_store: 0,
             moved_at: now,
             shortest: None,
             shortest_recording: None,
@@ -109,6 +120,7 @@ impl Pressure {
     /// `took`: `None` if the store did not finish.
     pub(super) fn ended(&mut self, took: Option<Duration>, now: Timestamp) {
         self.in_store -= 1;
+        self.least_in_store = self.least_in_store.min(self.in_store);
         let Some(took) = took else { return };
         self.moved_at = now;
         self.completed.add();
@@ -138,7 +150,9 @@ impl Pressure {
     /// Ends a tick.
     pub(super) fn tick(&mut self, now: Timestamp) {
         let most_in_store = std::mem::replace(&mut self.most_in_store, self.in_store);
-        let shortest = self.shortest.take();
+        let standing = self.standing();
+        self.least_in_store = self.in_store;
+        let shortest = self.shortest.take().map(|shortest| shortest.max(standing));
         self.recording = self.shortest_recording.take().unwrap_or_default();
         let deliveries_wait = self.recording.max(self.recording_elsewhere) >= self.target;
         let is_slow = match shortest {
@@ -167,6 +181,11 @@ impl Pressure {
         }
         self.is_bound |= self.level == HIGHEST;
         self.completed.tick();
+    }
+
+    /// What the queue of this tick takes at least.
+    fn standing(&self) -> Duration {
+        TICK.mul_f64(f64::from(self.least_in_store) / f64::from(self.completed.most().max(1)))
     }
 
     /// The events that may be in flight in all processes: as many as the store completes within the target (Little's

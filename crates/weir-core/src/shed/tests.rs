@@ -198,6 +198,22 @@ fn the_bound_follows_a_store_that_becomes_fast_again_within_two_seconds() {
 }
 
 #[test]
+fn a_quiet_client_that_is_served_first_hides_no_queue() {
+    let mut shed = shedder();
+    hang(&mut shed, 2_000, at(0));
+    for now in 1..1_500 {
+        // 4,000 a second are finished, each after half a second, and a quiet client waits for a millisecond only.
+        (0..4).for_each(|_| shed.store_ended(at(now) - 500 * MS, true, at(now)));
+        hang(&mut shed, 5, at(now));
+        shed.store_ended(at(now), true, at(now) + MS);
+    }
+    let figures = shed.figures(at(1_500), 0);
+    assert_eq!(figures.level, 3);
+    let limit = figures.classes[Class::Ingest as usize].limit;
+    assert!((1_000..=1_300).contains(&limit), "{limit}");
+}
+
+#[test]
 fn while_deliveries_wait_to_be_recorded_events_are_bounded_to_what_the_store_completes() {
     let mut shed = shedder();
     let one = sender("one");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use foldhash::HashMap;
 
-use super::ClientId;
+use super::request::ClientId;
 use crate::time::Timestamp;
 
 /// After so long without an answer the others count as gone, as a record expires after this time.

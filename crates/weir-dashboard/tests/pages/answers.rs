@@ -47,6 +47,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["alerts", "active"]) => of::<types::ActiveAlerts>(active_alerts(), changes),
         (_, ["alerts"]) => of::<weir_core::alert::AlertPolicy>(alerts(), changes),
         (_, ["status"]) => of::<types::InstallationStatus>(status(), changes),
+        (_, ["shedding"]) => of::<types::Shedding>(shedding(), changes),
         (_, ["destinations", _, "filter", "try"]) => of::<types::FilterTried>(json!({"matches": true}), changes),
         (_, ["verify"]) => of::<types::Verified>(verified(), changes),
         _ => panic!("{method} {path} is no route whose answer has a type"),
@@ -256,6 +257,21 @@ fn alerts() -> Value {
 fn status() -> Value {
     let backend = json!({"kind": "sqlite", "is_reachable": true});
     json!({"as_of": AT, "version": "0.1.0", "store": backend, "queue": backend, "processes": [{"id": 1}]})
+}
+
+fn shedding() -> Value {
+    let peaks = json!({"peak_p99": 40, "peak_max": 48, "suggested": 60});
+    let class = with(json!({"class": "ingest", "in_flight": 3, "limit": 16_384}), peaks.clone());
+    let client = with(json!({"name": "billing", "in_flight": 3, "limit": 32, "weight": 4, "refused": 1_200}), peaks);
+    let now = json!({
+        "mode": "on", "level": 0, "blind": false, "processes": 2, "classes": [class], "clients": [client],
+    });
+    let automatic = json!({"in_flight": null});
+    let limit = json!({"tenant": "acme", "in_flight": 32, "weight": 4});
+    json!({
+        "target_ms": 250, "now": now, "clients": {"default": {"weight": 1}, "overrides": [limit]},
+        "classes": {"control": automatic, "ingest": automatic, "read": automatic, "heavy": {"in_flight": 4}},
+    })
 }
 
 fn verified() -> Value {

@@ -18,4 +18,5 @@ mod overview;
 mod posts;
 mod ranges;
 mod settings;
+mod shedding;
 mod support;

@@ -20,7 +20,7 @@ const PAGES: [(&str, &str); 7] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 18] {
+fn forms() -> [(&'static str, String); 19] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
@@ -38,6 +38,7 @@ fn forms() -> [(&'static str, String); 18] {
         ("/replays", format!("state=dead&counted_until={AT}&total=1&confirm=replay+1")),
         form("/replays/{id}/cancel", ""),
         form("/alerts", "backlog_depth=5"),
+        form("/shedding", "mode=dry-run&target_ms=250&weight=1"),
         ("/destinations/{id}/purge", format!("counted_until={AT}&total=1&confirm=purge+1")),
         form("/deliveries/{id}/discard", "reason=no"),
         ("/dead-letters/discard", format!("state=dead&counted_until={AT}&total=1&confirm=discard+1")),
@@ -78,6 +79,8 @@ async fn a_form_that_changes_something_answers_with_a_redirect() {
         ("POST", "/v1/replays", json!({"id": "rpl_1"})),
         ("POST", "/v1/replays/dst_1/cancel", json!({})),
         ("PUT", "/v1/alerts", json!({})),
+        ("GET", "/v1/shedding", json!({})),
+        ("PUT", "/v1/shedding", json!({})),
         ("DELETE", "/v1/keys/dst_1", Value::Null),
     ] {
         api.on(method, path, 200, answer);

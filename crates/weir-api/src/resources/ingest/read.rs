@@ -106,7 +106,7 @@ fn accept(
         body,
         filtered: 0,
     };
-    Ok(NewEvent::new(event, destinations, random))
+    Ok(NewEvent { client: caller.sender().key.id, ..NewEvent::new(event, destinations, random) })
 }
 
 /// Checks the fields that stay texts.
