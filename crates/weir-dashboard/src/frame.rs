@@ -15,6 +15,7 @@ pub(crate) enum Section {
     Deliveries,
     DeadLetters,
     Events,
+    EventTypes,
     Replays,
     Alerts,
     Activity,
@@ -25,11 +26,12 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Overview,
         Self::Deliveries,
         Self::DeadLetters,
         Self::Events,
+        Self::EventTypes,
         Self::Replays,
         Self::Alerts,
         Self::Activity,
@@ -43,6 +45,7 @@ impl Section {
             Self::Deliveries => "/deliveries",
             Self::DeadLetters => "/dead-letters",
             Self::Events => "/events",
+            Self::EventTypes => "/event-types",
             Self::Replays => "/replays",
             Self::Alerts => "/alerts",
             Self::Activity => "/activity",
@@ -57,6 +60,7 @@ impl Section {
             Self::Deliveries => "Deliveries",
             Self::DeadLetters => "Dead letters",
             Self::Events => "Events",
+            Self::EventTypes => "Event types",
             Self::Replays => "Replays",
             Self::Alerts => "Alerts",
             Self::Activity => "Activity",
@@ -72,6 +76,7 @@ impl Section {
             Self::Deliveries => "d",
             Self::DeadLetters => "x",
             Self::Events => "e",
+            Self::EventTypes => "t",
             Self::Replays => "r",
             Self::Alerts => "a",
             Self::Activity => "l",

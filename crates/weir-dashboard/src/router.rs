@@ -16,7 +16,7 @@ use crate::{
     client::Client,
     guard,
     pages::{
-        activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, events, export, jump, keys,
+        activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, event_types, events, export, jump, keys,
         live, login, new_destination, overview, pictures, purge, replay_plan, replays, status,
     },
     refusal::Refusal,
@@ -105,6 +105,9 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/fragments/jump", get(jump::names)),
         ("/dead-letters/discard", get(discard_plan::show).post(discard_plan::discard)),
         ("/deliveries/{id}/discard", post(delivery::discard)),
+        ("/event-types", get(event_types::list).post(event_types::create)),
+        ("/event-types/{name}", get(event_types::show).post(event_types::save)),
+        ("/event-types/{name}/delete", post(event_types::delete)),
         ("/fragments/alerts/active", get(alerts::active_fragment)),
     ]
 }
@@ -158,6 +161,8 @@ fn page_meant(path: &str) -> Option<String> {
         ["destinations", id, "pause" | "release" | "limits" | "preview"] => format!("/destinations/{id}"),
         ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),
         ["replays", id, "cancel"] => format!("/replays/{id}"),
+        ["event-types", name, "delete"] => format!("/event-types/{name}"),
+        ["event-type" | "types"] => "/event-types".to_owned(),
         ["keys", ..] | ["key"] => "/keys".to_owned(),
         ["delivery"] => "/deliveries".to_owned(),
         [name @ ("alert" | "event" | "replay")] => format!("/{name}s"),

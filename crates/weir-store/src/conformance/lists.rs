@@ -188,6 +188,7 @@ pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: S
     assert!(subject.change_breaker(change).await);
     let all = || DestinationFilter { now: NOW + seconds(2), ..DestinationFilter::of(TenantScope::All) };
     let condition = |condition| DestinationFilter { condition: Some(condition), ..all() };
+    let taking = |kind: &str| DestinationFilter { event_type: Some(kind.to_owned()), ..all() };
     let text = |text: &str| DestinationFilter { text: Some(text.to_owned()), ..all() };
     for (filter, expected) in [
         (all(), vec![5, 4, 3, 2, 1]),

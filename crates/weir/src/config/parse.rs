@@ -14,6 +14,7 @@ use url::{Host, Url};
 use weir_api::{InvalidPublicUrl, PublicUrl};
 use weir_core::{
     egress::{HostPattern, HttpProxy},
+    event_types,
     shed::Mode,
 };
 use weir_sealing::{InvalidKeys, Keyring};
@@ -225,6 +226,10 @@ pub(super) fn on_or_off(text: &str) -> Parsed<bool> {
 
 pub(super) fn shed(text: &str) -> Parsed<Mode> {
     text.parse().map_err(|_| format!("`{text}` is none of on, dry-run and off"))
+}
+
+pub(super) fn event_types(text: &str) -> Parsed<event_types::Mode> {
+    text.parse().map_err(|_| format!("`{text}` is neither open nor strict"))
 }
 
 pub(super) fn networks(text: &str) -> Parsed<Vec<IpNet>> {
