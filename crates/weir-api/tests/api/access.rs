@@ -143,6 +143,10 @@ fn operations() -> Vec<Operation> {
         Operation { own: 404, ..read("/v1/status", 404) },
         Operation { own: 404, role: "admin", ..read("/v1/shedding", 404) },
         Operation { own: 404, ..change("PUT", "/v1/shedding", "admin", 404, Some(|_| json!({}))) },
+        read("/v1/event-types", 200),
+        Operation { own: 404, ..read("/v1/event-types/{name}", 404) },
+        Operation { own: 404, ..change("PUT", "/v1/event-types/{name}", "operate", 404, Some(|_| json!({}))) },
+        Operation { own: 404, ..change("DELETE", "/v1/event-types/{name}", "operate", 404, None) },
         Operation { own: 404, ..change("PUT", "/v1/alerts", "admin", 404, Some(|_| json!({}))) },
         change(
             "POST",

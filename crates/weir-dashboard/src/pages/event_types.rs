@@ -10,7 +10,6 @@ use weir_core::event::valid_type;
 
 use crate::{
     client::{ApiPath, Call, append},
-    example::Example,
     faults::Faults,
     fields::Fields,
     flash::Flash,
@@ -62,7 +61,6 @@ struct ListPage {
     page: List<EventType>,
     place: Place,
     form: Form,
-    example: Example,
 }
 
 impl ListPage {
@@ -112,8 +110,8 @@ pub(crate) async fn list(visit: Visit, Query(place): Query<Place>) -> Answered {
 async fn read_list(visit: &Visit, place: Place) -> Result<ListPage, Refusal> {
     let path = ApiPath::of(["event-types"]).with("q", place.q.trim()).with("cursor", &place.cursor);
     let (me, page) = tokio::try_join!(visit.me(), visit.api.get(&path))?;
-    let (example, form) = (Example::new(visit, &me), Form::empty(&me));
-    Ok(ListPage { frame: visit.frame(me, Section::EventTypes, "Event types"), page, place, form, example })
+    let form = Form::empty(&me);
+    Ok(ListPage { frame: visit.frame(me, Section::EventTypes, "Event types"), page, place, form })
 }
 
 pub(crate) async fn show(visit: Visit, Path(name): Path<String>) -> Answered {
