@@ -13,10 +13,10 @@ pub struct EventType {
     /// What the event means, for people.
     pub description: String,
     /// The `data` of such an event; null: none is given.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Value)]
     pub example: Option<Value>,
     /// What the `data` must be, as JSON Schema; null: anything.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Value)]
     pub schema: Option<Value>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,

@@ -83,8 +83,7 @@ impl Known {
 
 impl EventTypes {
     pub fn new(mode: Mode) -> Self {
-        let checks =
-            FairShare::new("schema checks", Class::Ingest, CHECKS).with_waiting(WAITING_CHECKS, CHECKS_WAIT);
+        let checks = FairShare::new("schema checks", Class::Ingest, CHECKS).with_waiting(WAITING_CHECKS, CHECKS_WAIT);
         Self(Arc::new(Inner { mode, copy: RwLock::default(), refreshing: Mutex::default(), checks }))
     }
 
@@ -237,7 +236,9 @@ pub(crate) fn check_schema(schema: Option<&Value>, example: Option<&Value>, erro
     }
     let Some(schema) = schema else { return };
     match JsonSchema::parse(schema) {
-        Err(faults) => faults.into_iter().for_each(|fault| errors.add(format!("/schema{}", fault.pointer), fault.detail)),
+        Err(faults) => {
+            faults.into_iter().for_each(|fault| errors.add(format!("/schema{}", fault.pointer), fault.detail))
+        }
         Ok(schema) => {
             let faults = example.and_then(|example| schema.check(example, bytes).err()).unwrap_or_default();
             for fault in faults {
@@ -315,7 +316,10 @@ mod tests {
 
     #[test]
     fn only_the_first_unknown_types_of_a_request_cost_a_search() {
-        let types = BTreeMap::from([("order.created".to_owned(), Arc::new(Known { version: 1, schema: None, compiled: OnceLock::new() }))]);
+        let types = BTreeMap::from([(
+            "order.created".to_owned(),
+            Arc::new(Known { version: 1, schema: None, compiled: OnceLock::new() }),
+        )]);
         let catalogue = Arc::new(Catalogue { version: Some(1), types, has_schemas: false });
         let checks = Checks { catalogue, suggested: AtomicU32::new(0) };
         let texts: Vec<_> = (0..5).map(|_| checks.unknown("order.craeted").contains("did you mean")).collect();

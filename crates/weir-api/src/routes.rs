@@ -31,8 +31,8 @@ use crate::{
     openapi,
     problem::{Problem, ProblemKind},
     resources::{
-        activity, alerts, audit, backlog, deliveries, destinations, event_types, events, health, history, ingest, keys, overview,
-        preview, purge, replays, secrets, session, shedding, status, stream, test_event, verify,
+        activity, alerts, audit, backlog, deliveries, destinations, event_types, events, health, history, ingest, keys,
+        overview, preview, purge, replays, secrets, session, shedding, status, stream, test_event, verify,
     },
     shedding::{self as shed, Shedding},
     state::{Api, ApiState, Operations},

@@ -16,8 +16,8 @@ use crate::{
     client::Client,
     guard,
     pages::{
-        activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, event_types, events, export, jump, keys,
-        live, login, new_destination, overview, pictures, purge, replay_plan, replays, status,
+        activity, alerts, dead_letters, deliveries, delivery, destination, discard_plan, event_types, events, export,
+        jump, keys, live, login, new_destination, overview, pictures, purge, replay_plan, replays, status,
     },
     refusal::Refusal,
     site::{DashboardSettings, Site, SiteState},

@@ -81,7 +81,8 @@ async fn set(
         transaction.rollback().await?;
         return Ok(EventTypeChange::Outdated);
     }
-    let [example, schema] = [&event_type.example, &event_type.schema].map(|json| json.as_ref().map(ToString::to_string));
+    let [example, schema] =
+        [&event_type.example, &event_type.schema].map(|json| json.as_ref().map(ToString::to_string));
     let bytes = schema.as_ref().map_or(0, String::len) as u64;
     let Some(totals) = totals.changed(before.map(|(_, bytes)| bytes), Some(bytes)) else {
         transaction.rollback().await?;

@@ -23,7 +23,8 @@ const KNOWN: &str = "SELECT name, version, CASE WHEN version > ? THEN schema END
 
 const SIZE: &str = "SELECT version, coalesce(octet_length(schema), 0) FROM event_types WHERE name = ?";
 
-const SET: &str = "INSERT OR REPLACE INTO event_types (name, version, created_at, updated_at, description, example, schema)
+const SET: &str =
+    "INSERT OR REPLACE INTO event_types (name, version, created_at, updated_at, description, example, schema)
     VALUES (?, ?, ?, ?, ?, ?, ?)";
 
 const DELETE: &str = "DELETE FROM event_types WHERE name = ?";
@@ -86,7 +87,8 @@ fn set(connection: &Connection, expected: Option<u64>, mut event_type: EventType
     if before.map(|(version, _)| version) != expected {
         return Ok(EventTypeChange::Outdated);
     }
-    let [example, schema] = [&event_type.example, &event_type.schema].map(|json| json.as_ref().map(ToString::to_string));
+    let [example, schema] =
+        [&event_type.example, &event_type.schema].map(|json| json.as_ref().map(ToString::to_string));
     let bytes = schema.as_ref().map_or(0, String::len) as u64;
     let Some(totals) = totals(connection)?.changed(before.map(|(_, bytes)| bytes), Some(bytes)) else {
         return Ok(EventTypeChange::Full);

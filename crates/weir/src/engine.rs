@@ -5,8 +5,8 @@ use std::{net::SocketAddr, path::Path, pin::Pin, sync::Arc, time::Duration};
 use axum::Router;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use weir_api::{
-    ApiState, BodyBudget, EventTypes, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths, Readiness,
-    RemoteAddress, SettingKeys, Shedding, TrustedProxies,
+    ApiState, BodyBudget, EventTypes, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths,
+    Readiness, RemoteAddress, SettingKeys, Shedding, TrustedProxies,
 };
 use weir_core::{retention::Retention, stall::StallReport};
 use weir_dashboard::DashboardSettings;

@@ -57,12 +57,12 @@ object! {
     pub(crate) struct EventTypeRequest {
         /// What the event means, for people.
         description: Option<DescriptionText>,
-        /// The `data` of such an event. It must fit the schema.
-        #[schema(value_type = Option<Object>)]
+        /// The `data` of such an event. It must fit the schema. Null: none.
+        #[schema(value_type = Value, required = false)]
         example: Option<Value>,
         /// What the `data` must be: JSON Schema 2020-12, with the keywords and bounds that the guide to event types
-        /// lists. `$ref` leads only to places in the same schema.
-        #[schema(value_type = Option<Object>)]
+        /// lists. `$ref` leads only to places in the same schema. Null: any data.
+        #[schema(value_type = Value, required = false)]
         schema: Option<Value>,
     }
     check = Self::check;
@@ -75,8 +75,13 @@ impl EventTypeRequest {
         if self.example.as_ref().is_some_and(is_deep) {
             errors.add("/example", format!("must be nested at most {MAX_DEPTH} levels deep"));
         }
-        check_schema(self.schema.as_ref(), self.example.as_ref(), errors);
+        check_schema(given(&self.schema), given(&self.example), errors);
     }
+}
+
+/// `null` is as if it were left out.
+fn given(value: &Option<Value>) -> Option<&Value> {
+    value.as_ref().filter(|value| !value.is_null())
 }
 
 parameters! {
@@ -186,8 +191,8 @@ pub(crate) async fn put(
         let event_type = EventType {
             name: name.clone(),
             description: description.clone(),
-            example: example.clone(),
-            schema: schema.clone(),
+            example: given(&example).cloned(),
+            schema: given(&schema).cloned(),
             created_at: current.as_ref().map_or(now, |current| current.created_at),
             updated_at: now,
             version: 0,

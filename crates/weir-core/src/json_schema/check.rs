@@ -249,6 +249,8 @@ impl<'s> Check<'s> {
             Keyword::Unique => {
                 let mut seen = HashSet::new();
                 for element in elements {
+                    // A copy in a set.
+                    self.spend(5)?;
                     let text = self.canonical(element)?;
                     if !seen.insert(text) {
                         return self.told(false, || "must not have an element twice".to_owned());
@@ -284,6 +286,8 @@ impl<'s> Check<'s> {
     }
 
     fn member(&mut self, of: &'s Members, name: &str, value: &Value) -> Holds {
+        // Its place in the data is written down.
+        self.spend(1)?;
         let mut holds = true;
         let mut is_named = false;
         if let Some(sub) = of.by_name.get(name) {

@@ -125,8 +125,7 @@ async fn read_type(visit: &Visit, name: &str) -> Result<TypePage, Refusal> {
     }
     let taking = ApiPath::of(["destinations"]).with("event_type", name).with("limit", NAMED);
     let call = Call::get(&ApiPath::of(["event-types", name]));
-    let (me, answer, destinations) =
-        tokio::try_join!(visit.me(), visit.api.send(&call), visit.api.get(&taking))?;
+    let (me, answer, destinations) = tokio::try_join!(visit.me(), visit.api.send(&call), visit.api.get(&taking))?;
     let found: EventType = answer.read()?;
     let form = Form::of(&me, &found, answer.etag().unwrap_or_default());
     Ok(TypePage { frame: visit.frame(me, Section::EventTypes, &found.name), found, destinations, form })
@@ -164,7 +163,8 @@ pub(crate) async fn save(visit: Visit, Path(name): Path<String>, fields: Fields)
 
 pub(crate) async fn delete(visit: Visit, Path(name): Path<String>, fields: Fields) -> Answered {
     if !fields.is_ticked("sure") {
-        return visit.redirect(&format!("{PATH}/{name}"), Some(Flash::error("Nothing was deleted: tick the box first.")));
+        return visit
+            .redirect(&format!("{PATH}/{name}"), Some(Flash::error("Nothing was deleted: tick the box first.")));
     }
     let answer = visit.api.send(&Call::new(Method::DELETE, &ApiPath::of(["event-types", &name]))).await;
     visit.after(PATH, answer, |_| format!("{name} is deleted."))

@@ -24,13 +24,20 @@ async fn a_type_is_shown_with_the_destinations_that_take_it() {
     let api = api("read");
     let browser = api.dashboard();
     let page = browser.get("/event-types/order.created").await;
-    for part in ["Placed.", "&#34;id&#34;: 7", "order.*", "with a filter", "/destinations/dst_1", "/events?type=order.created"] {
+    for part in
+        ["Placed.", "&#34;id&#34;: 7", "order.*", "with a filter", "/destinations/dst_1", "/events?type=order.created"]
+    {
         assert!(page.text.contains(part), "{part}: {}", page.text);
     }
     assert!(!page.text.contains(XSS) && !page.text.contains("Change it"), "{}", page.text);
     assert!(api.seen("GET", "/v1/destinations")[0].path.contains("event_type=order.created"));
     let list = browser.get("/event-types?q=order").await;
-    assert!(list.text.contains("/event-types?q=order&amp;cursor=order.created") || list.text.contains("/event-types?q=order&#38;cursor=order.created"), "{}", list.text);
+    assert!(
+        list.text.contains("/event-types?q=order&amp;cursor=order.created")
+            || list.text.contains("/event-types?q=order&#38;cursor=order.created"),
+        "{}",
+        list.text
+    );
     assert!(!list.text.contains("Add type"));
     assert_eq!(browser.get("/event-types/no%20type").await.status, 404);
 }
@@ -42,7 +49,9 @@ async fn a_form_is_sent_over_the_version_that_was_read() {
     let browser = api.dashboard();
     let page = browser.get("/event-types/order.created").await;
     assert!(page.text.contains(r#"name="etag" value="&#34;1f&#34;""#), "{}", page.text);
-    let saved = browser.post("/event-types/order.created", "etag=%221f%22&description=d&example=&schema={%22type%22:%22object%22}").await;
+    let saved = browser
+        .post("/event-types/order.created", "etag=%221f%22&description=d&example=&schema={%22type%22:%22object%22}")
+        .await;
     assert_eq!(saved.status, 303, "{}", saved.text);
     let sent = api.seen("PUT", PATH).remove(0);
     assert_eq!(sent.body, json!({"description": "d", "example": null, "schema": {"type": "object"}}));
@@ -67,7 +76,9 @@ async fn what_is_wrong_stands_beside_its_field_and_what_was_typed_stays() {
 
     let errors = json!([{"pointer": "/schema/requred", "detail": "is not a keyword that is known here"}]);
     api.on("PUT", PATH, 422, json!({"status": 422, "errors": errors}));
-    let page = browser.post("/event-types/order.created", "etag=%221f%22&description=kept&example=&schema={%22requred%22:[]}").await;
+    let page = browser
+        .post("/event-types/order.created", "etag=%221f%22&description=kept&example=&schema={%22requred%22:[]}")
+        .await;
     assert_eq!(page.status, 422);
     for part in ["/requred is not a keyword that is known here.", "requred&#34;:[]", "kept"] {
         assert!(page.text.contains(part), "{part}: {}", page.text);

@@ -76,7 +76,8 @@ pub async fn a_process_reads_the_schemas_that_have_changed(subject: Subject) {
     assert!(known.iter().all(|known| known.schema.as_deref() == Some(r#"{"type":"object"}"#)), "{known:?}");
     let mut known = subject.store.known_event_types(first.version).await.expect("read");
     known.sort_by(|a, b| a.name.cmp(&b.name));
-    let found: Vec<_> = known.iter().map(|known| (known.name.as_str(), known.version, known.schema.is_some())).collect();
+    let found: Vec<_> =
+        known.iter().map(|known| (known.name.as_str(), known.version, known.schema.is_some())).collect();
     assert_eq!(found, [("a", first.version, false), ("b", second.version, true)]);
 }
 

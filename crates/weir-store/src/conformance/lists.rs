@@ -200,6 +200,8 @@ pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: S
         (DestinationFilter { name: Some("destination 4".to_owned()), ..all() }, vec![4]),
         (DestinationFilter { name: Some("Destination 4".to_owned()), ..all() }, vec![]),
         (DestinationFilter { url: Some("https://example.com/Hook/5".to_owned()), ..all() }, vec![5]),
+        (taking("video.created"), vec![5, 4, 3, 2, 1]),
+        (taking("weir.test"), vec![]),
         (text("hOOk/2"), vec![2]),
         (text("ATION 3"), vec![3]),
         (text("%"), vec![]),

@@ -72,7 +72,8 @@ async fn set(call: &Call, name: &str, parts: EventTypeParts) -> anyhow::Result<A
     }
     for (field, flag, file) in [("example", "--example", example), ("schema", "--schema", schema)] {
         if let Some(file) = file {
-            body[field] = if file == Path::new("none") { Value::Null } else { json_of(&read_file(&file, flag)?, flag)? };
+            body[field] =
+                if file == Path::new("none") { Value::Null } else { json_of(&read_file(&file, flag)?, flag)? };
         }
     }
     put(call, name, &body, if_match.as_deref()).await
