@@ -49,7 +49,9 @@ pub fn near<'n>(wanted: &str, known: impl Iterator<Item = &'n str> + Clone) -> V
         .filter_map(|name| distance(wanted.as_bytes(), name.as_bytes(), most).map(|distance| (distance, name)))
         .collect();
     near.sort_unstable();
-    near.into_iter().take(MAX_NEAR).map(|(_, name)| name).collect()
+    // What is much farther than the nearest was hardly meant.
+    let farthest = near.first().map_or(0, |(distance, _)| distance + 1);
+    near.into_iter().take(MAX_NEAR).filter(|(distance, _)| *distance <= farthest).map(|(_, name)| name).collect()
 }
 
 /// The edits from one text to the other, two characters that changed places being one; `None` beyond `most`. Upper and
