@@ -238,6 +238,22 @@ class AgainstWeir(unittest.TestCase):
         self.assertEqual(self.weir.shedding.set({"target_ms": 300})["target_ms"], 300)
         self.assertEqual(self.weir.shedding.get()["target_ms"], 300)
 
+    def test_the_catalogue_of_event_types(self) -> None:
+        types = self.weir.event_types
+        added = types.put("py.created", {"description": "A test.", "schema": {"type": "object"}}, only_create=True)
+        self.assertEqual(added["schema"], {"type": "object"})
+        with self.assertRaises(PreconditionFailed):
+            types.put("py.created", {}, only_create=True)
+        found, version = types.get_version("py.created")
+        self.assertEqual(found, added)
+        self.assertEqual(types.put("py.created", {"example": {"id": 7}}, if_match=version)["example"], {"id": 7})
+        self.assertEqual([one["name"] for one in types.list(q="PY.")], ["py.created"])
+        with self.assertRaises(InvalidRequest) as refused:
+            types.put("py.created", {"schema": {"requred": []}})
+        self.assertEqual(refused.exception.errors[0].pointer, "/schema/requred")
+        types.delete("py.created")
+        self.assertEqual(list(types.list(q="py.")), [])
+
     def test_refusals_name_the_fields(self) -> None:
         with self.assertRaises(InvalidRequest) as refused:
             self.weir.destinations.create({"url": "ftp://x", "max_in_flight": 0})

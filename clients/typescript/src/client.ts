@@ -28,6 +28,9 @@ import type {
   Event,
   EventDetail,
   EventFilter,
+  EventType,
+  EventTypeFilter,
+  EventTypeSettings,
   FilterTried,
   GroupFilter,
   HealthQuery,
@@ -121,6 +124,7 @@ export class Weir extends Resource {
   readonly keys: Keys;
   readonly alerts: AlertThresholds;
   readonly shedding: LoadShedding;
+  readonly eventTypes: EventTypes;
   readonly activity: ActivityLog;
 
   constructor(options: Options = {}) {
@@ -140,6 +144,7 @@ export class Weir extends Resource {
     this.keys = new Keys(transport);
     this.alerts = new AlertThresholds(transport);
     this.shedding = new LoadShedding(transport);
+    this.eventTypes = new EventTypes(transport);
     this.activity = new ActivityLog(transport);
   }
 
@@ -435,6 +440,38 @@ class LoadShedding extends Resource {
   /** Replaces all limits. What is omitted or null is automatic. */
   set(limits: SheddingLimits): Promise<Shedding> {
     return this.call("PUT", "/v1/shedding", {}, { body: limits, repeatable: true });
+  }
+}
+
+class EventTypes extends Resource {
+  /** The catalogue, in the order of the names. `q` is a part of the name, in upper or lower case. */
+  list(filter: EventTypeFilter = {}): Pages<EventType> {
+    return this.pages("GET", "/v1/event-types", filter);
+  }
+
+  async get(name: string): Promise<EventType> {
+    return (await this.getVersion(name)).eventType;
+  }
+
+  /** The type and its version, for `ifMatch`. */
+  async getVersion(name: string): Promise<{ eventType: EventType; version: string }> {
+    const answer = await this.send("GET", "/v1/event-types/{name}", { name });
+    return { eventType: answer.body as EventType, version: answer.headers.get("etag") ?? "" };
+  }
+
+  /** Adds a type, or replaces its description, example and schema. */
+  put(
+    name: string,
+    settings: EventTypeSettings,
+    options: { ifMatch?: string; onlyCreate?: boolean } = {},
+  ): Promise<EventType> {
+    const headers = { ...ifMatch(options), ...(options.onlyCreate ? { "if-none-match": "*" } : {}) };
+    return this.call("PUT", "/v1/event-types/{name}", { name }, { body: settings, headers });
+  }
+
+  /** Deletes a type. A strict server refuses its events within a second. */
+  async delete(name: string, options: { ifMatch?: string } = {}): Promise<void> {
+    await this.send("DELETE", "/v1/event-types/{name}", { name }, { headers: ifMatch(options) });
   }
 }
 

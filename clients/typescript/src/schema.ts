@@ -500,6 +500,38 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/event-types": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["list_event_types"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/event-types/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["show_event_type"];
+        put: operations["put_event_type"];
+        post?: never;
+        delete: operations["delete_event_type"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/events": {
         parameters: {
             query?: never;
@@ -1488,6 +1520,11 @@ export interface components {
          * @example dead,failed
          */
         DeliveryStates: string;
+        /**
+         * @description A text for people: at most 4096 characters, with line breaks but without other control characters.
+         * @example A customer has placed an order.
+         */
+        Description: string;
         /** @description A destination. */
         Destination: components["schemas"]["DestinationSettings"] & {
             /** @description Why the breaker is not closed. */
@@ -1526,6 +1563,11 @@ export interface components {
             signature_format: components["schemas"]["SignatureFormat"];
             /** @description The certificates in `tls`, in words: the client certificate first. */
             tls_certificates: components["schemas"]["TlsCertificate"][];
+            /**
+             * @description Those of `event_types` that match no type of the catalogue of event types, perhaps by a slip. Empty while the
+             *     catalogue is.
+             */
+            unknown_event_types: string[];
             /**
              * Format: date-time
              * @description Increases with every edit.
@@ -1977,6 +2019,32 @@ export interface components {
             /** @description Dot-separated words. The prefix `weir.` is reserved. */
             type: components["schemas"]["NewEventType"];
         };
+        /** @description A type of the catalogue. */
+        EventType: {
+            /** Format: date-time */
+            created_at: string;
+            /** @description What the event means, for people. */
+            description: string;
+            /** @description The `data` of such an event; null: none is given. */
+            example: unknown;
+            /** @example order.created */
+            name: string;
+            /** @description What the `data` must be, as JSON Schema; null: anything. */
+            schema: unknown;
+            /** Format: date-time */
+            updated_at: string;
+        };
+        /** @description A type of the catalogue. The path names it. */
+        EventTypeRequest: {
+            description?: components["schemas"]["Description"] | null;
+            /** @description The `data` of such an event. It must fit the schema. Null: none. */
+            example?: unknown;
+            /**
+             * @description What the `data` must be: JSON Schema 2020-12, with the keywords and bounds that the guide to event types
+             *     lists. `$ref` leads only to places in the same schema. Null: any data.
+             */
+            schema?: unknown;
+        };
         /**
          * @description States of deliveries that failed, separated by commas.
          * @example dead,failed
@@ -2353,6 +2421,12 @@ export interface components {
         /** @description One page of a list. */
         List_Event: {
             data: components["schemas"]["Event"][];
+            /** @description The `cursor` of the next page; null on the last page. */
+            next_cursor: string | null;
+        };
+        /** @description One page of a list. */
+        List_EventType: {
+            data: components["schemas"]["EventType"][];
             /** @description The `cursor` of the next page; null on the last page. */
             next_cursor: string | null;
         };
@@ -3793,6 +3867,8 @@ export interface operations {
                 state?: components["schemas"]["DestinationCondition"];
                 /** @description Only destinations with this text in the name or the URL, in upper or lower case */
                 q?: components["schemas"]["ListSearchText"];
+                /** @description Only destinations that take events of this type by their `event_types` */
+                event_type?: components["schemas"]["NewEventType"];
                 /** @description The maximum number of rows of the page. */
                 limit?: number;
                 /** @description The `next_cursor` of the previous page of the same list. */
@@ -4058,6 +4134,62 @@ export interface operations {
             path: {
                 /** @description `dst_…` */
                 id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    list_event_types: {
+        parameters: {
+            query?: {
+                /** @description Only types with this text in the name, in upper or lower case */
+                q?: components["schemas"]["ListSearchText"];
+                /** @description The maximum number of rows of the page. */
+                limit?: number;
+                /** @description The `next_cursor` of the previous page of the same list. */
+                cursor?: components["schemas"]["NewEventType"];
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    show_event_type: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The type, such as `order.created` */
+                name: components["schemas"]["NewEventType"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    put_event_type: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The type, such as `order.created` */
+                name: components["schemas"]["NewEventType"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    delete_event_type: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The type, such as `order.created` */
+                name: components["schemas"]["NewEventType"];
             };
             cookie?: never;
         };

@@ -27,6 +27,10 @@ export type Signature = Schemas["SignatureRequest"];
 export type SignatureFormat = Schemas["SignatureFormat"];
 export type Body = Schemas["BodyRequest"];
 export type Alerts = Schemas["Alerts"];
+/** A type of the catalogue. */
+export type EventType = Schemas["EventType"];
+export type EventTypeSettings = Schemas["EventTypeRequest"];
+export type EventTypeFilter = Filter<"list_event_types">;
 export type Shedding = Schemas["Shedding"];
 /** What is omitted or null is automatic. */
 export type SheddingLimits = Schemas["SheddingRequest"];

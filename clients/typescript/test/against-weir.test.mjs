@@ -225,6 +225,22 @@ test("keys and alert thresholds", async () => {
   assert.ok(data.some(({ action, after }) => action === "alerts.changed" && after.backlog_depth === 7));
 });
 
+test("the catalogue of event types", async () => {
+  const types = weir.eventTypes;
+  const schema = { type: "object" };
+  const added = await types.put("ts.created", { description: "A test.", schema }, { onlyCreate: true });
+  assert.deepEqual(added.schema, schema);
+  await assert.rejects(types.put("ts.created", {}, { onlyCreate: true }), PreconditionFailed);
+  const { eventType, version } = await types.getVersion("ts.created");
+  assert.deepEqual(eventType, added);
+  assert.deepEqual((await types.put("ts.created", { example: { id: 7 } }, { ifMatch: version })).example, { id: 7 });
+  assert.deepEqual((await all(types.list({ q: "TS." }))).map((one) => one.name), ["ts.created"]);
+  const refused = await types.put("ts.created", { schema: { requred: [] } }).catch((error) => error);
+  assert.equal(refused.errors[0].pointer, "/schema/requred");
+  await types.delete("ts.created");
+  assert.deepEqual(await all(types.list({ q: "ts." })), []);
+});
+
 test("refusals name the fields", async () => {
   const refused = await weir.destinations.create({ url: "ftp://x", max_in_flight: 0 }).catch((error) => error);
   assert.ok(refused instanceof InvalidRequest && refused.name === "InvalidRequest");

@@ -47,6 +47,11 @@ pub struct Destination {
     #[serde(default)]
     #[schema(required = true)]
     pub tls_certificates: Vec<TlsCertificate>,
+    /// Those of `event_types` that match no type of the catalogue of event types, perhaps by a slip. Empty while the
+    /// catalogue is.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub unknown_event_types: Vec<String>,
 }
 
 /// A newly created destination. Only this view of a destination shows the secret.

@@ -4,7 +4,7 @@
 //! A field has the type of its JSON: ids and words are strings, because a client only shows them or sends them back. Requests
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
 //!
-//! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `figures`, `history`, `installation`, `list`,
+//! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `list`,
 //! `problem`, `replay`; `references` names the schemas of requests.
 
 mod alert;
@@ -12,6 +12,7 @@ mod audit;
 mod delivery;
 mod destination;
 mod event;
+mod event_type;
 mod figures;
 mod history;
 mod installation;
@@ -26,6 +27,7 @@ pub use audit::*;
 pub use delivery::*;
 pub use destination::*;
 pub use event::*;
+pub use event_type::*;
 pub use figures::*;
 pub use history::*;
 pub use installation::*;

@@ -41,12 +41,14 @@
 //! `figures` computes what the backlog, the overview and the preview show of a destination. `overview` takes a sample of
 //! all destinations (`sample`), says what changed since the last (`changes`), and shares samples among streams
 //! (`broadcast`). `shedding` refuses requests when there are too many, by the class that each route names in the table.
+//! `event_types` checks events by the catalogue where it is strict.
 //! `state` has the backends and the settings, `meters` the metrics, `spans` the interface to a tracer.
 
 mod auth;
 mod browser_headers;
 mod docs;
 mod errors;
+mod event_types;
 mod fair_share;
 mod figures;
 mod hosts;
@@ -65,6 +67,7 @@ mod spans;
 mod state;
 
 pub use auth::{InvalidPublicUrl, KeyRing, PublicUrl, RemoteAddress, SettingKeys, TrustedProxies};
+pub use event_types::EventTypes;
 pub use hosts::Hosts;
 pub use overview::LiveOverview;
 pub use readers::body::BodyBudget;

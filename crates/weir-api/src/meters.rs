@@ -16,6 +16,7 @@ pub(crate) const SHED_SYNC: &str = "weir_shed_sync_seconds";
 const INGESTED: &str = "weir_events_ingested_total";
 const FILTERED: &str = "weir_events_filtered_total";
 const FILTERED_OUT: &str = "weir_events_filtered_out_total";
+const EVENTS_REFUSED: &str = "weir_events_refused_total";
 const KEYS_REFUSED: &str = "weir_http_keys_refused_total";
 
 /// Registers the descriptions of the metrics. The recorder must be installed before.
@@ -72,6 +73,14 @@ pub(crate) fn describe() {
         "Events that reached no destination because of filters; if it rises with all events, a filter is wrong or the \
          data has changed"
     );
+    describe_counter!(
+        EVENTS_REFUSED,
+        "Events refused by the catalogue of event types, by reason: unknown_type, or schema where the data does not fit; \
+         these events are lost unless their producer is corrected"
+    );
+    for reason in ["unknown_type", "schema"] {
+        counter!(EVENTS_REFUSED, "reason" => reason).increment(0);
+    }
     describe_counter!(INGESTED, "Events stored, without duplicates: the incoming load");
 }
 
@@ -116,6 +125,11 @@ pub(crate) fn filtered(deliveries: u64, unwanted: u64) {
             counter!(name).increment(count);
         }
     }
+}
+
+/// Counts an event that the catalogue of event types refuses.
+pub(crate) fn event_refused(reason: &'static str) {
+    counter!(EVENTS_REFUSED, "reason" => reason).increment(1);
 }
 
 /// Counts stored events.

@@ -35,8 +35,8 @@ use crate::{
             body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
             retry::RetryRequest, signature::SignatureRequest,
         },
-        events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session, shedding, status,
-        stream, test_event, verify,
+        event_types, events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session,
+        shedding, status, stream, test_event, verify,
     },
 };
 use weir_api_types as types;
@@ -160,6 +160,7 @@ const SECURITY_SCHEME: &str = "api_key";
         (name = "deliveries", description = "One event owed to one destination, and its attempts."),
         (name = "replays", description = "Ended deliveries that are sent again beside live traffic."),
         (name = "alerts", description = "Thresholds for alerts about destinations. Alerts are events whose type begins with `weir.`."),
+        (name = "event types", description = "The catalogue of event types: what producers may send, with descriptions, examples and schemas."),
         (name = "session", description = "Who sends the requests, and the sessions of browsers. In a session the cookie replaces the key on every path."),
         (name = "keys", description = "API keys with a role, for all tenants or for some. Each operation states the role that it needs."),
         (name = "activity", description = "Who changed what, and when."),
@@ -175,6 +176,7 @@ const SECURITY_SCHEME: &str = "api_key";
         verify::verify, deliveries::discard::discard_one, deliveries::discard::discard_all,
         replays::create, replays::list, replays::show, replays::cancel,
         alerts::show, alerts::set, alerts::active,
+        event_types::list, event_types::show, event_types::put, event_types::delete,
         session::me, session::create, session::delete,
         keys::create, keys::list, keys::delete, activity::list,
         shedding::show, shedding::set, status::show, health::live, health::ready, health::metrics, openapi, docs::page, docs::index

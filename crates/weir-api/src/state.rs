@@ -16,6 +16,7 @@ use weir_store::SharedStore;
 
 use crate::{
     auth::{KeyRing, PublicUrl, TrustedProxies},
+    event_types::EventTypes,
     hosts::Hosts,
     overview::LiveOverview,
     readers::body::BodyBudget,
@@ -49,6 +50,8 @@ pub struct ApiState {
     pub max_event_bytes: usize,
     /// Which requests are let in.
     pub shedding: Shedding,
+    /// Which types of events are accepted.
+    pub event_types: EventTypes,
     /// The budget for the request bodies in memory.
     pub bodies: BodyBudget,
     pub operations: Operations,

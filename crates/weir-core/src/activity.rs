@@ -68,6 +68,8 @@ actions! {
     ReplayCancelled = "replay.cancelled",
     AlertsChanged = "alerts.changed",
     SheddingChanged = "shedding.changed",
+    EventTypeSet = "event_type.set",
+    EventTypeDeleted = "event_type.deleted",
     KeyCreated = "key.created",
     KeyDeleted = "key.deleted",
 }
@@ -108,9 +110,9 @@ impl Origin {
 /// What an activity is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// `destination`, `delivery`, `replay` or `key`.
+    /// `destination`, `delivery`, `replay`, `key` or `event_type`.
     pub kind: String,
-    /// The id in its text form.
+    /// The id in its text form; the name of an event type.
     pub id: String,
     /// The name at that time, if the subject has one.
     pub name: Option<String>,
@@ -175,6 +177,12 @@ impl Activity {
     #[must_use]
     pub fn of_key(self, id: ApiKeyId, name: &str, tenant: Option<String>) -> Self {
         Self { tenant, subject: Some(Subject::new("key", id, Some(name))), ..self }.identified()
+    }
+
+    /// About a type of the catalogue, which belongs to no tenant.
+    #[must_use]
+    pub fn of_event_type(self, name: &str) -> Self {
+        Self { subject: Some(Subject::new("event_type", name, Some(name))), ..self }.identified()
     }
 
     /// Adds the values before and after the change.

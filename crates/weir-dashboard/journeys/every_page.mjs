@@ -18,6 +18,7 @@ const event = await api('POST', '/v1/events', {
   type: 'html.made', data: { [HTML]: HTML }, idempotency_key: HTML, ordering_key: HTML,
 });
 await api('POST', '/v1/keys', { name: HTML, role: 'read' });
+await api('PUT', '/v1/event-types/html.made', { description: HTML, example: { [HTML]: HTML }, schema: { title: HTML } });
 let delivery;
 do [delivery] = (await api('GET', '/v1/deliveries?state=dead,failed,delivered')).data; while (!delivery);
 assert.equal(delivery.state, 'dead');
@@ -34,7 +35,7 @@ const PAGES = [
   `${own}/purge?event_type=${typed}`, '/deliveries', `/deliveries?destination=${typed}`, `/deliveries/${delivery.id}`,
   '/dead-letters', `/dead-letters?tenant=${typed}`, '/events', `/events?idempotency_key=${typed}`, `/events/${event.id}`,
   '/replays', `/replays/${replay.id}`, `/replays/new?destination=${destination.id}`, '/alerts', '/activity',
-  `/activity?actor=${typed}&destination=${typed}`, '/keys', '/status', '/shedding', `/jump?id=${typed}`, `/login?next=${typed}`,
+  `/activity?actor=${typed}&destination=${typed}`, '/keys', '/status', '/shedding', '/event-types', `/event-types?q=${typed}`, '/event-types/html.made', `/jump?id=${typed}`, `/login?next=${typed}`,
 ];
 
 /** Opens each page and hands it over. A filter that the API refuses is a page too. */

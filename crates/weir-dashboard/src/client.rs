@@ -161,6 +161,11 @@ impl Call {
         if etag.is_empty() { Ok(self) } else { self.with_header(header::IF_MATCH, etag) }
     }
 
+    /// Only if there is no such resource.
+    pub(crate) fn if_none_match(self) -> Result<Self, Refusal> {
+        self.with_header(header::IF_NONE_MATCH, "*")
+    }
+
     /// A form that is sent twice creates once.
     pub(crate) fn idempotency_key(self, key: &str) -> Result<Self, Refusal> {
         if key.is_empty() { Ok(self) } else { self.with_header(HeaderName::from_static("idempotency-key"), key) }

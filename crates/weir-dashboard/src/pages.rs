@@ -10,6 +10,7 @@ pub(crate) mod deliveries;
 pub(crate) mod delivery;
 pub(crate) mod destination;
 pub(crate) mod discard_plan;
+pub(crate) mod event_types;
 pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod jump;

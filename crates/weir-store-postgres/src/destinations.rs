@@ -74,9 +74,9 @@ impl Destinations for PostgresStore {
         page: PageRequest,
     ) -> StoreResult<Page<Arc<Destination>>> {
         let id = |destination: &Arc<Destination>| *destination.id.as_bytes();
-        // The statement has no conditions for these two: they are applied here to a window of rows, and the page ends
+        // The statement has no conditions for these: they are applied here to a window of rows, and the page ends
         // with the window.
-        let windowed = filter.condition.is_some() || filter.text.is_some();
+        let windowed = filter.condition.is_some() || filter.text.is_some() || filter.event_type.is_some();
         let limit = if windowed { SCANNED_AT_MOST } else { page.limit + 1 };
         let tenants: Option<Vec<&String>> = filter.tenants.tenants().map(|tenants| tenants.iter().collect());
         let query = sqlx::query(LIST)

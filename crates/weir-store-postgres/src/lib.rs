@@ -43,6 +43,7 @@ mod destinations;
 mod discard;
 mod edit;
 mod errors;
+mod event_types;
 #[cfg(test)]
 #[path = "../tests/store/fixtures.rs"]
 mod fixtures;

@@ -54,6 +54,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "filters",
         sql: include_str!("../../../migrations/postgres/0033_filters.sql"),
     },
+    Migration {
+        version: 35,
+        description: "event types",
+        sql: include_str!("../../../migrations/postgres/0035_event_types.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {
@@ -232,6 +237,7 @@ mod tests {
         "#,
         ),
         (33, r#"UPDATE destinations SET event_filter = '{"/a":1}'; UPDATE events SET filtered = 2"#),
+        (35, "SELECT 1"),
     ];
 
     fn bytes(last: u128) -> [u8; 16] {

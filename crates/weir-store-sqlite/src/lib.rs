@@ -45,6 +45,7 @@ mod discard;
 mod durability;
 mod edit;
 mod error;
+mod event_types;
 mod files;
 mod history;
 mod ingest;

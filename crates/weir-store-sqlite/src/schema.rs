@@ -28,6 +28,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(29, "sealing keys", include_str!("../../../migrations/sqlite/0029_sealing_keys.sql")),
     migration(31, "egress", include_str!("../../../migrations/sqlite/0031_egress.sql")),
     Migration { version: 33, description: "filters", sql: include_str!("../../../migrations/sqlite/0033_filters.sql") },
+    Migration {
+        version: 35,
+        description: "event types",
+        sql: include_str!("../../../migrations/sqlite/0035_event_types.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

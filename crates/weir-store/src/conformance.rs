@@ -13,6 +13,7 @@ mod destination_names;
 mod destinations;
 mod discard;
 mod event_filters;
+mod event_types;
 mod fan_out;
 mod fast_path;
 mod filters;
@@ -59,9 +60,9 @@ use weir_core::{
 
 pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, counters::*, destination_names::*, destinations::*,
-    discard::*, event_filters::*, fan_out::*, fast_path::*, filters::*, history::*, ingest::*, keyed_creations::*,
-    lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*, processes::*, prune::*,
-    purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
+    discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, history::*, ingest::*,
+    keyed_creations::*, lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*,
+    processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

@@ -221,6 +221,8 @@ pub struct DestinationFilter {
     pub condition: Option<Condition>,
     /// A part of the name or of the URL. Upper and lower case are the same.
     pub text: Option<String>,
+    /// That take events of this type, without regard to their filters.
+    pub event_type: Option<String>,
     /// The time at which [`Condition::Held`] is judged.
     pub now: Timestamp,
 }
@@ -228,7 +230,7 @@ pub struct DestinationFilter {
 impl DestinationFilter {
     /// All destinations of these tenants.
     pub fn of(tenants: TenantScope) -> Self {
-        Self { tenants, name: None, url: None, condition: None, text: None, now: Timestamp::MIN }
+        Self { tenants, name: None, url: None, condition: None, text: None, event_type: None, now: Timestamp::MIN }
     }
 
     pub fn matches(&self, destination: &Destination) -> bool {
@@ -240,6 +242,7 @@ impl DestinationFilter {
             && self.name.as_ref().is_none_or(|name| *name == settings.name)
             && self.url.as_ref().is_none_or(|url| *url == settings.url.as_str())
             && self.condition.is_none_or(|condition| destination.is(condition, self.now))
+            && self.event_type.as_ref().is_none_or(|kind| settings.event_types.iter().any(|of| of.matches(kind)))
             && self.text.as_ref().is_none_or(|text| contains(&text.to_lowercase()))
     }
 }

@@ -24,7 +24,7 @@
 //!
 //! # Files
 //!
-//! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `fast_path`, `history`,
+//! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `event_types`, `fast_path`, `history`,
 //! `ingest`, `message_groups`, `outbox`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
 //! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
@@ -44,6 +44,7 @@ mod destinations;
 mod directory;
 mod discard;
 mod error;
+mod event_types;
 mod fast_path;
 mod filters;
 mod history;
@@ -87,6 +88,7 @@ pub use destinations::{
 pub use directory::{Directory, Matches, TenantDestinations};
 pub use discard::{DISCARDABLE, DISCARDED_AT_ONCE, DISCARDS_COUNTED, discard};
 pub use error::{Obstacle, StoreError, StoreResult, WriteFailures};
+pub use event_types::{CatalogueTotals, EventTypeChange, EventTypes, KnownEventType};
 pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use filters::{
     DeliveryFilter, ErrorFilter, EventFilter, ListOrder, Page, PageRequest, SCANNED_AT_MOST, delivery_ids_of, first_id,
@@ -151,7 +153,7 @@ bundles! {
     AlertStore: Alerting + Destinations + Ingest + RefusalStore;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
-        + DeadLetterStore + ApiKeys + Counters + Replays + Shedding;
+        + DeadLetterStore + ApiKeys + Counters + EventTypes + Replays + Shedding;
 }
 
 /// A store, shared.

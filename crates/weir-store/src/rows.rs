@@ -11,6 +11,7 @@ mod codes;
 mod counters;
 mod deliveries;
 mod destinations;
+mod event_types;
 mod events;
 mod replays;
 mod traffic;
@@ -31,6 +32,7 @@ pub use self::{
         error_condition, failed_delivery, in_states, response_body, response_headers_json, send,
     },
     destinations::{Value, destination, destination_values, limit_change},
+    event_types::{EVENT_TYPE_COLUMNS, catalogue_totals, event_type, event_type_size, known_event_type},
     events::{claimed_body, event, known_event},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
     traffic::{

@@ -3,6 +3,7 @@
 pub(crate) mod api;
 pub(crate) mod complete;
 pub(crate) mod destinations;
+pub(crate) mod event_types;
 pub(crate) mod limit;
 pub(crate) mod time;
 pub(crate) mod watch;
@@ -18,6 +19,7 @@ use self::{
     api::{ApiArgs, DeliveryCommand, EventCommand, KeyCommand, ReplayCommand, ServerFlags, TailArgs, server_url},
     complete::destination_names,
     destinations::DestinationCommand,
+    event_types::EventTypeCommand,
     time::PastTime,
     watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, SheddingArgs, StatusArgs},
 };
@@ -113,6 +115,9 @@ pub(crate) enum ApiCommand {
     Doctor(StatusArgs),
     /// Show what is refused under overload, and which limits would fit; or set limits
     Shedding(SheddingArgs),
+    /// List, show, change and delete the types of events that producers may send
+    #[command(name = "event-types", alias = "event-type")]
+    EventTypes(ApiArgs<EventTypeCommand>),
     /// Open the dashboard in a browser: the overview, or the page of a destination, delivery, event or replay
     Open(OpenArgs),
 }

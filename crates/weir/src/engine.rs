@@ -5,8 +5,8 @@ use std::{net::SocketAddr, path::Path, pin::Pin, sync::Arc, time::Duration};
 use axum::Router;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use weir_api::{
-    ApiState, BodyBudget, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths, Readiness,
-    RemoteAddress, SettingKeys, Shedding, TrustedProxies,
+    ApiState, BodyBudget, EventTypes, Hosts, Installation, KeyRing, LiveOverview, Operations, PublicUrl, QueueDepths,
+    Readiness, RemoteAddress, SettingKeys, Shedding, TrustedProxies,
 };
 use weir_core::{retention::Retention, stall::StallReport};
 use weir_dashboard::DashboardSettings;
@@ -216,6 +216,11 @@ impl Engine {
         }
         self.serving.spawn(keys.clone().keep_fresh(store.clone(), self.serving.stopped()));
         self.keys = Some(keys.clone());
+        let event_types = EventTypes::new(settings.event_types);
+        if let Err(error) = event_types.refresh(&*store).await {
+            tracing::warn!(%error, "could not read the catalogue of event types");
+        }
+        self.serving.spawn(event_types.clone().keep_fresh(store.clone(), self.serving.stopped()));
         let api = weir_api::router(ApiState {
             live: LiveOverview::new(store.clone(), clock.clone(), self.stalls.clone(), self.serving.stops()),
             store,
@@ -228,6 +233,7 @@ impl Engine {
             proxies: TrustedProxies::new(settings.trusted_proxies.clone()),
             max_event_bytes: settings.max_event_bytes,
             shedding: self.shedding.clone(),
+            event_types,
             bodies: BodyBudget::new(settings.body_budget_bytes),
             operations,
             installation: installation(&self.backends, &settings.database_url),

@@ -30,6 +30,8 @@ from .types import (
     DiscardFilter,
     Event,
     EventDetail,
+    EventType,
+    EventTypeSettings,
     FilterTried,
     ListCount,
     Me,
@@ -116,6 +118,7 @@ class Weir(_Resource):
         self.keys = Keys(self._transport)
         self.alerts = AlertThresholds(self._transport)
         self.shedding = LoadShedding(self._transport)
+        self.event_types = EventTypes(self._transport)
         self.activity = ActivityLog(self._transport)
 
     def me(self) -> Me:
@@ -270,9 +273,13 @@ class Destinations(_Resource):
         url: str | None = None,
         state: Literal["active", "paused", "held", "breaker"] | None = None,
         q: str | None = None,
+        event_type: str | None = None,
     ) -> Pages[Destination]:
-        """`name` and `url` are the whole name or URL; `q` is a part of either, in upper or lower case."""
-        query = {"tenant": tenant, "name": name, "url": url, "state": state, "q": q}
+        """`name` and `url` are the whole name or URL; `q` is a part of either, in upper or lower case.
+
+        `event_type` is a type that the destinations take.
+        """
+        query = {"tenant": tenant, "name": name, "url": url, "state": state, "q": q, "event_type": event_type}
         return self._pages("GET", "/v1/destinations", query)
 
     def get(self, id: str) -> Destination:
@@ -565,6 +572,34 @@ class LoadShedding(_Resource):
     def set(self, limits: SheddingLimits) -> Shedding:
         """Replaces all limits. What is omitted or null is automatic."""
         return cast(Shedding, self._call("PUT", "/v1/shedding", body=limits, repeatable=True))
+
+
+class EventTypes(_Resource):
+    def list(self, *, q: str | None = None) -> Pages[EventType]:
+        """The catalogue, in the order of the names. `q` is a part of the name, in upper or lower case."""
+        return self._pages("GET", "/v1/event-types", {"q": q})
+
+    def get(self, name: str) -> EventType:
+        return (self.get_version(name))[0]
+
+    def get_version(self, name: str) -> tuple[EventType, str]:
+        """The type and its version, for `if_match`."""
+        answer = self._transport.send("GET", "/v1/event-types/{name}", {"name": name})
+        return answer.json(), answer.headers["etag"]
+
+    def put(
+        self, name: str, settings: EventTypeSettings, *, if_match: str | None = None, only_create: bool = False
+    ) -> EventType:
+        """Adds a type, or replaces its description, example and schema."""
+        headers = given({"if-match": if_match, "if-none-match": "*" if only_create else None})
+        return cast(
+            EventType,
+            self._call("PUT", "/v1/event-types/{name}", {"name": name}, body=settings, headers=headers),
+        )
+
+    def delete(self, name: str, *, if_match: str | None = None) -> None:
+        """Deletes a type. A strict server refuses its events within a second."""
+        self._call("DELETE", "/v1/event-types/{name}", {"name": name}, headers=given({"if-match": if_match}))
 
 
 class ActivityLog(_Resource):

@@ -289,6 +289,9 @@ DeliveryState: TypeAlias = Literal['pending', 'delivering', 'retrying', 'deliver
 DeliveryStates: TypeAlias = str
 
 
+Description: TypeAlias = str
+
+
 DestinationCondition: TypeAlias = Literal['active', 'paused', 'held', 'breaker']
 
 
@@ -370,6 +373,41 @@ EventKey: TypeAlias = str
 
 
 EventPattern: TypeAlias = str
+
+
+class EventType(TypedDict):
+    """
+    A type of the catalogue.
+    """
+
+    created_at: str
+    description: str
+    """What the event means, for people."""
+
+    example: Any
+    """The `data` of such an event; null: none is given."""
+
+    name: str
+    schema: Any
+    """What the `data` must be, as JSON Schema; null: anything."""
+
+    updated_at: str
+
+
+class EventTypeRequest(TypedDict):
+    """
+    A type of the catalogue. The path names it.
+    """
+
+    description: NotRequired[Description | None]
+    example: NotRequired[Any]
+    """The `data` of such an event. It must fit the schema. Null: none."""
+
+    schema: NotRequired[Any]
+    """
+    What the `data` must be: JSON Schema 2020-12, with the keywords and bounds that the guide to event types
+    lists. `$ref` leads only to places in the same schema. Null: any data.
+    """
 
 
 FailureStates: TypeAlias = str
@@ -551,6 +589,16 @@ class ListEvent(TypedDict):
     """
 
     data: list[Event]
+    next_cursor: str | None
+    """The `cursor` of the next page; null on the last page."""
+
+
+class ListEventType(TypedDict):
+    """
+    One page of a list.
+    """
+
+    data: list[EventType]
     next_cursor: str | None
     """The `cursor` of the next page; null on the last page."""
 
@@ -2517,6 +2565,12 @@ class Destination(DestinationSettings):
     signature_format: SignatureFormat
     tls_certificates: list[TlsCertificate]
     """The certificates in `tls`, in words: the client certificate first."""
+
+    unknown_event_types: list[str]
+    """
+    Those of `event_types` that match no type of the catalogue of event types, perhaps by a slip. Empty while the
+    catalogue is.
+    """
 
     updated_at: str
     """Increases with every edit."""

@@ -137,7 +137,7 @@ struct Described {
     cursor: Option<String>,
 }
 
-pub(super) const DEFAULT_LIMIT: u32 = 50;
+pub(crate) const DEFAULT_LIMIT: u32 = 50;
 
 /// The parameters `limit` and `cursor` of the list `L`.
 pub(crate) struct PageParameters<L> {

@@ -162,7 +162,6 @@ text! {
         as = NewEventType, pattern = "^(?!weir\\.)[A-Za-z0-9_-]+(\\.[A-Za-z0-9_-]+)*$", max_length = 128,
         example = "video.created"
     )]
-    #[expect(dead_code, reason = "the hot path keeps its own copy of the text")]
     pub(crate) struct NewEventTypeText(String);
     parse = |text| check_new_type(text).map(|()| text.to_owned());
 }

@@ -59,7 +59,7 @@ use crate::{
         if_match::IfMatch,
         page::{self, List, Listing, PageParameters},
         query::{Query, parameters},
-        texts::{AnyTenantText, DestinationConditionText, DestinationIdText, SearchText},
+        texts::{AnyTenantText, DestinationConditionText, DestinationIdText, NewEventTypeText, SearchText},
     },
     resources::activity::{Author, destination_changes},
     state::{Api, ApiState},
@@ -88,6 +88,8 @@ parameters! {
         state: Option<DestinationConditionText>,
         /// Only destinations with this text in the name or the URL, in upper or lower case
         q: Option<SearchText>,
+        /// Only destinations that take events of this type by their `event_types`
+        event_type: Option<NewEventTypeText>,
     }
 }
 
@@ -120,11 +122,11 @@ pub(crate) async fn create(
     let now = api.clock.now();
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, &author)?;
-    let mut first = FirstAnswer::new(StatusCode::CREATED, &view::view(&destination, now))?;
+    let mut first = FirstAnswer::new(StatusCode::CREATED, &view::view(&destination, now, &api.event_types))?;
     (first.location, first.etag) = (Some(path(destination.id)), Some(etag(&destination)));
     first.secret_digest = Some(secret_digest(&destination.settings.signing.secret.reveal()));
     match api.store.create_destination(destination, idempotency.creation(activity, &first, now)?).await? {
-        Created::New(destination) => Ok(created(&destination, now)),
+        Created::New(destination) => Ok(created(&api, &destination, now)),
         // Another request with the same idempotency key has created a destination first.
         Created::Before(stored) => created_before(&api, &caller, &author, idempotency.read(stored)?).await,
         Created::Full => Err(full()),
@@ -140,8 +142,8 @@ fn full() -> Problem {
 }
 
 /// Answers the creation of a destination.
-fn created(destination: &Destination, now: Timestamp) -> Response {
-    let view = Json(view::created(destination, now));
+fn created(api: &ApiState, destination: &Destination, now: Timestamp) -> Response {
+    let view = Json(view::created(destination, now, &api.event_types));
     let location = [(header::LOCATION, path(destination.id))];
     unstored((StatusCode::CREATED, etag_header(destination), location, view).into_response())
 }
@@ -196,7 +198,7 @@ fn name_tenant(body: &mut Value, caller: &Caller) -> ApiResult<()> {
 
 /// List destinations
 ///
-/// With the filters `state` and `q`, a page may be short or empty and still have a `next_cursor`.
+/// With the filters `state`, `q` and `event_type`, a page may be short or empty and still have a `next_cursor`.
 #[utoipa::path(
     get, path = "/v1/destinations", operation_id = "list_destinations", tag = "destinations",
     params(DestinationFilter, DestinationPage),
@@ -215,13 +217,14 @@ pub(crate) async fn list(
         url: filter.url.map(|SearchText(url)| Url::parse(&url).map_or(url, String::from)),
         condition: filter.state.map(|condition| condition.0),
         text: filter.q.map(|text| text.0),
+        event_type: filter.event_type.map(|kind| kind.0),
         now,
     };
     let page = api.store.list_destinations(&filter, page.request).await?;
     Ok(page::view::<Destinations, _, _>(
         page,
         |destination| *destination.id.as_bytes(),
-        |destination| view::view(&destination, now),
+        |destination| view::view(&destination, now, &api.event_types),
     ))
 }
 
@@ -238,7 +241,7 @@ pub(crate) async fn show(
     _: Query<()>,
 ) -> ApiResult<impl IntoResponse> {
     let destination = find(&api, &caller, id).await?;
-    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now()))))
+    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
 }
 
 /// Edit a destination
@@ -284,7 +287,7 @@ pub(crate) async fn edit(
         Ok(settings)
     })
     .await?;
-    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now()))))
+    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
 }
 
 /// Delete a destination

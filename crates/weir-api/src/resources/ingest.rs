@@ -31,6 +31,8 @@ use self::{
 };
 use crate::{
     auth::Caller,
+    event_types::Checks,
+    fair_share::Seat,
     meters,
     problem::{self, ApiResult, Problem, ProblemKind},
     readers::{
@@ -44,6 +46,8 @@ use crate::{
 
 /// A larger body is parsed on a thread of its own.
 const PARSED_AT_ONCE: usize = 64 * 1024;
+/// The same for an event whose data is checked by a schema, which may take ten times as long.
+const CHECKED_AT_ONCE: usize = 8 * 1024;
 /// The largest body of a batch, unless the limit of one event is larger.
 const MAX_BATCH_BYTES: usize = 32 * 1024 * 1024;
 
@@ -91,12 +95,17 @@ async fn accept_one(
     // Until the answer, the body counts in the budget: the event that waits for its commit takes as much memory.
     let bytes = Arc::new(event_bytes(&api.bodies, request, api.max_event_bytes).await?);
     let now = api.clock.now();
-    let event = match bytes.len() {
-        ..=PARSED_AT_ONCE => read::event(&bytes, header_key, caller, now, 0)?,
-        _ => {
-            let (bytes, caller) = (Arc::clone(&bytes), caller.clone());
-            apart(move || read::event(&bytes, header_key, &caller, now, 0)).await??
-        }
+    let checks = api.event_types.checks(&*api.store).await?;
+    let event = if bytes.len() <= read_at_once(checks.as_ref(), CHECKED_AT_ONCE) {
+        read::event(&bytes, header_key, caller, now, 0, checks.as_ref())?
+    } else {
+        let turn = turn(api, caller, checks.as_ref()).await?;
+        let (bytes, caller) = (Arc::clone(&bytes), caller.clone());
+        let read = move || {
+            let _turn = turn;
+            read::event(&bytes, header_key, &caller, now, 0, checks.as_ref())
+        };
+        apart(read).await??
     };
     let event = in_trace(event, trace);
     let view = store_one(api, event).await?;
@@ -148,12 +157,18 @@ async fn accept_batch(
     let bytes = Arc::new(event_bytes(&api.bodies, request, MAX_BATCH_BYTES.max(api.max_event_bytes)).await?);
     // All events get the same time. Their ids keep the order of the batch by their index.
     let (now, max_event_bytes) = (api.clock.now(), api.max_event_bytes);
-    let read = match bytes.len() {
-        ..=PARSED_AT_ONCE => read_batch(&bytes, max_event_bytes, caller, now)?,
-        _ => {
-            let (bytes, caller) = (Arc::clone(&bytes), caller.clone());
-            apart(move || read_batch(&bytes, max_event_bytes, &caller, now)).await??
-        }
+    let checks = api.event_types.checks(&*api.store).await?;
+    // Each event of a batch may take as long as one alone.
+    let read = if bytes.len() <= read_at_once(checks.as_ref(), 0) {
+        read_batch(&bytes, max_event_bytes, caller, now, checks.as_ref())?
+    } else {
+        let turn = turn(api, caller, checks.as_ref()).await?;
+        let (bytes, caller) = (Arc::clone(&bytes), caller.clone());
+        let read = move || {
+            let _turn = turn;
+            read_batch(&bytes, max_event_bytes, &caller, now, checks.as_ref())
+        };
+        apart(read).await??
     };
     // One entry per event: the refusal, or `None` for an event to store. The results of the store fill the `None`
     // entries.
@@ -175,6 +190,19 @@ async fn accept_batch(
     Ok(answer_batch(events))
 }
 
+/// The largest body that is read without a thread of its own. `checked`: if data is checked by schemas.
+fn read_at_once(checks: Option<&Checks>, checked: usize) -> usize {
+    if checks.is_some_and(Checks::have_schemas) { checked } else { PARSED_AT_ONCE }
+}
+
+/// The turn to read a body whose data is checked by schemas.
+async fn turn(api: &ApiState, caller: &Caller, checks: Option<&Checks>) -> ApiResult<Option<Seat>> {
+    match checks.is_some_and(Checks::have_schemas) {
+        true => api.event_types.turn(caller.sharer()).await.map(Some),
+        false => Ok(None),
+    }
+}
+
 /// Calls a function that takes long on a thread of its own: on a thread of the runtime, other requests would wait.
 async fn apart<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> ApiResult<T> {
     let called = tokio::task::spawn_blocking(call).await;
@@ -182,13 +210,19 @@ async fn apart<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> 
 }
 
 /// The events of a batch, each with its refusal if it is invalid.
-fn read_batch(bytes: &[u8], limit: usize, caller: &Caller, now: Timestamp) -> ApiResult<Vec<ApiResult<NewEvent>>> {
+fn read_batch(
+    bytes: &[u8],
+    limit: usize,
+    caller: &Caller,
+    now: Timestamp,
+    checks: Option<&Checks>,
+) -> ApiResult<Vec<ApiResult<NewEvent>>> {
     let batch: BorrowedBatch<'_> = serde_json::from_slice(bytes).map_err(|error| diagnosis::batch(bytes, &error))?;
     if !(1..=MAX_BATCH).contains(&batch.events.len()) {
         return Err(Problem::invalid_field("/events", format!("must contain 1 to {MAX_BATCH} events")));
     }
     let members = batch.events.iter().enumerate();
-    Ok(members.map(|(index, raw)| read_member(raw, limit, caller, now, index)).collect())
+    Ok(members.map(|(index, raw)| read_member(raw, limit, caller, now, index, checks)).collect())
 }
 
 fn in_trace(mut new: NewEvent, trace: Option<TraceParent>) -> NewEvent {
@@ -198,12 +232,19 @@ fn in_trace(mut new: NewEvent, trace: Option<TraceParent>) -> NewEvent {
     new
 }
 
-fn read_member(raw: &RawValue, limit: usize, caller: &Caller, now: Timestamp, index: usize) -> ApiResult<NewEvent> {
+fn read_member(
+    raw: &RawValue,
+    limit: usize,
+    caller: &Caller,
+    now: Timestamp,
+    index: usize,
+    checks: Option<&Checks>,
+) -> ApiResult<NewEvent> {
     let bytes = raw.get().as_bytes();
     if bytes.len() > limit {
         return Err(too_large(limit));
     }
-    read::event(bytes, None, caller, now, index)
+    read::event(bytes, None, caller, now, index, checks)
 }
 
 /// 202 if any event was accepted. Otherwise a problem that lists every error by its index in the batch and contains the

@@ -44,6 +44,7 @@ impl Data {
         let replay = server.root("POST", "/v1/replays", json!({"tenant": tenant})).await;
         let key = json!({"name": tenant, "role": "read", "tenants": [tenant]});
         let key = server.root("POST", "/v1/keys", key).await;
+        server.root("PUT", "/v1/event-types/order.created", json!({})).await;
         let delivery = id(&shown["deliveries"][0]);
         Self { tenant, destination: id(&destination), event, delivery, replay: id(&replay), key: id(&key) }
     }
@@ -57,7 +58,8 @@ impl Data {
             Some("replays") => &self.replay,
             _ => &self.key,
         };
-        let path = template.replace("{id}", id).replace("{tenant}", self.tenant).replace("{name}", "a%20new%2Fname");
+        let name = if template.starts_with("/v1/event-types") { "order.created" } else { "a%20new%2Fname" };
+        let path = template.replace("{id}", id).replace("{tenant}", self.tenant).replace("{name}", name);
         let is_list = method == "GET" && LISTS.contains(&template);
         if is_list { format!("{path}?tenant={}", self.tenant) } else { path }
     }
@@ -143,6 +145,10 @@ fn operations() -> Vec<Operation> {
         Operation { own: 404, ..read("/v1/status", 404) },
         Operation { own: 404, role: "admin", ..read("/v1/shedding", 404) },
         Operation { own: 404, ..change("PUT", "/v1/shedding", "admin", 404, Some(|_| json!({}))) },
+        read("/v1/event-types", 200),
+        read("/v1/event-types/{name}", 200),
+        Operation { own: 404, ..change("PUT", "/v1/event-types/{name}", "operate", 404, Some(|_| json!({}))) },
+        Operation { own: 404, ..change("DELETE", "/v1/event-types/{name}", "operate", 404, None) },
         Operation { own: 404, ..change("PUT", "/v1/alerts", "admin", 404, Some(|_| json!({}))) },
         change(
             "POST",

@@ -153,6 +153,14 @@ async fn every_other_change_has_its_row() {
     assert_eq!(row["after"]["classes"]["heavy"], json!({"in_flight": 4}));
     assert_eq!(root.change("PUT", "/v1/shedding", shedding).await.1, [] as [Value; 0]);
 
+    let path = "/v1/event-types/order.created";
+    let kind = Some(json!({"description": "An order.", "schema": {"type": "object"}}));
+    let (_, row) = root.one("event_type.set", "PUT", path, kind.clone()).await;
+    assert_eq!(row["after"], json!({"description": "An order.", "example": null, "schema": {"type": "object"}}));
+    assert_eq!((&row["tenant"], &row["subject"]["id"]), (&Value::Null, &json!("order.created")));
+    assert_eq!(root.change("PUT", path, kind).await.1, [] as [Value; 0]);
+    root.one("event_type.deleted", "DELETE", path, None).await;
+
     let key = Some(json!({"name": "billing", "role": "read", "tenants": ["acme"]}));
     let (key, row) = root.one("key.created", "POST", "/v1/keys", key).await;
     assert_eq!(row["after"], json!({"role": "read", "tenants": ["acme"], "expires_at": null}));
@@ -177,7 +185,7 @@ async fn a_put_by_name_is_a_creation_or_an_edit() {
 }
 
 /// The tests above make each of these changes; those of `holds.rs` release, and those of `deliveries.rs` discard.
-const RECORDED: [&str; 19] = [
+const RECORDED: [&str; 21] = [
     "POST /v1/destinations",
     "PATCH /v1/destinations/{id}",
     "DELETE /v1/destinations/{id}",
@@ -194,6 +202,8 @@ const RECORDED: [&str; 19] = [
     "POST /v1/replays/{id}/cancel",
     "PUT /v1/alerts",
     "PUT /v1/shedding",
+    "PUT /v1/event-types/{name}",
+    "DELETE /v1/event-types/{name}",
     "POST /v1/keys",
     "DELETE /v1/keys/{id}",
     "GET /v1/destinations/{id}/secret",

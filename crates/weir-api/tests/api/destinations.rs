@@ -36,6 +36,7 @@ async fn a_destination_needs_only_a_url_and_shows_its_defaults() {
             "timestamp_header": "webhook-timestamp", "id_header": "webhook-id",
         },
         "public_key": null, "public_key_hex": null, "proxy": null, "tls": null, "tls_certificates": [],
+        "unknown_event_types": [],
     });
     // The macro takes no more fields.
     expected["filter"] = Value::Null;

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tower::ServiceExt;
 use weir_api::{
-    ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, Hosts, Installation, KeyRing,
+    ApiState, BodyBudget, DEFAULT_BODY_BUDGET_BYTES, DEFAULT_MAX_EVENT_BYTES, EventTypes, Hosts, Installation, KeyRing,
     LiveOverview, Operations, PublicUrl, QueueDepths, Readiness, SettingKeys, Shedding, TrustedProxies, router,
 };
 use weir_core::{
@@ -29,6 +29,7 @@ use weir_core::{
     address::AddressPolicy,
     claim::ClaimedDelivery,
     delivery::{Attempt, AttemptDetails, AttemptOutcome, ConnectionDetails},
+    event_types,
     id::AttemptId,
     outcome::Verdict,
     shed::Mode,
@@ -68,6 +69,7 @@ pub(crate) struct Options {
     pub(crate) max_event_bytes: usize,
     pub(crate) body_budget_bytes: usize,
     pub(crate) shed: Mode,
+    pub(crate) event_types: event_types::Mode,
     pub(crate) proxies: TrustedProxies,
 }
 
@@ -81,6 +83,7 @@ impl Default for Options {
             max_event_bytes: DEFAULT_MAX_EVENT_BYTES,
             body_budget_bytes: DEFAULT_BODY_BUDGET_BYTES,
             shed: Mode::On,
+            event_types: event_types::Mode::Open,
             proxies: TrustedProxies::default(),
         }
     }
@@ -116,6 +119,7 @@ impl Server {
             live: LiveOverview::new(Arc::clone(&store), Arc::<TestClock>::clone(&clock), found, stops),
             max_event_bytes: options.max_event_bytes,
             shedding: shedding.clone(),
+            event_types: EventTypes::new(options.event_types),
             bodies: BodyBudget::new(options.body_budget_bytes),
             installation: Installation {
                 store: "sqlite",

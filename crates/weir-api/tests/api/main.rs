@@ -17,6 +17,7 @@ mod deliveries;
 mod destinations;
 mod egress;
 mod event_filters;
+mod event_types;
 mod events;
 mod extremes;
 mod fan_out;

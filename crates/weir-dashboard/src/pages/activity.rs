@@ -112,11 +112,12 @@ extend! {
                 "destination" => Some(format!("/destinations/{id}")),
                 "delivery" => Some(format!("/deliveries/{id}")),
                 "replay" => Some(format!("/replays/{id}")),
+                "event_type" => Some(format!("/event-types/{id}")),
                 _ => None,
             };
             let label = name.clone().filter(|name| !name.trim().is_empty()).unwrap_or_else(|| id.clone());
-            // A deleted destination has no page any more.
-            Some((page.filter(|_| self.action != "destination.deleted"), label))
+            // What is deleted has no page any more.
+            Some((page.filter(|_| !self.action.ends_with(".deleted")), label))
         }
 
         fn changes(&self) -> Vec<Change> {

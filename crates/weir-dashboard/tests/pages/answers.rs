@@ -14,6 +14,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["me" | "session"]) => of::<types::Me>(me(), changes),
         (_, ["overview"]) => of::<types::Overview>(overview(), changes),
         (_, ["overview", "history"]) => of::<types::OverviewHistory>(overview_history(), changes),
+        ("GET", ["destinations"]) => of::<types::List<types::Destination>>(list(destination()), changes),
         (_, ["destinations"]) => {
             of::<types::CreatedDestination>(with(destination(), json!({"secret": "whsec_1"})), changes)
         }
@@ -36,6 +37,8 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["deliveries", _] | ["deliveries", _, _]) => of::<types::DeliveryDetail>(delivery_detail(), changes),
         (_, ["events"]) => of::<types::List<types::Event>>(list(event()), changes),
         (_, ["events", _]) => of::<types::EventDetail>(event_detail(), changes),
+        ("GET", ["event-types"]) => of::<types::List<types::EventType>>(list(event_type()), changes),
+        (_, ["event-types", _]) => of::<types::EventType>(event_type(), changes),
         (_, ["replays"]) if changes.get("total").is_some() && changes.get("id").is_none() => {
             of::<types::Count>(json!({"total": 0}), changes)
         }
@@ -57,6 +60,12 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
 /// A refusal.
 pub(crate) fn refusal(changes: Value) -> Value {
     of::<types::Problem>(json!({"type": "/docs#problem", "status": 0, "errors": [{}]}), changes)
+}
+
+fn event_type() -> Value {
+    json!({
+        "name": "order.created", "description": "", "example": null, "schema": null, "created_at": AT, "updated_at": AT,
+    })
 }
 
 fn active_alerts() -> Value {

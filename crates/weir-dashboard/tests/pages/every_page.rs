@@ -8,7 +8,7 @@ use crate::support::{FakeApi, Page, row};
 
 const AT: &str = "2025-11-21T07:30:00.000Z";
 /// Every page for logged-in readers, with data.
-const PAGES: [&str; 24] = [
+const PAGES: [&str; 26] = [
     "/",
     "/destinations/new",
     "/destinations/dst_1",
@@ -24,6 +24,8 @@ const PAGES: [&str; 24] = [
     "/dead-letters/discard?destination=dst_1&state=dead",
     "/events",
     "/events/evt_1",
+    "/event-types",
+    "/event-types/order.created",
     "/replays",
     "/replays/rpl_1",
     "/replays/new",
@@ -61,6 +63,10 @@ fn filled(role: &str) -> FakeApi {
     let mut detail = event;
     detail["deliveries"] = json!([delivery]);
     api.on("GET", "/v1/events/evt_1", 200, detail);
+    let event_type = json!({"description": "An order.", "example": {"id": 7}, "schema": {"type": "object"}});
+    api.on("GET", "/v1/event-types", 200, list(event_type.clone()));
+    api.on_with("GET", "/v1/event-types/order.created", 200, &[("etag", "\"1\"")], event_type);
+    api.on("GET", "/v1/destinations", 200, list(json!({"event_types": ["order.*"]})));
     let replay = json!({
         "states": ["dead"], "destination": "dst_1", "total": 200, "delivered": 90, "failed": 10, "remaining": 100, "eta_s": 12,
     });
@@ -235,7 +241,7 @@ async fn a_reader_sees_no_button_that_changes_anything() {
 async fn no_page_loads_all_destinations() {
     let api = filled("admin");
     pages(&api).await;
-    assert!(api.seen("GET", "/v1/destinations").is_empty());
+    assert!(api.seen("GET", "/v1/destinations").iter().all(|seen| seen.path.contains("limit=50")));
     for call in api.seen("GET", "/v1/overview") {
         let limit = call.path.split(['?', '&']).find_map(|part| part.strip_prefix("limit="));
         assert!(limit.is_some_and(|limit| limit.parse::<u32>().unwrap() <= 50), "{}", call.path);

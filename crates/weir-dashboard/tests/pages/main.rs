@@ -7,6 +7,7 @@ mod alerts;
 mod answers;
 mod deliveries;
 mod destination;
+mod event_types;
 mod every_page;
 mod exports;
 mod forms;

@@ -20,7 +20,7 @@ const PAGES: [(&str, &str); 7] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 19] {
+fn forms() -> [(&'static str, String); 22] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
@@ -40,6 +40,9 @@ fn forms() -> [(&'static str, String); 19] {
         form("/alerts", "backlog_depth=5"),
         form("/shedding", "mode=dry-run&target_ms=250&weight=1"),
         ("/destinations/{id}/purge", format!("counted_until={AT}&total=1&confirm=purge+1")),
+        form("/event-types", "name=order.created&description=&example=&schema="),
+        form("/event-types/{name}", "etag=%221%22&description=&example=&schema="),
+        form("/event-types/{name}/delete", "sure=on"),
         form("/deliveries/{id}/discard", "reason=no"),
         ("/dead-letters/discard", format!("state=dead&counted_until={AT}&total=1&confirm=discard+1")),
     ]
@@ -82,13 +85,17 @@ async fn a_form_that_changes_something_answers_with_a_redirect() {
         ("GET", "/v1/shedding", json!({})),
         ("PUT", "/v1/shedding", json!({})),
         ("DELETE", "/v1/keys/dst_1", Value::Null),
+        ("GET", "/v1/destinations", json!({})),
+        ("GET", "/v1/event-types/order.created", json!({})),
+        ("PUT", "/v1/event-types/order.created", json!({})),
+        ("DELETE", "/v1/event-types/order.created", Value::Null),
     ] {
         api.on(method, path, 200, answer);
     }
     let browser = api.dashboard();
     let mut tried: BTreeSet<String> = PAGES.iter().map(|(path, _)| (*path).to_owned()).collect();
     for (path, fields) in forms().into_iter().chain([("/keys/{id}/delete", "sure=on".to_owned())]) {
-        let answer = browser.post(&path.replace("{id}", "dst_1"), &fields).await;
+        let answer = browser.post(&path.replace("{id}", "dst_1").replace("{name}", "order.created"), &fields).await;
         assert_eq!(answer.status, 303, "{path}: {}", answer.text);
         assert!(!answer.flash().starts_with("error"), "{path}: {}", answer.flash());
         assert!(!answer.flash().contains("whsec_"), "{path}: a cookie has no secret");

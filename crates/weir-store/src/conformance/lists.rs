@@ -188,6 +188,7 @@ pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: S
     assert!(subject.change_breaker(change).await);
     let all = || DestinationFilter { now: NOW + seconds(2), ..DestinationFilter::of(TenantScope::All) };
     let condition = |condition| DestinationFilter { condition: Some(condition), ..all() };
+    let taking = |kind: &str| DestinationFilter { event_type: Some(kind.to_owned()), ..all() };
     let text = |text: &str| DestinationFilter { text: Some(text.to_owned()), ..all() };
     for (filter, expected) in [
         (all(), vec![5, 4, 3, 2, 1]),
@@ -199,6 +200,8 @@ pub async fn destinations_are_filtered_by_name_url_condition_and_text(subject: S
         (DestinationFilter { name: Some("destination 4".to_owned()), ..all() }, vec![4]),
         (DestinationFilter { name: Some("Destination 4".to_owned()), ..all() }, vec![]),
         (DestinationFilter { url: Some("https://example.com/Hook/5".to_owned()), ..all() }, vec![5]),
+        (taking("video.created"), vec![5, 4, 3, 2, 1]),
+        (taking("weir.test"), vec![]),
         (text("hOOk/2"), vec![2]),
         (text("ATION 3"), vec![3]),
         (text("%"), vec![]),

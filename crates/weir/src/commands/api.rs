@@ -8,6 +8,7 @@ pub(super) mod connection;
 mod deliveries;
 mod destinations;
 mod doctor;
+mod event_types;
 mod events;
 mod keys;
 mod names;
@@ -59,6 +60,7 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::Activity(args) => activity::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Preview(args) => preview::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Shedding(args) => shedding::run(&Call::new(&args.call)?, args.command).await,
+        ApiCommand::EventTypes(args) => event_types::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Open(args) => open::run(args).await,
         ApiCommand::Status(args) => status::run(&Call::new(&args.call)?).await,
         // It judges what it finds, also that the server does not answer.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use weir_api::{InvalidPublicUrl, PublicUrl};
-use weir_core::shed::Mode;
+use weir_core::{event_types, shed::Mode};
 
 use super::ApiKey;
 
@@ -68,6 +68,10 @@ pub(super) fn on_or_off(text: &str) -> Parsed<bool> {
 
 pub(super) fn shed(text: &str) -> Parsed<Mode> {
     text.parse().map_err(|_| format!("`{text}` is none of on, dry-run and off"))
+}
+
+pub(super) fn event_types(text: &str) -> Parsed<event_types::Mode> {
+    text.parse().map_err(|_| format!("`{text}` is neither open nor strict"))
 }
 
 /// Empty: that of the program.

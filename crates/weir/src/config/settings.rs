@@ -8,6 +8,7 @@ use url::Host;
 use weir_api::PublicUrl;
 use weir_core::{
     egress::{HostPattern, HttpProxy},
+    event_types,
     shed::Mode,
 };
 use weir_sealing::Keyring;
@@ -273,6 +274,11 @@ settings! {
         default "on"; used_by Api;
         help "Refuse requests under overload: on, dry-run (count what would be refused) or off";
         more "What is set with `PUT /v1/shedding` replaces it. See [overload](../operations/overload.md).";
+    }
+    event_types: event_types::Mode = parse::event_types, "MODE" {
+        default "open"; used_by Api;
+        help "Which events are accepted: open (every type) or strict (types of the catalogue, with data that fits)";
+        more "See [event types](../guides/event-types.md).";
     }
     // Far more connections than a few dozen producers open; with a buffer of 8 KiB each they need at most 32 MiB.
     max_connections: usize = |text| number(text, 1, 1_000_000), "N" {

@@ -85,6 +85,7 @@ fn the_defaults_match_the_documentation() {
         max_event_bytes: 1024 * 1024,
         body_budget_bytes: weir_api::DEFAULT_BODY_BUDGET_BYTES,
         shed: weir_core::shed::Mode::On,
+        event_types: weir_core::event_types::Mode::Open,
         max_connections: 4096,
         max_connections_per_address: None,
         max_destinations: DestinationLimits::default().of_tenant,

@@ -571,3 +571,43 @@ async fn tail_follows_several_destinations_and_names_them() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_catalogue_from_a_file_decides_what_a_strict_server_accepts() {
+    let user = User::start_with(&[("WEIR_EVENT_TYPES", "strict")]).await;
+    let file = user.folder.path().join("types.json");
+    let file = file.to_str().unwrap();
+    let order = json!({"name": "order.created", "description": "An order.", "schema": {"required": ["id"]}});
+    std::fs::write(file, json!([order, {"name": "order.paid"}]).to_string()).unwrap();
+    let (code, error) = user.fails(&["events", "post", "order.created", "{}"]).await;
+    assert!(code == 2 && error.contains("is not in the catalogue"), "{error}");
+    let apply = ["event-types", "apply", file];
+    assert!(user.says(&apply).await.contains("2 types added or changed, 0 as before, 0 deleted"));
+    assert!(user.says(&apply).await.contains("0 types added or changed, 2 as before"));
+
+    user.says(&["events", "post", "order.created", r#"{"id": 7}"#]).await;
+    let (code, error) = user.fails(&["events", "post", "order.craeted", r#"{"id": 7}"#]).await;
+    assert!(code == 2 && error.contains("did you mean `order.created`?"), "{error}");
+    let (_, error) = user.fails(&["events", "post", "order.created", "{}"]).await;
+    assert!(error.contains("/data must have a member `id`"), "{error}");
+
+    let schema = user.folder.path().join("schema.json");
+    std::fs::write(&schema, r#"{"type": "object"}"#).unwrap();
+    user.says(&["event-types", "set", "order.created", "--schema", schema.to_str().unwrap()]).await;
+    let shown = user.json(&["event-types", "show", "order.created"]).await;
+    assert_eq!((&shown["description"], &shown["schema"]), (&json!("An order."), &json!({"type": "object"})));
+    user.says(&["events", "post", "order.created", "{}"]).await;
+    // What `list` writes, `apply` reads.
+    let list = user.says(&["event-types", "list", "--all", "--json"]).await;
+    std::fs::write(file, list).unwrap();
+    assert!(user.says(&apply).await.contains("0 types added or changed, 2 as before"));
+    std::fs::write(file, json!([{"name": "order.paid"}]).to_string()).unwrap();
+    let others = [&apply[..], &["--delete-others", "--yes"]].concat();
+    assert!(user.says(&others).await.contains("1 as before, 1 deleted"));
+    let (_, error) = user.fails(&["events", "post", "order.created", "{}"]).await;
+    assert!(error.contains("is not in the catalogue"), "{error}");
+    let (_, error) = user.fails(&["event-types", "set", "order.paid", "--schema", file]).await;
+    assert!(error.contains("/schema"), "{error}");
+    user.says(&["event-types", "delete", "order.paid", "--yes"]).await;
+    assert_eq!(user.json(&["event-types", "list"]).await, json!([]));
+}

@@ -153,7 +153,7 @@ pub(crate) async fn put(
                 if_none_match.check(&etag(current))?;
                 if_match.check(&etag(current))?;
                 if let Some(destination) = replace(&api, &caller, &author, current, body.clone()).await? {
-                    let view = view::view(&destination, api.clock.now());
+                    let view = view::view(&destination, api.clock.now(), &api.event_types);
                     return Ok((etag_header(&destination), Json(view)).into_response());
                 }
             }
@@ -174,7 +174,7 @@ async fn create(api: &ApiState, caller: &Caller, author: &Author, body: Value) -
     let destination = new_destination(settings, now);
     let activity = creation_of(&destination, author)?;
     match api.store.create_named_destination(destination, activity).await? {
-        NamedCreation::New(destination) => Ok(Some(created(&destination, now))),
+        NamedCreation::New(destination) => Ok(Some(created(api, &destination, now))),
         NamedCreation::Taken => Ok(None),
         NamedCreation::Full => Err(full()),
     }

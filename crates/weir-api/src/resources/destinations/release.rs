@@ -40,5 +40,5 @@ pub(crate) async fn release(
 ) -> ApiResult<impl IntoResponse> {
     let requested = Requested { id, if_match: &if_match, caller: &caller, author: &author, ends: Ends::Hold };
     let destination = change(&api, requested, |current| Ok(current.settings.clone())).await?;
-    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now()))))
+    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
 }

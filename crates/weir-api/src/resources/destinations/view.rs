@@ -5,10 +5,13 @@ use weir_api_types as types;
 use weir_core::{Destination, Timestamp, destination::Settings, limit::MinInterval};
 
 use super::{body, breaker, egress, headers::MASK, rates, retry, signature};
-use crate::problem::{self, ApiResult};
+use crate::{
+    event_types::EventTypes,
+    problem::{self, ApiResult},
+};
 
 /// Fields of a destination that are shown but cannot be set.
-pub(crate) const READ_ONLY: [&str; 14] = [
+pub(crate) const READ_ONLY: [&str; 15] = [
     "id",
     "created_at",
     "updated_at",
@@ -23,10 +26,11 @@ pub(crate) const READ_ONLY: [&str; 14] = [
     "public_key",
     "public_key_hex",
     "tls_certificates",
+    "unknown_event_types",
 ];
 
 /// A hold that has ended is not shown.
-pub(crate) fn view(destination: &Destination, now: Timestamp) -> types::Destination {
+pub(crate) fn view(destination: &Destination, now: Timestamp, catalogue: &EventTypes) -> types::Destination {
     let settings = &destination.settings;
     let held_until = destination.held_until.filter(|until| *until > now);
     let public_key = settings.signing.secret.public_key();
@@ -46,12 +50,13 @@ pub(crate) fn view(destination: &Destination, now: Timestamp) -> types::Destinat
         public_key: public_key.map(|key| key.to_string()),
         public_key_hex: public_key.map(|key| key.to_hex()),
         tls_certificates: egress::certificates_view(&settings.egress.tls, now),
+        unknown_event_types: catalogue.unknown(&settings.event_types),
     }
 }
 
-pub(crate) fn created(destination: &Destination, now: Timestamp) -> types::CreatedDestination {
+pub(crate) fn created(destination: &Destination, now: Timestamp, catalogue: &EventTypes) -> types::CreatedDestination {
     types::CreatedDestination {
-        destination: view(destination, now),
+        destination: view(destination, now, catalogue),
         secret: destination.settings.signing.secret.reveal(),
     }
 }

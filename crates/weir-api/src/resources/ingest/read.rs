@@ -18,6 +18,7 @@ use super::{
 use crate::{
     auth::Caller,
     errors::Errors,
+    event_types::Checks,
     problem::{ApiResult, Problem},
     readers::{
         depth::{MAX_DEPTH, is_too_deep},
@@ -56,9 +57,10 @@ pub(super) fn event(
     caller: &Caller,
     now: Timestamp,
     index: usize,
+    checks: Option<&Checks>,
 ) -> ApiResult<NewEvent> {
     match serde_json::from_slice::<BorrowedEvent<'_>>(bytes) {
-        Ok(request) => accept(request, header_key, caller, now, index),
+        Ok(request) => accept(request, header_key, caller, now, index, checks),
         Err(error) => Err(diagnosis::event(bytes, &error, now)),
     }
 }
@@ -69,6 +71,7 @@ fn accept(
     caller: &Caller,
     now: Timestamp,
     index: usize,
+    checks: Option<&Checks>,
 ) -> ApiResult<NewEvent> {
     // Every field is read first, and the errors are returned together: the client gets all of them in one answer.
     let mut errors = Errors::default();
@@ -83,6 +86,10 @@ fn accept(
     }
     options.coalesce_key = request.coalesce_key;
     options.ordering_key = request.ordering_key;
+    // Data that is too deep is not checked further.
+    if let Some(checks) = checks.filter(|_| errors.is_empty()) {
+        checks.check(&request.event_type, request.data, &mut errors);
+    }
     if !errors.is_empty() {
         return Err(Problem::invalid(errors.into_vec()));
     }
