@@ -30,8 +30,8 @@ pub use self::{
     codes::{failure_code, interval_code, limits_json, outcome_code, phase_code, state_code},
     counters::{counted_state, state_counts},
     deliveries::{
-        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, attempt, connection_json, delivery,
-        error_condition, failed_delivery, in_states, response_body, response_headers_json, send,
+        ATTEMPT_COLUMNS, DELIVERY_COLUMNS, FAILED_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, attempt, connection_json,
+        delivery, error_condition, failed_delivery, in_states, past, response_body, response_headers_json, send,
     },
     destinations::{Value, destination, destination_values, limit_change},
     events::{claimed_body, event, known_event},
