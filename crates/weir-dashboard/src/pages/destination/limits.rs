@@ -46,7 +46,7 @@ pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap
         Err(refusal) => return Err(refusal),
     };
     let status = if faults.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    let editor = Editor { typed, etag: String::new(), faults, changed_to: None, was: None, preview: None };
+    let editor = Editor::typed(typed, faults);
     now::page(&visit, &id, &now::View::default(), status, Some((editor, preview))).await
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> An
 /// The page with what was typed, and why it was not saved.
 async fn refused(visit: &Visit, id: &str, typed: Typed, refusal: Refusal) -> Answered {
     let faults = typed.faults(&refusal);
-    let editor = Editor { typed, etag: String::new(), faults, changed_to: None, was: None, preview: None };
+    let editor = Editor::typed(typed, faults);
     let editor = match refusal.status {
         StatusCode::PRECONDITION_FAILED => {
             Editor { changed_to: Some(String::new()), faults: Faults::default(), ..editor }

@@ -1,0 +1,177 @@
+//! "What would yesterday have been like?": the limits in the editor, tried on recorded deliveries.
+
+use std::time::Duration;
+
+use askama::Template;
+use http::{HeaderMap, StatusCode};
+use serde_json::json;
+use weir_api_types::Simulation;
+use weir_chart::{Color, Series, Shape, Spark};
+
+use super::{
+    limits_form::{Editor, Typed},
+    now,
+};
+use crate::{
+    client::ApiPath,
+    faults::Faults,
+    fields::Fields,
+    path_id::PathId,
+    refusal::Refusal,
+    units::{Seconds, Units as _},
+    views::LimitText as _,
+    visit::{Answered, Visit},
+};
+
+/// A choice of the form: its value, its name, and the value for the API.
+type Choice = (&'static str, &'static str, u32);
+
+const RANGES: [Choice; 4] = [
+    ("1h", "the last hour", 3_600),
+    ("6h", "the last 6 hours", 21_600),
+    ("24h", "the last 24 hours", 86_400),
+    ("7d", "the last 7 days", 604_800),
+];
+const TRAFFIC: [Choice; 4] = [("1", "as it was", 1), ("2", "twice", 2), ("5", "five times", 5), ("10", "ten times", 10)];
+const WITHIN: [Choice; 4] = [
+    ("5s", "5 seconds", 5_000),
+    ("1m", "a minute", 60_000),
+    ("10m", "10 minutes", 600_000),
+    ("1h", "an hour", 3_600_000),
+];
+
+/// What is asked, and the answer.
+pub(crate) struct Past {
+    range: Choice,
+    traffic: Choice,
+    within: Choice,
+    pub(crate) tried: Option<Tried>,
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        Self::read(&Fields::parse(b""))
+    }
+}
+
+impl Past {
+    fn read(fields: &Fields) -> Self {
+        let chosen = |name: &str, choices: [Choice; 4], default: usize| {
+            choices.into_iter().find(|choice| choice.0 == fields.text(name)).unwrap_or(choices[default])
+        };
+        Self {
+            range: chosen("past", RANGES, 2),
+            traffic: chosen("traffic", TRAFFIC, 0),
+            within: chosen("within", WITHIN, 1),
+            tried: None,
+        }
+    }
+
+    /// The fields of the form: name, label, choices, and the value that is chosen.
+    pub(crate) fn fields(&self) -> [(&'static str, &'static str, [Choice; 4], &'static str); 3] {
+        [
+            ("past", "Deliveries of", RANGES, self.range.0),
+            ("traffic", "Traffic", TRAFFIC, self.traffic.0),
+            ("within", "99 of 100 within", WITHIN, self.within.0),
+        ]
+    }
+}
+
+/// What the limits would have done.
+#[derive(Template)]
+#[template(path = "destination_past.html")]
+pub(crate) struct Tried {
+    simulation: Simulation,
+    /// What was tried: `20/s; 64 in flight`.
+    limits: String,
+    range: &'static str,
+    within: Choice,
+}
+
+impl Tried {
+    /// The answer in a sentence.
+    fn sentence(&self) -> String {
+        let Simulation { deliveries, verdict, backlog_end, latency_ms, .. } = &self.simulation;
+        let (limits, range) = (&self.limits, self.range);
+        if *deliveries == 0 {
+            return format!("Nothing was due in {range}.");
+        }
+        let deliveries = deliveries.count();
+        let waiting = backlog_end.count();
+        match (&**verdict, latency_ms.p99) {
+            ("grows", _) => format!("With {limits}, the backlog of {range} would have grown: {waiting} would wait now."),
+            (_, Some(p99)) if *backlog_end == 0 => format!(
+                "With {limits}, all {deliveries} deliveries of {range} would have been sent, 99 of 100 answered within {}.",
+                Seconds(p99 / 1_000.0)
+            ),
+            _ => format!("With {limits}, the {deliveries} deliveries of {range} would have drained: {waiting} would wait now."),
+        }
+    }
+
+    fn is_bad(&self) -> bool {
+        self.simulation.verdict == "grows" || self.simulation.would_expire > 0
+    }
+
+    /// The figures beside each other: what they are, as recorded, and with the limits.
+    fn figures(&self) -> [(&'static str, String, String); 4] {
+        let Simulation { latency_ms, recorded_latency_ms, series, backlog_max, backlog_end, .. } = &self.simulation;
+        let time = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), |ms| Seconds(ms / 1_000.0).to_string());
+        let recorded = series.iter().map(|point| point.recorded_backlog);
+        let last = series.last().map_or(0, |point| point.recorded_backlog);
+        [
+            ("Half answered within", time(recorded_latency_ms.p50), time(latency_ms.p50)),
+            ("99 of 100 within", time(recorded_latency_ms.p99), time(latency_ms.p99)),
+            ("Most waiting", recorded.max().unwrap_or(0).count().to_string(), backlog_max.count.count().to_string()),
+            ("Waiting at the end", last.count().to_string(), backlog_end.count().to_string()),
+        ]
+    }
+
+    /// The backlogs, recorded and simulated.
+    fn picture(&self) -> Spark {
+        let points = &self.simulation.series;
+        let values = |figure: fn(&weir_api_types::SimulationPoint) -> u64| points.iter().map(|at| figure(at) as f64).collect();
+        let place = |point: &weir_api_types::SimulationPoint| {
+            let clock = point.at.to_string().replace('T', " ");
+            let (recorded, tried) = (point.recorded_backlog.count(), point.backlog.count());
+            format!("{} UTC: {recorded} waited, {tried} would wait", clock.get(5..16).unwrap_or(&clock))
+        };
+        Spark {
+            series: vec![
+                Series { color: Color::Grey, shape: Shape::Area, values: values(|point| point.recorded_backlog) },
+                Series { color: Color::Blue, shape: Shape::Line, values: values(|point| point.backlog) },
+            ],
+            label: format!("Waiting deliveries, as recorded and with {}", self.limits),
+            places: points.iter().map(place).collect(),
+        }
+    }
+
+    fn most(&self) -> String {
+        (self.picture().most() as u64).count().to_string()
+    }
+}
+
+/// The answer as a part of the page for the script, or the page with it.
+pub(crate) async fn simulate(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
+    let typed = Typed::read(&fields);
+    let past = Past::read(&fields);
+    let mut body = typed.body();
+    let range = Duration::from_secs(past.range.2.into());
+    body["from"] = json!(visit.site.clock.now().before(range));
+    body["scale"] = json!(past.traffic.2);
+    body["target"] = json!({"latency_p99_ms": past.within.2});
+    let answer = visit.api.post::<Simulation>(&ApiPath::of(["destinations", &id, "simulate"]), &body).await;
+    let tried = |simulation| Tried { simulation, limits: typed.text(), range: past.range.1, within: past.within };
+    if headers.contains_key("hx-request") {
+        let in_words =
+            |refusal: Refusal| Refusal { detail: typed.faults(&refusal).text(), errors: Vec::new(), ..refusal };
+        return visit.fragment(&tried(answer.map_err(in_words)?));
+    }
+    let (tried, faults) = match answer {
+        Ok(simulation) => (Some(tried(simulation)), Faults::default()),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => (None, typed.faults(&refusal)),
+        Err(refusal) => return Err(refusal),
+    };
+    let status = if faults.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    let editor = Editor { past: Past { tried, ..past }, ..Editor::typed(typed, faults) };
+    now::page(&visit, &id, &now::View::default(), status, Some((editor, None))).await
+}
