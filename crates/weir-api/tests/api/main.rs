@@ -35,6 +35,7 @@ mod secrets;
 mod serving;
 mod sessions;
 mod shedding;
+mod simulations;
 mod status;
 mod streams;
 mod tenants;
