@@ -15,13 +15,12 @@ use crate::{
 
 /// A simulation takes so many deliveries at most.
 pub const MAX_DELIVERIES: usize = 1_000_000;
+/// And so many attempts.
+pub const MAX_ATTEMPTS: usize = 2_000_000;
 /// The search for the smallest limit plays the past so often at most.
 const MAX_RUNS: u32 = 20;
 /// The points of a series.
 const POINTS: usize = 120;
-
-/// A simulation takes so many attempts at most.
-pub const MAX_ATTEMPTS: usize = 2_000_000;
 
 /// One recorded attempt. Small, because there may be [`MAX_ATTEMPTS`] of them: 12 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,8 +115,7 @@ impl Past {
                 waits.due.push(at);
                 at = at + ms(attempt.waited_ms);
                 waits.gone.push(at);
-                let retried_at = at + ms(attempt.duration_ms) + ms(attempt.retried_after_ms);
-                at = retried_at;
+                at = at + ms(attempt.duration_ms) + ms(attempt.retried_after_ms);
             }
             if delivery.fate == Fate::Delivered {
                 auditor.delivered(at.since(delivery.due_at));
