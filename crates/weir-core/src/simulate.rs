@@ -290,7 +290,7 @@ fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer:
         }
         observer.due(next.due_at);
         let expires_at = past.deliveries[next.delivery as usize].expires_at;
-        if expires_at <= start {
+        if expires_at <= start && expires_at < Timestamp::MAX {
             observer.expired(expires_at.max(next.due_at));
             continue;
         }

@@ -67,7 +67,7 @@ object! {
     /// What `smallest_limit` keeps.
     pub(crate) struct TargetRequest {
         /// The longest time within which 99 of 100 deliveries are answered, from when they are due.
-        #[schema(minimum = 1, maximum = 2_592_000_000, default = 60_000)]
+        #[schema(minimum = 1, maximum = 2_000_000_000, default = 60_000)]
         latency_p99_ms: Option<u32>,
     }
 }
