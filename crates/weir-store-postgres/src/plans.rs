@@ -196,7 +196,8 @@ async fn hot_statements_use_their_indexes() {
     let in_order = ["Presorted Key: a.sent_at", "attempts_20270115_destination_id_sent_at_idx", by_id];
     assert_plan_with("off", &mut connection, "sends", SENDS, &in_order, ["deliveries", "events", "attempts"]).await;
     let newest_first = ["Presorted Key: d.id", "Backward using deliveries_of_destination", "attempts_20270115_pkey"];
-    assert_plan_with("off", &mut connection, "past", &past(), &newest_first, ["deliveries", "events", "attempts"]).await;
+    assert_plan_with("off", &mut connection, "past", &past(), &newest_first, ["deliveries", "events", "attempts"])
+        .await;
     raw_sql("ROLLBACK").execute(&mut connection).await.unwrap();
     let claimed = ["deliveries_claimed"];
     for (name, sql) in [("expired claims", EXPIRED), ("orphaned claims", ORPHANED)] {

@@ -10,8 +10,7 @@ use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantSco
 use weir_store::{
     DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
     ListOrder, ListStatements as _, Page, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
-    SendsRequest, StoreResult,
-    delivery_ids_of, event_columns, first_id,
+    SendsRequest, StoreResult, delivery_ids_of, event_columns, first_id,
     rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, Row as _},
 };
 

@@ -100,7 +100,8 @@ pub(crate) async fn run(
         // Another simulation waits for the end of this one, also if the client has gone.
         let _seat = seat;
         let first = trial.limits.as_slice().first().copied().or_else(|| RateLimit::new(1, Period::SECOND));
-        let smallest = first.filter(|_| !past.is_empty()).and_then(|limit| smallest_limit(&past, &trial, limit, target));
+        let smallest =
+            first.filter(|_| !past.is_empty()).and_then(|limit| smallest_limit(&past, &trial, limit, target));
         view(&trial, simulate(&past, &trial), smallest, truncated)
     };
     spawn_blocking(play).await.map(Json).map_err(|error| internal("a simulation has failed", &error))

@@ -146,7 +146,8 @@ fn an_unlimited_destination_sends_at_once() {
 }
 
 fn arbitrary_past() -> impl Strategy<Value = Past> {
-    let one = (0_u32..3_000, 1_u32..3_000, 0_u32..20_000).prop_map(|(waited, took, delay)| attempt(waited, took, delay));
+    let one =
+        (0_u32..3_000, 1_u32..3_000, 0_u32..20_000).prop_map(|(waited, took, delay)| attempt(waited, took, delay));
     let delivery = (0_u64..30_000, prop::collection::vec(one, 1..4));
     prop::collection::vec(delivery, 1..150).prop_map(|deliveries| {
         let mut past = Past::default();

@@ -178,9 +178,7 @@ async fn every_text_of_the_page_is_escaped() {
 async fn limits_are_tried_on_the_past_with_a_sentence_first() {
     let api = api("operate", |_| {});
     let points = [("2025-11-21T07:30:00.000Z", 4, 40), ("2025-11-21T07:42:00.000Z", 0, 1_200)];
-    let point = |(at, recorded, tried): (&str, u64, u64)| {
-        json!({"at": at, "due": 9, "sent": 9, "recorded_backlog": recorded, "backlog": tried})
-    };
+    let point = |(at, recorded, tried): (&str, u64, u64)| json!({"at": at, "due": 9, "sent": 9, "recorded_backlog": recorded, "backlog": tried});
     let grows = json!({
         "deliveries": 5_000, "backlog_end": 1_200, "backlog_max": {"at": points[1].0, "count": 1_201}, "verdict": "grows",
         "drained_at": "2025-11-21T09:00:00.000Z", "would_expire": 3, "latency_ms": {"p50": 90_000.0, "p99": 900_000.0},
@@ -201,7 +199,10 @@ async fn limits_are_tried_on_the_past_with_a_sentence_first() {
     ]);
     part.has_not(&["<html"]);
     let sent = &api.seen("POST", "/v1/destinations/dst_1/simulate")[0].body;
-    assert_eq!((&sent["rate_limits"][0]["limit"], &sent["scale"], &sent["target"]["latency_p99_ms"]), (&json!(20), &json!(2), &json!(5_000)));
+    assert_eq!(
+        (&sent["rate_limits"][0]["limit"], &sent["scale"], &sent["target"]["latency_p99_ms"]),
+        (&json!(20), &json!(2), &json!(5_000))
+    );
     // Without the script it is the page with the form as typed.
     let page = api.dashboard().post(&format!("{PAGE}/simulate"), form).await;
     page.has(&["<html", "name=\"limit_second\" value=\"20\"", "<option value=\"6h\" selected>", "<b>24/s</b>"]);

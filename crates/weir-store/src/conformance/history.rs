@@ -330,14 +330,17 @@ pub async fn the_past_is_read_newest_first_with_the_attempts(subject: Subject) {
             let Some(last) = page.last().filter(|_| page.len() == limit as usize) else { break };
             request.after = last.position();
         }
-        let all = subject.deliveries(DeliveryFilter { destination_id: Some(destination_id(1)), ..DeliveryFilter::default() });
+        let all =
+            subject.deliveries(DeliveryFilter { destination_id: Some(destination_id(1)), ..DeliveryFilter::default() });
         let mut expected = Vec::new();
         for delivery in all.await {
             let mut attempts = subject.attempts(delivery.id).await;
             attempts.reverse();
             let attempts: Vec<_> = attempts.iter().map(|attempt| Some((attempt.number, attempt.sent_at))).collect();
             let attempts = if attempts.is_empty() { vec![None] } else { attempts };
-            expected.extend(attempts.into_iter().map(|attempt| (delivery.id, delivery.state, delivery.created_at, attempt)));
+            expected.extend(
+                attempts.into_iter().map(|attempt| (delivery.id, delivery.state, delivery.created_at, attempt)),
+            );
         }
         let of = |record: &PastRecord| {
             let attempt = record.attempt.map(|attempt| (attempt.number, Some(attempt.began_at)));

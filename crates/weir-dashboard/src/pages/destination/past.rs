@@ -32,7 +32,8 @@ const RANGES: [Choice; 4] = [
     ("24h", "the last 24 hours", 86_400),
     ("7d", "the last 7 days", 604_800),
 ];
-const TRAFFIC: [Choice; 4] = [("1", "as it was", 1), ("2", "twice", 2), ("5", "five times", 5), ("10", "ten times", 10)];
+const TRAFFIC: [Choice; 4] =
+    [("1", "as it was", 1), ("2", "twice", 2), ("5", "five times", 5), ("10", "ten times", 10)];
 const WITHIN: [Choice; 4] = [
     ("5s", "5 seconds", 5_000),
     ("1m", "a minute", 60_000),
@@ -99,12 +100,16 @@ impl Tried {
         let deliveries = deliveries.count();
         let waiting = backlog_end.count();
         match (&**verdict, latency_ms.p99) {
-            ("grows", _) => format!("With {limits}, the backlog of {range} would have grown: {waiting} would wait now."),
+            ("grows", _) => {
+                format!("With {limits}, the backlog of {range} would have grown: {waiting} would wait now.")
+            }
             (_, Some(p99)) if *backlog_end == 0 => format!(
                 "With {limits}, all {deliveries} deliveries of {range} would have been sent, 99 of 100 answered within {}.",
                 Seconds(p99 / 1_000.0)
             ),
-            _ => format!("With {limits}, the {deliveries} deliveries of {range} would have drained: {waiting} would wait now."),
+            _ => format!(
+                "With {limits}, the {deliveries} deliveries of {range} would have drained: {waiting} would wait now."
+            ),
         }
     }
 
@@ -129,7 +134,8 @@ impl Tried {
     /// The backlogs, recorded and simulated.
     fn picture(&self) -> Spark {
         let points = &self.simulation.series;
-        let values = |figure: fn(&weir_api_types::SimulationPoint) -> u64| points.iter().map(|at| figure(at) as f64).collect();
+        let values =
+            |figure: fn(&weir_api_types::SimulationPoint) -> u64| points.iter().map(|at| figure(at) as f64).collect();
         let place = |point: &weir_api_types::SimulationPoint| {
             let clock = point.at.to_string().replace('T', " ");
             let (recorded, tried) = (point.recorded_backlog.count(), point.backlog.count());

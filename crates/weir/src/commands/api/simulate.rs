@@ -81,11 +81,14 @@ fn rows(simulation: &Simulation) -> [[Cell; 7]; 2] {
     let most = series.iter().map(|point| point.recorded_backlog).max().unwrap_or(0);
     let last = series.last().map_or(0, |point| point.recorded_backlog);
     let tone = if verdict == "grows" { Tone::Bad } else { Tone::Plain };
-    [("recorded", recorded_latency_ms, most, last.into()), ("tried", latency_ms, backlog_max.count, Cell::toned(&backlog_end.to_string(), tone))]
-        .map(|(title, times, most, end)| {
-            let [p50, p95, p99, max] = [times.p50, times.p95, times.p99, times.max].map(|ms| time(ms).into());
-            [title.into(), p50, p95, p99, max, most.into(), end]
-        })
+    [
+        ("recorded", recorded_latency_ms, most, last.into()),
+        ("tried", latency_ms, backlog_max.count, Cell::toned(&backlog_end.to_string(), tone)),
+    ]
+    .map(|(title, times, most, end)| {
+        let [p50, p95, p99, max] = [times.p50, times.p95, times.p99, times.max].map(|ms| time(ms).into());
+        [title.into(), p50, p95, p99, max, most.into(), end]
+    })
 }
 
 /// A latency in its largest units.
@@ -136,7 +139,10 @@ mod tests {
     fn both_rows_have_the_same_figures() {
         let text = shown(json!({"truncated": false}));
         let row = |title: &str| text.lines().find(|line| line.starts_with(title)).unwrap().to_owned();
-        assert_eq!(row("recorded").split_whitespace().collect::<Vec<_>>(), "recorded 41 ms 50 ms 60 ms 70 ms 4 4".split(' ').collect::<Vec<_>>());
+        assert_eq!(
+            row("recorded").split_whitespace().collect::<Vec<_>>(),
+            "recorded 41 ms 50 ms 60 ms 70 ms 4 4".split(' ').collect::<Vec<_>>()
+        );
         assert!(row("tried").contains("999999") && row("tried").contains("2.5 s"), "{text}");
     }
 

@@ -5,10 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{
-    Answer, App, Fleet, Machine, Receiver,
-    cases::limit,
-};
+use crate::support::{Answer, App, Fleet, Machine, Receiver, cases::limit};
 
 /// Two floods with a backlog each, to a receiver that refuses a few of them.
 async fn the_recorded_limit_reproduces_the_past(app: &App) {
@@ -33,7 +30,10 @@ async fn the_recorded_limit_reproduces_the_past(app: &App) {
         answer
     };
     let tried = try_limit(json!({})).await;
-    assert_eq!((&tried["deliveries"], &tried["verdict"], &tried["backlog_end"]), (&json!(120), &json!("drains"), &json!(0)));
+    assert_eq!(
+        (&tried["deliveries"], &tried["verdict"], &tried["backlog_end"]),
+        (&json!(120), &json!("drains"), &json!(0))
+    );
     for percentile in ["p50", "p99"] {
         let [simulated, recorded] =
             ["latency_ms", "recorded_latency_ms"].map(|of| tried[of][percentile].as_f64().expect("a latency"));
