@@ -7,6 +7,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::json;
 use weir_api_types::Simulation;
 use weir_chart::{Color, Series, Shape, Spark};
+use weir_core::Timestamp;
 
 use super::{
     limits_form::{Editor, Typed},
@@ -78,20 +79,24 @@ impl Past {
     }
 }
 
-/// What the limits would have done.
 #[derive(Template)]
 #[template(path = "destination_past.html")]
+struct PastPart {
+    tried: Tried,
+}
+
+/// What the limits would have done.
 pub(crate) struct Tried {
-    simulation: Simulation,
+    pub(super) simulation: Simulation,
     /// What was tried: `20/s; 64 in flight`.
-    limits: String,
+    pub(super) limits: String,
     range: &'static str,
-    within: Choice,
+    pub(super) within: Choice,
 }
 
 impl Tried {
     /// The answer in a sentence.
-    fn sentence(&self) -> String {
+    pub(super) fn sentence(&self) -> String {
         let Simulation { deliveries, verdict, backlog_end, latency_ms, .. } = &self.simulation;
         let (limits, range) = (&self.limits, self.range);
         if *deliveries == 0 {
@@ -113,12 +118,22 @@ impl Tried {
         }
     }
 
-    fn is_bad(&self) -> bool {
+    /// The smallest limit that is enough.
+    pub(super) fn smallest(&self) -> Option<String> {
+        self.simulation.smallest_limit.as_ref().map(|limit| limit.short())
+    }
+
+    /// When the last delivery would be sent, if some would still wait at the end.
+    pub(super) fn late_end(&self) -> Option<Timestamp> {
+        self.simulation.drained_at.filter(|_| self.simulation.backlog_end > 0)
+    }
+
+    pub(super) fn is_bad(&self) -> bool {
         self.simulation.verdict == "grows" || self.simulation.would_expire > 0
     }
 
     /// The figures beside each other: what they are, as recorded, and with the limits.
-    fn figures(&self) -> [(&'static str, String, String); 4] {
+    pub(super) fn figures(&self) -> [(&'static str, String, String); 4] {
         let Simulation { latency_ms, recorded_latency_ms, series, backlog_max, backlog_end, .. } = &self.simulation;
         let time = |ms: Option<f64>| ms.map_or_else(|| "–".to_owned(), |ms| Seconds(ms / 1_000.0).to_string());
         let recorded = series.iter().map(|point| point.recorded_backlog);
@@ -132,7 +147,7 @@ impl Tried {
     }
 
     /// The backlogs, recorded and simulated.
-    fn picture(&self) -> Spark {
+    pub(super) fn picture(&self) -> Spark {
         let points = &self.simulation.series;
         let values =
             |figure: fn(&weir_api_types::SimulationPoint) -> u64| points.iter().map(|at| figure(at) as f64).collect();
@@ -151,7 +166,7 @@ impl Tried {
         }
     }
 
-    fn most(&self) -> String {
+    pub(super) fn most(&self) -> String {
         (self.picture().most() as u64).count().to_string()
     }
 }
@@ -170,7 +185,7 @@ pub(crate) async fn simulate(visit: Visit, PathId(id): PathId, headers: HeaderMa
     if headers.contains_key("hx-request") {
         let in_words =
             |refusal: Refusal| Refusal { detail: typed.faults(&refusal).text(), errors: Vec::new(), ..refusal };
-        return visit.fragment(&tried(answer.map_err(in_words)?));
+        return visit.fragment(&PastPart { tried: tried(answer.map_err(in_words)?) });
     }
     let (tried, faults) = match answer {
         Ok(simulation) => (Some(tried(simulation)), Faults::default()),
