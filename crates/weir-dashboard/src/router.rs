@@ -55,7 +55,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/destinations/{id}/release", post(destination::release)),
         ("/destinations/{id}/limits", post(destination::limits::save)),
         ("/destinations/{id}/preview", post(destination::limits::preview)),
-        ("/destinations/{id}/simulate", post(destination::past::simulate)),
+        ("/destinations/{id}/simulate", post(destination::limits::simulate)),
         ("/fragments/destinations/{id}/chart", get(destination::proof::recent)),
         ("/destinations/{id}/backlog", get(destination::backlog::show)),
         ("/fragments/destinations/{id}/backlog", get(destination::backlog::fragment)),

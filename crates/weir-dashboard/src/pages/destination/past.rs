@@ -2,26 +2,15 @@
 
 use std::time::Duration;
 
-use askama::Template;
-use http::{HeaderMap, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_api_types::Simulation;
 use weir_chart::{Color, Series, Shape, Spark};
 use weir_core::Timestamp;
 
-use super::{
-    limits_form::{Editor, Typed},
-    now,
-};
 use crate::{
-    client::ApiPath,
-    faults::Faults,
     fields::Fields,
-    path_id::PathId,
-    refusal::Refusal,
     units::{Seconds, Units as _},
     views::LimitText as _,
-    visit::{Answered, Visit},
 };
 
 /// A choice of the form: its value, its name, and the value for the API.
@@ -57,7 +46,7 @@ impl Default for Past {
 }
 
 impl Past {
-    fn read(fields: &Fields) -> Self {
+    pub(super) fn read(fields: &Fields) -> Self {
         let chosen = |name: &str, choices: [Choice; 4], default: usize| {
             choices.into_iter().find(|choice| choice.0 == fields.text(name)).unwrap_or(choices[default])
         };
@@ -69,6 +58,18 @@ impl Past {
         }
     }
 
+    /// What is asked of the API beside the limits.
+    pub(super) fn ask(&self, body: &mut Value, now: Timestamp) {
+        body["from"] = json!(now.before(Duration::from_secs(self.range.2.into())));
+        body["scale"] = json!(self.traffic.2);
+        body["target"] = json!({"latency_p99_ms": self.within.2});
+    }
+
+    /// With the answer for these limits.
+    pub(super) fn answered(&self, simulation: Simulation, limits: String) -> Tried {
+        Tried { simulation, limits, range: self.range.1, within: self.within }
+    }
+
     /// The fields of the form: name, label, choices, and the value that is chosen.
     pub(crate) fn fields(&self) -> [(&'static str, &'static str, [Choice; 4], &'static str); 3] {
         [
@@ -77,12 +78,6 @@ impl Past {
             ("within", "99 of 100 within", WITHIN, self.within.0),
         ]
     }
-}
-
-#[derive(Template)]
-#[template(path = "destination_past.html")]
-struct PastPart {
-    tried: Tried,
 }
 
 /// What the limits would have done.
@@ -169,30 +164,4 @@ impl Tried {
     pub(super) fn most(&self) -> String {
         (self.picture().most() as u64).count().to_string()
     }
-}
-
-/// The answer as a part of the page for the script, or the page with it.
-pub(crate) async fn simulate(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
-    let typed = Typed::read(&fields);
-    let past = Past::read(&fields);
-    let mut body = typed.body();
-    let range = Duration::from_secs(past.range.2.into());
-    body["from"] = json!(visit.site.clock.now().before(range));
-    body["scale"] = json!(past.traffic.2);
-    body["target"] = json!({"latency_p99_ms": past.within.2});
-    let answer = visit.api.post::<Simulation>(&ApiPath::of(["destinations", &id, "simulate"]), &body).await;
-    let tried = |simulation| Tried { simulation, limits: typed.text(), range: past.range.1, within: past.within };
-    if headers.contains_key("hx-request") {
-        let in_words =
-            |refusal: Refusal| Refusal { detail: typed.faults(&refusal).text(), errors: Vec::new(), ..refusal };
-        return visit.fragment(&PastPart { tried: tried(answer.map_err(in_words)?) });
-    }
-    let (tried, faults) = match answer {
-        Ok(simulation) => (Some(tried(simulation)), Faults::default()),
-        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => (None, typed.faults(&refusal)),
-        Err(refusal) => return Err(refusal),
-    };
-    let status = if faults.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    let editor = Editor { past: Past { tried, ..past }, ..Editor::typed(typed, faults) };
-    now::page(&visit, &id, &now::View::default(), status, Some((editor, None))).await
 }
