@@ -54,6 +54,8 @@ import type {
   SecretRotation,
   Shedding,
   SheddingLimits,
+  SimulateRequest,
+  Simulation,
   Status,
   Verified,
 } from "./types.js";
@@ -282,6 +284,11 @@ class Destinations extends Resource {
   /** What other limits would do to the backlog. Nothing is changed. */
   preview(id: string, limits: PreviewRequest = {}): Promise<Preview> {
     return this.call("POST", "/v1/destinations/{id}/preview", { id }, { body: limits, repeatable: true });
+  }
+
+  /** What other limits would have done with the recorded deliveries. Nothing is changed. */
+  simulate(id: string, tried: SimulateRequest = {}): Promise<Simulation> {
+    return this.call("POST", "/v1/destinations/{id}/simulate", { id }, { body: tried, repeatable: true });
   }
 
   /** Whether an event with this `data` would pass the filter, or that of the destination. Nothing is changed. */

@@ -484,6 +484,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/destinations/{id}/simulate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post: operations["simulate_limits"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/destinations/{id}/test": {
         parameters: {
             query?: never;
@@ -1162,6 +1178,13 @@ export interface components {
             pending: number;
             /** Format: int64 */
             retrying: number;
+        };
+        /** @description The largest backlog, and when it would be reached first. */
+        BacklogMax: {
+            /** Format: date-time */
+            at: string;
+            /** Format: int64 */
+            count: number;
         };
         /** @description The results of the events of a batch, in the same order. */
         BatchAnswer: {
@@ -3408,6 +3431,117 @@ export interface components {
          *     pattern describes the commonest of them.
          */
         SigningSecret: string;
+        /** @description What is tried. An absent setting keeps its current value. */
+        SimulateRequest: {
+            failures?: components["schemas"]["SimulatedFailures"] | null;
+            from?: components["schemas"]["Time"] | null;
+            /** Format: int32 */
+            max_in_flight?: number | null;
+            /**
+             * Format: int32
+             * @description `null` is none.
+             */
+            min_interval_ms?: number | null;
+            rate_limits?: components["schemas"]["RateLimitRequest"][] | null;
+            /**
+             * Format: double
+             * @description How many times the traffic: deliveries are repeated or left out evenly.
+             * @default 1
+             */
+            scale?: number | null;
+            target?: components["schemas"]["TargetRequest"] | null;
+            to?: components["schemas"]["Time"] | null;
+        };
+        /**
+         * @description Whether attempts that failed fail again: `as_recorded`; or `none`, and then each delivery is sent once.
+         * @example as_recorded
+         * @enum {string}
+         */
+        SimulatedFailures: "as_recorded" | "none";
+        /** @description How far a tried limit would be used. */
+        SimulatedLimit: {
+            /** Format: int32 */
+            burst: number;
+            /** Format: int32 */
+            limit: number;
+            period: components["schemas"]["Period"];
+            /**
+             * Format: double
+             * @description Sends ÷ (limit × span ÷ period), without gaps longer than one period.
+             */
+            utilisation: number | null;
+        };
+        /** @description What the tried limits would have done with the recorded deliveries. */
+        Simulation: {
+            /**
+             * Format: int64
+             * @description The deliveries that would wait at the end of the range.
+             */
+            backlog_end: number;
+            backlog_max: components["schemas"]["BacklogMax"];
+            /**
+             * Format: int64
+             * @description The deliveries that were due in the range, or waited at its start; times `scale`.
+             */
+            deliveries: number;
+            /**
+             * Format: date-time
+             * @description When the last of them would be sent; null if there are none, or if that takes centuries.
+             */
+            drained_at: string | null;
+            /**
+             * Format: date-time
+             * @description The range that was played. It begins later than asked for if `truncated`.
+             */
+            from: string;
+            latency_ms: components["schemas"]["Latency"];
+            /** @description The tried limits, the shortest period first. */
+            rate_limits: components["schemas"]["SimulatedLimit"][];
+            /** @description What the same deliveries really took. */
+            recorded_latency_ms: components["schemas"]["Latency"];
+            /** @description 120 steps of the range. */
+            series: components["schemas"]["SimulationPoint"][];
+            smallest_limit: components["schemas"]["RateLimit"] | null;
+            /** Format: date-time */
+            to: string;
+            /**
+             * @description Whether the range had more deliveries than a simulation takes: a million, or two million attempts. Then the latest
+             *     are played.
+             */
+            truncated: boolean;
+            /**
+             * @description `grows`: the backlog grows until the end of the range. `drains`: it does not.
+             * @example drains
+             */
+            verdict: string;
+            /**
+             * Format: int64
+             * @description The deliveries that would expire before they are sent.
+             */
+            would_expire: number;
+        };
+        /** @description A step of the range: the time from the point before it. */
+        SimulationPoint: {
+            /** Format: date-time */
+            at: string;
+            /**
+             * Format: int64
+             * @description The deliveries that wait at `at`.
+             */
+            backlog: number;
+            /**
+             * Format: int64
+             * @description The attempts that became due.
+             */
+            due: number;
+            /**
+             * Format: int64
+             * @description Those that really waited.
+             */
+            recorded_backlog: number;
+            /** Format: int64 */
+            sent: number;
+        };
         /** @description The overview at one instant. */
         Snapshot: {
             /** Format: date-time */
@@ -3442,6 +3576,15 @@ export interface components {
             replay_id?: string | null;
             /** @description `created`, `edited`, `deleted` of an edit; the state of a breaker; `running`, `ended` of a replay. */
             state: string;
+        };
+        /** @description What `smallest_limit` keeps. */
+        TargetRequest: {
+            /**
+             * Format: int32
+             * @description The longest time within which 99 of 100 deliveries are answered, from when they are due.
+             * @default 60000
+             */
+            latency_p99_ms?: number | null;
         };
         /**
          * @description The name of a tenant.
@@ -4109,6 +4252,19 @@ export interface operations {
         responses: never;
     };
     show_secret: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    simulate_limits: {
         parameters: {
             query?: never;
             header?: never;

@@ -5,7 +5,7 @@
 //! are not here: the API reads them with all errors at once, and clients write them with `serde_json::json!`.
 //!
 //! One file for each subject: `alert`, `audit`, `delivery`, `destination`, `event`, `event_type`, `figures`, `history`, `installation`, `list`,
-//! `problem`, `replay`; `references` names the schemas of requests.
+//! `problem`, `replay`, `shedding`, `simulation`; `references` names the schemas of requests.
 
 mod alert;
 mod audit;
@@ -21,6 +21,7 @@ mod problem;
 mod references;
 mod replay;
 mod shedding;
+mod simulation;
 
 pub use alert::*;
 pub use audit::*;
@@ -35,3 +36,4 @@ pub use list::*;
 pub use problem::*;
 pub use replay::*;
 pub use shedding::*;
+pub use simulation::*;

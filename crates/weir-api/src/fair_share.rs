@@ -148,16 +148,18 @@ impl Drop for Seat {
     }
 }
 
-/// Lets a request wait for its turn, as a part of the handler of its route.
-pub(crate) async fn in_turn(State(share): State<FairShare>, request: Request, next: Next) -> Response {
+/// Lets a request wait for its turn, as a part of the handler of its route. The handler may keep the seat for work that
+/// goes on after the client has gone: it is an extension of the request.
+pub(crate) async fn in_turn(State(share): State<FairShare>, mut request: Request, next: Next) -> Response {
     let Some(sharer) = request.extensions().get::<Caller>().map(Caller::sharer) else {
         return problem::internal("a request was not authenticated", request.uri()).into_response();
     };
-    let Some(_place) = share.take(sharer).await else {
+    let Some(seat) = share.take(sharer).await.map(Arc::new) else {
         meters::no_room(share.class, Reason::Client);
         let detail = format!("this key has too many {} under way or waiting; try again", share.name);
         return Problem::no_room(Reason::Client, detail).into_response();
     };
+    request.extensions_mut().insert(Arc::clone(&seat));
     next.run(request).await
 }
 

@@ -36,7 +36,7 @@ use crate::{
             retry::RetryRequest, signature::SignatureRequest,
         },
         event_types, events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session,
-        shedding, status, stream, test_event, verify,
+        shedding, simulate, status, stream, test_event, verify,
     },
 };
 use weir_api_types as types;
@@ -60,6 +60,7 @@ fn keywords() -> Vec<(&'static str, Value)> {
         ("BodyRequest", BodyRequest::keywords()),
         ("TlsRequest", TlsRequest::keywords()),
         ("PreviewRequest", preview::PreviewRequest::keywords()),
+        ("SimulateRequest", preview::PreviewRequest::keywords()),
         ("VerifyRequest", verify::VerifyRequest::keywords()),
     ]
 }
@@ -171,7 +172,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         destinations::put, destinations::release,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
-        overview::list, overview::history, overview::show, stream::follow, preview::show, destinations::filter::try_filter, purge::purge, audit::show, test_event::send,
+        overview::list, overview::history, overview::show, stream::follow, preview::show, destinations::filter::try_filter, purge::purge, audit::show, simulate::run, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
         verify::verify, deliveries::discard::discard_one, deliveries::discard::discard_all,
         replays::create, replays::list, replays::show, replays::cancel,

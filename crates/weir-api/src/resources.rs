@@ -24,6 +24,7 @@ pub(crate) mod replays;
 pub(crate) mod secrets;
 pub(crate) mod session;
 pub(crate) mod shedding;
+pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod stream;
 pub(crate) mod test_event;

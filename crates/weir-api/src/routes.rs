@@ -32,7 +32,7 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, event_types, events, health, history, ingest, keys,
-        overview, preview, purge, replays, secrets, session, shedding, status, stream, test_event, verify,
+        overview, preview, purge, replays, secrets, session, shedding, simulate, status, stream, test_event, verify,
     },
     shedding::{self as shed, Shedding},
     state::{Api, ApiState, Operations},
@@ -68,10 +68,9 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Opti
     table.into_iter().fold(Router::new(), |router, route| {
         // What reads much and changes nothing may be read from a replica.
         let handler = match route.work {
-            Work::HeavyRead | Work::Audit if route.method == Method::GET => {
-                route.handler.route_layer(middleware::from_fn(from_replica))
-            }
-            _ => route.handler,
+            Work::HeavyRead | Work::Audit if route.method != Method::GET => route.handler,
+            Work::Light => route.handler,
+            _ => route.handler.route_layer(middleware::from_fn(from_replica)),
         };
         let handler = match shedding.zip(route.class) {
             None => handler,
@@ -84,6 +83,7 @@ fn routed<S: Clone + Send + Sync + 'static>(table: Vec<Route<S>>, shedding: Opti
             Work::Light => None,
             Work::HeavyRead => Some(shares.heavy_reads.clone()),
             Work::Audit => Some(shares.audits.clone()),
+            Work::Simulation => Some(shares.simulations.clone()),
         };
         let handler = match share {
             None => handler,
@@ -104,6 +104,8 @@ async fn from_replica(request: Request, next: Next) -> Response {
 const HEAVY_READS: usize = 4;
 /// The audits at one time. An audit of a month reads millions of sends and judges each, for up to 100 s.
 const AUDITS: usize = 2;
+/// The simulations at one time. Each takes a core for some seconds, and up to some hundred megabytes.
+const SIMULATIONS: usize = 1;
 /// The changes at one time: the limit of their class, so that a bulk of changes waits and is not refused.
 const CHANGES: usize = Class::Control.default_in_flight() as usize;
 /// The waiting changes of one key: as many as a program that changes everything at once can have connections.
@@ -115,6 +117,7 @@ const CHANGES_WAIT: Duration = Duration::from_secs(30);
 struct Shares {
     heavy_reads: FairShare,
     audits: FairShare,
+    simulations: FairShare,
     changes: FairShare,
 }
 
@@ -123,6 +126,7 @@ impl Default for Shares {
         Self {
             heavy_reads: FairShare::new("heavy reads", Class::Read, HEAVY_READS),
             audits: FairShare::new("audits", Class::Heavy, AUDITS),
+            simulations: FairShare::new("simulations", Class::Heavy, SIMULATIONS),
             changes: FairShare::new("changes", Class::Control, CHANGES).with_waiting(WAITING_CHANGES, CHANGES_WAIT),
         }
     }
@@ -136,6 +140,8 @@ enum Work {
     /// A page of a list, or the traffic of a month: either may read thousands of rows.
     HeavyRead,
     Audit,
+    /// It is a `POST`, and changes nothing.
+    Simulation,
 }
 
 /// One method of one path, and who may use it.
@@ -215,6 +221,7 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/overview/history", Role(Read), Class::Read, overview::history),
         route(GET, "/v1/stream", Role(Read), Class::Read, stream::follow),
         route(POST, "/v1/destinations/{id}/preview", Role(Read), Class::Heavy, preview::show).of(Work::HeavyRead),
+        route(POST, "/v1/destinations/{id}/simulate", Role(Read), Class::Heavy, simulate::run).of(Work::Simulation),
         route(POST, "/v1/destinations/{id}/filter/try", Role(Read), Class::Read, destinations::filter::try_filter),
         route(POST, "/v1/destinations/{id}/purge", Role(Operate), Class::Control, purge::purge),
         route(GET, "/v1/destinations/{id}/audit", Role(Read), Class::Heavy, audit::show).of(Work::Audit),
@@ -339,6 +346,7 @@ mod tests {
             (GET, Work::HeavyRead, "true"),
             (GET, Work::Audit, "true"),
             (POST, Work::HeavyRead, "false"),
+            (POST, Work::Simulation, "true"),
         ] {
             let method = verb.0.clone();
             let handler = || async { weir_store::replica_answers(async { true }).await.to_string() };

@@ -76,6 +76,11 @@ impl RetryPolicy {
         if is_last || is_too_old { Next::Exhausted } else { Next::RetryAt(at) }
     }
 
+    /// The longest delay after attempt number `attempt`, without what a destination asks for.
+    pub fn longest_delay(&self, attempt: u32) -> Duration {
+        self.delay(attempt, 1.0)
+    }
+
     fn delay(&self, attempt: u32, jitter: f64) -> Duration {
         let step = attempt.saturating_sub(1);
         match &self.delays {

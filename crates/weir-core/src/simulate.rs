@@ -15,27 +15,41 @@ use crate::{
 
 /// A simulation takes so many deliveries at most.
 pub const MAX_DELIVERIES: usize = 1_000_000;
+/// And so many attempts.
+pub const MAX_ATTEMPTS: usize = 2_000_000;
 /// The search for the smallest limit plays the past so often at most.
 const MAX_RUNS: u32 = 20;
 /// The points of a series.
 const POINTS: usize = 120;
 
-/// One recorded attempt.
+/// One recorded attempt. Small, because there may be [`MAX_ATTEMPTS`] of them: 12 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PastAttempt {
-    pub duration: Duration,
-    /// After a failure, the time until the next attempt was due. `None`: it was the last attempt.
-    pub retried_after: Option<Duration>,
+    /// From when it was due until it began.
+    pub waited_ms: u32,
+    pub duration_ms: u32,
+    /// If another attempt follows: from the end of this one until the next was due.
+    pub retried_after_ms: u32,
 }
 
-/// When a recorded delivery was due, until when it may be sent, and when it was delivered.
+/// How a recorded delivery ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Delivered,
+    /// Its last attempt failed, and was the last.
+    Failed,
+    /// It waits, or expired while it waited. Its last attempt was never made: it stands for one that succeeds.
+    Unsent,
+}
+
+/// When a recorded delivery was due, until when it may be sent, and how it ended: 24 bytes.
 #[derive(Debug, Clone, Copy)]
 struct PastDelivery {
     due_at: Timestamp,
     expires_at: Timestamp,
-    delivered_at: Option<Timestamp>,
     first_attempt: u32,
-    attempts: u32,
+    attempts: u16,
+    fate: Fate,
 }
 
 /// What happened: deliveries and their attempts, in any order.
@@ -45,22 +59,21 @@ pub struct Past {
     attempts: Vec<PastAttempt>,
 }
 
+/// What the recorded deliveries really did.
+struct Recorded {
+    latency_ms: LatencyPercentiles,
+    waits: Waits,
+}
+
 impl Past {
-    /// Adds a delivery that became due at the later one of its creation and its `deliver_at`. Without an attempt it
-    /// counts as one that is answered at once.
-    pub fn push(
-        &mut self,
-        due_at: Timestamp,
-        expires_at: Option<Timestamp>,
-        delivered_at: Option<Timestamp>,
-        attempts: &[PastAttempt],
-    ) {
+    /// Adds a delivery that became due at the later one of its creation and its `deliver_at`. It has an attempt.
+    pub fn push(&mut self, due_at: Timestamp, expires_at: Option<Timestamp>, fate: Fate, attempts: &[PastAttempt]) {
         self.deliveries.push(PastDelivery {
             due_at,
             expires_at: expires_at.unwrap_or(Timestamp::MAX),
-            delivered_at,
             first_attempt: self.attempts.len() as u32,
-            attempts: attempts.len() as u32,
+            attempts: attempts.len() as u16,
+            fate,
         });
         self.attempts.extend_from_slice(attempts);
     }
@@ -69,20 +82,75 @@ impl Past {
         self.deliveries.len()
     }
 
-    /// What the deliveries really took, from when they were due to the end of the last answer.
-    pub fn recorded_latency(&self) -> LatencyPercentiles {
-        let mut auditor = Auditor::new(Vec::new(), Timestamp::MIN, Timestamp::MAX);
-        for delivery in &self.deliveries {
-            if let Some(at) = delivery.delivered_at {
-                auditor.delivered(at.since(delivery.due_at));
-            }
-        }
-        auditor.report().delivery_latency_ms
-    }
-
     pub fn is_empty(&self) -> bool {
         self.deliveries.is_empty()
     }
+
+    /// Whether a simulation takes no more than this, if each delivery counts `scale` times.
+    pub fn is_full(&self, scale: f64) -> bool {
+        let scale = scale.max(1.0);
+        self.len() as f64 * scale >= MAX_DELIVERIES as f64 || self.attempts.len() as f64 * scale >= MAX_ATTEMPTS as f64
+    }
+
+    /// The duration of the attempts that were never made.
+    pub fn assume_duration(&mut self, duration_ms: u32) {
+        for delivery in self.deliveries.iter().filter(|delivery| delivery.fate == Fate::Unsent) {
+            let beyond = delivery.first_attempt as usize + usize::from(delivery.attempts);
+            if let Some(last) = self.attempts[..beyond].last_mut() {
+                last.duration_ms = duration_ms;
+            }
+        }
+    }
+
+    fn attempts_of(&self, delivery: &PastDelivery) -> &[PastAttempt] {
+        &self.attempts[delivery.first_attempt as usize..][..delivery.attempts.into()]
+    }
+
+    fn recorded(&self) -> Recorded {
+        let mut auditor = Auditor::new(Vec::new(), Timestamp::MIN, Timestamp::MAX);
+        let mut waits = Waits::default();
+        for delivery in &self.deliveries {
+            let mut at = delivery.due_at;
+            for attempt in self.attempts_of(delivery) {
+                waits.due.push(at);
+                at = at + ms(attempt.waited_ms);
+                waits.gone.push(at);
+                at = at + ms(attempt.duration_ms) + ms(attempt.retried_after_ms);
+            }
+            if delivery.fate == Fate::Delivered {
+                auditor.delivered(at.since(delivery.due_at));
+            }
+        }
+        Recorded { latency_ms: auditor.report().delivery_latency_ms, waits: waits.sorted() }
+    }
+}
+
+fn ms(ms: u32) -> Duration {
+    Duration::from_millis(ms.into())
+}
+
+/// When attempts became due, and when they were sent or given up.
+#[derive(Default)]
+struct Waits {
+    due: Vec<Timestamp>,
+    gone: Vec<Timestamp>,
+}
+
+impl Waits {
+    fn sorted(mut self) -> Self {
+        self.due.sort_unstable();
+        self.gone.sort_unstable();
+        self
+    }
+
+    fn backlog(&self, at: Timestamp) -> u64 {
+        before(&self.due, at).saturating_sub(before(&self.gone, at))
+    }
+}
+
+/// How many of the sorted times are not after this one.
+fn before(times: &[Timestamp], at: Timestamp) -> u64 {
+    times.partition_point(|time| *time <= at) as u64
 }
 
 /// What is tried.
@@ -94,6 +162,7 @@ pub struct Trial {
     pub scale: f64,
     /// Whether attempts fail again. Otherwise each delivery is sent once, and takes as long as its last attempt.
     pub repeats_failures: bool,
+    /// Nothing is sent before, also if it was due before.
     pub from: Timestamp,
     pub to: Timestamp,
 }
@@ -116,6 +185,8 @@ pub struct Point {
     pub sent: u64,
     /// Deliveries that are due at `at` and have not been sent.
     pub backlog: u64,
+    /// The same as it was recorded.
+    pub recorded_backlog: u64,
 }
 
 /// What would have happened.
@@ -127,12 +198,14 @@ pub struct Simulated {
     pub backlog_max: (Timestamp, u64),
     /// At the end of the range.
     pub backlog_end: u64,
-    /// When the last delivery was sent.
+    /// When the last delivery was sent; `None` if none was, or beyond the end of time.
     pub drained_at: Option<Timestamp>,
     pub verdict: Verdict,
     pub series: Vec<Point>,
     /// What the audit says about the simulated sends: latencies, windows, and the use of each limit.
     pub audit: AuditReport,
+    /// What the deliveries really took, from when they were due to the end of the last answer.
+    pub recorded_latency_ms: LatencyPercentiles,
 }
 
 /// What is known of a run while it goes.
@@ -165,6 +238,7 @@ fn in_order(past: &Past) -> Vec<u32> {
 /// Plays the past once.
 fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer: &mut impl Observer) {
     let mut limiter = Limiter::new(limits);
+    limiter.hold(trial.from);
     let most = trial.max_in_flight.max(1) as usize;
     let mut answers: BinaryHeap<Reverse<(Timestamp, Waiting)>> = BinaryHeap::new();
     let mut retries: BinaryHeap<Reverse<Waiting>> = BinaryHeap::new();
@@ -176,8 +250,7 @@ fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer:
         std::iter::repeat_n(delivery, copies as usize)
     });
     let attempts_of = |delivery: u32| {
-        let PastDelivery { first_attempt, attempts, .. } = past.deliveries[delivery as usize];
-        let all = &past.attempts[first_attempt as usize..(first_attempt + attempts) as usize];
+        let all = past.attempts_of(&past.deliveries[delivery as usize]);
         if trial.repeats_failures { all } else { &all[all.len().saturating_sub(1)..] }
     };
     let mut arrive = |serial: &mut u64| {
@@ -195,16 +268,12 @@ fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer:
         let answered = answers.peek().is_some_and(|Reverse((at, _))| is_full || start.is_none_or(|start| *at <= start));
         if answered && let Some(Reverse((at, done))) = answers.pop() {
             let attempts = attempts_of(done.delivery);
-            let last = attempts.get(done.attempt as usize);
-            let retried = last.and_then(|attempt| attempt.retried_after).filter(|_| trial.repeats_failures);
-            let PastDelivery { due_at, delivered_at, .. } = past.deliveries[done.delivery as usize];
-            let is_delivered = delivered_at.is_some() || !trial.repeats_failures;
-            if let Some(delay) = retried {
-                let waiting = Waiting { due_at: at + delay, attempt: done.attempt + 1, ..done };
-                if (waiting.attempt as usize) < attempts.len() {
-                    retries.push(Reverse(waiting));
-                }
-            } else if is_delivered && !observer.delivered(at.since(due_at)) {
+            let PastDelivery { due_at, fate, .. } = past.deliveries[done.delivery as usize];
+            let attempt = done.attempt + 1;
+            if (attempt as usize) < attempts.len() {
+                let delay = ms(attempts[done.attempt as usize].retried_after_ms);
+                retries.push(Reverse(Waiting { due_at: at + delay, attempt, ..done }));
+            } else if (fate != Fate::Failed || !trial.repeats_failures) && !observer.delivered(at.since(due_at)) {
                 return;
             }
             if is_full {
@@ -221,40 +290,39 @@ fn run(past: &Past, order: &[u32], trial: &Trial, limits: &RateLimits, observer:
         }
         observer.due(next.due_at);
         let expires_at = past.deliveries[next.delivery as usize].expires_at;
-        if expires_at <= start {
+        if expires_at <= start && expires_at < Timestamp::MAX {
             observer.expired(expires_at.max(next.due_at));
             continue;
         }
         let start = limiter.take(start).start;
         observer.sent(start);
-        let duration = attempts_of(next.delivery).get(next.attempt as usize).map_or(Duration::ZERO, |a| a.duration);
-        answers.push(Reverse((start + duration, next)));
+        let duration = attempts_of(next.delivery).get(next.attempt as usize).map_or(0, |attempt| attempt.duration_ms);
+        answers.push(Reverse((start + ms(duration), next)));
     }
 }
 
 /// Collects what a report needs.
 struct Recorder {
     auditor: Auditor,
-    due: Vec<Timestamp>,
-    gone: Vec<Timestamp>,
+    waits: Waits,
     sent: Vec<Timestamp>,
     expired: u64,
 }
 
 impl Observer for Recorder {
     fn due(&mut self, at: Timestamp) {
-        self.due.push(at);
+        self.waits.due.push(at);
     }
 
     fn sent(&mut self, at: Timestamp) {
         self.auditor.send(at);
         self.sent.push(at);
-        self.gone.push(at);
+        self.waits.gone.push(at);
     }
 
     fn expired(&mut self, at: Timestamp) {
         self.expired += 1;
-        self.gone.push(at);
+        self.waits.gone.push(at);
     }
 
     fn delivered(&mut self, latency: Duration) -> bool {
@@ -266,17 +334,14 @@ impl Observer for Recorder {
 /// Plays the past under the limits of the trial.
 pub fn simulate(past: &Past, trial: &Trial) -> Simulated {
     let auditor = Auditor::new(vec![(Timestamp::MIN, trial.limits.clone())], trial.from, Timestamp::MAX);
-    let mut seen = Recorder { auditor, due: Vec::new(), gone: Vec::new(), sent: Vec::new(), expired: 0 };
+    let mut seen = Recorder { auditor, waits: Waits::default(), sent: Vec::new(), expired: 0 };
     run(past, &in_order(past), trial, &trial.limits, &mut seen);
-    let Recorder { auditor, mut due, mut gone, sent, expired } = seen;
-    due.sort_unstable();
-    gone.sort_unstable();
-    let before = |times: &[Timestamp], at: Timestamp| times.partition_point(|time| *time <= at) as u64;
-    let backlog = |at: Timestamp| before(&due, at).saturating_sub(before(&gone, at));
+    let Recorder { auditor, waits, sent, expired } = seen;
+    let (waits, recorded) = (waits.sorted(), past.recorded());
     // The backlog is largest at an instant at which something becomes due.
     let (mut left, mut backlog_max) = (0, (trial.from, 0));
-    for (i, at) in due.iter().enumerate() {
-        while gone.get(left).is_some_and(|gone| gone < at) {
+    for (i, at) in waits.due.iter().enumerate() {
+        while waits.gone.get(left).is_some_and(|gone| gone < at) {
             left += 1;
         }
         let waiting = (i + 1 - left) as u64;
@@ -289,11 +354,17 @@ pub fn simulate(past: &Past, trial: &Trial) -> Simulated {
         .map(|i| {
             let (from, at) = (trial.from + step * (i - 1), trial.from + step * i);
             let within = |times: &[Timestamp]| before(times, at) - before(times, from);
-            Point { at, due: within(&due), sent: within(&sent), backlog: backlog(at) }
+            Point {
+                at,
+                due: within(&waits.due),
+                sent: within(&sent),
+                backlog: waits.backlog(at),
+                recorded_backlog: recorded.waits.backlog(at),
+            }
         })
         .collect();
     let mean = |points: &[Point]| points.iter().map(|point| point.backlog).sum::<u64>() as f64 / points.len() as f64;
-    let backlog_end = backlog(trial.to);
+    let backlog_end = waits.backlog(trial.to);
     let (third, last) = series[POINTS / 2..].split_at(POINTS / 4);
     let grows = backlog_end > 1 && mean(last) > 1.02 * mean(third) + 1.0;
     Simulated {
@@ -301,10 +372,11 @@ pub fn simulate(past: &Past, trial: &Trial) -> Simulated {
         would_expire: expired,
         backlog_max,
         backlog_end,
-        drained_at: sent.last().copied(),
+        drained_at: sent.last().copied().filter(|at| *at < Timestamp::MAX),
         verdict: if grows { Verdict::Grows } else { Verdict::Drains },
         series,
         audit: auditor.report(),
+        recorded_latency_ms: recorded.latency_ms,
     }
 }
 
@@ -332,7 +404,9 @@ pub fn smallest_limit(past: &Past, trial: &Trial, limit: RateLimit, target: Dura
     let order = in_order(past);
     let most_late = (past.len() as f64 * trial.scale / 100.0) as u64;
     let with = |number: u32| {
-        RateLimit::with_burst(number, limit.period, limit.burst.get().min(number))?.with_shape(limit.shape())
+        RateLimit::with_burst(number, limit.period, limit.burst.get().min(number))?
+            .with_margin(limit.margin_ms())?
+            .with_shape(limit.shape())
     };
     let is_enough = |number: u32| {
         let limits = with(number).and_then(|limit| RateLimits::new(vec![limit]).ok());

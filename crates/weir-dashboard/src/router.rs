@@ -55,6 +55,7 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/destinations/{id}/release", post(destination::release)),
         ("/destinations/{id}/limits", post(destination::limits::save)),
         ("/destinations/{id}/preview", post(destination::limits::preview)),
+        ("/destinations/{id}/simulate", post(destination::limits::simulate)),
         ("/fragments/destinations/{id}/chart", get(destination::proof::recent)),
         ("/destinations/{id}/backlog", get(destination::backlog::show)),
         ("/fragments/destinations/{id}/backlog", get(destination::backlog::fragment)),
@@ -160,7 +161,7 @@ fn page_meant(path: &str) -> Option<String> {
         ["destinations", id, "secret" | "rotate" | "filter" | "test" | "verify" | "delete"] => {
             format!("/destinations/{id}/settings")
         }
-        ["destinations", id, "pause" | "release" | "limits" | "preview"] => format!("/destinations/{id}"),
+        ["destinations", id, "pause" | "release" | "limits" | "preview" | "simulate"] => format!("/destinations/{id}"),
         ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),
         ["replays", id, "cancel"] => format!("/replays/{id}"),
         ["event-types", name, "delete"] => format!("/event-types/{name}"),

@@ -15,9 +15,9 @@ use sqlx::{
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
     DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
-    ListOrder, ListStatements as _, Obstacle, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreError,
-    StoreResult, delivery_ids_of, event_columns, first_id, replica_answers,
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
+    ListOrder, ListStatements as _, Obstacle, Page, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
+    SendsRequest, StoreError, StoreResult, delivery_ids_of, event_columns, first_id, replica_answers,
+    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, Row as _},
 };
 
 use crate::{
@@ -96,6 +96,17 @@ impl History for PostgresStore {
         read_all(&rows, rows::send)
     }
 
+    async fn past(&self, request: PastRequest) -> StoreResult<Vec<PastRecord>> {
+        let (delivery_id, number) = request.after;
+        let query = sqlx::query(AssertSqlSafe(past()))
+            .bind(uuid(request.destination_id.as_bytes()))
+            .bind(uuid(delivery_id.as_bytes()))
+            .bind(i64::from(number))
+            .bind(i64::from(request.limit));
+        let rows = self.fetch(Some(IN_ORDER), query).await.map_err(|error| store_error(&error))?;
+        read_all(&rows, rows::past)
+    }
+
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool> {
         let query = sqlx::query("SELECT 1 FROM destinations WHERE id = $1").bind(uuid(id.as_bytes()));
         Ok(!self.read(query, |_| Ok(())).await?.is_empty())
@@ -121,6 +132,16 @@ WITH RECURSIVE tenants (tenant) AS (
     FROM tenants last WHERE last.tenant IS NOT NULL
 )
 SELECT tenant FROM tenants WHERE tenant IS NOT NULL LIMIT $1";
+
+/// The index has the deliveries in this order; only the attempts of one delivery are sorted.
+pub(crate) fn past() -> String {
+    format!(
+        "SELECT {PAST_COLUMNS} FROM deliveries d LEFT JOIN attempts a ON a.delivery_id = d.id
+            LEFT JOIN replays p ON p.id = d.replay_id
+         WHERE d.destination_id = $1 AND d.id <= $2 AND (d.id < $2 OR a.number::bigint < $3)
+         ORDER BY d.id DESC, a.number DESC LIMIT $4"
+    )
+}
 
 /// Settings for a statement that reads one page of a long range. A generic plan knows neither the range nor the page:
 /// it expects few rows, and would fetch and sort the remaining range for each page. With these settings only

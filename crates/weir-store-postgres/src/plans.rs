@@ -27,7 +27,9 @@ use crate::{
     destinations::{RECENT_ARRIVALS, RECENT_SENDS},
     discard::DISCARD,
     fixtures::{NOW, creation, destination, destination_id, event, request, result},
-    history::{HASHED, IN_ORDER, SENDS, Select, TENANTS_WITH_KEYS, event_deliveries, events_page, events_window_end},
+    history::{
+        HASHED, IN_ORDER, SENDS, Select, TENANTS_WITH_KEYS, event_deliveries, events_page, events_window_end, past,
+    },
     ingest::KNOWN_KEYS,
     message_groups::{DISSOLVE, MESSAGE_GROUPS},
     open,
@@ -231,6 +233,9 @@ async fn hot_statements_use_their_indexes() {
     raw_sql(IN_ORDER).execute(&mut connection).await.unwrap();
     let in_order = ["Presorted Key: a.sent_at", "attempts_20270115_destination_id_sent_at_idx", by_id];
     assert_plan_with("off", &mut connection, "sends", SENDS, &in_order, ["deliveries", "events", "attempts"]).await;
+    let newest_first = ["Presorted Key: d.id", "Backward using deliveries_of_destination", "attempts_20270115_pkey"];
+    assert_plan_with("off", &mut connection, "past", &past(), &newest_first, ["deliveries", "events", "attempts"])
+        .await;
     raw_sql("ROLLBACK").execute(&mut connection).await.unwrap();
     let claimed = ["deliveries_claimed"];
     for (name, sql) in [("expired claims", EXPIRED), ("orphaned claims", ORPHANED)] {

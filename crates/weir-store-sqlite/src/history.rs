@@ -9,9 +9,9 @@ use sqlx::sqlite::SqliteRow;
 use weir_core::{DeliveryId, DestinationId, EventId, Timestamp, access::TenantScope, delivery::Delivery, event::Event};
 use weir_store::{
     DISCARDS_COUNTED, DeliveryDetail, DeliveryFilter, EXAMINED_AT_MOST, EventFilter, FailureGroups, History, ListCount,
-    ListOrder, ListStatements as _, Page, PageRequest, SCANNED_AT_MOST, SendRecord, SendsRequest, StoreResult,
-    delivery_ids_of, event_columns, first_id,
-    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, Row as _},
+    ListOrder, ListStatements as _, Page, PageRequest, PastRecord, PastRequest, SCANNED_AT_MOST, SendRecord,
+    SendsRequest, StoreResult, delivery_ids_of, event_columns, first_id,
+    rows::{self, ATTEMPT_COLUMNS, DELIVERY_COLUMNS, LAST_ATTEMPT, PAST_COLUMNS, Row as _},
 };
 
 use crate::{
@@ -82,6 +82,14 @@ impl History for SqliteStore {
         self.read(SENDS.to_owned(), values, rows::send).await
     }
 
+    async fn past(&self, request: PastRequest) -> StoreResult<Vec<PastRecord>> {
+        let (delivery_id, number) = request.after;
+        let mut values = Values::id(request.destination_id.as_bytes());
+        values.blob(delivery_id.as_bytes()).blob(delivery_id.as_bytes());
+        values.int(number.into()).int(request.limit.into());
+        self.read(past(), values, rows::past).await
+    }
+
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool> {
         let sql = "SELECT 1 FROM destinations WHERE id = ?".to_owned();
         Ok(!self.read(sql, Values::id(id.as_bytes()), |_| Ok(())).await?.is_empty())
@@ -117,6 +125,16 @@ FROM attempts a INDEXED BY attempts_of_destination CROSS JOIN deliveries d ON d.
 WHERE a.destination_id = ? AND a.sent_at >= ? AND a.sent_at < ?
     AND (a.sent_at > ? OR (a.delivery_id, a.number) > (?, ?))
 ORDER BY a.sent_at, a.delivery_id, a.number LIMIT +?"#;
+
+/// The index has the deliveries in this order; only the attempts of one delivery are sorted.
+pub(crate) fn past() -> String {
+    format!(
+        "SELECT {PAST_COLUMNS} FROM deliveries d INDEXED BY deliveries_of_destination
+            LEFT JOIN attempts a ON a.delivery_id = d.id LEFT JOIN replays p ON p.id = d.replay_id
+         WHERE d.destination_id = ? AND d.id <= ? AND (d.id < ? OR a.number < ?)
+         ORDER BY d.id DESC, a.number DESC LIMIT +?"
+    )
+}
 
 impl SqliteStore {
     async fn delivery_row(&self, id: DeliveryId) -> StoreResult<Option<Delivery>> {

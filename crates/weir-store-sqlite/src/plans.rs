@@ -16,7 +16,7 @@ use crate::{
     deliveries::{count_of_part, deliveries_page, failures_of_part, window_end},
     destinations::{RECENT_SENDS, WAITING_BY_STATE},
     discard::{DEAD_LETTERS, DISCARD},
-    history::{SENDS, TENANTS_WITH_KEYS, events_page, events_window_end},
+    history::{SENDS, TENANTS_WITH_KEYS, events_page, events_window_end, past},
     ingest::{COALESCING, INSERT_DELIVERIES, INSERT_INTO_GROUPS, KNOWN_KEYS},
     message_groups::{DESTINATIONS_WITH_GROUPS, FIRST_OF_GROUP, MESSAGE_GROUPS, SOME_OF_GROUPS},
     outbox::{ABANDONED, DUE_DESTINATIONS, EXPIRING, SEND_HISTORY, SENT_COUNTS},
@@ -171,6 +171,15 @@ fn reads_use_their_indexes() {
     ] {
         let plan = plan(&connection, sql);
         assert!(plan.contains(index), "{name}:\n{plan}");
+    }
+    let plan_of_past = plan(&connection, &past());
+    for part in [
+        "SEARCH d USING INDEX deliveries_of_destination (destination_id=? AND id<?)",
+        "SEARCH a USING PRIMARY KEY (delivery_id=?)",
+        "SEARCH p USING PRIMARY KEY (id=?)",
+        "USE TEMP B-TREE FOR RIGHT PART OF ORDER BY",
+    ] {
+        assert!(plan_of_past.contains(part), "{plan_of_past}");
     }
     // These need the order of their index: no sort.
     for sql in [SENDS, FIRST_OF_GROUP, MESSAGE_GROUPS, DESTINATIONS_WITH_GROUPS] {

@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use weir_core::{
-    DeliveryId, DestinationId, ErrorKind, EventId, Timestamp,
-    delivery::{Attempt, Delivery},
+    DeliveryId, DeliveryState, DestinationId, ErrorKind, EventId, Timestamp,
+    delivery::{Attempt, AttemptOutcome, Delivery},
     event::{Event, EventBody},
 };
 
-use crate::{DeliveryFilter, EventFilter, FailureGroups, ListCount, Page, PageRequest, StoreResult};
+use crate::{DeliveryFilter, EventFilter, FailureGroups, ListCount, Page, PageRequest, StoreResult, first_id};
 
 /// A delivery with its attempts, first to last.
 #[derive(Debug, Clone)]
@@ -60,6 +60,57 @@ pub struct SendRecord {
     pub status_code: Option<u16>,
     /// `None` for a successful attempt.
     pub error_kind: Option<ErrorKind>,
+}
+
+/// Which recorded deliveries of a destination to read, with their attempts: the latest first.
+#[derive(Debug, Clone, Copy)]
+pub struct PastRequest {
+    pub destination_id: DestinationId,
+    /// The delivery and the number of the attempt after which the page begins, which is before them in time.
+    pub after: (DeliveryId, u32),
+    /// Of attempts, and of deliveries without any.
+    pub limit: u32,
+}
+
+impl PastRequest {
+    /// The deliveries that were created before this instant, or in its millisecond.
+    pub fn new(destination_id: DestinationId, before: Timestamp, limit: u32) -> Self {
+        let beyond = DeliveryId::from_bytes(first_id(before.as_millis().saturating_add(1)));
+        Self { destination_id, after: (beyond, 0), limit }
+    }
+}
+
+/// A recorded delivery with one of its attempts, for a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastRecord {
+    pub delivery_id: DeliveryId,
+    pub state: DeliveryState,
+    /// When it was due first.
+    pub due_at: Timestamp,
+    /// When it is due now, if it waits.
+    pub next_attempt_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    /// When the last replay that took it began.
+    pub replayed_at: Option<Timestamp>,
+    /// `None`: the delivery has none.
+    pub attempt: Option<PastRecordAttempt>,
+}
+
+/// One recorded attempt, for a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PastRecordAttempt {
+    pub number: u32,
+    /// When it was sent; without a connection, when it began.
+    pub began_at: Timestamp,
+    pub duration_ms: u32,
+    pub outcome: AttemptOutcome,
+}
+
+impl PastRecord {
+    /// The place after which the next page begins, if this is the last record of a page.
+    pub fn position(&self) -> (DeliveryId, u32) {
+        (self.delivery_id, self.attempt.map_or(0, |attempt| attempt.number))
+    }
 }
 
 #[async_trait]
@@ -118,6 +169,10 @@ pub trait History: Send + Sync {
     /// A page of the recorded send starts of a destination, earliest first. A page with fewer rows than its limit is
     /// the last.
     async fn sends(&self, request: SendsRequest) -> StoreResult<Vec<SendRecord>>;
+
+    /// A page of the deliveries of a destination, the latest first, each with its attempts, the last first. A page with
+    /// fewer records than its limit is the last.
+    async fn past(&self, request: PastRequest) -> StoreResult<Vec<PastRecord>>;
 
     /// Whether a destination with this id exists or was deleted.
     async fn destination_existed(&self, id: DestinationId) -> StoreResult<bool>;

@@ -93,7 +93,9 @@ pub use fast_path::{FastPath, FastPathBatch, FastPathHandle};
 pub use filters::{
     DeliveryFilter, ErrorFilter, EventFilter, ListOrder, Page, PageRequest, SCANNED_AT_MOST, delivery_ids_of, first_id,
 };
-pub use history::{DeliveryDetail, History, SendPosition, SendRecord, SendsRequest};
+pub use history::{
+    DeliveryDetail, History, PastRecord, PastRecordAttempt, PastRequest, SendPosition, SendRecord, SendsRequest,
+};
 pub use ingest::{FanOut, Ingest, IngestRefusal, Ingested, MOST_DELIVERIES_OF_COMMIT, NewEvent, Part};
 pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};

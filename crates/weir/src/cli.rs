@@ -21,7 +21,7 @@ use self::{
     destinations::DestinationCommand,
     event_types::EventTypeCommand,
     time::PastTime,
-    watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, SheddingArgs, StatusArgs},
+    watch::{ActivityArgs, AlertsArgs, OpenArgs, OverviewArgs, PreviewArgs, SheddingArgs, SimulateArgs, StatusArgs},
 };
 use crate::config::{SettingFlags, VERIFY_ENV};
 
@@ -108,6 +108,8 @@ pub(crate) enum ApiCommand {
     Activity(ActivityArgs),
     /// Show what other limits would do to the backlog of a destination, and change nothing
     Preview(PreviewArgs),
+    /// Try other limits on the recorded deliveries of a destination: what would yesterday have been like? Changes nothing
+    Simulate(SimulateArgs),
     /// Show the state of the installation: its processes, store, queue and backlog
     Status(StatusArgs),
     /// Find out what is wrong with a running installation: one verdict, with the cause and the next step of each finding.
@@ -280,6 +282,7 @@ mod tests {
             "weir alerts --tenant acme",
             "weir alert set --backlog-depth off --dead-letters 5",
             "weir preview Acme --limit 20/s",
+            "weir simulate Acme --limit 20/second --from yesterday --scale 2 --target-p99 5m",
             "weir shedding",
             "weir shedding set --mode dry-run --class heavy=4 --client acme=32:4 --client default=auto",
         ] {

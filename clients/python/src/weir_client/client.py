@@ -49,6 +49,7 @@ from .types import (
     Shedding,
     SheddingLimits,
     Signature,
+    Simulation,
     Status,
     Verified,
 )
@@ -361,6 +362,35 @@ class Destinations(_Resource):
         body = given({"rate_limits": limits, "min_interval_ms": min_interval_ms, "max_in_flight": max_in_flight})
         answer = self._call("POST", "/v1/destinations/{id}/preview", {"id": id}, body=body, repeatable=True)
         return cast(Preview, answer)
+
+    def simulate(
+        self,
+        id: str,
+        *,
+        rate_limits: Sequence[RateLimit] | None = None,
+        min_interval_ms: int | None = None,
+        max_in_flight: int | None = None,
+        from_: Time | None = None,
+        to: Time | None = None,
+        scale: float | None = None,
+        failures: str | None = None,
+        latency_p99_ms: int | None = None,
+    ) -> Simulation:
+        """What other limits would have done with the recorded deliveries. Nothing is changed."""
+        body = given(
+            {
+                "rate_limits": None if rate_limits is None else [*rate_limits],
+                "min_interval_ms": min_interval_ms,
+                "max_in_flight": max_in_flight,
+                "from": time_text(from_),
+                "to": time_text(to),
+                "scale": scale,
+                "failures": failures,
+                "target": None if latency_p99_ms is None else {"latency_p99_ms": latency_p99_ms},
+            }
+        )
+        answer = self._call("POST", "/v1/destinations/{id}/simulate", {"id": id}, body=body, repeatable=True)
+        return cast(Simulation, answer)
 
     def try_filter(self, id: str, data: Any, *, filter: DataFilter | None = None) -> FilterTried:
         """Whether an event with this `data` would pass the filter, or that of the destination. Nothing is changed."""

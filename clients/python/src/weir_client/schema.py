@@ -179,6 +179,15 @@ class Backlog(TypedDict):
     retrying: int
 
 
+class BacklogMax(TypedDict):
+    """
+    The largest backlog, and when it would be reached first.
+    """
+
+    at: str
+    count: int
+
+
 BodyFormat: TypeAlias = Literal['envelope', 'data', 'cloudevents', 'cloudevents-binary']
 
 
@@ -1061,6 +1070,39 @@ pattern describes the commonest of them.
 """
 
 
+SimulatedFailures: TypeAlias = Literal['as_recorded', 'none']
+
+
+class SimulatedLimit(TypedDict):
+    """
+    How far a tried limit would be used.
+    """
+
+    burst: int
+    limit: int
+    period: Period
+    utilisation: float | None
+    """Sends ÷ (limit × span ÷ period), without gaps longer than one period."""
+
+
+class SimulationPoint(TypedDict):
+    """
+    A step of the range: the time from the point before it.
+    """
+
+    at: str
+    backlog: int
+    """The deliveries that wait at `at`."""
+
+    due: int
+    """The attempts that became due."""
+
+    recorded_backlog: int
+    """Those that really waited."""
+
+    sent: int
+
+
 Standing: TypeAlias = Literal['active', 'waiting', 'never_drains', 'paused', 'held', 'breaker']
 
 
@@ -1085,6 +1127,15 @@ class StreamChange(TypedDict):
     replay_id: NotRequired[str | None]
     state: str
     """`created`, `edited`, `deleted` of an edit; the state of a breaker; `running`, `ended` of a replay."""
+
+
+class TargetRequest(TypedDict):
+    """
+    What `smallest_limit` keeps.
+    """
+
+    latency_p99_ms: NotRequired[int | None]
+    """The longest time within which 99 of 100 deliveries are answered, from when they are due."""
 
 
 Tenant: TypeAlias = str
@@ -2004,6 +2055,42 @@ class SignatureRequest(TypedDict):
     timestamp_format: NotRequired[TimestampFormat | None]
     timestamp_header: NotRequired[TimestampHeader | None]
     value: NotRequired[SignatureValue | None]
+
+
+SimulateRequest = TypedDict(
+    'SimulateRequest',
+    {
+        'failures': NotRequired[SimulatedFailures | None],
+        'from': NotRequired[Time | None],
+        'max_in_flight': NotRequired[int | None],
+        'min_interval_ms': NotRequired[int | None],
+        'rate_limits': NotRequired[list[RateLimitRequest] | None],
+        'scale': NotRequired[float | None],
+        'target': NotRequired[TargetRequest | None],
+        'to': NotRequired[Time | None],
+    },
+)
+
+
+Simulation = TypedDict(
+    'Simulation',
+    {
+        'backlog_end': int,
+        'backlog_max': BacklogMax,
+        'deliveries': int,
+        'drained_at': str | None,
+        'from': str,
+        'latency_ms': Latency,
+        'rate_limits': list[SimulatedLimit],
+        'recorded_latency_ms': Latency,
+        'series': list[SimulationPoint],
+        'smallest_limit': RateLimit | None,
+        'to': str,
+        'truncated': bool,
+        'verdict': str,
+        'would_expire': int,
+    },
+)
 
 
 class VerifyRequest(TypedDict):

@@ -237,6 +237,17 @@ text! {
 }
 
 text! {
+    /// Whether attempts that failed fail again: `as_recorded`; or `none`, and then each delivery is sent once.
+    #[schema(as = SimulatedFailures, value_type = String, pattern = "^(as_recorded|none)$", example = "as_recorded")]
+    pub(crate) struct FailuresText(bool);
+    parse = |text| match text {
+        "as_recorded" => Ok(true),
+        "none" => Ok(false),
+        _ => Err("must be `as_recorded` or `none`".to_owned()),
+    };
+}
+
+text! {
     /// What keeps a destination from being sent to.
     #[schema(as = DestinationCondition, value_type = String, pattern = "^(active|paused|held|breaker)$", example = "paused")]
     pub(crate) struct DestinationConditionText(Condition);

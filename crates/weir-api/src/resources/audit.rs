@@ -54,7 +54,7 @@ pub(crate) async fn show(
         _ => return Err(destinations::missing(id)),
     }
     let from = from.unwrap_or_else(|| to.unwrap_or_else(|| api.clock.now()).before(DEFAULT_RANGE).max(Timestamp::MIN));
-    in_time(judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(Json)
+    in_time("the audit", judge(&api, id, from, to.unwrap_or(Timestamp::MAX))).await.map(Json)
 }
 
 async fn judge(
@@ -93,10 +93,11 @@ fn judge_send(auditor: &mut Auditor, record: &SendRecord) {
     }
 }
 
-async fn in_time<T>(audit: impl Future<Output = ApiResult<T>>) -> ApiResult<T> {
+/// What reads a whole range takes this long at most.
+pub(crate) async fn in_time<T>(name: &str, audit: impl Future<Output = ApiResult<T>>) -> ApiResult<T> {
     let too_long = |_| {
         let seconds = TIME_LIMIT.as_secs();
-        let detail = format!("must be later: the audit of this range takes longer than {seconds} s");
+        let detail = format!("must be later: {name} of this range takes longer than {seconds} s");
         Err(Problem::invalid_field("/from", detail))
     };
     tokio::time::timeout(TIME_LIMIT, audit).await.unwrap_or_else(too_long)
@@ -110,7 +111,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_audit_that_takes_too_long_is_refused_with_a_remedy() {
-        let refused = in_time(std::future::pending::<ApiResult<()>>()).await.expect_err("it never ends");
+        let refused = in_time("the audit", std::future::pending::<ApiResult<()>>()).await.expect_err("it never ends");
         assert_eq!(refused.errors()[0].pointer, "/from");
         assert!(refused.detail().contains("100 s"), "{}", refused.detail());
     }

@@ -167,6 +167,7 @@ fn operations() -> Vec<Operation> {
         ),
         change("POST", "/v1/destinations/{id}/filter/try", "read", 200, Some(|_| json!({"data": 1}))),
         change("POST", "/v1/destinations/{id}/preview", "read", 200, Some(|_| json!({}))),
+        change("POST", "/v1/destinations/{id}/simulate", "read", 200, Some(|_| json!({}))),
         change("POST", "/v1/destinations/{id}/release", "operate", 200, nothing),
         change("POST", "/v1/destinations/{id}/rotate-secret", "admin", 200, nothing),
         change("POST", "/v1/destinations/{id}/test", "operate", 202, nothing),

@@ -209,13 +209,14 @@ const RECORDED: [&str; 21] = [
     "GET /v1/destinations/{id}/secret",
 ];
 /// Events are no changes of settings, sessions are not stored, and the others only compute an answer.
-const NOT_RECORDED: [&str; 7] = [
+const NOT_RECORDED: [&str; 8] = [
     "POST /v1/events",
     "POST /v1/events/batch",
     "POST /v1/session",
     "DELETE /v1/session",
     "POST /v1/destinations/{id}/filter/try",
     "POST /v1/destinations/{id}/preview",
+    "POST /v1/destinations/{id}/simulate",
     "POST /v1/verify",
 ];
 

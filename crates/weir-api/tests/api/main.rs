@@ -36,6 +36,7 @@ mod secrets;
 mod serving;
 mod sessions;
 mod shedding;
+mod simulations;
 mod status;
 mod streams;
 mod tenants;

@@ -9,8 +9,8 @@ fn at(ms: u64) -> Timestamp {
     Timestamp::from_millis(START + ms as i64)
 }
 
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
+fn attempt(waited_ms: u32, duration_ms: u32, retried_after_ms: u32) -> PastAttempt {
+    PastAttempt { waited_ms, duration_ms, retried_after_ms }
 }
 
 fn per_second(number: u32) -> RateLimit {
@@ -36,8 +36,8 @@ fn recorded(count: u64, every: u64, limit: u32) -> Past {
     for i in 0..count {
         let start_us = (i * every * 1_000).max(free_us);
         free_us = start_us + spacing_us;
-        let delivered = at(0) + Duration::from_micros(start_us + 50_000);
-        past.push(at(i * every), None, Some(delivered), &[PastAttempt { duration: ms(50), retried_after: None }]);
+        let waited_ms = (start_us / 1_000 - i * every) as u32;
+        past.push(at(i * every), None, Fate::Delivered, &[attempt(waited_ms, 50, 0)]);
     }
     past
 }
@@ -45,10 +45,14 @@ fn recorded(count: u64, every: u64, limit: u32) -> Past {
 #[test]
 fn the_recorded_limit_reproduces_the_recorded_latency() {
     let past = recorded(1_000, 45, 20);
-    let (simulated, recorded) = (simulate(&past, &trial(20)).audit.delivery_latency_ms, past.recorded_latency());
+    let seen = simulate(&past, &trial(20));
+    let (simulated, recorded) = (seen.audit.delivery_latency_ms, seen.recorded_latency_ms);
     for (simulated, recorded) in [(simulated.p50, recorded.p50), (simulated.p99, recorded.p99)] {
         let (simulated, recorded) = (simulated.unwrap(), recorded.unwrap());
         assert!((simulated - recorded).abs() <= (0.02 * recorded).max(20.0), "{simulated} {recorded}");
+    }
+    for Point { backlog, recorded_backlog, .. } in seen.series {
+        assert!(backlog.abs_diff(recorded_backlog) <= 1, "{backlog} {recorded_backlog}");
     }
 }
 
@@ -80,11 +84,10 @@ fn the_smallest_limit_is_just_above_the_traffic() {
 #[test]
 fn a_retry_keeps_its_delay_after_the_simulated_failure() {
     let mut past = Past::default();
-    let failed = PastAttempt { duration: ms(100), retried_after: Some(ms(5_000)) };
-    let taken = PastAttempt { duration: ms(200), retried_after: None };
-    past.push(at(0), None, Some(at(9_000)), &[failed, taken]);
+    past.push(at(0), None, Fate::Delivered, &[attempt(700, 100, 5_000), attempt(3_000, 200, 0)]);
     let seen = simulate(&past, &trial(10));
     assert_eq!((seen.deliveries, seen.audit.sends, seen.audit.delivery_latency_ms.max), (1, 2, Some(5_300.0)));
+    assert_eq!(seen.recorded_latency_ms.max, Some(9_000.0));
     let once = simulate(&past, &Trial { repeats_failures: false, ..trial(10) });
     assert_eq!((once.audit.sends, once.audit.delivery_latency_ms.max), (1, Some(200.0)));
 }
@@ -93,7 +96,7 @@ fn a_retry_keeps_its_delay_after_the_simulated_failure() {
 fn requests_wait_for_a_place() {
     let mut past = Past::default();
     for _ in 0..10 {
-        past.push(at(0), None, Some(at(1)), &[PastAttempt { duration: ms(1_000), retried_after: None }]);
+        past.push(at(0), None, Fate::Delivered, &[attempt(0, 1_000, 0)]);
     }
     let seen = simulate(&past, &Trial { max_in_flight: 2, ..trial(100) });
     let longest = seen.audit.delivery_latency_ms.max.unwrap();
@@ -104,23 +107,52 @@ fn requests_wait_for_a_place() {
 fn a_delivery_that_waits_too_long_expires() {
     let mut past = Past::default();
     for _ in 0..10 {
-        past.push(at(0), Some(at(4_500)), Some(at(1)), &[PastAttempt { duration: ms(1), retried_after: None }]);
+        past.push(at(0), Some(at(4_500)), Fate::Delivered, &[attempt(0, 1, 0)]);
     }
     let seen = simulate(&past, &trial(1));
     assert_eq!((seen.would_expire, seen.audit.sends, seen.backlog_end), (5, 5, 0));
 }
 
+/// What waits is taken to succeed, and nothing is sent before the range.
+#[test]
+fn a_backlog_from_before_the_range_is_sent_in_it() {
+    let mut past = Past::default();
+    for _ in 0..10 {
+        past.push(at(0), None, Fate::Unsent, &[attempt(u32::MAX, 10, 0)]);
+    }
+    let seen = simulate(&past, &Trial { from: at(20_000), ..trial(1) });
+    assert_eq!((seen.deliveries, seen.recorded_latency_ms.max), (10, None));
+    assert_eq!((seen.series[0].recorded_backlog, seen.series[119].recorded_backlog), (10, 10));
+    let longest = seen.audit.delivery_latency_ms.max.unwrap();
+    assert!((29_000.0..29_200.0).contains(&longest), "{longest}");
+}
+
+/// A backlog that lasts longer than a [`Timestamp`] counts.
+#[test]
+fn a_limit_for_centuries_has_no_end() {
+    let mut past = Past::default();
+    for _ in 0..100_000 {
+        past.push(at(0), None, Fate::Delivered, &[attempt(0, 10, 0)]);
+    }
+    let limits = RateLimits::new(vec![RateLimit::new(1, Period::DAY).unwrap()]).unwrap();
+    let seen = simulate(&past, &Trial { limits, ..trial(1) });
+    assert_eq!((seen.drained_at, seen.backlog_end, seen.verdict), (None, 99_999, Verdict::Drains));
+}
+
+#[test]
+fn an_unlimited_destination_sends_at_once() {
+    let seen = simulate(&recorded(100, 10, 1), &Trial { limits: RateLimits::default(), ..trial(1) });
+    assert_eq!((seen.audit.delivery_latency_ms.max, seen.audit.rate_limits.len()), (Some(50.0), 0));
+}
+
 fn arbitrary_past() -> impl Strategy<Value = Past> {
-    let attempt = (1_u64..3_000, prop::option::of(0_u64..20_000));
-    let delivery = (0_u64..30_000, prop::collection::vec(attempt, 1..4));
+    let one =
+        (0_u32..3_000, 1_u32..3_000, 0_u32..20_000).prop_map(|(waited, took, delay)| attempt(waited, took, delay));
+    let delivery = (0_u64..30_000, prop::collection::vec(one, 1..4));
     prop::collection::vec(delivery, 1..150).prop_map(|deliveries| {
         let mut past = Past::default();
         for (due, attempts) in deliveries {
-            let attempts: Vec<PastAttempt> = attempts
-                .iter()
-                .map(|&(duration, delay)| PastAttempt { duration: ms(duration), retried_after: delay.map(ms) })
-                .collect();
-            past.push(at(due), None, Some(at(due)), &attempts);
+            past.push(at(due), None, Fate::Delivered, &attempts);
         }
         past
     })

@@ -5,6 +5,7 @@ mod charts;
 pub(crate) mod limits;
 mod limits_form;
 pub(crate) mod now;
+mod past;
 pub(crate) mod proof;
 pub(crate) mod settings;
 mod settings_errors;

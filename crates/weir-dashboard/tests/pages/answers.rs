@@ -25,6 +25,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["destinations", _, "history"]) => of::<types::History>(history(), changes),
         (_, ["destinations", _, "audit"]) => of::<types::Audit>(audit(), changes),
         (_, ["destinations", _, "preview"]) => of::<types::Preview>(preview(), changes),
+        (_, ["destinations", _, "simulate"]) => of::<types::Simulation>(simulation(), changes),
         (_, ["destinations", _, "secret" | "rotate-secret"]) => of::<types::Secret>(secret(), changes),
         (_, ["destinations", _, "purge"]) => of::<types::PurgeAnswer>(json!({}), changes),
         (_, ["destinations", _, "test"]) => of::<types::DeliveryDetail>(delivery_detail(), changes),
@@ -209,6 +210,15 @@ fn audit() -> Value {
 
 fn preview() -> Value {
     json!({"would_expire": false, "now": {"would_expire": false}})
+}
+
+fn simulation() -> Value {
+    let point = json!({"at": AT, "due": 0, "sent": 0, "backlog": 0, "recorded_backlog": 0});
+    json!({
+        "from": AT, "to": AT, "deliveries": 0, "truncated": false, "backlog_max": {"at": AT, "count": 0},
+        "backlog_end": 0, "would_expire": 0, "latency_ms": {}, "recorded_latency_ms": {}, "rate_limits": [],
+        "verdict": "drains", "series": [point],
+    })
 }
 
 fn secret() -> Value {

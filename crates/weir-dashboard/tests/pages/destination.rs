@@ -175,6 +175,48 @@ async fn every_text_of_the_page_is_escaped() {
 }
 
 #[tokio::test]
+async fn limits_are_tried_on_the_past_with_a_sentence_first() {
+    let api = api("operate", |_| {});
+    let points = [("2025-11-21T07:30:00.000Z", 4, 40), ("2025-11-21T07:42:00.000Z", 0, 1_200)];
+    let point = |(at, recorded, tried): (&str, u64, u64)| json!({"at": at, "due": 9, "sent": 9, "recorded_backlog": recorded, "backlog": tried});
+    let grows = json!({
+        "deliveries": 5_000, "backlog_end": 1_200, "backlog_max": {"at": points[1].0, "count": 1_201}, "verdict": "grows",
+        "drained_at": "2025-11-21T09:00:00.000Z", "would_expire": 3, "latency_ms": {"p50": 90_000.0, "p99": 900_000.0},
+        "recorded_latency_ms": {"p50": 120.0, "p99": 2_500.0}, "series": points.map(point),
+        "smallest_limit": {"limit": 24, "period": "second", "burst": 1, "margin_ms": 0},
+    });
+    api.on("POST", "/v1/destinations/dst_1/simulate", 200, grows);
+    let form = "limit_second=20&max_in_flight=8&past=6h&traffic=2&within=5s";
+    let headers = [("sec-fetch-site", "same-origin"), ("hx-request", "true")];
+    let part = api.dashboard().post_with(&format!("{PAGE}/simulate"), form, &headers).await;
+    part.has(&[
+        "<b>With 20/s; 8 in flight, the backlog of the last 6 hours would have grown: 1,200 would wait now.</b>",
+        "3 would expire unsent. The last one would be sent at <time",
+        "<title>11-21 07:42 UTC: 0 waited, 1,200 would wait</title>",
+        "<td>2.5 s</td><td><b>15 min</b></td>",
+        "<td>4</td><td><b>1,201</b></td>",
+        "<b>24/s</b> is the smallest limit, alone, with which 99 of 100 are answered within 5 seconds.",
+    ]);
+    part.has_not(&["<html"]);
+    let sent = &api.seen("POST", "/v1/destinations/dst_1/simulate")[0].body;
+    assert_eq!(
+        (&sent["rate_limits"][0]["limit"], &sent["scale"], &sent["target"]["latency_p99_ms"]),
+        (&json!(20), &json!(2), &json!(5_000))
+    );
+    // Without the script it is the page with the form as typed.
+    let page = api.dashboard().post(&format!("{PAGE}/simulate"), form).await;
+    page.has(&["<html", "name=\"limit_second\" value=\"20\"", "<option value=\"6h\" selected>", "<b>24/s</b>"]);
+}
+
+#[tokio::test]
+async fn a_past_without_deliveries_is_said_to_be_empty() {
+    let api = api("operate", |_| {});
+    api.on("POST", "/v1/destinations/dst_1/simulate", 200, json!({}));
+    let page = api.dashboard().post(&format!("{PAGE}/simulate"), "limit_second=20").await;
+    page.has(&["<b>Nothing was due in the last 24 hours.</b>"]).has_not(&["past-picture"]);
+}
+
+#[tokio::test]
 async fn while_typing_the_preview_shows_both_outlooks() {
     let api = api("operate", |_| {});
     let mut preview = outlook(20.0, Some(60.0));

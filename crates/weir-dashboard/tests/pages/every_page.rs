@@ -265,6 +265,7 @@ fn only_charts_are_put_into_a_page_as_they_are() {
         " picture.svg|safe ",
         " shown.svg()|safe ",
         " table.spark(row)|safe ",
+        " tried.picture().inline()|safe ",
     ];
     assert_eq!(unescaped, charts);
     let script = fs::read_to_string(crate_folder.join("assets/app.js")).unwrap();

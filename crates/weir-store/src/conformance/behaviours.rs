@@ -196,6 +196,7 @@ macro_rules! store_conformance {
             sends_that_the_receiver_refuses_for_their_rate_are_marked,
             refusals_within_the_limit_are_found_and_end_with_an_edit,
             sends_at_the_same_instant_are_each_on_one_page,
+            the_past_is_read_newest_first_with_the_attempts,
             a_deleted_destination_is_known_to_have_existed,
             a_working_store_passes_its_check,
             a_fast_path_delivery_is_stored_as_claimed,

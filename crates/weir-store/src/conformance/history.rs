@@ -1,7 +1,7 @@
 //! Reads for the API: events, deliveries, attempts, sends.
 
 use super::*;
-use crate::{EventFilter, ListOrder, RefusalWatch, SendRecord, SendsRequest, refusals_of};
+use crate::{EventFilter, ListOrder, PastRecord, PastRequest, RefusalWatch, SendRecord, SendsRequest, refusals_of};
 
 pub async fn an_event_is_read_back(subject: Subject) {
     let event = with_key(event(1), "a");
@@ -301,6 +301,59 @@ pub async fn sends_at_the_same_instant_are_each_on_one_page(subject: Subject) {
     let sends = subject.sends(1, NOW + seconds(20), NOW + seconds(22)).await;
     assert_eq!(sends.len(), 9);
     assert_eq!(subject.sends(1, NOW + seconds(20), NOW + seconds(21)).await, sends[..7]);
+}
+
+pub async fn the_past_is_read_newest_first_with_the_attempts(subject: Subject) {
+    subject.create_many(2).await;
+    subject.post(1, 1..=3).await;
+    subject.post(2, [5]).await;
+    let sent = |second: u64| NOW + seconds(second);
+    let retry = |second: u64| Verdict::Retry { at: sent(second) };
+    for (second, claimed) in (20..).zip(&subject.claim(1, 3).await) {
+        let mut result = result(claimed, retry(30));
+        result.attempt.sent_at = Some(sent(second));
+        subject.settle(result).await;
+    }
+    for claimed in &subject.claims(vec![request(1, 2)], sent(31)).await.remove(0).deliveries {
+        let mut result = result(claimed, Verdict::Delivered);
+        result.attempt.sent_at = Some(sent(31));
+        result.attempt.duration_ms = 250;
+        subject.settle(result).await;
+    }
+    subject.post(1, [4]).await;
+    for limit in [1, 2, 3, 99] {
+        let mut request = PastRequest::new(destination_id(1), sent(40), limit);
+        let mut seen: Vec<PastRecord> = Vec::new();
+        loop {
+            let page = subject.store.past(request).await.expect("read");
+            seen.extend(&page);
+            let Some(last) = page.last().filter(|_| page.len() == limit as usize) else { break };
+            request.after = last.position();
+        }
+        let all =
+            subject.deliveries(DeliveryFilter { destination_id: Some(destination_id(1)), ..DeliveryFilter::default() });
+        let mut expected = Vec::new();
+        for delivery in all.await {
+            let mut attempts = subject.attempts(delivery.id).await;
+            attempts.reverse();
+            let attempts: Vec<_> = attempts.iter().map(|attempt| Some((attempt.number, attempt.sent_at))).collect();
+            let attempts = if attempts.is_empty() { vec![None] } else { attempts };
+            expected.extend(
+                attempts.into_iter().map(|attempt| (delivery.id, delivery.state, delivery.created_at, attempt)),
+            );
+        }
+        let of = |record: &PastRecord| {
+            let attempt = record.attempt.map(|attempt| (attempt.number, Some(attempt.began_at)));
+            (record.delivery_id, record.state, record.due_at, attempt)
+        };
+        assert_eq!(seen.iter().map(of).collect::<Vec<_>>(), expected, "pages of {limit}");
+        assert_eq!(seen.len(), 6, "two were sent twice, one once, and one never");
+        assert!(seen.iter().any(|record| record.attempt.is_some_and(|attempt| attempt.duration_ms == 250)));
+    }
+    let before = PastRequest::new(destination_id(1), event(2).created_at, 99);
+    let ids: Vec<_> = subject.store.past(before).await.expect("read").iter().map(|record| record.delivery_id).collect();
+    let earliest = subject.store.event_deliveries(event(1).id).await.expect("read")[0].id;
+    assert_eq!(ids.last(), Some(&earliest), "{ids:?}");
 }
 
 pub async fn a_deleted_destination_is_known_to_have_existed(subject: Subject) {

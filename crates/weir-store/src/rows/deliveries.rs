@@ -10,7 +10,7 @@ use weir_core::{
 use weir_sealing::{Keyring, RESPONSE_BODY, row as row_of};
 
 use super::{Corrupt, Row, failure_code, state_code};
-use crate::{ErrorFilter, FailedDelivery, SendPosition, SendRecord};
+use crate::{ErrorFilter, FailedDelivery, PastRecord, PastRecordAttempt, SendPosition, SendRecord};
 
 /// The columns of a delivery `d`, its event `e` and its last attempt `a`, for [`delivery`].
 pub const DELIVERY_COLUMNS: &str = "d.id, d.event_id, e.event_type, d.destination_id, d.state, d.attempts, \
@@ -164,6 +164,30 @@ pub fn send<E: From<Corrupt>>(row: &impl Row<E>) -> Result<SendRecord, E> {
     let error_kind = ErrorKind::of(outcome, row.optional_failure(8)?, status_code);
     let is_unknown = outcome == AttemptOutcome::Unknown;
     Ok(SendRecord { position, delivered, is_unknown, is_refused, status_code, error_kind })
+}
+
+/// The columns of a delivery `d`, the replay `p` that took it, and an attempt `a`, for [`past`].
+pub const PAST_COLUMNS: &str = "d.id, d.state, coalesce(d.deliver_at, d.created_at), d.next_attempt_at, d.expires_at, \
+    p.created_at, a.number, a.id, a.sent_at, a.duration_ms, a.outcome";
+
+pub fn past<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecord, E> {
+    Ok(PastRecord {
+        delivery_id: row.delivery_id(0)?,
+        state: row.state(1)?,
+        due_at: row.time(2)?,
+        next_attempt_at: row.time(3)?,
+        expires_at: row.optional_time(4)?,
+        replayed_at: row.optional_time(5)?,
+        attempt: row.optional_int(6)?.map(|_| past_attempt(row)).transpose()?,
+    })
+}
+
+fn past_attempt<E: From<Corrupt>>(row: &impl Row<E>) -> Result<PastRecordAttempt, E> {
+    let duration_ms = row.small(9)?;
+    // Without a connection there is no send, but the id is made at the end of the attempt.
+    let ended_at = AttemptId::from_bytes(row.id(7)?).made_at();
+    let began_at = row.optional_time(8)?.unwrap_or_else(|| ended_at.before(Duration::from_millis(duration_ms.into())));
+    Ok(PastRecordAttempt { number: row.small(6)?, began_at, duration_ms, outcome: row.outcome(10)? })
 }
 
 #[cfg(test)]

@@ -22,6 +22,18 @@ pub(crate) struct PastTime(pub(crate) Timestamp);
 #[serde(transparent)]
 pub(crate) struct ComingTime(pub(crate) Timestamp);
 
+/// A span of time, such as `90s` or `5m`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        span(text.trim()).map(Self).ok_or_else(|| format!("`{text}` is no span of time; use 10s, 5m or 1h"))
+    }
+}
+
 impl FromStr for PastTime {
     type Err = String;
 

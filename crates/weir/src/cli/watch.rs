@@ -1,4 +1,4 @@
-//! The flags of the commands that show how things stand: `weir overview`, `alerts`, `activity`, `preview` and `open`.
+//! The flags of the commands that show how things stand: `weir overview`, `alerts`, `activity`, `preview`, `simulate` and `open`.
 
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
@@ -8,7 +8,7 @@ use super::{
     api::{CallFlags, PageFlags, ServerFlags},
     complete::destination_names,
     limit::LimitText,
-    time::PastTime,
+    time::{PastTime, Span},
 };
 
 #[derive(Debug, Clone, Args)]
@@ -204,6 +204,41 @@ pub(crate) struct PreviewSettings {
     /// Most sends that are under way at one time
     #[arg(long, value_name = "N")]
     max_in_flight: Option<u32>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct SimulateArgs {
+    #[command(flatten)]
+    pub(crate) call: CallFlags,
+    /// The destination, by id or name
+    #[arg(value_name = "ID|NAME", add = ArgValueCompleter::new(destination_names))]
+    pub(crate) destination: String,
+    #[command(flatten)]
+    pub(crate) settings: PreviewSettings,
+    /// Try no limits, and no minimum interval
+    #[arg(long, conflicts_with_all = ["rate_limits", "min_interval_ms"])]
+    pub(crate) unlimited: bool,
+    #[command(flatten)]
+    pub(crate) past: PastFlags,
+    /// Let no attempt fail: each delivery is sent once
+    #[arg(long)]
+    pub(crate) no_failures: bool,
+    /// The time within which 99 of 100 deliveries should be answered: 10s, 5m, 1h [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) target_p99: Option<Span>,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct PastFlags {
+    /// Deliveries that were due since: 2h (ago), yesterday, a date, or RFC 3339 [default: a day before --to]
+    #[arg(long, visible_alias = "since", value_name = "TIME")]
+    from: Option<PastTime>,
+    /// Deliveries that were due before this time: as for --from [default: now]
+    #[arg(long, visible_alias = "until", value_name = "TIME")]
+    to: Option<PastTime>,
+    /// How many times the traffic: 2, or 0.5 [default: 1]
+    #[arg(long, value_name = "FACTOR")]
+    scale: Option<f64>,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,5 +1,5 @@
 //! The commands that call the API of a running server: `weir destinations`, `events`, `deliveries`, `replays`, `keys`,
-//! `tail`, `overview`, `alerts`, `activity`, `preview`, `open`, `status` and `doctor`. Each makes its requests with [`Client`] and shows [`records`] in a table, or the JSON of the server.
+//! `tail`, `overview`, `alerts`, `activity`, `preview`, `simulate`, `open`, `status` and `doctor`. Each makes its requests with [`Client`] and shows [`records`] in a table, or the JSON of the server.
 
 mod activity;
 mod alerts;
@@ -19,6 +19,7 @@ mod records;
 mod replays;
 mod settings;
 mod shedding;
+mod simulate;
 mod status;
 mod tail;
 
@@ -59,6 +60,7 @@ pub(super) async fn run(command: ApiCommand) -> anyhow::Result<Exit> {
         ApiCommand::Alerts(args) => alerts::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Activity(args) => activity::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Preview(args) => preview::run(&Call::new(&args.call)?, args).await,
+        ApiCommand::Simulate(args) => simulate::run(&Call::new(&args.call)?, args).await,
         ApiCommand::Shedding(args) => shedding::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::EventTypes(args) => event_types::run(&Call::new(&args.call)?, args.command).await,
         ApiCommand::Open(args) => open::run(args).await,

@@ -26,7 +26,7 @@ const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 20] = [
+const BEYOND_A_SCHEMA: [&str; 21] = [
     "must not look like Weir, another actor or an id",
     "is not a destination of this tenant",
     "there is no destination dst_",
@@ -41,6 +41,7 @@ const BEYOND_A_SCHEMA: [&str; 20] = [
     "must not be before `from`",
     "must be at most 365 days ahead",
     "must be in the future",
+    "must be before `to`, and in the past",
     "must be later: ",
     "must name only alerts, such as",
     "must be longer: buckets of",

@@ -4,6 +4,7 @@
 mod caps;
 mod degrade;
 mod distant;
+mod pasts;
 mod restore;
 mod survival;
 mod tls;

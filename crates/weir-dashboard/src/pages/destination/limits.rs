@@ -8,11 +8,12 @@
 
 use askama::Template;
 use http::{HeaderMap, Method, StatusCode};
-use weir_api_types::Preview;
+use weir_api_types::{Preview, Simulation};
 
 use super::{
     limits_form::{Editor, ForecastText as _, Typed},
     now,
+    past::{Past, Tried},
 };
 use crate::{
     client::{ApiPath, Call, append},
@@ -31,6 +32,12 @@ struct PreviewPart {
     preview: Preview,
 }
 
+#[derive(Template)]
+#[template(path = "destination_past.html")]
+struct PastPart {
+    tried: Tried,
+}
+
 /// What the limits in the form would do: a part of the page for the script, or the page with it.
 pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
     let typed = Typed::read(&fields);
@@ -46,8 +53,31 @@ pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap
         Err(refusal) => return Err(refusal),
     };
     let status = if faults.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    let editor = Editor { typed, etag: String::new(), faults, changed_to: None, was: None, preview: None };
+    let editor = Editor::typed(typed, faults);
     now::page(&visit, &id, &now::View::default(), status, Some((editor, preview))).await
+}
+
+/// What the limits in the form would have done with recorded deliveries: a part of the page for the script, or the page
+/// with it.
+pub(crate) async fn simulate(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
+    let (typed, past) = (Typed::read(&fields), Past::read(&fields));
+    let mut body = typed.body();
+    past.ask(&mut body, visit.site.clock.now());
+    let answer = visit.api.post::<Simulation>(&ApiPath::of(["destinations", &id, "simulate"]), &body).await;
+    let answer = answer.map(|simulation| past.answered(simulation, typed.text()));
+    if headers.contains_key("hx-request") {
+        let in_words =
+            |refusal: Refusal| Refusal { detail: typed.faults(&refusal).text(), errors: Vec::new(), ..refusal };
+        return visit.fragment(&PastPart { tried: answer.map_err(in_words)? });
+    }
+    let (tried, faults) = match answer {
+        Ok(tried) => (Some(tried), Faults::default()),
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => (None, typed.faults(&refusal)),
+        Err(refusal) => return Err(refusal),
+    };
+    let status = if faults.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    let editor = Editor { past: Past { tried, ..past }, ..Editor::typed(typed, faults) };
+    now::page(&visit, &id, &now::View::default(), status, Some((editor, None))).await
 }
 
 pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> Answered {
@@ -70,7 +100,7 @@ pub(crate) async fn save(visit: Visit, PathId(id): PathId, fields: Fields) -> An
 /// The page with what was typed, and why it was not saved.
 async fn refused(visit: &Visit, id: &str, typed: Typed, refusal: Refusal) -> Answered {
     let faults = typed.faults(&refusal);
-    let editor = Editor { typed, etag: String::new(), faults, changed_to: None, was: None, preview: None };
+    let editor = Editor::typed(typed, faults);
     let editor = match refusal.status {
         StatusCode::PRECONDITION_FAILED => {
             Editor { changed_to: Some(String::new()), faults: Faults::default(), ..editor }

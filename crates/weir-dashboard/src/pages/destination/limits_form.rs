@@ -8,7 +8,7 @@ use weir_core::{
     limit::{MAX_LIMITS, Shape},
 };
 
-use super::Head;
+use super::{Head, past::Past};
 use crate::{
     durations::ApiUnit,
     extend::extend,
@@ -272,13 +272,19 @@ pub(crate) struct Editor {
     /// The limits before the last save.
     pub(crate) was: Option<Typed>,
     pub(crate) preview: Option<Preview>,
+    /// What was tried on the past.
+    pub(crate) past: Past,
 }
 
 impl Editor {
     pub(super) fn of(head: &Head) -> Self {
-        let typed = Typed::of(&head.destination);
-        let etag = head.etag.clone();
-        Self { typed, etag, faults: Faults::default(), changed_to: None, was: None, preview: None }
+        Self { etag: head.etag.clone(), ..Self::typed(Typed::of(&head.destination), Faults::default()) }
+    }
+
+    /// What was typed, before the destination is read.
+    pub(super) fn typed(typed: Typed, faults: Faults) -> Self {
+        let past = Past::default();
+        Self { typed, etag: String::new(), faults, changed_to: None, was: None, preview: None, past }
     }
 
     /// What was typed, with the version of the destination now.

@@ -5,7 +5,7 @@ use weir_core::stall::Fault;
 
 use super::{Call, client::Fields, fields};
 use crate::{
-    cli::watch::PreviewArgs,
+    cli::watch::{PreviewArgs, PreviewSettings},
     commands::output::{
         Screen,
         table::{Cell, Column, Table, Tone},
@@ -15,11 +15,7 @@ use crate::{
 
 pub(super) async fn run(call: &Call, args: PreviewArgs) -> anyhow::Result<()> {
     let id = call.client.destination_id(&args.destination).await?;
-    let mut body = fields(&args.settings)?;
-    if args.unlimited {
-        body.insert("rate_limits".to_owned(), serde_json::json!([]));
-        body.insert("min_interval_ms".to_owned(), serde_json::Value::Null);
-    }
+    let body = tried(&args.settings, args.unlimited)?;
     let body = serde_json::Value::Object(body).to_string();
     let answer = call.client.post(&["v1", "destinations", &id, "preview"], Some(&body)).await?;
     if call.json {
@@ -27,6 +23,16 @@ pub(super) async fn run(call: &Call, args: PreviewArgs) -> anyhow::Result<()> {
     }
     let backlog: Backlog = call.client.get(&["v1", "destinations", &id, "backlog"], &Fields::new()).await?.read()?;
     call.print(&answer, |preview| text(&preview, &backlog, call.screen))
+}
+
+/// The settings that are tried, for the body of a request.
+pub(super) fn tried(settings: &PreviewSettings, unlimited: bool) -> anyhow::Result<Fields> {
+    let mut body = fields(settings)?;
+    if unlimited {
+        body.insert("rate_limits".to_owned(), serde_json::json!([]));
+        body.insert("min_interval_ms".to_owned(), serde_json::Value::Null);
+    }
+    Ok(body)
 }
 
 fn text(Preview { proposed, now, fault }: &Preview, backlog: &Backlog, screen: Screen) -> String {

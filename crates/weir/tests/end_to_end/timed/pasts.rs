@@ -1,0 +1,61 @@
+//! Limits that are tried on the past: a simulation of the recorded limit says what really happened.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, App, Fleet, Machine, Receiver, cases::limit};
+
+/// Two floods with a backlog each, to a receiver that refuses a few of them.
+async fn the_recorded_limit_reproduces_the_past(app: &App) {
+    let (receiver, machine) = (Receiver::start().await, Machine::watched());
+    let taken = || Answer::status(200).after(Duration::from_millis(30));
+    receiver.script("/past", [Answer::status(503), taken(), Answer::status(503), taken()]);
+    let id = app
+        .destination(json!({
+            "url": receiver.url("/past"), "event_types": ["past"], "rate_limits": limit(20, "second"),
+            "retry": {"schedule_ms": [500]},
+        }))
+        .await;
+    for flood in 1..=2 {
+        app.events("past", 60).await;
+        receiver.wait_for("/past", 60 * flood + 2, Duration::from_secs(30)).await;
+        app.drained(&id, Duration::from_secs(30)).await;
+    }
+    let path = format!("/v1/destinations/{id}/simulate");
+    let try_limit = async |body: Value| {
+        let (status, answer) = app.request(Method::POST, &path, Some(body)).await;
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let tried = try_limit(json!({})).await;
+    assert_eq!(
+        (&tried["deliveries"], &tried["verdict"], &tried["backlog_end"]),
+        (&json!(120), &json!("drains"), &json!(0))
+    );
+    for percentile in ["p50", "p99"] {
+        let [simulated, recorded] =
+            ["latency_ms", "recorded_latency_ms"].map(|of| tried[of][percentile].as_f64().expect("a latency"));
+        let is_true = (simulated - recorded).abs() <= (0.02 * recorded).max(20.0);
+        machine.judge(is_true, &format!("{percentile}: {simulated} ms simulated, {recorded} ms recorded"));
+    }
+    // Half the limit takes twice as long.
+    let half = try_limit(json!({"rate_limits": limit(10, "second")})).await;
+    let longest = |answer: &Value| answer["latency_ms"]["max"].as_f64().expect("a latency");
+    assert!(longest(&half) > 1.7 * longest(&tried), "{half} {tried}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_recorded_limit_reproduces_the_recorded_latency() {
+    let folder = tempfile::tempdir().unwrap();
+    the_recorded_limit_reproduces_the_past(&App::start(folder.path()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_recorded_limit_reproduces_the_recorded_latency_on_servers() {
+    let fleet = Fleet::new().await;
+    let api = fleet.launch("api").await;
+    let _others = [fleet.launch("scheduler").await, fleet.launch("worker").await, fleet.launch("worker").await];
+    the_recorded_limit_reproduces_the_past(&api).await;
+}
