@@ -89,6 +89,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             event_types: Vec::new(),
             filter: None,
             rate_limits: limits.clone(),
+            adaptive: None,
             max_in_flight,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),

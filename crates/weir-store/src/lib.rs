@@ -53,6 +53,7 @@ mod list_statements;
 mod listing;
 mod message_groups;
 mod outbox;
+mod paces;
 mod processes;
 mod prune;
 mod purge;
@@ -97,6 +98,7 @@ pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
+pub use paces::{PaceCopy, PaceRecord, Paces};
 pub use processes::{
     AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, ProcessProfile, Processes, RunningProcess,
 };
@@ -130,7 +132,7 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + Outbox + ReplaySteps;
+    RunStore: Destinations + Outbox + Paces + ReplaySteps;
     /// For the sweep.
     SweepStore: MessageGroups + Outbox;
     /// For attempts and their results.

@@ -40,6 +40,17 @@ pub struct Change {
     pub detail: String,
 }
 
+/// The pace as people see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {
+    pub per_s: f64,
+    /// Since when the reason is this one.
+    pub since: Timestamp,
+    pub reason: Reason,
+    /// Why, in words: `12 of 340 answers were 429`.
+    pub detail: String,
+}
+
 impl Change {
     pub(super) fn between(before: f64, after: &AdaptiveRate, at: Timestamp) -> Option<Self> {
         let (reason, detail, _) = after.reason();
@@ -49,6 +60,11 @@ impl Change {
 }
 
 impl AdaptiveRate {
+    /// The pace at `now` and why it is what it is.
+    pub fn status(&self, now: Timestamp) -> Status {
+        Status { per_s: self.per_s(now), since: self.since, reason: self.reason, detail: self.detail.clone() }
+    }
+
     pub(super) fn say(&mut self, reason: Reason, detail: String, now: Timestamp) {
         if self.reason != reason {
             self.since = now;

@@ -90,6 +90,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
             None => None,
         },
         rate_limits: rate_limits(row, 7, 22)?,
+        adaptive: None,
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
         retry: row.parsed(10, "a retry policy", |text| serde_json::from_str(text).ok())?,
