@@ -132,8 +132,11 @@ impl Track {
 }
 
 /// The share of its limit that a destination has used during `measured`, if it had due deliveries all that time. `None`:
-/// the time is too short to say. `sends`: those that are recorded, and those in flight.
+/// the time is too short to say, or its pace is below the limit. `sends`: those that are recorded, and those in flight.
 pub fn used(destination: &Destination, sends: u64, measured: Duration) -> Option<f64> {
+    if destination.settings.adaptive.is_some() {
+        return None;
+    }
     let allowed = destination.settings.rate_limits.per_second()? * measured.as_secs_f64();
     (allowed >= MEASURABLE).then(|| sends as f64 / allowed)
 }

@@ -113,7 +113,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
 
 fn granted(answer: SlotAnswer) -> Slot {
     match answer {
-        SlotAnswer::Granted(slot) => slot,
+        SlotAnswer::Granted(slot, _) => slot,
         refused => panic!("a slot should be granted: {refused:?}"),
     }
 }
@@ -226,7 +226,7 @@ impl Subject {
         next: NextRun,
     ) -> Published {
         let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
-        let publication = Publication { lease, terms: Some(terms), recovered, deliveries, next };
+        let publication = Publication { lease, terms: Some(terms), recovered, pace: None, deliveries, next };
         self.queue.publish(vec![publication]).await.expect("publish").remove(0)
     }
 

@@ -52,10 +52,11 @@ pub struct Status {
 }
 
 impl Change {
-    pub(super) fn between(before: f64, after: &AdaptiveRate, at: Timestamp) -> Option<Self> {
-        let (reason, detail, _) = after.reason();
-        let is_large = (after.rate - before).abs() >= 0.1 * before;
-        is_large.then(|| Self { at, from_per_s: before, to_per_s: after.rate, reason, detail: detail.to_owned() })
+    /// The change from the pace before, if it is one to tell.
+    pub fn between(before: f64, after: &AdaptiveRate, at: Timestamp) -> Option<Self> {
+        let Status { per_s, reason, detail, .. } = after.status(at);
+        let is_large = (per_s - before).abs() >= 0.1 * before;
+        is_large.then_some(Self { at, from_per_s: before, to_per_s: per_s, reason, detail })
     }
 }
 

@@ -204,7 +204,6 @@ impl AdaptiveRate {
         self.last_cut = now;
         self.settling = 3;
         self.generation = self.generation.wrapping_add(1);
-        self.next_start = self.next_start.max(now);
         self.rest_until = Timestamp::MAX;
     }
 

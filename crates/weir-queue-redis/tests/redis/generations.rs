@@ -17,7 +17,7 @@ impl Before {
     async fn on(server: &Server) -> Self {
         let queue = support::open(server.config()).await;
         let permit = permits(&queue, 1).await.remove(0);
-        assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
+        assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(..)));
         wake(&queue, destination(1)).await.unwrap();
         let lease = claim(&queue).await;
         assert!(lease.cursors.is_some());

@@ -62,6 +62,7 @@ fn run(queue: &RedisQueue, lease: JobLease, recording: &Recording) -> Publicatio
     let allowance = plan::allowance(&Observed {
         now: queue.clock().now(),
         cursors: &cursors,
+        pace: None,
         preparation: lease.preparation,
         run_time: lease.run_time,
         ahead: lease.ahead,
@@ -79,6 +80,7 @@ fn run(queue: &RedisQueue, lease: JobLease, recording: &Recording) -> Publicatio
         lease,
         terms: Some(terms(limits)),
         recovered,
+        pace: None,
         deliveries,
         next: plan::next_run(allowance, false, None),
     }
@@ -106,7 +108,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
             continue;
         };
         let slot = match answer {
-            SlotAnswer::Granted(slot) => slot,
+            SlotAnswer::Granted(slot, _) => slot,
             SlotAnswer::Later(start) => {
                 asks_at = start - ASK_AHEAD;
                 continue;

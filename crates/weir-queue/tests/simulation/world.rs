@@ -202,6 +202,7 @@ impl Simulation {
             let allowance: Allowance = plan::allowance(&Observed {
                 now: self.now,
                 cursors: &cursors,
+                pace: None,
                 preparation: lease.preparation,
                 run_time: lease.run_time,
                 ahead: lease.ahead,
@@ -217,7 +218,7 @@ impl Simulation {
             self.backlog -= claimed;
             let deliveries = (0..claimed).map(|_| delivery(self.now)).collect();
             let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
-            let publication = Publication { lease, terms: Some(self.terms()), recovered, deliveries, next };
+            let publication = Publication { lease, terms: Some(self.terms()), recovered, pace: None, deliveries, next };
             self.publications.push_back((self.now + self.timing.run, publication));
         }
     }
@@ -254,7 +255,7 @@ impl Simulation {
     fn ask_for_slot(&mut self, request: SlotRequest) {
         let id = request.id;
         match self.table.take_slot(self.now, request) {
-            SlotAnswer::Granted(slot) => self.wait_for(id, slot),
+            SlotAnswer::Granted(slot, _) => self.wait_for(id, slot),
             SlotAnswer::Later(start) => {
                 self.events.push(Reverse((start - ASK_AHEAD, SimulatedEvent::Asks(id.serial))));
             }

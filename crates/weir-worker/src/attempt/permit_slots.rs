@@ -44,6 +44,8 @@ pub(super) struct PermitSlots<'a> {
     pub(super) preparation: Option<Duration>,
     /// A slot that was granted and not used yet.
     pub(super) slot: Option<Slot>,
+    /// What the last slot was granted under.
+    pub(super) paced: &'a mut Option<PacedGrant>,
     /// The start of the start lag: the time from which only this process delays the send. The permit is published, the
     /// limit allows the send, and the connection is open. The wait for a slot that was granted ahead of its start does
     /// not count.
