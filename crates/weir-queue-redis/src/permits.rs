@@ -7,9 +7,7 @@ use weir_queue::{
     HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, Report, Settled, SlotAnswer, SlotRequest,
 };
 
-use crate::{
-    RedisQueue, keys::Shard, reader::Reader, schedule::by_shard, scripts::Operation, settlements::Ending,
-};
+use crate::{RedisQueue, keys::Shard, reader::Reader, schedule::by_shard, scripts::Operation, settlements::Ending};
 
 #[async_trait]
 impl Permits for RedisQueue {

@@ -14,7 +14,16 @@ fn judged_with(result: &SendResult, limits: &RateLimits, refusals: RefusalTrend)
     let policy = RetryPolicy::default();
     judge(
         result,
-        &Circumstances { policy: &policy, limits, attempt: 1, created_at: NOW, now: NOW, jitter: 0.5, refusals },
+        &Circumstances {
+            policy: &policy,
+            limits,
+            is_adaptive: false,
+            attempt: 1,
+            created_at: NOW,
+            now: NOW,
+            jitter: 0.5,
+            refusals,
+        },
     )
 }
 
@@ -255,6 +264,7 @@ fn refusals_do_not_count_against_the_attempts_unless_the_policy_says_so() {
             let circumstances = Circumstances {
                 policy: &policy,
                 limits: &RateLimits::UNLIMITED,
+                is_adaptive: false,
                 attempt: 3,
                 created_at: NOW,
                 now: NOW,
@@ -275,8 +285,16 @@ fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
     let policy = RetryPolicy { max_attempts: 1, refusals_count: true, ..RetryPolicy::default() };
     let result = answer(429, &[("retry-after", "1")]);
     let limits = &RateLimits::UNLIMITED;
-    let circumstances =
-        Circumstances { policy: &policy, limits, attempt: 1, created_at: NOW, now: NOW, jitter: 0.5, refusals: OFTEN };
+    let circumstances = Circumstances {
+        policy: &policy,
+        limits,
+        is_adaptive: false,
+        attempt: 1,
+        created_at: NOW,
+        now: NOW,
+        jitter: 0.5,
+        refusals: OFTEN,
+    };
     let decision = judge(&result, &circumstances);
     assert_eq!((decision.verdict, held_ms(&decision.effect)), (Verdict::Dead, Some(1_000)));
 }
