@@ -14,9 +14,10 @@ use crate::{run::Run, scheduler::Scheduler};
 impl Scheduler {
     /// Lets the runs of adaptive destinations learn. Returns what the store is to record of them.
     pub(crate) async fn learn_paces(&self, runs: &mut [Run], now: Timestamp) -> Result<Vec<PaceRecord>, StoreError> {
-        let lost = |run: &&mut Run| run.is_adaptive() && run.lease.pace.is_none();
-        let lost: Vec<_> = runs.iter_mut().filter(lost).map(|run| run.lease.destination_id).collect();
-        let mut copies = if lost.is_empty() { Vec::new() } else { self.store.paces(&lost).await? }.into_iter();
+        let is_lost = |run: &&Run| run.is_adaptive() && run.lease.pace.is_none();
+        let lost: Vec<_> = runs.iter().filter(is_lost).map(|run| run.lease.destination_id).collect();
+        let copies = if lost.is_empty() { Vec::new() } else { self.store.paces(&lost).await? };
+        let mut copies = copies.into_iter();
         let mut records = Vec::new();
         for run in runs.iter_mut().filter(|run| run.is_adaptive()) {
             let copy = if run.lease.pace.is_none() { copies.next().flatten() } else { None };

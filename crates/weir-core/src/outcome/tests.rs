@@ -312,6 +312,7 @@ fn no_hint_causes_a_panic() {
                 let hints = Hints {
                     retry_after: vec![wait.clone()],
                     used_up: vec![used_up],
+                    left: Some((u32::MAX, delay)),
                     resets: vec![wait.clone()],
                     malformed: None,
                 };

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use weir_core::{
     Clock as _, DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    adaptive::{AdaptiveRate, Settings},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     plan::NextRun,
@@ -215,9 +216,16 @@ pub(crate) fn publication(queue: &RedisQueue, lease: JobLease, count: u8, next: 
 
 /// Wakes destination 1, runs its job once, and takes its permits.
 pub(crate) async fn permits(queue: &RedisQueue, count: u8) -> Vec<Permit> {
+    permits_at(queue, count, None).await
+}
+
+/// The same at a pace, if there is one.
+pub(crate) async fn permits_at(queue: &RedisQueue, count: u8, pace: Option<AdaptiveRate>) -> Vec<Permit> {
     wake(queue, destination(1)).await.unwrap();
     let lease = claim(queue).await;
-    let publication = publication(queue, lease, count, NextRun::Stop);
+    let terms = Some(Terms { is_adaptive: pace.is_some(), ..terms(per_second(10)) });
+    let publication =
+        Publication { terms, pace: pace.map(Box::new), ..publication(queue, lease, count, NextRun::Stop) };
     let published = queue.publish(vec![publication]).await.unwrap();
     assert!(matches!(published[..], [Published::Done]), "{published:?}");
     take(queue, usize::from(count)).await
@@ -230,6 +238,12 @@ pub(crate) async fn take(queue: &RedisQueue, count: usize) -> Vec<Permit> {
         permits.extend(more.expect("permits are published").unwrap());
     }
     permits
+}
+
+/// A pace of so many a second.
+pub(crate) fn pace(queue: &RedisQueue, per_s: f64) -> AdaptiveRate {
+    let settings = Settings { max_per_s: Some(per_s), ..Settings::default() };
+    AdaptiveRate::new(settings, 64, Some(per_s), queue.clock().now())
 }
 
 /// These permits as settled, without an answer.
