@@ -330,7 +330,8 @@ impl AdaptiveRate {
     /// Whether the store needs a new copy; it counts as made.
     pub fn needs_copy(&mut self, now: Timestamp) -> bool {
         let (rate, at) = self.copied;
-        let needs = (self.rate - rate).abs() >= 0.1 * rate && now.since(at) >= seconds(COPY_EVERY_S);
+        let is_changed = (self.rate - rate).abs() >= 0.1 * rate;
+        let needs = is_changed && now.since(at) >= seconds(COPY_EVERY_S);
         if needs {
             self.copied = (self.rate, now);
         }

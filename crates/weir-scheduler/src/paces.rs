@@ -1,6 +1,7 @@
 //! The paces of adaptive destinations. A run learns from what grants and workers have noted since the last one, and its
 //! publication carries the result. What is to outlive the queue goes to the store.
 
+use metrics::counter;
 use weir_core::{
     Timestamp,
     adaptive::{AdaptiveRate, Change},
@@ -28,6 +29,11 @@ impl Scheduler {
 
     /// Records copies and changes. A failure costs little: the next change makes another copy.
     pub(crate) async fn record_paces(&self, records: &[PaceRecord]) {
+        for change in records.iter().filter_map(|record| record.change.as_ref()) {
+            let direction = if change.to_per_s < change.from_per_s { "lowered" } else { "raised" };
+            let reason = <&'static str>::from(change.reason);
+            counter!("weir_pace_changes_total", "direction" => direction, "reason" => reason).increment(1);
+        }
         if !records.is_empty()
             && let Err(error) = self.store.record_paces(records).await
         {
