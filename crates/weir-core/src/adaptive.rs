@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use self::{held::Wall, refusals::Doubt};
 pub use self::{
-    reason::{Change, Reason},
+    reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},
 };
 use crate::Timestamp;

@@ -88,6 +88,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             tenant: "default".to_owned(),
             event_types: Vec::new(),
             filter: None,
+            adaptive: None,
             rate_limits: limits.clone(),
             max_in_flight,
             timeout_ms: 15_000,

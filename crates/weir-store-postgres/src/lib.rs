@@ -52,6 +52,7 @@ mod locks;
 mod message_groups;
 mod open;
 mod outbox;
+mod paces;
 mod own_changes;
 mod partitions;
 #[cfg(test)]

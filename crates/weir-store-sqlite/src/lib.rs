@@ -51,6 +51,7 @@ mod ingest;
 mod message_groups;
 mod open;
 mod outbox;
+mod paces;
 mod pending;
 #[cfg(test)]
 mod plans;

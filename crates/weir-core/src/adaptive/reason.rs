@@ -30,8 +30,18 @@ pub enum Reason {
     Idle,
 }
 
+/// The pace as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub per_s: f64,
+    /// Since when it has this reason.
+    pub since: Timestamp,
+    pub reason: Reason,
+    pub detail: String,
+}
+
 /// The pace went up or down by a tenth or more.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     pub at: Timestamp,
     pub from_per_s: f64,
@@ -41,6 +51,10 @@ pub struct Change {
 }
 
 impl Change {
+    pub fn is_lowered(&self) -> bool {
+        self.to_per_s < self.from_per_s
+    }
+
     pub(super) fn between(before: f64, after: &AdaptiveRate, at: Timestamp) -> Option<Self> {
         let (reason, detail, _) = after.reason();
         let is_large = (after.rate - before).abs() >= 0.1 * before;
@@ -49,6 +63,10 @@ impl Change {
 }
 
 impl AdaptiveRate {
+    pub fn status(&self, now: Timestamp) -> Status {
+        Status { per_s: self.per_s(now), since: self.since, reason: self.reason, detail: self.detail.clone() }
+    }
+
     pub(super) fn say(&mut self, reason: Reason, detail: String, now: Timestamp) {
         if self.reason != reason {
             self.since = now;

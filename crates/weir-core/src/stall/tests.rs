@@ -31,6 +31,7 @@ fn destination() -> Destination {
             tenant: "default".to_owned(),
             event_types: Vec::new(),
             filter: None,
+            adaptive: None,
             rate_limits: limits,
             max_in_flight: 2,
             timeout_ms: 15_000,

@@ -32,6 +32,7 @@ pub fn destination(number: u128) -> Destination {
             tenant: TENANT.to_owned(),
             event_types: vec!["*".parse().expect("a pattern")],
             filter: None,
+            adaptive: None,
             rate_limits: per_second(10),
             max_in_flight: 64,
             timeout_ms: 15_000,

@@ -166,6 +166,7 @@ mod tests {
             tenant: "acme".to_owned(),
             event_types: vec![EventPattern::Any],
             filter: None,
+            adaptive: None,
             rate_limits: RateLimits::default(),
             max_in_flight: 64,
             timeout_ms: 15_000,
