@@ -16,6 +16,7 @@ pub(crate) mod ingest;
 pub(crate) mod keys;
 pub(crate) mod overview;
 pub(crate) mod preview;
+pub(crate) mod rate;
 pub(crate) mod purge;
 pub(crate) mod refusals;
 pub(crate) mod replays;

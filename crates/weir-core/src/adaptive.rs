@@ -27,6 +27,7 @@
 //! failsafe-go for the doubt whether load is the cause.
 
 mod held;
+mod observed;
 mod reason;
 mod refusals;
 mod sample;
@@ -38,6 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use self::{held::Wall, refusals::Doubt};
 pub use self::{
+    observed::{Observation, Stretch, is_load},
     reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},
 };

@@ -107,7 +107,10 @@ impl Sample {
             refusals.look(store, suspects, now).await?;
         }
 
-        let row = |destination: Arc<Destination>| {
+        let has_pace = destinations.iter().any(|destination| destination.settings.adaptive.is_some());
+        let mut paces = if has_pace { store.paces().await? } else { HashMap::new() };
+
+        let mut row = |destination: Arc<Destination>| {
             let id = destination.id;
             let traffic = |of: &HashMap<DestinationId, RecentTraffic>| of.get(&id).copied().unwrap_or_default();
             let (RecentTraffic { sum: all, arriving_since }, newer) = (traffic(&all), traffic(&newer).sum);
@@ -128,10 +131,11 @@ impl Sample {
                 last_sent_at: Some(now),
                 answer_time: None,
                 fault: stalls.fault_of(id, now),
+                pace: destination.settings.adaptive.and_then(|_| paces.remove(&id)),
             };
             Row { figures: Figures::of(&destination, &measured, now), destination }
         };
-        let mut rows: Vec<Row> = destinations.into_iter().map(row).collect();
+        let mut rows: Vec<Row> = destinations.into_iter().map(&mut row).collect();
         rows.sort_by_cached_key(trouble);
         let by_id = rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect();
         let mut sample = Self {
@@ -306,7 +310,7 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
             | Reason::Ordered
             | Reason::Slow,
         ) => 2,
-        Some(Reason::Limit) => 3,
+        Some(Reason::Adaptive | Reason::Limit) => 3,
         None if figures.counts.waiting() > 0 => 4,
         None if figures.counts.dead_letters() > 0 => 5,
         None if destination.settings.paused => 6,

@@ -1,0 +1,72 @@
+//! The adaptive pace of a destination: its bounds as they are set, the pace as it is shown.
+
+use weir_api_types as types;
+use weir_core::{
+    Destination,
+    adaptive::{Settings, Status},
+};
+
+use crate::{errors::Errors, figures::millis, problem::ApiResult, readers::fields::object, state::ApiState};
+
+/// One in a minute: a receiver that takes less is better held.
+const DEFAULT_MIN_PER_S: f64 = 0.0167;
+
+object! {
+    /// A pace that finds itself below the limits: it rises while the receiver takes all requests, and falls when it refuses
+    /// them (429, 502, 503, 504, timeouts, no connection). It can only delay: every limit stays exact.
+    pub(crate) struct AdaptiveRequest {
+        /// The pace never falls below this.
+        #[schema(minimum = 0.0001, maximum = 1_000_000, default = json!(DEFAULT_MIN_PER_S))]
+        min_per_s: Option<f64>,
+        /// `null`: as fast as the receiver takes it, below the limits. At least `min_per_s`.
+        #[schema(minimum = 0.0001, maximum = 1_000_000)]
+        max_per_s: Option<f64>,
+        /// Whether late answers bound the requests in flight too.
+        #[schema(default = true)]
+        latency: Option<bool>,
+    }
+    check = Self::check;
+}
+
+impl AdaptiveRequest {
+    fn check(&self, at: &str, errors: &mut Errors) {
+        let min = self.min_per_s.unwrap_or(DEFAULT_MIN_PER_S);
+        if self.max_per_s.is_some_and(|max| max < min) {
+            errors.add(format!("{at}/max_per_s"), format!("must be at least `min_per_s`, which is {min}"));
+        }
+    }
+}
+
+impl From<AdaptiveRequest> for Settings {
+    fn from(request: AdaptiveRequest) -> Self {
+        Self {
+            min_per_s: request.min_per_s.unwrap_or(DEFAULT_MIN_PER_S),
+            max_per_s: request.max_per_s,
+            latency: request.latency.unwrap_or(true),
+        }
+    }
+}
+
+pub(crate) fn view(settings: &Settings) -> types::Adaptive {
+    let &Settings { min_per_s, max_per_s, latency } = settings;
+    types::Adaptive { min_per_s, max_per_s, latency }
+}
+
+pub(crate) fn rate_view(status: &Status) -> types::AdaptiveRate {
+    let Status { per_s, since, reason, detail } = status;
+    types::AdaptiveRate {
+        per_s: millis(*per_s),
+        since: *since,
+        reason: reason.to_string(),
+        detail: detail.clone(),
+    }
+}
+
+/// The pace of a destination. `None`: it is not adaptive, or has not sent yet.
+pub(crate) async fn pace_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<Status>> {
+    if destination.settings.adaptive.is_none() {
+        return Ok(None);
+    }
+    let saved = api.store.saved_pace(destination.id).await?;
+    Ok(saved.map(|saved| saved.state.status(saved.saved_at)))
+}
