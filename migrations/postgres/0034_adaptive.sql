@@ -1,11 +1,10 @@
 -- A pace that finds itself below the limits (docs/guides/adaptive.md); NULL: none. JSON: {min_per_s, max_per_s, latency}
 ALTER TABLE destinations ADD COLUMN adaptive text;
--- A copy of each pace, with which it goes on after the queue has lost it, and what the API shows of it.
+-- A copy of each pace, from which it goes on after the queue has lost it.
 CREATE TABLE paces (
     destination_id uuid NOT NULL PRIMARY KEY,
     saved_at bigint NOT NULL,
-    state text NOT NULL, -- JSON of the whole state, less than 2 KB
-    status text NOT NULL -- JSON: {per_s, since, reason, detail}
+    state text NOT NULL -- JSON of the whole state, less than 2 KB
 );
 -- The changes of paces by a tenth or more. Kept for a week.
 CREATE TABLE pace_changes (

@@ -35,7 +35,7 @@ use async_trait::async_trait;
 pub use mailbox::Mailbox;
 use tokio::time::Instant;
 use weir_core::{
-    Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp,
+    Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp, adaptive,
     breaker::BreakerState,
     claim::{Claim, ClaimedDelivery, ProcessId},
     plan::NextRun,
@@ -318,6 +318,12 @@ pub trait Schedule {
 
     /// How far these destinations have come. Changes nothing.
     async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress>;
+
+    /// The paces of these destinations, in the order of the request. `None` for a destination that is not adaptive, or
+    /// whose pace the queue does not know. Changes nothing.
+    async fn paces(&self, ids: &[DestinationId]) -> QueueResult<Vec<Option<adaptive::Status>>> {
+        Ok(vec![None; ids.len()])
+    }
 
     /// Publishes permits and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;

@@ -52,8 +52,8 @@ mod locks;
 mod message_groups;
 mod open;
 mod outbox;
-mod paces;
 mod own_changes;
+mod paces;
 mod partitions;
 #[cfg(test)]
 mod plans;

@@ -4,13 +4,10 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use sqlx::{Connection as _, PgConnection};
-use weir_core::{
-    DestinationId, Timestamp,
-    adaptive::{Change, Status},
-};
+use weir_core::{DestinationId, Timestamp, adaptive::Change};
 use weir_store::{
-    Page, PageRequest, PaceSave, Paces, SavedPace, StoreResult, pace_change_position, pace_changes_before,
-    rows::{pace_change, pace_status, saved_pace},
+    PaceCopy, PaceRecord, Paces, Page, PageRequest, StoreResult, pace_change_position, pace_changes_before,
+    rows::{pace_change, pace_copy},
 };
 
 use crate::{
@@ -20,20 +17,18 @@ use crate::{
 };
 
 /// In the order of ids, so that two processes never wait for each other. A destination may have been deleted meanwhile.
-const SAVE: &str = "INSERT INTO paces (destination_id, saved_at, state, status)
-SELECT id, saved.at, saved.state, saved.status
-    FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[]) AS saved (of, at, state, status)
+const SAVE: &str = "INSERT INTO paces (destination_id, saved_at, state)
+SELECT id, saved.at, saved.state FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS saved (of, at, state)
     JOIN destinations ON id = saved.of AND deleted_at IS NULL ORDER BY id
-ON CONFLICT (destination_id) DO UPDATE SET saved_at = excluded.saved_at, state = excluded.state, status = excluded.status
+ON CONFLICT (destination_id) DO UPDATE SET saved_at = excluded.saved_at, state = excluded.state
 WHERE paces.saved_at <= excluded.saved_at";
 
 const RECORD: &str = "INSERT INTO pace_changes (destination_id, at, change)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS recorded (of, at, change) ORDER BY 1, 2
+SELECT id, changed.at, changed.change FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS changed (of, at, change)
+    JOIN destinations ON id = changed.of AND deleted_at IS NULL ORDER BY id, changed.at
 ON CONFLICT DO NOTHING";
 
-const SAVED: &str = "SELECT saved_at, state FROM paces WHERE destination_id = $1";
-
-const ALL: &str = "SELECT destination_id, status FROM paces";
+const SAVED: &str = "SELECT destination_id, saved_at, state FROM paces WHERE destination_id = ANY($1)";
 
 pub(crate) const CHANGES: &str = "SELECT destination_id, change FROM pace_changes
 WHERE destination_id = $1 AND at >= $2 AND at < $3 ORDER BY at DESC LIMIT $4";
@@ -52,17 +47,14 @@ const STEP: i64 = 500;
 
 #[async_trait]
 impl Paces for PostgresStore {
-    async fn save_paces(&self, saves: Vec<PaceSave>) -> StoreResult<()> {
-        self.edit(|connection| change(save(connection, &saves))).await
+    async fn paces(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<PaceCopy>>> {
+        let asked: Vec<_> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
+        let mut found: HashMap<_, _> = self.read(sqlx::query(SAVED).bind(asked), pace_copy).await?.into_iter().collect();
+        Ok(ids.iter().map(|id| found.remove(id)).collect())
     }
 
-    async fn saved_pace(&self, id: DestinationId) -> StoreResult<Option<SavedPace>> {
-        let query = sqlx::query(SAVED).bind(uuid(id.as_bytes()));
-        Ok(self.read(query, saved_pace).await?.pop().flatten())
-    }
-
-    async fn paces(&self) -> StoreResult<HashMap<DestinationId, Status>> {
-        Ok(self.read(sqlx::query(ALL), pace_status).await?.into_iter().flatten().collect())
+    async fn record_paces(&self, records: &[PaceRecord]) -> StoreResult<()> {
+        self.edit(|connection| change(record(connection, records))).await
     }
 
     async fn pace_changes(
@@ -91,23 +83,25 @@ impl Paces for PostgresStore {
     }
 }
 
-async fn save(connection: &mut PgConnection, saves: &[PaceSave]) -> Result<(), sqlx::Error> {
-    let json = |value: Result<String, serde_json::Error>| value.map_err(unwritable);
-    let ids: Vec<_> = saves.iter().map(|save| uuid(save.destination_id.as_bytes())).collect();
-    let times: Vec<i64> = saves.iter().map(|save| save.saved_at.as_nanos()).collect();
-    let states: Vec<String> =
-        saves.iter().map(|save| json(serde_json::to_string(&save.state))).collect::<Result<_, _>>()?;
-    let statuses: Vec<String> = saves
-        .iter()
-        .map(|save| json(serde_json::to_string(&save.state.status(save.saved_at))))
-        .collect::<Result<_, _>>()?;
-    let changes = || saves.iter().flat_map(|save| save.changes.iter().map(|change| (save.destination_id, change)));
-    let changed: Vec<_> = changes().map(|(id, _)| uuid(id.as_bytes())).collect();
-    let changed_at: Vec<i64> = changes().map(|(_, change)| change.at.as_nanos()).collect();
-    let changes: Vec<String> =
-        changes().map(|(_, change)| json(serde_json::to_string(change))).collect::<Result<_, _>>()?;
+async fn record(connection: &mut PgConnection, records: &[PaceRecord]) -> Result<(), sqlx::Error> {
+    let (mut copied, mut saved_at, mut states) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut changed, mut changed_at, mut changes) = (Vec::new(), Vec::new(), Vec::new());
+    for PaceRecord { destination_id, copy, change } in records {
+        if let Some(PaceCopy { json, saved_at: at }) = copy {
+            copied.push(uuid(destination_id.as_bytes()));
+            saved_at.push(at.as_nanos());
+            states.push(json.as_str());
+        }
+        if let Some(change) = change {
+            changed.push(uuid(destination_id.as_bytes()));
+            changed_at.push(change.at.as_nanos());
+            changes.push(serde_json::to_string(change).map_err(unwritable)?);
+        }
+    }
     let mut transaction = connection.begin().await?;
-    sqlx::query(SAVE).bind(ids).bind(times).bind(states).bind(statuses).execute(&mut *transaction).await?;
+    if !copied.is_empty() {
+        sqlx::query(SAVE).bind(copied).bind(saved_at).bind(states).execute(&mut *transaction).await?;
+    }
     if !changed.is_empty() {
         sqlx::query(RECORD).bind(changed).bind(changed_at).bind(changes).execute(&mut *transaction).await?;
     }

@@ -1,15 +1,10 @@
 //! Adaptive paces: the copies of their states, and their changes.
 
-use std::collections::HashMap;
-
 use async_trait::async_trait;
-use weir_core::{
-    DestinationId, Timestamp,
-    adaptive::{Change, Status},
-};
+use weir_core::{DestinationId, Timestamp, adaptive::Change};
 use weir_store::{
-    Page, PageRequest, PaceSave, Paces, SavedPace, StoreResult, pace_change_position, pace_changes_before,
-    rows::{pace_change, pace_status, saved_pace},
+    PaceCopy, PaceRecord, Paces, Page, PageRequest, StoreResult, pace_change_position, pace_changes_before,
+    rows::{pace_change, pace_copy},
 };
 
 use crate::{
@@ -20,15 +15,13 @@ use crate::{
     transaction::Transaction,
 };
 
-const SAVE: &str = "INSERT INTO paces (destination_id, saved_at, state, status) VALUES (?, ?, ?, ?)
-ON CONFLICT (destination_id) DO UPDATE SET saved_at = excluded.saved_at, state = excluded.state, status = excluded.status
+const SAVE: &str = "INSERT INTO paces (destination_id, saved_at, state) VALUES (?, ?, ?)
+ON CONFLICT (destination_id) DO UPDATE SET saved_at = excluded.saved_at, state = excluded.state
 WHERE paces.saved_at <= excluded.saved_at";
 
 const RECORD: &str = "INSERT INTO pace_changes (destination_id, at, change) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
 
-const SAVED: &str = "SELECT saved_at, state FROM paces WHERE destination_id = ?";
-
-const ALL: &str = "SELECT destination_id, status FROM paces";
+const SAVED: &str = "SELECT destination_id, saved_at, state FROM paces WHERE destination_id = ?";
 
 pub(crate) const CHANGES: &str = "SELECT destination_id, change FROM pace_changes
 WHERE destination_id = ? AND at >= ? AND at < ? ORDER BY at DESC LIMIT +?";
@@ -47,17 +40,23 @@ const STEP: i64 = 500;
 
 #[async_trait]
 impl Paces for SqliteStore {
-    async fn save_paces(&self, saves: Vec<PaceSave>) -> StoreResult<()> {
+    async fn paces(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<PaceCopy>>> {
+        // Asked for after a loss of the queue, and for a page: one probe for each is cheap enough.
+        let mut copies = Vec::with_capacity(ids.len());
+        for id in ids {
+            let found = fetch(&self.readers, SAVED, Values::id(id.as_bytes()), pace_copy).await?.pop();
+            copies.push(found.map(|(_, copy)| copy));
+        }
+        Ok(copies)
+    }
+
+    async fn record_paces(&self, records: &[PaceRecord]) -> StoreResult<()> {
+        let records = records.to_vec();
         // After a power failure the pace goes on from an older copy.
-        self.edit(Durable::No, move |transaction| saves.iter().try_for_each(|save| transaction.save_pace(save))).await
-    }
-
-    async fn saved_pace(&self, id: DestinationId) -> StoreResult<Option<SavedPace>> {
-        Ok(fetch(&self.readers, SAVED, Values::id(id.as_bytes()), saved_pace).await?.pop().flatten())
-    }
-
-    async fn paces(&self) -> StoreResult<HashMap<DestinationId, Status>> {
-        Ok(fetch(&self.readers, ALL, Values::default(), pace_status).await?.into_iter().flatten().collect())
+        self.edit(Durable::No, move |transaction| {
+            records.iter().try_for_each(|record| transaction.record_pace(record))
+        })
+        .await
     }
 
     async fn pace_changes(
@@ -91,17 +90,18 @@ impl Paces for SqliteStore {
 }
 
 impl Transaction<'_, '_> {
-    fn save_pace(&mut self, save: &PaceSave) -> Result<()> {
-        // The destination may have been deleted meanwhile.
-        if self.destinations.get(save.destination_id).is_none() {
+    fn record_pace(&mut self, record: &PaceRecord) -> Result<()> {
+        let &PaceRecord { destination_id: id, ref copy, ref change } = record;
+        if self.destinations.get(id).is_none() {
             return Ok(());
         }
-        let mut values = Values::id(save.destination_id.as_bytes());
-        values.int(save.saved_at.as_nanos()).owned_text(serde_json::to_string(&save.state)?);
-        values.owned_text(serde_json::to_string(&save.state.status(save.saved_at))?);
-        execute(self.connection, SAVE, &values)?;
-        for change in &save.changes {
-            let mut values = Values::id(save.destination_id.as_bytes());
+        if let Some(PaceCopy { json, saved_at }) = copy {
+            let mut values = Values::id(id.as_bytes());
+            values.int(saved_at.as_nanos()).text(json);
+            execute(self.connection, SAVE, &values)?;
+        }
+        if let Some(change) = change {
+            let mut values = Values::id(id.as_bytes());
             values.int(change.at.as_nanos()).owned_text(serde_json::to_string(change)?);
             execute(self.connection, RECORD, &values)?;
         }

@@ -1,33 +1,31 @@
-//! Adaptive paces: a copy of each state, from which it goes on after the queue has lost it, and the history of its
-//! changes. The copy is at most ten seconds old, and it is what the API shows.
+//! What outlives the queue of the paces of adaptive destinations: a copy of each, and its changes.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use weir_core::{
-    DestinationId, Timestamp,
-    adaptive::{AdaptiveRate, Change, Status},
-};
+use weir_core::{DestinationId, Timestamp, adaptive::Change};
 
 use crate::{Page, PageRequest, StoreResult};
 
 /// How long changes are kept: operators compare a day with the same day of the week before.
 pub const PACE_CHANGES_KEPT: Duration = Duration::from_secs(7 * 86_400);
 
-/// The copy of a pace, with its changes since the copy before.
+/// The last copy of a pace.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PaceSave {
-    pub destination_id: DestinationId,
+pub struct PaceCopy {
+    /// A [`weir_core::adaptive::AdaptiveRate`] as JSON, less than 2 KB.
+    pub json: String,
     pub saved_at: Timestamp,
-    pub state: AdaptiveRate,
-    pub changes: Vec<Change>,
 }
 
-/// A pace as it was saved.
+/// What a run has to say of a pace. At least one of the two is there.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SavedPace {
-    pub saved_at: Timestamp,
-    pub state: AdaptiveRate,
+pub struct PaceRecord {
+    pub destination_id: DestinationId,
+    /// Replaces the last copy: after a change of a tenth or more, at most every ten seconds.
+    pub copy: Option<PaceCopy>,
+    /// The pace went up or down by a tenth or more.
+    pub change: Option<Change>,
 }
 
 /// The position of a change in a list: its time.
@@ -35,37 +33,44 @@ pub fn pace_change_position(change: &Change) -> [u8; 16] {
     u128::from(change.at.as_nanos().cast_unsigned()).to_be_bytes()
 }
 
-/// The end of a range, or the position of a page in it.
+/// The end of a page of changes: that of the range, or the position of the page.
 pub fn pace_changes_before(to: Timestamp, page: PageRequest) -> Timestamp {
     let nanos = |position: [u8; 16]| (u128::from_be_bytes(position) as u64).cast_signed();
     page.before.map_or(to, |position| to.min(Timestamp::from_nanos(nanos(position))))
 }
 
+/// The methods do nothing for a store that keeps no paces.
 #[async_trait]
 pub trait Paces: Send + Sync {
-    /// Saves copies, each unless a later one is there. A destination may be in the list once. A change that is saved
-    /// again is there once.
-    async fn save_paces(&self, saves: Vec<PaceSave>) -> StoreResult<()>;
+    /// The copies of these destinations, in the order of the request. Read only where the queue has no pace.
+    async fn paces(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<PaceCopy>>> {
+        Ok(vec![None; ids.len()])
+    }
 
-    /// `None`: there is none, or one of another version that this version cannot read.
-    async fn saved_pace(&self, id: DestinationId) -> StoreResult<Option<SavedPace>>;
-
-    /// What is to be shown of the paces of all destinations, also of those that are no longer adaptive. One read, of a
-    /// row for each.
-    async fn paces(&self) -> StoreResult<HashMap<DestinationId, Status>>;
+    /// Records copies and changes. A destination that was deleted meanwhile is left out, and so are a copy that is older
+    /// than the last one and a change that is recorded again.
+    async fn record_paces(&self, _records: &[PaceRecord]) -> StoreResult<()> {
+        Ok(())
+    }
 
     /// The changes of one pace in `[from, to)`, newest first.
     async fn pace_changes(
         &self,
-        id: DestinationId,
-        from: Timestamp,
-        to: Timestamp,
+        _id: DestinationId,
+        _from: Timestamp,
+        _to: Timestamp,
         page: PageRequest,
-    ) -> StoreResult<Page<Change>>;
+    ) -> StoreResult<Page<Change>> {
+        Ok(Page::of(Vec::new(), page, pace_change_position))
+    }
 
     /// The last changes of all paces since `from`, oldest first, at most `limit`.
-    async fn recent_pace_changes(&self, from: Timestamp, limit: u32) -> StoreResult<Vec<(DestinationId, Change)>>;
+    async fn recent_pace_changes(&self, _from: Timestamp, _limit: u32) -> StoreResult<Vec<(DestinationId, Change)>> {
+        Ok(Vec::new())
+    }
 
     /// Deletes some changes from before this time. Returns how many; 0 when none is left.
-    async fn prune_pace_changes(&self, before: Timestamp) -> StoreResult<u64>;
+    async fn prune_pace_changes(&self, _before: Timestamp) -> StoreResult<u64> {
+        Ok(0)
+    }
 }

@@ -10,6 +10,7 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, stall::StallReport};
+use weir_queue::SharedQueue;
 use weir_store::{
     DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET,
 };
@@ -19,7 +20,10 @@ use super::{
     row::{Row, Standing},
     version,
 };
-use crate::figures::{Figures, Measured, Reason, flood_began, is_slow, per_second};
+use crate::{
+    figures::{Figures, Measured, Reason, flood_began, is_slow, per_second},
+    paces::known_paces,
+};
 
 /// How many destinations are read at one time.
 const AT_ONCE: u32 = 1_000;
@@ -75,9 +79,9 @@ pub(crate) enum Order {
 }
 
 impl Sample {
-    /// Reads the counters of the store. `last` is the sample before this one.
+    /// Reads the counters of the store, and paces from the queue. `last` is the sample before this one.
     pub(super) async fn take(
-        store: &dyn Store,
+        (store, queue): (&dyn Store, &SharedQueue),
         now: Timestamp,
         stalls: &StallReport,
         last: Option<&Self>,
@@ -107,8 +111,7 @@ impl Sample {
             refusals.look(store, suspects, now).await?;
         }
 
-        let has_pace = destinations.iter().any(|destination| destination.settings.adaptive.is_some());
-        let mut paces = if has_pace { store.paces().await? } else { HashMap::new() };
+        let mut paces = known_paces(queue, destinations.iter().map(|destination| &**destination)).await;
 
         let mut row = |destination: Arc<Destination>| {
             let id = destination.id;
@@ -131,7 +134,7 @@ impl Sample {
                 last_sent_at: Some(now),
                 answer_time: None,
                 fault: stalls.fault_of(id, now),
-                pace: destination.settings.adaptive.and_then(|_| paces.remove(&id)),
+                pace: paces.remove(&id),
             };
             Row { figures: Figures::of(&destination, &measured, now), destination }
         };

@@ -54,6 +54,7 @@ use self::{
 };
 use crate::{
     auth::Caller,
+    paces::{known_paces, pace_of},
     problem::{self, ApiResult, Changed, Problem, ProblemKind, Refused},
     readers::{
         body::{Body, PathId},
@@ -231,11 +232,10 @@ pub(crate) async fn list(
         now,
     };
     let page = api.store.list_destinations(&filter, page.request).await?;
-    let has_pace = page.rows.iter().any(|destination| destination.settings.adaptive.is_some());
-    let paces = if has_pace { api.store.paces().await? } else { HashMap::new() };
+    let paces = known_paces(&api.queue, page.rows.iter().map(|destination| &**destination)).await;
     let shown = |destination: Arc<Destination>| {
-        let pace = destination.settings.adaptive.and_then(|_| paces.get(&destination.id));
-        types::Destination { adaptive_rate: pace.map(adaptive::rate_view), ..view::view(&destination, now) }
+        let adaptive_rate = paces.get(&destination.id).map(adaptive::rate_view);
+        types::Destination { adaptive_rate, ..view::view(&destination, now) }
     };
     Ok(page::view::<Destinations, _, _>(page, |destination| *destination.id.as_bytes(), shown))
 }
@@ -258,7 +258,7 @@ pub(crate) async fn show(
 
 /// The view of a destination with its pace.
 pub(crate) async fn shown(api: &ApiState, destination: &Destination) -> ApiResult<types::Destination> {
-    let adaptive_rate = adaptive::pace_of(api, destination).await?.as_ref().map(adaptive::rate_view);
+    let adaptive_rate = pace_of(api, destination).await?.as_ref().map(adaptive::rate_view);
     Ok(types::Destination { adaptive_rate, ..view::view(destination, api.clock.now()) })
 }
 

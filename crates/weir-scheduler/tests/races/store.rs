@@ -19,7 +19,7 @@ use weir_store::{
     Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
     EditedDestination, Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox,
-    Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, StoreResult,
+    Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -328,3 +328,6 @@ impl ReplaySteps for TestStore {
         not_called()
     }
 }
+
+/// A store that keeps no copies.
+impl Paces for TestStore {}

@@ -1,23 +1,13 @@
 //! Adaptive paces.
 
-use weir_core::{
-    DestinationId,
-    adaptive::{Change, Status},
-};
+use weir_core::{DestinationId, adaptive::Change};
 
 use super::{Corrupt, Row};
-use crate::SavedPace;
+use crate::PaceCopy;
 
-/// From two columns: when it was saved, and its state. `None`: another version wrote it.
-pub fn saved_pace<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Option<SavedPace>, E> {
-    let saved_at = row.time(0)?;
-    Ok(serde_json::from_str(&row.text(1)?).ok().map(|state| SavedPace { saved_at, state }))
-}
-
-/// From two columns: the destination and the status of its pace. `None`: another version wrote it.
-pub fn pace_status<E: From<Corrupt>>(row: &impl Row<E>) -> Result<Option<(DestinationId, Status)>, E> {
-    let id = row.destination_id(0)?;
-    Ok(serde_json::from_str(&row.text(1)?).ok().map(|status| (id, status)))
+/// From three columns: the destination, when the copy was saved, and its state.
+pub fn pace_copy<E: From<Corrupt>>(row: &impl Row<E>) -> Result<(DestinationId, PaceCopy), E> {
+    Ok((row.destination_id(0)?, PaceCopy { saved_at: row.time(1)?, json: row.text(2)? }))
 }
 
 /// From two columns: the destination, and a change of its pace. `None`: another version wrote it.

@@ -1,12 +1,9 @@
 //! The adaptive pace of a destination: its bounds as they are set, the pace as it is shown.
 
 use weir_api_types as types;
-use weir_core::{
-    Destination,
-    adaptive::{Settings, Status},
-};
+use weir_core::adaptive::{Settings, Status};
 
-use crate::{errors::Errors, figures::millis, problem::ApiResult, readers::fields::object, state::ApiState};
+use crate::{errors::Errors, figures::millis, readers::fields::object};
 
 /// One in a minute: a receiver that takes less is better held.
 const DEFAULT_MIN_PER_S: f64 = 0.0167;
@@ -60,13 +57,4 @@ pub(crate) fn rate_view(status: &Status) -> types::AdaptiveRate {
         reason: reason.to_string(),
         detail: detail.clone(),
     }
-}
-
-/// The pace of a destination. `None`: it is not adaptive, or has not sent yet.
-pub(crate) async fn pace_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<Status>> {
-    if destination.settings.adaptive.is_none() {
-        return Ok(None);
-    }
-    let saved = api.store.saved_pace(destination.id).await?;
-    Ok(saved.map(|saved| saved.state.status(saved.saved_at)))
 }
