@@ -26,6 +26,7 @@
 //! (Cardwell et al. 2016) for goodput as the anchor; the AWS SDKs' adaptive mode and Vector's ARC for what answers mean;
 //! failsafe-go for the doubt whether load is the cause.
 
+mod fall;
 mod held;
 mod observed;
 mod reason;
@@ -39,6 +40,7 @@ use serde::{Deserialize, Serialize};
 
 use self::{held::Wall, refusals::Doubt};
 pub use self::{
+    fall::{COMPARED, Fall},
     observed::{Observation, Stretch, is_load},
     reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},

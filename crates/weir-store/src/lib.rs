@@ -76,7 +76,7 @@ mod verdicts;
 use std::sync::Arc;
 
 pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer};
-pub use alerting::{Alerting, Condition};
+pub use alerting::{Alerting, Condition, PaceWatch};
 pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
