@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use metrics::counter;
+use metrics::{counter, gauge};
 use serde_json::Value;
 use tokio::sync::watch;
 use weir_core::{
@@ -90,6 +90,7 @@ impl AlertPublisher {
         let mut conditions = self.store.conditions(&TenantScope::All).await?;
         self.look_for_refusals(&tenants, &mut conditions).await?;
         self.paces.look(&*self.store, now).await?;
+        gauge!("weir_destinations_slowed").set(self.paces.fallen().count() as f64);
         Condition::add_missing(&mut conditions, self.paces.fallen());
         let stalls = Arc::clone(&self.stalls.borrow());
         Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));

@@ -70,6 +70,10 @@ const GAUGES: &[(&str, &str)] = &[
         "Destinations whose deliveries are due and allowed and of which none has started for 10 seconds, over all processes, by cause: use the max; alert above 0",
     ),
     (
+        "weir_destinations_slowed",
+        "Destinations whose adaptive pace is less than half of what it was within the hour, over all processes: use the max",
+    ),
+    (
         "weir_destinations_behind",
         "Destinations with due deliveries that use less than 80 % of their limit, over all processes, by cause: use the max",
     ),
