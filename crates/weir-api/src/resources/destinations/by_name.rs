@@ -23,7 +23,7 @@ use super::{
     edits::{Change, EDIT_ROUNDS, check_may_change, check_may_route, commit, crowded},
     etag, etag_header, full, new_destination,
     request::{DestinationRequest, NameText},
-    settings, shown, view,
+    settings, shown,
 };
 use crate::{
     auth::Caller,
