@@ -136,6 +136,10 @@ const COUNTERS: &[(&str, &str)] = &[
     ("weir_breaker_changes_total", "State changes of circuit breakers, by new state"),
     ("weir_alerts_total", "Alert events sent to destinations, by type"),
     ("weir_scheduler_runs_total", "Runs of the destinations' jobs: the work of the scheduler"),
+    (
+        "weir_pace_changes_total",
+        "Changes of adaptive paces by a tenth or more, by direction and reason; many lowered ones mean that receivers refuse",
+    ),
     ("weir_permits_published_total", "Permits published by runs"),
     (
         "weir_permits_admitted_total",
