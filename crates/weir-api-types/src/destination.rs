@@ -130,7 +130,8 @@ pub struct AdaptiveRate {
     /// `throttled`: refusals lowered it. `latency`: late answers bound it. `advertised`: the receiver announced what it takes.
     /// `held`: the receiver takes nothing. `at_limit`: a limit is lower. `idle`: fewer deliveries are due than it allows.
     #[schema(
-        pattern = "^(starting|growing|resting|throttled|latency|advertised|held|at_limit|idle)$", example = "throttled"
+        pattern = "^(starting|growing|resting|throttled|latency|advertised|held|at_limit|idle)$",
+        example = "throttled"
     )]
     pub reason: String,
     #[schema(example = "12 of 340 answers were 429")]
@@ -148,7 +149,8 @@ pub struct RateChange {
     pub to_per_s: f64,
     /// As in `adaptive_rate`.
     #[schema(
-        pattern = "^(starting|growing|resting|throttled|latency|advertised|held|at_limit|idle)$", example = "throttled"
+        pattern = "^(starting|growing|resting|throttled|latency|advertised|held|at_limit|idle)$",
+        example = "throttled"
     )]
     pub reason: String,
     #[schema(example = "12 of 340 answers were 429")]

@@ -38,13 +38,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use self::{held::Wall, refusals::Doubt};
 pub use self::{
     fall::{COMPARED, Fall},
     observed::{Observation, Stretch, is_load},
     reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},
 };
+use self::{held::Wall, refusals::Doubt};
 use crate::Timestamp;
 
 /// The pace at which an unknown receiver is tried first.

@@ -68,7 +68,15 @@ impl AlertPublisher {
         clock: Arc<dyn Clock>,
         stalls: watch::Receiver<Arc<StallReport>>,
     ) -> Self {
-        Self { store, queue, clock, refusals: RefusalWatch::default(), paces: PaceWatch::default(), last_pass: None, stalls }
+        Self {
+            store,
+            queue,
+            clock,
+            refusals: RefusalWatch::default(),
+            paces: PaceWatch::default(),
+            last_pass: None,
+            stalls,
+        }
     }
 
     /// Makes a pass at once and then every two seconds until `shutdown` resolves.

@@ -49,7 +49,8 @@ const STEP: i64 = 500;
 impl Paces for PostgresStore {
     async fn paces(&self, ids: &[DestinationId]) -> StoreResult<Vec<Option<PaceCopy>>> {
         let asked: Vec<_> = ids.iter().map(|id| uuid(id.as_bytes())).collect();
-        let mut found: HashMap<_, _> = self.read(sqlx::query(SAVED).bind(asked), pace_copy).await?.into_iter().collect();
+        let mut found: HashMap<_, _> =
+            self.read(sqlx::query(SAVED).bind(asked), pace_copy).await?.into_iter().collect();
         Ok(ids.iter().map(|id| found.remove(id)).collect())
     }
 

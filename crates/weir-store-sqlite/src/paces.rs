@@ -53,10 +53,8 @@ impl Paces for SqliteStore {
     async fn record_paces(&self, records: &[PaceRecord]) -> StoreResult<()> {
         let records = records.to_vec();
         // After a power failure the pace goes on from an older copy.
-        self.edit(Durable::No, move |transaction| {
-            records.iter().try_for_each(|record| transaction.record_pace(record))
-        })
-        .await
+        self.edit(Durable::No, move |transaction| records.iter().try_for_each(|record| transaction.record_pace(record)))
+            .await
     }
 
     async fn pace_changes(

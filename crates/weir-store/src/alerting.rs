@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     access::TenantScope,
-    adaptive::{COMPARED, Change, Fall},
     activity::Activity,
+    adaptive::{COMPARED, Change, Fall},
     alert::{AlertPolicy, AlertRecord, DestinationStatus},
     refusals::Refusals,
     stall::Late,

@@ -8,11 +8,10 @@ use weir_api_types as types;
 use weir_core::{DeliveryState, Destination, Timestamp};
 use weir_store::{DestinationCounts, MINUTE, StateCounts};
 
-use super::destinations;
+use super::destinations::{self, adaptive::pace_of};
 use crate::{
     auth::Caller,
     figures::{Figures, Measured, flood_began, is_slow, millis, per_second},
-    paces::pace_of,
     problem::ApiResult,
     readers::{body::PathId, query::Query, texts::DestinationIdText},
     state::{Api, ApiState},

@@ -54,7 +54,7 @@ use self::{
 };
 use crate::{
     auth::Caller,
-    paces::{known_paces, pace_of},
+    paces::known_paces,
     problem::{self, ApiResult, Changed, Problem, ProblemKind, Refused},
     readers::{
         body::{Body, PathId},
@@ -258,7 +258,7 @@ pub(crate) async fn show(
 
 /// The view of a destination with its pace.
 pub(crate) async fn shown(api: &ApiState, destination: &Destination) -> ApiResult<types::Destination> {
-    let adaptive_rate = pace_of(api, destination).await?.as_ref().map(adaptive::rate_view);
+    let adaptive_rate = adaptive::pace_of(api, destination).await?.as_ref().map(adaptive::rate_view);
     Ok(types::Destination { adaptive_rate, ..view::view(destination, api.clock.now()) })
 }
 

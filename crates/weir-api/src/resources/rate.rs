@@ -10,11 +10,13 @@ use weir_core::{
 };
 use weir_store::{SendsRequest, TRAFFIC_BUCKET, pace_change_position};
 
-use super::destinations::{self, adaptive::rate_view};
+use super::destinations::{
+    self,
+    adaptive::{pace_of, rate_view},
+};
 use crate::{
     auth::Caller,
     figures::millis,
-    paces::pace_of,
     problem::ApiResult,
     readers::{
         body::PathId,

@@ -93,8 +93,7 @@ async fn the_pace_is_that_of_the_queue_or_else_its_last_copy() {
     let copied = server.get(&path).await.expect(StatusCode::OK)["adaptive_rate"].clone();
     assert_eq!((&copied["per_s"], &copied["reason"]), (&json!(30.0), &json!("starting")));
     server.queue.pace(id.parse().unwrap(), status(&server, 18.0));
-    let expected =
-        json!({"per_s": 18.0, "since": "2026-11-21T07:30:00.000Z", "reason": "throttled", "detail": DETAIL});
+    let expected = json!({"per_s": 18.0, "since": "2026-11-21T07:30:00.000Z", "reason": "throttled", "detail": DETAIL});
     for shown in [
         server.get(&path).await.expect(StatusCode::OK),
         server.get("/v1/destinations").await.expect(StatusCode::OK)["data"][0].clone(),

@@ -49,7 +49,8 @@ impl Observation {
         let clean = stretches.iter().filter(|stretch| stretch.taken >= stretch.attempted);
         let fastest_per_s = clean.map(|stretch| stretch.taken_per_s()).max_by(f64::total_cmp);
         let is_refusing = |stretch: &&Stretch| by_load && stretch.is_refusing();
-        let mut refusing: Vec<f64> = stretches.iter().filter(is_refusing).map(|stretch| stretch.taken_per_s()).collect();
+        let mut refusing: Vec<f64> =
+            stretches.iter().filter(is_refusing).map(|stretch| stretch.taken_per_s()).collect();
         refusing.sort_by(f64::total_cmp);
         let per_s = refusing.get(refusing.len() / 2).map(|ceiling| CLIMBED * ceiling);
         let (refusing, stretches) = (refusing.len() as u32, stretches.len() as u32);

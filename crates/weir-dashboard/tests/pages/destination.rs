@@ -520,9 +520,7 @@ async fn the_pace_is_drawn_below_the_limit_with_each_change_in_plain_english() {
         json!({"per_s": 18.0, "since": "2025-11-21T07:30:04.000Z", "reason": "throttled", "detail": detail});
     api.on("GET", "/v1/destinations/dst_1/overview", 200, state);
     api.on("GET", "/v1/destinations/dst_1/history", 200, history());
-    let change = |at: &str, from: f64, to: f64, detail: &str| {
-        json!({"at": at, "from_per_s": from, "to_per_s": to, "reason": "throttled", "detail": detail})
-    };
+    let change = |at: &str, from: f64, to: f64, detail: &str| json!({"at": at, "from_per_s": from, "to_per_s": to, "reason": "throttled", "detail": detail});
     let changes = [
         change("2025-11-21T07:30:14.000Z", 18.0, 21.0, "no refusal since the last rest"),
         change("2025-11-21T07:30:04.000Z", 100.0, 18.0, detail),
@@ -556,11 +554,18 @@ async fn a_destination_without_limits_is_told_what_a_pace_would_be_and_turns_it_
     unlimited.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
     let browser = unlimited.dashboard();
     browser.get(PAGE).await.has(&["hx-get=\"/fragments/destinations/dst_1/pace\""]);
-    browser.get("/fragments/destinations/dst_1/pace").await.has(&[text, "nothing was changed", "Make the pace adaptive"]);
+    browser.get("/fragments/destinations/dst_1/pace").await.has(&[
+        text,
+        "nothing was changed",
+        "Make the pace adaptive",
+    ]);
     browser.post(&format!("{PAGE}/adaptive"), &format!("adaptive=on&next={PAGE}")).await;
     assert_eq!(unlimited.seen("PATCH", "/v1/destinations/dst_1")[0].body, json!({"adaptive": {}}));
     // With a limit, and for those who may not change it, there is nothing to tell.
     api("operate", |_| {}).dashboard().get(PAGE).await.has_not(&["destinations/dst_1/pace"]);
-    api("read", |shown| shown["rate_limits"] = json!([])).dashboard().get(PAGE).await.has_not(&["destinations/dst_1/pace"]);
+    api("read", |shown| shown["rate_limits"] = json!([]))
+        .dashboard()
+        .get(PAGE)
+        .await
+        .has_not(&["destinations/dst_1/pace"]);
 }
-

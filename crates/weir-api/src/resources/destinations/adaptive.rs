@@ -1,9 +1,14 @@
 //! The adaptive pace of a destination: its bounds as they are set, the pace as it is shown.
 
 use weir_api_types as types;
-use weir_core::adaptive::{Settings, Status};
+use weir_core::{
+    Destination,
+    adaptive::{AdaptiveRate, Settings, Status},
+};
 
-use crate::{errors::Errors, figures::millis, readers::fields::object};
+use crate::{
+    errors::Errors, figures::millis, paces::known_paces, problem::ApiResult, readers::fields::object, state::ApiState,
+};
 
 /// One in a minute: a receiver that takes less is better held.
 const DEFAULT_MIN_PER_S: f64 = 0.0167;
@@ -51,10 +56,19 @@ pub(crate) fn view(settings: &Settings) -> types::Adaptive {
 
 pub(crate) fn rate_view(status: &Status) -> types::AdaptiveRate {
     let Status { per_s, since, reason, detail } = status;
-    types::AdaptiveRate {
-        per_s: millis(*per_s),
-        since: *since,
-        reason: reason.to_string(),
-        detail: detail.clone(),
+    types::AdaptiveRate { per_s: millis(*per_s), since: *since, reason: reason.to_string(), detail: detail.clone() }
+}
+
+/// The pace of a destination, or else its last copy. `None`: it is not adaptive, or has not sent yet.
+pub(crate) async fn pace_of(api: &ApiState, destination: &Destination) -> ApiResult<Option<Status>> {
+    if destination.settings.adaptive.is_none() {
+        return Ok(None);
     }
+    let known = known_paces(&api.queue, std::iter::once(destination)).await.remove(&destination.id);
+    if known.is_some() {
+        return Ok(known);
+    }
+    let copy = api.store.paces(&[destination.id]).await?.pop().flatten();
+    // A copy of another version may not be readable.
+    Ok(copy.and_then(|copy| Some(serde_json::from_str::<AdaptiveRate>(&copy.json).ok()?.status(copy.saved_at))))
 }

@@ -118,8 +118,7 @@ impl PacePart {
             Element::Mark(Color::Amber, change.at.as_millis() as f64, change.to_per_s.per_s().to_string())
         }));
         let key = |name: &'static str, color, stroke| Key { name: name.into(), color, stroke };
-        let mut legend =
-            vec![key("sent", Color::Blue, None), key("pace", Color::Green, Some(Stroke::Solid))];
+        let mut legend = vec![key("sent", Color::Blue, None), key("pace", Color::Green, Some(Stroke::Solid))];
         legend.extend(drawn.map(|_| key("limit", Color::Red, Some(Stroke::Dashed))));
         let note = cap.filter(|_| drawn.is_none()).map(|cap| format!("the limit of {} is far above", cap.per_s()));
         let day: String = self.history.from.to_string().chars().take(10).collect();
