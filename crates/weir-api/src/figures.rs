@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_core::{
     Condition, DeliveryState, Destination, Limiter, RateLimits, Timestamp,
+    adaptive::Status,
     destination::Settings,
     preview::{Answers, Bound, Drain, Forecast, steady_inflow},
     refusals::Refusals,
@@ -23,7 +24,7 @@ const FLOOD: u64 = 30;
 const SHORTEST: Duration = Duration::from_secs(1);
 
 /// What is measured of a destination.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Measured {
     pub(crate) counts: StateCounts,
     /// When the oldest waiting delivery was created.
@@ -42,6 +43,8 @@ pub(crate) struct Measured {
     pub(crate) refusals: Option<Refusals>,
     /// Why Weir itself does not send, or not as fast as it may.
     pub(crate) fault: Option<Fault>,
+    /// The adaptive pace, if the destination has one.
+    pub(crate) pace: Option<Status>,
 }
 
 /// The figures of a destination.
@@ -65,6 +68,7 @@ pub(crate) struct Figures {
     pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit.
     pub(crate) refusals: Option<Refusals>,
+    pub(crate) pace: Option<Status>,
 }
 
 /// Why a backlog is not sent faster.
@@ -80,6 +84,8 @@ pub(crate) enum Reason {
     Ordered,
     /// The destination answers slowly: `max_in_flight` is reached below the limit.
     Slow,
+    /// It sends as fast as its adaptive pace.
+    Adaptive,
     Limit,
     /// Weir itself does not send, or not as fast as it may.
     Fault(Fault),
@@ -94,6 +100,7 @@ impl Reason {
             Self::Held => "held",
             Self::Ordered => "ordered",
             Self::Slow => "slow",
+            Self::Adaptive => "adaptive",
             Self::Limit => "limit",
             Self::Fault(fault) => fault.as_str(),
         }
@@ -123,6 +130,12 @@ impl Measured {
     /// Whether all places of `max_in_flight` are taken.
     fn is_full(&self, settings: &Settings) -> bool {
         self.counts.of(DeliveryState::Delivering) >= u64::from(settings.max_in_flight)
+    }
+
+    /// Whether it sends as fast as its pace, which is below its limits.
+    fn is_at_pace(&self, settings: &Settings) -> bool {
+        let below = |per_s: f64| settings.rate_limits.per_second().is_none_or(|limit| per_s < limit);
+        self.pace.as_ref().is_some_and(|pace| below(pace.per_s) && self.achieved_per_s >= FULL_USE * pace.per_s)
     }
 
     fn is_at_limit(&self, settings: &Settings) -> bool {
@@ -156,7 +169,7 @@ impl Measured {
         // The cursors are in the queue. Under a backlog they are where the last send left them.
         let mut limiter = Limiter::recovered(limits, self.last_sent_at);
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
-        Forecast::new(&limiter, answers, now)
+        Forecast::new(&limiter, answers, now).paced(self.pace.as_ref().map(|pace| pace.per_s))
     }
 
     /// When the backlog becomes empty, according to the forecast. By a fault of Weir less is sent, and nobody knows when
@@ -179,7 +192,7 @@ impl Measured {
 
 impl Figures {
     pub(crate) fn of(destination: &Destination, measured: &Measured, now: Timestamp) -> Self {
-        let &Measured { counts, oldest_at, achieved_per_s, arrivals_per_s, .. } = measured;
+        let Measured { counts, oldest_at, achieved_per_s, arrivals_per_s, .. } = *measured;
         let settings = &destination.settings;
         let limits = &settings.rate_limits;
         let (configured_per_s, binding) = limits.strictest().unzip();
@@ -208,6 +221,7 @@ impl Figures {
             reason,
             answer_time: measured.answer_time(settings),
             refusals: measured.refusals,
+            pace: measured.pace.clone(),
         }
     }
 }
@@ -227,11 +241,13 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if destination.is(Condition::Held, now) => Some(Reason::Held),
         () if fault.is_some() => fault,
         () if measured.is_at_limit(settings) => Some(Reason::Limit),
+        () if measured.is_at_pace(settings) => Some(Reason::Adaptive),
         () if measured.is_full(settings) => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.
         () if settings.order.is_by_key() => Some(Reason::Ordered),
         () if counts.of(DeliveryState::Pending) == 0 => None,
+        () if measured.pace.is_some() => Some(Reason::Adaptive),
         () => (!settings.rate_limits.is_unlimited()).then_some(Reason::Limit),
     }
 }
@@ -248,7 +264,7 @@ fn drain(
         return measured.drain(forecast);
     }
     // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
-    let is_unbounded = limits.is_unlimited() || reason == Some(Reason::Slow);
+    let is_unbounded = (limits.is_unlimited() && measured.pace.is_none()) || reason == Some(Reason::Slow);
     let is_measured = measured.answer_time(&destination.settings).is_some();
     let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && !is_measured);
     let achieved = measured.achieved_per_s;

@@ -17,6 +17,7 @@ pub(crate) mod keys;
 pub(crate) mod overview;
 pub(crate) mod preview;
 pub(crate) mod purge;
+pub(crate) mod rate;
 pub(crate) mod refusals;
 pub(crate) mod replays;
 pub(crate) mod secrets;

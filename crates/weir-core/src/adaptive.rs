@@ -28,7 +28,9 @@
 //! failsafe-go for the doubt whether load is the cause.
 
 mod cursor;
+mod fall;
 mod held;
+mod observed;
 mod reason;
 mod refusals;
 mod sample;
@@ -40,6 +42,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     cursor::PaceCursor,
+    fall::{COMPARED, Fall},
+    observed::{Observation, Stretch, is_load},
     reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},
 };

@@ -104,7 +104,7 @@ pub struct Settings {
     /// filtered, as they are not by type.
     pub filter: Option<Arc<Filter>>,
     pub rate_limits: RateLimits,
-    /// How the pace below the limits finds itself; `None`: nothing but the limits decides.
+    /// Whether the pace finds itself below the limits, and within which bounds. `None`: only the limits bound it.
     pub adaptive: Option<adaptive::Settings>,
     /// The most sends that are started and not yet settled at one time, 1 to [`MAX_IN_FLIGHT`].
     pub max_in_flight: u32,

@@ -105,6 +105,8 @@ pub enum Bound {
     Limit(RateLimit),
     MinInterval(MinInterval),
     MaxInFlight,
+    /// The adaptive pace.
+    Adaptive,
 }
 
 /// At most `limit` sends in every window of one `period`; `limit + burst − 1` when `burst` is above 1.

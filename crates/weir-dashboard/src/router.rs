@@ -53,6 +53,8 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/fragments/destinations/{id}/now", get(destination::now::fragment)),
         ("/destinations/{id}/pause", post(destination::pause)),
         ("/destinations/{id}/release", post(destination::release)),
+        ("/destinations/{id}/adaptive", post(destination::pace::switch)),
+        ("/fragments/destinations/{id}/pace", get(destination::pace::recent)),
         ("/destinations/{id}/limits", post(destination::limits::save)),
         ("/destinations/{id}/preview", post(destination::limits::preview)),
         ("/fragments/destinations/{id}/chart", get(destination::proof::recent)),
@@ -155,7 +157,7 @@ fn page_meant(path: &str) -> Option<String> {
         ["destinations", id, "secret" | "rotate" | "filter" | "test" | "verify" | "delete"] => {
             format!("/destinations/{id}/settings")
         }
-        ["destinations", id, "pause" | "release" | "limits" | "preview"] => format!("/destinations/{id}"),
+        ["destinations", id, "pause" | "release" | "adaptive" | "limits" | "preview"] => format!("/destinations/{id}"),
         ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),
         ["replays", id, "cancel"] => format!("/replays/{id}"),
         ["keys", ..] | ["key"] => "/keys".to_owned(),

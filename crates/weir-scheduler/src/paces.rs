@@ -30,7 +30,7 @@ impl Scheduler {
     /// Records copies and changes. A failure costs little: the next change makes another copy.
     pub(crate) async fn record_paces(&self, records: &[PaceRecord]) {
         for change in records.iter().filter_map(|record| record.change.as_ref()) {
-            let direction = if change.to_per_s < change.from_per_s { "lowered" } else { "raised" };
+            let direction = if change.is_lowered() { "lowered" } else { "raised" };
             let reason = <&'static str>::from(change.reason);
             counter!("weir_pace_changes_total", "direction" => direction, "reason" => reason).increment(1);
         }

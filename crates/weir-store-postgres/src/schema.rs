@@ -110,6 +110,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         description: "filters",
         sql: include_str!("../../../migrations/postgres/0033_filters.sql"),
     },
+    Migration {
+        version: 34,
+        description: "adaptive",
+        sql: include_str!("../../../migrations/postgres/0034_adaptive.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

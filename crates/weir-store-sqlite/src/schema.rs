@@ -72,6 +72,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     },
     Migration { version: 31, description: "egress", sql: include_str!("../../../migrations/sqlite/0031_egress.sql") },
     Migration { version: 33, description: "filters", sql: include_str!("../../../migrations/sqlite/0033_filters.sql") },
+    Migration {
+        version: 34,
+        description: "adaptive",
+        sql: include_str!("../../../migrations/sqlite/0034_adaptive.sql"),
+    },
 ]);
 
 fn migrator() -> Migrator {

@@ -25,7 +25,7 @@
 //! # Files
 //!
 //! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `fast_path`, `history`,
-//! `ingest`, `message_groups`, `outbox`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
+//! `ingest`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
 //! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
 //! replica may answer.
@@ -76,7 +76,7 @@ mod verdicts;
 use std::sync::Arc;
 
 pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer};
-pub use alerting::{Alerting, Condition};
+pub use alerting::{Alerting, Condition, PaceWatch};
 pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
@@ -98,7 +98,7 @@ pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory};
-pub use paces::{PaceCopy, PaceRecord, Paces};
+pub use paces::{PACE_CHANGES_KEPT, PaceCopy, PaceRecord, Paces, pace_change_position, pace_changes_before};
 pub use processes::{
     AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, ProcessProfile, Processes, RunningProcess,
 };
@@ -140,7 +140,7 @@ bundles! {
     /// For the supervision of processes.
     ProcessStore: Outbox + Processes;
     /// For the retention.
-    RetentionStore: ActivityLog + Prune + TrafficLog;
+    RetentionStore: ActivityLog + Paces + Prune + TrafficLog;
     /// For [`refusals_of`].
     RefusalStore: History + TrafficLog;
     /// For the watch over stalls.
@@ -150,7 +150,7 @@ bundles! {
     /// For the dead letters of deleted destinations.
     AbandonedStore: Counters + Destinations + History + Results;
     /// For alerts.
-    AlertStore: Alerting + Destinations + Ingest + RefusalStore;
+    AlertStore: Alerting + Destinations + Ingest + Paces + RefusalStore;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
         + DeadLetterStore + ApiKeys + Counters + Replays + Shedding;

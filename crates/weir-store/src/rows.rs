@@ -12,6 +12,7 @@ mod counters;
 mod deliveries;
 mod destinations;
 mod events;
+mod paces;
 mod replays;
 mod traffic;
 
@@ -35,6 +36,7 @@ pub use self::{
     },
     destinations::{Value, destination, destination_values, limit_change},
     events::{claimed_body, event, known_event},
+    paces::{pace_change, pace_copy},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
     traffic::{
         histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination_at,

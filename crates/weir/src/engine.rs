@@ -217,7 +217,13 @@ impl Engine {
         self.serving.spawn(keys.clone().keep_fresh(store.clone(), self.serving.stopped()));
         self.keys = Some(keys.clone());
         let api = weir_api::router(ApiState {
-            live: LiveOverview::new(store.clone(), clock.clone(), self.stalls.clone(), self.serving.stops()),
+            live: LiveOverview::new(
+                store.clone(),
+                self.backends.queue(),
+                clock.clone(),
+                self.stalls.clone(),
+                self.serving.stops(),
+            ),
             store,
             queue: self.backends.queue(),
             clock: clock.clone(),

@@ -30,8 +30,18 @@ pub enum Reason {
     Idle,
 }
 
+/// The pace as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub per_s: f64,
+    /// Since when it has this reason.
+    pub since: Timestamp,
+    pub reason: Reason,
+    pub detail: String,
+}
+
 /// The pace went up or down by a tenth or more.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     pub at: Timestamp,
     pub from_per_s: f64,
@@ -40,18 +50,11 @@ pub struct Change {
     pub detail: String,
 }
 
-/// The pace as people see it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Status {
-    pub per_s: f64,
-    /// Since when the reason is this one.
-    pub since: Timestamp,
-    pub reason: Reason,
-    /// Why, in words: `12 of 340 answers were 429`.
-    pub detail: String,
-}
-
 impl Change {
+    pub fn is_lowered(&self) -> bool {
+        self.to_per_s < self.from_per_s
+    }
+
     /// The change from the pace before, if it is one to tell.
     pub fn between(before: f64, after: &AdaptiveRate, at: Timestamp) -> Option<Self> {
         let Status { per_s, reason, detail, .. } = after.status(at);
@@ -61,7 +64,6 @@ impl Change {
 }
 
 impl AdaptiveRate {
-    /// The pace at `now` and why it is what it is.
     pub fn status(&self, now: Timestamp) -> Status {
         Status { per_s: self.per_s(now), since: self.since, reason: self.reason, detail: self.detail.clone() }
     }
