@@ -308,6 +308,7 @@ impl AnswerReader {
             window: self.next_int()?.try_into().ok()?,
             generation: self.next_int()?.try_into().ok()?,
             last_start: self.next_time()?,
+            before_last: Timestamp::MIN,
             granted: self.next_int()?.try_into().ok()?,
             was_full: self.next_int()? == 1,
         };

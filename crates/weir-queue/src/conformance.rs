@@ -399,6 +399,7 @@ macro_rules! queue_conformance {
             a_pace_is_shown_until_an_edit_turns_it_off,
             a_delivery_beyond_the_pace_is_not_admitted,
             a_probe_of_a_held_receiver_goes_alone_and_at_its_time,
+            a_missed_slot_gives_the_spacing_of_its_pace_back,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

@@ -16,8 +16,9 @@ pub struct PaceCursor {
     pub window: u32,
     /// Which pace the grants follow.
     pub generation: u32,
-    /// The start of the last slot.
+    /// The starts of the last slot and of the one before it.
     pub last_start: Timestamp,
+    pub before_last: Timestamp,
     /// The slots that were granted since the last run.
     pub granted: u32,
     /// Whether a permit had to wait since the last run because the window was full.
@@ -47,14 +48,23 @@ impl PaceCursor {
 
     /// A slot was granted. `is_first`: not in place of a missed one.
     pub fn take(&mut self, start: Timestamp, is_first: bool) {
-        self.last_start = self.last_start.max(start);
+        if start > self.last_start {
+            (self.before_last, self.last_start) = (self.last_start, start);
+        }
         self.granted += u32::from(is_first);
+    }
+
+    /// Gives the slot with this start back, if it is the last one: a probe or a slow pace would wait for a minute more.
+    pub fn give_back(&mut self, start: Timestamp) {
+        if self.last_start == start {
+            self.last_start = self.before_last;
+        }
     }
 
     /// Follows the numbers of a run.
     pub fn follow(&mut self, run: &Self) {
-        let &mut Self { last_start, granted, was_full, .. } = self;
-        *self = Self { last_start, granted, was_full, ..*run };
+        let &mut Self { last_start, before_last, granted, was_full, .. } = self;
+        *self = Self { last_start, before_last, granted, was_full, ..*run };
     }
 
     /// Hands the notes to a run, and begins new ones.

@@ -172,3 +172,48 @@ fn the_state_is_small_and_survives_its_copy() {
     let resumed = |ms| AdaptiveRate::resumed(copy.clone(), at(2_000), at(ms)).per_s(at(ms)) / pace;
     assert!((resumed(3_000) - 0.8).abs() < 1e-9 && (resumed(70_000) - 0.5).abs() < 1e-9);
 }
+
+#[test]
+fn overload_is_bad_and_other_refusals_say_nothing_about_the_pace() {
+    use crate::{
+        hints::Hints,
+        outcome::{Failure, SendResult},
+    };
+    let of = |status| Verdict::of(&SendResult::Answer { status, hints: Hints::default() });
+    assert_eq!([200, 404, 500].map(of), [Some(Verdict::Ok); 3]);
+    assert_eq!([429, 502, 503, 504].map(of)[0], Some(Verdict::Throttled));
+    assert_eq!([502, 503, 504].map(of), [Some(Verdict::Failed); 3]);
+    let failed = |failure| Verdict::of(&SendResult::Failure(failure));
+    assert_eq!([failed(Failure::Timeout), failed(Failure::Connect)], [Some(Verdict::Failed); 2]);
+    assert_eq!(failed(Failure::Forbidden), None);
+}
+
+#[test]
+fn what_a_header_leaves_is_reported_and_a_hold_only_with_a_refusal() {
+    use crate::{hints::Hints, outcome::SendResult};
+    let hints = |value: &str| Hints::read([("ratelimit", value.as_bytes())], at(0));
+    let of = |status, value| {
+        let result = SendResult::Answer { status, hints: hints(value) };
+        Sample::of(&result, Duration::from_millis(40), Some(at(9_000)), (7, 3), at(1_000)).unwrap()
+    };
+    let taken = of(200, r#""d";r=50;t=30, "m";r=10;t=20"#);
+    assert_eq!(taken.quota, Some(Quota { remaining: 10, reset: at(21_000) }), "the scarcest one");
+    assert_eq!((taken.generation, taken.ok, taken.held_until), (7, 1, None));
+    let refused = of(429, r#""d";r=0;t=30"#);
+    assert_eq!((refused.bad, refused.throttled, refused.least_bad_in_flight), (1, 1, 3));
+    assert_eq!((refused.held_until, refused.quota), (Some(at(9_000)), None));
+}
+
+#[test]
+fn reports_of_several_workers_add_up() {
+    let answer = |verdict, in_flight| {
+        let mut sample = Sample::default();
+        sample.add(verdict, 0.05, in_flight);
+        sample
+    };
+    let mut sum = answer(Verdict::Ok, 2);
+    sum.merge(&Sample { held_until: Some(at(5)), ..answer(Verdict::Throttled, 9) });
+    sum.merge(&answer(Verdict::Failed, 4));
+    assert_eq!((sum.ok, sum.bad, sum.throttled, sum.least_bad_in_flight), (1, 2, 1, 4));
+    assert_eq!(sum.held_until, Some(at(5)));
+}

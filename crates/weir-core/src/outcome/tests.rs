@@ -300,6 +300,20 @@ fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
 }
 
 #[test]
+fn a_refusal_of_an_adaptive_destination_holds_it_only_for_a_time_that_was_said() {
+    let policy = RetryPolicy::default();
+    let held = |headers: &[(&str, &str)], is_adaptive| {
+        let limits = &RateLimits::UNLIMITED;
+        let (attempt, created_at, now, jitter, refusals) = (1, NOW, NOW, 0.5, OFTEN);
+        let circumstances =
+            Circumstances { policy: &policy, limits, is_adaptive, attempt, created_at, now, jitter, refusals };
+        held_ms(&judge(&answer(429, headers), &circumstances).effect)
+    };
+    assert_eq!([held(&[], false).is_some(), held(&[], true).is_some()], [true, false]);
+    assert_eq!(held(&[("retry-after", "7")], true), Some(7_000));
+}
+
+#[test]
 fn no_hint_causes_a_panic() {
     let extremes = [Duration::ZERO, Duration::from_nanos(1), Duration::MAX];
     for delay in extremes {

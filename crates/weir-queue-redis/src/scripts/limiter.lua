@@ -181,8 +181,8 @@ local function give_back(limiter, start, at)
   end
 end
 
--- The pace of an adaptive destination: { not_before, spacing, window, generation, state, last_start, granted, was_full,
--- reports }. A cursor of its own beside those of the limits, so that it can only delay; a run computes the first five.
+-- The pace of an adaptive destination: { not_before, spacing, window, generation, state, last_start, before_last,
+-- granted, was_full, reports }. A cursor of its own beside those of the limits, so that it can only delay; a run computes the first five.
 local function next_of_pace(pace)
   return pace.last_start < pace.not_before and pace.not_before or pace.last_start + pace.spacing
 end

@@ -53,7 +53,7 @@ local function follow(job, run)
   follow_terms(job, run.terms)
   -- What grants and reports have noted since the lease stays.
   if run.pace and job.pace then
-    for _, noted in ipairs({ 'last_start', 'granted', 'was_full', 'reports' }) do
+    for _, noted in ipairs({ 'last_start', 'before_last', 'granted', 'was_full', 'reports' }) do
       run.pace[noted] = job.pace[noted]
     end
   end

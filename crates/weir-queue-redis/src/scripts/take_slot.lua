@@ -68,7 +68,9 @@ local answer, paced = { generation }, {}
 
 -- Moves the pace, and notes what the report of the answer will name.
 local function note_pace(pace, slot_start, is_first, sending, position)
-  pace.last_start = math.max(pace.last_start, slot_start)
+  if slot_start > pace.last_start then
+    pace.before_last, pace.last_start = pace.last_start, slot_start
+  end
   pace.granted = pace.granted + (is_first and 1 or 0)
   for _, part in ipairs({ position, pace.generation, sending }) do
     paced[#paced + 1] = part
@@ -105,6 +107,9 @@ local function grant_all(requests)
       end
       -- While the missed slot is the last one, its spacing is given back first.
       give_back(job.cursors, requests.missed[index], now)
+      if job.pace and job.pace.last_start == requests.missed[index] then
+        job.pace.last_start = job.pace.before_last or 0
+      end
       slot_start, slot_end = take(job)
       -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then

@@ -208,3 +208,14 @@ pub async fn a_probe_of_a_held_receiver_goes_alone_and_at_its_time(subject: Subj
     subject.until(probe.start + GRANT_AHEAD).await;
     assert_eq!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Withdrawn, "a minute is too long to wait");
 }
+
+/// Otherwise a worker that is late would cost a minute of a slow pace, and a probe.
+pub async fn a_missed_slot_gives_the_spacing_of_its_pace_back(subject: Subject) {
+    let lease = subject.begin_run().await;
+    subject.publish_paced(lease, &RateLimits::UNLIMITED, subject.pace(0.05, 64), 1, NextRun::Now).await;
+    let permit = subject.take(1).await.remove(0);
+    let missed = subject.slot(&permit).await;
+    let slot = granted(subject.ask_after_miss(&permit, missed).await);
+    assert!(slot.start.since(missed.start) < Duration::from_secs(10), "{missed:?} {slot:?}");
+    assert_eq!(subject.claim().await.pace.expect("a pace").cursor.granted, 1, "it is one send");
+}

@@ -198,6 +198,9 @@ impl Job {
         // The missed slot is unused. If it is still the last one, its spacing is given back first.
         if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
             cursors.give_back(start, now);
+            if let Some(pace) = &mut pace {
+                pace.give_back(start);
+            }
         }
         // The pace can only delay. Only a granted slot changes the permit.
         let from = pace.as_ref().map_or(now, |pace| pace.start_after(0, now));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{App, Fleet, Receiver, assert_cap, eventually};
+use crate::support::{App, Fleet, Machine, Receiver, assert_cap, eventually};
 
 /// What the receiver takes in each second of its clock.
 const TAKES: usize = 20;
@@ -31,16 +31,16 @@ async fn the_pace_of_a_receiver_is_found(app: &App) {
     app.events("policed", 3_000).await;
     app.events("fixed", 300).await;
     tokio::time::sleep(SETTLES).await;
-    let before = receiver.count("/policed");
+    let (before, machine) = (receiver.count("/policed"), Machine::watched());
     tokio::time::sleep(JUDGED).await;
     let arrivals = receiver.arrivals("/policed").split_off(before);
     let refused = arrivals.iter().filter(|arrival| arrival.status == 429).count();
     let (sent, share) = (arrivals.len(), refused as f64 / arrivals.len().max(1) as f64);
     let taken = (sent - refused) as f64 / JUDGED.as_secs_f64();
-    println!("{sent} sent, {refused} refused ({share:.3}), {taken:.1}/s taken");
-    // One cut in this time costs up to a second of refusals; without a pace nearly all requests are refused.
-    assert!(share <= 0.1, "{refused} of {sent} were refused");
-    assert!(taken >= 10.0, "{taken:.1}/s of {TAKES}/s were taken");
+    let seen = format!("{sent} sent, {refused} refused ({share:.3}), {taken:.1}/s taken");
+    println!("{seen}");
+    // A cut or two in this time cost some refusals; without a pace nearly all requests are refused.
+    machine.judge(share <= 0.1 && taken >= 0.6 * TAKES as f64, &seen);
     let shown = app.get(&format!("/v1/destinations/{adaptive}")).await;
     let pace = shown["adaptive_rate"]["per_s"].as_f64().unwrap();
     assert!((5.0..40.0).contains(&pace), "{shown}");
@@ -59,16 +59,20 @@ async fn the_pace_of_a_receiver_is_found(app: &App) {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_destination_without_a_limit_finds_what_its_receiver_takes() {
-    let folder = tempfile::tempdir().unwrap();
-    the_pace_of_a_receiver_is_found(&App::start(folder.path()).await).await;
-}
+mod timed {
+    use super::*;
 
-/// Two processes with all roles: both workers report to one job.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_destination_without_a_limit_finds_what_its_receiver_takes_at_scale() {
-    let fleet = Fleet::new().await;
-    let (first, _second) = tokio::join!(fleet.launch("serve"), fleet.launch("serve"));
-    the_pace_of_a_receiver_is_found(&first).await;
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_destination_without_a_limit_finds_what_its_receiver_takes() {
+        let folder = tempfile::tempdir().unwrap();
+        the_pace_of_a_receiver_is_found(&App::start(folder.path()).await).await;
+    }
+
+    /// Two processes with all roles: both workers report to one job.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_destination_without_a_limit_finds_what_its_receiver_takes_at_scale() {
+        let fleet = Fleet::new().await;
+        let (first, _second) = tokio::join!(fleet.launch("serve"), fleet.launch("serve"));
+        the_pace_of_a_receiver_is_found(&first).await;
+    }
 }
