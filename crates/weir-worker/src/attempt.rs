@@ -82,7 +82,7 @@ pub(crate) struct FinishedAttempt {
     /// The reason for the hold or the pause of the destination; empty if there is neither.
     pub(crate) reason: String,
     /// What the job of an adaptive destination is told.
-    pub(crate) sample: Option<Sample>,
+    pub(crate) sample: Option<Box<Sample>>,
     /// The failure says nothing about the destination's health: the server closed a reused connection.
     pub(crate) ignored_by_breaker: bool,
 }
@@ -166,7 +166,7 @@ impl Attempter {
             self.outbound.close_idle(&target.target);
         }
         self.report(permit, target, &sent, decision.outcome, span);
-        let sample = paced.and_then(|paced| sample(&sent, &decision.effect, paced));
+        let sample = paced.and_then(|paced| sample(&sent, &decision.effect, paced)).map(Box::new);
         AttemptEnd::Recorded(FinishedAttempt { sample, ..record(permit, target, sent, decision, began) })
     }
 

@@ -25,7 +25,7 @@ impl Samples {
             self.since = attempt.result.now;
         }
         let key = (attempt.destination.id, sample.generation);
-        self.gathered.entry(key).and_modify(|known| known.merge(sample)).or_insert(*sample);
+        self.gathered.entry(key).and_modify(|known| known.merge(sample)).or_insert(**sample);
     }
 
     /// How long until reports are due; `None` if there is nothing to report.
