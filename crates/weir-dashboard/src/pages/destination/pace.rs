@@ -152,7 +152,7 @@ pub(crate) async fn switch(visit: Visit, PathId(id): PathId, fields: Fields) -> 
     let adaptive = if is_on { json!({}) } else { Value::Null };
     let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&json!({ "adaptive": adaptive }))?;
     let text = match is_on {
-        true => "The pace is adaptive now. It begins near what was sent of late, and every limit stays exact.",
+        true => "The pace is adaptive now: from 10/s it doubles until the receiver refuses. Every limit stays exact.",
         false => "The pace is no longer adaptive: only the limits bound it.",
     };
     visit.after(local_path(fields.raw("next")), visit.api.send(&edit).await, |_| text.to_owned())
