@@ -7,13 +7,15 @@ use weir_api_types::{AdaptiveRate, Destination, History, RateChange, RateHistory
 use weir_chart::{Axis, Chart, Color, Content, Element, Key, Panel, Plot, Point, Stroke, stairs};
 use weir_core::Period;
 
-use super::charts::HistoryText as _;
+use super::{
+    charts::HistoryText as _,
+    proof::{Range, history_path},
+};
 use crate::{
     client::{ApiPath, Call},
     extend::extend,
     fields::Fields,
     path_id::PathId,
-    range::Range,
     units::Units as _,
     visit::{Answered, Visit, local_path},
 };
@@ -135,7 +137,7 @@ impl PacePart {
 
 /// The pace of the last minutes and its changes, or what it would be.
 pub(crate) async fn recent(visit: Visit, PathId(id): PathId) -> Answered {
-    let history_path = super::proof::history_path(&id, &Range::default());
+    let history_path = history_path(&id, &Range::default());
     let ((destination, _), history): (_, History) =
         tokio::try_join!(super::read(&visit, &id), visit.api.get(&history_path))?;
     let path = ApiPath::of(["destinations", &id, "rate"]).with("from", &history.from.to_string()).with("limit", "200");
@@ -150,7 +152,7 @@ pub(crate) async fn switch(visit: Visit, PathId(id): PathId, fields: Fields) -> 
     let adaptive = if is_on { json!({}) } else { Value::Null };
     let edit = Call::new(Method::PATCH, &ApiPath::of(["destinations", &id])).json(&json!({ "adaptive": adaptive }))?;
     let text = match is_on {
-        true => "The pace is adaptive now. It begins near what was sent of late, and every limit stays exact.",
+        true => "The pace is adaptive now: from 10/s it doubles until the receiver refuses. Every limit stays exact.",
         false => "The pace is no longer adaptive: only the limits bound it.",
     };
     visit.after(local_path(fields.raw("next")), visit.api.send(&edit).await, |_| text.to_owned())
