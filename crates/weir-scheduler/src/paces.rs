@@ -70,3 +70,94 @@ fn learn(run: &mut Run, copy: Option<PaceCopy>, now: Timestamp) -> Option<PaceRe
     run.pace = Some(pace);
     is_told.then(|| PaceRecord { destination_id: run.lease.destination_id, copy, change })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use weir_core::{
+        Period, RateLimit, RateLimits,
+        adaptive::{Reason, Sample, Settings, Verdict},
+        plan::NextRun,
+    };
+    use weir_queue::{JobLease, conformance::settings};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    /// A run of an adaptive destination with this limit a second, whose queue knows this pace.
+    fn run(per_second: u32, pace: Option<Box<Pace>>) -> Run {
+        let limits = RateLimits::new(RateLimit::new(per_second, Period::SECOND).into_iter().collect()).unwrap();
+        let mut destination = settings(&limits, 64);
+        destination.settings.adaptive = Some(Settings::default());
+        let lease = JobLease {
+            destination_id: destination.id,
+            epoch: 1,
+            version: 1,
+            due: NOW,
+            queued: 0,
+            in_flight: 0,
+            cursors: None,
+            pace,
+            preparation: Duration::ZERO,
+            run_time: Duration::ZERO,
+            ahead: 0,
+            max_outstanding: None,
+            known_since: NOW,
+        };
+        Run::new(lease, Some(Arc::new(destination)), NOW)
+    }
+
+    fn pace_of(run: &Run) -> f64 {
+        run.pace.as_ref().unwrap().rate.per_s(NOW)
+    }
+
+    /// A pace of forty a second.
+    fn forty() -> AdaptiveRate {
+        AdaptiveRate::new(Settings::default(), 64, Some(40.0), NOW)
+    }
+
+    #[test]
+    fn a_pace_begins_below_the_limit_and_its_first_copy_is_recorded() {
+        let mut run = run(5, None);
+        let record = learn(&mut run, None, NOW).unwrap();
+        assert_eq!((pace_of(&run), record.change), (5.0, None));
+        assert!(record.copy.is_some_and(|copy| copy.saved_at == NOW && copy.json.len() < 2_048));
+    }
+
+    #[test]
+    fn a_lost_pace_is_resumed_from_its_copy_unless_that_cannot_be_read() {
+        let copy = |json: &str, age| Some(PaceCopy { json: json.to_owned(), saved_at: NOW - Duration::from_secs(age) });
+        let json = serde_json::to_string(&forty()).unwrap();
+        for (copy, per_s) in [(copy(&json, 59), 32.0), (copy(&json, 61), 20.0), (copy("{}", 1), 10.0), (None, 10.0)] {
+            let mut run = run(100, None);
+            learn(&mut run, copy, NOW);
+            assert_eq!(pace_of(&run), per_s);
+        }
+    }
+
+    #[test]
+    fn a_lowered_limit_is_a_change_with_its_reason() {
+        let mut run = run(4, Some(Box::new(Pace::new(forty(), NOW))));
+        let change = learn(&mut run, None, NOW).unwrap().change.unwrap();
+        assert_eq!((change.from_per_s, change.to_per_s, change.at), (40.0, 4.0, NOW));
+    }
+
+    #[test]
+    fn refusals_lower_the_pace_and_the_publication_has_it() {
+        let mut pace = Pace::new(forty(), NOW - Duration::from_secs(1));
+        let mut sample = Sample { generation: pace.cursor.generation, ..Sample::default() };
+        (0..20).for_each(|_| sample.add(Verdict::Ok, 0.05, 4));
+        (0..20).for_each(|_| sample.add(Verdict::Throttled, 0.01, 4));
+        (pace.cursor.granted, pace.cursor.last_start) = (40, NOW);
+        pace.rate = AdaptiveRate::new(Settings::default(), 64, Some(40.0), NOW - Duration::from_secs(1));
+        pace.reports.push((NOW, sample));
+        let mut run = run(100, Some(Box::new(pace)));
+        let change = learn(&mut run, None, NOW).unwrap().change.unwrap();
+        assert_eq!((change.reason, change.detail.as_str()), (Reason::Throttled, "20 of 40 answers were 429"));
+        assert!(change.is_lowered() && run.pace.as_ref().unwrap().cursor.spacing > Duration::from_millis(50));
+        let published = run.into_publication(NextRun::Paced).pace.unwrap();
+        assert_eq!(published.per_s(NOW), change.to_per_s);
+    }
+}
