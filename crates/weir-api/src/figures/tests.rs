@@ -73,7 +73,7 @@ fn the_reason_names_the_first_thing_that_keeps_a_backlog_from_being_sent() {
     assert_eq!(reason_of(hold, &waits), Some("held"));
     let remedy = Remedy::Interval { min_interval_ms: 102 };
     let refusals = Some(Refusals { cause: Cause::Spacing, remedy, sends: 400, refused: 60 });
-    assert_eq!(reason_of(hold, &Measured { refusals, ..waits }), Some("refused_within_limit"));
+    assert_eq!(reason_of(hold, &Measured { refusals, ..waits.clone() }), Some("refused_within_limit"));
     let pause = |destination: &mut Destination| {
         hold(destination);
         destination.settings.paused = true;
@@ -81,7 +81,7 @@ fn the_reason_names_the_first_thing_that_keeps_a_backlog_from_being_sent() {
     assert_eq!(reason_of(pause, &waits), Some("paused"));
     let mut retrying = StateCounts::default();
     retrying.add(DeliveryState::Retrying, 5);
-    assert_eq!(reason_of(|_| {}, &Measured { counts: retrying, ..waits }), None, "they wait for their retries");
+    assert_eq!(reason_of(|_| {}, &Measured { counts: retrying, ..waits.clone() }), None, "they wait for their retries");
 }
 
 #[test]
@@ -97,12 +97,12 @@ fn the_drain_follows_the_limit_the_inflow_and_a_hold() {
         (figures.drain_eta.map(|eta| eta.as_millis()), figures.drains)
     };
     let waits = measured(100, 2, 9.9);
-    let inflow = |per_s| Measured { older_arrivals_per_s: per_s, newer_arrivals_per_s: per_s, ..waits };
+    let inflow = |per_s| Measured { older_arrivals_per_s: per_s, newer_arrivals_per_s: per_s, ..waits.clone() };
     assert_eq!(eta(|_| {}, &waits), (Some(10_100), Some(true)));
     assert_eq!(eta(|_| {}, &inflow(5.0)), (Some(20_503), Some(true)));
     assert_eq!(eta(|_| {}, &inflow(10.0)), (None, Some(false)));
     // All of it arrived at once.
-    assert_eq!(eta(|_| {}, &Measured { newer_arrivals_per_s: 50.0, ..waits }), (Some(10_100), Some(true)));
+    assert_eq!(eta(|_| {}, &Measured { newer_arrivals_per_s: 50.0, ..waits.clone() }), (Some(10_100), Some(true)));
     assert_eq!(eta(|destination| destination.settings.paused = true, &waits), (None, None));
     assert_eq!(eta(|destination| destination.settings.paused = true, &measured(0, 0, 0.0)), (Some(0), Some(true)));
     let (held, _) = eta(|destination| destination.held_until = Some(NOW + Duration::from_secs(60)), &waits);
