@@ -291,13 +291,9 @@ impl AdaptiveRate {
     }
 
     /// Follows the settings: a lowered maximum binds at once, and a raised one is grown into.
-    pub fn configure(&mut self, settings: Settings, max_in_flight: u32, now: Timestamp) {
+    pub fn configure(&mut self, settings: Settings, max_in_flight: u32) {
         (self.settings, self.max_in_flight) = (settings, max_in_flight);
-        let rate = self.clamped(self.rate);
-        if rate < self.rate {
-            self.say(Reason::AtLimit, "the limit was lowered".to_owned(), now);
-        }
-        self.rate = rate;
+        self.rate = self.clamped(self.rate);
     }
 
     /// The breaker of the destination is open or not. Reports say nothing while it is; when it closes, the pace is half.
@@ -460,11 +456,6 @@ impl AdaptiveRate {
             // Late answers bounded the pace, and the window still does.
             self.rate = self.clamped(self.rate * (1.0 + LARGEST_STEP));
             return self.say(Reason::Growing, "answers are no longer late".to_owned(), now);
-        }
-        if self.rate < 0.5 * ceiling {
-            // Losses of the state have halved it, again and again perhaps, and not refusals.
-            self.rate = self.clamped((self.rate * 2.0).min(0.5 * ceiling));
-            return self.say(Reason::Growing, format!("the receiver took {ceiling:.3}/s"), now);
         }
         let climbed = CLIMBED * ceiling;
         if self.rate < climbed {
