@@ -47,6 +47,8 @@ import type {
   PreviewRequest,
   PurgeFilter,
   Range,
+  RateHistory,
+  RateQuery,
   ReceivedRequest,
   Replay,
   ReplayFilter,
@@ -264,6 +266,11 @@ class Destinations extends Resource {
   /** What happened in each bucket of a range; by default the last 15 minutes in steps of 10 s. */
   history(id: string, query: HistoryQuery = {}): Promise<DestinationHistory> {
     return this.call("GET", "/v1/destinations/{id}/history", { id }, { query });
+  }
+
+  /** The adaptive pace with its reason, and one page of its changes, newest first. */
+  rate(id: string, query: RateQuery = {}): Promise<RateHistory> {
+    return this.call("GET", "/v1/destinations/{id}/rate", { id }, { query });
   }
 
   /** How the attempts of the last time went; by default of the last hour. */

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_core::Timestamp;
 
-use crate::{RateLimit, WaitsFor, references};
+use crate::{AdaptiveRate, RateLimit, WaitsFor, references};
 
 /// The backlog of a destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -81,8 +81,8 @@ pub struct OverviewRow {
     pub oldest_age_s: Option<f64>,
     /// The rate that the limits, their margins and the minimum interval allow; null if unlimited.
     pub configured_per_s: Option<f64>,
-    /// The rate that is possible now, as in a preview: the slots of the strictest limit, or what the receiver answers while
-    /// `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
+    /// The rate that is possible now, as in a preview: the slots of the strictest limit, the adaptive pace, or what the
+    /// receiver answers while `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
     /// share after the breaker has closed; null if unlimited.
     pub effective_per_s: Option<f64>,
     /// The sends of the last 10 to 20 seconds, per second.
@@ -101,15 +101,17 @@ pub struct OverviewRow {
     pub drains: Option<bool>,
     /// Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     /// the limit, it is held, deliveries wait for
-    /// earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Or Weir itself does not send, or not
+    /// earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, or its limit. Or Weir itself does not send, or not
     /// as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
     /// no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
     /// only for its retry.
     #[schema(
-        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
+        pattern = "^(paused|breaker|refused_within_limit|held|ordered|slow|adaptive|limit|queue_away|store_slow|no_worker|no_scheduler|workers_full|not_started|not_published)$",
         example = "limit"
     )]
     pub reason: Option<String>,
+    /// The present adaptive pace and why; null: the destination is not adaptive, or has not sent yet.
+    pub adaptive_rate: Option<AdaptiveRate>,
     /// Refusals within the limit, also while nothing waits; null if none are known.
     pub refused_within_limit: Option<RefusedWithinLimit>,
     /// The last half hour, if it was asked for.
@@ -347,7 +349,7 @@ pub struct Forecast {
     pub first_expiry_at: Option<Timestamp>,
 }
 
-/// What bounds a rate: a limit, the minimum interval, or `max_in_flight`.
+/// What bounds a rate: a limit, the minimum interval, `max_in_flight`, or the adaptive pace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Binding {
@@ -364,10 +366,12 @@ pub struct BindingLimit {
     pub period: String,
 }
 
-/// `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`.
+/// `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
+/// adaptive pace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OtherBinding {
     MaxInFlight,
     MinInterval,
+    Adaptive,
 }

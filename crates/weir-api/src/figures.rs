@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_core::{
     Condition, DeliveryState, Destination, Limiter, RateLimit, RateLimits, Timestamp,
+    adaptive::Status,
     destination::Settings,
     limit::Shape,
     limiter::Ring,
@@ -46,6 +47,8 @@ pub(crate) struct Measured {
     pub(crate) refusals: Option<Refusals>,
     /// Why Weir itself does not send, or not as fast as it may.
     pub(crate) fault: Option<Fault>,
+    /// The adaptive pace, if the destination has one.
+    pub(crate) pace: Option<Status>,
 }
 
 /// The figures of a destination.
@@ -69,6 +72,7 @@ pub(crate) struct Figures {
     pub(crate) answer_time: Option<Duration>,
     /// Refusals within the limit.
     pub(crate) refusals: Option<Refusals>,
+    pub(crate) pace: Option<Status>,
 }
 
 /// Why a backlog is not sent faster.
@@ -84,6 +88,8 @@ pub(crate) enum Reason {
     Ordered,
     /// The destination answers slowly: `max_in_flight` is reached below the limit.
     Slow,
+    /// It sends as fast as its adaptive pace.
+    Adaptive,
     Limit,
     /// Weir itself does not send, or not as fast as it may.
     Fault(Fault),
@@ -98,6 +104,7 @@ impl Reason {
             Self::Held => "held",
             Self::Ordered => "ordered",
             Self::Slow => "slow",
+            Self::Adaptive => "adaptive",
             Self::Limit => "limit",
             Self::Fault(fault) => fault.as_str(),
         }
@@ -127,6 +134,12 @@ impl Measured {
     /// Whether all places of `max_in_flight` are taken.
     fn is_full(&self, settings: &Settings) -> bool {
         self.counts.of(DeliveryState::Delivering) >= u64::from(settings.max_in_flight)
+    }
+
+    /// Whether it sends as fast as its pace, which is below its limits.
+    fn is_at_pace(&self, settings: &Settings) -> bool {
+        let below = |per_s: f64| settings.rate_limits.per_second().is_none_or(|limit| per_s < limit);
+        self.pace.as_ref().is_some_and(|pace| below(pace.per_s) && self.achieved_per_s >= FULL_USE * pace.per_s)
     }
 
     fn is_at_limit(&self, settings: &Settings) -> bool {
@@ -171,7 +184,7 @@ impl Measured {
         };
         self.rings.iter().for_each(|ring| limiter.recall(ring.clone()));
         limiter.hold(destination.held_until.unwrap_or(Timestamp::MIN));
-        Forecast::new(&limiter, answers, now)
+        Forecast::new(&limiter, answers, now).paced(self.pace.as_ref().map(|pace| pace.per_s))
     }
 
     /// When the backlog becomes empty, according to the forecast. By a fault of Weir less is sent, and nobody knows when
@@ -194,7 +207,7 @@ impl Measured {
 
 impl Figures {
     pub(crate) fn of(destination: &Destination, measured: &Measured, now: Timestamp) -> Self {
-        let &Measured { counts, oldest_at, achieved_per_s, arrivals_per_s, .. } = measured;
+        let Measured { counts, oldest_at, achieved_per_s, arrivals_per_s, .. } = *measured;
         let settings = &destination.settings;
         let limits = &settings.rate_limits;
         let (configured_per_s, binding) = limits.strictest().unzip();
@@ -223,6 +236,7 @@ impl Figures {
             reason,
             answer_time: measured.answer_time(settings),
             refusals: measured.refusals,
+            pace: measured.pace.clone(),
         }
     }
 }
@@ -242,11 +256,13 @@ fn reason(destination: &Destination, measured: &Measured, now: Timestamp) -> Opt
         () if destination.is(Condition::Held, now) => Some(Reason::Held),
         () if fault.is_some() => fault,
         () if measured.is_at_limit(settings) || measured.has_spent_a_window(now) => Some(Reason::Limit),
+        () if measured.is_at_pace(settings) => Some(Reason::Adaptive),
         () if measured.is_full(settings) => Some(Reason::Slow),
         // Neither the limit nor `max_in_flight` is reached, so what waits is not due: behind the heads of message
         // groups, or until a retry.
         () if settings.order.is_by_key() => Some(Reason::Ordered),
         () if counts.of(DeliveryState::Pending) == 0 => None,
+        () if measured.pace.is_some() => Some(Reason::Adaptive),
         () => (!settings.rate_limits.is_unlimited()).then_some(Reason::Limit),
     }
 }
@@ -263,7 +279,7 @@ fn drain(
         return measured.drain(forecast);
     }
     // Where neither the limit nor a known answer time bounds the rate, the recent rate is the best estimate.
-    let is_unbounded = limits.is_unlimited() || reason == Some(Reason::Slow);
+    let is_unbounded = (limits.is_unlimited() && measured.pace.is_none()) || reason == Some(Reason::Slow);
     let is_measured = measured.answer_time(&destination.settings).is_some();
     let is_estimated = reason == Some(Reason::Ordered) || (is_unbounded && !is_measured);
     let achieved = measured.achieved_per_s;

@@ -56,6 +56,7 @@ mod meters;
 mod observe;
 mod openapi;
 mod overview;
+mod paces;
 mod problem;
 mod readers;
 mod refused_producers;

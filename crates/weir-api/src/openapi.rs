@@ -35,7 +35,7 @@ use crate::{
             body::BodyRequest, egress::TlsRequest, rates::RateLimitRequest, request::DestinationRequest,
             retry::RetryRequest, signature::SignatureRequest,
         },
-        event_types, events, health, history, ingest, keys, overview, preview, purge, replays, secrets, session,
+        event_types, events, health, history, ingest, keys, overview, preview, purge, rate, replays, secrets, session,
         shedding, simulate, status, stream, test_event, verify,
     },
 };
@@ -172,7 +172,7 @@ const SECURITY_SCHEME: &str = "api_key";
         destinations::create, destinations::list, destinations::show, destinations::edit, destinations::delete,
         destinations::put, destinations::release,
         secrets::show, secrets::rotate, backlog::show, history::show, destinations::health::show,
-        overview::list, overview::history, overview::show, stream::follow, preview::show, destinations::filter::try_filter, purge::purge, audit::show, simulate::run, test_event::send,
+        overview::list, overview::history, overview::show, stream::follow, preview::show, rate::show, destinations::filter::try_filter, purge::purge, audit::show, simulate::run, test_event::send,
         deliveries::list::show, deliveries::groups::show, deliveries::show, deliveries::retry, deliveries::cancel,
         verify::verify, deliveries::discard::discard_one, deliveries::discard::discard_all,
         replays::create, replays::list, replays::show, replays::cancel,

@@ -19,6 +19,7 @@ pub(crate) mod overview;
 mod policies;
 pub(crate) mod preview;
 pub(crate) mod purge;
+pub(crate) mod rate;
 pub(crate) mod refusals;
 pub(crate) mod replays;
 pub(crate) mod secrets;

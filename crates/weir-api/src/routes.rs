@@ -32,7 +32,8 @@ use crate::{
     problem::{Problem, ProblemKind},
     resources::{
         activity, alerts, audit, backlog, deliveries, destinations, event_types, events, health, history, ingest, keys,
-        overview, preview, purge, replays, secrets, session, shedding, simulate, status, stream, test_event, verify,
+        overview, preview, purge, rate, replays, secrets, session, shedding, simulate, status, stream, test_event,
+        verify,
     },
     shedding::{self as shed, Shedding},
     state::{Api, ApiState, Operations},
@@ -216,6 +217,7 @@ fn table() -> Vec<Route<Api>> {
         route(GET, "/v1/destinations/{id}/history", Role(Read), Class::Read, history::show).of(Work::HeavyRead),
         route(GET, "/v1/destinations/{id}/health", Role(Read), Class::Read, destinations::health::show)
             .of(Work::HeavyRead),
+        route(GET, "/v1/destinations/{id}/rate", Role(Read), Class::Read, rate::show).of(Work::HeavyRead),
         route(GET, "/v1/destinations/{id}/overview", Role(Read), Class::Read, overview::show),
         route(GET, "/v1/overview", Role(Read), Class::Read, overview::list),
         route(GET, "/v1/overview/history", Role(Read), Class::Read, overview::history),

@@ -1,8 +1,9 @@
 //! A pace that finds itself: below the hard limits of a destination, what its receiver can take.
 //!
 //! The pace is a cursor of its own beside the hard limits' cursors. A slot starts at the maximum of all of them, so the
-//! pace can only delay: no window can hold more sends than without it. Everything here is pure. Workers report
-//! [`Sample`]s, whoever holds the job calls [`AdaptiveRate::step`], and times are arguments.
+//! pace can only delay: no window can hold more sends than without it. Everything here is pure. A queue grants slots by
+//! [`PaceCursor`], workers report [`Sample`]s, whoever holds the job calls [`AdaptiveRate::learn`], and times are
+//! arguments.
 //!
 //! Two things are learnt, because receivers limit two things:
 //!
@@ -26,7 +27,10 @@
 //! (Cardwell et al. 2016) for goodput as the anchor; the AWS SDKs' adaptive mode and Vector's ARC for what answers mean;
 //! failsafe-go for the doubt whether load is the cause.
 
+mod cursor;
+mod fall;
 mod held;
+mod observed;
 mod reason;
 mod refusals;
 mod sample;
@@ -36,12 +40,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use self::{held::Wall, refusals::Doubt};
 pub use self::{
-    reason::{Change, Reason},
+    cursor::PaceCursor,
+    fall::{COMPARED, Fall},
+    observed::{Observation, Stretch, is_load},
+    reason::{Change, Reason, Status},
     sample::{Quota, Sample, Verdict},
 };
-use crate::Timestamp;
+use self::{held::Wall, refusals::Doubt};
+use crate::{RateLimits, Timestamp};
 
 /// The pace at which an unknown receiver is tried first.
 const FIRST_PER_S: f64 = 10.0;
@@ -81,6 +88,10 @@ const SLACK: f64 = 1.5;
 const SPARE_PLACES: f64 = 4.0;
 /// How much smaller the window is made to see whether answers come sooner.
 const WINDOW_TEST: f64 = 0.5;
+/// The store has a copy of the state that is no older than this when the pace has changed by a tenth.
+const COPY_EVERY_S: f64 = 10.0;
+/// A copy that is younger than this is fresh.
+const FRESH_S: f64 = 60.0;
 /// The pace that is kept above the goodput while the window binds.
 const HEADROOM: f64 = 1.3;
 
@@ -97,6 +108,15 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { min_per_s: 1.0 / 60.0, max_per_s: None, latency: true }
+    }
+}
+
+impl Settings {
+    /// These settings below the hard limits.
+    #[must_use]
+    pub fn within(self, limits: &RateLimits) -> Self {
+        let most = [self.max_per_s, limits.per_second()].into_iter().flatten().reduce(f64::min);
+        Self { max_per_s: most, ..self }
     }
 }
 
@@ -133,7 +153,8 @@ pub struct AdaptiveRate {
     max_in_flight: u32,
     rate: f64,
     generation: u32,
-    next_start: Timestamp,
+    /// After a loss the first slot waits until then.
+    not_before: Timestamp,
     /// What the receiver was last seen to take at most. `None`: no signal has come yet.
     ceiling: Option<f64>,
     rest_s: f64,
@@ -179,6 +200,12 @@ pub struct AdaptiveRate {
     cycle_from: Timestamp,
     cycle_ok: u64,
     epoch: Epoch,
+    /// The last report or run.
+    learnt_at: Timestamp,
+    /// The breaker of the destination is not closed.
+    is_interrupted: bool,
+    /// The pace in the last copy, and when it was made.
+    copied: (f64, Timestamp),
     since: Timestamp,
     reason: Reason,
     detail: String,
@@ -192,7 +219,7 @@ impl AdaptiveRate {
             max_in_flight,
             rate: FIRST_PER_S.max(achieved_per_s.unwrap_or(0.0)),
             generation: 0,
-            next_start: Timestamp::MIN,
+            not_before: Timestamp::MIN,
             ceiling: None,
             rest_s: REST_S,
             rest_until: Timestamp::MIN,
@@ -224,6 +251,9 @@ impl AdaptiveRate {
             cycle_from: now,
             cycle_ok: 0,
             epoch: Epoch::new(now),
+            learnt_at: now,
+            is_interrupted: false,
+            copied: (0.0, Timestamp::MIN),
             since: now,
             reason: Reason::Starting,
             detail: String::new(),
@@ -233,11 +263,12 @@ impl AdaptiveRate {
     }
 
     /// The pace after a loss of the queue, from a copy of this state: at 0.8 of it if the copy is fresh, else at half.
-    pub fn resumed(copy: Self, is_fresh: bool, now: Timestamp) -> Self {
+    pub fn resumed(copy: Self, saved_at: Timestamp, now: Timestamp) -> Self {
+        let is_fresh = now.since(saved_at).as_secs_f64() < FRESH_S;
         let rate = copy.clamped(copy.rate * if is_fresh { 0.8 } else { 0.5 });
         // Slots of the lost state may still be used, so the first slot waits for one spacing.
-        let next_start = now + seconds(1.0 / rate);
-        let mut resumed = Self { rate, next_start, wall: None, window_test: None, doubt: None, proven: None, ..copy };
+        let not_before = now + seconds(1.0 / rate);
+        let mut resumed = Self { rate, not_before, wall: None, window_test: None, doubt: None, proven: None, ..copy };
         resumed.begin_cycle(now);
         resumed.generation = resumed.generation.wrapping_add(1);
         resumed.say(Reason::Resting, "the state of the queue was lost".to_owned(), now);
@@ -252,11 +283,6 @@ impl AdaptiveRate {
         }
     }
 
-    /// Which pace new slots follow; grants carry it and answers bring it back.
-    pub fn generation(&self) -> u32 {
-        self.generation
-    }
-
     /// How many requests may be in flight.
     pub fn window(&self) -> u32 {
         let most = f64::from(self.max_in_flight);
@@ -264,40 +290,60 @@ impl AdaptiveRate {
         (window.round() as u32).clamp(1, self.max_in_flight)
     }
 
-    /// Why the pace is what it is, and since when.
-    pub fn reason(&self) -> (Reason, &str, Timestamp) {
-        (self.reason, &self.detail, self.since)
-    }
-
-    /// The lower one of the operator's maximum and the hard limits: a lowered one binds at once.
-    pub fn bound(&mut self, most_per_s: Option<f64>) {
-        self.settings.max_per_s = most_per_s;
+    /// Follows the settings: a lowered maximum binds at once, and a raised one is grown into.
+    pub fn configure(&mut self, settings: Settings, max_in_flight: u32) {
+        (self.settings, self.max_in_flight) = (settings, max_in_flight);
         self.rate = self.clamped(self.rate);
     }
 
-    /// The earliest start of the next slot by the pace alone. `None`: not before an answer comes.
-    pub fn next_start(&mut self, in_flight: u32) -> Option<Timestamp> {
-        if let Some(wall) = &self.wall {
-            return wall.next_probe();
+    /// The breaker of the destination is open or not. Reports say nothing while it is; when it closes, the pace is half.
+    pub fn interrupt(&mut self, is_interrupted: bool, now: Timestamp) {
+        if self.is_interrupted && !is_interrupted {
+            (self.wall, self.doubt, self.window_test) = (None, None, None);
+            self.rate = self.clamped(0.5 * self.rate);
+            self.generation = self.generation.wrapping_add(1);
+            self.begin_cycle(now);
+            self.say(Reason::Resting, "the circuit breaker was open".to_owned(), now);
         }
-        if in_flight >= self.window() {
-            self.epoch.was_full = true;
-            return None;
-        }
-        Some(self.next_start)
+        self.is_interrupted = is_interrupted;
     }
 
-    /// A slot starts.
-    pub fn take(&mut self, start: Timestamp) {
-        if let Some(wall) = &mut self.wall {
-            wall.probe(start);
+    /// Takes over what the queue and the workers have noted since the last run; each report with its arrival, in this
+    /// order.
+    pub fn learn(&mut self, cursor: &PaceCursor, reports: &[(Timestamp, Sample)], now: Timestamp) {
+        self.granted(cursor);
+        if !self.is_interrupted {
+            for (at, report) in reports {
+                // After a time without reports the epoch has ended before this one.
+                if at.since(self.learnt_at) >= seconds(EPOCH_S) {
+                    self.step(*at);
+                }
+                self.observe(report, *at);
+                self.learnt_at = *at;
+            }
+            self.step(now);
         }
-        self.epoch.sent += 1;
-        self.next_start = start + seconds(1.0 / self.per_s(start));
+        self.learnt_at = now;
+    }
+
+    /// The run leaves deliveries waiting because the window is full.
+    pub fn leaves_waiting(&mut self) {
+        self.epoch.was_full = true;
+    }
+
+    /// Whether the store needs a new copy; it counts as made.
+    pub fn needs_copy(&mut self, now: Timestamp) -> bool {
+        let (rate, at) = self.copied;
+        let is_changed = (self.rate - rate).abs() >= 0.1 * rate;
+        let needs = is_changed && now.since(at) >= seconds(COPY_EVERY_S);
+        if needs {
+            self.copied = (self.rate, now);
+        }
+        needs
     }
 
     /// Takes the report of a worker.
-    pub fn observe(&mut self, sample: &Sample, now: Timestamp) {
+    fn observe(&mut self, sample: &Sample, now: Timestamp) {
         if let Some(quota) = sample.quota.filter(|quota| quota.remaining > 0 && quota.reset > now) {
             let left_s = quota.reset.since(now).as_secs_f64().max(1.0);
             self.advertised = Some((0.95 * f64::from(quota.remaining) / left_s, quota.reset));
@@ -319,10 +365,10 @@ impl AdaptiveRate {
         }
     }
 
-    /// Judges the epoch if it has ended. Returns the change of the pace, if that is one to tell.
-    pub fn step(&mut self, now: Timestamp) -> Option<Change> {
+    /// Judges the epoch if it has ended.
+    fn step(&mut self, now: Timestamp) {
         if self.wall.is_some() {
-            return None;
+            return;
         }
         let Epoch { from, sent, was_full, answers } = self.epoch;
         let dt = now.since(from).as_secs_f64();
@@ -334,10 +380,9 @@ impl AdaptiveRate {
         let is_doubtful = (1..3).contains(&answers.bad) && n < DOUBTFUL_ANSWERS && dt < DOUBTFUL_S;
         let is_over = dt >= EPOCH_S && n >= self.epoch_answers() && !is_doubtful;
         if !is_early && !is_over && !is_wall && dt < LONGEST_EPOCH_S {
-            return None;
+            return;
         }
-        let before = self.rate;
-        let rate = self.rate.min(f64::from(sent) / dt);
+        let rate = self.rate.min(f64::from(sent.max(n)) / dt);
         let is_paced = f64::from(sent) >= 0.85 * self.per_s(now) * dt;
         self.epoch = Epoch::new(now);
         let is_settling = !is_early && answers.bad.saturating_mul(std::mem::replace(&mut self.settling, u32::MAX)) < n;
@@ -364,7 +409,6 @@ impl AdaptiveRate {
         }
         self.place_window();
         self.name_bounds(now);
-        Change::between(before, self, now)
     }
 
     /// What bounds the pace from outside is said instead of what it would do itself.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{fault::Late, refusals::Refusals, time::Timestamp};
+use crate::{adaptive::Fall, fault::Late, refusals::Refusals, time::Timestamp};
 
 /// A backlog has cleared when each of its measures is below this fraction of its threshold. A backlog that stays close
 /// to a threshold would otherwise raise and clear its alert again and again.
@@ -25,6 +25,9 @@ pub const DEAD_LETTER_INTERVAL: Duration = Duration::from_secs(60);
 pub const EXPIRING_LASTS: Duration = Duration::from_secs(600);
 /// How exactly the last sign is recorded, so that a record is not written with every look.
 const EXPIRING_STEP: Duration = Duration::from_secs(60);
+/// The shortest time between two alerts about the pace of one destination: a receiver that counts longer windows may lower it
+/// again and again.
+pub const RATE_INTERVAL: Duration = Duration::from_secs(600);
 /// The allowed range of thresholds on counts.
 pub const COUNTS: std::ops::RangeInclusive<u32> = 1..=1_000_000_000;
 /// The allowed range of `oldest_age_s`: up to a year.
@@ -101,6 +104,8 @@ pub struct DestinationStatus {
     pub refused: Option<Option<Refusals>>,
     /// A start that is late by Weir's fault. `None`: nothing is known.
     pub stalled: Option<Option<Late>>,
+    /// How its adaptive pace stands against what it was. `None`: nothing is known; `Some(None)`: it is not adaptive.
+    pub pace: Option<Option<Fall>>,
 }
 
 /// The alerts that have been raised for a destination. The default is none.
@@ -117,6 +122,11 @@ pub struct AlertState {
     refused: bool,
     #[serde(default)]
     stalled: bool,
+    /// The pace from which it fell, in thousandths of a send a second; 0: it has not fallen.
+    #[serde(default)]
+    fallen_from: u64,
+    #[serde(default)]
+    fallen_at: Option<Timestamp>,
     /// The measures of the alert about the backlog, by their places in [`Measure::ALL`]. Absent as `refused`.
     #[serde(default)]
     measures: [bool; Measure::ALL.len()],
@@ -161,7 +171,7 @@ impl Measure {
 }
 
 /// An alert to raise.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Alert {
     BacklogHigh(Vec<Measure>),
     /// With the measures of the alert that it ends.
@@ -185,6 +195,10 @@ pub enum Alert {
     Stalled(Late),
     /// It is sent to again.
     Recovered,
+    /// The adaptive pace is less than half of what it was.
+    RateLowered(Fall),
+    /// It is about what it was, or no longer adaptive, which has no pace.
+    RateRestored(Option<Fall>),
 }
 
 impl Alert {
@@ -201,6 +215,8 @@ impl Alert {
             Self::Admitted => "weir.destination.admitted",
             Self::Stalled(_) => "weir.destination.stalled",
             Self::Recovered => "weir.destination.recovered",
+            Self::RateLowered(_) => "weir.rate.lowered",
+            Self::RateRestored(_) => "weir.rate.restored",
         }
     }
 }
@@ -249,6 +265,16 @@ impl AlertState {
         match (status.stalled, self.stalled) {
             (Some(Some(late)), false) => alerts.push(Alert::Stalled(late)),
             (Some(None), true) => alerts.push(Alert::Recovered),
+            _ => {}
+        }
+        // One alert when the pace has fallen, and one when it is about what it was.
+        let is_recent = self.fallen_at.is_some_and(|at| now < at + RATE_INTERVAL);
+        match (&status.pace, self.fallen_from) {
+            (Some(Some(fall)), 0) if fall.is_deep() && !is_recent => alerts.push(Alert::RateLowered(fall.clone())),
+            (Some(Some(fall)), from) if from > 0 && fall.per_s * 1_000.0 >= CLEARED_BELOW * from as f64 => {
+                alerts.push(Alert::RateRestored(Some(fall.clone())));
+            }
+            (Some(None), from) if from > 0 => alerts.push(Alert::RateRestored(None)),
             _ => {}
         }
         alerts
@@ -324,6 +350,12 @@ impl AlertState {
             Alert::Admitted => Self { refused: false, ..self },
             Alert::Stalled(_) => Self { stalled: true, ..self },
             Alert::Recovered => Self { stalled: false, ..self },
+            Alert::RateLowered(fall) => {
+                // A pace below a thousandth does not exist.
+                let fallen_from = ((fall.usual_per_s * 1_000.0).round() as u64).max(1);
+                Self { fallen_from, fallen_at: Some(now), ..self }
+            }
+            Alert::RateRestored(_) => Self { fallen_from: 0, ..self },
         }
     }
 }
@@ -448,6 +480,30 @@ mod tests {
         assert!(raise(&mut state, &policy(), &ttl(3_600), at(last - 1)).is_empty());
         assert_eq!(state.problems(&policy(), &ttl(3_600), at(last - 1)).len(), 1, "it is still listed");
         assert_eq!(raise(&mut state, &policy(), &ttl(3_600), at(last)), ["weir.backlog.cleared"]);
+    }
+
+    #[test]
+    fn a_fallen_pace_raises_one_alert_and_one_when_it_is_about_what_it_was() {
+        let mut state = AlertState::default();
+        let pace = |per_s: f64| {
+            let (reason, detail) = (crate::adaptive::Reason::Throttled, "12 of 340 answers were 429".to_owned());
+            let fall = Fall { usual_per_s: 100.0, per_s, at: NOW, reason, detail };
+            DestinationStatus { pace: Some(Some(fall)), ..waiting(0) }
+        };
+        let after = |secs| NOW + Duration::from_secs(secs);
+        assert!(raise(&mut state, &policy(), &pace(50.0), NOW).is_empty());
+        assert_eq!(raise(&mut state, &policy(), &pace(49.0), NOW), ["weir.rate.lowered"]);
+        assert!(raise(&mut state, &policy(), &pace(10.0), after(5)).is_empty());
+        // Nothing is known of a pace that did not change.
+        assert!(raise(&mut state, &policy(), &waiting(0), after(9)).is_empty());
+        assert!(raise(&mut state, &policy(), &pace(79.0), after(20)).is_empty());
+        assert_eq!(raise(&mut state, &policy(), &pace(80.0), after(30)), ["weir.rate.restored"]);
+        // Not again within ten minutes.
+        assert!(raise(&mut state, &policy(), &pace(10.0), after(599)).is_empty());
+        assert_eq!(raise(&mut state, &policy(), &pace(10.0), after(600)), ["weir.rate.lowered"]);
+        let off = DestinationStatus { pace: Some(None), ..waiting(0) };
+        assert_eq!(raise(&mut state, &policy(), &off, after(700)), ["weir.rate.restored"]);
+        assert!(raise(&mut state, &policy(), &off, after(800)).is_empty());
     }
 
     #[test]

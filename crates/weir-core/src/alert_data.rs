@@ -52,9 +52,23 @@ pub fn alert_data(about: &Destination, alert: &Alert, status: &DestinationStatus
             data["since"] = json!(late.since.to_string());
             data["backlog"] = backlog();
         }
-        Alert::BreakerClosed | Alert::Admitted | Alert::Recovered => {}
+        Alert::RateLowered(fall) | Alert::RateRestored(Some(fall)) => {
+            data["per_s"] = json!(thousandths(fall.per_s));
+            if matches!(alert, Alert::RateLowered(_)) {
+                data["usual_per_s"] = json!(thousandths(fall.usual_per_s));
+                data["reason"] = json!(fall.detail);
+                data["cause"] = json!(fall.reason.to_string());
+                data["since"] = json!(fall.at.to_string());
+                data["backlog"] = backlog();
+            }
+        }
+        Alert::RateRestored(None) | Alert::BreakerClosed | Alert::Admitted | Alert::Recovered => {}
     }
     data
+}
+
+fn thousandths(rate: f64) -> f64 {
+    (rate * 1_000.0).round() / 1_000.0
 }
 
 /// The thresholds of these measures, as far as they are numbers that are set.

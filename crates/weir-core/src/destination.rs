@@ -5,6 +5,7 @@ use std::sync::Arc;
 use url::Url;
 
 use crate::{
+    adaptive,
     alert::AlertOverrides,
     body::BodySettings,
     breaker::{Breaker, BreakerPolicy},
@@ -103,6 +104,8 @@ pub struct Settings {
     /// filtered, as they are not by type.
     pub filter: Option<Arc<Filter>>,
     pub rate_limits: RateLimits,
+    /// Whether the pace finds itself below the limits, and within which bounds. `None`: only the limits bound it.
+    pub adaptive: Option<adaptive::Settings>,
     /// The most sends that are started and not yet settled at one time, 1 to [`MAX_IN_FLIGHT`].
     pub max_in_flight: u32,
     /// The timeout of one attempt, from the start of the send to the end of the answer's body; in [`TIMEOUT_MS`].

@@ -29,6 +29,8 @@ pub struct Hints {
     pub retry_after: Vec<Wait>,
     /// The quotas that are used up.
     pub used_up: Vec<UsedUp>,
+    /// How many further requests a `RateLimit` header leaves, and for how long: the scarcest of several.
+    pub left: Option<(u32, Duration)>,
     /// Resets of quotas of which the receiver does not say what remains. They tell when to come back after a refusal.
     pub resets: Vec<Wait>,
     /// The headers that were ignored because they could not be parsed, as one line.
@@ -86,8 +88,8 @@ impl Hints {
         }
         let clock = ServerClock { wall, date };
         let retry_after = retry_after(&lines, &clock, &mut malformed);
-        let (used_up, resets) = quota::read(&lines, &clock, &mut malformed);
-        Self { retry_after, used_up, resets, malformed: malformed.0 }
+        let quota::Quotas { used_up, left, resets } = quota::read(&lines, &clock, &mut malformed);
+        Self { retry_after, used_up, left, resets, malformed: malformed.0 }
     }
 }
 

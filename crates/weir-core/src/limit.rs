@@ -107,6 +107,8 @@ pub enum Bound {
     Limit(RateLimit),
     MinInterval(MinInterval),
     MaxInFlight,
+    /// The adaptive pace.
+    Adaptive,
 }
 
 /// How the sends of a limit may lie in its window.

@@ -125,6 +125,8 @@ pub struct Decision {
 pub struct Circumstances<'a> {
     pub policy: &'a RetryPolicy,
     pub limits: &'a RateLimits,
+    /// The pace of the destination follows refusals, so one that does not say until when holds nothing.
+    pub is_adaptive: bool,
     /// The number of this attempt among those that count, 1 for the first.
     pub attempt: u32,
     /// When the delivery's event was created.
@@ -138,9 +140,9 @@ pub struct Circumstances<'a> {
 
 /// Judges an attempt.
 pub fn judge(result: &SendResult, circumstances: &Circumstances<'_>) -> Decision {
-    let &Circumstances { policy, limits, attempt, created_at, now, jitter, refusals } = circumstances;
+    let &Circumstances { policy, limits, is_adaptive, attempt, created_at, now, jitter, refusals } = circumstances;
     let refusal = result.refusal();
-    let requested = holds::requested(result, limits, refusals);
+    let requested = holds::requested(result, limits, is_adaptive, refusals);
     // The destination is held, and a retry waits for the end of the hold or for the instant that was asked for.
     let held_until = requested.hold.as_ref().map(|(delay, ..)| now + *delay);
     let not_before = held_until.max(requested.asked.map(|delay| now + delay));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::{
+    adaptive::PaceCursor,
     breaker::{Breaker, BreakerState},
     limiter::Limiter,
     time::Timestamp,
@@ -40,6 +41,8 @@ pub struct Observed<'a> {
     pub now: Timestamp,
     /// Where the next slots may begin.
     pub cursors: &'a Limiter,
+    /// The pace of an adaptive destination.
+    pub pace: Option<&'a PaceCursor>,
     /// How long workers take from the publication of a permit until they are ready to send. Permits are published
     /// earlier by this time.
     pub preparation: Duration,
@@ -61,6 +64,14 @@ pub struct Observed<'a> {
     pub breaker: &'a Breaker,
     /// The workers are behind: the delivery queue is longer than [`LAG_DEPTH`].
     pub lagging: bool,
+}
+
+impl Observed<'_> {
+    /// How many slots start before `until`, at most `max`.
+    pub(crate) fn slots_before(&self, until: Timestamp, max: u32) -> u32 {
+        let of_limits = self.cursors.slots_before(self.now, until, max);
+        self.pace.map_or(of_limits, |pace| pace.slots_before(self.now, until, of_limits))
+    }
 }
 
 /// How many permits to publish, and which bound limits this number.
@@ -126,7 +137,7 @@ pub fn allowance(observed: &Observed<'_>) -> Allowance {
     // The slots that open before the permits of the next run are ready: that run begins once this one has published,
     // and takes as long. Outstanding permits take the first of these slots.
     let until = observed.now + CADENCE + LEAD + observed.preparation + 2 * observed.run_time;
-    let open = observed.cursors.slots_before(observed.now, until, most.saturating_add(observed.queued));
+    let open = observed.slots_before(until, most.saturating_add(observed.queued));
     let slots = open.saturating_sub(observed.queued);
     // During the slow start after an outage only a share of these slots is used.
     let allow = scaled(slots, share);
@@ -192,13 +203,13 @@ pub fn next_run(allowance: Allowance, exhausted: bool, next_due: Option<Timestam
 
 /// When a run begins for the first slot that no outstanding permit will take: [`LEAD`], the time of a run and the workers'
 /// preparation before it, and no sooner than now. `ahead`: run and preparation together.
-pub fn due_for_next_slot(cursors: &Limiter, queued: u32, ahead: Duration, now: Timestamp) -> Timestamp {
-    (cursors.start_after(queued, now) - LEAD - ahead).max(now)
+pub fn due_for_next_slot(slot_start: Timestamp, ahead: Duration, now: Timestamp) -> Timestamp {
+    (slot_start - LEAD - ahead).max(now)
 }
 
 /// The due time of a paced run at `now`: the run for the next slot, no sooner than [`CADENCE`] from now.
-pub fn paced_due(cursors: &Limiter, queued: u32, ahead: Duration, now: Timestamp) -> Timestamp {
-    due_for_next_slot(cursors, queued, ahead, now).max(now + CADENCE)
+pub fn paced_due(slot_start: Timestamp, ahead: Duration, now: Timestamp) -> Timestamp {
+    due_for_next_slot(slot_start, ahead, now).max(now + CADENCE)
 }
 
 #[cfg(test)]
@@ -219,6 +230,7 @@ mod tests {
         Observed {
             now: NOW,
             cursors,
+            pace: None,
             preparation: Duration::ZERO,
             run_time: Duration::ZERO,
             queued: 0,
@@ -352,7 +364,9 @@ mod tests {
         };
         assert_eq!([with(0, 0), with(1, 0)], [1, 0]);
         assert_eq!([with(0, 500), with(4, 500), with(6, 500)], [6, 2, 0]);
-        let due = |queued, preparation| paced_due(&limiter, queued, Duration::from_millis(preparation), NOW).since(NOW);
+        let due = |queued, preparation| {
+            paced_due(limiter.start_after(queued, NOW), Duration::from_millis(preparation), NOW).since(NOW)
+        };
         assert_eq!([due(1, 0), due(6, 500)].map(|due| due.as_millis()), [81, 86]);
     }
 
@@ -367,12 +381,25 @@ mod tests {
     }
 
     #[test]
+    fn a_pace_below_the_limits_publishes_fewer_permits_and_brings_no_more_runs() {
+        let limiter = per_second(1000);
+        let pace = PaceCursor { spacing: Duration::from_millis(20), last_start: NOW, ..PaceCursor::default() };
+        let with = |pace| allowance(&Observed { max_in_flight: 1000, pace, ..observed(&limiter) });
+        assert_eq!(with(Some(&pace)), Allowance { allow: 3, binding: Binding::Slots });
+        let held = PaceCursor { not_before: NOW + Duration::from_secs(5), ..pace };
+        assert_eq!(with(Some(&held)), Allowance { allow: 0, binding: Binding::Slots });
+        assert_eq!(paced_due(held.start_after(0, NOW), Duration::ZERO, NOW), held.not_before - LEAD);
+        let faster = PaceCursor { spacing: Duration::from_micros(1), ..pace };
+        assert_eq!(with(Some(&faster)), with(None), "a pace gives no more than the limits");
+    }
+
+    #[test]
     fn a_held_destination_waits_for_the_end_of_its_hold() {
         let mut limiter = Limiter::new(&RateLimits::UNLIMITED);
         let until = Timestamp::from_secs(1_030);
         limiter.hold(until);
         let allowed = allowance(&observed(&limiter));
         assert_eq!(allowed, Allowance { allow: 0, binding: Binding::Slots });
-        assert_eq!(paced_due(&limiter, 0, Duration::ZERO, Timestamp::from_secs(1_000)), until - LEAD);
+        assert_eq!(paced_due(limiter.start_after(0, NOW), Duration::ZERO, NOW), until - LEAD);
     }
 }

@@ -120,6 +120,14 @@ impl Forecast {
         Self { now, begins_in_s, paces, rings: parts.rings }
     }
 
+    /// The same with an adaptive pace, which is another spacing of sends.
+    pub fn paced(mut self, per_s: Option<f64>) -> Self {
+        if let Some(per_s) = per_s.filter(|per_s| *per_s > 0.0) {
+            self.paces.push(Pace { bound: Bound::Adaptive, offset_s: self.begins_in_s, spacing_s: 1.0 / per_s });
+        }
+        self
+    }
+
     /// The sustained rate; `None` if nothing is known to bound it.
     pub fn per_second(&self) -> Option<f64> {
         self.strictest().map(|pace| 1.0 / pace.spacing_s)

@@ -46,10 +46,10 @@ impl Split {
 impl Credit {
     /// Splits the `allow` permits of a run, given the permits that are already queued or in flight.
     pub fn split(self, allow: u32, observed: &Observed<'_>) -> Split {
-        let &Observed { cursors, now, preparation, run_time, queued, in_flight, max_in_flight, .. } = observed;
+        let &Observed { now, preparation, run_time, queued, in_flight, max_in_flight, .. } = observed;
         let replay_min = self.replay_min(allow);
         let room = max_in_flight.div_ceil(SHARES).saturating_sub(queued + in_flight).min(allow);
-        let open = cursors.slots_before(now, now + HORIZON + preparation + run_time, room.saturating_add(queued));
+        let open = observed.slots_before(now + HORIZON + preparation + run_time, room.saturating_add(queued));
         Split { live: allow - replay_min, replay_min, combined: open.saturating_sub(queued).min(room) }
     }
 
@@ -128,6 +128,7 @@ mod tests {
         Observed {
             now: NOW,
             cursors,
+            pace: None,
             preparation: Duration::ZERO,
             run_time: Duration::ZERO,
             queued: 0,

@@ -88,6 +88,9 @@ pub(crate) enum ApiUnit {
 impl ApiUnit {
     /// The unit in the name of a field: `timeout_ms`, `max_age_s`.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
+        if name.ends_with("_per_s") {
+            return None;
+        }
         match name.rsplit_once('_')?.1 {
             "ms" => Some(Self::Millis),
             "s" => Some(Self::Seconds),

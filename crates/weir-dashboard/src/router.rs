@@ -53,6 +53,8 @@ fn table() -> Vec<(&'static str, MethodRouter<Site>)> {
         ("/fragments/destinations/{id}/now", get(destination::now::fragment)),
         ("/destinations/{id}/pause", post(destination::pause)),
         ("/destinations/{id}/release", post(destination::release)),
+        ("/destinations/{id}/adaptive", post(destination::pace::switch)),
+        ("/fragments/destinations/{id}/pace", get(destination::pace::recent)),
         ("/destinations/{id}/limits", post(destination::limits::save)),
         ("/destinations/{id}/preview", post(destination::limits::preview)),
         ("/destinations/{id}/simulate", post(destination::limits::simulate)),
@@ -161,7 +163,9 @@ fn page_meant(path: &str) -> Option<String> {
         ["destinations", id, "secret" | "rotate" | "filter" | "test" | "verify" | "delete"] => {
             format!("/destinations/{id}/settings")
         }
-        ["destinations", id, "pause" | "release" | "limits" | "preview" | "simulate"] => format!("/destinations/{id}"),
+        ["destinations", id, "pause" | "release" | "adaptive" | "limits" | "preview" | "simulate"] => {
+            format!("/destinations/{id}")
+        }
         ["deliveries", id, "retry" | "cancel" | "discard"] => format!("/deliveries/{id}"),
         ["replays", id, "cancel"] => format!("/replays/{id}"),
         ["event-types", name, "delete"] => format!("/event-types/{name}"),

@@ -59,6 +59,7 @@ extend! {
                 Self::Limit(limit) => format!("{}/{}", limit.limit.count(), unit(&limit.period)),
                 Self::Other(OtherBinding::MinInterval) => "its minimum interval".to_owned(),
                 Self::Other(OtherBinding::MaxInFlight) => "max_in_flight".to_owned(),
+                Self::Other(OtherBinding::Adaptive) => "its adaptive pace".to_owned(),
             }
         }
 
@@ -143,6 +144,7 @@ extend! {
             }
             match self.why() {
                 Some("limit") => "It sends as fast as its limit allows",
+                Some("adaptive") => self.adaptive_rate.as_ref().map_or("It sends at its adaptive pace", |pace| pace.detail.as_str()),
                 Some("slow") => "The receiver answers slowly, so max_in_flight is reached before the limit",
                 Some("held") => "The receiver asked to wait (Retry-After or a quota)",
                 Some("breaker") => "The breaker is open: the receiver fails",

@@ -1,6 +1,9 @@
 //! The adaptive rate of Weir as a pacer.
 
-use weir_core::adaptive::{AdaptiveRate, Quota, Sample, Settings, Verdict};
+use weir_core::{
+    Timestamp,
+    adaptive::{AdaptiveRate, PaceCursor, Quota, Sample, Settings, Verdict},
+};
 
 use crate::{
     receiver::Ending,
@@ -9,6 +12,8 @@ use crate::{
 
 pub struct Ours {
     rate: AdaptiveRate,
+    /// What the queue has.
+    cursor: PaceCursor,
     /// The copy in the store, and when it was written.
     copy: (AdaptiveRate, f64),
 }
@@ -16,7 +21,7 @@ pub struct Ours {
 impl Ours {
     pub fn new() -> Self {
         let rate = AdaptiveRate::new(Settings::default(), MAX_IN_FLIGHT, None, timestamp(0.0));
-        Self { copy: (rate.clone(), 0.0), rate }
+        Self { copy: (rate.clone(), 0.0), cursor: rate.cursor(timestamp(0.0)), rate }
     }
 }
 
@@ -28,16 +33,21 @@ impl Default for Ours {
 
 impl Pacer for Ours {
     fn next_start(&mut self, _now: f64, in_flight: u32) -> Option<f64> {
-        self.rate.next_start(in_flight).map(trial_seconds)
+        if in_flight >= self.cursor.window {
+            self.cursor.was_full = true;
+            return None;
+        }
+        Some(trial_seconds(self.cursor.next_start()))
     }
 
     fn sent(&mut self, now: f64, _in_flight: u32) -> u32 {
-        self.rate.take(timestamp(now));
-        self.rate.generation()
+        self.cursor.take(timestamp(now), true);
+        self.cursor.generation
     }
 
     fn learn(&mut self, now: f64, answers: &[Answer]) {
         let at = timestamp(now);
+        let mut reports: Vec<(Timestamp, Sample)> = Vec::new();
         for answers in answers.chunk_by(|a, b| a.stamp == b.stamp) {
             let mut sample = Sample { generation: answers[0].stamp, ..Sample::default() };
             for answer in answers {
@@ -54,15 +64,17 @@ impl Pacer for Ours {
                     sample.quota = Some(Quota { remaining, reset: timestamp(reset) });
                 }
             }
-            self.rate.observe(&sample, at);
+            reports.push((at, sample));
         }
-        self.rate.step(at);
+        self.rate.learn(&self.cursor.lend(), &reports, at);
+        self.cursor.follow(&self.rate.cursor(at));
         if now - self.copy.1 >= 10.0 {
             self.copy = (self.rate.clone(), now);
         }
     }
 
     fn lose(&mut self, now: f64) {
-        self.rate = AdaptiveRate::resumed(self.copy.0.clone(), true, timestamp(now));
+        self.rate = AdaptiveRate::resumed(self.copy.0.clone(), timestamp(now), timestamp(now));
+        self.cursor = self.rate.cursor(timestamp(now));
     }
 }

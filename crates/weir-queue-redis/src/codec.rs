@@ -9,13 +9,14 @@ use bytes::{Buf, BufMut, Bytes};
 use redis::Value;
 use weir_core::{
     DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, Timestamp, TraceParent,
+    adaptive::{AdaptiveRate, PaceCursor},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     limit::{MinInterval, Shape},
     limiter::{LimitCursor, LimiterParts, Ring},
     stall::Progress,
 };
-use weir_queue::{JobLease, PermitId};
+use weir_queue::{JobLease, Pace, PacedGrant, PermitId};
 use weir_sealing::{BODY, Keyring};
 
 /// An entry of the delivery queue.
@@ -294,7 +295,40 @@ impl AnswerReader {
                 Some(limiter) => Some(limiter.limiter()?),
                 None => None,
             },
+            pace: self.next_answer().and_then(Self::pace).map(Box::new),
         })
+    }
+
+    /// `None` also for a state that another version has written: the run resumes from the copy in the store.
+    fn pace(mut self) -> Option<Pace> {
+        let rate = serde_json::from_slice(&self.next_bytes()?).ok()?;
+        let cursor = PaceCursor {
+            not_before: self.next_time()?,
+            spacing: Duration::from_micros(self.next_u64()?),
+            window: self.next_int()?.try_into().ok()?,
+            generation: self.next_int()?.try_into().ok()?,
+            last_start: self.next_time()?,
+            before_last: Timestamp::MIN,
+            granted: self.next_int()?.try_into().ok()?,
+            was_full: self.next_int()? == 1,
+        };
+        let mut reports = Vec::new();
+        while let Some(at) = self.next_time() {
+            reports.extend(serde_json::from_slice(&self.next_bytes()?).ok().map(|sample| (at, sample)));
+        }
+        Some(Pace { rate, cursor, reports })
+    }
+
+    /// The state of a pace, as `paces.lua` answers it; `None` where there is none.
+    pub(crate) fn next_rate(&mut self) -> Option<AdaptiveRate> {
+        serde_json::from_slice(&self.next_bytes()?).ok()
+    }
+
+    /// Which permit of the call got its slot by a pace, counted from 1.
+    pub(crate) fn next_paced(&mut self) -> Option<(usize, PacedGrant)> {
+        let position = self.next_u64()? as usize;
+        let generation = self.next_int()?.try_into().ok()?;
+        Some((position, PacedGrant { generation, in_flight: self.next_int()?.try_into().ok()? }))
     }
 
     fn limiter(mut self) -> Option<Limiter> {

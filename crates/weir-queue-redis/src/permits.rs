@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use weir_queue::{HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, Settled, SlotAnswer, SlotRequest};
+use weir_queue::{
+    HandedBack, Permit, PermitId, Permits, QueueError, QueueResult, Report, Settled, SlotAnswer, SlotRequest,
+};
 
-use crate::{RedisQueue, keys::Shard, reader::Reader, settlements::Ending};
+use crate::{RedisQueue, keys::Shard, reader::Reader, schedule::by_shard, scripts::Operation, settlements::Ending};
 
 #[async_trait]
 impl Permits for RedisQueue {
@@ -39,6 +41,19 @@ impl Permits for RedisQueue {
 
     async fn settle(&self, settled: &[Settled]) -> QueueResult<()> {
         self.end(settled.iter().map(|&Settled { id, answered }| (id, Ending::Used { answered }))).await
+    }
+
+    async fn report(&self, reports: &[Report]) -> QueueResult<()> {
+        let mut calls = Vec::new();
+        for (shard, reports) in by_shard(reports, |report| report.destination_id) {
+            let mut call = self.client.new_call(shard, Operation::Report);
+            for Report { destination_id, sample } in reports {
+                let json = serde_json::to_string(sample).unwrap_or_default();
+                call.destination(*destination_id).arg(json).arg(u8::from(sample.is_urgent()));
+            }
+            calls.push(call);
+        }
+        self.client.call_all(&calls).await.into_iter().try_for_each(|answered| answered.map(drop))
     }
 
     fn recorded(&self, ids: &[PermitId]) {

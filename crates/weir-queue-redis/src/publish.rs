@@ -144,7 +144,7 @@ impl RedisQueue {
     fn write(&self, publication: &Publication, call: &mut Call) {
         // Everything in the order in which publish.lua reads it. The name is new for each publication and the same in
         // every try.
-        let Publication { lease, terms, recovered, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, pace, deliveries, next } = publication;
         call.destination(lease.destination_id)
             .arg(lease.epoch)
             .arg(lease.version)
@@ -157,6 +157,10 @@ impl RedisQueue {
         call.arg(u8::from(recovered.is_some()));
         if let Some(recovered) = recovered {
             call.limiter(recovered);
+        }
+        call.arg(u8::from(pace.is_some()));
+        if let Some(rate) = pace {
+            call.pace(rate, self.client.clock.now());
         }
         // Only `at` and `soon` have a due time; for the others it is 0.
         let (next, due) = match *next {

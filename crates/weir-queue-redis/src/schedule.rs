@@ -6,7 +6,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use weir_core::{Clock as _, Destination, DestinationId, claim::ClaimedDelivery, stall::Progress};
+use weir_core::{Clock as _, Destination, DestinationId, adaptive::Status, claim::ClaimedDelivery, stall::Progress};
 use weir_queue::{
     DueJobs, Hold, JobLease, Publication, Published, QueueProgress, QueueResult, Schedule, TermsChange, Wake,
 };
@@ -80,6 +80,27 @@ impl Schedule for RedisQueue {
             }
         }
         Ok(progress)
+    }
+
+    async fn paces(&self, ids: &[DestinationId]) -> QueueResult<Vec<Option<Status>>> {
+        let batches = by_shard(ids.iter().copied().enumerate(), |(_, id)| *id);
+        let call = |(shard, batch): &(Shard, Vec<(usize, DestinationId)>)| {
+            let mut call = self.client.new_call(*shard, Operation::Paces);
+            for (_, id) in batch {
+                call.destination(*id);
+            }
+            call
+        };
+        let calls: Vec<Call> = batches.iter().map(call).collect();
+        let now = self.client.clock.now();
+        let mut paces = vec![None; ids.len()];
+        for ((_, batch), answered) in batches.iter().zip(self.client.call_all(&calls).await) {
+            let mut values = answered?.values;
+            for (at, _) in batch {
+                paces[*at] = values.next_rate().map(|rate| rate.status(now));
+            }
+        }
+        Ok(paces)
     }
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {

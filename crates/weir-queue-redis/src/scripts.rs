@@ -10,12 +10,16 @@ use redis::{Arg, Cmd, ToRedisArgs};
 use strum::{EnumIter, IntoEnumIterator as _};
 use weir_core::{
     DestinationId, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    adaptive::{AdaptiveRate, PaceCursor},
     claim::ClaimedDelivery,
     limit::{BUCKETS, MinInterval, NARROW_SLOT, NARROWEST_SLOT, SLOTS_PER_INTERVAL, UNLIMITED_SLOT_WIDTH},
     limiter::{GRANT_AHEAD, LimitCursor, LimiterParts, RETIRED_LONGER, Ring},
     plan::{self, CADENCE, FAST_PATH_AHEAD, LAG_DEPTH, LEAD, SHARES},
 };
-use weir_queue::{LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, RUN_FALLBACK, SLOT_HORIZON, Terms};
+use weir_queue::{
+    LAST_OLD_START, LONGEST_PREPARATION, LONGEST_RUN, MOST_REPORTS, REPORTS_OF_A_RUN, RUN_FALLBACK, SLOT_HORIZON,
+    SLOW_PACE, Terms,
+};
 
 use crate::{
     RedisConfig, codec,
@@ -48,6 +52,9 @@ const MOST_COUNTED: usize = 2_000;
 /// time; a busy shard checks 200 times a second instead of once in each call.
 const CHECKED_FOR: Duration = Duration::from_millis(5);
 
+/// How long the job of a quiet adaptive destination is kept, with less than 4 KB: longer than a night.
+const PACE_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// One operation on a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumIter)]
 pub(crate) enum Operation {
@@ -68,6 +75,8 @@ pub(crate) enum Operation {
     Depths,
     Progress,
     Exchange,
+    Report,
+    Paces,
 }
 
 macro_rules! lua {
@@ -108,6 +117,8 @@ impl Operation {
             Self::Depths => (COUNTING, lua!("depths")),
             Self::Progress => (WATCHING, lua!("progress")),
             Self::Exchange => (PLAIN, lua!("exchange")),
+            Self::Report => (PLAIN, lua!("report")),
+            Self::Paces => (PLAIN, lua!("paces")),
         }
     }
 
@@ -156,6 +167,8 @@ fn constants() -> String {
         ("LATE_CALL", LATE_CALL),
         ("CHECKED_FOR", CHECKED_FOR),
         ("SHORT_FOR", SHORT_FOR),
+        ("SLOW_PACE", SLOW_PACE),
+        ("PACE_KEPT", PACE_KEPT),
     ] {
         text += &format!("local {name} = {}\n", duration.as_micros());
     }
@@ -168,6 +181,8 @@ fn constants() -> String {
         ("LAG_DEPTH", LAG_DEPTH),
         ("DELIVERY_HEAD", codec::HEAD_LEN),
         ("MOST_COUNTED", MOST_COUNTED),
+        ("MOST_REPORTS", MOST_REPORTS),
+        ("REPORTS_OF_A_RUN", REPORTS_OF_A_RUN),
         ("LATEST", LATEST as usize),
     ] {
         text += &format!("local {name} = {number}\n");
@@ -249,9 +264,16 @@ impl Call {
     }
 
     pub(crate) fn terms(&mut self, terms: &Terms) -> &mut Self {
-        let &Terms { version, suspended, max_in_flight, held_until, released_at, ref limits } = terms;
+        let &Terms { version, suspended, max_in_flight, is_adaptive, held_until, released_at, ref limits } = terms;
         self.version(version).arg(u8::from(suspended)).arg(max_in_flight);
-        self.not_before(held_until).not_before(released_at).limits(limits)
+        self.not_before(held_until).not_before(released_at).limits(limits).arg(u8::from(is_adaptive))
+    }
+
+    /// The pace of a run: the numbers by which slots are granted, and its state.
+    pub(crate) fn pace(&mut self, rate: &AdaptiveRate, now: Timestamp) -> &mut Self {
+        let PaceCursor { not_before, spacing, window, generation, .. } = rate.cursor(now);
+        let state = serde_json::to_string(rate).unwrap_or_default();
+        self.not_before(not_before).arg(micros(spacing)).arg(window).arg(generation).arg(state)
     }
 
     /// The version of a destination's terms.

@@ -120,11 +120,19 @@ impl SlotRequests {
         let now = self.client.clock.monotonic();
         let first = requests.iter().map(|request| request.asked_at).min().unwrap_or(asked);
         self.answer_times.observe(now - asked, now - first);
-        for PendingRequest { request, answer, .. } in requests {
-            let slot = match &mut answered {
+        let mut slots: Vec<QueueResult<SlotAnswer>> = Vec::with_capacity(requests.len());
+        for PendingRequest { request, .. } in &requests {
+            slots.push(match &mut answered {
                 Ok(answered) => self.read_slot(shard, request.id, &mut answered.values),
                 Err(error) => Err(error.clone()),
-            };
+            });
+        }
+        while let Some((position, grant)) = answered.as_mut().ok().and_then(|answered| answered.values.next_paced()) {
+            if let Some(Ok(SlotAnswer::Granted(_, paced))) = slots.get_mut(position.wrapping_sub(1)) {
+                *paced = Some(grant);
+            }
+        }
+        for (PendingRequest { answer, .. }, slot) in requests.into_iter().zip(slots) {
             // The attempt may have been cancelled.
             let _ = answer.send(slot);
         }
@@ -153,7 +161,7 @@ impl SlotRequests {
             self.client.clock.doubt.notify_one();
             return Err(QueueError::Unknown("the clocks of Redis and of this process differ".to_owned()));
         }
-        Ok(SlotAnswer::Granted(slot))
+        Ok(SlotAnswer::Granted(slot, None))
     }
 }
 

@@ -7,6 +7,7 @@
 mod edits;
 mod fast_path;
 mod holds;
+mod paces;
 mod progress;
 mod room;
 mod schedule;
@@ -37,7 +38,7 @@ use weir_core::{
     signing::{Secret, Signing},
 };
 
-pub use self::{edits::*, fast_path::*, holds::*, progress::*, room::*, schedule::*, slots::*, spacing::*};
+pub use self::{edits::*, fast_path::*, holds::*, paces::*, progress::*, room::*, schedule::*, slots::*, spacing::*};
 use crate::{
     DueJobs, HandedBack, Hold, JobLease, Permit, Publication, Published, Settled, SharedQueue, SlotAnswer, SlotRequest,
     Terms, TermsChange, Wake,
@@ -89,6 +90,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
             event_types: Vec::new(),
             filter: None,
             rate_limits: limits.clone(),
+            adaptive: None,
             max_in_flight,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),
@@ -112,7 +114,7 @@ pub fn settings(limits: &RateLimits, max_in_flight: u32) -> Destination {
 
 fn granted(answer: SlotAnswer) -> Slot {
     match answer {
-        SlotAnswer::Granted(slot) => slot,
+        SlotAnswer::Granted(slot, _) => slot,
         refused => panic!("a slot should be granted: {refused:?}"),
     }
 }
@@ -225,7 +227,7 @@ impl Subject {
         next: NextRun,
     ) -> Published {
         let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
-        let publication = Publication { lease, terms: Some(terms), recovered, deliveries, next };
+        let publication = Publication { lease, terms: Some(terms), recovered, pace: None, deliveries, next };
         self.queue.publish(vec![publication]).await.expect("publish").remove(0)
     }
 
@@ -390,6 +392,16 @@ macro_rules! queue_conformance {
             deliveries_are_admitted_one_at_a_time_within_a_minimum_interval,
             released_room_can_be_reserved_again,
             nothing_is_admitted_under_terms_that_the_job_does_not_know,
+            a_pace_delays_slots_below_the_limit_and_never_hurries_them,
+            a_pace_counts_on_from_the_last_slot_of_the_pace_before,
+            a_grant_names_its_pace_and_how_many_are_in_flight,
+            a_full_window_waits_for_an_answer_and_the_next_run_learns_of_it,
+            a_report_of_a_refusal_runs_the_job_and_others_wait,
+            a_slow_pace_learns_from_each_report_and_a_quick_one_from_a_few,
+            a_pace_is_shown_until_an_edit_turns_it_off,
+            a_delivery_beyond_the_pace_is_not_admitted,
+            a_probe_of_a_held_receiver_goes_alone_and_at_its_time,
+            a_missed_slot_gives_the_spacing_of_its_pace_back,
         );
     };
     (@each $subject:path, $($behaviour:ident),+ $(,)?) => {$(

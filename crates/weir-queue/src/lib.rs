@@ -36,6 +36,7 @@ pub use mailbox::Mailbox;
 use tokio::time::Instant;
 use weir_core::{
     Destination, DestinationId, Limiter, RateLimits, Slot, Timestamp,
+    adaptive::{AdaptiveRate, PaceCursor, Sample, Status},
     breaker::BreakerState,
     claim::{Claim, ClaimedDelivery, ProcessId},
     plan::NextRun,
@@ -113,6 +114,8 @@ pub struct Terms {
     pub max_in_flight: u32,
     /// Paused, deleted, or its breaker is open: no slot is granted.
     pub suspended: bool,
+    /// A pace finds itself below the limits. Without it the queue forgets the pace at once.
+    pub is_adaptive: bool,
     /// The hold that the store knows; [`Timestamp::MIN`] for none. The queue usually knows it before.
     pub held_until: Timestamp,
     /// The last release of a hold; [`Timestamp::MIN`] for none. A later one than the queue knows replaces its hold with
@@ -129,6 +132,7 @@ impl Terms {
             limits: settings.rate_limits.clone(),
             max_in_flight: settings.max_in_flight,
             suspended: settings.paused || destination.breaker.state(now) == BreakerState::Open,
+            is_adaptive: settings.adaptive.is_some(),
             held_until: destination.held_until.unwrap_or(Timestamp::MIN),
             released_at: destination.released_at.unwrap_or(Timestamp::MIN),
         }
@@ -137,7 +141,8 @@ impl Terms {
     /// The terms of a destination that was deleted at `version`.
     pub fn deleted(version: Timestamp) -> Self {
         let [held_until, released_at] = [Timestamp::MIN; 2];
-        Self { version, limits: RateLimits::UNLIMITED, max_in_flight: 0, suspended: true, held_until, released_at }
+        let limits = RateLimits::UNLIMITED;
+        Self { version, limits, max_in_flight: 0, suspended: true, is_adaptive: false, held_until, released_at }
     }
 }
 
@@ -146,6 +151,29 @@ impl Terms {
 pub struct TermsChange {
     pub destination_id: DestinationId,
     pub terms: Terms,
+}
+
+/// The pace of an adaptive destination: its state, the cursor by which slots are granted, and what workers have reported
+/// since the last run, with the times of arrival. A lease has all of it; afterwards the run is its only writer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pace {
+    pub rate: AdaptiveRate,
+    pub cursor: PaceCursor,
+    pub reports: Vec<(Timestamp, Sample)>,
+}
+
+/// With this many reports a job runs, so that a destination without a backlog is judged too.
+pub const REPORTS_OF_A_RUN: usize = 16;
+/// The most reports that a job keeps: those of four workers in the time of [`REPORTS_OF_A_RUN`]. The oldest are dropped,
+/// which costs an epoch some answers.
+pub const MOST_REPORTS: usize = 64;
+/// The job of a slower pace runs with each report, because its next paced run may be a minute away.
+pub const SLOW_PACE: Duration = Duration::from_secs(1);
+
+impl Pace {
+    pub fn new(rate: AdaptiveRate, now: Timestamp) -> Self {
+        Self { cursor: rate.cursor(now), rate, reports: Vec::new() }
+    }
 }
 
 /// A claimed job: the right to run it once.
@@ -165,6 +193,8 @@ pub struct JobLease {
     /// Where the next slots may begin. `None` in a new queue, or one that lost its data: the scheduler recovers the
     /// cursors from the store.
     pub cursors: Option<Limiter>,
+    /// `None` where the destination is not adaptive, or the queue has lost the pace: then the store has a copy.
+    pub pace: Option<Box<Pace>>,
     /// How long workers take to be ready to send.
     pub preparation: Duration,
     /// How long a run of the job takes, from its due time to its publication.
@@ -196,6 +226,8 @@ pub struct Publication {
     pub terms: Option<Terms>,
     /// The recovered cursors, when the lease has none.
     pub recovered: Option<Limiter>,
+    /// The pace after the run. `None` where the destination is not adaptive.
+    pub pace: Option<Box<AdaptiveRate>>,
     pub deliveries: Vec<ClaimedDelivery>,
     pub next: NextRun,
 }
@@ -248,11 +280,27 @@ impl SlotRequest {
     }
 }
 
+/// What a slot of an adaptive destination is granted under; the report of its answer names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacedGrant {
+    /// [`PaceCursor::generation`].
+    pub generation: u32,
+    /// The requests in flight, this one included.
+    pub in_flight: u32,
+}
+
+/// What a worker has seen of an adaptive destination since its last report.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Report {
+    pub destination_id: DestinationId,
+    pub sample: Sample,
+}
+
 /// The answer to a [`SlotRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotAnswer {
     /// The permit is in flight.
-    Granted(Slot),
+    Granted(Slot, Option<PacedGrant>),
     /// The next slot starts at this instant, which is too far ahead to grant it now. Ask again a little before it.
     Later(Timestamp),
     /// `max_in_flight` sends are in flight. Ask again in a few milliseconds.
@@ -320,6 +368,12 @@ pub trait Schedule {
     /// How far these destinations have come. Changes nothing.
     async fn progress(&self, ids: &[DestinationId]) -> QueueResult<QueueProgress>;
 
+    /// The paces of these destinations, in the order of the request. `None` for a destination that is not adaptive, or
+    /// whose pace the queue does not know. Changes nothing.
+    async fn paces(&self, ids: &[DestinationId]) -> QueueResult<Vec<Option<Status>>> {
+        Ok(vec![None; ids.len()])
+    }
+
     /// Publishes permits and re-queues or removes each job, atomically for each publication.
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>>;
 
@@ -361,6 +415,11 @@ pub trait Permits {
 
     /// The attempts of these permits have ended. Their room is free for other permits.
     async fn settle(&self, settled: &[Settled]) -> QueueResult<()>;
+
+    /// Reports answers of adaptive destinations to their jobs. One that is lost costs little, so nothing is repeated.
+    async fn report(&self, _reports: &[Report]) -> QueueResult<()> {
+        Ok(())
+    }
 
     /// The store has recorded the attempts of these settled permits. Until then other processes can find the permits,
     /// in case this process dies.

@@ -12,11 +12,11 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 pub use table::{Depths, JobTable};
 use tokio::sync::Notify;
-use weir_core::{Clock, Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_core::{Clock, Destination, DestinationId, Timestamp, adaptive::Status, claim::ClaimedDelivery};
 
 use crate::{
     DueJobs, HandedBack, Hold, Leases, Mailbox, Permit, PermitId, Permits, Publication, Published, QueueProgress,
-    QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
+    QueueResult, Report, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
 };
 
 /// The schedule, permits and delivery queue of one process.
@@ -112,6 +112,11 @@ impl Schedule for MemoryQueue {
         Ok(QueueProgress { untaken_for, of: ids.iter().map(|id| table.progress(*id, now)).collect() })
     }
 
+    async fn paces(&self, ids: &[DestinationId]) -> QueueResult<Vec<Option<Status>>> {
+        let (now, table) = (self.clock.now(), self.table.lock());
+        Ok(ids.iter().map(|id| table.pace(*id, now)).collect())
+    }
+
     async fn publish(&self, publications: Vec<Publication>) -> QueueResult<Vec<Published>> {
         let answers = self
             .change(|table, now| publications.into_iter().map(|publication| table.publish(now, publication)).collect());
@@ -164,6 +169,11 @@ impl Permits for MemoryQueue {
 
     async fn settle(&self, settled: &[Settled]) -> QueueResult<()> {
         self.change(|table, now| settled.iter().for_each(|&settled| table.settle(now, settled)));
+        Ok(())
+    }
+
+    async fn report(&self, reports: &[Report]) -> QueueResult<()> {
+        self.change(|table, now| reports.iter().for_each(|report| table.report(now, report)));
         Ok(())
     }
 

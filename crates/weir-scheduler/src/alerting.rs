@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use metrics::counter;
+use metrics::{counter, gauge};
 use serde_json::Value;
 use tokio::sync::watch;
 use weir_core::{
@@ -21,7 +21,7 @@ use weir_core::{
     stall::StallReport,
 };
 use weir_queue::{SharedQueue, Wake};
-use weir_store::{AlertStore, Condition, Ingested, NewEvent, RefusalWatch};
+use weir_store::{AlertStore, Condition, Ingested, NewEvent, PaceWatch, RefusalWatch};
 
 use crate::{
     release::Failure,
@@ -46,6 +46,7 @@ pub struct AlertPublisher {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     refusals: RefusalWatch,
+    paces: PaceWatch,
     last_pass: Option<Timestamp>,
     /// What the watch over stalls of this process found last.
     stalls: watch::Receiver<Arc<StallReport>>,
@@ -67,7 +68,15 @@ impl AlertPublisher {
         clock: Arc<dyn Clock>,
         stalls: watch::Receiver<Arc<StallReport>>,
     ) -> Self {
-        Self { store, queue, clock, refusals: RefusalWatch::default(), last_pass: None, stalls }
+        Self {
+            store,
+            queue,
+            clock,
+            refusals: RefusalWatch::default(),
+            paces: PaceWatch::default(),
+            last_pass: None,
+            stalls,
+        }
     }
 
     /// Makes a pass at once and then every two seconds until `shutdown` resolves.
@@ -88,6 +97,9 @@ impl AlertPublisher {
         let policy = self.store.alert_policy().await?;
         let mut conditions = self.store.conditions(&TenantScope::All).await?;
         self.look_for_refusals(&tenants, &mut conditions).await?;
+        self.paces.look(&*self.store, now).await?;
+        gauge!("weir_destinations_slowed").set(self.paces.fallen().count() as f64);
+        Condition::add_missing(&mut conditions, self.paces.fallen());
         let stalls = Arc::clone(&self.stalls.borrow());
         Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));
         // Page by page: compare the conditions with the records, and publish the differences.
@@ -99,6 +111,7 @@ impl AlertPublisher {
                 let destination = destination.as_ref()?;
                 let (refused, stalled) = (self.refusals.found(destination), stalls.stall_of(destination.id, now));
                 let status = condition.status(destination, refused, stalled, now);
+                let status = DestinationStatus { pace: self.paces.of(destination), ..status };
                 alert_update(destination, condition, &status, &policy, &subscribers, now)
             });
             self.send(updates.collect()).await?;

@@ -21,6 +21,7 @@ mod dead_letters;
 mod edits;
 mod fast_path;
 mod fold;
+mod paces;
 mod processes;
 mod prune;
 mod release;

@@ -8,7 +8,7 @@ use weir_core::{
     Clock, Timestamp,
     retention::{ACTIVITY_KEPT, ANSWERS_KEPT, Cutoffs, Retention},
 };
-use weir_store::{ActivityLog, Prune, PrunePosition, Pruned, RetentionStore, StoreError};
+use weir_store::{ActivityLog, PACE_CHANGES_KEPT, Prune, PrunePosition, Pruned, RetentionStore, StoreError};
 
 use crate::run_every::{Agent, run_every};
 
@@ -51,6 +51,9 @@ impl Pruner {
         pass_activity(&*self.store, now).await?;
         // Traffic has a retention of its own.
         while self.store.roll_up_traffic(now).await? {
+            tokio::time::sleep(PAUSE).await;
+        }
+        while self.store.prune_pace_changes(now.before(PACE_CHANGES_KEPT)).await? > 0 {
             tokio::time::sleep(PAUSE).await;
         }
         self.passed();

@@ -10,7 +10,7 @@ use weir_core::{
     plan::{self, Allowance, NextRun, Observed},
     replay_share::{self, ClaimResult, Credit, Split},
 };
-use weir_queue::{JobLease, LAST_OLD_START, Publication, Terms};
+use weir_queue::{JobLease, LAST_OLD_START, Pace, Publication, Terms};
 use weir_store::{ClaimRequest, SendHistory, SentCounts};
 
 use crate::release::START_WITHIN;
@@ -23,6 +23,8 @@ pub(crate) struct Run {
     /// When the destination was read.
     now: Timestamp,
     pub(crate) recovered: Option<Limiter>,
+    /// The pace of an adaptive destination, once the run has learnt.
+    pub(crate) pace: Option<Box<Pace>>,
     pub(crate) allowance: Allowance,
     /// The split between live and replayed deliveries, if the destination has replays.
     pub(crate) split: Option<Split>,
@@ -39,6 +41,7 @@ impl Run {
             destination,
             now,
             recovered: None,
+            pace: None,
             allowance: Allowance::NOTHING,
             split: None,
             deliveries: Vec::new(),
@@ -60,6 +63,10 @@ impl Run {
         }
     }
 
+    pub(crate) fn is_adaptive(&self) -> bool {
+        self.destination.as_ref().is_some_and(|destination| destination.settings.adaptive.is_some())
+    }
+
     /// Recovers lost cursors from the last send in the store.
     pub(crate) fn recover_cursors(&mut self, history: SendHistory, now: Timestamp) {
         let Some(destination) = &self.destination else { return };
@@ -73,10 +80,12 @@ impl Run {
     pub(crate) fn decide(&mut self, lagging: bool, credit: Option<Credit>) {
         let (Some(destination), Some(cursors)) = (&self.destination, self.cursors()) else { return };
         let settings = &destination.settings;
-        let max_in_flight = settings.max_in_flight;
+        let pace = self.pace.as_ref().map(|pace| &pace.cursor);
+        let max_in_flight = pace.map_or(settings.max_in_flight, |pace| pace.window.min(settings.max_in_flight));
         let observed = Observed {
             now: self.now,
             cursors: &cursors,
+            pace,
             preparation: self.lease.preparation,
             run_time: self.lease.run_time,
             // While workers have no places, more permits would only wait.
@@ -131,14 +140,13 @@ impl Run {
         self.deliveries = deliveries;
         // All permits that are out when this is published: the next run waits for the slot behind theirs.
         let outstanding = self.lease.queued + self.published + self.deliveries.len() as u32;
+        let of_pace = self.pace.as_ref().map(|pace| pace.cursor.start_after(outstanding, self.now));
         let next = match self.cursors() {
-            Some(cursors) => replay_share::next_run(
-                self.allowance,
-                live,
-                replay,
-                cursors.start_after(outstanding, self.now),
-                self.now,
-            ),
+            Some(cursors) => {
+                let slot_start = cursors.start_after(outstanding, self.now);
+                let slot_start = of_pace.map_or(slot_start, |start| start.max(slot_start));
+                replay_share::next_run(self.allowance, live, replay, slot_start, self.now)
+            }
             None => NextRun::Stop,
         };
         self.into_publication(next)
@@ -156,7 +164,15 @@ impl Run {
             delivery.destination.clone_from(&self.destination);
         }
         let terms = self.destination.map(|destination| Terms::of(&destination, self.now));
-        Publication { lease: self.lease, terms, recovered: self.recovered, deliveries: self.deliveries, next }
+        let pace = self.pace.map(|mut pace| {
+            // Deliveries wait for an answer. That is the window's doing, unless workers have no places.
+            if next == NextRun::OnSettle && self.lease.max_outstanding.is_none() {
+                pace.rate.leaves_waiting();
+            }
+            Box::new(pace.rate)
+        });
+        let Self { lease, recovered, deliveries, .. } = self;
+        Publication { lease, terms, recovered, pace, deliveries, next }
     }
 }
 
@@ -187,6 +203,7 @@ mod tests {
             queued: 0,
             in_flight: 0,
             cursors: None,
+            pace: None,
             preparation: Duration::ZERO,
             run_time: Duration::ZERO,
             ahead: 0,

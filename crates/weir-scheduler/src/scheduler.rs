@@ -11,7 +11,7 @@ use weir_core::{
     plan::{self, NextRun},
 };
 use weir_queue::{DueJobs, Publication, Published, QueueError, SharedQueue};
-use weir_store::{Claims, RunStore, StoreError};
+use weir_store::{Claims, PaceRecord, RunStore, StoreError};
 
 use crate::{
     release::{ClaimReleaser, Failure},
@@ -91,7 +91,7 @@ impl Scheduler {
     /// Ends the leases of jobs without running them, so that another scheduler can run them.
     async fn return_jobs(&self, jobs: DueJobs) {
         let now = self.clock.now();
-        let returned = async { Ok::<_, Failure>(self.end_runs(self.decide(jobs, now).await?, now).await?) };
+        let returned = async { Ok::<_, Failure>(self.end_runs(self.decide(jobs, now).await?.0, now).await?) };
         if let Err(error) = returned.await {
             tracing::warn!(%error, "could not return jobs; their leases will expire");
         }
@@ -100,8 +100,14 @@ impl Scheduler {
     async fn run_batch(&self, jobs: DueJobs) -> Result<(), Failure> {
         let now = self.clock.now();
         counter!("weir_scheduler_runs_total").increment(jobs.leases.len() as u64);
-        // Decide, and end the runs that may publish nothing.
-        let runs = self.decide(jobs, now).await?;
+        let (runs, records) = self.decide(jobs, now).await?;
+        let ran = self.run_decided(runs, now).await;
+        self.record_paces(&records).await;
+        ran
+    }
+
+    async fn run_decided(&self, runs: Vec<Run>, now: Timestamp) -> Result<(), Failure> {
+        // End the runs that may publish nothing.
         let (empty, runs): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| run.allowance.allow == 0);
         // Runs that may publish nothing are left out: jobs of paused destinations, or with an open breaker, may be long
         // overdue.
@@ -143,8 +149,9 @@ impl Scheduler {
         self.publish(runs.into_iter().map(end).collect()).await
     }
 
-    /// Reads the current destinations, and decides how many attempts each may publish.
-    async fn decide(&self, jobs: DueJobs, now: Timestamp) -> Result<Vec<Run>, Failure> {
+    /// Reads the current destinations, and decides how many attempts each may publish. Returns what the store is to record
+    /// of their paces, too.
+    async fn decide(&self, jobs: DueJobs, now: Timestamp) -> Result<(Vec<Run>, Vec<PaceRecord>), Failure> {
         let ids: Vec<_> = jobs.leases.iter().map(|lease| lease.destination_id).collect();
         let destinations = self.store.destinations(&ids).await?;
         let mut runs: Vec<_> = jobs
@@ -154,11 +161,12 @@ impl Scheduler {
             .map(|(lease, destination)| Run::new(lease, destination, now))
             .collect();
         self.recover_cursors(&mut runs, now).await?;
+        let records = self.learn_paces(&mut runs, now).await?;
         let lagging = jobs.depth > plan::LAG_DEPTH;
         for run in &mut runs {
             run.decide(lagging, self.replay_shares.credit(run.lease.destination_id));
         }
-        Ok(runs)
+        Ok((runs, records))
     }
 
     /// Recovers lost cursors from the last sends in the store.

@@ -15,6 +15,7 @@ use crate::{
     activity::{record, record_creation},
     destination_rows::{COUNT_OF_TENANT, INSERT, LOCK_LIVE, NAMED, UPDATE, write_destination},
     locks::begin_to_edit,
+    paces::FORGET,
     rows::uuid,
 };
 
@@ -191,6 +192,7 @@ pub(crate) async fn delete(
     }
     // Later events do not find the destination. The deliveries that came meanwhile are cancelled with it.
     sqlx::query(TOMBSTONE).bind(now.as_nanos()).bind(id).execute(&mut *transaction).await?;
+    sqlx::query(FORGET).bind(id).execute(&mut *transaction).await?;
     sqlx::query(CANCEL_WAITING).bind(now.as_nanos()).bind(id).execute(&mut *transaction).await?;
     record(&mut transaction, activity).await?;
     transaction.commit().await?;

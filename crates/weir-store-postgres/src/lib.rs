@@ -54,6 +54,7 @@ mod message_groups;
 mod open;
 mod outbox;
 mod own_changes;
+mod paces;
 mod partitions;
 #[cfg(test)]
 mod plans;

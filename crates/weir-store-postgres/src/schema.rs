@@ -55,6 +55,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
         sql: include_str!("../../../migrations/postgres/0033_filters.sql"),
     },
     Migration {
+        version: 34,
+        description: "adaptive",
+        sql: include_str!("../../../migrations/postgres/0034_adaptive.sql"),
+    },
+    Migration {
         version: 35,
         description: "event types",
         sql: include_str!("../../../migrations/postgres/0035_event_types.sql"),

@@ -20,6 +20,7 @@ use crate::{
     counters::OLDEST_IN_FLIGHT,
     edit::Durable,
     error::Result,
+    paces::FORGET,
     sql::{Values, execute, fetch, query},
     transaction::Transaction,
 };
@@ -181,13 +182,13 @@ const INSERT: &str = concat!(
     "INSERT INTO destinations (",
     edited_columns!(),
     ", tenant, created_at, id)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 );
 
 const UPDATE: &str = concat!(
     "UPDATE destinations SET (",
     edited_columns!(),
-    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ") = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     WHERE id = ? AND deleted_at IS NULL"
 );
 
@@ -330,6 +331,7 @@ impl Transaction<'_, '_> {
         let mut values = Values::default();
         values.int(now.as_nanos()).int(now.as_nanos()).blob(id.as_bytes());
         execute(self.connection, TOMBSTONE, &values)?;
+        execute(self.connection, FORGET, &Values::id(id.as_bytes()))?;
         // In the same transaction, so that no delivery waits at a deleted destination.
         let mut values = Values::default();
         values.int(now.as_nanos()).blob(id.as_bytes());

@@ -52,6 +52,7 @@ mod ingest;
 mod message_groups;
 mod open;
 mod outbox;
+mod paces;
 mod pending;
 #[cfg(test)]
 mod plans;

@@ -1,6 +1,7 @@
 //! Tests of SQLite's query plans: each statement uses its index, so its cost does not depend on the backlog.
 
 mod activity;
+mod paces;
 
 use rusqlite::Connection;
 use weir_core::{DeliveryState, DestinationId, ErrorKind, EventId, Timestamp, access::TenantScope};

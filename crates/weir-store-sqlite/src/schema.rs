@@ -29,6 +29,11 @@ pub(crate) const MIGRATIONS: Migrations = Migrations(&[
     migration(31, "egress", include_str!("../../../migrations/sqlite/0031_egress.sql")),
     Migration { version: 33, description: "filters", sql: include_str!("../../../migrations/sqlite/0033_filters.sql") },
     Migration {
+        version: 34,
+        description: "adaptive",
+        sql: include_str!("../../../migrations/sqlite/0034_adaptive.sql"),
+    },
+    Migration {
         version: 35,
         description: "event types",
         sql: include_str!("../../../migrations/sqlite/0035_event_types.sql"),

@@ -1,19 +1,23 @@
 //! Alerting: the destinations that subscribe to alerts, the conditions to report, and the alert states already
 //! recorded.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use weir_core::{
     Destination, DestinationId, Timestamp,
     access::TenantScope,
     activity::Activity,
+    adaptive::{COMPARED, Change, Fall},
     alert::{AlertPolicy, AlertRecord, DestinationStatus},
     refusals::Refusals,
     stall::Late,
 };
 
-use crate::StoreResult;
+use crate::{Paces, StoreResult};
 
 /// The condition of one destination, from which alerts are derived.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +85,49 @@ impl Condition {
             undelivered: self.undelivered,
             refused,
             stalled,
+            pace: None,
+        }
+    }
+}
+
+/// How adaptive paces stand against what they were an hour ago. Read every ten seconds: the changes of an hour may be many.
+#[derive(Debug, Clone, Default)]
+pub struct PaceWatch {
+    falls: HashMap<DestinationId, Fall>,
+    looked_at: Option<Timestamp>,
+}
+
+impl PaceWatch {
+    /// The most changes that are read: those of a thousand paces that change five times in an hour, or of a few that change
+    /// all the time.
+    const MOST_CHANGES: u32 = 5_000;
+    const EVERY: Duration = Duration::from_secs(10);
+
+    /// Reads the last changes if it is time to.
+    pub async fn look(&mut self, store: &(impl Paces + ?Sized), now: Timestamp) -> StoreResult<()> {
+        if self.looked_at.is_some_and(|at| now.since(at) < Self::EVERY) {
+            return Ok(());
+        }
+        let from = now.before(COMPARED);
+        let mut changes: HashMap<DestinationId, Vec<Change>> = HashMap::new();
+        for (id, change) in store.recent_pace_changes(from, Self::MOST_CHANGES).await? {
+            changes.entry(id).or_default().push(change);
+        }
+        self.falls = changes.into_iter().filter_map(|(id, of)| Some((id, Fall::of(&of, from)?))).collect();
+        self.looked_at = Some(now);
+        Ok(())
+    }
+
+    /// Those whose pace is less than half of what it was.
+    pub fn fallen(&self) -> impl Iterator<Item = DestinationId> {
+        self.falls.iter().filter(|(_, fall)| fall.is_deep()).map(|(id, _)| *id)
+    }
+
+    /// For [`DestinationStatus::pace`].
+    pub fn of(&self, destination: &Destination) -> Option<Option<Fall>> {
+        match destination.settings.adaptive {
+            None => Some(None),
+            Some(_) => self.falls.get(&destination.id).cloned().map(Some),
         }
     }
 }

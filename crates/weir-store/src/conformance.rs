@@ -25,6 +25,7 @@ mod message_groups;
 mod message_groups_under_load;
 mod ordered_replays;
 mod outbox;
+mod paces;
 mod processes;
 mod prune;
 mod purge;
@@ -62,7 +63,8 @@ pub use self::{
     activity_log::*, alerting::*, api_keys::*, coalescing::*, counters::*, destination_names::*, destinations::*,
     discard::*, event_filters::*, event_types::*, fan_out::*, fast_path::*, filters::*, history::*, ingest::*,
     keyed_creations::*, lists::*, message_groups::*, message_groups_under_load::*, ordered_replays::*, outbox::*,
-    processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*, traffic::*,
+    paces::*, processes::*, prune::*, purge::*, recovery::*, replays::*, results::*, rows::*, timing::*, traces::*,
+    traffic::*,
 };
 use crate::{
     AttemptResult, BreakerChange, ClaimRequest, Claims, Deletion, DeliveryFilter, DestinationFilter, Hold, Ingested,

@@ -25,7 +25,7 @@
 //! # Files
 //!
 //! Each trait is in the file of its noun: `activity`, `alerting`, `api_keys`, `destinations`, `event_types`, `fast_path`, `history`,
-//! `ingest`, `message_groups`, `outbox`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
+//! `ingest`, `message_groups`, `outbox`, `paces`, `processes`, `prune`, `results`. Beside them: `bodies` caches bodies until the
 //! first claim, `list_statements` puts lists together, `stored_filter` is the filter of a replay as text,
 //! `traffic_retention` adds up old traffic, `refusals` reads the sends for a diagnosis, and `replica` says which reads a
 //! replica may answer.
@@ -54,6 +54,7 @@ mod list_statements;
 mod listing;
 mod message_groups;
 mod outbox;
+mod paces;
 mod processes;
 mod prune;
 mod purge;
@@ -76,7 +77,7 @@ mod verdicts;
 use std::sync::Arc;
 
 pub use activity::{ActivityFilter, ActivityLog, ActorFilter, Created, Creation, KeyedAnswer};
-pub use alerting::{Alerting, Condition};
+pub use alerting::{Alerting, Condition, PaceWatch};
 pub use api_keys::{ApiKey, ApiKeys, KeyUse, SessionSecret};
 pub use bodies::BodyCache;
 pub use counters::{Counters, FOLDED_AT_ONCE, PLACES_LOOKED_AT, Place, Places, StateCounts};
@@ -101,6 +102,7 @@ pub use list_statements::ListStatements;
 pub use listing::{EXAMINED_AT_MOST, FailedDelivery, FailureGroup, FailureGroups, ListCount, ListPart, Scan};
 pub use message_groups::{HeadlessGroups, MessageGroup, MessageGroups, MessageGroupsRepaired};
 pub use outbox::{ClaimRequest, Claims, DueDestination, Outbox, Recovered, SendHistory, SentCounts};
+pub use paces::{PACE_CHANGES_KEPT, PaceCopy, PaceRecord, Paces, pace_change_position, pace_changes_before};
 pub use processes::{
     AbandonedClaim, BEAT_EVERY, DEAD_AFTER, LEASE_VALID, ProcessBeat, ProcessProfile, Processes, RunningProcess,
 };
@@ -134,7 +136,7 @@ macro_rules! bundles {
 
 bundles! {
     /// For runs: live deliveries, and those of replays.
-    RunStore: Destinations + Outbox + ReplaySteps;
+    RunStore: Destinations + Outbox + Paces + ReplaySteps;
     /// For the sweep.
     SweepStore: MessageGroups + Outbox;
     /// For attempts and their results.
@@ -142,7 +144,7 @@ bundles! {
     /// For the supervision of processes.
     ProcessStore: Outbox + Processes;
     /// For the retention.
-    RetentionStore: ActivityLog + Prune + TrafficLog;
+    RetentionStore: ActivityLog + Paces + Prune + TrafficLog;
     /// For [`refusals_of`].
     RefusalStore: History + TrafficLog;
     /// For the watch over stalls.
@@ -152,7 +154,7 @@ bundles! {
     /// For the dead letters of deleted destinations.
     AbandonedStore: Counters + Destinations + History + Results;
     /// For alerts.
-    AlertStore: Alerting + Destinations + Ingest + RefusalStore;
+    AlertStore: Alerting + Destinations + Ingest + Paces + RefusalStore;
     /// Everything a backend offers.
     Store: RunStore + SweepStore + WorkerStore + ProcessStore + RetentionStore + AlertStore + WatchStore + AbandonedStore
         + DeadLetterStore + ApiKeys + Counters + EventTypes + Replays + Shedding;

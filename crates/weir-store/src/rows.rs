@@ -13,6 +13,7 @@ mod deliveries;
 mod destinations;
 mod event_types;
 mod events;
+mod paces;
 mod replays;
 mod traffic;
 
@@ -34,6 +35,7 @@ pub use self::{
     destinations::{Value, destination, destination_values, limit_change},
     event_types::{EVENT_TYPE_COLUMNS, catalogue_totals, event_type, event_type_size, known_event_type},
     events::{claimed_body, event, known_event},
+    paces::{pace_change, pace_copy},
     replays::{REPLAY_COLUMNS, figure, phase, replay},
     traffic::{
         histogram, latency, recent_traffic, traffic_and_last_success, traffic_at, traffic_of_destination_at,

@@ -13,13 +13,14 @@ use std::{
 use metrics::counter;
 use weir_core::{
     AttemptId, Clock, Destination, Timestamp,
+    adaptive::Sample,
     claim::{Claim, ClaimedDelivery},
     delivery::{Attempt, AttemptOutcome},
     event::EventBody,
     outcome::{self, Circumstances, Decision, Effect, Failure, HoldReason, Refusal, RequestedHold, Verdict},
     signing::Message,
 };
-use weir_queue::{Permit, PermitId, Settled, SharedQueue};
+use weir_queue::{PacedGrant, Permit, PermitId, Settled, SharedQueue};
 use weir_store::AttemptResult;
 
 use self::permit_slots::{AskAhead, PermitSlots};
@@ -80,6 +81,8 @@ pub(crate) struct FinishedAttempt {
     pub(crate) began: Timestamp,
     /// The reason for the hold or the pause of the destination; empty if there is neither.
     pub(crate) reason: String,
+    /// What the job of an adaptive destination is told.
+    pub(crate) sample: Option<Box<Sample>>,
     /// The failure says nothing about the destination's health: the server closed a reused connection.
     pub(crate) ignored_by_breaker: bool,
 }
@@ -131,7 +134,8 @@ impl Attempter {
         let span = self.spans.as_ref().and_then(|spans| spans.begin(body.trace()));
         // The receiver gets the span of the attempt, if there is one.
         let traced_body = span.map(|span| body.clone().traced(Some(span.context)));
-        let sent = match self.send(permit, traced_body.as_ref().unwrap_or(body), target).await {
+        let mut paced = None;
+        let sent = match self.send(permit, traced_body.as_ref().unwrap_or(body), target, &mut paced).await {
             TransportResult::Sent(sent) => *sent,
             // An attempt without a connection has no send start, and is judged and recorded like any other.
             TransportResult::Unreachable(unreachable, tried_for) => {
@@ -148,6 +152,7 @@ impl Attempter {
             &Circumstances {
                 policy: &settings.retry,
                 limits: &settings.rate_limits,
+                is_adaptive: settings.adaptive.is_some(),
                 // A replay begins a new series of attempts, and refusals do not count.
                 attempt: number(permit).saturating_sub(permit.delivery.attempts_before),
                 created_at: permit.delivery.event_created_at,
@@ -161,7 +166,8 @@ impl Attempter {
             self.outbound.close_idle(&target.target);
         }
         self.report(permit, target, &sent, decision.outcome, span);
-        AttemptEnd::Recorded(record(permit, target, sent, decision, began))
+        let sample = paced.and_then(|paced| sample(&sent, &decision.effect, paced)).map(Box::new);
+        AttemptEnd::Recorded(FinishedAttempt { sample, ..record(permit, target, sent, decision, began) })
     }
 
     /// Keeps a permit whose body or secrets this process cannot open for a moment, and returns it unused: at once it would
@@ -172,13 +178,28 @@ impl Attempter {
         AttemptEnd::Unused(permit.into())
     }
 
-    async fn send(&self, permit: &Permit, body: &EventBody, target: &DestinationTarget) -> TransportResult {
+    /// `paced` becomes what the slot was granted under.
+    async fn send(
+        &self,
+        permit: &Permit,
+        body: &EventBody,
+        target: &DestinationTarget,
+        paced: &mut Option<PacedGrant>,
+    ) -> TransportResult {
         // When to ask for the slot, the latest send start, and when the start lag begins.
         let start_by = permit.delivery.expires_at - target.timeout();
         let lag_since = permit.expected_at.map_or(permit.published_at, |at| at.max(permit.published_at));
         let ask_ahead = AskAhead::new(&permit.delivery, &target.destination.settings.rate_limits);
-        let mut slots =
-            PermitSlots { attempter: self, permit, ask_ahead, start_by, preparation: None, slot: None, lag_since };
+        let mut slots = PermitSlots {
+            attempter: self,
+            permit,
+            ask_ahead,
+            start_by,
+            preparation: None,
+            slot: None,
+            paced,
+            lag_since,
+        };
         // How long the permit took to get here, and how long the request for its slot will take.
         let handover = self.clock.now().since(permit.published_at).min(LONGEST_HANDOVER);
         let round_trip = self.queue.slot_round_trip();
@@ -372,8 +393,20 @@ fn record(
         refusal,
         destination: target.destination.clone(),
         began,
+        sample: None,
         ignored_by_breaker: sent.cut_on_reuse,
     }
+}
+
+/// What the answer says about the pace. A reused connection that the server had closed says nothing.
+fn sample(sent: &Sent, effect: &Effect, paced: PacedGrant) -> Option<Sample> {
+    let held_until = match effect {
+        Effect::Hold(hold) => Some(hold.until),
+        Effect::None | Effect::Pause => None,
+    };
+    let PacedGrant { generation, in_flight } = paced;
+    let sample = || Sample::of(&sent.result, sent.took, held_until, (generation, in_flight), sent.ended_at);
+    if sent.cut_on_reuse { None } else { sample() }
 }
 
 /// The reason for a hold or a pause, as the API will show it.

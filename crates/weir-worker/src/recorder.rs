@@ -16,6 +16,7 @@
 
 mod conditions;
 mod results;
+mod samples;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,6 +32,7 @@ use weir_store::WorkerStore;
 use self::{
     conditions::{Changing, ConditionStage, NewCondition},
     results::ResultStage,
+    samples::Samples,
 };
 use crate::{
     attempt::{FinishedAttempt, UnusedPermit},
@@ -107,6 +109,7 @@ impl Recorder {
             queue: queue.clone(),
             clock: clock.clone(),
             breakers: Breakers::default(),
+            samples: Samples::default(),
             ahead: Arc::new(Semaphore::new(AHEAD)),
             waiting: VecDeque::new(),
             changing: changing.clone(),
@@ -142,6 +145,7 @@ struct QueueStage {
     queue: SharedQueue,
     clock: Arc<dyn Clock>,
     breakers: Breakers,
+    samples: Samples,
     ahead: Arc<Semaphore>,
     /// Ended attempts whose room is not free yet, in the order of their reports.
     waiting: VecDeque<EndedAttempt>,
@@ -157,6 +161,7 @@ impl QueueStage {
         while is_open || !self.waiting.is_empty() {
             let most = self.waiting.len().clamp(1, BATCH);
             let count = self.ahead.available_permits().clamp(1, most);
+            let report_in = self.samples.due_in(self.clock.now());
             tokio::select! {
                 // Also while the store is slow: a hold must not wait for it.
                 _ = reports.recv_many(&mut batch, BATCH), if is_open => {
@@ -165,6 +170,9 @@ impl QueueStage {
                 }
                 Ok(ahead) = self.ahead.clone().acquire_many_owned(count as u32), if !self.waiting.is_empty() => {
                     self.free_room(ahead).await;
+                }
+                () = tokio::time::sleep(report_in.unwrap_or_default()), if report_in.is_some() => {
+                    self.samples.send(&*self.queue).await;
                 }
             }
         }
@@ -184,6 +192,7 @@ impl QueueStage {
                 }
             };
             let attempt = &ended.attempt;
+            self.samples.add(attempt);
             held.extend(attempt.hold().map(|hold| (attempt.result.claim.destination_id, hold)));
             // Attempts that ended because the server closed a reused connection do not count for its breaker.
             let breaker = if attempt.ignored_by_breaker { None } else { self.breakers.observe(attempt) };

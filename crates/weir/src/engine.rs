@@ -222,7 +222,13 @@ impl Engine {
         }
         self.serving.spawn(event_types.clone().keep_fresh(store.clone(), self.serving.stopped()));
         let api = weir_api::router(ApiState {
-            live: LiveOverview::new(store.clone(), clock.clone(), self.stalls.clone(), self.serving.stops()),
+            live: LiveOverview::new(
+                store.clone(),
+                self.backends.queue(),
+                clock.clone(),
+                self.stalls.clone(),
+                self.serving.stops(),
+            ),
             store,
             queue: self.backends.queue(),
             clock: clock.clone(),

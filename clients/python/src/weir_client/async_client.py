@@ -41,6 +41,7 @@ from .types import (
     OverviewRow,
     Preview,
     PurgeFilter,
+    RateHistory,
     RateLimit,
     Replay,
     ReplayFilter,
@@ -333,6 +334,19 @@ class Destinations(_Resource):
         """What happened in each bucket of a range; by default the last 15 minutes in steps of 10 s."""
         query = {"from": time_text(from_), "to": time_text(to), "step": step}
         return cast(DestinationHistory, await self._call("GET", "/v1/destinations/{id}/history", {"id": id}, query=query))
+
+    async def rate(
+        self,
+        id: str,
+        *,
+        from_: Time | None = None,
+        to: Time | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RateHistory:
+        """The adaptive pace with its reason, and one page of its changes, newest first."""
+        query = {"from": time_text(from_), "to": time_text(to), "limit": limit, "cursor": cursor}
+        return cast(RateHistory, await self._call("GET", "/v1/destinations/{id}/rate", {"id": id}, query=query))
 
     async def health(self, id: str, *, window: Literal["1h", "24h", "7d"] | None = None) -> DestinationHealth:
         """How the attempts of the last time went; by default of the last hour."""

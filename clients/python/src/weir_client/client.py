@@ -42,6 +42,7 @@ from .types import (
     OverviewRow,
     Preview,
     PurgeFilter,
+    RateHistory,
     RateLimit,
     Replay,
     ReplayFilter,
@@ -334,6 +335,19 @@ class Destinations(_Resource):
         """What happened in each bucket of a range; by default the last 15 minutes in steps of 10 s."""
         query = {"from": time_text(from_), "to": time_text(to), "step": step}
         return cast(DestinationHistory, self._call("GET", "/v1/destinations/{id}/history", {"id": id}, query=query))
+
+    def rate(
+        self,
+        id: str,
+        *,
+        from_: Time | None = None,
+        to: Time | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> RateHistory:
+        """The adaptive pace with its reason, and one page of its changes, newest first."""
+        query = {"from": time_text(from_), "to": time_text(to), "limit": limit, "cursor": cursor}
+        return cast(RateHistory, self._call("GET", "/v1/destinations/{id}/rate", {"id": id}, query=query))
 
     def health(self, id: str, *, window: Literal["1h", "24h", "7d"] | None = None) -> DestinationHealth:
         """How the attempts of the last time went; by default of the last hour."""

@@ -7,8 +7,9 @@
 use serde_json::{Map, Value, json};
 
 /// Fields of answers whose value is one of a few words, by schema and field, with the schema of the words.
-const WORDS: [(&str, &str, &str); 23] = [
+const WORDS: [(&str, &str, &str); 25] = [
     ("Activity", "actor_kind", "ActorKind"),
+    ("AdaptiveRate", "reason", "RateReason"),
     ("ApiKey", "role", "Role"),
     ("Attempt", "outcome", "AttemptOutcome"),
     ("BriefDestination", "breaker_state", "BreakerState"),
@@ -18,6 +19,7 @@ const WORDS: [(&str, &str, &str); 23] = [
     ("DestinationHealth", "window", "HealthWindow"),
     ("History", "step", "HistoryStep"),
     ("Me", "role", "Role"),
+    ("RateChange", "reason", "RateReason"),
     ("RefusedWithinLimit", "cause", "RefusalCause"),
     ("RefusedWithinLimit", "period", "Period"),
     ("RefusedWithinLimit", "setting", "RefusalSetting"),
@@ -34,13 +36,17 @@ const WORDS: [(&str, &str, &str); 23] = [
 ];
 
 /// The words that no request uses, by the name of their schema.
-const NEW_WORDS: [(&str, &[&str]); 8] = [
+const NEW_WORDS: [(&str, &[&str]); 9] = [
     ("ActorKind", &["key", "setting", "anonymous", "system"]),
     ("AttemptOutcome", &["delivered", "retryable", "rejected", "unknown"]),
     ("BreakerState", &["closed", "open", "half_open"]),
     (
         "DeliveryState",
         &["pending", "delivering", "retrying", "delivered", "failed", "dead", "cancelled", "superseded", "expired"],
+    ),
+    (
+        "RateReason",
+        &["starting", "growing", "resting", "throttled", "latency", "advertised", "held", "at_limit", "idle"],
     ),
     ("RefusalCause", &["jitter", "spacing", "lower_limit"]),
     ("RefusalSetting", &["margin_ms", "min_interval_ms", "limit"]),

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 use weir_core::{Clock, shed::Class, stall::StallReport};
+use weir_queue::SharedQueue;
 use weir_store::{SharedStore, StoreResult};
 
 use super::{
@@ -46,12 +47,13 @@ impl LiveOverview {
     /// delay the end of the process.
     pub fn new(
         store: SharedStore,
+        queue: SharedQueue,
         clock: Arc<dyn Clock>,
         stalls: watch::Receiver<Arc<StallReport>>,
         stops: watch::Receiver<bool>,
     ) -> Self {
         Self {
-            sampler: Arc::new(Sampler::new(store, clock, stalls)),
+            sampler: Arc::new(Sampler::new(store, queue, clock, stalls)),
             broadcasts: Broadcasts::default(),
             seats: FairShare::new("streams", Class::Read, MAX_STREAMS),
             changed: watch::Sender::new(None),

@@ -10,6 +10,7 @@ use std::{
 use bytes::Bytes;
 use tokio::time::Instant;
 use weir_core::{Destination, DestinationId, Timestamp, access::TenantScope, stall::StallReport};
+use weir_queue::SharedQueue;
 use weir_store::{
     DestinationFilter, PageRequest, RecentTraffic, RefusalWatch, StateCounts, Store, StoreResult, TRAFFIC_BUCKET,
 };
@@ -19,7 +20,10 @@ use super::{
     row::{Row, Standing},
     version,
 };
-use crate::figures::{Figures, Measured, Reason, flood_began, is_slow, per_second};
+use crate::{
+    figures::{Figures, Measured, Reason, flood_began, is_slow, per_second},
+    paces::known_paces,
+};
 
 /// How many destinations are read at one time.
 const AT_ONCE: u32 = 1_000;
@@ -75,9 +79,9 @@ pub(crate) enum Order {
 }
 
 impl Sample {
-    /// Reads the counters of the store. `last` is the sample before this one.
+    /// Reads the counters of the store, and paces from the queue. `last` is the sample before this one.
     pub(super) async fn take(
-        store: &dyn Store,
+        (store, queue): (&dyn Store, &SharedQueue),
         now: Timestamp,
         stalls: &StallReport,
         last: Option<&Self>,
@@ -107,7 +111,9 @@ impl Sample {
             refusals.look(store, suspects, now).await?;
         }
 
-        let row = |destination: Arc<Destination>| {
+        let mut paces = known_paces(queue, destinations.iter().map(|destination| &**destination)).await;
+
+        let mut row = |destination: Arc<Destination>| {
             let id = destination.id;
             let traffic = |of: &HashMap<DestinationId, RecentTraffic>| of.get(&id).copied().unwrap_or_default();
             let (RecentTraffic { sum: all, arriving_since }, newer) = (traffic(&all), traffic(&newer).sum);
@@ -129,10 +135,11 @@ impl Sample {
                 last_sent_at: Some(now),
                 answer_time: None,
                 fault: stalls.fault_of(id, now),
+                pace: paces.remove(&id),
             };
             Row { figures: Figures::of(&destination, &measured, now), destination }
         };
-        let mut rows: Vec<Row> = destinations.into_iter().map(row).collect();
+        let mut rows: Vec<Row> = destinations.into_iter().map(&mut row).collect();
         rows.sort_by_cached_key(trouble);
         let by_id = rows.iter().enumerate().map(|(at, row)| (row.destination.id, at)).collect();
         let mut sample = Self {
@@ -307,7 +314,7 @@ fn trouble(row: &Row) -> (u8, Reverse<Option<Duration>>, Reverse<u64>, [u8; 16])
             | Reason::Ordered
             | Reason::Slow,
         ) => 2,
-        Some(Reason::Limit) => 3,
+        Some(Reason::Adaptive | Reason::Limit) => 3,
         None if figures.counts.waiting() > 0 => 4,
         None if figures.counts.dead_letters() > 0 => 5,
         None if destination.settings.paused => 6,

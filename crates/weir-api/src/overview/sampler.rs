@@ -10,6 +10,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use weir_core::{Clock, stall::StallReport};
+use weir_queue::SharedQueue;
 use weir_store::{SharedStore, StoreResult};
 
 use super::sample::Sample;
@@ -20,6 +21,7 @@ pub(super) const SHARED_AT_MOST: Duration = Duration::from_secs(1);
 /// Takes samples, and keeps the latest.
 pub(super) struct Sampler {
     store: SharedStore,
+    queue: SharedQueue,
     clock: Arc<dyn Clock>,
     stalls: watch::Receiver<Arc<StallReport>>,
     latest: RwLock<Option<Arc<Sample>>>,
@@ -28,8 +30,13 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    pub(super) fn new(store: SharedStore, clock: Arc<dyn Clock>, stalls: watch::Receiver<Arc<StallReport>>) -> Self {
-        Self { store, clock, stalls, latest: RwLock::default(), taking: Mutex::default() }
+    pub(super) fn new(
+        store: SharedStore,
+        queue: SharedQueue,
+        clock: Arc<dyn Clock>,
+        stalls: watch::Receiver<Arc<StallReport>>,
+    ) -> Self {
+        Self { store, queue, clock, stalls, latest: RwLock::default(), taking: Mutex::default() }
     }
 
     pub(super) fn latest(&self) -> Option<Arc<Sample>> {
@@ -54,7 +61,8 @@ impl Sampler {
             // Whoever changes and looks without pause spends about half of the time with sampling.
             sleep_until(last.began + last.took + last.took.min(SHARED_AT_MOST)).await;
         }
-        let sample = Arc::new(Sample::take(&*self.store, self.clock.now(), &self.stalls(), last.as_deref()).await?);
+        let sources = (&*self.store, &self.queue);
+        let sample = Arc::new(Sample::take(sources, self.clock.now(), &self.stalls(), last.as_deref()).await?);
         *self.latest.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&sample));
         Ok(sample)
     }

@@ -39,6 +39,8 @@ fn hash(Row { destination, figures }: &Row, now: Timestamp, hasher: &mut Default
     // The time until a held backlog has drained becomes shorter with the hold.
     let drain = figures.drain_eta.map(|eta| if is_held { (now + eta).as_secs() } else { eta.as_secs() as i64 });
     (drain, figures.drains, figures.reason.map(|reason| reason.as_str())).hash(hasher);
+    // The pace itself is in the rates.
+    figures.pace.as_ref().map(|pace| (pace.reason.to_string(), pace.since.as_nanos(), &pace.detail)).hash(hasher);
     figures.refusals.map(|refusals| format!("{refusals:?}")).hash(hasher);
 }
 

@@ -6,10 +6,10 @@ use axum::{Json, extract::State};
 use weir_api_types as types;
 use weir_core::{
     activity::Action,
-    alert::{Alert, AlertOverrides, AlertPolicy},
+    alert::{Alert, AlertOverrides, AlertPolicy, DestinationStatus},
     alert_data::alert_data,
 };
-use weir_store::Condition;
+use weir_store::{Condition, PaceWatch};
 
 use super::{activity::Author, policies::replace};
 use crate::{
@@ -105,20 +105,21 @@ impl Listing for ActiveAlerts {
 type ActivePage = PageParameters<ActiveAlerts>;
 
 /// The types of alerts about something that lasts, the worst first.
-const LASTING: [&str; 6] = [
+const LASTING: [&str; 7] = [
     "weir.destination.stalled",
     "weir.breaker.opened",
     "weir.destination.paused",
     "weir.delivery.dead",
     "weir.backlog.high",
     "weir.destination.refused",
+    "weir.rate.lowered",
 ];
 
 text! {
     /// The type of an alert about something that lasts.
     #[schema(
         as = ActiveAlertType, value_type = String, example = "weir.breaker.opened",
-        pattern = "^weir\\.(breaker\\.opened|destination\\.(stalled|paused|refused)|delivery\\.dead|backlog\\.high)$"
+        pattern = "^weir\\.(breaker\\.opened|destination\\.(stalled|paused|refused)|delivery\\.dead|backlog\\.high|rate\\.lowered)$"
     )]
     pub(crate) struct ActiveAlertText(String);
     parse = |text| one_of(text, LASTING.into_iter());
@@ -136,7 +137,7 @@ parameters! {
 
 /// List what is wrong now
 ///
-/// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high backlog or refusals within its limit, by
+/// Each destination that Weir does not send to although it may, with an open breaker, a pause by Weir, dead letters, a high backlog, refusals within its limit or an adaptive pace far below what it was, by
 /// the same thresholds as the alerts, in all tenants of the key. It is read from the state itself: no destination needs to
 /// subscribe to alerts. The worst comes first.
 #[utoipa::path(
@@ -158,6 +159,9 @@ pub(crate) async fn active(
     Condition::add_missing(&mut conditions, refused.map(|destination| destination.id));
     let stalls = api.live.stalls();
     Condition::add_missing(&mut conditions, stalls.stalled().map(|(id, _)| id));
+    let mut paces = PaceWatch::default();
+    paces.look(&*api.store, api.clock.now()).await?;
+    Condition::add_missing(&mut conditions, paces.fallen());
     let ids: Vec<_> = conditions.iter().map(|condition| condition.destination_id).collect();
     let destinations = api.store.destinations(&ids).await?;
     let now = api.clock.now();
@@ -169,6 +173,7 @@ pub(crate) async fn active(
         let policy = destination.settings.alerts.apply_to(&policy);
         let refused = sample.row(destination.id).map(|row| row.figures.refusals);
         let status = condition.status(destination, refused, stalls.stall_of(destination.id, now), now);
+        let status = DestinationStatus { pace: paces.of(destination), ..status };
         for alert in condition.record.history().problems(&policy, &status, now) {
             *counts.entry(alert.event_type().to_owned()).or_insert(0) += 1;
             if filter.r#type.as_ref().is_none_or(|wanted| wanted.0 == alert.event_type()) {

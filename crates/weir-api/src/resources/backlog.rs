@@ -8,7 +8,7 @@ use weir_api_types as types;
 use weir_core::{DeliveryState, Destination, DestinationId, RateLimits, Timestamp, limit::Shape, limiter::Ring};
 use weir_store::{DestinationCounts, MINUTE, SentCounts, StateCounts};
 
-use super::destinations;
+use super::destinations::{self, adaptive::pace_of};
 use crate::{
     auth::Caller,
     figures::{Figures, Measured, flood_began, is_slow, millis, per_second},
@@ -96,6 +96,7 @@ pub(crate) async fn measure_sends(
         last_sent_at,
         answer_time: latencies.mean().map(|ms| Duration::from_secs_f64(ms / 1_000.0)),
         fault: api.live.stalls().fault_of(id, now),
+        pace: pace_of(api, destination).await?,
         ..Measured::default()
     })
 }

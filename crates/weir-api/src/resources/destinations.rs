@@ -1,5 +1,6 @@
 //! Destinations: create, list, show, edit and delete. The settings have a file each, with their request and their view.
 
+pub(crate) mod adaptive;
 pub(crate) mod body;
 mod breaker;
 mod by_name;
@@ -52,6 +53,7 @@ use self::{
 };
 use crate::{
     auth::Caller,
+    paces::known_paces,
     problem::{self, ApiResult, Changed, Problem, ProblemKind, Refused},
     readers::{
         body::{Body, PathId},
@@ -221,11 +223,12 @@ pub(crate) async fn list(
         now,
     };
     let page = api.store.list_destinations(&filter, page.request).await?;
-    Ok(page::view::<Destinations, _, _>(
-        page,
-        |destination| *destination.id.as_bytes(),
-        |destination| view::view(&destination, now, &api.event_types),
-    ))
+    let paces = known_paces(&api.queue, page.rows.iter().map(|destination| &**destination)).await;
+    let shown = |destination: Arc<Destination>| {
+        let adaptive_rate = paces.get(&destination.id).map(adaptive::rate_view);
+        types::Destination { adaptive_rate, ..view::view(&destination, now, &api.event_types) }
+    };
+    Ok(page::view::<Destinations, _, _>(page, |destination| *destination.id.as_bytes(), shown))
 }
 
 /// Show a destination
@@ -241,7 +244,13 @@ pub(crate) async fn show(
     _: Query<()>,
 ) -> ApiResult<impl IntoResponse> {
     let destination = find(&api, &caller, id).await?;
-    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
+    Ok((etag_header(&destination), Json(shown(&api, &destination).await?)))
+}
+
+/// The view of a destination with its pace.
+pub(crate) async fn shown(api: &ApiState, destination: &Destination) -> ApiResult<types::Destination> {
+    let adaptive_rate = adaptive::pace_of(api, destination).await?.as_ref().map(adaptive::rate_view);
+    Ok(types::Destination { adaptive_rate, ..view::view(destination, api.clock.now(), &api.event_types) })
 }
 
 /// Edit a destination
@@ -287,7 +296,7 @@ pub(crate) async fn edit(
         Ok(settings)
     })
     .await?;
-    Ok((etag_header(&destination), Json(view::view(&destination, api.clock.now(), &api.event_types))))
+    Ok((etag_header(&destination), Json(shown(&api, &destination).await?)))
 }
 
 /// Delete a destination

@@ -7,7 +7,7 @@ use weir_api_types as types;
 use weir_core::{Condition, DeliveryState, DestinationId, Timestamp, limit::MinInterval};
 use weir_store::Traffic;
 
-use super::destinations::{self, rates};
+use super::destinations::{self, adaptive::rate_view, rates};
 use crate::{
     auth::Caller,
     figures::{Figures, Measured, millis},
@@ -348,6 +348,7 @@ pub(crate) fn row_view(Row { destination, figures }: &Row, now: Timestamp) -> ty
         drain_eta_s: figures.drain_eta.map(|eta| millis(eta.as_secs_f64())),
         drains: figures.drains,
         reason: figures.reason.map(|reason| reason.as_str().to_owned()),
+        adaptive_rate: figures.pace.as_ref().map(rate_view),
         refused_within_limit: figures.refusals.map(refusals::view),
         recent: None,
     }

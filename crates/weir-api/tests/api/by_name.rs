@@ -11,7 +11,7 @@ use crate::harness::{Reply, Server, json_request};
 const PATH: &str = "/v1/destinations/by-name/acme/Billing%20EU%2F1";
 
 impl Server {
-    async fn put(&self, path: &str, body: Value, headers: &[(&'static str, &str)]) -> Reply {
+    pub(crate) async fn put(&self, path: &str, body: Value, headers: &[(&'static str, &str)]) -> Reply {
         let mut request: Request<Body> = json_request("PUT", path, body);
         for (name, value) in headers {
             request.headers_mut().insert(*name, value.parse().unwrap());

@@ -4,6 +4,7 @@
 
 mod access;
 mod activity;
+mod adaptive;
 mod alerts;
 mod api_keys;
 mod audit;

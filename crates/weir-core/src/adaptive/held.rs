@@ -9,7 +9,7 @@ use crate::{Timestamp, time::InWords};
 /// windows.
 pub(super) const TELLING_S: f64 = 5.0;
 /// A probe whose answer does not come is forgotten after this time.
-const LOST_PROBE_S: f64 = 60.0;
+pub(super) const LOST_PROBE_S: f64 = 60.0;
 
 /// The receiver takes nothing at present.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -23,13 +23,17 @@ pub(super) struct Wall {
 }
 
 impl Wall {
-    pub(super) fn next_probe(&self) -> Option<Timestamp> {
-        Some(self.probe_at)
+    /// When the next probe may be sent.
+    pub(super) fn probe_at(&self) -> Timestamp {
+        self.probe_at
     }
 
-    pub(super) fn probe(&mut self, at: Timestamp) {
-        self.is_probing = true;
-        self.probe_at = at + seconds(LOST_PROBE_S);
+    /// The last slot started at `at`: a probe, unless it was granted before the wall was known.
+    pub(super) fn probed(&mut self, at: Timestamp) {
+        if at >= self.probe_at {
+            self.is_probing = true;
+            self.probe_at = at + seconds(LOST_PROBE_S);
+        }
     }
 
     fn wait_s(&self, now: Timestamp) -> f64 {

@@ -30,8 +30,18 @@ pub enum Reason {
     Idle,
 }
 
+/// The pace as people see it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub per_s: f64,
+    /// Since when it has this reason.
+    pub since: Timestamp,
+    pub reason: Reason,
+    pub detail: String,
+}
+
 /// The pace went up or down by a tenth or more.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     pub at: Timestamp,
     pub from_per_s: f64,
@@ -41,14 +51,23 @@ pub struct Change {
 }
 
 impl Change {
-    pub(super) fn between(before: f64, after: &AdaptiveRate, at: Timestamp) -> Option<Self> {
-        let (reason, detail, _) = after.reason();
-        let is_large = (after.rate - before).abs() >= 0.1 * before;
-        is_large.then(|| Self { at, from_per_s: before, to_per_s: after.rate, reason, detail: detail.to_owned() })
+    pub fn is_lowered(&self) -> bool {
+        self.to_per_s < self.from_per_s
+    }
+
+    /// The change from the pace before, if it is one to tell.
+    pub fn between(before: f64, after: &AdaptiveRate, at: Timestamp) -> Option<Self> {
+        let Status { per_s, reason, detail, .. } = after.status(at);
+        let is_large = (per_s - before).abs() >= 0.1 * before;
+        is_large.then_some(Self { at, from_per_s: before, to_per_s: per_s, reason, detail })
     }
 }
 
 impl AdaptiveRate {
+    pub fn status(&self, now: Timestamp) -> Status {
+        Status { per_s: self.per_s(now), since: self.since, reason: self.reason, detail: self.detail.clone() }
+    }
+
     pub(super) fn say(&mut self, reason: Reason, detail: String, now: Timestamp) {
         if self.reason != reason {
             self.since = now;

@@ -6,7 +6,7 @@ use super::{AdaptiveRate, BACKGROUND_TEST_S, CUT, EPOCH_S, FIRST_STEP, Reason, S
 use crate::Timestamp;
 
 /// More refusals than this share, above the background, are a signal.
-const TOLERATED: f64 = 0.02;
+pub(super) const TOLERATED: f64 = 0.02;
 /// A doubt is resolved with the answers that have come by then.
 const LONGEST_DOUBT_S: f64 = 60.0;
 /// The longest time between two tests of a background.
@@ -204,7 +204,6 @@ impl AdaptiveRate {
         self.last_cut = now;
         self.settling = 3;
         self.generation = self.generation.wrapping_add(1);
-        self.next_start = self.next_start.max(now);
         self.rest_until = Timestamp::MAX;
     }
 

@@ -1,8 +1,13 @@
 //! What workers report of the answers that they saw: sums only, so reports of several workers add up exactly.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use crate::Timestamp;
+use crate::{
+    Timestamp,
+    outcome::{Failure, Refusal, SendResult},
+};
 
 /// How an answer counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +18,19 @@ pub enum Verdict {
     Throttled,
     /// 502, 503, 504, a timeout, or no connection.
     Failed,
+}
+
+impl Verdict {
+    /// `None`: nothing was sent because the address is not allowed, which says nothing about the receiver.
+    pub fn of(result: &SendResult) -> Option<Self> {
+        match result {
+            SendResult::Failure(Failure::Forbidden) => None,
+            SendResult::Failure(_) | SendResult::Answer { status: 502 | 504, .. } => Some(Self::Failed),
+            _ if result.refusal() == Some(Refusal::TooMany) => Some(Self::Throttled),
+            SendResult::Answer { status: 503, .. } => Some(Self::Failed),
+            SendResult::Answer { .. } => Some(Self::Ok),
+        }
+    }
 }
 
 /// The answers that one worker saw since its last report, all to permits of one [generation](Sample::generation).
@@ -69,13 +87,42 @@ impl Sample {
         }
     }
 
-    /// Adds the answers of another sample.
-    pub(super) fn merge(&mut self, other: &Self) {
+    /// The report of one answer that ended at `now`, to a slot that was granted by `generation` as the n-th request in
+    /// flight. `held_until`: the hold that the answer asks for.
+    pub fn of(
+        result: &SendResult,
+        took: Duration,
+        held_until: Option<Timestamp>,
+        (generation, in_flight): (u32, u32),
+        now: Timestamp,
+    ) -> Option<Self> {
+        let left = match result {
+            SendResult::Answer { hints, .. } => hints.left,
+            SendResult::Failure(_) => None,
+        };
+        let quota = left.map(|(remaining, time)| Quota { remaining, reset: now + time });
+        let verdict = Verdict::of(result)?;
+        // A quota that is used up is announced with the last request that is taken: that is no refusal.
+        let held_until = held_until.filter(|_| verdict != Verdict::Ok);
+        let mut sample = Self { generation, held_until, quota, ..Self::default() };
+        sample.add(verdict, took.as_secs_f64(), in_flight);
+        Some(sample)
+    }
+
+    /// Whether the pace may have to fall at once.
+    pub fn is_urgent(&self) -> bool {
+        self.bad > 0
+    }
+
+    /// Adds what another worker or a later answer reports.
+    pub fn merge(&mut self, other: &Self) {
         self.least_bad_in_flight = match (self.bad, other.bad) {
             (_, 0) => self.least_bad_in_flight,
             (0, _) => other.least_bad_in_flight,
             _ => self.least_bad_in_flight.min(other.least_bad_in_flight),
         };
+        self.held_until = self.held_until.max(other.held_until);
+        self.quota = other.quota.or(self.quota);
         self.ok += other.ok;
         self.bad += other.bad;
         self.throttled += other.throttled;

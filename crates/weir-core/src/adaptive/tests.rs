@@ -10,27 +10,36 @@ fn new() -> AdaptiveRate {
     AdaptiveRate::new(Settings::default(), 100, None, at(0))
 }
 
+/// A cursor that follows the pace, with these grants.
+fn cursor(rate: &AdaptiveRate, now: Timestamp, granted: u32) -> PaceCursor {
+    PaceCursor { granted, last_start: now, ..rate.cursor(now) }
+}
+
 /// Sends by the pace for a second from `from_ms` on, and reports these answers at its end.
 fn second(rate: &mut AdaptiveRate, from_ms: i64, ok: u32, bad: u32) -> Option<Change> {
-    let generation = rate.generation();
     let until = at(from_ms + 1_000);
-    while let Some(start) = rate.next_start(0).map(|start| start.max(at(from_ms))).filter(|start| *start < until) {
-        rate.take(start);
+    let mut cursor = rate.cursor(at(from_ms));
+    while cursor.start_after(0, at(from_ms)) < until {
+        cursor.take(cursor.start_after(0, at(from_ms)), true);
     }
-    let mut sample = Sample { generation, ..Sample::default() };
+    let mut sample = Sample { generation: rate.generation, ..Sample::default() };
     (0..ok).for_each(|_| sample.add(Verdict::Ok, 0.05, 5));
     (0..bad).for_each(|_| sample.add(Verdict::Throttled, 0.01, 5));
-    rate.observe(&sample, until);
-    rate.step(until)
+    rate.learnt_at = until;
+    let before = rate.per_s(until);
+    rate.learn(&cursor, &[(until, sample)], until);
+    Change::between(before, rate, until)
 }
 
 #[test]
 fn slots_of_the_pace_are_apart_by_its_reciprocal() {
-    let mut rate = new();
-    rate.take(at(0));
-    assert_eq!(rate.next_start(1), Some(at(100)));
-    rate.take(at(250));
-    assert_eq!(rate.next_start(1), Some(at(350)));
+    let mut cursor = new().cursor(at(0));
+    cursor.take(at(0), true);
+    assert_eq!(cursor.next_start(), at(100));
+    cursor.take(at(250), true);
+    assert_eq!((cursor.next_start(), cursor.start_after(2, at(0)), cursor.granted), (at(350), at(550), 2));
+    let slots = |until| cursor.slots_before(at(0), at(until), 9);
+    assert_eq!([350, 351, 450, 451, 99_999].map(slots), [0, 1, 1, 2, 9]);
 }
 
 #[test]
@@ -48,41 +57,54 @@ fn the_pace_doubles_until_a_refusal_and_then_follows_what_was_taken() {
 fn answers_to_permits_from_before_a_cut_are_ignored() {
     let mut rate = new();
     second(&mut rate, 0, 5, 5);
-    let (generation, pace) = (rate.generation(), rate.per_s(at(1_000)));
+    let (generation, pace) = (rate.generation, rate.per_s(at(1_000)));
     let late = Sample { generation: generation - 1, bad: 50, throttled: 50, ..Sample::default() };
-    rate.observe(&late, at(1_100));
-    rate.step(at(1_500));
-    assert_eq!((rate.generation(), rate.per_s(at(1_500))), (generation, pace));
+    rate.learn(&PaceCursor::default(), &[(at(1_100), late)], at(1_500));
+    assert_eq!((rate.generation, rate.per_s(at(1_500))), (generation, pace));
 }
 
 #[test]
 fn a_retry_after_holds_until_one_probe_is_answered() {
     let mut rate = new();
     let sample = Sample { held_until: Some(at(5_000)), bad: 1, throttled: 1, ..Sample::default() };
-    rate.observe(&sample, at(1_000));
-    assert_eq!((rate.next_start(0), rate.reason().0), (Some(at(5_000)), Reason::Held));
-    rate.take(at(5_000));
-    assert!(rate.next_start(1) > Some(at(20_000)), "one probe at a time");
-    let mut answer = Sample { generation: rate.generation(), ..Sample::default() };
+    rate.learn(&cursor(&rate, at(900), 1), &[(at(1_000), sample)], at(1_000));
+    let mut held = PaceCursor { last_start: at(900), ..rate.cursor(at(1_000)) };
+    assert_eq!((held.next_start(), rate.status(at(1_000)).reason), (at(5_000), Reason::Held));
+    held.take(at(5_000), true);
+    assert!(held.next_start() > at(20_000), "one probe at a time");
+    let mut answer = Sample { generation: rate.generation, ..Sample::default() };
     answer.add(Verdict::Ok, 0.05, 1);
-    rate.observe(&answer, at(5_100));
-    assert!(rate.next_start(0) < Some(at(7_000)));
+    rate.learn(&held, &[(at(5_100), answer)], at(5_100));
+    held.follow(&rate.cursor(at(5_100)));
+    assert!(held.next_start() < at(7_000));
+}
+
+#[test]
+fn a_slot_that_was_granted_before_a_wall_was_known_is_no_probe() {
+    let mut rate = new();
+    let sample = Sample { held_until: Some(at(5_000)), bad: 1, throttled: 1, ..Sample::default() };
+    rate.learn(&cursor(&rate, at(900), 1), &[(at(1_000), sample)], at(1_000));
+    rate.learn(&cursor(&rate, at(1_010), 1), &[], at(1_050));
+    assert_eq!(rate.cursor(at(1_050)).not_before, at(5_000));
 }
 
 #[test]
 fn a_lowered_limit_binds_at_once_and_a_raised_one_is_grown_into() {
+    let limited = |most| Settings { max_per_s: Some(most), ..Settings::default() };
     let mut rate = new();
-    rate.bound(Some(4.0));
+    rate.configure(limited(4.0), 100);
     assert_eq!(rate.per_s(at(0)), 4.0);
-    rate.bound(Some(400.0));
+    rate.configure(limited(400.0), 100);
     assert_eq!(rate.per_s(at(0)), 4.0);
 }
 
 #[test]
-fn a_full_window_waits_for_an_answer() {
-    let mut rate = AdaptiveRate::new(Settings::default(), 7, None, at(0));
-    assert!(rate.next_start(6).is_some());
-    assert_eq!(rate.next_start(7), None);
+fn the_hard_limits_and_the_operator_bound_the_pace() {
+    let limits = |per_s| RateLimits::new(crate::RateLimit::new(per_s, crate::Period::SECOND).into_iter().collect());
+    let most =
+        |max_per_s, per_s| Settings { max_per_s, ..Settings::default() }.within(&limits(per_s).unwrap()).max_per_s;
+    assert_eq!([most(None, 5), most(Some(3.0), 5), most(Some(9.0), 5)], [Some(5.0), Some(3.0), Some(5.0)]);
+    assert_eq!(Settings::default().within(&RateLimits::UNLIMITED).max_per_s, None);
 }
 
 #[test]
@@ -90,20 +112,50 @@ fn late_answers_bound_nothing_where_latency_is_off() {
     let settings = Settings { latency: false, ..Settings::default() };
     let mut rate = AdaptiveRate::new(settings, 5, None, at(0));
     for epoch in 0..10 {
-        assert_eq!(rate.next_start(5), None);
-        let mut sample = Sample { generation: rate.generation(), ..Sample::default() };
+        let full = PaceCursor { was_full: true, ..rate.cursor(at(0)) };
+        let mut sample = Sample { generation: rate.generation, ..Sample::default() };
         (0..50).for_each(|_| sample.add(Verdict::Ok, 1.0 + f64::from(epoch), 5));
-        rate.observe(&sample, at(1_000 * i64::from(epoch + 1)));
-        rate.step(at(1_000 * i64::from(epoch + 1)));
+        let now = at(1_000 * i64::from(epoch + 1));
+        rate.learn(&full, &[(now, sample)], now);
         assert_eq!(rate.window(), 5);
     }
+}
+
+#[test]
+fn after_a_quiet_time_refusals_count_against_the_sends_of_their_own_time() {
+    let mut rate = new();
+    second(&mut rate, 0, 10, 0);
+    let later = 3_600_000;
+    let sends = PaceCursor { granted: 4, last_start: at(later), ..rate.cursor(at(0)) };
+    let report = Sample { generation: rate.generation, ok: 3, bad: 3, throttled: 3, ..Sample::default() };
+    rate.learn(&sends, &[(at(later), report)], at(later));
+    rate.learn(&PaceCursor::default(), &[(at(later + 1_000), report)], at(later + 1_000));
+    assert!(rate.per_s(at(later + 1_000)) > 1.0, "{:?}", rate.status(at(later)));
+}
+
+#[test]
+fn while_the_breaker_is_open_reports_say_nothing_and_then_the_pace_is_half() {
+    let mut rate = new();
+    rate.interrupt(true, at(0));
+    assert_eq!(second(&mut rate, 0, 0, 10), None);
+    assert_eq!(rate.per_s(at(1_000)), 10.0);
+    rate.interrupt(false, at(2_000));
+    assert_eq!(rate.per_s(at(2_000)), 5.0);
+}
+
+#[test]
+fn the_store_gets_a_copy_after_a_change_of_a_tenth_and_at_most_every_ten_seconds() {
+    let mut rate = new();
+    assert!(rate.needs_copy(at(0)) && !rate.needs_copy(at(60_000)), "an unchanged pace has its copy");
+    second(&mut rate, 0, 10, 0);
+    assert!(!rate.needs_copy(at(9_999)) && rate.needs_copy(at(10_000)));
 }
 
 #[test]
 fn an_announced_quota_caps_the_pace_until_its_end() {
     let mut rate = new();
     let quota = Some(Quota { remaining: 20, reset: at(10_000) });
-    rate.observe(&Sample { quota, ..Sample::default() }, at(0));
+    rate.learn(&PaceCursor::default(), &[(at(0), Sample { quota, ..Sample::default() })], at(0));
     assert_eq!(rate.per_s(at(9_999)), 1.9);
     assert_eq!(rate.per_s(at(10_000)), 10.0);
 }
@@ -117,6 +169,51 @@ fn the_state_is_small_and_survives_its_copy() {
     assert!(json.len() < 2_048, "{} bytes", json.len());
     let copy: AdaptiveRate = serde_json::from_str(&json).unwrap();
     let pace = rate.per_s(at(2_000));
-    let resumed = |is_fresh| AdaptiveRate::resumed(copy.clone(), is_fresh, at(3_000)).per_s(at(3_000)) / pace;
-    assert!((resumed(true) - 0.8).abs() < 1e-9 && (resumed(false) - 0.5).abs() < 1e-9);
+    let resumed = |ms| AdaptiveRate::resumed(copy.clone(), at(2_000), at(ms)).per_s(at(ms)) / pace;
+    assert!((resumed(3_000) - 0.8).abs() < 1e-9 && (resumed(70_000) - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn overload_is_bad_and_other_refusals_say_nothing_about_the_pace() {
+    use crate::{
+        hints::Hints,
+        outcome::{Failure, SendResult},
+    };
+    let of = |status| Verdict::of(&SendResult::Answer { status, hints: Hints::default() });
+    assert_eq!([200, 404, 500].map(of), [Some(Verdict::Ok); 3]);
+    assert_eq!([429, 502, 503, 504].map(of)[0], Some(Verdict::Throttled));
+    assert_eq!([502, 503, 504].map(of), [Some(Verdict::Failed); 3]);
+    let failed = |failure| Verdict::of(&SendResult::Failure(failure));
+    assert_eq!([failed(Failure::Timeout), failed(Failure::Connect)], [Some(Verdict::Failed); 2]);
+    assert_eq!(failed(Failure::Forbidden), None);
+}
+
+#[test]
+fn what_a_header_leaves_is_reported_and_a_hold_only_with_a_refusal() {
+    use crate::{hints::Hints, outcome::SendResult};
+    let hints = |value: &str| Hints::read([("ratelimit", value.as_bytes())], at(0));
+    let of = |status, value| {
+        let result = SendResult::Answer { status, hints: hints(value) };
+        Sample::of(&result, Duration::from_millis(40), Some(at(9_000)), (7, 3), at(1_000)).unwrap()
+    };
+    let taken = of(200, r#""d";r=50;t=30, "m";r=10;t=20"#);
+    assert_eq!(taken.quota, Some(Quota { remaining: 10, reset: at(21_000) }), "the scarcest one");
+    assert_eq!((taken.generation, taken.ok, taken.held_until), (7, 1, None));
+    let refused = of(429, r#""d";r=0;t=30"#);
+    assert_eq!((refused.bad, refused.throttled, refused.least_bad_in_flight), (1, 1, 3));
+    assert_eq!((refused.held_until, refused.quota), (Some(at(9_000)), None));
+}
+
+#[test]
+fn reports_of_several_workers_add_up() {
+    let answer = |verdict, in_flight| {
+        let mut sample = Sample::default();
+        sample.add(verdict, 0.05, in_flight);
+        sample
+    };
+    let mut sum = answer(Verdict::Ok, 2);
+    sum.merge(&Sample { held_until: Some(at(5)), ..answer(Verdict::Throttled, 9) });
+    sum.merge(&answer(Verdict::Failed, 4));
+    assert_eq!((sum.ok, sum.bad, sum.throttled, sum.least_bad_in_flight), (1, 2, 1, 4));
+    assert_eq!(sum.held_until, Some(at(5)));
 }

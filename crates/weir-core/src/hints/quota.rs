@@ -33,18 +33,26 @@ const WINDOWS: [&str; 5] = ["interval-ms", "interval-milliseconds", "interval-se
 const NAMED_WINDOWS: [(&str, u64); 6] =
     [("second", 1), ("secondly", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400), ("daily", 86_400)];
 
-/// The quotas of an answer that are used up, and the resets of quotas of which it does not say what remains.
-pub(super) fn read(lines: &[Line<'_>], clock: &ServerClock, malformed: &mut Malformed) -> (Vec<UsedUp>, Vec<Wait>) {
+/// What an answer says of quotas, as in [`super::Hints`].
+#[derive(Default)]
+pub(super) struct Quotas {
+    pub(super) used_up: Vec<UsedUp>,
+    pub(super) left: Option<(u32, Duration)>,
+    /// Those of quotas of which it does not say what remains.
+    pub(super) resets: Vec<Wait>,
+}
+
+pub(super) fn read(lines: &[Line<'_>], clock: &ServerClock, malformed: &mut Malformed) -> Quotas {
     let lines: Vec<&Line<'_>> = lines.iter().filter(|line| line.kind == Kind::Quota).collect();
     if lines.is_empty() {
-        return Default::default();
+        return Quotas::default();
     }
     let policies = policies(&lines, malformed);
-    let mut reader = Reader { lines, policies, clock, malformed, found: Vec::new() };
+    let mut reader = Reader { lines, policies, clock, malformed, found: Vec::new(), left: None };
     let resets = reader.read_resets();
     reader.read_wholes();
     reader.read_pairs();
-    (reader.found, resets)
+    Quotas { used_up: reader.found, left: reader.left, resets }
 }
 
 /// A policy: how much quota there is per window.
@@ -82,6 +90,7 @@ struct Reader<'h, 'm> {
     clock: &'h ServerClock,
     malformed: &'m mut Malformed,
     found: Vec<UsedUp>,
+    left: Option<(u32, Duration)>,
 }
 
 impl<'h> Reader<'h, '_> {
@@ -130,11 +139,14 @@ impl<'h> Reader<'h, '_> {
             }
             return;
         };
+        let reset = first(&["t", "reset", "resets"]).and_then(|value| times::wait(value, Unit::Seconds, self.clock));
         if remaining > 0.0 {
+            let per_s = |(left, time): (u32, Duration)| f64::from(left) / time.as_secs_f64().max(1.0);
+            let left = reset.map(|(delay, _)| (remaining as u32, delay)).filter(|(_, delay)| !delay.is_zero());
+            self.left = self.left.into_iter().chain(left).min_by(|a, b| per_s(*a).total_cmp(&per_s(*b)));
             return;
         }
         let limit = first(&["q", "limit", "total"]).and_then(quota);
-        let reset = first(&["t", "reset", "resets"]).and_then(|value| times::wait(value, Unit::Seconds, self.clock));
         let window = first(&["w"]).and_then(seconds);
         let policy = self.policy(Some(name(item)), limit);
         let quota = limit.or(policy.and_then(|policy| policy.quota));

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | refusal | a wait | any | is held for it |
 //! | refusal | a wait that may be next to nothing: `Retry-After: 1` rounded up | keeps most requests unrefused | goes on at its limit |
-//! | refusal | none | any | is held once it has refused everything for a while; at once without a limit |
+//! | refusal | none | any | is held once it has refused everything for a while; at once without a limit; never if it is adaptive |
 //! | other | used-up quota | none, or higher than the quota | is held until the reset, at most for a window |
 //! | other | used-up quota | not higher | goes on at its limit |
 
@@ -35,14 +35,20 @@ pub(super) struct Requested {
     pub(super) asked: Option<Duration>,
 }
 
-pub(super) fn requested(result: &SendResult, limits: &RateLimits, refusals: RefusalTrend) -> Requested {
+pub(super) fn requested(
+    result: &SendResult,
+    limits: &RateLimits,
+    is_adaptive: bool,
+    refusals: RefusalTrend,
+) -> Requested {
     let SendResult::Answer { status, hints } = result else { return Requested::default() };
     match result.refusal() {
         None => Requested { hold: by_announcement(hints, limits), asked: None },
         Some(refusal) => {
             // 429 and 403 with a wait of zero say as little as those without any.
             let Some((wait, reason)) = longest(hints).filter(|(wait, _)| !wait.delay.is_zero()) else {
-                let hold = if refusal == Refusal::TooMany { silent(*status, limits, refusals) } else { None };
+                let is_held = refusal == Refusal::TooMany && !is_adaptive;
+                let hold = if is_held { silent(*status, limits, refusals) } else { None };
                 return Requested { hold, asked: None };
             };
             let asked = wait.delay.min(MAX_HOLD);

@@ -14,7 +14,16 @@ fn judged_with(result: &SendResult, limits: &RateLimits, refusals: RefusalTrend)
     let policy = RetryPolicy::default();
     judge(
         result,
-        &Circumstances { policy: &policy, limits, attempt: 1, created_at: NOW, now: NOW, jitter: 0.5, refusals },
+        &Circumstances {
+            policy: &policy,
+            limits,
+            is_adaptive: false,
+            attempt: 1,
+            created_at: NOW,
+            now: NOW,
+            jitter: 0.5,
+            refusals,
+        },
     )
 }
 
@@ -255,6 +264,7 @@ fn refusals_do_not_count_against_the_attempts_unless_the_policy_says_so() {
             let circumstances = Circumstances {
                 policy: &policy,
                 limits: &RateLimits::UNLIMITED,
+                is_adaptive: false,
                 attempt: 3,
                 created_at: NOW,
                 now: NOW,
@@ -275,10 +285,32 @@ fn an_exhausted_delivery_is_dead_and_a_hold_still_holds() {
     let policy = RetryPolicy { max_attempts: 1, refusals_count: true, ..RetryPolicy::default() };
     let result = answer(429, &[("retry-after", "1")]);
     let limits = &RateLimits::UNLIMITED;
-    let circumstances =
-        Circumstances { policy: &policy, limits, attempt: 1, created_at: NOW, now: NOW, jitter: 0.5, refusals: OFTEN };
+    let circumstances = Circumstances {
+        policy: &policy,
+        limits,
+        is_adaptive: false,
+        attempt: 1,
+        created_at: NOW,
+        now: NOW,
+        jitter: 0.5,
+        refusals: OFTEN,
+    };
     let decision = judge(&result, &circumstances);
     assert_eq!((decision.verdict, held_ms(&decision.effect)), (Verdict::Dead, Some(1_000)));
+}
+
+#[test]
+fn a_refusal_of_an_adaptive_destination_holds_it_only_for_a_time_that_was_said() {
+    let policy = RetryPolicy::default();
+    let held = |headers: &[(&str, &str)], is_adaptive| {
+        let limits = &RateLimits::UNLIMITED;
+        let (attempt, created_at, now, jitter, refusals) = (1, NOW, NOW, 0.5, OFTEN);
+        let circumstances =
+            Circumstances { policy: &policy, limits, is_adaptive, attempt, created_at, now, jitter, refusals };
+        held_ms(&judge(&answer(429, headers), &circumstances).effect)
+    };
+    assert_eq!([held(&[], false).is_some(), held(&[], true).is_some()], [true, false]);
+    assert_eq!(held(&[("retry-after", "7")], true), Some(7_000));
 }
 
 #[test]
@@ -294,6 +326,7 @@ fn no_hint_causes_a_panic() {
                 let hints = Hints {
                     retry_after: vec![wait.clone()],
                     used_up: vec![used_up],
+                    left: Some((u32::MAX, delay)),
                     resets: vec![wait.clone()],
                     malformed: None,
                 };

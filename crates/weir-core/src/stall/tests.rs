@@ -32,6 +32,7 @@ fn destination() -> Destination {
             event_types: Vec::new(),
             filter: None,
             rate_limits: limits,
+            adaptive: None,
             max_in_flight: 2,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),

@@ -23,9 +23,10 @@ pub(crate) struct Change {
 }
 
 /// The names of fields that have no field in the form of the settings.
-const NAMES: [(&str, &str); 21] = [
+const NAMES: [(&str, &str); 22] = [
     ("secret", "Secret"),
     ("rate_limits", "Limits"),
+    ("adaptive", "Adaptive pace"),
     ("min_interval_ms", "Between two sends"),
     ("max_in_flight", "In flight at most"),
     ("breaker_state", "State of the breaker"),
@@ -115,7 +116,7 @@ fn shown(pointer: &str, value: &Value) -> String {
         // A key that is bound to no tenants may see all of them, and one that does not expire is valid until it is deleted.
         Value::Null if name == "tenants" => "all tenants".to_owned(),
         Value::Null if name == "expires_at" => "never".to_owned(),
-        Value::Null if ["breaker", "pause_after_s"].contains(&name) => "off".to_owned(),
+        Value::Null if ["adaptive", "breaker", "pause_after_s"].contains(&name) => "off".to_owned(),
         Value::Null => "none".to_owned(),
         Value::Bool(is_on) => if *is_on { "yes" } else { "no" }.to_owned(),
         Value::Number(number) => match (number.as_u64(), ApiUnit::of_name(name)) {

@@ -22,7 +22,7 @@ const fn kind(event_type: &'static str, name: &'static str, tone: &'static str, 
     Kind { event_type, name, tone, when }
 }
 
-pub(super) const KINDS: [Kind; 10] = [
+pub(super) const KINDS: [Kind; 12] = [
     kind("weir.backlog.high", "Backlog high", "warn", "It is above a threshold, or drains too late"),
     kind(
         "weir.backlog.cleared",
@@ -42,6 +42,13 @@ pub(super) const KINDS: [Kind; 10] = [
     kind("weir.destination.admitted", "No more refusals", "good", "None for five minutes, or since an edit"),
     kind("weir.destination.stalled", "Stalled", "bad", "Deliveries are due, the limits allow them, and none is sent"),
     kind("weir.destination.recovered", "Sends again", "good", "The stall has ended"),
+    kind(
+        "weir.rate.lowered",
+        "Pace lowered",
+        "warn",
+        "The adaptive pace is less than half of what it was within the hour; at most one in ten minutes",
+    ),
+    kind("weir.rate.restored", "Pace restored", "good", "It is at 80 % of what it was again, or no longer adaptive"),
     kind("weir.delivery.dead", "Dead letters", "bad", "At most one alert a minute for each destination"),
 ];
 
@@ -67,6 +74,8 @@ pub(super) struct AlertData {
     reason: String,
     new: u64,
     dead_letters: u64,
+    per_s: Option<f64>,
+    usual_per_s: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -88,6 +97,14 @@ impl AlertData {
             "weir.breaker.closed" => "The breaker is closed: sends go on.".to_owned(),
             "weir.destination.admitted" => "The receiver admits what keeps the limit.".to_owned(),
             "weir.destination.recovered" => "Weir sends to it again.".to_owned(),
+            "weir.rate.lowered" => {
+                let (now, before) = (self.per_s.unwrap_or_default().per_s(), self.usual_per_s.per_s());
+                format!("The pace was lowered from {before} to {now}: {reason}.")
+            }
+            "weir.rate.restored" => match self.per_s {
+                Some(per_s) => format!("The pace is {} again.", per_s.per_s()),
+                None => "The pace is no longer adaptive.".to_owned(),
+            },
             "weir.delivery.dead" if new == dead_letters => format!("{}.", counted(*new, "dead letter", "dead letters")),
             "weir.delivery.dead" => {
                 format!("{}, {} in all.", counted(*new, "new dead letter", "new dead letters"), dead_letters.count())
@@ -209,6 +226,13 @@ mod tests {
             ("weir.destination.admitted", json!({}), "The receiver admits what keeps the limit."),
             ("weir.destination.stalled", json!({"reason": "no worker runs"}), "No worker runs."),
             ("weir.destination.recovered", json!({}), "Weir sends to it again."),
+            (
+                "weir.rate.lowered",
+                json!({"per_s": 18.0, "usual_per_s": 100.0, "reason": "12 of 340 answers were 429"}),
+                "The pace was lowered from 100/s to 18/s: 12 of 340 answers were 429.",
+            ),
+            ("weir.rate.restored", json!({"per_s": 90.0}), "The pace is 90/s again."),
+            ("weir.rate.restored", json!({}), "The pace is no longer adaptive."),
             ("weir.delivery.dead", json!({"new": 1, "dead_letters": 1}), "1 dead letter."),
             ("weir.delivery.dead", json!({"new": 3, "dead_letters": 10}), "3 new dead letters, 10 in all."),
             ("weir.other", json!({}), ""),

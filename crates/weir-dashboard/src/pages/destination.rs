@@ -5,6 +5,7 @@ mod charts;
 pub(crate) mod limits;
 mod limits_form;
 pub(crate) mod now;
+pub(crate) mod pace;
 mod past;
 pub(crate) mod proof;
 pub(crate) mod settings;

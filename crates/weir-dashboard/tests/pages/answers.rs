@@ -21,6 +21,7 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
         (_, ["destinations", _]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "release"]) => of::<types::Destination>(destination(), changes),
         (_, ["destinations", _, "overview"]) => of::<types::DestinationOverview>(with(row(), explained()), changes),
+        (_, ["destinations", _, "rate"]) => of::<types::RateHistory>(rate(), changes),
         (_, ["destinations", _, "health"]) => of::<types::DestinationHealth>(health(), changes),
         (_, ["destinations", _, "history"]) => of::<types::History>(history(), changes),
         (_, ["destinations", _, "audit"]) => of::<types::Audit>(audit(), changes),
@@ -180,6 +181,18 @@ fn destination() -> Value {
 /// What the row of one destination has beside that of the overview.
 fn explained() -> Value {
     json!({"as_of": AT, "failures": [{"error": "503", "count": 1}]})
+}
+
+fn pace() -> Value {
+    json!({"per_s": 18.0, "since": AT, "reason": "throttled", "detail": "12 of 340 answers were 429"})
+}
+
+fn rate() -> Value {
+    let change = json!({
+        "at": AT, "from_per_s": 100.0, "to_per_s": 18.0, "reason": "throttled", "detail": "12 of 340 answers were 429",
+    });
+    let observed = json!({"per_s": 97.0, "fastest_per_s": null, "refusing": 3, "stretches": 4, "text": "It refused"});
+    json!({"adaptive_rate": pace(), "observed": observed, "data": [change], "next_cursor": null})
 }
 
 fn health() -> Value {

@@ -546,3 +546,68 @@ async fn the_first_tab_loads_the_chart_of_the_last_minutes() {
     part.has(&["<svg class=\"weir-chart\"", "amber mark", "href=\"/destinations/dst_1/proof\""]).has_not(&["<html"]);
     assert_eq!(api.seen("GET", "/v1/destinations/dst_1/history")[0].path, "/v1/destinations/dst_1/history");
 }
+
+#[tokio::test]
+async fn the_pace_is_drawn_below_the_limit_with_each_change_in_plain_english() {
+    let adaptive = |shown: &mut Value| {
+        shown["adaptive"] = json!({"min_per_s": 0.0167, "max_per_s": null, "latency": true});
+        shown["rate_limits"][0]["limit"] = json!(40);
+    };
+    let api = api("operate", adaptive);
+    let mut state = row("dst_1", "Acme");
+    state["as_of"] = json!("2025-11-21T07:30:00.000Z");
+    (state["reason"], state["backlog"], state["pending"]) = (json!("adaptive"), json!(9), json!(9));
+    let detail = "12 of 340 answers were 429";
+    state["adaptive_rate"] =
+        json!({"per_s": 18.0, "since": "2025-11-21T07:30:04.000Z", "reason": "throttled", "detail": detail});
+    api.on("GET", "/v1/destinations/dst_1/overview", 200, state);
+    api.on("GET", "/v1/destinations/dst_1/history", 200, history());
+    let change = |at: &str, from: f64, to: f64, detail: &str| json!({"at": at, "from_per_s": from, "to_per_s": to, "reason": "throttled", "detail": detail});
+    let changes = [
+        change("2025-11-21T07:30:14.000Z", 18.0, 21.0, "no refusal since the last rest"),
+        change("2025-11-21T07:30:04.000Z", 100.0, 18.0, detail),
+    ];
+    api.on("GET", "/v1/destinations/dst_1/rate", 200, json!({"data": changes}));
+    let browser = api.dashboard();
+    let page = browser.get(PAGE).await;
+    page.has(&[
+        "It sends at its adaptive pace of 18/s. It was lowered: 12 of 340 answers were 429.",
+        "hx-get=\"/fragments/destinations/dst_1/pace\"",
+    ]);
+    let part = browser.get("/fragments/destinations/dst_1/pace").await;
+    part.has(&[
+        "Raised to 21/s: no refusal since the last rest",
+        "Lowered to 18/s: 12 of 340 answers were 429",
+        "<svg class=\"weir-chart\"",
+        ">pace<",
+        ">limit<",
+    ]);
+    part.has_not(&["<html", "Make the pace adaptive"]);
+    assert!(api.seen("GET", "/v1/destinations/dst_1/rate")[0].path.contains("from=2025-11-21"));
+}
+
+#[tokio::test]
+async fn a_destination_without_limits_is_told_what_a_pace_would_be_and_turns_it_on_with_one_click() {
+    let unlimited = api("operate", |shown| shown["rate_limits"] = json!([]));
+    unlimited.on("GET", "/v1/destinations/dst_1/history", 200, history());
+    let text = "In 3 of 4 stretches of 10 s the receiver refused";
+    let observed = json!({"per_s": 97.0, "refusing": 3, "stretches": 4, "text": text});
+    unlimited.on("GET", "/v1/destinations/dst_1/rate", 200, json!({"adaptive_rate": null, "observed": observed}));
+    unlimited.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
+    let browser = unlimited.dashboard();
+    browser.get(PAGE).await.has(&["hx-get=\"/fragments/destinations/dst_1/pace\""]);
+    browser.get("/fragments/destinations/dst_1/pace").await.has(&[
+        text,
+        "nothing was changed",
+        "Make the pace adaptive",
+    ]);
+    browser.post(&format!("{PAGE}/adaptive"), &format!("adaptive=on&next={PAGE}")).await;
+    assert_eq!(unlimited.seen("PATCH", "/v1/destinations/dst_1")[0].body, json!({"adaptive": {}}));
+    // With a limit, and for those who may not change it, there is nothing to tell.
+    api("operate", |_| {}).dashboard().get(PAGE).await.has_not(&["destinations/dst_1/pace"]);
+    api("read", |shown| shown["rate_limits"] = json!([]))
+        .dashboard()
+        .get(PAGE)
+        .await
+        .has_not(&["destinations/dst_1/pace"]);
+}

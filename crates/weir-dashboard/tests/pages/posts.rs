@@ -21,7 +21,7 @@ const PAGES: [(&str, &str); 8] = [
 ];
 
 /// Every form that redirects, with what a page would send.
-fn forms() -> [(&'static str, String); 22] {
+fn forms() -> [(&'static str, String); 23] {
     let form = |path, fields: &str| (path, fields.to_owned());
     [
         form("/login", "key=k&next=/"),
@@ -29,6 +29,7 @@ fn forms() -> [(&'static str, String); 22] {
         form("/destinations/bulk", "do=pause&destination=dst_1&next=/"),
         form("/destinations/{id}/pause", "paused=true&next=/"),
         form("/destinations/{id}/release", "next=/"),
+        form("/destinations/{id}/adaptive", "adaptive=on&next=/"),
         form("/destinations/{id}/limits", "limit_second=9&max_in_flight=9"),
         form("/destinations/{id}/settings", "name=a&url=https://example.com&event_types=*&style=standard"),
         form("/destinations/{id}/rotate", "overlap_s=60&secret="),

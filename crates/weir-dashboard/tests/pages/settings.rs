@@ -289,3 +289,26 @@ async fn a_destination_is_deleted_only_after_its_name_was_typed() {
     let deleted = api.dashboard().post("/destinations/dst_1/delete", "confirm=Acme&etag=%22v1%22").await;
     assert_eq!((deleted.location(), deleted.flash().starts_with("done.Acme is deleted")), ("/", true));
 }
+
+#[tokio::test]
+async fn the_form_turns_the_pace_on_with_its_bounds_and_off() {
+    let api = api("operate");
+    api.on("PATCH", "/v1/destinations/dst_1", 200, json!({}));
+    let browser = api.dashboard();
+    browser
+        .get(PAGE)
+        .await
+        .has(&["id=\"field-adaptive\"", "id=\"field-late_answers\" name=\"late_answers\" value=\"on\" checked"]);
+    let common = "name=a&url=https://example.com&event_types=*&style=standard&max_attempts=2&max_age_s=9+s";
+    browser.post(PAGE, &format!("{common}&adaptive=on&pace_min=0.5&pace_max=&late_answers=on")).await;
+    browser.post(PAGE, common).await;
+    let patches: Vec<Value> =
+        api.seen("PATCH", "/v1/destinations/dst_1").iter().map(|call| call.body["adaptive"].clone()).collect();
+    assert_eq!(patches, [json!({"min_per_s": 0.5, "max_per_s": null, "latency": true}), Value::Null]);
+    let mut refused = problem("Invalid", "1 field is invalid");
+    refused["errors"] =
+        json!([{"pointer": "/adaptive/max_per_s", "detail": "must be at least `min_per_s`, which is 5"}]);
+    api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
+    let page = browser.post(PAGE, &format!("{common}&adaptive=on&pace_min=5&pace_max=2")).await;
+    page.has(&["Never faster than", "must be at least"]);
+}

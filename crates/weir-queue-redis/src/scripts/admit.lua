@@ -41,7 +41,7 @@ local lagging = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKER
 
 -- From when the next slot is near enough for one more permit.
 local function admits_from(id, job)
-  return start_after(job.cursors, redis.call('ZCARD', queued_of(id)), now) - job.fast_path_ahead
+  return slot_after(job, redis.call('ZCARD', queued_of(id)), now) - job.fast_path_ahead
 end
 
 -- With a limit one permit at a time, because only the next slot is free now. Without a limit as many as there is room
@@ -50,7 +50,7 @@ local function most_at_once(id, job, room)
   if admits_from(id, job) > now then
     return 0
   end
-  local is_unlimited = #job.cursors.cursors == 0 and not job.cursors.interval
+  local is_unlimited = #job.cursors.cursors == 0 and not job.cursors.interval and not job.pace
   return is_unlimited and room or math.min(room, 1)
 end
 

@@ -7,7 +7,8 @@
 --         lowered maximum of outstanding permits or 0, since when no earlier permit gets a slot, the cursors or nil (last start
 --         or nil, held until, the minimum interval or 0, and for each limit: limit, period, burst, margin, since, spent; for
 --         each ring the same with until when it is kept or 0, and 0, and then the latest bucket that is free again, how
---         many buckets there are, and each with its slots)
+--         many buckets there are, and each with its slots); and of an adaptive destination its pace: state, not before,
+--         spacing, window, generation, last start, granted, 1 when full, and the reports, each with its arrival
 
 -- Drops permits whose claims have expired and counts the others. Expired permits would use up the destination's room
 -- permanently.
@@ -53,6 +54,19 @@ local function cursors_of(limiter)
   return parts
 end
 
+-- The pace with what was noted since the last run; the notes begin anew.
+local function lend_pace(pace)
+  local parts = {
+    pace.state, pace.not_before, pace.spacing, pace.window, pace.generation, pace.last_start, pace.granted,
+    pace.was_full and 1 or 0,
+  }
+  for _, report in ipairs(pace.reports or {}) do
+    parts[#parts + 1], parts[#parts + 2] = report[1], report[2]
+  end
+  pace.granted, pace.was_full, pace.reports = 0, nil, nil
+  return parts
+end
+
 local most, lease_for = number(), number()
 local due = redis.call('ZRANGE', SCHEDULE, '-inf', now, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
 local leases = {}
@@ -69,13 +83,14 @@ for index = 1, #due, 2 do
   job.woken, job.settled = nil, nil
   local queued, in_flight = count_valid(queued_of(id)), count_valid(in_flight_of(id))
   local ahead = ended_meanwhile(job, queued + in_flight)
+  local pace = job.pace and lend_pace(job.pace)
   save_job(id, job)
   leases[#leases + 1] = {
     id, job.epoch, job.version, tonumber(due[index + 1]),
     queued, in_flight,
     job.preparation, job.run_time or 0, ahead, lowered_maximum(job) or 0,
     -- A job of an earlier version does not say it.
-    job.known_since or now, cursors_of(job.cursors),
+    job.known_since or now, cursors_of(job.cursors), pace,
   }
 end
 local unread = redis.call('XLEN', QUEUE) - redis.call('XPENDING', QUEUE, WORKERS)[1]

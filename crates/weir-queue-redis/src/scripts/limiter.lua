@@ -209,10 +209,25 @@ local function give_back(limiter, start, at)
   end
 end
 
+-- The pace of an adaptive destination: { not_before, spacing, window, generation, state, last_start, before_last,
+-- granted, was_full, reports }. A cursor of its own beside those of the limits, so that it can only delay; a run computes the first five.
+local function next_of_pace(pace)
+  return pace.last_start < pace.not_before and pace.not_before or pace.last_start + pace.spacing
+end
+
+-- The start of a slot of a job that is taken after `others` further slots.
+local function slot_after(job, others, at)
+  local start = start_after(job.cursors, others, at)
+  if job.pace then
+    start = math.max(start, math.max(at, next_of_pace(job.pace)) + others * job.pace.spacing)
+  end
+  return start
+end
+
 -- When a run begins for the first slot that no queued permit will take: at once, unless that slot opens later.
 local function due_for_next_slot(job, queued, at)
   local ahead = LEAD + job.preparation + (job.run_time or 0)
-  return math.max(start_after(job.cursors, queued, at) - ahead, at)
+  return math.max(slot_after(job, queued, at) - ahead, at)
 end
 
 -- When the job of a backlog runs next.
@@ -349,7 +364,7 @@ end
 local function read_terms()
   return {
     version = number(), suspended = number() == 1, max_in_flight = number(), held_until = number(),
-    released_at = number(), limits = read_limits(),
+    released_at = number(), limits = read_limits(), is_adaptive = number() == 1,
   }
 end
 
@@ -387,13 +402,17 @@ end
 
 -- The maximum of outstanding permits.
 local function most_outstanding(job)
-  return math.min(job.max_in_flight, lowered_maximum(job) or job.max_in_flight)
+  local most = math.min(job.max_in_flight, lowered_maximum(job) or job.max_in_flight)
+  return job.pace and math.min(most, job.pace.window) or most
 end
 
 local function follow_terms(job, terms)
   job.terms_version, job.suspended, job.max_in_flight = terms.version, terms.suspended, terms.max_in_flight
   if job.cursors then
     reconfigure(job.cursors, terms.limits)
+  end
+  if not terms.is_adaptive then
+    job.pace = nil
   end
   follow_hold(job, terms)
 end

@@ -21,7 +21,7 @@ local function issue_permits(id, job, batch, count, paced)
     scored[2 * index - 1], scored[2 * index] = delivery.score, permit_named(digits(job.serial))
     -- The job is kept at least as long as its permits.
     job.permits_until = math.max(job.permits_until, delivery.expires)
-    local expected = paced and start_after(job.cursors, others + index - 1, now) or 0
+    local expected = paced and slot_after(job, others + index - 1, now) or 0
     local permit = struct.pack('>i8i8i8i8i8', generation, job.serial, delivery.expires, expected, now)
     redis.call('XADD', QUEUE, '*', 'permit', permit, 'delivery', delivery.payload)
   end

@@ -15,8 +15,12 @@ while more() do
   local last = #answer
   answer[last + 1] = redis.call('ZCOUNT', queued_of(id), now, '+inf')
   answer[last + 2] = redis.call('ZCOUNT', in_flight_of(id), now, '+inf')
-  answer[last + 3] = lowered_maximum(job) or 0
+  local most, earliest_slot = lowered_maximum(job), job.held_until
+  if job.pace then
+    most, earliest_slot = math.min(most or job.pace.window, job.pace.window), math.max(earliest_slot, next_of_pace(job.pace))
+  end
+  answer[last + 3] = most or 0
   answer[last + 4] = limiter and limiter.last_start or false
-  answer[last + 5] = limiter and next_start(limiter, job.held_until) or false
+  answer[last + 5] = limiter and next_start(limiter, earliest_slot) or false
 end
 return answer

@@ -10,6 +10,7 @@
 --           recovered cursors, as a list of none or one: last start (0: none), held until, the minimum interval (0:
 --             none), a list of: limit, period, burst, margin, since, spent; in the window shape then the latest bucket that
 --             is free again, and a list of: bucket, slots
+--           the pace after the run, as a list of none or one: not before, spacing, window, generation, its state
 --           the next run: continue, stop, at, soon, now, paced or on_settle; the due time of `at` or `soon`, else 0
 --           a list of: when the claim expires, the delivery
 -- Answer  the generation, the shard's earliest due time or nil, for each publication 1 when done, 0 when stale
@@ -38,10 +39,17 @@ local function read_limiter()
   }
 end
 
+local function read_pace()
+  return {
+    not_before = number(), spacing = number(), window = number(), generation = number(), state = text(),
+    last_start = 0, granted = 0,
+  }
+end
+
 local function read_publication()
   return {
     id = text(), epoch = number(), version = number(), name = text(),
-    terms = list(read_terms)[1], recovered = list(read_limiter)[1],
+    terms = list(read_terms)[1], recovered = list(read_limiter)[1], pace = list(read_pace)[1],
     next = text(), next_due = number(),
     batch = list(read_delivery),
   }
@@ -54,6 +62,13 @@ local function follow(job, run)
     hold_limiter(job.cursors, job.held_until)
   end
   follow_terms(job, run.terms)
+  -- What grants and reports have noted since the lease stays.
+  if run.pace and job.pace then
+    for _, noted in ipairs({ 'last_start', 'before_last', 'granted', 'was_full', 'reports' }) do
+      run.pace[noted] = job.pace[noted]
+    end
+  end
+  job.pace = run.pace
 end
 
 local function has_permits(id)

@@ -199,6 +199,9 @@ local function load_job(id)
     if job.cursors then
       pull_back(job.cursors)
     end
+    if job.pace then
+      job.pace.last_start = math.min(job.pace.last_start, shard_time + MOST_AHEAD)
+    end
     return job
   end
   -- No job of this generation: permits of an earlier one must not count. The same if the job of this generation was
@@ -222,6 +225,10 @@ end
 -- last slot has passed. After that its cursors can be recovered from the store.
 local function needed_until(job)
   local needed = math.max(now, job.due or 0, job.held_until, job.permits_until)
+  -- A pace outlasts the quiet times of its destination.
+  if job.pace then
+    needed = math.max(needed, now + PACE_KEPT)
+  end
   if job.cursors then
     local last_start = job.cursors.last_start or 0
     for _, cursor in ipairs(job.cursors.cursors) do

@@ -5,8 +5,10 @@
 -- ARGV    the caller's time; from when the caller can use a slot, or 0 for at once; how wide a slot must be for the
 --         caller's clock; then for each permit, each at most once: its destination, its serial, how long its worker took to be ready, or -1 when that was reported
 --         before, and the start of its slot, if it was missed and nothing was sent in it, or 0
--- Answer  the generation; for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
---         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room
+-- Answer  the generation; then for each permit two numbers: the start and end of its slot; or the start of its slot and 0,
+--         when the slot is too far ahead; or 0 and 0, when the permit is withdrawn; or -1 and 0, when there is no room;
+--         then for each slot that was granted by a pace: the number of its permit, the pace's generation, and how many
+--         are in flight
 
 -- Not in the past, and not so late that no slot could be granted.
 local usable_from = math.min(math.max(now, number()), now + GRANT_AHEAD)
@@ -50,18 +52,30 @@ local function put_in_flight(id, job, permits, scored)
   redis.call('PEXPIREAT', in_flight_of(id), expiry(job.permits_until))
 end
 
--- The two numbers of a permit's answer.
+-- The two numbers of a permit's answer. The pace of an adaptive destination can only delay its slot.
 local function take(job)
-  local start = next_start(job.cursors, usable_from)
+  local from = job.pace and math.max(usable_from, next_of_pace(job.pace)) or usable_from
+  local start = next_start(job.cursors, from)
   if start > now + SLOT_HORIZON then
     return 0, 0
   elseif start > now + GRANT_AHEAD then
     return start, 0
   end
-  return take_slot(job.cursors, usable_from, needed_width)
+  return take_slot(job.cursors, from, needed_width)
 end
 
-local answer = { generation }
+local answer, paced = { generation }, {}
+
+-- Moves the pace, and notes what the report of the answer will name.
+local function note_pace(pace, slot_start, is_first, sending, position)
+  if slot_start > pace.last_start then
+    pace.before_last, pace.last_start = pace.last_start, slot_start
+  end
+  pace.granted = pace.granted + (is_first and 1 or 0)
+  for _, part in ipairs({ position, pace.generation, sending }) do
+    paced[#paced + 1] = part
+  end
+end
 
 local function grant_all(requests)
   local id = requests.id
@@ -84,12 +98,18 @@ local function grant_all(requests)
     local may_send = expires > now and not job.suspended and job.cursors
     if may_send and queued_score and sending >= most then
       slot_start = -1
+      if job.pace and sending >= job.pace.window then
+        job.pace.was_full = true
+      end
     elseif may_send then
       if requests.preparations[index] >= 0 then
         job.preparation = smoothed(job.preparation, math.min(requests.preparations[index], LONGEST_PREPARATION))
       end
       -- While the missed slot is the last one, its spacing is given back first.
       give_back(job.cursors, requests.missed[index], now)
+      if job.pace and job.pace.last_start == requests.missed[index] then
+        job.pace.last_start = job.pace.before_last or 0
+      end
       slot_start, slot_end = take(job)
       -- Only a granted slot moves a permit. Its score, the time at which its claim expires, goes with it.
       if queued_score and slot_end > 0 then
@@ -97,6 +117,9 @@ local function grant_all(requests)
         granted[#granted + 1] = permit
         scored[#scored + 1] = queued_score
         scored[#scored + 1] = permit
+      end
+      if job.pace and slot_end > 0 then
+        note_pace(job.pace, slot_start, queued_score, sending, requests.positions[index])
       end
     end
     -- Two numbers for each request, behind the generation, in the order of the requests.
@@ -111,5 +134,8 @@ end
 
 for _, requests in ipairs(read_requests()) do
   grant_all(requests)
+end
+for _, part in ipairs(paced) do
+  answer[#answer + 1] = part
 end
 return answer

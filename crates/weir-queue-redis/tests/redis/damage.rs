@@ -67,7 +67,7 @@ async fn run_once(scheduler: &RedisQueue, worker: &RedisQueue) -> Result<(), Str
     let permit = taken.map_err(|error| format!("take: {error}"))?.remove(0);
     loop {
         match worker.take_slot(SlotRequest { id: permit.id, preparation: None, missed: false }).await {
-            Ok(SlotAnswer::Granted(_)) => return Ok(()),
+            Ok(SlotAnswer::Granted(..)) => return Ok(()),
             Ok(SlotAnswer::Later(start)) => {
                 tokio::time::sleep((start - GRANT_AHEAD / 2).since(worker.clock().now())).await;
             }
@@ -125,7 +125,7 @@ async fn a_job_that_is_lost_alone_counts_as_lost_now() {
     let server = Server::start().await;
     let queue = support::open(server.config()).await;
     let permit = permits(&queue, 1).await.remove(0);
-    assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
+    assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(..)));
     for script in ["redis.call('DEL', k)", "redis.call('SET', k, 'x')"] {
         let before = queue.clock().now() - Duration::from_millis(20);
         assert_eq!(damage(&server, ("*:job:dst_*", script)).await, 1);

@@ -1,7 +1,7 @@
 //! A Redis that loses its data: no earlier state is used, and the queue recovers by itself.
 
-use weir_core::{Clock as _, plan::NextRun};
-use weir_queue::{JobLease, Permit, Permits as _, Published, Schedule as _, SlotAnswer};
+use weir_core::{Clock as _, adaptive::Sample, plan::NextRun};
+use weir_queue::{JobLease, Permit, Permits as _, Published, Report, Schedule as _, SlotAnswer};
 use weir_queue_redis::RedisQueue;
 
 use crate::support::{self, Server, ask_for_slot, claim, destination, eventually, permits, publication, wake};
@@ -17,7 +17,7 @@ impl Before {
     async fn on(server: &Server) -> Self {
         let queue = support::open(server.config()).await;
         let permit = permits(&queue, 1).await.remove(0);
-        assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
+        assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(..)));
         wake(&queue, destination(1)).await.unwrap();
         let lease = claim(&queue).await;
         assert!(lease.cursors.is_some());
@@ -95,4 +95,19 @@ async fn a_lost_stream_begins_a_new_generation() {
         server.command(&["DEL", &key]).await;
     }
     before.assert_lost().await;
+}
+
+#[tokio::test]
+async fn a_flushed_server_has_lost_the_pace_and_takes_no_reports_of_it() {
+    let server = Server::start().await;
+    let queue = support::open(server.config()).await;
+    support::permits_at(&queue, 1, Some(support::pace(&queue, 5.0))).await;
+    wake(&queue, destination(1)).await.unwrap();
+    assert!(claim(&queue).await.pace.is_some());
+    server.command(&["FLUSHALL"]).await;
+    let report = Report { destination_id: destination(1), sample: Sample { bad: 9, ..Sample::default() } };
+    eventually("the queue is back", async || queue.report(&[report]).await.is_ok()).await;
+    assert_eq!(queue.paces(&[destination(1)]).await.unwrap(), [None]);
+    eventually("the queue is back", async || wake(&queue, destination(1)).await.is_ok()).await;
+    assert!(claim(&queue).await.pace.is_none(), "the run resumes from the copy in the store");
 }

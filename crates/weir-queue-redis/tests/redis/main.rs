@@ -13,6 +13,7 @@ mod generations;
 mod installations;
 mod leases;
 mod lost_answers;
+mod paces;
 mod pacing;
 mod sharing;
 mod support;

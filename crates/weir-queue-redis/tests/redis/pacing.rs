@@ -14,7 +14,9 @@ use weir_core::{
     breaker::Breaker,
     plan::{self, Observed},
 };
-use weir_queue::{JobLease, LAST_OLD_START, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest};
+use weir_queue::{
+    JobLease, LAST_OLD_START, Permit, Permits as _, Publication, Schedule as _, SlotAnswer, SlotRequest, Terms,
+};
 use weir_queue_redis::{RedisConfig, RedisQueue};
 
 use crate::support::{self, Server, delivery, destination, hand_back, per_second, terms, wake};
@@ -33,6 +35,8 @@ struct Recording {
     sends: Mutex<Vec<(Instant, Instant)>>,
     /// Slots that a worker missed. The machine causes these, not the queue.
     missed: AtomicUsize,
+    /// Each run sets another pace.
+    has_paces: bool,
 }
 
 impl Recording {
@@ -62,6 +66,7 @@ fn run(queue: &RedisQueue, lease: JobLease, recording: &Recording) -> Publicatio
     let allowance = plan::allowance(&Observed {
         now: queue.clock().now(),
         cursors: &cursors,
+        pace: None,
         preparation: lease.preparation,
         run_time: lease.run_time,
         ahead: lease.ahead,
@@ -75,10 +80,12 @@ fn run(queue: &RedisQueue, lease: JobLease, recording: &Recording) -> Publicatio
     });
     let to = lease.destination_id;
     let deliveries = (0..allowance.allow).map(|_| delivery(queue, to, 1, Duration::from_secs(30))).collect();
+    let pace = recording.has_paces.then(|| Box::new(support::pace(queue, 20.0 + f64::from(rand::random::<u8>()))));
     Publication {
         lease,
-        terms: Some(terms(limits)),
+        terms: Some(Terms { is_adaptive: pace.is_some(), ..terms(limits) }),
         recovered,
+        pace,
         deliveries,
         next: plan::next_run(allowance, false, None),
     }
@@ -106,7 +113,7 @@ async fn attempt(queue: Arc<RedisQueue>, permit: Permit, recording: Arc<Recordin
             continue;
         };
         let slot = match answer {
-            SlotAnswer::Granted(slot) => slot,
+            SlotAnswer::Granted(slot, _) => slot,
             SlotAnswer::Later(start) => {
                 asks_at = start - ASK_AHEAD;
                 continue;
@@ -140,7 +147,11 @@ async fn stalls_for(duration: Duration) -> f64 {
 
 /// Two processes that schedule and send.
 async fn two_processes(config: RedisConfig) -> (Arc<Recording>, JoinSet<()>) {
-    let recording = Arc::new(Recording::default());
+    two_processes_with(config, Recording::default()).await
+}
+
+async fn two_processes_with(config: RedisConfig, recording: Recording) -> (Arc<Recording>, JoinSet<()>) {
+    let recording = Arc::new(recording);
     let mut processes = JoinSet::new();
     for _ in 0..2 {
         let queue = Arc::new(support::open(config.clone()).await);
@@ -180,6 +191,20 @@ async fn a_limit_is_kept_and_used_by_two_processes() {
 #[tokio::test]
 async fn a_limit_is_kept_and_used_by_two_processes_on_a_cluster() {
     assert_paced(support::cluster_config()).await;
+}
+
+/// Whatever a pace is and however often it changes, it can only delay.
+#[tokio::test]
+async fn a_limit_is_kept_under_paces_that_change_with_each_run() {
+    for config in [support::shared_config(), support::cluster_config()] {
+        let recording = Recording { has_paces: true, ..Recording::default() };
+        let (recording, mut processes) = two_processes_with(config, recording).await;
+        tokio::time::sleep(Duration::from_secs(SECONDS)).await;
+        processes.shutdown().await;
+        let sends = recording.sorted_sends();
+        assert_bounded(&sends);
+        assert!(sends.len() > 20, "{} sends", sends.len());
+    }
 }
 
 const HOUR: f64 = 3_600.0;

@@ -33,6 +33,7 @@ async fn run_jobs(queue: &RedisQueue, left: &watch::Sender<usize>) -> usize {
             lease,
             terms: Some(terms(RateLimits::UNLIMITED)),
             recovered: None,
+            pace: None,
             deliveries: Vec::new(),
             next: NextRun::Stop,
         };
@@ -130,7 +131,7 @@ async fn a_limit_that_one_process_lowers_applies_to_the_permits_of_another() {
 async fn slot(queue: &RedisQueue, permit: &Permit) -> Slot {
     loop {
         match ask_for_slot(queue, permit.id).await {
-            SlotAnswer::Granted(slot) => return slot,
+            SlotAnswer::Granted(slot, _) => return slot,
             SlotAnswer::Later(start) => {
                 tokio::time::sleep((start - GRANT_AHEAD / 2).since(queue.clock().now())).await;
             }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use weir_core::{
     Clock as _, DeliveryId, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Timestamp,
+    adaptive::{AdaptiveRate, Settings},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     plan::NextRun,
@@ -210,14 +211,21 @@ pub(crate) fn publication(queue: &RedisQueue, lease: JobLease, count: u8, next: 
     let recovered = lease.cursors.is_none().then(|| Limiter::new(&terms.limits));
     let to = lease.destination_id;
     let deliveries = (0..count).map(|number| delivery(queue, to, number, Duration::from_secs(30))).collect();
-    Publication { lease, terms: Some(terms), recovered, deliveries, next }
+    Publication { lease, terms: Some(terms), recovered, pace: None, deliveries, next }
 }
 
 /// Wakes destination 1, runs its job once, and takes its permits.
 pub(crate) async fn permits(queue: &RedisQueue, count: u8) -> Vec<Permit> {
+    permits_at(queue, count, None).await
+}
+
+/// The same at a pace, if there is one.
+pub(crate) async fn permits_at(queue: &RedisQueue, count: u8, pace: Option<AdaptiveRate>) -> Vec<Permit> {
     wake(queue, destination(1)).await.unwrap();
     let lease = claim(queue).await;
-    let publication = publication(queue, lease, count, NextRun::Stop);
+    let terms = Some(Terms { is_adaptive: pace.is_some(), ..terms(per_second(10)) });
+    let publication =
+        Publication { terms, pace: pace.map(Box::new), ..publication(queue, lease, count, NextRun::Stop) };
     let published = queue.publish(vec![publication]).await.unwrap();
     assert!(matches!(published[..], [Published::Done]), "{published:?}");
     take(queue, usize::from(count)).await
@@ -232,6 +240,12 @@ pub(crate) async fn take(queue: &RedisQueue, count: usize) -> Vec<Permit> {
     permits
 }
 
+/// A pace of so many a second.
+pub(crate) fn pace(queue: &RedisQueue, per_s: f64) -> AdaptiveRate {
+    let settings = Settings { max_per_s: Some(per_s), ..Settings::default() };
+    AdaptiveRate::new(settings, 64, Some(per_s), queue.clock().now())
+}
+
 /// These permits as settled, without an answer.
 pub(crate) fn settled(ids: &[PermitId]) -> Vec<Settled> {
     ids.iter().map(|&id| id.into()).collect()
@@ -240,7 +254,7 @@ pub(crate) fn settled(ids: &[PermitId]) -> Vec<Settled> {
 /// The terms of a destination that was never edited.
 pub(crate) fn terms(limits: RateLimits) -> Terms {
     let [version, held_until, released_at] = [Timestamp::MIN; 3];
-    Terms { version, limits, max_in_flight: 64, suspended: false, held_until, released_at }
+    Terms { version, limits, max_in_flight: 64, suspended: false, is_adaptive: false, held_until, released_at }
 }
 
 pub(crate) async fn ask_for_slot(queue: &RedisQueue, id: PermitId) -> SlotAnswer {

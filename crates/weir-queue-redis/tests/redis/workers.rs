@@ -41,7 +41,7 @@ async fn a_stopped_job_is_kept_until_its_longest_window_has_passed() {
     publication.terms = Some(support::terms(hourly));
     queue.publish(vec![publication]).await.unwrap();
     let permit = take(&queue, 1).await.remove(0);
-    assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(_)));
+    assert!(matches!(ask_for_slot(&queue, permit.id).await, SlotAnswer::Granted(..)));
     queue.settle(&[permit.id.into()]).await.unwrap();
     let kept = keys(&server, "*:job:dst_*").await;
     assert_eq!(kept.len(), 1);

@@ -34,7 +34,7 @@ impl Subject {
 
     /// Admits a delivery and takes its permit. Tries again when the delivery is declined, because a queue may only
     /// estimate the room.
-    async fn admitted(&self, number: u8, of: &Destination) -> Permit {
+    pub(super) async fn admitted(&self, number: u8, of: &Destination) -> Permit {
         loop {
             self.reserve(of).await;
             self.admit(number, of);
@@ -46,7 +46,7 @@ impl Subject {
     }
 
     /// A queue that only estimates the room may reserve it, and then declines the delivery.
-    async fn assert_not_admitted(&self, number: u8, of: &Destination) {
+    pub(super) async fn assert_not_admitted(&self, number: u8, of: &Destination) {
         if self.try_reserve(of) {
             self.admit(number, of);
             assert_eq!(self.declined(1).await.len(), 1);

@@ -45,7 +45,7 @@ pub async fn a_hold_of_a_send_from_before_the_release_is_ignored_and_a_later_one
     subject.until(released_at).await;
     subject.release(&RateLimits::UNLIMITED, released_at, Timestamp::MIN).await;
     subject.hold(sent_at + LONG, sent_at).await;
-    assert!(matches!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Granted(_)));
+    assert!(matches!(subject.ask_for_slot(&permits[1]).await, SlotAnswer::Granted(..)));
     let until = released_at + LONG;
     subject.hold(until, released_at).await;
     let lease = subject.claim().await;

@@ -84,7 +84,7 @@ pub async fn a_permit_without_room_waits_for_the_end_of_an_attempt(subject: Subj
     let lease = subject.claim().await;
     let terms = Terms { max_in_flight: 2, ..subject.terms(&limits) };
     let publication =
-        Publication { lease, terms: Some(terms), recovered: None, deliveries: vec![], next: NextRun::Now };
+        Publication { lease, terms: Some(terms), recovered: None, pace: None, deliveries: vec![], next: NextRun::Now };
     subject.queue.publish(vec![publication]).await.expect("publish");
     subject.slot(&permits[0]).await;
     subject.slot(&permits[1]).await;

@@ -100,7 +100,7 @@ pub async fn a_minimum_interval_counts_after_a_recovered_send_and_after_a_hold(s
     let terms = subject.terms(&spaced(RateLimits::UNLIMITED, 200));
     let recovered = Some(Limiter::recovered(&terms.limits, Some(last_send)));
     let deliveries = (0..3).map(|number| subject.delivery(number, SOON)).collect();
-    let publication = Publication { lease, terms: Some(terms), recovered, deliveries, next: NextRun::Stop };
+    let publication = Publication { lease, terms: Some(terms), recovered, pace: None, deliveries, next: NextRun::Stop };
     subject.queue.publish(vec![publication]).await.expect("publish");
     let permits = subject.take(3).await;
     let first = subject.slot(&permits[0]).await;

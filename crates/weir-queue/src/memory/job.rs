@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use weir_core::{
     Destination, IdMap, Limiter, Slot, Timestamp,
+    adaptive::{AdaptiveRate, Sample},
     limiter::GRANT_AHEAD,
     plan::{self, MOST_AHEAD, SHARES},
     stall::Progress,
 };
 
-use crate::{Hold, LONGEST_PREPARATION, LONGEST_RUN, PermitId, SLOT_HORIZON, SlotAnswer, SlotRequest, Terms};
+use crate::{
+    Hold, LONGEST_PREPARATION, LONGEST_RUN, MOST_REPORTS, Pace, PacedGrant, PermitId, REPORTS_OF_A_RUN, SLOT_HORIZON,
+    SLOW_PACE, SlotAnswer, SlotRequest, Terms,
+};
 
 /// The phase of a job.
 ///
@@ -47,6 +51,8 @@ pub(super) struct Job {
     pub(super) terms: Option<Terms>,
     /// Where the next slots may begin. Unknown until the first run recovers the cursors from the store.
     pub(super) cursors: Option<Limiter>,
+    /// The pace of an adaptive destination, once a run has set it.
+    pub(super) pace: Option<Box<Pace>>,
     /// The permit that got the last slot, and the start of this slot.
     last_grant: Option<(u64, Timestamp)>,
     /// The end of the latest hold; kept here because the cursors may be unknown.
@@ -89,6 +95,7 @@ impl Job {
             during_lease: DuringLease::default(),
             terms: None,
             cursors: None,
+            pace: None,
             last_grant: None,
             held_until: Timestamp::MIN,
             released_at: Timestamp::MIN,
@@ -138,6 +145,9 @@ impl Job {
                 cursors.lift_hold(terms.released_at);
             }
         }
+        if !terms.is_adaptive {
+            self.pace = None;
+        }
         // Terms from before the release may name a hold that it has lifted.
         if terms.released_at == self.released_at && terms.held_until > now {
             self.hold_until(terms.held_until);
@@ -167,15 +177,18 @@ impl Job {
         };
         // A permit in flight has its room already. A queued one needs room below the maximum. During a hold its slot is
         // what it waits for, and nothing can be granted.
-        let has_room = in_flight.is_some()
-            || (self.in_flight.len() as u32) < self.allowed_outstanding()
-            || self.is_held(now + GRANT_AHEAD);
+        let sending = self.in_flight.len() as u32;
+        let has_room = in_flight.is_some() || sending < self.allowed_outstanding() || self.is_held(now + GRANT_AHEAD);
         // No slot while the terms or the cursors are unknown, because the next run finds them; and none while
         // suspended.
         let (Some(cursors), false) = (&mut self.cursors, self.terms.as_ref().is_none_or(|t| t.suspended)) else {
             return SlotAnswer::Withdrawn;
         };
+        let mut pace = self.pace.as_mut().map(|pace| &mut pace.cursor);
         if !has_room {
+            if let Some(pace) = pace {
+                pace.was_full |= sending >= pace.window;
+            }
             return SlotAnswer::NoRoom;
         }
         // Later permits are published earlier by this time.
@@ -185,17 +198,62 @@ impl Job {
         // The missed slot is unused. If it is still the last one, its spacing is given back first.
         if let Some((_, start)) = self.last_grant.filter(|&(permit, _)| missed && permit == serial) {
             cursors.give_back(start, now);
-        }
-        // Only a granted slot changes the permit.
-        match grant(cursors, now) {
-            SlotAnswer::Granted(slot) => {
-                self.last_grant = Some((serial, slot.start));
-                self.queued.remove(&serial);
-                self.in_flight.insert(serial, expires);
-                SlotAnswer::Granted(slot)
+            if let Some(pace) = &mut pace {
+                pace.give_back(start);
             }
-            refused => refused,
         }
+        // The pace can only delay. Only a granted slot changes the permit.
+        let from = pace.as_ref().map_or(now, |pace| pace.start_after(0, now));
+        let start = cursors.next_start(from);
+        if start > now + SLOT_HORIZON {
+            return SlotAnswer::Withdrawn;
+        } else if start > now + GRANT_AHEAD {
+            return SlotAnswer::Later(start);
+        }
+        let slot: Slot = cursors.take(from);
+        let paced = pace.as_mut().map(|pace| {
+            pace.take(slot.start, in_flight.is_none());
+            PacedGrant { generation: pace.generation, in_flight: sending + u32::from(in_flight.is_none()) }
+        });
+        self.last_grant = Some((serial, slot.start));
+        self.queued.remove(&serial);
+        self.in_flight.insert(serial, expires);
+        SlotAnswer::Granted(slot, paced)
+    }
+
+    /// Takes a report. Returns whether the job is to run at once.
+    pub(super) fn report(&mut self, now: Timestamp, sample: Sample) -> bool {
+        let Some(pace) = &mut self.pace else { return false };
+        if pace.reports.len() == MOST_REPORTS {
+            pace.reports.remove(0);
+        }
+        pace.reports.push((now, sample));
+        sample.is_urgent() || pace.cursor.spacing >= SLOW_PACE || pace.reports.len() >= REPORTS_OF_A_RUN
+    }
+
+    /// The pace for a run, with all that was noted since the last one.
+    pub(super) fn lend_pace(&mut self) -> Option<Box<Pace>> {
+        let pace = self.pace.as_mut()?;
+        let (reports, cursor) = (std::mem::take(&mut pace.reports), pace.cursor.lend());
+        Some(Box::new(Pace { rate: pace.rate.clone(), cursor, reports }))
+    }
+
+    /// Follows the pace of a run, or forgets it.
+    pub(super) fn follow_pace(&mut self, rate: Option<Box<AdaptiveRate>>, now: Timestamp) {
+        match (rate, &mut self.pace) {
+            (Some(rate), Some(pace)) => {
+                pace.cursor.follow(&rate.cursor(now));
+                pace.rate = *rate;
+            }
+            (Some(rate), none) => *none = Some(Box::new(Pace::new(*rate, now))),
+            (None, pace) => *pace = None,
+        }
+    }
+
+    /// The expected start of a slot that is taken after `others` further slots.
+    pub(super) fn start_after(&self, others: u32, now: Timestamp) -> Timestamp {
+        let of_limits = self.cursors.as_ref().map_or(now, |cursors| cursors.start_after(others, now));
+        self.pace.as_ref().map_or(of_limits, |pace| pace.cursor.start_after(others, now).max(of_limits))
     }
 
     /// How far the destination has come. Permits that have expired do not count.
@@ -204,9 +262,12 @@ impl Job {
         Progress {
             queued: valid(&self.queued),
             in_flight: valid(&self.in_flight),
-            lowered_maximum: self.lowered_maximum(),
+            lowered_maximum: self.lowered_maximum().into_iter().chain(self.window()).min(),
             last_start: self.cursors.as_ref().and_then(Limiter::last_start),
-            next_start: self.cursors.as_ref().map(|cursors| cursors.next_start(self.held_until)),
+            next_start: self.cursors.as_ref().map(|cursors| {
+                let of_pace = self.pace.as_ref().map_or(Timestamp::MIN, |pace| pace.cursor.next_start());
+                cursors.next_start(self.held_until.max(of_pace))
+            }),
         }
     }
 
@@ -226,7 +287,12 @@ impl Job {
     /// The maximum of outstanding permits.
     fn allowed_outstanding(&self) -> u32 {
         let max_in_flight = self.terms.as_ref().map_or(0, |terms| terms.max_in_flight);
-        self.lowered_maximum().map_or(max_in_flight, |most| most.min(max_in_flight))
+        self.lowered_maximum().into_iter().chain(self.window()).fold(max_in_flight, u32::min)
+    }
+
+    /// How many requests may be in flight by the pace.
+    fn window(&self) -> Option<u32> {
+        self.pace.as_ref().map(|pace| pace.cursor.window)
     }
 
     /// The maximum of outstanding permits where workers have no places for more, or where a hold has ended a moment ago.
@@ -264,10 +330,11 @@ impl Job {
             Phase::Idle | Phase::Scheduled { .. } => 0,
         };
         // The slot of this delivery comes after those of the queued permits.
-        let taken = self.queued() + 1;
+        let (taken, until) = (self.queued() + 1, now + ahead + Duration::from_nanos(1));
         !terms.suspended
             && terms.version == destination.updated_at
-            && cursors.slots_before(now, now + ahead + Duration::from_nanos(1), taken) == taken
+            && cursors.slots_before(now, until, taken) == taken
+            && self.pace.as_ref().is_none_or(|pace| pace.cursor.slots_before(now, until, taken) == taken)
             && self.outstanding() + promised < self.allowed_outstanding()
     }
 
@@ -282,9 +349,9 @@ impl Job {
         self.due_by(plan::due_for_next_slot, now)
     }
 
-    fn due_by(&self, due: fn(&Limiter, u32, Duration, Timestamp) -> Timestamp, now: Timestamp) -> Timestamp {
+    fn due_by(&self, due: fn(Timestamp, Duration, Timestamp) -> Timestamp, now: Timestamp) -> Timestamp {
         let ahead = self.preparation + self.run_time;
-        self.cursors.as_ref().map_or(now, |cursors| due(cursors, self.queued(), ahead, now))
+        self.cursors.as_ref().map_or(now, |_| due(self.start_after(self.queued(), now), ahead, now))
     }
 
     /// How many permits end in the time of two runs and of the preparation, as measured since the last claim.
@@ -344,19 +411,6 @@ impl Job {
             cursors.hold(held_until);
             cursors
         });
-    }
-}
-
-/// Takes the next slot, unless it is too far ahead. Then no cursor moves.
-fn grant(cursors: &mut Limiter, now: Timestamp) -> SlotAnswer {
-    let start = cursors.next_start(now);
-    if start <= now + GRANT_AHEAD {
-        let slot: Slot = cursors.take(now);
-        SlotAnswer::Granted(slot)
-    } else if start <= now + SLOT_HORIZON {
-        SlotAnswer::Later(start)
-    } else {
-        SlotAnswer::Withdrawn
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
 
 use weir_core::{
     Destination, DestinationId, IdMap, Limiter, Timestamp,
+    adaptive::Status,
     claim::ClaimedDelivery,
     plan::{LAG_DEPTH, NextRun},
     stall::Progress,
@@ -17,7 +18,7 @@ use weir_core::{
 
 use super::job::{DuringLease, Job, Phase};
 use crate::{
-    HandedBack, Hold, JobLease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Settled, SlotAnswer,
+    HandedBack, Hold, JobLease, Permit, PermitId, Publication, Published, RUN_FALLBACK, Report, Settled, SlotAnswer,
     SlotRequest, TermsChange, Wake,
 };
 
@@ -92,6 +93,24 @@ impl JobTable {
         self.jobs.get(&id).map_or_else(Progress::default, |job| job.progress(now))
     }
 
+    /// The pace of an adaptive destination.
+    pub fn pace(&self, id: DestinationId, now: Timestamp) -> Option<Status> {
+        Some(self.jobs.get(&id)?.pace.as_ref()?.rate.status(now))
+    }
+
+    /// Takes a report. The job runs at once if the pace may have to follow.
+    pub fn report(&mut self, now: Timestamp, &Report { destination_id, sample }: &Report) {
+        let Some(job) = self.jobs.get_mut(&destination_id) else { return };
+        if !job.report(now, sample) {
+            return;
+        }
+        match job.phase {
+            Phase::Leased { .. } => job.during_lease.wake = Some(now),
+            Phase::Scheduled { due, .. } if due <= now => {}
+            Phase::Idle | Phase::Scheduled { .. } => self.schedule(destination_id, now, Timestamp::MIN, false),
+        }
+    }
+
     pub fn wake(&mut self, wake: Wake) {
         let job = self.jobs.entry(wake.destination_id).or_insert_with(Job::new);
         // A run under way does not stop a job whose version has changed.
@@ -164,6 +183,7 @@ impl JobTable {
                 queued: job.queued(),
                 in_flight: job.in_flight.len() as u32,
                 cursors: job.cursors.clone(),
+                pace: job.lend_pace(),
                 preparation: job.preparation,
                 run_time: job.run_time,
                 ahead: job.ended_meanwhile(now),
@@ -177,7 +197,7 @@ impl JobTable {
     /// Publishes the claims of a run, and ends the run unless it continues. A stale epoch publishes nothing. Nothing is
     /// published after the worker has stopped.
     pub fn publish(&mut self, now: Timestamp, publication: Publication) -> Published {
-        let Publication { lease, terms, recovered, deliveries, next } = publication;
+        let Publication { lease, terms, recovered, pace, deliveries, next } = publication;
         let destination_id = lease.destination_id;
         // The job must still have this lease: not ended, and not claimed again.
         let Some(job) = self.jobs.get_mut(&destination_id) else { return Published::Stale(deliveries) };
@@ -198,6 +218,7 @@ impl JobTable {
         if let Some(terms) = &terms {
             job.know_cursors(|| recovered.unwrap_or_else(|| Limiter::recovered(&terms.limits, Some(now))));
             job.follow(terms, now);
+            job.follow_pace(pace, now);
         }
         // Each slot is expected after those of the permits before it.
         for delivery in deliveries {
@@ -213,10 +234,12 @@ impl JobTable {
     fn issue(&mut self, now: Timestamp, delivery: ClaimedDelivery, others: Option<u32>) {
         let destination_id = delivery.claim.destination_id;
         let Some(job) = self.jobs.get_mut(&destination_id) else { return };
-        let Some(cursors) = &job.cursors else { return };
+        if job.cursors.is_none() {
+            return;
+        }
         self.last_serial += 1;
         let id = PermitId { destination_id, serial: self.last_serial };
-        let expected_at = others.map(|others| cursors.start_after(others, now));
+        let expected_at = others.map(|others| job.start_after(others, now));
         job.queue(id.serial, delivery.expires_at);
         self.ready.push_back(Permit { id, published_at: now, expected_at, delivery });
     }

@@ -2,20 +2,21 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
+    collections::{BTreeMap, BinaryHeap, VecDeque},
     time::Duration,
 };
 
 use bytes::Bytes;
 use weir_core::{
     DeliveryId, Destination, DestinationId, EventId, Limiter, Period, RateLimit, RateLimits, Slot, Timestamp,
+    adaptive::{self, AdaptiveRate, PaceCursor, Sample, Verdict},
     claim::{Claim, ClaimedBody, ClaimedDelivery},
     event::EventBody,
     plan::{self, Allowance, Observed},
 };
 use weir_queue::{
-    HandedBack, PermitId, Publication, Published, SlotAnswer, SlotRequest, Terms, TermsChange, Wake,
-    conformance::settings, memory::JobTable,
+    HandedBack, JobLease, Pace, PacedGrant, PermitId, Publication, Published, Report, SlotAnswer, SlotRequest, Terms,
+    TermsChange, Wake, conformance::settings, memory::JobTable,
 };
 
 pub(crate) const START: Timestamp = Timestamp::from_secs(1_000_000_000);
@@ -56,13 +57,18 @@ enum SimulatedEvent {
     Ready(u64, i64, i64),
     Asks(u64),
     Answered(u64),
+    /// A worker reports the answers of the last quarter of a second.
+    Reports(u64),
 }
 
 impl SimulatedEvent {
     /// Two workers share the permits.
     fn worker(self) -> u64 {
-        let (Self::SlotOpens(serial, ..) | Self::Ready(serial, ..) | Self::Asks(serial) | Self::Answered(serial)) =
-            self;
+        let (Self::SlotOpens(serial, ..)
+        | Self::Ready(serial, ..)
+        | Self::Asks(serial)
+        | Self::Answered(serial)
+        | Self::Reports(serial)) = self;
         serial % 2
     }
 }
@@ -83,6 +89,14 @@ pub(crate) struct Simulation {
     pub(crate) sends: Vec<Timestamp>,
     pub(crate) runs: u64,
     pub(crate) most_queued: u32,
+    /// Set for an adaptive destination: how many requests its receiver takes in each second of the clock.
+    pub(crate) takes: Option<u32>,
+    /// The send starts that the receiver refused.
+    pub(crate) refused: Vec<Timestamp>,
+    /// What slots were granted under, and what the receiver said.
+    paced: BTreeMap<u64, (PacedGrant, Verdict)>,
+    gathered: [BTreeMap<u32, Sample>; 2],
+    copy: Option<(AdaptiveRate, Timestamp)>,
 }
 
 fn destination() -> DestinationId {
@@ -124,6 +138,11 @@ impl Simulation {
             sends: Vec::new(),
             runs: 0,
             most_queued: 0,
+            takes: None,
+            refused: Vec::new(),
+            paced: BTreeMap::new(),
+            gathered: Default::default(),
+            copy: None,
         }
     }
 
@@ -142,6 +161,12 @@ impl Simulation {
         self.announce();
     }
 
+    /// Turns the adaptive rate off, or on for a receiver that takes so many requests a second.
+    pub(crate) fn adapt(&mut self, takes: Option<u32>) {
+        self.takes = takes;
+        self.announce();
+    }
+
     fn announce(&mut self) {
         self.edits += 1;
         self.table.edited(self.now, &TermsChange { destination_id: destination(), terms: self.terms() });
@@ -151,6 +176,7 @@ impl Simulation {
         let mut of =
             Destination { updated_at: Timestamp::from_secs(self.edits), ..settings(&self.limits, self.max_in_flight) };
         of.settings.paused = self.paused;
+        of.settings.adaptive = self.takes.map(|_| adaptive::Settings::default());
         Terms::of(&of, self.now)
     }
 
@@ -159,6 +185,8 @@ impl Simulation {
         self.table = JobTable::new(self.now);
         self.events.clear();
         self.publications.clear();
+        self.paced.clear();
+        self.gathered = Default::default();
         self.table.wake(Wake { destination_id: destination(), due: self.now });
     }
 
@@ -191,23 +219,74 @@ impl Simulation {
         self.now = end;
     }
 
+    /// The pace of a run after it has learnt, as in a scheduler.
+    fn learn(&mut self, lease: &mut JobLease) -> Option<Box<Pace>> {
+        self.takes?;
+        let settings = adaptive::Settings::default().within(&self.limits);
+        let mut pace = lease.pace.take().unwrap_or_else(|| {
+            let new = || AdaptiveRate::new(settings, self.max_in_flight, None, self.now);
+            let resumed = |(copy, saved_at)| AdaptiveRate::resumed(copy, saved_at, self.now);
+            Box::new(Pace::new(self.copy.clone().map_or_else(new, resumed), self.now))
+        });
+        pace.rate.configure(settings, self.max_in_flight);
+        pace.rate.learn(&pace.cursor, &pace.reports, self.now);
+        pace.cursor.follow(&pace.rate.cursor(self.now));
+        if pace.rate.needs_copy(self.now) {
+            self.copy = Some((pace.rate.clone(), self.now));
+        }
+        Some(pace)
+    }
+
+    /// The pace, as the queue shows it.
+    pub(crate) fn per_s(&self) -> Option<f64> {
+        self.table.pace(destination(), self.now).map(|status| status.per_s)
+    }
+
+    /// A receiver with a bucket for each second of the clock.
+    fn receive(&mut self) -> Verdict {
+        let second = self.now.as_secs();
+        let taken = self.sends.iter().rev().take_while(|send| send.as_secs() == second);
+        let refused = self.refused.iter().rev().take_while(|send| send.as_secs() == second);
+        let is_full = self.takes.is_some_and(|takes| taken.count() - refused.count() >= takes as usize);
+        if is_full {
+            self.refused.push(self.now);
+        }
+        self.sends.push(self.now);
+        if is_full { Verdict::Throttled } else { Verdict::Ok }
+    }
+
+    /// Gathers what the worker reports of an answer.
+    fn gather(&mut self, serial: u64) {
+        let Some((PacedGrant { generation, in_flight }, verdict)) = self.paced.remove(&serial) else { return };
+        let worker = serial % 2;
+        let gathered = &mut self.gathered[worker as usize];
+        if gathered.is_empty() {
+            self.events.push(Reverse((self.now + Duration::from_millis(250), SimulatedEvent::Reports(worker))));
+        }
+        let sample = gathered.entry(generation).or_insert(Sample { generation, ..Sample::default() });
+        sample.add(verdict, self.timing.answer.as_secs_f64(), in_flight);
+    }
+
     fn run_due_jobs(&mut self) {
-        for lease in self.table.claim_due(self.now, 256, LEASE) {
+        for mut lease in self.table.claim_due(self.now, 256, LEASE) {
             self.runs += 1;
             self.most_queued = self.most_queued.max(lease.queued);
             let recovered =
                 lease.cursors.is_none().then(|| Limiter::recovered(&self.limits, self.sends.last().map(|_| self.now)));
             let mut cursors = lease.cursors.clone().or(recovered.clone()).unwrap();
             cursors.reconfigure(&self.limits);
+            let pace = self.learn(&mut lease);
+            let pace_cursor: Option<&PaceCursor> = pace.as_ref().map(|pace| &pace.cursor);
             let allowance: Allowance = plan::allowance(&Observed {
                 now: self.now,
                 cursors: &cursors,
+                pace: pace_cursor,
                 preparation: lease.preparation,
                 run_time: lease.run_time,
                 ahead: lease.ahead,
                 queued: lease.queued,
                 in_flight: lease.in_flight,
-                max_in_flight: self.max_in_flight,
+                max_in_flight: pace_cursor.map_or(self.max_in_flight, |pace| pace.window),
                 max_queued: self.limits.max_queued(),
                 suspended: self.paused,
                 breaker: &weir_core::breaker::Breaker::default(),
@@ -217,7 +296,8 @@ impl Simulation {
             self.backlog -= claimed;
             let deliveries = (0..claimed).map(|_| delivery(self.now)).collect();
             let next = plan::next_run(allowance, (claimed as u32) < allowance.allow, None);
-            let publication = Publication { lease, terms: Some(self.terms()), recovered, deliveries, next };
+            let pace = pace.map(|pace| Box::new(pace.rate));
+            let publication = Publication { lease, terms: Some(self.terms()), recovered, pace, deliveries, next };
             self.publications.push_back((self.now + self.timing.run, publication));
         }
     }
@@ -254,7 +334,10 @@ impl Simulation {
     fn ask_for_slot(&mut self, request: SlotRequest) {
         let id = request.id;
         match self.table.take_slot(self.now, request) {
-            SlotAnswer::Granted(slot) => self.wait_for(id, slot),
+            SlotAnswer::Granted(slot, paced) => {
+                self.paced.extend(paced.map(|paced| (id.serial, (paced, Verdict::Ok))));
+                self.wait_for(id, slot);
+            }
             SlotAnswer::Later(start) => {
                 self.events.push(Reverse((start - ASK_AHEAD, SimulatedEvent::Asks(id.serial))));
             }
@@ -294,11 +377,22 @@ impl Simulation {
                 if !slot.contains(self.now) {
                     return self.ask_for_slot(SlotRequest { missed: true, ..SlotRequest::new(id(serial)) });
                 }
-                self.sends.push(self.now);
+                let verdict = self.receive();
+                if let Some((_, known)) = self.paced.get_mut(&serial) {
+                    *known = verdict;
+                }
                 let answered = self.now + self.timing.answer;
                 self.events.push(Reverse((answered, SimulatedEvent::Answered(serial))));
             }
-            SimulatedEvent::Answered(serial) => self.table.settle(self.now, id(serial).into()),
+            SimulatedEvent::Answered(serial) => {
+                self.table.settle(self.now, id(serial).into());
+                self.gather(serial);
+            }
+            SimulatedEvent::Reports(worker) => {
+                for (_, sample) in std::mem::take(&mut self.gathered[worker as usize]) {
+                    self.table.report(self.now, &Report { destination_id: destination(), sample });
+                }
+            }
         }
     }
 

@@ -105,7 +105,7 @@ impl World {
     async fn try_start_of(&self, permit: &Permit) -> Option<Timestamp> {
         loop {
             match self.queue.take_slot(SlotRequest::new(permit.id)).await.unwrap() {
-                SlotAnswer::Granted(slot) => return Some(slot.start),
+                SlotAnswer::Granted(slot, _) => return Some(slot.start),
                 SlotAnswer::Later(start) => tokio::time::sleep((start - GRANT_AHEAD).since(self.clock.now())).await,
                 SlotAnswer::NoRoom | SlotAnswer::Withdrawn => return None,
             }

@@ -19,7 +19,7 @@ use weir_store::{
     Arrivals, BreakerChange, ClaimRequest, Claims, Created, Creation, Deletion, DestinationCounts, DestinationDeletion,
     DestinationFilter, DestinationLimits, DestinationPatch, Destinations, DueDestination, EditPosition,
     EditedDestination, Hold, LimitChange, MessageGroup, MessageGroups, MessageGroupsRepaired, NamedCreation, Outbox,
-    Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, SentCounts, StoreResult,
+    Paces, Page, PageRequest, Pause, Recovered, ReplayStep, ReplaySteps, SendHistory, SentCounts, StoreResult,
 };
 
 pub(crate) fn destination(number: u8) -> DestinationId {
@@ -332,3 +332,6 @@ impl ReplaySteps for TestStore {
         not_called()
     }
 }
+
+/// A store that keeps no copies.
+impl Paces for TestStore {}

@@ -33,6 +33,7 @@ pub fn destination(number: u128) -> Destination {
             event_types: vec!["*".parse().expect("a pattern")],
             filter: None,
             rate_limits: per_second(10),
+            adaptive: None,
             max_in_flight: 64,
             timeout_ms: 15_000,
             retry: RetryPolicy::default(),

@@ -26,7 +26,7 @@ macro_rules! edited_columns {
     () => {
         "updated_at, name, url, event_types, rate_limits, max_in_flight, timeout_ms, retry, headers, signing, paused,
         paused_reason, held_until, held_reason, breaker, breaker_state, alerts, ordered, skip_after_attempts,
-        min_interval_ms, released_at, body, egress, egress_secrets, event_filter"
+        min_interval_ms, released_at, body, egress, egress_secrets, event_filter, adaptive"
     };
 }
 
@@ -90,6 +90,7 @@ pub fn destination<E: From<Corrupt>>(row: &impl Row<E>, keyring: &Keyring) -> Re
             None => None,
         },
         rate_limits: rate_limits(row, 7, 22)?,
+        adaptive: row.optionally_parsed(28, "the bounds of a pace", |text| serde_json::from_str(text).ok())?,
         max_in_flight: row.small(8)?,
         timeout_ms: row.small(9)?,
         retry: row.parsed(10, "a retry policy", |text| serde_json::from_str(text).ok())?,
@@ -174,7 +175,7 @@ pub enum Value<'v> {
 pub fn destination_values<'d>(
     destination: &'d Destination,
     keyring: &Keyring,
-) -> Result<[Value<'d>; 25], serde_json::Error> {
+) -> Result<[Value<'d>; 26], serde_json::Error> {
     let int = |value: i64| Value::Int(Some(value));
     let optional_time = |time: Option<Timestamp>| Value::Int(time.map(Timestamp::as_nanos));
     fn text<'v>(value: impl Into<Cow<'v, str>>) -> Value<'v> {
@@ -217,6 +218,7 @@ pub fn destination_values<'d>(
         egress,
         egress_secrets,
         Value::Text(settings.filter.as_ref().map(|filter| filter.json().to_string().into())),
+        Value::Text(settings.adaptive.as_ref().map(serde_json::to_string).transpose()?.map(Cow::Owned)),
     ];
     for (n, (column, at)) in SEALED.into_iter().enumerate() {
         let Value::Text(text) = &mut values[at - CONSTANT] else { continue };
@@ -314,6 +316,7 @@ mod tests {
             json(r#"{"proxy":"http://weir@proxy.example:3128","ca":null,"client_certificate":null}"#),
             json(r#"{"proxy_password":"p","client_key":null}"#),
             Value::Text(None),
+            json(r#"{"min_per_s":0.5,"max_per_s":null,"latency":true}"#),
         ];
         destination(&Kept(row), &Keyring::default()).unwrap()
     }

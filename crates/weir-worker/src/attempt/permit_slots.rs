@@ -6,7 +6,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use weir_core::{RateLimits, Slot, Timestamp, claim::ClaimedDelivery, limiter::GRANT_AHEAD};
-use weir_queue::{Permit, SLOT_HORIZON, SlotAnswer, SlotRequest};
+use weir_queue::{PacedGrant, Permit, SLOT_HORIZON, SlotAnswer, SlotRequest};
 
 use super::Attempter;
 use crate::outbound::SlotSource;
@@ -44,6 +44,8 @@ pub(super) struct PermitSlots<'a> {
     pub(super) preparation: Option<Duration>,
     /// A slot that was granted and not used yet.
     pub(super) slot: Option<Slot>,
+    /// What the last slot was granted under.
+    pub(super) paced: &'a mut Option<PacedGrant>,
     /// The start of the start lag: the time from which only this process delays the send. The permit is published, the
     /// limit allows the send, and the connection is open. The wait for a slot that was granted ahead of its start does
     /// not count.
@@ -78,11 +80,11 @@ impl SlotSource for PermitSlots<'_> {
             let took = self.attempter.clock.now().since(asked_at);
             self.attempter.meters.slot_request.record(took.as_secs_f64());
             match answer {
-                Ok(SlotAnswer::Granted(slot)) => {
+                Ok(SlotAnswer::Granted(slot, paced)) => {
                     // Redis may grant a slot a little later than the limit allows, so that the answer arrives in time.
                     // Only this wait is excluded from the lag. Delays before the request still count.
                     self.exclude_from_lag(self.attempter.clock.now(), slot.start);
-                    self.slot = Some(slot);
+                    (self.slot, *self.paced) = (Some(slot), paced);
                     return Some(slot);
                 }
                 Ok(SlotAnswer::Later(start)) => {

@@ -81,7 +81,8 @@ impl Rig {
         };
         let recovered = Some(Limiter::new(&limits));
         let terms = Some(Terms::of(&destination, now));
-        let publication = Publication { lease, terms, recovered, deliveries: vec![delivery], next: NextRun::Stop };
+        let publication =
+            Publication { lease, terms, recovered, pace: None, deliveries: vec![delivery], next: NextRun::Stop };
         assert!(matches!(queue.publish(vec![publication]).await.unwrap()[..], [Published::Done]));
         let permit = queue.take(1).await.unwrap().remove(0);
         let target = Target::new(&destination.settings.url, &[], &SignatureStyle::standard(), &BodySettings::default());
@@ -107,7 +108,7 @@ async fn an_attempt_that_could_outlast_its_claim_is_not_sent() {
     let AttemptEnd::Unused(unsent) = ended else { panic!("a recovered claim would be sent twice") };
     let request = SlotRequest::new(unsent.permit);
     let granted = queue.take_slot(request).await.unwrap();
-    assert!(matches!(granted, SlotAnswer::Granted(_)), "the queue alone would grant a slot");
+    assert!(matches!(granted, SlotAnswer::Granted(..)), "the queue alone would grant a slot");
 }
 
 #[tokio::test]
@@ -168,11 +169,12 @@ async fn the_wait_before_the_request_for_a_slot_is_lag_and_the_wait_for_the_slot
         start_by,
         preparation: None,
         slot: None,
+        paced: &mut None,
         lag_since,
     };
     tokio::time::advance(Duration::from_secs(2)).await;
     let first = queue.take_slot(SlotRequest::new(permit.id)).await.unwrap();
-    assert!(matches!(first, SlotAnswer::Granted(_)), "its slot is missed, and the next one is 10 ms away");
+    assert!(matches!(first, SlotAnswer::Granted(..)), "its slot is missed, and the next one is 10 ms away");
     let slot = slots.next().await.unwrap();
     assert!(slot.start > attempter.clock.now());
     assert_eq!(slot.start.since(slots.lag_since), Duration::from_secs(2));

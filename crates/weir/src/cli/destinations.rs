@@ -139,6 +139,8 @@ pub(crate) struct Changes {
     #[arg(long, conflicts_with = "proxy")]
     pub(crate) default_proxy: bool,
     #[command(flatten)]
+    pub(crate) adaptive: AdaptiveFlags,
+    #[command(flatten)]
     pub(crate) tls: TlsFiles,
     /// Remove the filter: deliver every event of the types
     #[arg(long, conflicts_with = "filter")]
@@ -149,6 +151,32 @@ pub(crate) struct Changes {
     /// Read further settings (JSON, as in the API) from this file; - is standard input. Flags override them
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
+}
+
+/// The pace that finds itself.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AdaptiveFlags {
+    /// Find the pace below the limits by what the receiver takes
+    #[arg(long)]
+    pub(crate) adaptive: bool,
+    #[command(flatten)]
+    pub(crate) bounds: AdaptiveBounds,
+    /// Let only the limits bound the pace
+    #[arg(long, conflicts_with_all = ["adaptive", "adaptive_min_per_s", "adaptive_max_per_s", "adaptive_latency"])]
+    pub(crate) no_adaptive: bool,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub(crate) struct AdaptiveBounds {
+    /// The adaptive pace is never slower than this [default: 0.0167, one a minute]
+    #[arg(long = "adaptive-min-per-s", id = "adaptive_min_per_s", value_name = "N")]
+    min_per_s: Option<f64>,
+    /// The adaptive pace is never faster than this [default: up to the limits]
+    #[arg(long = "adaptive-max-per-s", id = "adaptive_max_per_s", value_name = "N")]
+    max_per_s: Option<f64>,
+    /// Whether late answers bound the requests in flight too [default: true]
+    #[arg(long = "adaptive-latency", id = "adaptive_latency", value_name = "true|false")]
+    latency: Option<bool>,
 }
 
 /// Certificates and a key, in PEM.

@@ -70,6 +70,10 @@ const GAUGES: &[(&str, &str)] = &[
         "Destinations whose deliveries are due and allowed and of which none has started for 10 seconds, over all processes, by cause: use the max; alert above 0",
     ),
     (
+        "weir_destinations_slowed",
+        "Destinations whose adaptive pace is less than half of what it was within the hour, over all processes: use the max",
+    ),
+    (
         "weir_destinations_behind",
         "Destinations with due deliveries that use less than 80 % of their limit, over all processes, by cause: use the max",
     ),
@@ -132,6 +136,10 @@ const COUNTERS: &[(&str, &str)] = &[
     ("weir_breaker_changes_total", "State changes of circuit breakers, by new state"),
     ("weir_alerts_total", "Alert events sent to destinations, by type"),
     ("weir_scheduler_runs_total", "Runs of the destinations' jobs: the work of the scheduler"),
+    (
+        "weir_pace_changes_total",
+        "Changes of adaptive paces by a tenth or more, by direction and reason; many lowered ones mean that receivers refuse",
+    ),
     ("weir_permits_published_total", "Permits published by runs"),
     (
         "weir_permits_admitted_total",

@@ -13,6 +13,7 @@
 
 mod support;
 
+mod adaptive;
 mod alerts;
 mod alone;
 mod backlog;

@@ -166,6 +166,7 @@ mod tests {
             event_types: vec![EventPattern::Any],
             filter: None,
             rate_limits: RateLimits::default(),
+            adaptive: None,
             max_in_flight: 64,
             timeout_ms: 15_000,
             retry: Default::default(),

@@ -23,7 +23,7 @@ use super::{
     edits::{Change, EDIT_ROUNDS, check_may_change, check_may_route, commit, crowded},
     etag, etag_header, full, new_destination,
     request::{DestinationRequest, NameText},
-    settings, view,
+    settings, shown,
 };
 use crate::{
     auth::Caller,
@@ -153,7 +153,7 @@ pub(crate) async fn put(
                 if_none_match.check(&etag(current))?;
                 if_match.check(&etag(current))?;
                 if let Some(destination) = replace(&api, &caller, &author, current, body.clone()).await? {
-                    let view = view::view(&destination, api.clock.now(), &api.event_types);
+                    let view = shown(&api, &destination).await?;
                     return Ok((etag_header(&destination), Json(view)).into_response());
                 }
             }

@@ -24,12 +24,16 @@ use crate::{
 pub(crate) struct DestinationPatch(pub(super) Value);
 
 /// Descriptions of the fields whose meaning in a patch differs from that in a new destination.
-const PATCH_NOTES: [(&str, &str); 16] = [
+const PATCH_NOTES: [(&str, &str); 17] = [
     ("url", "Must not be null. A URL with another origin removes the headers that this patch does not set."),
     ("event_types", "Replaces the whole array."),
     ("filter", "Replaces the whole filter; `null` removes it. Applies to the events that come from then on."),
     ("rate_limits", "Replaces the whole array. Takes effect within 100 ms and does not reset the windows."),
     ("min_interval_ms", "`null` removes it. Takes effect within 100 ms, and counts from the last send."),
+    (
+        "adaptive",
+        "Merged member by member, and `{}` turns it on; `null` turns it off. Takes effect within 100 ms; no limit changes.",
+    ),
     ("retry", "Merged member by member. `schedule_ms` replaces `base_ms` and `cap_ms`, and the other way round."),
     (
         "breaker",

@@ -8,6 +8,7 @@ use weir_core::{
 };
 
 use super::{
+    adaptive::AdaptiveRequest,
     body::BodyRequest,
     breaker::BreakerRequest,
     egress::{ProxyText, TlsRequest},
@@ -84,6 +85,8 @@ object! {
         /// request that comes too soon after another. `null` is none.
         #[schema(minimum = 1, maximum = 60_000)]
         pub(super) min_interval_ms: Option<u32>,
+        /// `null`: only the limits bound the pace.
+        pub(super) adaptive: Option<AdaptiveRequest>,
         /// The maximum number of sends that are started and not yet settled at one time.
         #[schema(minimum = 1, maximum = 10_000, default = json!(DEFAULT_MAX_IN_FLIGHT))]
         pub(super) max_in_flight: Option<u32>,

@@ -132,6 +132,7 @@ impl Context<'_> {
             filter: request.filter.map(|filter| Arc::new(filter.0)),
             rate_limits: RateLimits::from(request.rate_limits.unwrap_or_default())
                 .with_min_interval(rates::min_interval(request.min_interval_ms)),
+            adaptive: request.adaptive.map(Into::into),
             max_in_flight: request.max_in_flight.unwrap_or(DEFAULT_MAX_IN_FLIGHT),
             timeout_ms: request.timeout_ms.unwrap_or(DEFAULT_TIMEOUT_MS),
             retry: RetryPolicy {

@@ -4,7 +4,7 @@ use serde_json::Value;
 use weir_api_types as types;
 use weir_core::{Destination, Timestamp, destination::Settings, limit::MinInterval};
 
-use super::{body, breaker, egress, headers::MASK, rates, retry, signature};
+use super::{adaptive, body, breaker, egress, headers::MASK, rates, retry, signature};
 use crate::{
     event_types::EventTypes,
     problem::{self, ApiResult},
@@ -25,11 +25,12 @@ pub(crate) const READ_ONLY: [&str; 15] = [
     "signature_format",
     "public_key",
     "public_key_hex",
+    "adaptive_rate",
     "tls_certificates",
     "unknown_event_types",
 ];
 
-/// A hold that has ended is not shown.
+/// A hold that has ended is not shown. The pace is added by [`shown`](super::shown).
 pub(crate) fn view(destination: &Destination, now: Timestamp, catalogue: &EventTypes) -> types::Destination {
     let settings = &destination.settings;
     let held_until = destination.held_until.filter(|until| *until > now);
@@ -49,6 +50,7 @@ pub(crate) fn view(destination: &Destination, now: Timestamp, catalogue: &EventT
         signature_format: signature::format(&settings.signing.style),
         public_key: public_key.map(|key| key.to_string()),
         public_key_hex: public_key.map(|key| key.to_hex()),
+        adaptive_rate: None,
         tls_certificates: egress::certificates_view(&settings.egress.tls, now),
         unknown_event_types: catalogue.unknown(&settings.event_types),
     }
@@ -70,6 +72,7 @@ pub(crate) fn settings(settings: &Settings) -> types::DestinationSettings {
         filter: settings.filter.as_ref().map(|filter| filter.json().clone()),
         rate_limits: settings.rate_limits.as_slice().iter().map(rates::view).collect(),
         min_interval_ms: settings.rate_limits.min_interval().map(MinInterval::as_millis),
+        adaptive: settings.adaptive.as_ref().map(adaptive::view),
         max_in_flight: settings.max_in_flight,
         timeout_ms: settings.timeout_ms,
         retry: retry::view(&settings.retry),

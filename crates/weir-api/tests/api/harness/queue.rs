@@ -1,9 +1,9 @@
 //! The queue of the tested server: it records what the API tells it.
 
-use std::{sync::Mutex, time::Duration};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use async_trait::async_trait;
-use weir_core::{Destination, DestinationId, Timestamp, claim::ClaimedDelivery};
+use weir_core::{Destination, DestinationId, Timestamp, adaptive::Status, claim::ClaimedDelivery};
 use weir_queue::{
     DueJobs, HandedBack, Hold, Leases, Permit, PermitId, Permits, Publication, Published, QueueError, QueueProgress,
     QueueResult, Schedule, Settled, SlotAnswer, SlotRequest, TermsChange, Wake,
@@ -15,6 +15,7 @@ pub(crate) struct RecordingQueue {
     wakes: Mutex<Vec<Wake>>,
     edits: Mutex<Vec<TermsChange>>,
     condition: Mutex<Condition>,
+    paces: Mutex<HashMap<DestinationId, Status>>,
 }
 
 #[derive(Default, Clone, Copy)]
@@ -40,6 +41,11 @@ impl RecordingQueue {
     /// The edits announced since the last call.
     pub(crate) fn edited(&self) -> Vec<TermsChange> {
         std::mem::take(&mut self.edits.lock().unwrap())
+    }
+
+    /// Lets a destination have this pace.
+    pub(crate) fn pace(&self, id: DestinationId, pace: Status) {
+        self.paces.lock().unwrap().insert(id, pace);
     }
 
     pub(crate) fn break_down(&self) {
@@ -72,6 +78,12 @@ impl Schedule for RecordingQueue {
 
     async fn progress(&self, _: &[DestinationId]) -> QueueResult<QueueProgress> {
         not_used()
+    }
+
+    async fn paces(&self, ids: &[DestinationId]) -> QueueResult<Vec<Option<Status>>> {
+        self.answer().await?;
+        let paces = self.paces.lock().unwrap();
+        Ok(ids.iter().map(|id| paces.get(id).cloned()).collect())
     }
 
     async fn wake(&self, wakes: &[Wake]) -> QueueResult<()> {

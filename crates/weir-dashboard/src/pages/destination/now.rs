@@ -13,6 +13,7 @@ use weir_core::{Timestamp, access::Role, stall::Fault};
 use super::{
     Head, Tab,
     limits_form::{Editor, ForecastText as _},
+    pace::PaceText as _,
 };
 use crate::{
     client::ApiPath,
@@ -133,6 +134,12 @@ impl Live {
                 Some(binding) => format!("It sends as fast as {} allows.", binding.short()),
                 None => "It sends as fast as its limit allows.".to_owned(),
             },
+            Some("adaptive") => match &row.adaptive_rate {
+                Some(pace) => {
+                    format!("It sends at its adaptive pace of {}. {}.", pace.per_s.per_s(), pace.sentence())
+                }
+                None => "It sends at its adaptive pace.".to_owned(),
+            },
             Some("slow") => {
                 let places = self.head.destination.settings.max_in_flight.count();
                 match self.answer_time() {
@@ -193,6 +200,13 @@ impl Live {
     fn since_success(&self) -> Option<Ago> {
         let at = self.health.last_success_at?;
         Some(At(at).ago(Seconds(self.state.as_of.since(at).as_secs_f64().floor())))
+    }
+
+    /// Whether a pace is or might be adaptive: with limits, nobody has to be told what it would be.
+    fn shows_pace(&self) -> bool {
+        let settings = &self.head.destination.settings;
+        let is_unlimited = settings.rate_limits.is_empty() && settings.min_interval_ms.is_none();
+        settings.adaptive.is_some() || (is_unlimited && self.head.can_operate)
     }
 
     fn fragment(&self) -> String {

@@ -156,7 +156,7 @@ impl Shown {
     }
 }
 
-fn history_path(id: &str, range: &Range) -> ApiPath {
+pub(super) fn history_path(id: &str, range: &Range) -> ApiPath {
     let path = ApiPath::of(["destinations", id, "history"]);
     path.with("from", &instant(&range.from)).with("to", &instant(&range.to)).with("step", &range.step)
 }

@@ -46,6 +46,9 @@ pub(crate) fn at(pointer: &str) -> Option<&'static Field> {
         ["signature", "header"] => "signature_header",
         ["body"] | ["body", "format"] => "body_format",
         ["alerts"] => "own_alerts",
+        ["adaptive", "min_per_s"] => "pace_min",
+        ["adaptive", "max_per_s"] => "pace_max",
+        ["adaptive", "latency"] => "late_answers",
         // The form has no secret of its own: another style asks for one that fits.
         ["secret"] => "new_secret",
         // Rules about all certificates, such as that they need https.
@@ -94,7 +97,7 @@ const BODY_FORMATS: [&str; 4] = [
 pub(crate) const WAY_OUT: &str = "Way out";
 
 /// The form, group by group.
-pub(crate) const GROUPS: [Group; 8] = [
+pub(crate) const GROUPS: [Group; 9] = [
     Group {
         title: "General",
         fields: &[
@@ -120,6 +123,20 @@ pub(crate) const GROUPS: [Group; 8] = [
                 Kind::Number,
                 "Only with strict order; empty: never",
             ),
+        ],
+    },
+    Group {
+        title: "Adaptive pace",
+        fields: &[
+            field(
+                "adaptive",
+                "Find the pace by what the receiver takes",
+                Kind::Tick,
+                "Slower when it refuses, faster when it does not; the limits stay exact",
+            ),
+            field("pace_min", "Never slower than", Kind::Text, "Sends a second; 0.0167 is one a minute"),
+            field("pace_max", "Never faster than", Kind::Text, "Sends a second; empty: up to the limits"),
+            field("late_answers", "Late answers bound it too", Kind::Tick, "By fewer requests in flight"),
         ],
     },
     Group {

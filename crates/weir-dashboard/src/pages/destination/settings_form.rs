@@ -117,7 +117,13 @@ extend! {
                 ("dead_letters", threshold(alerts.dead_letters)),
                 ("drain_beyond_ttl", tick(alerts.drain_beyond_ttl.unwrap_or(true))),
                 ("breaker", tick(self.breaker.is_some())),
+                ("adaptive", tick(self.adaptive.is_some())),
+                ("late_answers", tick(self.adaptive.as_ref().is_none_or(|adaptive| adaptive.latency))),
             ];
+            if let Some(adaptive) = &self.adaptive {
+                pairs.push(("pace_min", adaptive.min_per_s.to_string()));
+                pairs.extend(adaptive.max_per_s.map(|max| ("pace_max", max.to_string())));
+            }
             let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
             pairs.extend(signature.headers().map(|(_, field, value)| (field, text(value))));
             pairs.extend(signature.format().map(|(name, value)| (name, text(value))));
@@ -150,6 +156,7 @@ extend! {
                 "retry": {"max_attempts": number("max_attempts"), "max_age_s": number("max_age_s")},
                 "refusals_count": typed.is_ticked("refusals_count"),
                 "breaker": null,
+                "adaptive": null,
                 "headers": self.header_patch(&lines("headers")),
                 "signature": self.signature.patch(typed),
                 "body": self.body.patch(typed),
@@ -171,6 +178,10 @@ extend! {
                 patch["retry"]["cap_ms"] = number("cap_ms");
             } else {
                 patch["retry"]["schedule_ms"] = delays(schedule).map(|delay| value_of("schedule_ms", delay)).collect();
+            }
+            if typed.is_ticked("adaptive") {
+                let (min, max) = (ratio(typed.text("pace_min")), ratio(typed.text("pace_max")));
+                patch["adaptive"] = json!({"min_per_s": min, "max_per_s": max, "latency": typed.is_ticked("late_answers")});
             }
             if typed.is_ticked("breaker") {
                 let names = ["min_attempts", "consecutive", "open_ms", "open_max_ms", "pause_after_s"];
@@ -234,6 +245,7 @@ pub(super) fn filter(text: &str) -> Value {
     if text.is_empty() { Value::Null } else { serde_json::from_str(text).unwrap_or_else(|_| json!(text)) }
 }
 
+/// A share or a rate.
 fn ratio(text: &str) -> Value {
     if text.is_empty() { Value::Null } else { text.parse::<f64>().map_or_else(|_| json!(text), |number| json!(number)) }
 }
@@ -256,6 +268,7 @@ mod tests {
                 "open_max_ms": 1_800_000, "pause_after_s": null},
             "alerts": {"dead_letters": null}, "ordered": true, "skip_after_attempts": 3,
             "headers": {"x-a": "***", "x-b": "***"}, "signature": {"style": "standard"},
+            "adaptive": {"min_per_s": 0.5, "max_per_s": 40.0, "latency": false},
             "body": {"format": "envelope", "content_type": "application/json"}, "proxy": null,
             "tls": {"ca": "-----BEGIN", "client_certificate": null, "client_key": null},
         }))
@@ -276,7 +289,7 @@ mod tests {
                     "open_max_ms": 1_800_000, "pause_after_s": null},
                 "alerts": {"backlog_depth": null, "oldest_age_s": null, "dead_letters": null, "drain_beyond_ttl": true},
                 "ordered": true, "skip_after_attempts": 3, "headers": {"x-a": "***", "x-b": "***"},
-                "signature": {"style": "standard"},
+                "signature": {"style": "standard"}, "adaptive": {"min_per_s": 0.5, "max_per_s": 40.0, "latency": false},
                 "body": {"format": "envelope", "content_type": "application/json", "source": null},
                 "proxy": null, "tls": {"ca": "-----BEGIN", "client_certificate": null, "client_key": null},
             })

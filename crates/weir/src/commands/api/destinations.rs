@@ -16,7 +16,7 @@ use super::{
     settings,
 };
 use crate::{
-    cli::destinations::{Changes, DestinationCommand as Command, TlsFiles},
+    cli::destinations::{AdaptiveFlags, Changes, DestinationCommand as Command, TlsFiles},
     commands::output::{
         self,
         table::{Cell, Column, Table},
@@ -226,6 +226,7 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
         body.insert("proxy".to_owned(), Value::Null);
     }
     body.extend(tls(&changes.tls)?);
+    body.extend(adaptive(&changes.adaptive)?);
     if changes.no_filter {
         body.insert("filter".to_owned(), Value::Null);
     }
@@ -233,6 +234,14 @@ fn body(changes: &Changes, command: &str) -> anyhow::Result<Fields> {
         body.insert("secret".to_owned(), read_file(file, "--secret-file")?.trim().into());
     }
     Ok(body)
+}
+
+/// The field `adaptive`, if a flag is about it.
+fn adaptive(flags: &AdaptiveFlags) -> anyhow::Result<Option<(String, Value)>> {
+    let bounds = fields(&flags.bounds)?;
+    let is_on = flags.adaptive || !bounds.is_empty();
+    let adaptive = if is_on { Some(Value::Object(bounds)) } else { flags.no_adaptive.then_some(Value::Null) };
+    Ok(adaptive.map(|adaptive| ("adaptive".to_owned(), adaptive)))
 }
 
 /// The field `tls`, if a flag is about it.

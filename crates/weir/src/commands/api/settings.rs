@@ -30,6 +30,18 @@ pub(super) fn lines(destination: &Map<String, Value>) -> Vec<Line> {
     if let Some(filter) = value(destination, "filter").filter(|filter| filter.is_object()) {
         lines.push(("filter", clean(&filter.to_string())));
     }
+    if value(destination, "adaptive").is_some_and(Value::is_object) {
+        let rate = |path: &str| number(path).map(|rate| format!("{rate}/s"));
+        let detail = value(destination, "adaptive_rate/detail").and_then(Value::as_str).map(clean);
+        let pace = match (rate("adaptive_rate/per_s"), detail) {
+            (Some(per_s), Some(detail)) if !detail.is_empty() => format!("{per_s} now: {detail}"),
+            (Some(per_s), _) => format!("{per_s} now"),
+            (None, _) => "found with the first sends".to_owned(),
+        };
+        let most = rate("adaptive/max_per_s").map(|most| format!(", at most {most}")).unwrap_or_default();
+        let least = rate("adaptive/min_per_s").unwrap_or_default();
+        lines.push(("pace", format!("adaptive, {pace}; at least {least}{most}")));
+    }
     if let (Some(in_flight), Some(timeout_ms)) = (number("max_in_flight"), number("timeout_ms")) {
         lines.push(("in flight", format!("at most {in_flight}, each for at most {} s", timeout_ms / 1_000.0)));
     }

@@ -33,6 +33,8 @@ pub(crate) struct Arrival {
     pub(crate) at: Instant,
     /// How much earlier than `at` the request may have arrived, because this process did not run.
     pub(crate) stalled: Duration,
+    /// The status of the answer.
+    pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
@@ -87,6 +89,22 @@ struct Path {
     arrivals: Vec<Arrival>,
     /// The answers in turn; the last one is repeated. Empty: always 200.
     script: Vec<Answer>,
+    /// How many requests are taken in each second from the first one on; the others get 429.
+    takes: Option<usize>,
+}
+
+impl Path {
+    /// The answer to the next request, which arrives now.
+    fn answer(&self, at: Instant) -> Answer {
+        let second = |at: Instant| self.arrivals.first().map_or(0, |first| (at - first.at).as_secs());
+        let of_second = self.arrivals.iter().rev().take_while(|arrival| second(arrival.at) == second(at));
+        let taken = of_second.filter(|arrival| arrival.status != 429).count();
+        if self.takes.is_some_and(|takes| taken >= takes) {
+            return Answer::status(429);
+        }
+        let turn = self.arrivals.len().min(self.script.len().saturating_sub(1));
+        self.script.get(turn).cloned().unwrap_or(Answer::status(200))
+    }
 }
 
 /// A scripted receiver.
@@ -157,9 +175,10 @@ impl Receiver {
         let answer = {
             let mut paths = self.paths.lock();
             let path = paths.entry(path).or_default();
-            path.arrivals.push(Arrival { at, stalled: Duration::ZERO, headers: head.headers, body });
-            let turn = (path.arrivals.len() - 1).min(path.script.len().saturating_sub(1));
-            path.script.get(turn).cloned().unwrap_or(Answer::status(200))
+            let answer = path.answer(at);
+            let (stalled, status) = (Duration::ZERO, answer.status);
+            path.arrivals.push(Arrival { at, stalled, status, headers: head.headers, body });
+            answer
         };
         if !answer.after.is_zero() {
             tokio::time::sleep(answer.after).await;
@@ -175,6 +194,11 @@ impl Receiver {
     pub(crate) fn script(&self, path: &str, answers: impl IntoIterator<Item = Answer>) {
         let mut paths = self.paths.lock();
         paths.entry(path.to_owned()).or_default().script = answers.into_iter().collect();
+    }
+
+    /// Takes so many requests at a path in each second, and refuses the others.
+    pub(crate) fn police(&self, path: &str, takes: usize) {
+        self.paths.lock().entry(path.to_owned()).or_default().takes = Some(takes);
     }
 
     pub(crate) fn url(&self, path: &str) -> String {

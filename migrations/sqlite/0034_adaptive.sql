@@ -1,0 +1,16 @@
+-- A pace that finds itself below the limits (docs/guides/adaptive.md); NULL: none. JSON: {min_per_s, max_per_s, latency}
+ALTER TABLE destinations ADD COLUMN adaptive TEXT;
+-- A copy of each pace, from which it goes on after the queue has lost it.
+CREATE TABLE paces (
+    destination_id BLOB NOT NULL PRIMARY KEY,
+    saved_at INTEGER NOT NULL,
+    state TEXT NOT NULL -- JSON of the whole state, less than 2 KB
+) WITHOUT ROWID;
+-- The changes of paces by a tenth or more. Kept for a week.
+CREATE TABLE pace_changes (
+    destination_id BLOB NOT NULL,
+    at INTEGER NOT NULL,
+    change TEXT NOT NULL, -- JSON: {at, from_per_s, to_per_s, reason, detail}
+    PRIMARY KEY (destination_id, at)
+) WITHOUT ROWID;
+CREATE INDEX pace_changes_by_time ON pace_changes (at);
