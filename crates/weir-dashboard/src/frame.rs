@@ -27,7 +27,7 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Overview,
         Self::Deliveries,
         Self::DeadLetters,

@@ -189,7 +189,7 @@ pub async fn a_window_continues_from_what_is_recorded(subject: Subject) {
     limiter.recall(ring);
     let recovered = Some(limiter);
     let deliveries = (0..2).map(|number| subject.delivery(number, SOON)).collect();
-    let publication = Publication { lease, terms: Some(terms), recovered, deliveries, next: NextRun::Stop };
+    let publication = Publication { lease, terms: Some(terms), recovered, pace: None, deliveries, next: NextRun::Stop };
     subject.queue.publish(vec![publication]).await.expect("publish");
     let permits = subject.take(2).await;
     granted(subject.ask_for_slot(&permits[0]).await);

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Fields of a destination that are shown but cannot be set.
-pub(crate) const READ_ONLY: [&str; 15] = [
+pub(crate) const READ_ONLY: [&str; 16] = [
     "id",
     "created_at",
     "updated_at",

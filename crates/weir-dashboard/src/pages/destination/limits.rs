@@ -76,7 +76,7 @@ pub(crate) async fn simulate(visit: Visit, PathId(id): PathId, headers: HeaderMa
         Err(refusal) => return Err(refusal),
     };
     let status = if faults.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    let editor = Editor { past: Past { tried, ..past }, ..Editor::typed(typed, faults) };
+    let editor = Editor { past: past.with(tried), ..Editor::typed(typed, faults) };
     now::page(&visit, &id, &now::View::default(), status, Some((editor, None))).await
 }
 
