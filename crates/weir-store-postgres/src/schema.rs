@@ -130,7 +130,7 @@ mod tests {
 
     /// Rows that each version may have written, by the number of its migration. A new migration adds rows that the
     /// version before it could not write.
-    const LEFT_BEHIND: [(i64, &str); 20] = [
+    const LEFT_BEHIND: [(i64, &str); 21] = [
         (
             1,
             r#"
@@ -242,6 +242,7 @@ mod tests {
         "#,
         ),
         (33, r#"UPDATE destinations SET event_filter = '{"/a":1}'; UPDATE events SET filtered = 2"#),
+        (34, r#"UPDATE destinations SET adaptive = '{"min_per_s":1.0,"max_per_s":null,"latency":true}'"#),
         (35, "SELECT 1"),
     ];
 
