@@ -247,7 +247,7 @@ class AgainstWeir(unittest.TestCase):
         with self.assertRaises(PreconditionFailed):
             types.put("py.created", {}, only_create=True)
         found, version = types.get_version("py.created")
-        self.assertEqual(found, added)
+        self.assertEqual((found, types.get("py.created")), (added, added))
         self.assertEqual(types.put("py.created", {"example": {"id": 7}}, if_match=version)["example"], {"id": 7})
         self.assertEqual([one["name"] for one in types.list(q="PY.")], ["py.created"])
         with self.assertRaises(InvalidRequest) as refused:

@@ -235,7 +235,7 @@ test("the catalogue of event types", async () => {
   assert.deepEqual(added.schema, schema);
   await assert.rejects(types.put("ts.created", {}, { onlyCreate: true }), PreconditionFailed);
   const { eventType, version } = await types.getVersion("ts.created");
-  assert.deepEqual(eventType, added);
+  assert.deepEqual([eventType, await types.get("ts.created")], [added, added]);
   assert.deepEqual((await types.put("ts.created", { example: { id: 7 } }, { ifMatch: version })).example, { id: 7 });
   assert.deepEqual((await all(types.list({ q: "TS." }))).map((one) => one.name), ["ts.created"]);
   const refused = await types.put("ts.created", { schema: { requred: [] } }).catch((error) => error);
