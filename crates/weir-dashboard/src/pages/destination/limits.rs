@@ -60,7 +60,7 @@ pub(crate) async fn preview(visit: Visit, PathId(id): PathId, headers: HeaderMap
 /// What the limits in the form would have done with recorded deliveries: a part of the page for the script, or the page
 /// with it.
 pub(crate) async fn simulate(visit: Visit, PathId(id): PathId, headers: HeaderMap, fields: Fields) -> Answered {
-    let (typed, past) = (Typed::read(&fields), Past::read(&fields));
+    let (typed, mut past) = (Typed::read(&fields), Past::read(&fields));
     let mut body = typed.body();
     past.ask(&mut body, visit.site.clock.now());
     let answer = visit.api.post::<Simulation>(&ApiPath::of(["destinations", &id, "simulate"]), &body).await;
@@ -70,13 +70,16 @@ pub(crate) async fn simulate(visit: Visit, PathId(id): PathId, headers: HeaderMa
             |refusal: Refusal| Refusal { detail: typed.faults(&refusal).text(), errors: Vec::new(), ..refusal };
         return visit.fragment(&PastPart { tried: answer.map_err(in_words)? });
     }
-    let (tried, faults) = match answer {
-        Ok(tried) => (Some(tried), Faults::default()),
-        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => (None, typed.faults(&refusal)),
+    let faults = match answer {
+        Ok(tried) => {
+            past.tried = Some(tried);
+            Faults::default()
+        }
+        Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => typed.faults(&refusal),
         Err(refusal) => return Err(refusal),
     };
     let status = if faults.is_empty() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    let editor = Editor { past: past.with(tried), ..Editor::typed(typed, faults) };
+    let editor = Editor { past, ..Editor::typed(typed, faults) };
     now::page(&visit, &id, &now::View::default(), status, Some((editor, None))).await
 }
 

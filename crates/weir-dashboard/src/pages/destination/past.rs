@@ -46,10 +46,6 @@ impl Default for Past {
 }
 
 impl Past {
-    pub(super) fn with(self, tried: Option<Tried>) -> Self {
-        Self { tried, ..self }
-    }
-
     pub(super) fn read(fields: &Fields) -> Self {
         let chosen = |name: &str, choices: [Choice; 4], default: usize| {
             choices.into_iter().find(|choice| choice.0 == fields.text(name)).unwrap_or(choices[default])
