@@ -294,9 +294,15 @@ impl Shedder {
             return Some((Reason::Pressure, false, 0));
         }
         let limit = self.limit_of_class(class);
+        let kept = (limit / KEPT_FOR_SMALL).max(1);
+        let weights = self.classes[class as usize].weights.max(u64::from(own.weight));
+        let held = self.clients.get(&client).map_or(0, |known| known.in_flight[class as usize]);
         if limit < most {
             self.views.note_use(in_flight, limit);
-            if in_flight >= limit {
+            // The bound may fall below what is in flight already. The clients that hold few get in meanwhile: all together
+            // not many more than the places that are kept for them.
+            let few = (u64::from(kept) * u64::from(own.weight) / weights).max(1);
+            if in_flight >= limit && u64::from(held) >= few {
                 return Some((Reason::Pressure, false, limit));
             }
         }
@@ -309,12 +315,9 @@ impl Shedder {
             };
             return (counted >= most).then_some((Reason::Client, true, own));
         }
-        let held = known.map_or(0, |known| known.in_flight[class as usize]);
-        let kept = (limit / KEPT_FOR_SMALL).max(1);
         if held < kept || f64::from(in_flight) < FREE_FOR_ALL * f64::from(limit) {
             return None;
         }
-        let weights = self.classes[class as usize].weights.max(u64::from(own.weight));
         let share = f64::from(limit) * f64::from(own.weight) / weights as f64;
         let has_share = f64::from(held) < share && in_flight < limit - kept;
         (!has_share).then_some((Reason::Client, false, share as u32))

@@ -214,6 +214,20 @@ fn a_quiet_client_that_is_served_first_hides_no_queue() {
 }
 
 #[test]
+fn a_bound_below_what_is_in_flight_refuses_no_client_that_holds_few() {
+    let mut shed = shedder();
+    let (loud, quiet) = (sender("loud"), sender("quiet"));
+    let held = take_all(&mut shed, Class::Ingest, &loud, at(0));
+    hang(&mut shed, held.len(), at(0));
+    // The store stands still, so the bound is the least there is, and far more is in flight.
+    let ticket = ticket(shed.admit(Class::Ingest, &quiet, at(3_000), 0.0)).expect("the quiet client gets in");
+    assert_eq!(refusal(shed.admit(Class::Ingest, &loud, at(3_000), 0.0)).reason, Reason::Pressure);
+    shed.release(ticket, true, at(3_010));
+    // All who hold few together exceed the bound by little: each client has one.
+    assert!(take_all(&mut shed, Class::Ingest, &quiet, at(3_020)).len() <= 4);
+}
+
+#[test]
 fn while_deliveries_wait_to_be_recorded_events_are_bounded_to_what_the_store_completes() {
     let mut shed = shedder();
     let one = sender("one");

@@ -165,7 +165,7 @@ fn field_at(pointer: &str, rows: &[usize]) -> Option<(String, String)> {
     };
     match pointer.split('/').skip(1).collect::<Vec<_>>()[..] {
         ["mode"] => Some(("mode".to_owned(), "Mode".to_owned())),
-        ["target_ms"] => Some(("target_ms".to_owned(), "Target".to_owned())),
+        ["target_ms"] => Some(("target_ms".to_owned(), "Longest wait".to_owned())),
         ["clients", "default", field] => Some((field.to_owned(), format!("{} of every client", label(field)))),
         ["clients", "overrides", index, ref field @ ..] => {
             let row = rows.get(index.parse::<usize>().ok()?)?;
