@@ -436,6 +436,22 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/destinations/{id}/rate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get: operations["show_rate"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/destinations/{id}/release": {
         parameters: {
             query?: never;
@@ -909,6 +925,65 @@ export interface components {
         Actor: string;
         /** @enum {string} */
         ActorKind: "key" | "setting" | "anonymous" | "system";
+        /** @description A pace that finds itself below the limits, within these bounds. */
+        Adaptive: {
+            /** @description Whether late answers bound the requests in flight too. */
+            latency: boolean;
+            /**
+             * Format: double
+             * @description Null: as fast as the receiver takes it, below the limits.
+             */
+            max_per_s: number | null;
+            /**
+             * Format: double
+             * @description The pace never falls below this.
+             * @example 0.0167
+             */
+            min_per_s: number;
+        };
+        /** @description The pace of an adaptive destination. */
+        AdaptiveRate: {
+            /** @example 12 of 340 answers were 429 */
+            detail: string;
+            /**
+             * Format: double
+             * @example 18
+             */
+            per_s: number;
+            /**
+             * @description `starting`: nothing was refused yet, and it doubles. `growing`: it rises. `resting`: it waits below what was refused.
+             *     `throttled`: refusals lowered it. `latency`: late answers bound it. `advertised`: the receiver announced what it takes.
+             *     `held`: the receiver takes nothing. `at_limit`: a limit is lower. `idle`: fewer deliveries are due than it allows.
+             */
+            reason: components["schemas"]["RateReason"];
+            /**
+             * Format: date-time
+             * @description Since when it has this reason.
+             */
+            since: string;
+        };
+        /**
+         * @description A pace that finds itself below the limits: it rises while the receiver takes all requests, and falls when it refuses
+         *     them (429, 502, 503, 504, timeouts, no connection). It can only delay: every limit stays exact.
+         */
+        AdaptiveRequest: {
+            /**
+             * @description Whether late answers bound the requests in flight too.
+             * @default true
+             */
+            latency?: boolean | null;
+            /**
+             * Format: double
+             * @description `null`: as fast as the receiver takes it, below the limits. At least `min_per_s`.
+             */
+            max_per_s?: number | null;
+            /**
+             * Format: double
+             * @description The pace never falls below this.
+             * @default 0.0167
+             */
+            min_per_s?: number | null;
+        };
         /** @description A setting that would let a destination send faster, and what it would do. */
         Advice: {
             binding: components["schemas"]["Binding"] | null;
@@ -1226,7 +1301,7 @@ export interface components {
         BatchRequest: {
             events: components["schemas"]["EventRequest"][];
         };
-        /** @description What bounds a rate: a limit, the minimum interval, or `max_in_flight`. */
+        /** @description What bounds a rate: a limit, the minimum interval, `max_in_flight`, or the adaptive pace. */
         Binding: components["schemas"]["BindingLimit"] | components["schemas"]["OtherBinding"];
         /** @description The limit that bounds a rate. */
         BindingLimit: {
@@ -1550,6 +1625,7 @@ export interface components {
         Description: string;
         /** @description A destination. */
         Destination: components["schemas"]["DestinationSettings"] & {
+            adaptive_rate: components["schemas"]["AdaptiveRate"] | null;
             /** @description Why the breaker is not closed. */
             breaker_reason: string | null;
             /** @description `open`: nothing is sent. `half_open`: one probe is sent at a time. */
@@ -1668,6 +1744,7 @@ export interface components {
         };
         /** @description A JSON merge patch: only the given fields change, and `null` restores the default. */
         DestinationPatch: {
+            adaptive?: components["schemas"]["AdaptiveRequest"] | null;
             alerts?: components["schemas"]["Alerts"] | null;
             body?: components["schemas"]["BodyRequest"] | null;
             breaker?: components["schemas"]["BreakerRequest"] | null;
@@ -1728,6 +1805,7 @@ export interface components {
         DestinationProxy: string;
         /** @description All settings of a destination; an omitted field gets its default, and the secret stays. */
         DestinationReplacement: {
+            adaptive?: components["schemas"]["AdaptiveRequest"] | null;
             alerts?: components["schemas"]["Alerts"] | null;
             body?: components["schemas"]["BodyRequest"] | null;
             breaker?: components["schemas"]["BreakerRequest"] | null;
@@ -1798,6 +1876,7 @@ export interface components {
         };
         /** @description A new destination. */
         DestinationRequest: {
+            adaptive?: components["schemas"]["AdaptiveRequest"] | null;
             alerts?: components["schemas"]["Alerts"] | null;
             body?: components["schemas"]["BodyRequest"] | null;
             breaker?: components["schemas"]["BreakerRequest"] | null;
@@ -1872,6 +1951,7 @@ export interface components {
         };
         /** @description The settings of a destination. */
         DestinationSettings: {
+            adaptive: components["schemas"]["Adaptive"] | null;
             /** @description The thresholds that override the thresholds of all destinations. */
             alerts: components["schemas"]["Alerts"];
             body: components["schemas"]["Body"];
@@ -2521,11 +2601,36 @@ export interface components {
          * @example video.created
          */
         NewEventType: string;
+        /** @description What an adaptive pace would be, by the sends of the last hour. */
+        ObservedRate: {
+            /**
+             * Format: double
+             * @description The fastest ten seconds without a failure; null: each had one.
+             * @example 88.3
+             */
+            fastest_per_s: number | null;
+            /**
+             * Format: double
+             * @description The most that an adaptive pace would send; null: the receiver refused nothing, so nothing would bound it.
+             * @example 97
+             */
+            per_s: number | null;
+            /**
+             * Format: int32
+             * @description In how many of the stretches of ten seconds the receiver refused, of how many with sends.
+             */
+            refusing: number;
+            /** Format: int32 */
+            stretches: number;
+            /** @description All of it in one sentence. */
+            text: string;
+        };
         /**
-         * @description `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`.
+         * @description `max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
+         *     adaptive pace.
          * @enum {string}
          */
-        OtherBinding: "max_in_flight" | "min_interval";
+        OtherBinding: "max_in_flight" | "min_interval" | "adaptive";
         /** @description The limit of one tenant or one key: either must be named. */
         OverrideRequest: {
             /**
@@ -2618,6 +2723,7 @@ export interface components {
              * @description The sends of the last 10 to 20 seconds, per second.
              */
             achieved_per_s: number;
+            adaptive_rate: components["schemas"]["AdaptiveRate"] | null;
             /**
              * Format: double
              * @description The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began.
@@ -2650,8 +2756,8 @@ export interface components {
             drains: boolean | null;
             /**
              * Format: double
-             * @description The rate that is possible now, as in a preview: the slots of the strictest limit, or what the receiver answers while
-             *     `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
+             * @description The rate that is possible now, as in a preview: the slots of the strictest limit, the adaptive pace, or what the
+             *     receiver answers while `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
              *     share after the breaker has closed; null if unlimited.
              */
             effective_per_s: number | null;
@@ -2665,7 +2771,7 @@ export interface components {
             /**
              * @description Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
              *     the limit, it is held, deliveries wait for
-             *     earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Or Weir itself does not send, or not
+             *     earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, or its limit. Or Weir itself does not send, or not
              *     as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
              *     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
              *     only for its retry.
@@ -2838,6 +2944,33 @@ export interface components {
              */
             ready: number;
         };
+        /** @description One change of a pace, by a tenth or more. */
+        RateChange: {
+            /** Format: date-time */
+            at: string;
+            /** @example 12 of 340 answers were 429 */
+            detail: string;
+            /**
+             * Format: double
+             * @example 100
+             */
+            from_per_s: number;
+            /** @description As in `adaptive_rate`. */
+            reason: components["schemas"]["RateReason"];
+            /**
+             * Format: double
+             * @example 18
+             */
+            to_per_s: number;
+        };
+        /** @description The pace of a destination and its changes. */
+        RateHistory: {
+            adaptive_rate: components["schemas"]["AdaptiveRate"] | null;
+            /** @description Newest first. */
+            data: components["schemas"]["RateChange"][];
+            next_cursor: string | null;
+            observed: components["schemas"]["ObservedRate"] | null;
+        };
         /** @description At most `limit` sends in every window of one `period`: `second`, `minute`, `hour`, `day`, or seconds such as `10s`. */
         RateLimit: {
             /** Format: int32 */
@@ -2888,6 +3021,8 @@ export interface components {
              */
             window_s?: number | null;
         };
+        /** @enum {string} */
+        RateReason: "starting" | "growing" | "resting" | "throttled" | "latency" | "advertised" | "held" | "at_limit" | "idle";
         /**
          * @description Any text.
          * @example {}
@@ -4208,6 +4343,28 @@ export interface operations {
             query?: {
                 /** @description Only count the deliveries that the request would affect. */
                 dry_run?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description `dst_…` */
+                id: components["schemas"]["DestinationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: never;
+    };
+    show_rate: {
+        parameters: {
+            query?: {
+                /** @description At or after this instant (RFC 3339). */
+                from?: components["schemas"]["Time"];
+                /** @description Before this instant (RFC 3339). The range is empty if `to` is not after `from`. */
+                to?: components["schemas"]["Time"];
+                /** @description The maximum number of rows of the page. */
+                limit?: number;
+                /** @description The `next_cursor` of the previous page of the same list. */
+                cursor?: string;
             };
             header?: never;
             path: {

@@ -96,8 +96,12 @@ impl RefusalWatch {
         Ok(())
     }
 
-    /// What was found, with the present settings of the destination. `None`: it was not looked at.
+    /// What was found, with the present settings of the destination. `None`: it was not looked at. An adaptive destination
+    /// finds its pace by refusals, so they are no fault of its limits.
     pub fn found(&self, destination: &Destination) -> Option<Option<Refusals>> {
+        if destination.settings.adaptive.is_some() {
+            return Some(None);
+        }
         let (at, found) = self.known.get(&destination.id)?;
         (*at > destination.updated_at).then_some(*found)
     }

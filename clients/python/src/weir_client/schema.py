@@ -84,6 +84,37 @@ the id of an API key (`key_…`).
 ActorKind: TypeAlias = Literal['key', 'setting', 'anonymous', 'system']
 
 
+class Adaptive(TypedDict):
+    """
+    A pace that finds itself below the limits, within these bounds.
+    """
+
+    latency: bool
+    """Whether late answers bound the requests in flight too."""
+
+    max_per_s: float | None
+    """Null: as fast as the receiver takes it, below the limits."""
+
+    min_per_s: float
+    """The pace never falls below this."""
+
+
+class AdaptiveRequest(TypedDict):
+    """
+    A pace that finds itself below the limits: it rises while the receiver takes all requests, and falls when it refuses
+    them (429, 502, 503, 504, timeouts, no connection). It can only delay: every limit stays exact.
+    """
+
+    latency: NotRequired[bool | None]
+    """Whether late answers bound the requests in flight too."""
+
+    max_per_s: NotRequired[float | None]
+    """`null`: as fast as the receiver takes it, below the limits. At least `min_per_s`."""
+
+    min_per_s: NotRequired[float | None]
+    """The pace never falls below this."""
+
+
 class Alerts(TypedDict):
     """
     The thresholds above which a destination raises alerts; `null` disables a threshold.
@@ -632,7 +663,30 @@ class MinIntervalAudit(TypedDict):
 NewEventType: TypeAlias = str
 
 
-OtherBinding: TypeAlias = Literal['max_in_flight', 'min_interval']
+class ObservedRate(TypedDict):
+    """
+    What an adaptive pace would be, by the sends of the last hour.
+    """
+
+    fastest_per_s: float | None
+    """The fastest ten seconds without a failure; null: each had one."""
+
+    per_s: float | None
+    """The most that an adaptive pace would send; null: the receiver refused nothing, so nothing would bound it."""
+
+    refusing: int
+    """In how many of the stretches of ten seconds the receiver refused, of how many with sends."""
+
+    stretches: int
+    text: str
+    """All of it in one sentence."""
+
+
+OtherBinding: TypeAlias = Literal['max_in_flight', 'min_interval', 'adaptive']
+"""
+`max_in_flight`: the destination answers too slowly for it. `min_interval`: its `min_interval_ms`. `adaptive`: its
+adaptive pace.
+"""
 
 
 OverviewIds: TypeAlias = str
@@ -808,6 +862,9 @@ class RateLimitRequest(TypedDict):
 
     window_s: NotRequired[int | None]
     """The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`."""
+
+
+RateReason: TypeAlias = Literal['starting', 'growing', 'resting', 'throttled', 'latency', 'advertised', 'held', 'at_limit', 'idle']
 
 
 RawBody: TypeAlias = str
@@ -1305,6 +1362,24 @@ class Activity(TypedDict):
     subject: ActivitySubject | None
     tenant: str | None
     """Null: what belongs to no tenant."""
+
+
+class AdaptiveRate(TypedDict):
+    """
+    The pace of an adaptive destination.
+    """
+
+    detail: str
+    per_s: float
+    reason: RateReason
+    """
+    `starting`: nothing was refused yet, and it doubles. `growing`: it rises. `resting`: it waits below what was refused.
+    `throttled`: refusals lowered it. `latency`: late answers bound it. `advertised`: the receiver announced what it takes.
+    `held`: the receiver takes nothing. `at_limit`: a limit is lower. `idle`: fewer deliveries are due than it allows.
+    """
+
+    since: str
+    """Since when it has this reason."""
 
 
 class ApiKey(TypedDict):
@@ -1855,6 +1930,33 @@ class PurgeRequest(TypedDict):
     """`pending`, `retrying` or both."""
 
 
+class RateChange(TypedDict):
+    """
+    One change of a pace, by a tenth or more.
+    """
+
+    at: str
+    detail: str
+    from_per_s: float
+    reason: RateReason
+    """As in `adaptive_rate`."""
+
+    to_per_s: float
+
+
+class RateHistory(TypedDict):
+    """
+    The pace of a destination and its changes.
+    """
+
+    adaptive_rate: AdaptiveRate | None
+    data: list[RateChange]
+    """Newest first."""
+
+    next_cursor: str | None
+    observed: ObservedRate | None
+
+
 Replay = TypedDict(
     'Replay',
     {
@@ -2168,6 +2270,7 @@ class DestinationPatch(TypedDict):
     A JSON merge patch: only the given fields change, and `null` restores the default.
     """
 
+    adaptive: NotRequired[AdaptiveRequest | None]
     alerts: NotRequired[Alerts | None]
     body: NotRequired[BodyRequest | None]
     breaker: NotRequired[BreakerRequest | None]
@@ -2226,6 +2329,7 @@ class DestinationReplacement(TypedDict):
     All settings of a destination; an omitted field gets its default, and the secret stays.
     """
 
+    adaptive: NotRequired[AdaptiveRequest | None]
     alerts: NotRequired[Alerts | None]
     body: NotRequired[BodyRequest | None]
     breaker: NotRequired[BreakerRequest | None]
@@ -2290,6 +2394,7 @@ class DestinationRequest(TypedDict):
     A new destination.
     """
 
+    adaptive: NotRequired[AdaptiveRequest | None]
     alerts: NotRequired[Alerts | None]
     body: NotRequired[BodyRequest | None]
     breaker: NotRequired[BreakerRequest | None]
@@ -2356,6 +2461,7 @@ class DestinationSettings(TypedDict):
     The settings of a destination.
     """
 
+    adaptive: Adaptive | None
     alerts: Alerts
     """The thresholds that override the thresholds of all destinations."""
 
@@ -2486,6 +2592,7 @@ class OverviewRow(TypedDict):
     achieved_per_s: float
     """The sends of the last 10 to 20 seconds, per second."""
 
+    adaptive_rate: AdaptiveRate | None
     arrivals_per_s: float
     """The new deliveries of the last minute, per second; in the first minute of a flood, of the time since it began."""
 
@@ -2512,8 +2619,8 @@ class OverviewRow(TypedDict):
 
     effective_per_s: float | None
     """
-    The rate that is possible now, as in a preview: the slots of the strictest limit, or what the receiver answers while
-    `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
+    The rate that is possible now, as in a preview: the slots of the strictest limit, the adaptive pace, or what the
+    receiver answers while `max_in_flight` is reached. 0 while the destination is paused or held or its breaker is not closed, and a growing
     share after the breaker has closed; null if unlimited.
     """
 
@@ -2525,7 +2632,7 @@ class OverviewRow(TypedDict):
     """
     Why the backlog is not sent faster: it is paused, its breaker is not closed, the receiver refuses sends that keep
     the limit, it is held, deliveries wait for
-    earlier ones of their key, it answers slowly (`max_in_flight`), or its limit. Or Weir itself does not send, or not
+    earlier ones of their key, it answers slowly (`max_in_flight`), its adaptive pace, or its limit. Or Weir itself does not send, or not
     as fast as it may: Redis does not answer, the database is slow, no worker or no scheduler runs, the workers have
     no free places, they hold its permits and start none, or the schedulers publish none. Null: nothing waits, or
     only for its retry.
@@ -2622,6 +2729,7 @@ class Destination(DestinationSettings):
     A destination.
     """
 
+    adaptive_rate: AdaptiveRate | None
     breaker_reason: str | None
     """Why the breaker is not closed."""
 

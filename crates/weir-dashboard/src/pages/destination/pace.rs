@@ -116,9 +116,9 @@ impl PacePart {
         let mut elements: Vec<Element> = sends.into_iter().map(|line| Element::Area(Color::Blue, line)).collect();
         elements.extend(drawn.map(|cap| Element::Line(Color::Red, Stroke::Dashed, vec![(from, cap), (to, cap)])));
         elements.extend(paces.into_iter().map(|line| Element::Line(Color::Green, Stroke::Solid, line)));
-        elements.extend(self.rate.data.iter().filter(|change| change.is_lowered()).map(|change| {
-            Element::Mark(Color::Amber, change.at.as_millis() as f64, change.to_per_s.per_s().to_string())
-        }));
+        // Without labels, which would cover each other: the list has the rates.
+        let cuts = self.rate.data.iter().filter(|change| change.is_lowered());
+        elements.extend(cuts.map(|change| Element::Mark(Color::Amber, change.at.as_millis() as f64, String::new())));
         let key = |name: &'static str, color, stroke| Key { name: name.into(), color, stroke };
         let mut legend = vec![key("sent", Color::Blue, None), key("pace", Color::Green, Some(Stroke::Solid))];
         legend.extend(drawn.map(|_| key("limit", Color::Red, Some(Stroke::Dashed))));
