@@ -3010,10 +3010,7 @@ export interface components {
              */
             margin_ms?: number | null;
             period?: components["schemas"]["Period"] | null;
-            /**
-             * @description `window` has no `burst`: all its sends may start at once.
-             * @default even
-             */
+            /** @default even */
             shape?: components["schemas"]["Shape"] | null;
             /**
              * Format: int32
@@ -3285,7 +3282,6 @@ export interface components {
             /** @description The key whose rights the session gets. */
             key: components["schemas"]["ApiKeyText"];
         };
-        /** @description The limit of a class of requests. */
         /**
          * @description How the sends of a limit may lie in its window. `even`, as where it is absent: a spacing apart. `window`: at any time,
          *     all at once too, and never more than `limit` in any window.
@@ -3293,6 +3289,7 @@ export interface components {
          * @enum {string}
          */
         Shape: "even" | "window";
+        /** @description The limit of a class of requests. */
         ShedClass: {
             /**
              * Format: int32

@@ -342,10 +342,10 @@ mod tests {
         let document = document();
         let parameters =
             document["paths"].as_object().unwrap().values().flat_map(|item| item["get"]["parameters"].as_array());
-        let cursors: Vec<&Value> = parameters.flatten().filter(|parameter| parameter["name"] == "cursor").collect();
-        let patterns: BTreeSet<&str> =
-            cursors.iter().map(|cursor| cursor["schema"]["pattern"].as_str().unwrap()).collect();
-        assert_eq!((cursors.len(), patterns.len()), (8, 8), "{patterns:?}");
+        let cursors = parameters.flatten().filter(|parameter| parameter["name"] == "cursor");
+        // That of event types is a name.
+        let patterns: Vec<&str> = cursors.filter_map(|cursor| cursor["schema"]["pattern"].as_str()).collect();
+        assert_eq!((patterns.len(), BTreeSet::from_iter(&patterns).len()), (9, 9), "{patterns:?}");
     }
 
     #[test]

@@ -20,7 +20,7 @@
 //!
 //! `open` checks the server, `schema` migrates it, `errors` says what an error means for the caller, `locks` separates
 //! fan-out from edits, `rows` reads columns, `plans` tests which index each statement uses. The traits of `weir-store`
-//! are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`, `destinations`, `ingest`,
+//! are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`, `destinations`, `event_types`, `ingest`,
 //! `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`. `own_changes` has the holds,
 //! pauses and breakers that follow from answers, `recovery` the claims that nobody holds.
 //!

@@ -22,7 +22,7 @@
 //! `open` prepares the file, `schema` migrates it, `error` says what an error means, `sql` builds statements over many
 //! rows, `rows` reads columns, `plans` tests which index each statement uses, `durability` power failures. The traits
 //! of `weir-store` are in files of their nouns: `activity`, `alerting`, `api_keys`, `counters`, `deliveries`,
-//! `destinations`, `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
+//! `destinations`, `event_types`, `ingest`, `processes`, `prune`, `purge`, `replays` (its steps in `replay_steps`), `traffic`.
 //!
 //! `backup` copies a file while it is in use, `sealing_keys` has the keys that seal rows, `sealed_rows` rotates the keys of its sealed rows. `commit_queue` forms the commit batches of `pending` operations, `transaction` has what the operations of one
 //! transaction use.

@@ -178,7 +178,8 @@ fn reads_use_their_indexes() {
         "SEARCH d USING INDEX deliveries_of_destination (destination_id=? AND id<?)",
         "SEARCH a USING PRIMARY KEY (delivery_id=?)",
         "SEARCH p USING PRIMARY KEY (id=?)",
-        "USE TEMP B-TREE FOR RIGHT PART OF ORDER BY",
+        // Only the attempts of one delivery are sorted.
+        "USE TEMP B-TREE FOR LAST TERM OF ORDER BY",
     ] {
         assert!(plan_of_past.contains(part), "{plan_of_past}");
     }

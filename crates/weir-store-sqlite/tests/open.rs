@@ -154,6 +154,7 @@ async fn migrate_returns_the_applied_migrations() {
         (29, "sealing keys"),
         (31, "egress"),
         (33, "filters"),
+        (34, "adaptive"),
         (35, "event types"),
     ];
     assert_eq!(applied, expected.map(|(version, description)| (version, description.to_owned())));

@@ -826,44 +826,6 @@ class QueueDepths(TypedDict):
     """Permits that no worker has taken yet."""
 
 
-class RateLimit(TypedDict):
-    """
-    At most `limit` sends in every window of one `period`: `second`, `minute`, `hour`, `day`, or seconds such as `10s`.
-    """
-
-    burst: int
-    limit: int
-    margin_ms: int
-    """`limit` sends fit into a period that is longer by this time."""
-
-    period: Period
-    shape: NotRequired[Shape]
-    window_s: NotRequired[int | None]
-    """The length of the period, unless it is a whole second, minute, hour or day."""
-
-
-class RateLimitRequest(TypedDict):
-    """
-    At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit
-    that raises the burst of an active destination takes effect gradually: the burst fills at the rate of the limit.
-    """
-
-    burst: NotRequired[int | None]
-    limit: int
-    margin_ms: NotRequired[int | None]
-    """
-    For receivers behind a network with jitter: `limit` sends fit into a period that is longer by this time, so
-    that as many requests arrive in a period although some are delayed. It costs a part of the rate.
-    """
-
-    period: NotRequired[Period | None]
-    shape: NotRequired[Shape | None]
-    """`window` has no `burst`: all its sends may start at once."""
-
-    window_s: NotRequired[int | None]
-    """The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`."""
-
-
 RateReason: TypeAlias = Literal['starting', 'growing', 'resting', 'throttled', 'latency', 'advertised', 'held', 'at_limit', 'idle']
 
 
@@ -1023,6 +985,10 @@ class SessionRequest(TypedDict):
 
 
 Shape: TypeAlias = Literal['even', 'window']
+"""
+How the sends of a limit may lie in its window. `even`, as where it is absent: a spacing apart. `window`: at any time,
+all at once too, and never more than `limit` in any window.
+"""
 
 
 class ShedClass(TypedDict):
@@ -1530,30 +1496,6 @@ class BodyRequest(TypedDict):
     source: NotRequired[CloudEventSource | None]
 
 
-class BriefDestination(TypedDict):
-    """
-    What the overview shows of a destination.
-    """
-
-    breaker_reason: str | None
-    breaker_state: BreakerState
-    held_reason: str | None
-    held_until: str | None
-    id: str
-    max_in_flight: int
-    min_interval_ms: int | None
-    """Null: none."""
-
-    name: str
-    next_probe_at: str | None
-    ordered: bool
-    paused: bool
-    paused_reason: str | None
-    rate_limits: list[RateLimit]
-    tenant: str
-    url: str
-
-
 class CreatedApiKey(ApiKey):
     """
     A newly created API key.
@@ -1804,18 +1746,6 @@ class LimitAudit(TypedDict):
     worst_sliding_window: Window | None
 
 
-class LimitChange(TypedDict):
-    """
-    Limits that apply from an instant on.
-    """
-
-    at: str
-    min_interval_ms: int | None
-    """Null: none."""
-
-    rate_limits: list[RateLimit]
-
-
 class ListActivity(TypedDict):
     """
     One page of a list.
@@ -1904,18 +1834,6 @@ class OverviewHistory(TypedDict):
     data: list[OverviewMinute]
 
 
-class PreviewRequest(TypedDict):
-    """
-    The settings to preview. An absent one keeps its current value.
-    """
-
-    max_in_flight: NotRequired[int | None]
-    min_interval_ms: NotRequired[int | None]
-    """`null` is none."""
-
-    rate_limits: NotRequired[list[RateLimitRequest] | None]
-
-
 PurgeAnswer: TypeAlias = Purged | Count
 
 
@@ -1955,6 +1873,42 @@ class RateHistory(TypedDict):
 
     next_cursor: str | None
     observed: ObservedRate | None
+
+
+class RateLimit(TypedDict):
+    """
+    At most `limit` sends in every window of one `period`: `second`, `minute`, `hour`, `day`, or seconds such as `10s`.
+    """
+
+    burst: int
+    limit: int
+    margin_ms: int
+    """`limit` sends fit into a period that is longer by this time."""
+
+    period: Period
+    shape: NotRequired[Shape]
+    window_s: NotRequired[int | None]
+    """The length of the period, unless it is a whole second, minute, hour or day."""
+
+
+class RateLimitRequest(TypedDict):
+    """
+    At most `limit` sends in every window of one `period`, or `limit + burst − 1` if `burst` is above 1. An edit
+    that raises the burst of an active destination takes effect gradually: the burst fills at the rate of the limit.
+    """
+
+    burst: NotRequired[int | None]
+    limit: int
+    margin_ms: NotRequired[int | None]
+    """
+    For receivers behind a network with jitter: `limit` sends fit into a period that is longer by this time, so
+    that as many requests arrive in a period although some are delayed. It costs a part of the rate.
+    """
+
+    period: NotRequired[Period | None]
+    shape: NotRequired[Shape | None]
+    window_s: NotRequired[int | None]
+    """The period in seconds, for windows without a name: `{"limit": 190, "window_s": 10}`. Give it or `period`."""
 
 
 Replay = TypedDict(
@@ -2246,6 +2200,30 @@ class BatchRequest(TypedDict):
 
 
 Binding: TypeAlias = BindingLimit | OtherBinding
+
+
+class BriefDestination(TypedDict):
+    """
+    What the overview shows of a destination.
+    """
+
+    breaker_reason: str | None
+    breaker_state: BreakerState
+    held_reason: str | None
+    held_until: str | None
+    id: str
+    max_in_flight: int
+    min_interval_ms: int | None
+    """Null: none."""
+
+    name: str
+    next_probe_at: str | None
+    ordered: bool
+    paused: bool
+    paused_reason: str | None
+    rate_limits: list[RateLimit]
+    tenant: str
+    url: str
 
 
 class ClientsRequest(TypedDict):
@@ -2574,6 +2552,18 @@ class HistoryBucket(TypedDict):
     """Sends that started."""
 
 
+class LimitChange(TypedDict):
+    """
+    Limits that apply from an instant on.
+    """
+
+    at: str
+    min_interval_ms: int | None
+    """Null: none."""
+
+    rate_limits: list[RateLimit]
+
+
 class ListReplay(TypedDict):
     """
     One page of a list.
@@ -2660,6 +2650,18 @@ class Preview(Forecast):
     """
 
     now: Forecast
+
+
+class PreviewRequest(TypedDict):
+    """
+    The settings to preview. An absent one keeps its current value.
+    """
+
+    max_in_flight: NotRequired[int | None]
+    min_interval_ms: NotRequired[int | None]
+    """`null` is none."""
+
+    rate_limits: NotRequired[list[RateLimitRequest] | None]
 
 
 class Shedding(TypedDict):

@@ -133,6 +133,7 @@ fn operations() -> Vec<Operation> {
         // The rows of other tenants are left out.
         read("/v1/replays", 200),
         read("/v1/replays/{id}", 404),
+        read("/v1/destinations/{id}/rate", 404),
         read("/v1/activity", 200),
         Operation { role: "every", ..read("/v1/me", 200) },
         // They need no key.

@@ -78,7 +78,7 @@ async fn a_row_has_the_figures_of_its_destination() {
         "pending": 3, "retrying": 0, "delivering": 99, "undelivered": 1, "backlog": 3, "oldest_age_s": 90.0,
         "configured_per_s": 5.0, "effective_per_s": 4.992, "achieved_per_s": 0.0, "arrivals_per_s": 0.0,
         "utilisation": 0.0, "binding": {"limit": 300, "period": "minute"}, "drain_eta_s": 0.601, "drains": true,
-        "reason": "slow", "refused_within_limit": null,
+        "reason": "slow", "refused_within_limit": null, "adaptive_rate": null,
     });
     let age = row["oldest_age_s"].take().as_f64().unwrap();
     assert!((90.0..90.1).contains(&age), "{age}");

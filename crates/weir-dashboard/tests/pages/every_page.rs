@@ -259,6 +259,7 @@ fn only_charts_are_put_into_a_page_as_they_are() {
     }
     unescaped.sort();
     let charts = [
+        " chart|safe ",
         " history.chart(\"\").inline()|safe ",
         " others|safe ",
         " others|safe ",

@@ -310,5 +310,5 @@ async fn the_form_turns_the_pace_on_with_its_bounds_and_off() {
         json!([{"pointer": "/adaptive/max_per_s", "detail": "must be at least `min_per_s`, which is 5"}]);
     api.on("PATCH", "/v1/destinations/dst_1", 422, refused);
     let page = browser.post(PAGE, &format!("{common}&adaptive=on&pace_min=5&pace_max=2")).await;
-    page.has(&["Never faster than", "must be at least"]);
+    page.has(&["Never faster than", "Must be at least"]);
 }
