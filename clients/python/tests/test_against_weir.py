@@ -191,8 +191,8 @@ class AgainstWeir(unittest.TestCase):
         preview = self.weir.destinations.preview(id, rate_limits=[{"limit": 60, "period": "minute"}])
         self.assertEqual((preview["binding"], preview["would_expire"]), ({"limit": 60, "period": "minute"}, False))
         self.assertEqual(preview["now"]["binding"], {"limit": 100, "period": "second"})
-        tried = self.weir.destinations.simulate(id, rate_limits=[{"limit": 60, "period": "minute"}], latency_p99_ms=5_000)
-        self.assertEqual((tried["verdict"], tried["truncated"], len(tried["series"])), ("drains", False, 120))
+        past = self.weir.destinations.simulate(id, rate_limits=[{"limit": 60, "period": "minute"}], latency_p99_ms=5_000)
+        self.assertEqual((past["verdict"], past["truncated"], len(past["series"])), ("drains", False, 120))
 
         headers = {"webhook-id": "evt_1", "webhook-timestamp": "1", "webhook-signature": "v1,x"}
         verified = self.weir.verify(headers, "{}", secret=created["secret"])

@@ -172,8 +172,8 @@ test("a destination shows its state, its past and its future", async () => {
   assert.deepEqual([preview.binding, preview.would_expire], [{ limit: 60, period: "minute" }, false]);
   assert.deepEqual(preview.now.binding, { limit: 100, period: "second" });
   const limits = { rate_limits: [{ limit: 60, period: "minute" }], target: { latency_p99_ms: 5_000 } };
-  const tried = await weir.destinations.simulate(id, limits);
-  assert.deepEqual([tried.verdict, tried.truncated, tried.series.length], ["drains", false, 120]);
+  const past = await weir.destinations.simulate(id, limits);
+  assert.deepEqual([past.verdict, past.truncated, past.series.length], ["drains", false, 120]);
 
   const headers = { "webhook-id": "evt_1", "webhook-timestamp": "1", "webhook-signature": "v1,x" };
   const verified = await weir.verify({ headers, body: "{}", secret });
