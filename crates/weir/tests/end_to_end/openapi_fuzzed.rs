@@ -26,7 +26,7 @@ const LEFT_OUT: [(&str, &str, &str); 1] = [("GET", "/v1/stream", "the answer has
 
 /// The beginnings of refusals that no schema can express, because they compare values with each other, with
 /// stored data or with the time. A valid request may get these only.
-const BEYOND_A_SCHEMA: [&str; 21] = [
+const BEYOND_A_SCHEMA: [&str; 22] = [
     "must not look like Weir, another actor or an id",
     "is not a destination of this tenant",
     "there is no destination dst_",
@@ -48,7 +48,11 @@ const BEYOND_A_SCHEMA: [&str; 21] = [
     "belongs to another request: use a new key",
     "is already the secret of the destination",
     "must be PEM of",
+    "must be an object, true or false",
 ];
+
+/// Such a refusal of an example that the schema beside it refuses.
+const BY_ITS_SCHEMA: &str = "by the schema";
 
 /// Such refusals of a PATCH only. A patch is merged with the stored settings, so the rules between fields depend on
 /// stored data.
@@ -206,6 +210,7 @@ fn is_beyond_a_schema(problem: &Value, is_patch: bool) -> bool {
             return true;
         }
         BEYOND_A_SCHEMA.iter().any(|reason| detail.starts_with(reason))
+            || detail.ends_with(BY_ITS_SCHEMA)
             || is_patch && detail.starts_with(BEYOND_THE_SCHEMA_OF_A_PATCH)
     };
     !errors.is_empty() && errors.iter().all(is_excused)
