@@ -191,6 +191,8 @@ class AgainstWeir(unittest.TestCase):
         preview = self.weir.destinations.preview(id, rate_limits=[{"limit": 60, "period": "minute"}])
         self.assertEqual((preview["binding"], preview["would_expire"]), ({"limit": 60, "period": "minute"}, False))
         self.assertEqual(preview["now"]["binding"], {"limit": 100, "period": "second"})
+        rate = self.weir.destinations.rate(id)
+        self.assertEqual((rate["adaptive_rate"], rate["data"]), (None, []))
         past = self.weir.destinations.simulate(id, rate_limits=[{"limit": 60, "period": "minute"}], latency_p99_ms=5_000)
         self.assertEqual((past["verdict"], past["truncated"], len(past["series"])), ("drains", False, 120))
 

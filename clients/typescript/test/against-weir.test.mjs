@@ -171,6 +171,8 @@ test("a destination shows its state, its past and its future", async () => {
   const preview = await weir.destinations.preview(id, { rate_limits: [{ limit: 60, period: "minute" }] });
   assert.deepEqual([preview.binding, preview.would_expire], [{ limit: 60, period: "minute" }, false]);
   assert.deepEqual(preview.now.binding, { limit: 100, period: "second" });
+  const rate = await weir.destinations.rate(id);
+  assert.deepEqual([rate.adaptive_rate, rate.data], [null, []]);
   const limits = { rate_limits: [{ limit: 60, period: "minute" }], target: { latency_p99_ms: 5_000 } };
   const past = await weir.destinations.simulate(id, limits);
   assert.deepEqual([past.verdict, past.truncated, past.series.length], ["drains", false, 120]);

@@ -237,7 +237,7 @@ pub(crate) fn check_schema(schema: Option<&Value>, example: Option<&Value>, erro
     let Some(schema) = schema else { return };
     match JsonSchema::parse(schema) {
         Err(faults) => {
-            faults.into_iter().for_each(|fault| errors.add(format!("/schema{}", fault.pointer), fault.detail))
+            faults.into_iter().for_each(|fault| errors.add(format!("/schema{}", fault.pointer), fault.detail));
         }
         Ok(schema) => {
             let faults = example.and_then(|example| schema.check(example, bytes).err()).unwrap_or_default();

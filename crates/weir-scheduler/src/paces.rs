@@ -68,7 +68,7 @@ fn learn(run: &mut Run, copy: Option<PaceCopy>, now: Timestamp) -> Option<PaceRe
     let copy = json.map(|json| PaceCopy { json, saved_at: now });
     let is_told = copy.is_some() || change.is_some();
     run.pace = Some(pace);
-    is_told.then(|| PaceRecord { destination_id: run.lease.destination_id, copy, change })
+    is_told.then_some(PaceRecord { destination_id: run.lease.destination_id, copy, change })
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ const GUIDES: [(&str, &str); 17] = documents![
     "docs/guides/order-coalesce-expire.md",
     "docs/guides/backlog-and-replays.md",
     "docs/guides/dashboard.md",
+    "docs/guides/event-types.md",
     "docs/guides/command-line.md",
     "docs/guides/clients.md",
     "docs/guides/declare.md",
@@ -43,8 +44,7 @@ const GUIDES: [(&str, &str); 17] = documents![
     "docs/guides/activity.md",
     "docs/guides/filters.md",
     "docs/guides/private-receivers.md",
-    "docs/guides/adaptive.md",
-    "docs/guides/event-types.md"
+    "docs/guides/adaptive.md"
 ];
 
 /// The blocks that are not run: the document, a piece of the block, and why.
