@@ -382,8 +382,10 @@ impl AdaptiveRate {
         if !is_early && !is_over && !is_wall && dt < LONGEST_EPOCH_S {
             return;
         }
-        let rate = self.rate.min(f64::from(sent.max(n)) / dt);
-        let is_paced = f64::from(sent) >= 0.85 * self.per_s(now) * dt;
+        // A slow pace has few slots in an epoch, and a part of one sends nothing.
+        let slots = (self.per_s(now) * dt).floor().max(1.0);
+        let is_paced = f64::from(sent) >= 0.85 * slots;
+        let rate = if f64::from(sent) >= slots { self.per_s(now) } else { self.rate.min(f64::from(sent.max(n)) / dt) };
         self.epoch = Epoch::new(now);
         let is_settling = !is_early && answers.bad.saturating_mul(std::mem::replace(&mut self.settling, u32::MAX)) < n;
         if self.resolve(&answers, now) {

@@ -19,6 +19,12 @@ pub(super) struct Doubt {
     /// The pace before all cuts, the one before the last of them, and the share of refusals there.
     rate_before: f64,
     rate_tried: f64,
+    /// The ceiling before the cuts.
+    #[serde(default)]
+    ceiling: Option<f64>,
+    /// The share of refusals that is known and not in doubt.
+    #[serde(default)]
+    background: f64,
     share: f64,
     /// How often the pace has been halved, after a first cut has been of no use.
     halved: u8,
@@ -46,9 +52,10 @@ impl AdaptiveRate {
     /// the background.
     pub(super) fn resolve(&mut self, answers: &Sample, now: Timestamp) -> bool {
         let memory_s = self.memory_s(now);
+        let is_wall = answers.ok == 0 && answers.bad >= self.refusals_of_a_wall();
         let Some(doubt) = &mut self.doubt else { return false };
         let (n, bad) = (f64::from(answers.answers()), f64::from(answers.bad));
-        if bad > 1.4 * doubt.share * n + 3.0 * (doubt.share * n).sqrt() {
+        if is_wall || bad > 2.0 + 1.4 * doubt.share * n + 3.0 * (doubt.share * n).sqrt() {
             // The receiver takes even less now.
             self.doubted = Some(doubt.rate_before);
             self.doubt = None;
@@ -61,20 +68,28 @@ impl AdaptiveRate {
         }
         doubt.answers += n;
         doubt.bad += bad;
-        let expected = doubt.share * doubt.answers;
+        // What is above the background, if the cut was of no use.
+        let of_background = doubt.background.min(doubt.share) * doubt.answers;
+        let expected = doubt.share * doubt.answers - of_background;
         let needed = if doubt.halved > 0 { 15.0 } else { 10.0 };
-        let is_clear = expected >= 4.0 && doubt.bad <= 0.15 * expected;
+        let is_clear = expected >= 4.0 && doubt.bad <= of_background + 0.15 * expected;
         if expected < needed && !is_clear && age_s < memory_s + LONGEST_DOUBT_S {
             return false;
         }
-        let Doubt { rate_before, rate_tried, answers, bad, halved, .. } = *doubt;
+        let Doubt { rate_before, rate_tried, ceiling, background, answers, bad, halved, .. } = *doubt;
         let share_tried = doubt.share;
         self.doubt = None;
         let share = bad / answers.max(1.0);
-        if bad <= if halved > 0 { 0.4 } else { 0.15 } * expected {
+        let fewer = match (background > 0.0, halved) {
+            (true, _) => 0.5,
+            (false, 0) => 0.15,
+            (false, _) => 0.4,
+        };
+        if bad <= of_background + fewer * expected {
             // Fewer: it was us.
             self.doubted = None;
-            self.background = self.background.min(share);
+            self.background =
+                if background > 0.0 { (self.background + share) / 2.0 } else { self.background.min(share) };
             self.background_test_wait_s = BACKGROUND_TEST_S;
             if halved > 0 {
                 // What the receiver takes lies between.
@@ -83,18 +98,30 @@ impl AdaptiveRate {
             return false;
         }
         // A bucket without room refuses half of anything from its rate to twice as much, so a large share asks for more.
-        let enough = if share > 0.3 { 2 } else { 1 };
+        let enough = match background > 0.0 {
+            true => 0,
+            false if share > 0.3 => 2,
+            false => 1,
+        };
         if halved < enough {
             // Where the pace is the cause, half of it is refused less.
             let (rate_tried, halved) = (self.rate, halved + 1);
             self.cut_to(0.5 / CUT * rate_tried, now);
-            self.doubt = Some(Doubt { since: now, rate_before, rate_tried, share, halved, answers: 0.0, bad: 0.0 });
+            self.doubt = Some(Doubt {
+                since: now,
+                rate_before,
+                rate_tried,
+                ceiling,
+                background,
+                share,
+                halved,
+                answers: 0.0,
+                bad: 0.0,
+            });
             return true;
         }
-        if self.background == 0.0 {
-            // The ceiling was none.
-            self.ceiling = None;
-        }
+        // The ceiling of the cuts was none.
+        self.ceiling = ceiling.filter(|_| self.background > 0.0);
         let found = share.min(0.6);
         self.background = if self.background > 0.0 { (self.background + found) / 2.0 } else { found };
         self.next_background_test = now + seconds(self.background_test_wait_s);
@@ -110,13 +137,15 @@ impl AdaptiveRate {
 
     /// Lowers the pace for a moment to see whether the background still does not depend on it.
     pub(super) fn tests_background(&mut self, now: Timestamp) -> bool {
-        if self.background == 0.0 || now < self.next_background_test {
+        if self.background == 0.0 || self.ceiling.is_none() || now < self.next_background_test {
             return false;
         }
         self.doubt = Some(Doubt {
             since: now,
             rate_before: self.rate,
             rate_tried: self.rate,
+            ceiling: self.ceiling,
+            background: 0.0,
             share: self.background,
             halved: 1,
             answers: 0.0,
@@ -162,14 +191,31 @@ impl AdaptiveRate {
         };
         let taken = rate * ((1.0 - share) / (1.0 - self.background)).clamp(least, 1.0);
         // A bucket without room refuses every other request just above its rate, which it took a moment ago.
-        let proven = self.proven.take().filter(|proven| share < 0.6 && *proven > taken);
+        let is_quota = answers.throttled > 0;
+        let proven = self.proven.take().filter(|proven| is_quota && share < 0.6 && *proven > taken);
         // A cut that does not reach what the receiver took says nothing about the cause.
         let is_proven = proven.is_some();
         let (memory_s, cycle_s) = (self.memory_s(now), now.since(self.cycle_from).as_secs_f64());
-        let is_full_cut = !is_early && proven.is_none() && !is_counting && self.background == 0.0;
-        let (rate_before, rate_tried) = (self.doubted.take().unwrap_or(self.rate).max(self.rate), self.rate);
-        let doubt = Doubt { since: now, rate_before, rate_tried, share, halved: 0, answers: 0.0, bad: 0.0 };
-        self.doubt = is_full_cut.then_some(doubt);
+        // Unless an earlier doubt has not been resolved.
+        let is_telling = !is_early && (proven.is_none() || self.doubted.is_some()) && !is_counting;
+        let (rate_tried, ceiling) = (self.rate, self.ceiling);
+        let rate_before = self.doubted.unwrap_or(rate_tried).max(rate_tried);
+        let background = self.background;
+        let doubt = Doubt {
+            since: now,
+            rate_before,
+            rate_tried,
+            ceiling,
+            background,
+            share,
+            halved: 0,
+            answers: 0.0,
+            bad: 0.0,
+        };
+        self.doubt = is_telling.then_some(doubt);
+        if is_telling {
+            self.doubted = None;
+        }
         let mut taken = proven.map_or(taken, |proven| proven.min(rate));
         if self.rest_until <= now && self.ceiling.is_some_and(|ceiling| taken > 0.7 * ceiling) {
             // The ascent is to blame, and not a fall of what the receiver takes.
