@@ -71,7 +71,7 @@ fn the_reason_names_the_first_thing_that_keeps_a_backlog_from_being_sent() {
     assert_eq!(reason_of(pause, &waits), Some("paused"));
     let mut retrying = StateCounts::default();
     retrying.add(DeliveryState::Retrying, 5);
-    assert_eq!(reason_of(|_| {}, &Measured { counts: retrying, ..waits.clone() }), None, "they wait for their retries");
+    assert_eq!(reason_of(|_| {}, &Measured { counts: retrying, ..waits }), None, "they wait for their retries");
 }
 
 #[test]

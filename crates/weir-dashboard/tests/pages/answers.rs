@@ -61,7 +61,10 @@ pub(crate) fn answer(method: &str, path: &str, changes: Value) -> Value {
 
 /// A refusal.
 pub(crate) fn refusal(changes: Value) -> Value {
-    of::<types::Problem>(json!({"type": "/docs#problem", "title": "", "detail": "", "status": 0, "errors": [{}]}), changes)
+    of::<types::Problem>(
+        json!({"type": "/docs#problem", "title": "", "detail": "", "status": 0, "errors": [{}]}),
+        changes,
+    )
 }
 
 fn event_type() -> Value {

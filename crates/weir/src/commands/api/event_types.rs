@@ -61,7 +61,7 @@ fn path(name: &str) -> [&str; 3] {
 async fn set(call: &Call, name: &str, parts: EventTypeParts) -> anyhow::Result<Answer> {
     let EventTypeParts { description, example, schema } = parts;
     let (known, if_match) = match call.client.get(&path(name), &Fields::new()).await {
-        Ok(answer) => (answer.read::<Value>()?, answer.etag.clone()),
+        Ok(answer) => (answer.read::<Value>()?, answer.etag),
         // There is no such type yet. If it is another error, the request below meets it too.
         Err(error) if error.is::<Misuse>() => (json!({}), None),
         Err(error) => return Err(error),
