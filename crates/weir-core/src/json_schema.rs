@@ -15,7 +15,7 @@
 //! - `$ref` leads to a place in the same schema. Nothing is ever fetched.
 //! - **The work of a check is bounded**: each step is paid for from a budget that grows with the size of the data
 //!   ([`FREE_STEPS`]), because references and alternatives can multiply. Data that needs more is refused. So is what nests
-//!   deeper than [`MAX_DEPTH`], which bounds the stack. Patterns take linear time.
+//!   deeper than `MAX_DEPTH`, which bounds the stack. Patterns take linear time.
 //!
 //! `docs/guides/event-types.md` has the table of keywords and bounds.
 
