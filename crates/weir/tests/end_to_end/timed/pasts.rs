@@ -30,10 +30,9 @@ async fn the_recorded_limit_reproduces_the_past(app: &App) {
         answer
     };
     let tried = try_limit(json!({})).await;
-    assert_eq!(
-        (&tried["deliveries"], &tried["verdict"], &tried["backlog_end"]),
-        (&json!(120), &json!("drains"), &json!(0))
-    );
+    assert_eq!((&tried["deliveries"], &tried["verdict"]), (&json!(120), &json!("drains")));
+    // The range ends with the last answer, so the last delivery may still be out.
+    assert!(tried["backlog_end"].as_u64() <= Some(1), "{tried}");
     for percentile in ["p50", "p99"] {
         let [simulated, recorded] =
             ["latency_ms", "recorded_latency_ms"].map(|of| tried[of][percentile].as_f64().expect("a latency"));
