@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, App, Fleet, Machine, Receiver, cases::limit};
 
+/// A simulated backlog begins at once. A real one begins with a run, and the workers connect: about 50 ms in one process
+/// and 170 ms with PostgreSQL and Redis.
+const BEGINS_LATER_MS: f64 = 250.0;
+
 /// Two floods with a backlog each, to a receiver that refuses a few of them.
 async fn the_recorded_limit_reproduces_the_past(app: &App) {
     let (receiver, machine) = (Receiver::start().await, Machine::watched());
@@ -36,7 +40,8 @@ async fn the_recorded_limit_reproduces_the_past(app: &App) {
     for percentile in ["p50", "p99"] {
         let [simulated, recorded] =
             ["latency_ms", "recorded_latency_ms"].map(|of| tried[of][percentile].as_f64().expect("a latency"));
-        let is_true = (simulated - recorded).abs() <= (0.02 * recorded).max(20.0);
+        let apart = (0.02 * recorded).max(20.0);
+        let is_true = (-apart..=apart + BEGINS_LATER_MS).contains(&(recorded - simulated));
         machine.judge(is_true, &format!("{percentile}: {simulated} ms simulated, {recorded} ms recorded"));
     }
     // Half the limit takes twice as long.
