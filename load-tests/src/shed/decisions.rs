@@ -302,7 +302,7 @@ mod tests {
         for design in [Design::weir(), Design::article(&redis).await.unwrap(), Design::mimir()] {
             let design = Arc::new(design);
             let (times, refused) = measure(&design, 200, 1).await.unwrap();
-            assert!((100..=200).contains(&times.len()) && refused == 0, "{}: {}", design.name(), times.len());
+            assert!(times.len() >= 100 && refused == 0, "{}: {}", design.name(), times.len());
             match &*design {
                 Design::Weir { shedder, .. } => {
                     let figures = shedder.lock().figures(Timestamp::MIN + Duration::from_secs(9), 0);
