@@ -66,7 +66,8 @@ struct Recorded {
 }
 
 impl Past {
-    /// Adds a delivery that became due at the later one of its creation and its `deliver_at`. It has an attempt.
+    /// Adds a delivery that became due at the later one of its creation and its `deliver_at`. It has an attempt. The newest
+    /// delivery comes first.
     pub fn push(&mut self, due_at: Timestamp, expires_at: Option<Timestamp>, fate: Fate, attempts: &[PastAttempt]) {
         self.deliveries.push(PastDelivery {
             due_at,
@@ -228,9 +229,10 @@ struct Waiting {
     attempt: u32,
 }
 
-/// The deliveries in the order in which they become due.
+/// The deliveries in the order in which they become due. The past is read backwards, so of those that became due at one
+/// instant the last one was first.
 fn in_order(past: &Past) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..past.deliveries.len() as u32).collect();
+    let mut order: Vec<u32> = (0..past.deliveries.len() as u32).rev().collect();
     order.sort_by_key(|index| past.deliveries[*index as usize].due_at);
     order
 }

@@ -93,6 +93,16 @@ fn a_retry_keeps_its_delay_after_the_simulated_failure() {
 }
 
 #[test]
+fn of_deliveries_that_become_due_at_one_instant_the_first_goes_first() {
+    let mut past = Past::default();
+    for duration_ms in [50, 1_000] {
+        past.push(at(0), None, Fate::Delivered, &[attempt(0, duration_ms, 0)]);
+    }
+    let longest = simulate(&past, &trial(1)).audit.delivery_latency_ms.max.unwrap();
+    assert!((1_050.0..1_100.0).contains(&longest), "{longest}");
+}
+
+#[test]
 fn requests_wait_for_a_place() {
     let mut past = Past::default();
     for _ in 0..10 {
