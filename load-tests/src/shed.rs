@@ -1,17 +1,22 @@
 //! The command `shed`: what load shedding costs, and whom it protects, on both set-ups.
 
+mod cores;
 mod decisions;
 mod floods;
 mod producer;
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use clap::Args;
 
-use self::floods::{Bed, Row};
+use self::{
+    cores::Cores,
+    floods::{Bed, Row},
+};
 use crate::{bench::SetUp, sections};
 
 #[derive(Debug, Args)]
@@ -39,11 +44,18 @@ pub(crate) async fn run(args: &ShedArgs) -> anyhow::Result<bool> {
                     written from their descriptions.\n\n"
         .to_owned();
     page += &decisions::table(args.rate, args.seconds).await?;
-    page += "\nFloods of a running Weir. Client, receiver, engine and servers share the cores, so most figures are ratios \
-             to one of the same run. A refused post is not repeated.\n";
+    let cores = Arc::new(Cores::divided()?);
+    page += "\nFloods of a running Weir. ";
+    page += if cores.are_apart() {
+        "The engine and its servers have one half of the cores, the client and the receiver the other"
+    } else {
+        "Client, receiver, engine and servers share one core"
+    };
+    page += ", and most figures are ratios to one of the same run. A refused post is not repeated.\n";
     for set_up in [SetUp::Embedded, SetUp::Scaled] {
         if args.set_up.is_none_or(|only| only == set_up) {
-            let bed = Bed::start(set_up, args.weir.clone(), Duration::from_secs(args.seconds.into())).await?;
+            let part = Duration::from_secs(args.seconds.into());
+            let bed = Bed::start(set_up, args.weir.clone(), part, Arc::clone(&cores)).await?;
             page += &format!("\n**{}**\n\n{}", set_up.title(), table(&bed.measure().await?));
         }
     }

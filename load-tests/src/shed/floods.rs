@@ -1,7 +1,7 @@
 //! Floods of a running Weir: who is refused, and what the others feel.
 //!
-//! Client, receiver, engine and servers share the cores of this machine, so each figure is a ratio to one of the same
-//! run, or a bound that holds on a busy machine too. A refused post is not repeated.
+//! All share one machine, so each figure is a ratio to one of the same run, or a bound that holds on a busy machine too.
+//! A refused post is not repeated.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use weir_test_support::SlowLink;
 
-use super::producer::{Answers, Producer, Running};
+use super::{
+    cores::Cores,
+    producer::{Answers, Producer, Running},
+};
 use crate::{
     bench::{
         SetUp,
@@ -58,6 +61,7 @@ pub(super) struct Bed {
     receiver: Arc<Receiver>,
     /// How long a part of a measurement lasts.
     part: Duration,
+    cores: Arc<Cores>,
 }
 
 /// A Weir with one unlimited destination for the events of all producers.
@@ -103,12 +107,14 @@ impl Engine {
 }
 
 impl Bed {
-    pub(super) async fn start(set_up: SetUp, weir: PathBuf, part: Duration) -> anyhow::Result<Self> {
+    pub(super) async fn start(set_up: SetUp, weir: PathBuf, part: Duration, cores: Arc<Cores>) -> anyhow::Result<Self> {
+        cores.start_engine()?;
         let servers = match set_up {
             SetUp::Embedded => None,
             SetUp::Scaled | SetUp::Roles => Some(Servers::start().await?),
         };
-        Ok(Self { weir, servers, receiver: Receiver::start().await?, part })
+        cores.be_client()?;
+        Ok(Self { weir, servers, receiver: Receiver::start().await?, part, cores })
     }
 
     /// `link`: on the way to PostgreSQL.
@@ -123,7 +129,9 @@ impl Bed {
         }
         let keys = [&[LOUD, QUIET, OPERATOR][..], &OTHERS].concat().join(",");
         settings.push(("WEIR_API_KEYS", keys));
+        self.cores.start_engine()?;
         let weir = Weir::start(&self.weir, roles, None, &settings).await?;
+        self.cores.be_client()?;
         let api = Api::new(weir.address(), Some(OPERATOR.to_owned()));
         let destination = json!({"url": self.receiver.url(), "event_types": ["bench"], "max_in_flight": 512});
         api.create_destination(&destination).await?;
